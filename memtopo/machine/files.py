@@ -17,6 +17,7 @@ from memtopo.machine.records import (
     Device,
     DriverFacts,
     Granularity,
+    HostMemory,
     Machine,
     Memory,
     Peer,
@@ -53,7 +54,7 @@ def _trusted(facts: dict[str, Any]) -> Machine:
     fields: dict[str, Any] = {
         "devices": [_device(each) for each in facts["devices"]],
         "peers": [[peer and _peer(peer) for peer in row] for row in facts["peers"]],
-        "host": {location: _memory(memory) for location, memory in facts["host"].items()},
+        "host": {location: _host_memory(memory) for location, memory in facts["host"].items()},
         "driver": DriverFacts.model_construct(**facts["driver"]),
     }
     if around := facts.get("surroundings"):
@@ -83,6 +84,10 @@ def _memory(memory: dict[str, Any]) -> Memory:
     granularity = [Granularity.model_construct(**entry) for entry in memory["granularity"]]
     trials = {name: Trial.model_construct(**trial) for name, trial in memory["trials"].items()}
     return Memory.model_construct(granularity=granularity, trials=trials)
+
+
+def _host_memory(memory: dict[str, Any]) -> HostMemory:
+    return HostMemory.model_construct(**dict(_memory(memory)), memory_bytes=memory.get("memory_bytes"))
 
 
 def parse(text: bytes, origin: str) -> Machine:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import ParamSpec, TypeVar
 
@@ -18,7 +18,7 @@ from memtopo.driver.types import (
     Properties,
     gpu,
 )
-from memtopo.machine import Device, DriverFacts, Granularity, Machine, Memory, Peer
+from memtopo.machine import Device, DriverFacts, Granularity, HostMemory, Machine, Memory, Peer
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -32,24 +32,30 @@ def read(
     identify: bool = False,
     release: str | None = None,
     numa_nodes: Sequence[int] | None = None,
+    numa_bytes: Mapping[int, int] | None = None,
     host_name: str | None = None,
     host_bytes: int | None = None,
 ) -> Machine:
     """Return the record of the machine behind an initialised driver.
 
     The caller provides what the driver does not report: the kernel module's `release`, the `host_name`, the bytes of
-    the host's memory, and the `numa_nodes` with memory; if they are None, the nodes nearest to the GPUs are used.
+    the host's memory and of NUMA nodes, and the `numa_nodes` with memory; if they are None, the nodes nearest to the
+    GPUs are used. If the bytes of each node are known, their sum replaces `host_bytes`, which may include nodes that
+    are memory of a GPU.
     UUIDs, bus ids and the host's name are included only with `identify`. Raises `DriverError` if the driver cannot
     count or name its GPUs.
     """
     devices = [_device(driver, ordinal, identify=identify) for ordinal in range(driver.device_get_count())]
+    host = _host(driver, _nodes(devices, numa_nodes), numa_bytes or {})
+    nodes = [memory.memory_bytes for name, memory in host.items() if name != "host"]
+    known = [each for each in nodes if each]
     return Machine(
         driver=DriverFacts(cuda=_version(driver.driver_get_version()), release=release),
         devices=devices,
         peers=_peers(driver, len(devices)),
-        host=_host(driver, _nodes(devices, numa_nodes)),
+        host=host,
         host_name=host_name if identify else None,
-        host_bytes=host_bytes,
+        host_bytes=sum(known) if known and len(known) == len(nodes) else host_bytes,
     )
 
 
@@ -122,12 +128,17 @@ def _granularity(driver: Driver, properties: Properties) -> Granularity:
     )
 
 
-def _host(driver: Driver, nodes: Sequence[int]) -> dict[str, Memory]:
+def _host(driver: Driver, nodes: Sequence[int], sizes: Mapping[int, int]) -> dict[str, HostMemory]:
     # HOST supports no handle types (fact 6).
     handles: dict[Location, Sequence[HandleType]] = {Location(LocationKind.HOST): _SHARED[:1]}
     handles |= {Location(LocationKind.HOST_NUMA, node): _SHARED[:2] for node in nodes}
     found = {str(location): _granularities(driver, location, types, (False,)) for location, types in handles.items()}
-    return {name: Memory(granularity=entries) for name, entries in found.items() if entries}
+    bytes_of = {str(Location(LocationKind.HOST_NUMA, node)): size for node, size in sizes.items()}
+    return {
+        name: HostMemory(granularity=entries, memory_bytes=bytes_of.get(name))
+        for name, entries in found.items()
+        if entries
+    }
 
 
 def _nodes(devices: list[Device], known: Sequence[int] | None) -> list[int]:

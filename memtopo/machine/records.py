@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from memtopo.common.units import shorten
-from memtopo.driver.types import HandleType, Location, LocationKind, Properties
+from memtopo.driver.types import HandleType, Location, LocationKind, Properties, gpu
 
 CONTEXT_BYTES = 512 << 20
 """Approximate memory of a context on its GPU (fact 30)."""
@@ -110,6 +110,12 @@ class Memory(_Record):
     trials: dict[str, Trial] = {}
 
 
+class HostMemory(Memory):
+    """Support for chunks of the host or of one of its NUMA nodes, and the bytes of the node."""
+
+    memory_bytes: int | None = Field(default=None, gt=0)
+
+
 class Rate(_Record):
     """Measured copy: bytes per second, and the latency of a copy of a few bytes in nanoseconds."""
 
@@ -175,7 +181,11 @@ class DriverFacts(_Record):
 
 
 class Surroundings(_Record):
-    """Conditions of the system and the process that affect trials; they explain failures and may change any time."""
+    """Conditions of the system and the process that affect trials; they explain failures and may change any time.
+
+    `locked_bytes` is the limit RLIMIT_MEMLOCK and `group_bytes` the smallest memory limit of the process's control
+    groups; without such a limit they are absent.
+    """
 
     container: bool
     wsl: bool
@@ -184,12 +194,15 @@ class Surroundings(_Record):
     open_files: int
     vulkan: bool
     bindings: str | None = None
+    locked_bytes: int | None = None
+    group_bytes: int | None = None
 
 
 class Machine(_Record):
     """Record of one computer. `peers[a][b]` is the access of GPU a to the memory of GPU b; None if a is b.
 
-    `host_bytes` is the memory of the host, of all NUMA nodes together.
+    `host_bytes` is the memory of the host, of all NUMA nodes together, and `pinned_bytes` as much of it as may be
+    page-locked, as chunks of the host and pinned memory are (fact 77).
     """
 
     memtopo_machine: Literal[1] = 1
@@ -197,15 +210,21 @@ class Machine(_Record):
     driver: DriverFacts
     devices: list[Device]
     peers: list[list[Peer | None]]
-    host: dict[HostLocation, Memory] = {}
+    host: dict[HostLocation, HostMemory] = {}
     host_name: str | None = None
     host_bytes: int | None = Field(default=None, gt=0)
+    pinned_bytes: int | None = Field(default=None, gt=0)
     surroundings: Surroundings | None = None
 
     @property
     def host_room(self) -> int:
         """Bytes of the host's memory: the recorded ones, else as many as simulations of the machine assume."""
         return self.host_bytes or ASSUMED_HOST_BYTES
+
+    @property
+    def node_bytes(self) -> dict[Location, int]:
+        """Bytes of the host's NUMA nodes, of those that are known."""
+        return {_host(name): memory.memory_bytes for name, memory in self.host.items() if memory.memory_bytes}
 
     def granularity(self, properties: Properties) -> Granularity | None:
         """Return the recorded granularity of exactly these properties; None if it was not recorded."""
@@ -222,7 +241,7 @@ class Machine(_Record):
     @cached_property
     def locations(self) -> dict[Location, Memory]:
         """All locations of chunks: the GPUs by ordinal, then the host and its NUMA nodes."""
-        gpus = {Location(LocationKind.GPU, i): device.memory for i, device in enumerate(self.devices)}
+        gpus: dict[Location, Memory] = {gpu(i): device.memory for i, device in enumerate(self.devices)}
         return gpus | {_host(name): memory for name, memory in self.host.items()}
 
     def trial(self, location: Location, what: str) -> Trial:

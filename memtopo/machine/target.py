@@ -124,7 +124,14 @@ def meter() -> CudaMeter:
 def _local() -> Target:
     import platform  # noqa: PLC0415
 
-    from memtopo.driver.cuda import free_memory, host_memory, kernel_release, numa_nodes, open_cuda  # noqa: PLC0415
+    from memtopo.driver.cuda import (  # noqa: PLC0415
+        free_memory,
+        host_memory,
+        kernel_release,
+        numa_bytes,
+        numa_nodes,
+        open_cuda,
+    )
     from memtopo.machine import queries  # noqa: PLC0415 imported where it is used
 
     driver = open_cuda()
@@ -134,6 +141,7 @@ def _local() -> Target:
             identify=True,
             release=kernel_release(),
             numa_nodes=numa_nodes(),
+            numa_bytes=numa_bytes(),
             host_name=platform.node() or None,
             host_bytes=host_memory(),
         )

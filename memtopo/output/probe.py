@@ -56,6 +56,8 @@ def _head(machine: Machine) -> Iterator[str]:
     yield f"driver: CUDA {machine.driver.cuda}{release}"
     if machine.surroundings:
         yield f"system: {', '.join(_surroundings(machine.surroundings))}"
+    if sizes := [*_host_sizes(machine)]:
+        yield f"host memory: {', '.join(sizes)}"
     if machine.host_name:
         yield f"host: {machine.host_name}"
     if machine.recorded:
@@ -68,8 +70,20 @@ def _surroundings(found: Surroundings) -> Iterator[str]:
     yield f"{found.open_files:,} open files"
     if found.ptrace_scope is not None:
         yield f"ptrace_scope {found.ptrace_scope}"
+    if found.locked_bytes is not None:
+        yield f"RLIMIT_MEMLOCK {rounded(found.locked_bytes)}"
+    if found.group_bytes is not None:
+        yield f"control group limited to {rounded(found.group_bytes)}"
     if found.bindings:
         yield f"cuda-bindings {found.bindings}"
+
+
+def _host_sizes(machine: Machine) -> Iterator[str]:
+    if machine.host_bytes:
+        yield rounded(machine.host_bytes)
+    yield from (f"{node} {rounded(size)}" for node, size in machine.node_bytes.items())
+    if machine.pinned_bytes:
+        yield f"{rounded(machine.pinned_bytes)} may be page-locked"
 
 
 def _devices(gpus: Mapping[Location, Device]) -> Grid:

@@ -15,7 +15,7 @@ import pytest
 from cuda.bindings import driver as bindings
 
 from memtopo.common.errors import Unavailable
-from memtopo.driver.cuda import CudaDriver, kernel_release, numa_nodes
+from memtopo.driver.cuda import CudaDriver, kernel_release, numa_bytes, numa_nodes
 from memtopo.driver.cuda.bindings import (
     access_descriptors,
     allocation_prop,
@@ -265,6 +265,16 @@ def test_nodes_with_memory_are_read(tmp_path: Path, text: str, nodes: tuple[int,
     (tmp_path / "has_memory").write_text(text)
     assert numa_nodes(tmp_path / "has_memory") == nodes
     assert numa_nodes(tmp_path / "nothing") is None
+
+
+def test_the_memory_of_each_node_is_read(tmp_path: Path) -> None:
+    """Nodes without memory, and those that say nothing, are left out"""
+    files = {"node0": "Node 0 MemTotal:  9136344 kB\nNode 0 MemFree:  1 kB\n", "node1": "Node 1 MemTotal: 0 kB"}
+    for node, text in {**files, "node12": "Node 12 MemTotal: 4 kB", "node2": "", "nodes": "MemTotal: 4 kB"}.items():
+        (tmp_path / node).mkdir()
+        (tmp_path / node / "meminfo").write_text(text)
+    assert numa_bytes(tmp_path) == {0: 9136344 << 10, 12: 4096}
+    assert numa_bytes(tmp_path / "nothing") == {}
 
 
 def test_numbers_that_no_struct_holds_are_invalid_values() -> None:

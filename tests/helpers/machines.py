@@ -5,7 +5,17 @@ from __future__ import annotations
 from itertools import product
 
 from memtopo.driver.types import Attribute, gpu
-from memtopo.machine import Device, DriverFacts, Granularity, Machine, Memory, Peer, Surroundings, Trial
+from memtopo.machine import (
+    Device,
+    DriverFacts,
+    Granularity,
+    HostMemory,
+    Machine,
+    Memory,
+    Peer,
+    Surroundings,
+    Trial,
+)
 from memtopo.machine.probe.trial_table import STORE, PlannedTrial, advertised, planned_trials, recorded
 from memtopo.machine.queries import changed
 
@@ -68,6 +78,15 @@ def identified(uuids: list[str]) -> Machine:
     return machine.model_copy(update={"devices": devices})
 
 
+def with_nodes(machine: Machine, *sizes: int | None, pinned: int | None = None) -> Machine:
+    """The machine with host memory of these sizes in its NUMA nodes, of which `pinned` bytes may be page-locked."""
+    plain = machine.host["host:0"]
+    nodes = {f"host:{n}": plain.model_copy(update={"memory_bytes": size}) for n, size in enumerate(sizes)}
+    host = {"host": machine.host["host"], **nodes}
+    total = sum(size for size in sizes if size) if all(sizes) else None
+    return changed(machine, host=host, host_bytes=total, pinned_bytes=pinned)
+
+
 def complete(machine: Machine) -> Machine:
     """A machine whose record has every trial there is: what is not recorded works as advertised, or is never tried."""
     asked = planned_trials(machine)
@@ -115,12 +134,12 @@ def _granularity(granule: int) -> list[Granularity]:
     ]
 
 
-def _host(granule: int) -> Memory:
+def _host(granule: int) -> HostMemory:
     plain = [
         Granularity(handles=handles, rdma=False, compressible=False, minimum=granule, recommended=granule)
         for handles in HANDLES[:2]
     ]
-    return Memory(granularity=plain, trials={"fd": Trial(works=True)})  # no attribute speaks of it
+    return HostMemory(granularity=plain, trials={"fd": Trial(works=True)})  # no attribute speaks of it
 
 
 def _link(device: int, peer: int, *, peers: bool) -> Peer | None:

@@ -1,10 +1,15 @@
-"""The machines that come with memtopo."""
+"""The machines that come with memtopo, and the host memory of recorded ones."""
 
 from __future__ import annotations
+
+import json
+from pathlib import Path
 
 import pytest
 
 from memtopo import machine
+from memtopo.common.errors import Unavailable
+from tests.helpers.machines import invented, with_nodes
 from tests.helpers.specs import ROOT
 
 
@@ -15,6 +20,26 @@ def test_a_shipped_machine_equals_its_validated_form(name: str) -> None:
     valid = machine.parse(text, name)
     assert machine.load(name) == valid
     assert machine.dump(machine.load(name)).encode() == text
+
+
+def test_a_record_has_the_memory_of_each_node(tmp_path: Path) -> None:
+    written = with_nodes(invented(1), 64 << 30, 32 << 30, pinned=80 << 30)
+    (tmp_path / "m.json").write_text(machine.dump(written))
+    read = machine.load(str(tmp_path / "m.json"))
+    assert read == written
+    assert (read.host_room, read.pinned_bytes, [*read.node_bytes.values()]) == (
+        96 << 30,
+        80 << 30,
+        [64 << 30, 32 << 30],
+    )
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 1.5, "4GiB"])
+def test_a_record_with_a_wrong_amount_of_host_memory_is_damaged(wrong: object) -> None:
+    record = json.loads(machine.dump(with_nodes(invented(1), 64 << 30)))
+    record["host"]["host:0"]["memory_bytes"] = wrong
+    with pytest.raises(Unavailable, match=r"damaged: host\.host:0\.memory_bytes"):
+        machine.parse(json.dumps(record).encode(), "m.json")
 
 
 def test_every_supported_kind_of_machine_is_shipped() -> None:

@@ -63,6 +63,17 @@ def test_granularity_of_the_host_is_queried_without_handle_types() -> None:
     assert [entry.handles for entry in seen.host["host:0"].granularity] == [[], ["fd"]]
 
 
+@pytest.mark.parametrize(("sizes", "expected"), [({0: 5, 1: 7, 9: 100}, 12), ({0: 5}, 99), ({}, 99), (None, 99)])
+def test_host_memory_is_the_sum_of_its_nodes_if_all_are_known(sizes: dict[int, int] | None, expected: int) -> None:
+    """A GPU that presents its memory as node 9 is not part of the host."""
+    machine = invented(1, nodes=2, attributes={"NUMA_CONFIG": 1, "NUMA_ID": 9})
+    seen = read(machine, numa_nodes=[0, 1, 9], numa_bytes=sizes, host_bytes=99)
+    assert seen.host_bytes == expected
+    assert {str(node): size for node, size in seen.node_bytes.items()} == {
+        f"host:{node}": size for node, size in (sizes or {}).items() if node != 9
+    }
+
+
 def test_identity_is_read_only_on_request() -> None:
     """UUIDs, bus ids and the host's name."""
     plain = read(invented(1), host_name="here")

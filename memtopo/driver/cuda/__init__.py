@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from memtopo.common.errors import Unavailable
 from memtopo.driver.cuda.nvml import free_memory, gpu_usage, links
-from memtopo.driver.cuda.system import host_memory, inaccessible_devices, kernel_release, numa_nodes
+from memtopo.driver.cuda.system import host_memory, inaccessible_devices, kernel_release, numa_bytes, numa_nodes
 from memtopo.driver.types import DriverError
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ __all__ = [
     "inaccessible_devices",
     "kernel_release",
     "links",
+    "numa_bytes",
     "numa_nodes",
     "open_cuda",
 ]

@@ -8,6 +8,8 @@ from pathlib import Path
 
 _RELEASE = re.compile(r"Kernel Module.*?\s([0-9]+\.[0-9.]*[0-9])\s")
 
+_TOTAL = re.compile(r"MemTotal: *([0-9]{1,12}) kB")
+
 
 def kernel_release(file: Path = Path("/proc/driver/nvidia/version")) -> str | None:
     """Release of the loaded kernel module, such as `580.159.04`; None if it is unknown."""
@@ -22,6 +24,14 @@ def numa_nodes(file: Path = Path("/sys/devices/system/node/has_memory")) -> tupl
         first, _, last = part.partition("-")
         nodes.extend(range(int(first), int(last or first) + 1))
     return tuple(nodes) or None
+
+
+def numa_bytes(folder: Path = Path("/sys/devices/system/node")) -> dict[int, int]:
+    """Bytes of the memory of each NUMA node; nodes whose memory is unknown or none are left out."""
+    found = {
+        int(name[4:]): _TOTAL.search(_text(folder / name / "meminfo")) for name in _names(folder) if _is_node(name)
+    }
+    return {node: size for node, match in found.items() if match and (size := int(match[1]) << 10)}
 
 
 def host_memory() -> int | None:
@@ -43,6 +53,10 @@ def _text(file: Path) -> str:
         return file.read_text()
     except OSError:
         return ""
+
+
+def _is_node(name: str) -> bool:
+    return name.startswith("node") and name[4:].isdecimal()
 
 
 def _is_gpu(name: str) -> bool:

@@ -65,6 +65,9 @@ def probe_report(
 TOLERANCE = 0.1
 """Relative difference up to which measured rates are equal."""
 
+_HOST_TOLERANCE = 0.01
+"""Relative difference up to which amounts of host memory are equal: the kernel keeps some, more or less each time."""
+
 
 @dataclass(frozen=True, slots=True)
 class Difference:
@@ -92,8 +95,11 @@ def _all(recorded: Machine, here: Machine) -> Iterator[Difference]:
             yield Difference(f"gpu{n}", "GPU", old.name if old else "none", new.name if new else "none", new is None)
         else:
             yield from _device(f"gpu{n}", old, new)
+    for what in ("host_bytes", "pinned_bytes"):
+        yield from _host_bytes("host", what, recorded, here)
     for name, memory in recorded.host.items():
         if name in here.host:
+            yield from _host_bytes(name, "memory_bytes", memory, here.host[name])
             yield from _memory(name, memory, here.host[name])
         else:
             yield Difference(name, "memory", "there", "not there", breaks=True)
@@ -164,6 +170,13 @@ def _values(where: str, old: dict[str, Any], new: dict[str, Any]) -> Iterator[Di
 def _value(where: str, what: str, old: Any, new: Any, *, breaks: bool = False) -> Iterator[Difference]:
     if old != new and old is not None and new is not None:
         yield Difference(where, what, _text(old), _text(new), breaks)
+
+
+def _host_bytes(where: str, what: str, old: object, new: object) -> Iterator[Difference]:
+    """Difference of an amount of host memory, of which less may make a valid spec fail."""
+    was, now = getattr(old, what), getattr(new, what)
+    if was and now and abs(now / was - 1) > _HOST_TOLERANCE:
+        yield Difference(where, what, _text(was), _text(now), breaks=now < was)
 
 
 def _works(trial: Trial) -> str:

@@ -74,7 +74,7 @@ def probe(
     seconds = time.monotonic() - began
     notes = [*findings.notes]
     if not simulated:
-        probed = with_links(probed)
+        probed = with_pinned(with_links(probed))
         if bandwidth:
             probed, unmeasured = with_rates(probed, stop)
             notes += unmeasured
@@ -193,6 +193,12 @@ def with_links(machine: Machine) -> Machine:
         return peer.model_copy(update={"link": link, "links": count})
 
     return _with_peers(machine, linked)
+
+
+def with_pinned(machine: Machine) -> Machine:
+    """Add the bytes that may be page-locked to a real machine: all of the host's, but in WSL not known (fact 77)."""
+    wsl = machine.surroundings is None or machine.surroundings.wsl
+    return queries.changed(machine, pinned_bytes=None if wsl else machine.host_bytes)
 
 
 def with_rates(machine: Machine, stop: Callable[[], int]) -> tuple[Machine, list[str]]:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from memtopo.common.units import GiB, MiB
 from memtopo.driver.types import gpu
 from memtopo.machine import Copies, DriverFacts, Machine, Memory, Rate, Trial
 from memtopo.machine.probe.report import differences
 from memtopo.machine.queries import changed
-from tests.helpers.machines import complete, invented
+from tests.helpers.machines import complete, invented, with_nodes
 
 BASE = complete(invented(2))
+NODES = with_nodes(BASE, 2 * GiB, 2 * GiB)
 NO = Trial(advertised=True, works=False, error="CUDA_ERROR_NOT_SUPPORTED")
 
 
@@ -36,6 +38,15 @@ def test_identity_dates_and_free_memory_are_not_compared() -> None:
     assert differences(BASE, changed(other, host_name="b", recorded="2030-01-01")) == []
 
 
+def test_what_the_kernel_keeps_of_the_host_is_no_difference() -> None:
+    assert differences(NODES, with_nodes(BASE, 2 * GiB - 9 * MiB, 2 * GiB + 9 * MiB)) == []
+
+
+def test_a_record_without_host_memory_does_not_differ_from_one_with_it() -> None:
+    unknown = with_nodes(BASE, None, None)
+    assert differences(unknown, NODES) == differences(NODES, unknown) == []
+
+
 @pytest.mark.parametrize(
     ("old", "new", "where", "breaks"),
     [
@@ -53,6 +64,11 @@ def test_identity_dates_and_free_memory_are_not_compared() -> None:
         (peer(BASE, links=18), peer(BASE, links=12), "gpu0 to gpu1", False),
         (BASE, changed(BASE, driver=DriverFacts(cuda="13.1")), "driver", False),
         (BASE, changed(BASE, host={"host": BASE.host["host"]}), "host:0", True),
+        (NODES, with_nodes(BASE, 1 * GiB, 2 * GiB), "host:0", True),
+        (NODES, with_nodes(BASE, 2 * GiB, 1 * GiB), "host:1", True),
+        (changed(BASE, host_bytes=4 * GiB), changed(BASE, host_bytes=3 * GiB), "host", True),
+        (changed(BASE, pinned_bytes=4 * GiB), changed(BASE, pinned_bytes=3 * GiB), "host", True),
+        (changed(BASE, pinned_bytes=3 * GiB), changed(BASE, pinned_bytes=4 * GiB), "host", False),
         (device(BASE, attributes={"DMA_BUF_SUPPORTED": 1}), device(BASE, attributes={"DMA_BUF_SUPPORTED": 0}),
          "gpu0", True),
     ],
@@ -60,7 +76,7 @@ def test_identity_dates_and_free_memory_are_not_compared() -> None:
 def test_only_a_value_that_is_less_breaks_a_record(old: Machine, new: Machine, where: str, breaks: bool) -> None:
     """Missing, smaller or refused; what is more or merely different does not"""
     found = differences(old, new)
-    assert {(each.where, each.breaks) for each in found} == {(where, breaks)}
+    assert {(each.where, each.breaks) for each in found if each.where != "host" or where == "host"} == {(where, breaks)}
     assert all(each.recorded != each.here for each in found)
 
 

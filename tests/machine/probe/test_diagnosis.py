@@ -86,6 +86,26 @@ def test_environment_is_read_from_the_systems_files(tmp_path: Path) -> None:
     assert (bare.wsl, bare.ptrace_scope, bare.imex_channels) == (False, None, 0)
 
 
+@pytest.mark.parametrize(
+    ("groups", "files", "limit"),
+    [
+        ("0::/a/b", {"a/memory.max": "max", "a/b/memory.max": "4096"}, 4096),
+        ("0::/a/b", {"a/memory.max": "1024\n", "a/b/memory.max": "4096\n"}, 1024),
+        ("0::/", {"memory.max": "max"}, None),
+        ("3:cpu,memory:/x\n2:pids:/", {"memory/x/memory.limit_in_bytes": "2048"}, 2048),
+        ("3:memory:/x\n0::/", {"memory/x/memory.limit_in_bytes": "9223372036854771712"}, None),
+        ("3:pids:/x", {"memory/x/memory.limit_in_bytes": "2048"}, None),
+    ],
+)
+def test_the_smallest_memory_limit_of_the_control_groups_is_read(
+    tmp_path: Path, groups: str, files: dict[str, str], limit: int | None
+) -> None:
+    for name, text in [("proc/self/cgroup", f"{groups}\n"), *((f"sys/fs/cgroup/{k}", v) for k, v in files.items())]:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert environment.read(tmp_path).group_bytes == limit
+
+
 def test_only_device_files_of_gpus_are_reported_as_closed(tmp_path: Path) -> None:
     (tmp_path / "dev").mkdir()
     for name in ("nvidia0", "nvidiactl", "nvidia-caps", "sda"):

@@ -13,7 +13,7 @@ from memtopo.machine import Copies, Machine, Peer, Rate, Trial
 from memtopo.machine.probe.report import differences
 from memtopo.machine.queries import changed
 from memtopo.output import console, pages, probe
-from tests.helpers.machines import complete, invented
+from tests.helpers.machines import complete, invented, with_nodes
 
 RATE = Rate(bytes_per_second=391_234_000_000, latency_ns=1830)
 
@@ -23,6 +23,16 @@ def shown(machine: Machine, name: str = "ours", *, simulated: bool = True, width
     console.print(pages.rendered(probe.page(machine, name, simulated=simulated)))
     assert isinstance(console.file, io.StringIO)
     return "".join(f"{line.rstrip()}\n" for line in console.file.getvalue().splitlines())
+
+
+def test_the_page_has_the_memory_of_the_host_and_its_limits() -> None:
+    machine = with_nodes(complete(invented(1)), 64 << 30, 32 << 30, pinned=96 << 30)
+    assert machine.surroundings
+    limits = {"locked_bytes": 8 << 20, "group_bytes": 16 << 30}
+    text = shown(changed(machine, surroundings=machine.surroundings.model_copy(update=limits)), width=200)
+    assert "host memory: 96 GiB, host:0 64 GiB, host:1 32 GiB, 96 GiB may be page-locked" in text
+    assert "RLIMIT_MEMLOCK 8 MiB, control group limited to 16 GiB" in text
+    assert "host memory" not in shown(invented(1))
 
 
 def rows(text: str) -> list[list[str]]:
