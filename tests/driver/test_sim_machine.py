@@ -2,12 +2,23 @@ from __future__ import annotations
 
 import pytest
 
-from memtopo.common.units import MiB
+from memtopo.common.units import GiB, MiB
 from memtopo.driver.sim import SimDriver
-from memtopo.driver.types import Access, Attribute, Grant, HandleType, Properties, gpu
+from memtopo.driver.types import (
+    Access,
+    Attribute,
+    DriverError,
+    Grant,
+    HandleType,
+    HostFlags,
+    Location,
+    LocationKind,
+    Properties,
+    gpu,
+)
 from memtopo.machine import Granularity, Memory, Trial
 from tests.contract.memory import NODE, created, laid_out, mapped, refused, reserved
-from tests.helpers.machines import invented
+from tests.helpers.machines import invented, with_nodes
 
 M = 2 * MiB
 
@@ -111,3 +122,31 @@ def test_recorded_names_are_given() -> None:
         sim.init()
         assert sim.device_get_uuid(0).hex() == "00112233445566778899aabbccddeeff"
         assert sim.device_get_pci_bus_id(0) == "0000:1b:00.0"
+
+
+def test_memory_of_the_host_is_that_of_its_nodes() -> None:
+    """A node has no more than its own; memory of any node, pinned memory as well, has what the nodes have left."""
+    with SimDriver(with_nodes(invented(1), 3 * GiB, 2 * GiB)) as sim:
+        sim.init()
+        nodes = [Properties(Location(LocationKind.HOST_NUMA, node)) for node in (0, 1)]
+        lacking(sim, nodes[1], 3 * GiB, "host:1 has 2 GiB free")
+        held = sim.mem_create(2 * GiB, nodes[0])
+        lacking(sim, nodes[0], 2 * GiB, "host:0 has 1 GiB free")
+        lacking(sim, Properties(Location(LocationKind.HOST)), 4 * GiB, "the host has 3 GiB free")
+        anywhere = sim.mem_create(2 * GiB, Properties(Location(LocationKind.HOST)))
+        lacking(sim, nodes[1], 2 * GiB, "host:1 has 1 GiB free")
+        sim.ctx_push_current(sim.device_primary_ctx_retain(0))
+        with pytest.raises(DriverError) as caught:
+            sim.mem_host_alloc(2 * GiB, HostFlags.PORTABLE)
+        assert caught.value.name == "CUDA_ERROR_OUT_OF_MEMORY"
+        for handle in (held, anywhere):
+            sim.mem_release(handle)
+        sim.mem_free_host(sim.mem_host_alloc(5 * GiB, HostFlags.PORTABLE))
+        sim.mem_release(sim.mem_create(3 * GiB, nodes[0]))
+
+
+def lacking(sim: SimDriver, properties: Properties, size: int, reason: str) -> None:
+    with pytest.raises(DriverError) as caught:
+        sim.mem_create(size, properties)
+    assert caught.value.name == "CUDA_ERROR_OUT_OF_MEMORY"
+    assert reason in str(caught.value)

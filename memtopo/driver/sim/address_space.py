@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from memtopo.driver.sim.calls import Refused, invalid
-from memtopo.driver.sim.devices import HOST_NODE, MemoryBudget
+from memtopo.driver.sim.devices import WHOLE_HOST, MemoryBudget
 from memtopo.driver.types import ADDRESS_BLOCK, gpu
 
 
@@ -258,16 +258,16 @@ class AllocationBlocks:
 
     def take_host(self, size: int) -> int:
         """Take addresses, and memory of the host, for page-locked memory."""
-        self._budget.take(HOST_NODE, _round_up(size, PAGE))
+        self._budget.take(WHOLE_HOST, _round_up(size, PAGE))
         try:
             return self.take_addresses(size)
         except Refused:
-            self._budget.give(HOST_NODE, _round_up(size, PAGE))
+            self._budget.give(WHOLE_HOST, _round_up(size, PAGE))
             raise
 
     def give_host(self, address: int, size: int) -> None:
         """Return such addresses and memory."""
-        self._budget.give(HOST_NODE, _round_up(size, PAGE))
+        self._budget.give(WHOLE_HOST, _round_up(size, PAGE))
         self.give_addresses(address, size)
 
     def take_addresses(self, size: int) -> int:

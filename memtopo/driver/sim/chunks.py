@@ -18,7 +18,7 @@ FIRST_HANDLE = 0x3E00_0000
 class Chunk:
     """Physical memory, which lives as long as a handle reference or a mapping of this process.
 
-    An imported chunk takes no memory of this process's budget.
+    It takes memory of the budget at `takes`; an imported chunk takes none.
     """
 
     handle: int
@@ -29,6 +29,7 @@ class Chunk:
     references: int = 1
     mappings: int = 0
     imported: bool = False
+    takes: Location | None = None
     anchor: Anchor | None = None
 
     def __post_init__(self) -> None:
@@ -89,11 +90,11 @@ class Chunks:
     def create(self, size: int, properties: Properties, flags: int) -> int:
         """Create a chunk with one reference (fact 3)."""
         created = self._creation.check(size, properties, flags)
-        self._budget.check(created.location, size)
+        self._budget.check(properties.location, size)
         self._creation.check_permitted(properties)
         physical, granule = self._arena.take(size), self._creation.granularity(properties)
-        self._budget.take(created.location, size)
-        return self._opened(Chunk(next(self._numbers), size, granule, created, physical))
+        self._budget.take(properties.location, size)
+        return self._opened(Chunk(next(self._numbers), size, granule, created, physical, takes=properties.location))
 
     def adopt(self, properties: Properties, granule: int, physical: Physical) -> int:
         """Return a new handle, with one reference, to a chunk of another process (fact 27)."""
@@ -131,8 +132,8 @@ class Chunks:
 
     def _settle(self, chunk: Chunk) -> None:
         if not chunk.references and not chunk.mappings:
-            if not chunk.imported:
-                self._budget.give(chunk.properties.location, chunk.size)
+            if chunk.takes:
+                self._budget.give(chunk.takes, chunk.size)
             self._arena.give(chunk.physical)
 
 

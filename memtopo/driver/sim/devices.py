@@ -88,36 +88,47 @@ HOST_NODE = Location(LocationKind.HOST_NUMA, 0)
 """Location of host memory, also on a machine that lists no such node (fact 6)."""
 
 
+WHOLE_HOST = Location(LocationKind.HOST)
+"""Location of host memory that may be on any node."""
+
+
 class MemoryBudget:
-    """Free and total bytes of every location of a machine."""
+    """Free and total bytes of every location of a machine; what a NUMA node takes is taken of the whole host, too."""
 
     def __init__(self, machine: Machine) -> None:
         nodes = [location for location in machine.locations if location.kind == LocationKind.HOST_NUMA]
         self._total = {gpu(i): device.memory_bytes for i, device in enumerate(machine.devices)}
-        self._total |= dict.fromkeys([*nodes, HOST_NODE], machine.host_room)
+        self._total |= dict.fromkeys([*nodes, HOST_NODE, WHOLE_HOST], machine.host_room) | machine.node_bytes
         self._used = dict.fromkeys(self._total, 0)
 
     def check(self, location: Location, size: int) -> None:
         """Refuse a size that is not free, with `CUDA_ERROR_OUT_OF_MEMORY`."""
         if size > self.free(location):
-            raise Refused("CUDA_ERROR_OUT_OF_MEMORY", f"{location} has {rounded(self.free(location))} free")
+            where = "the host" if location == WHOLE_HOST else location
+            raise Refused("CUDA_ERROR_OUT_OF_MEMORY", f"{where} has {rounded(self.free(location))} free")
 
     def take(self, location: Location, size: int) -> None:
         """Take memory; refuses with `CUDA_ERROR_OUT_OF_MEMORY`."""
         self.check(location, size)
-        self._used[location] += size
+        for each in self._counted(location):
+            self._used[each] += size
 
     def give(self, location: Location, size: int) -> None:
         """Give memory back."""
-        self._used[location] -= size
+        for each in self._counted(location):
+            self._used[each] -= size
 
     def free(self, location: Location) -> int:
         """Bytes that are not taken."""
-        return self._total[location] - self._used[location]
+        return min(self._total[each] - self._used[each] for each in self._counted(location))
 
     def total(self, location: Location) -> int:
         """Bytes in all."""
         return self._total[location]
+
+    @staticmethod
+    def _counted(location: Location) -> tuple[Location, ...]:
+        return (location, WHOLE_HOST) if location.kind == LocationKind.HOST_NUMA else (location,)
 
 
 FIRST_CONTEXT = 0x5600_0000
