@@ -92,6 +92,8 @@ class Group:
     """True if the objects are physical memory."""
     memory_kept_by_driver: ClassVar[bool] = False
     """True if the driver keeps a block of such memory until the process ends (fact 60)."""
+    migrates: ClassVar[bool] = False
+    """True if the driver moves the objects between GPUs and the host, where they are not page-locked."""
     recordable: ClassVar[bool] = False
     """True if the objects are events, which one process records and others wait for."""
     bound_to_context: ClassVar[bool] = True

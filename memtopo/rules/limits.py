@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from memtopo.common.units import rounded
@@ -34,7 +34,7 @@ def address_space(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
 
 
 def fits(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
-    """Yield MT402 if the objects and contexts of all processes exceed the (free) memory of a GPU, or of the host."""
+    """Yield MT402 if all processes exceed the (free) memory of a GPU, or that of the host or one of its nodes."""
     needed = _needed(geometry)
     gpus = [member.gpus for member in geometry.members.values()]
     for ordinal, device in enumerate(machine.devices):
@@ -45,22 +45,44 @@ def fits(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
         if over > 0 and (shares or len(gpus) > 1):
             has = f"{rounded(device.room)}{' free' if device.free_bytes is not None else ''}"
             yield _too_much(shares, contexts, f"gpu{ordinal}, which has {has}: {rounded(over)} too much")
-    shares = _largest_first(needed.get(_HOST, {}))
-    over = sum(share.size for share in shares) - machine.host_room
-    if over > 0:
-        assumed = "" if machine.host_bytes else "; the record does not have its memory, so 1 TiB is assumed"
-        yield _needs(shares, f"the host, which has {rounded(machine.host_room)}: {rounded(over)} too much", assumed)
+    yield from _fits_on_host(needed, machine)
 
 
 _HOST = Location(LocationKind.HOST)
 
 
 class _Share(NamedTuple):
-    """Bytes that one entry needs on a GPU or on the host."""
+    """Bytes that one entry needs at a location, and those of them that the driver page-locks on the host."""
 
     name: str
     path: Path
     size: int
+    locked: int
+
+
+_Needed = Mapping[Location, Mapping[Path, _Share]]
+
+
+def _fits_on_host(needed: _Needed, machine: Machine) -> Iterator[Diagnostic]:
+    """Diagnostics of the NUMA nodes, and of the whole host if more is missing than on its nodes."""
+    missing = 0
+    for node, size in machine.node_bytes.items():
+        shares = _largest_first(needed.get(node, {}))
+        over = sum(share.size for share in shares) - size
+        if over > 0:
+            missing += over
+            yield _needs(shares, f"{node}, which has {rounded(size)}: {rounded(over)} too much")
+    shares = _largest_first(_merged(each for at, each in needed.items() if at.kind is not LocationKind.GPU))
+    over = sum(share.size for share in shares) - machine.host_room
+    if over > missing:
+        assumed = "" if machine.host_bytes else "; the record does not have its memory, so 1 TiB is assumed"
+        yield _needs(shares, f"the host, which has {rounded(machine.host_room)}: {rounded(over)} too much", assumed)
+    elif machine.pinned_bytes:
+        locked = [share._replace(size=share.locked) for share in shares if share.locked]
+        over = sum(share.size for share in locked) - machine.pinned_bytes
+        if over > missing:
+            room = rounded(machine.pinned_bytes)
+            yield _needs(locked, f"the host, where {room} may be page-locked: {rounded(over)} too much")
 
 
 def _too_much(shares: list[_Share], contexts: int, of: str) -> Diagnostic:
@@ -83,8 +105,8 @@ def _needs(shares: list[_Share], of: str, more: str = "") -> Diagnostic:
     return Diagnostic("MT402", message, (*largest.path, "size"), labels=labels, notes=notes)
 
 
-def _needed(geometry: Geometry) -> dict[Location, dict[Path, _Share]]:
-    """Memory that the entries of all processes may occupy, by GPU, and in all NUMA nodes of the host together.
+def _needed(geometry: Geometry) -> _Needed:
+    """Memory that the entries of all processes may occupy, by location; what migrates is on no node in particular.
 
     Imports belong to another process. Instances of a counted process have the same entries, whose shares are summed.
     """
@@ -92,10 +114,26 @@ def _needed(geometry: Geometry) -> dict[Location, dict[Path, _Share]]:
     for member in geometry.members.values():
         for group in member.every:
             for location, size in group.demand().items():
-                shares = needed.setdefault(location if location.kind is LocationKind.GPU else _HOST, {})
-                before = shares.get(group.path)
-                shares[group.path] = _Share(group.name, group.path, size + (before.size if before else 0))
+                anywhere = group.migrates and location.kind is not LocationKind.GPU
+                shares = needed.setdefault(_HOST if anywhere else location, {})
+                _add(shares, _Share(group.name, group.path, size, 0 if group.migrates else size))
     return needed
+
+
+def _add(shares: dict[Path, _Share], share: _Share) -> None:
+    before = shares.get(share.path)
+    if before:
+        share = share._replace(size=share.size + before.size, locked=share.locked + before.locked)
+    shares[share.path] = share
+
+
+def _merged(every: Iterable[Mapping[Path, _Share]]) -> Mapping[Path, _Share]:
+    """Shares of several locations, summed by entry."""
+    found: dict[Path, _Share] = {}
+    for shares in every:
+        for share in shares.values():
+            _add(found, share)
+    return found
 
 
 def _largest_first(shares: Mapping[Path, _Share]) -> list[_Share]:

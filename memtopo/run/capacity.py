@@ -60,11 +60,19 @@ def _lacking(execution: Execution, growth: Mapping[Location, int], machine: Mach
             free = _free(execution, location.id, machine)
             if free is not None and size > free:
                 yield _numbers(str(location), size, free)
+    if machine:
+        yield from lacking_on_host(growth, _used_on_host(execution), machine)
+
+
+def lacking_on_host(growth: Mapping[Location, int], used: Mapping[Location, int], machine: Machine) -> Iterator[str]:
+    """Numbers of the NUMA nodes that lack memory; if none does, those of the whole host if it does."""
+    nodes = {node: size - used.get(node, 0) for node, size in machine.node_bytes.items()}
+    lacking = [_numbers(str(node), growth[node], free) for node, free in nodes.items() if growth.get(node, 0) > free]
     host = sum(size for location, size in growth.items() if location.kind is not LocationKind.GPU)
-    if host and machine:
-        free = machine.host_room - _used_on_host(execution)
-        if host > free:
-            yield _numbers("the host", host, free)
+    free = machine.host_room - sum(used.values())
+    if host > free and not lacking:
+        lacking.append(_numbers("the host", host, free))
+    yield from lacking
 
 
 def _numbers(where: str, size: int, free: int) -> str:
@@ -83,6 +91,10 @@ def _free(execution: Execution, device: int, machine: Machine | None) -> int | N
         raise StepFailed(None, "free memory before a change", error) from error
 
 
-def _used_on_host(execution: Execution) -> int:
-    found = (step.allocates for step in execution.plan.steps)
-    return sum(each[1] for each in found if each and each[0].kind is not LocationKind.GPU)
+def _used_on_host(execution: Execution) -> Mapping[Location, int]:
+    """Bytes that the layout has on the host, by location."""
+    used: dict[Location, int] = {}
+    for location, size in (step.allocates for step in execution.plan.steps if step.allocates):
+        if location.kind is not LocationKind.GPU:
+            used[location] = used.get(location, 0) + size
+    return used

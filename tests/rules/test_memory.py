@@ -7,7 +7,7 @@ import pytest
 from memtopo.common.units import GiB
 from memtopo.diagnostics.model import Diagnostic, Label
 from memtopo.machine import queries
-from tests.helpers.machines import invented
+from tests.helpers.machines import invented, with_nodes
 from tests.helpers.specs import codes, diagnose, run, run_request, validate_text
 
 SPEC = "chunks: {hot: {location: [gpu0, gpu1], size: 20GiB, count: 4}}"
@@ -151,6 +151,85 @@ states:
     assert (found.code, found.path[:2]) == ("MT402", ("states", "both"))
     assert found.message == "the layout needs 12 GiB on the host, which has 8 GiB: 4 GiB too much"
     assert diagnose(text, queries.changed(machine, host_bytes=12 * GiB)) == ()
+
+
+NODES = with_nodes(invented(1), 8 * GiB, 4 * GiB)
+
+
+@pytest.mark.parametrize(
+    ("chunks", "found"),
+    [
+        ("a: {location: host:0, size: 8GiB}, b: {location: host:1, size: 4GiB}", []),
+        ("a: {location: host:1, size: 1TiB, count: 64}", ["64 TiB on host:1, which has 4 GiB: 64.0 TiB too much"]),
+        ("a: {location: host:1, size: 6GiB}", ["6 GiB on host:1, which has 4 GiB: 2 GiB too much"]),
+        (
+            "a: {location: [host:0, host:1], size: 1GiB, count: 10}",
+            ["5 GiB on host:1, which has 4 GiB: 1 GiB too much"],
+        ),
+        ("a: {location: host, size: 12GiB}", []),
+        (
+            "a: {location: host, size: 6GiB}, b: {location: host:0, size: 7GiB}",
+            ["13 GiB on the host, which has 12 GiB: 1 GiB too much"],
+        ),
+        (
+            "a: {location: host, size: 4GiB}, b: {location: host:0, size: 9GiB}",
+            ["9 GiB on host:0, which has 8 GiB: 1 GiB too much"],
+        ),
+        (
+            "a: {location: host, size: 5GiB}, b: {location: host:0, size: 9GiB}",
+            [
+                "9 GiB on host:0, which has 8 GiB: 1 GiB too much",
+                "14 GiB on the host, which has 12 GiB: 2 GiB too much",
+            ],
+        ),
+    ],
+)
+def test_each_node_of_the_host_limits_a_layout(chunks: str, found: list[str]) -> None:
+    """The whole host is reported as well only if more is missing than on its nodes."""
+    messages = [each.message for each in diagnose(f"chunks: {{{chunks}}}", NODES) if each.code == "MT402"]
+    assert messages == [f"the layout needs {each}" for each in found]
+
+
+def test_nodes_are_shared_by_all_processes() -> None:
+    text = "processes:\n a: {count: 3, chunks: {c: {location: host:1, size: 2GiB}}}"
+    (found,) = [each for each in diagnose(text, NODES) if each.code == "MT402"]
+    assert found.path == ("processes", "a", "chunks", "c", "size")
+    assert found.message == "the layout needs 6 GiB on host:1, which has 4 GiB: 2 GiB too much"
+
+
+def test_a_node_of_unknown_size_is_not_counted() -> None:
+    text = "chunks: {a: {location: host:1, size: 64GiB}}"
+    assert "MT402" not in codes(text, with_nodes(invented(1), 8 * GiB, None))
+
+
+STATES = """\
+ranges: {r: {size: 6GiB}}
+chunks: {a: {location: gpu0, size: 6GiB}}
+map: {r: a}
+access: {r: {gpu0: rw}}
+managed: {m: {size: 2GiB, prefer: host:1}}
+states: {asleep: {offload: {r: WHERE}}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("where", "pinned", "found"),
+    [
+        ("host:0", None, []),
+        ("host:1", None, ["6 GiB on host:1, which has 4 GiB: 2 GiB too much"]),
+        ("pinned", None, []),
+        ("pinned", 6 * GiB, []),
+        ("pinned", 5 * GiB, ["6 GiB on the host, where 5 GiB may be page-locked: 1 GiB too much"]),
+        ("host:0", 5 * GiB, ["6 GiB on the host, where 5 GiB may be page-locked: 1 GiB too much"]),
+        ("host", 5 * GiB, ["6 GiB on the host, where 5 GiB may be page-locked: 1 GiB too much"]),
+    ],
+)
+def test_offload_areas_count_on_their_node_and_as_page_locked(where: str, pinned: int | None, found: list[str]) -> None:
+    """Managed memory is not page-locked, and advice about a node does not keep it there (fact 71)."""
+    machine = with_nodes(invented(1), 8 * GiB, 4 * GiB, pinned=pinned)
+    diagnostics = diagnose(STATES.replace("WHERE", where), machine)
+    assert [each.message for each in diagnostics] == [f"the layout needs {each}" for each in found]
+    assert all(each.path[:2] == ("states", "asleep") for each in diagnostics)
 
 
 def test_a_hint_for_exhausted_host_memory_does_not_name_gpu_tools() -> None:

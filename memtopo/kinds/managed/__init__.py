@@ -59,7 +59,7 @@ class ManagedAllocation(Group):
     """
 
     noun = "managed memory"
-    addressed = memory = memory_kept_by_driver = True
+    addressed = memory = memory_kept_by_driver = migrates = True
 
     name: str
     path: Path

@@ -1,0 +1,30 @@
+"""Memory of the host that a transition needs, compared with what its NUMA nodes have."""
+
+from __future__ import annotations
+
+import pytest
+
+from memtopo.common.units import GiB
+from memtopo.driver.types import Location, LocationKind, gpu
+from memtopo.run.capacity import lacking_on_host
+from tests.helpers.machines import invented, with_nodes
+
+HOST, ONE, OTHER = Location(LocationKind.HOST), *(Location(LocationKind.HOST_NUMA, node) for node in (0, 1))
+MACHINE = with_nodes(invented(1), 8 * GiB, 4 * GiB)
+
+
+@pytest.mark.parametrize(
+    ("growth", "used", "lacking"),
+    [
+        ({gpu(0): 99, ONE: 5, OTHER: 4}, {ONE: 3}, []),
+        ({ONE: 5, OTHER: 4}, {ONE: 4}, ["host:0 needs 5 GiB more than now at its peak, and has 4 GiB free"]),
+        ({OTHER: 5}, {}, ["host:1 needs 5 GiB more than now at its peak, and has 4 GiB free"]),
+        ({OTHER: -4, HOST: 9}, {OTHER: 4}, []),
+        ({HOST: 9}, {OTHER: 4}, ["the host needs 9 GiB more than now at its peak, and has 8 GiB free"]),
+    ],
+)
+def test_a_node_has_what_the_layout_does_not_use_of_it(
+    growth: dict[Location, int], used: dict[Location, int], lacking: list[str]
+) -> None:
+    grown, taken = ({where: size * GiB for where, size in sizes.items()} for sizes in (growth, used))
+    assert list(lacking_on_host(grown, taken, MACHINE)) == lacking
