@@ -29,6 +29,7 @@ REASONS = {
     "geometry/groups": "placements are made of chunks and ranges; the wire protocol has a word for each kind",
     "geometry/model": "placements map chunks into ranges",
     "kinds/__init__": "the registry of kinds",
+    "kinds/access/grants": "access is to chunks in ranges",
     "kinds/ranges/elastic": "chunks are mapped in elastic ranges",
     "kinds/ranges/elastic_steps": "chunks are mapped in elastic ranges",
     "kinds/views": "the identity of an import is that of what its export is of",

@@ -10,6 +10,7 @@ from memtopo.diagnostics import messages
 from memtopo.diagnostics.model import Diagnostic
 from memtopo.geometry.model import Geometry
 from memtopo.kinds import KINDS
+from memtopo.kinds.device_sets import assigned
 from memtopo.kinds.kind import Scope, Sibling, Siblings, Stage
 from memtopo.language.entries import Spec
 from memtopo.language.fields import LARGEST_COUNT
@@ -56,7 +57,7 @@ def _scopes(spec: Spec, machine: Machine, siblings: Siblings) -> Iterator[tuple[
         shared: dict[tuple[object, ...], Scope] = {}
         numbered = any(kind.numbered(process) for kind in KINDS)
         for index in range(process.instances or 1):
-            devices = tuple(values[index % len(values)] for values in process.section("devices").values())
+            devices = tuple(assigned(values, machine, index) for values in process.section("devices").values())
             like = (*devices, index) if numbered else devices
             if like not in shared:
                 shared[like] = Scope(process, machine, KINDS, index, siblings)

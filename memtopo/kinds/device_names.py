@@ -9,19 +9,21 @@ from itertools import chain
 from memtopo.common.units import shorten
 from memtopo.diagnostics.model import At, Diagnostic, Label, Path
 from memtopo.driver.types import Location, LocationKind, gpu
+from memtopo.kinds import device_sets
 from memtopo.kinds.resolution import NameErrors, Resolution, collected
 from memtopo.language.entries import Spec
+from memtopo.language.names import GPUS, NamedDevice, Near
 from memtopo.machine import Machine
 
 _GPU = re.compile(r"(?:gpu)?(0|[1-9][0-9]{0,5})")
 _NODE = re.compile(r"host:(0|[1-9][0-9]{0,5})")
 _BUS = r"(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-9])?"
 _ORDINAL = r"(?:(?:cuda|gpu|device|nvidia)[:_ -]?)?(0|[1-9][0-9]{0,5})"
-_ALL = r"(?:(?:cuda|gpu)s?:?)?(?:\*|\[\*?\])|all|gpus|cuda"
+_ALL = r"(?:(?:cuda|gpu)s?:?)?(?:\*|\[\*?\])|all|cuda"
 _MISSING = "the machine has no "
 _LISTED = 8
 """GPUs that a message lists."""
-_BUILT_IN = re.compile(r"gpu[0-9]+|host")
+_BUILT_IN = re.compile(r"gpu[0-9]+|host|gpus|peers")
 
 
 class DeviceNames:
@@ -30,8 +32,8 @@ class DeviceNames:
     def __init__(self, spec: Spec, machine: Machine, errors: NameErrors, index: int = 0) -> None:
         """`index` is the number of the process within a counted process; it selects from names for several devices."""
         self._spec, self._machine, self._errors, self._index = spec, machine, errors, index
-        self._known: dict[str, Location | None] = {}
-        self._used: set[str] = set()
+        self._known: dict[NamedDevice, Location | None] = {}
+        self._used: set[NamedDevice] = set()
         self.visible: tuple[Location, ...] = ()
 
     @property
@@ -41,12 +43,20 @@ class DeviceNames:
             name: location for name in self._spec.section("devices") if (location := self._known.get(name)) is not None
         }
 
+    @property
+    def gpus(self) -> tuple[Location, ...]:
+        """GPUs that are visible to the process, in order."""
+        return self.visible or device_sets.all_gpus(self._machine)
+
     def declare(self) -> Iterator[Diagnostic]:
-        """Resolve the declared names and the key `visible`."""
-        for name, values in self._spec.section("devices").items():
-            if len(values) > 1 and self._spec.instances is None:
+        """Resolve the declared names and the key `visible`; nodes near GPUs last, since they refer to other names."""
+        declared = self._spec.section("devices")
+        for name in sorted(declared, key=lambda name: any(isinstance(value, Near) for value in declared[name])):
+            values = declared[name]
+            several = len(values) > 1 or device_sets.has_set(values)
+            if several and self._spec.instances is None:
                 if not self._spec.countless:
-                    yield _several(self._spec, name)
+                    yield _several(self._spec, name, values)
                 self._known[name] = None
             else:
                 self._known[name] = yield from self._selected(name, values)
@@ -63,7 +73,7 @@ class DeviceNames:
         self._used.add(name)
 
     def resolve(
-        self, name: str, path: Path, at: At = "value", *, anywhere: bool = False, also: Sequence[str] = ()
+        self, name: NamedDevice, path: Path, at: At = "value", *, anywhere: bool = False, also: Sequence[str] = ()
     ) -> Resolution[Location | None]:
         """Location of a name; it must be visible to the process unless `anywhere` is true.
 
@@ -74,17 +84,21 @@ class DeviceNames:
             self._known[name] = yield from self._built_in(name, path, at, also)
         location = self._known[name]
         if location and not anywhere and not self.sees(location):
-            yield self.unseen(name, location, path, at)
+            yield self.unseen(str(name), location, path, at)
             return None
         return location
 
     def resolve_all(
-        self, names: Sequence[str], path: Path, key: str = "location", *, anywhere: bool = False
+        self, names: Sequence[NamedDevice], path: Path, key: str = "location", *, anywhere: bool = False
     ) -> Resolution[list[Location] | None]:
-        """Locations of the names under one key of an entry; None if one of them has an error."""
+        """Locations of the names under one key of an entry, of each member of a set; None if one has an error."""
         found: list[Location | None] = []
         wrong: list[Diagnostic] = []
-        for index, name in enumerate(names):
+        members = device_sets.expanded(names, self.gpus)
+        if names and not members:
+            yield device_sets.empty((*path, key))
+            return None
+        for name, index in members:
             where = (*path, key) if len(names) == 1 else (*path, key, index)
             location, errors = collected(self.resolve(name, where, anywhere=anywhere))
             found.append(location)
@@ -123,41 +137,50 @@ class DeviceNames:
         help = f"add {location} to 'visible', or use a visible GPU"
         return Diagnostic("MT606", message, path, at, labels=(label,), notes=notes, help=help)
 
-    def _restrict(self, names: Sequence[str]) -> Iterator[Diagnostic]:
+    def _restrict(self, names: Sequence[NamedDevice]) -> Iterator[Diagnostic]:
         """Make only these GPUs visible; all if there are no names, or one has an error."""
         path = self._spec.at("visible")
         found: list[Location | None] = []
-        for index, name in enumerate(names):
+        for name, index in device_sets.expanded(names, self.gpus):
             found.append((yield from self._visible(name, path if len(names) == 1 else (*path, index))))
         locations = [location for location in found if location is not None]
         if len(locations) == len(found):
             self.visible = tuple(dict.fromkeys(locations))
 
-    def _visible(self, name: str, path: Path) -> Resolution[Location | None]:
+    def _visible(self, name: NamedDevice, path: Path) -> Resolution[Location | None]:
         location = yield from self.resolve(name, path)
         if location is None or location.kind is LocationKind.GPU:
             return location
-        message = (
-            f"{name!r} is {'the host' if name in ('host', str(location)) else location}, and 'visible' lists GPUs only"
-        )
+        what = "the host" if name in ("host", str(location)) else location
+        message = f"{str(name)!r} is {what}, and 'visible' lists GPUs only"
         yield Diagnostic("MT103", message, path, help="leave it out: host memory is visible to every process")
         return None
 
-    def _selected(self, name: str, values: Sequence[str]) -> Resolution[Location | None]:
+    def _selected(self, name: str, values: Sequence[NamedDevice]) -> Resolution[Location | None]:
         """Device of this process; process 0 checks all of them, so that errors in unused ones are reported as well."""
         path = self._spec.at("devices", name)
-        indices = range(len(values)) if self._index == 0 else [self._index % len(values)]
+        members = device_sets.expanded(values, device_sets.all_gpus(self._machine))
+        if _BUILT_IN.fullmatch(name):
+            what = (
+                "a set of GPUs" if name in device_sets.SETS else f"the machine's {'host' if name == 'host' else 'GPU'}"
+            )
+            message = f"{name!r} is the built-in name of {what}"
+            yield Diagnostic("MT203", message, path, "key", help="choose another name")
+            return None
+        if not members:
+            yield device_sets.empty(path)
+            return None
         found: list[Location | None] = []
-        for index in indices:
+        for member, index in members if self._index == 0 else [members[self._index % len(members)]]:
             where = (*path, index) if len(values) > 1 else path
-            found.append((yield from self._declare(name, values[index], where)))
+            found.append((yield from self._declare(member, where)))
         return found[0]
 
-    def _declare(self, name: str, value: str, path: Path) -> Resolution[Location | None]:
-        if _BUILT_IN.fullmatch(name):
-            message = f"{name!r} is the built-in name of the machine's {'host' if name == 'host' else 'GPU'}"
-            where = self._spec.at("devices", name)
-            yield Diagnostic("MT203", message, where, "key", help="choose another name")
+    def _declare(self, value: NamedDevice, path: Path) -> Resolution[Location | None]:
+        if isinstance(value, Near):
+            return (yield from self._near_declared(value, path))
+        if value in device_sets.SETS:
+            yield device_sets.misplaced(value, path, "value")
             return None
         if match := _GPU.fullmatch(value):
             return (yield from self._gpu(int(match[1]), path, "value"))
@@ -169,7 +192,35 @@ class DeviceNames:
         yield Diagnostic("MT201", f"{shorten(value)!r} is not a device", path, help=help)
         return None
 
-    def _built_in(self, name: str, path: Path, at: At, also: Sequence[str]) -> Resolution[Location | None]:
+    def _near_declared(self, value: Near, path: Path) -> Resolution[Location | None]:
+        """NUMA node near another declared name, or near a GPU that is identified like one."""
+        declared = self._spec.section("devices")
+        if value.gpu not in declared:
+            location = yield from self._declare(value.gpu, (*path, "near"))
+        elif any(isinstance(each, Near) for each in declared[value.gpu]):
+            yield _near_host(value.gpu, (*path, "near"))
+            return None
+        else:
+            self._used.add(value.gpu)
+            location = self._known[value.gpu]
+        return (yield from self._node(value.gpu, location, path))
+
+    def _node(self, name: str, location: Location | None, path: Path) -> Resolution[Location | None]:
+        """NUMA node of a GPU at a location."""
+        if location is None:
+            return None
+        if location.kind is not LocationKind.GPU:
+            yield _near_host(name, (*path, "near"))
+            return None
+        return (yield from device_sets.near_node(self._machine, location.id, path))
+
+    def _built_in(self, name: NamedDevice, path: Path, at: At, also: Sequence[str]) -> Resolution[Location | None]:
+        if isinstance(name, Near):
+            location = yield from self.resolve(name.gpu, (*path, "near"), anywhere=True)
+            return (yield from self._node(name.gpu, location, path))
+        if name in device_sets.SETS:
+            yield device_sets.misplaced(name, path, at)
+            return None
         if name.startswith("gpu") and (match := _GPU.fullmatch(name)):
             return (yield from self._gpu(int(match[1]), path, at))
         if name == "host" or _NODE.fullmatch(name):
@@ -182,11 +233,10 @@ class DeviceNames:
 
     def _meant(self, name: str) -> str | None:
         """Help for a name as other tools write it: an ordinal, `cuda:0`, or a pattern for all GPUs."""
-        gpus = [f"gpu{ordinal}" for ordinal in range(len(self._machine.devices))]
         if match := re.fullmatch(_ORDINAL, name, re.IGNORECASE):
             return f"did you mean 'gpu{match[1]}'?"
-        if re.fullmatch(_ALL, name, re.IGNORECASE) and gpus:
-            return f"name each of them: [{', '.join(gpus[:_LISTED])}{', …' * (len(gpus) > _LISTED)}]"
+        if re.fullmatch(_ALL, name, re.IGNORECASE):
+            return f"write {GPUS}, which is every GPU"
         return None
 
     def _gpu(self, ordinal: int, path: Path, at: At) -> Resolution[Location | None]:
@@ -229,9 +279,16 @@ def _folded(found: Sequence[Diagnostic]) -> Iterator[Diagnostic]:
         yield first._replace(message=f"{first.message}{more}")
 
 
-def _several(spec: Spec, name: str) -> Diagnostic:
+def _near_host(name: str, path: Path) -> Diagnostic:
+    message = f"'near' names a GPU, and {name!r} is memory of the host"
+    return Diagnostic("MT103", message, path, help="write {near: gpu0}, or the node itself: host:0")
+
+
+def _several(spec: Spec, name: str, values: Sequence[NamedDevice]) -> Diagnostic:
     message = f"device name {name!r} has several devices"
     help = "a list is distributed over the processes of a counted process; elsewhere, give each device its own name"
+    if len(values) == 1:
+        help = f"a counted process takes its own of a set; elsewhere, write {values[0]} where they are used"
     return Diagnostic("MT103", message, spec.at("devices", name), help=help)
 
 

@@ -12,6 +12,7 @@ from memtopo.common.units import Size, exact
 from memtopo.diagnostics.model import Diagnostic, InvalidValue, Label, Path
 from memtopo.driver.types import Location
 from memtopo.geometry.groups import Group, Origin
+from memtopo.kinds.device_sets import has_set
 from memtopo.kinds.exportable import ExportKind, Imported
 from memtopo.kinds.exports import EXPORTABLE, EXPORTS, ExportGroup, enumerated
 from memtopo.kinds.kind import Kind, Scope, Sibling, Stage
@@ -28,6 +29,7 @@ from memtopo.language.fields import (
     SourceText,
     Transport,
 )
+from memtopo.language.names import NamedDevice
 
 T = TypeVar("T")
 
@@ -84,7 +86,7 @@ class Import(Entry):
         """Declared keys of the objects."""
         return [key for key in _KEYS if getattr(self, key) is not None]
 
-    def locations(self, key: str) -> list[str]:
+    def locations(self, key: str) -> list[NamedDevice]:
         """Locations that a key declares."""
         value = getattr(self, key)
         return value if isinstance(value, list) else [value]
@@ -293,7 +295,9 @@ def _differences(scope: Scope, entry: Import, group: Group, export: ExportGroup)
         found.append(("count", f"{entry.count:,}", f"is {group.count:,} handle{'s' * (group.count != 1)}"))
     for key in entry.declared:
         if key not in export.exporter.import_keys:
-            written = ", ".join(entry.locations(key)[:_LISTED]) if key in _LOCATIONS else str(entry.amount([key]))
+            written = (
+                ", ".join(map(str, entry.locations(key)[:_LISTED])) if key in _LOCATIONS else str(entry.amount([key]))
+            )
             found.append((key, written, _not_of(export.exporter, key)))
         elif key in _LOCATIONS:
             locations = yield from scope.devices.resolve_all(entry.locations(key), group.path, key, anywhere=True)
@@ -342,7 +346,8 @@ def _from_outside(scope: Scope, path: Path, entry: Import) -> Resolution[Group |
     listed = yield from scope.devices.resolve_all(entry.locations(key), path, key, anywhere=kind.anywhere)
     if listed is None:
         return None
-    count, via = entry.count or 1, entry.via or kind.transports[0]
+    each = entry.count is None and has_set(entry.locations(key))  # one handle for each device of a set
+    count, via = entry.count or (len(listed) if each else 1), entry.via or kind.transports[0]
     locations = yield from scope.devices.distributed(listed, count, path, key)
     if wrong := _granules(path, entry, kind):
         yield wrong
@@ -350,7 +355,7 @@ def _from_outside(scope: Scope, path: Path, entry: Import) -> Resolution[Group |
     if not kind.anywhere and (yield from requires_gpu(f"import {path[-1]!r}", locations, (*path, key))):
         return None
     origin = Origin((entry.source.holder,), entry.source.export, count, via, siblings=False)
-    imported = Imported(path, count, entry.count is not None, locations, origin)
+    imported = Imported(path, count, entry.count is not None or each, locations, origin)
     return (yield from kind.import_declared(imported, entry.amount(form) or Size(0), scope.machine))
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from memtopo.diagnostics.model import Path
+from memtopo.language.names import NamedDevice
 
 _WHOLE = ("", "<<")
 """Names that stand for a whole section in `left_out`: the section itself, and a merge key in it."""
@@ -38,7 +39,7 @@ class Spec:
     path: Path = ()
     instances: int | None = None
     """Number of processes of a counted process; None where it is not counted."""
-    visible: tuple[str, ...] = ()
+    visible: tuple[NamedDevice, ...] = ()
     """Names of the only GPUs that this process sees, in order; empty for all that the launching process sees."""
     processes: Mapping[str, Spec] = field(default_factory=dict)
 

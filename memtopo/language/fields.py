@@ -19,8 +19,10 @@ from memtopo.language.names import (
     PRODUCERS,
     REFERENCE,
     SOURCES,
+    NamedDevice,
     Reference,
     Source,
+    device,
     name,
     parse_reference,
     producer,
@@ -66,10 +68,6 @@ def _boolean(value: object) -> bool:
     return found == "true"
 
 
-def _device(value: object) -> str:
-    return text(value, "a device name")
-
-
 _ANY_AMOUNT = text_like(f"(0|[1-9][0-9]{{0,19}}) ?{_UNITS}")
 _POSITIVE_AMOUNT = text_like(f"[1-9][0-9]{{0,19}} ?{_UNITS}")
 _ZERO = {"type": "integer", "const": 0}
@@ -106,10 +104,17 @@ AccessName = Annotated[Access, FromText(one_of(ACCESS_NAMES, "an access"), {"enu
 Name = Annotated[str, WithJsonSchema(text_like(NAME_PATTERN))]
 OwnName = Annotated[str, FromText(name, text_like(NAME_PATTERN))]
 ReferringName = Annotated[str, WithJsonSchema(text_like(REFERENCE.pattern))]
-DeviceName = Annotated[str, FromText(_device, text_like(_DEVICE))]
+_NEAR = {
+    "type": "object",
+    "properties": {"near": text_like(NAME_PATTERN)},
+    "required": ["near"],
+    "additionalProperties": False,
+}
+DeviceName = Annotated[NamedDevice, FromText(device, {"anyOf": [text_like(_DEVICE), _NEAR]})]
 _Gpu = Annotated[str, WithJsonSchema(text_like(f"(?!host$){NAME_PATTERN}"))]
-_IDENTITIES = {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "minLength": 1}]}
-DeviceIdentity = Annotated[str, FromText(_device, _IDENTITIES)]
+_IDENTITY = [{"type": "integer", "minimum": 0}, {"type": "string", "minLength": 1}]
+_NEAR_ANY = {**_NEAR, "properties": {"near": {"anyOf": _IDENTITY}}}
+DeviceIdentity = Annotated[NamedDevice, FromText(device, {"anyOf": [*_IDENTITY, _NEAR_ANY]})]
 ChunkReference = Annotated[Reference, FromText(reference, text_like(REFERENCE.pattern))]
 Grants = dict[Annotated[str, WithJsonSchema(text_like(_DEVICE))], AccessName]
 

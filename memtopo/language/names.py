@@ -54,6 +54,31 @@ class Source(NamedTuple):
         return f"{self.holder}{'.' if self.sibling else '/'}{self.export}" if self.export else self.holder
 
 
+class Near(NamedTuple):
+    """NUMA node of a GPU: memory of the host that is near to it. `gpu` names the GPU, or all with `gpus`."""
+
+    gpu: str
+
+    def __str__(self) -> str:
+        return f"{{near: {self.gpu}}}"
+
+
+NamedDevice = str | Near
+"""Device as a spec names it."""
+
+GPUS, PEERS = "gpus", "peers"
+"""Sets of devices: every visible GPU, and every visible GPU that can access the memory in question."""
+
+
+def device(value: object) -> NamedDevice:
+    """Read a device: its name, or `{near: gpu0}`."""
+    if isinstance(value, dict) and value:
+        if set(value) == {"near"}:
+            return Near(text(value["near"], "the name of a GPU"))
+        raise InvalidValue("MT103", "expected a device name, found a mapping", help="write gpu0, or {near: gpu0}")
+    return text(value, "a device name")
+
+
 def parse_reference(written: str) -> Reference:
     """Read `page`, `page.3` or `page.0:4` (both ends, half-open). Raises `InvalidValue`."""
     match = REFERENCE.fullmatch(written)

@@ -16,10 +16,13 @@ from memtopo.geometry.access import LONGEST_GRANT, AccessParts, Granted, Segment
 from memtopo.geometry.groups import ChunkGroup, RangeGroup
 from memtopo.geometry.model import AccessSpan, Geometry, Part, Placement
 from memtopo.geometry.sizing import size_error
+from memtopo.kinds.access.grants import Extent, access_trial, can_access, owners, resolved
+from memtopo.kinds.device_sets import SETS
 from memtopo.kinds.kind import Difference, Kind, Rule, Scope, Stage
 from memtopo.kinds.resolution import Resolution, indices
 from memtopo.language.entries import Entry
 from memtopo.language.fields import Amount, Grants, PositiveAmount, parse_reference
+from memtopo.language.names import GPUS, PEERS
 from memtopo.machine import Machine, Trial
 
 if TYPE_CHECKING:
@@ -156,9 +159,9 @@ def peer_access(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
         for segment in segments(parts.of(*where)):
             for owner, location, placement in _unreachable_grants(segment, placements, unreachable):
                 part = segment.given[location]
-                if (part.path, location, owner) not in reported:
-                    reported.add((part.path, location, owner))
-                    yield _no_access(part, location, owner, placement.chunk, _trial(location, owner, machine))
+                if (subject := _subject(part, location, owner)) not in reported:
+                    reported.add(subject)
+                    yield _no_access(part, location, owner, placement.chunk, access_trial(location, owner, machine))
     yield from _elastic_access(geometry, machine, unreachable)
 
 
@@ -173,9 +176,15 @@ def _elastic_access(geometry: Geometry, machine: Machine, unreachable: _Unreacha
             devices = unreachable.of(tuple(grant for grant in part.grants if grant.access))
             for chunk, owner in ((each, owner) for each in backing for owner in each.distinct_locations):
                 for location in devices.get(owner, ()):
-                    if (part.path, location, owner) not in reported:
-                        reported.add((part.path, location, owner))
-                        yield _no_access(part, location, owner, chunk, _trial(location, owner, machine))
+                    if (subject := _subject(part, location, owner)) not in reported:
+                        reported.add(subject)
+                        yield _no_access(part, location, owner, chunk, access_trial(location, owner, machine))
+
+
+def _subject(part: Part, location: Location, owner: Location) -> tuple[object, ...]:
+    """Subject of a diagnostic: one grant to memory of one location, or one set of devices."""
+    key = part.key_of(location)
+    return key if key[-1] in SETS else (key, location, owner)
 
 
 def _parts(
@@ -186,47 +195,26 @@ def _parts(
     if span is None:
         return [], False
     if isinstance(entry, dict):
-        grants = yield from _grants(scope, entry, path)
-        return ([] if grants is None else [Part(group, span, 0, group.size, *grants, path)]), grants is not None
-    found: list[Part | None] = []
+        extent = Extent(group, *span, 0, group.size)
+        found = yield from resolved(scope, entry, path, extent)
+        return ([] if found is None else [Part(group, span, 0, group.size, *found, path)]), found is not None
+    parts: list[Part | None] = []
     for index, item in enumerate(entry):
-        found.append((yield from _part(scope, item, (*path, index), group, span)))
-    return [part for part in found if part], all(found)
+        parts.append((yield from _part(scope, item, (*path, index), group, span)))
+    return [part for part in parts if part], all(parts)
 
 
 def _part(
     scope: Scope, item: AccessPart, path: Path, group: RangeGroup, span: tuple[int, int]
 ) -> Resolution[Part | None]:
     offset, size = item.offset.bytes(group.granule), item.size.bytes(group.granule)
-    grants = yield from _grants(scope, item.grant, (*path, "grant"))
+    grants = yield from resolved(scope, item.grant, (*path, "grant"), Extent(group, *span, offset, offset + size))
     for field, amount in (("offset", offset), ("size", size)):
         if amount % group.granule:
             note = f"access can be granted to whole chunks only, whose granularity is {exact(group.granule)}"
             yield size_error("MT303", f"range {group.name!r}", amount, group.granule, (*path, field), note)
             return None
     return None if grants is None else Part(group, span, offset, size, *grants, path)
-
-
-def _grants(scope: Scope, entry: Grants, path: Path) -> Resolution[tuple[tuple[Grant, ...], tuple[Path, ...]] | None]:
-    """Grants in the order of their locations, and the path of each one's device."""
-    found: dict[Location, str] = {}
-    for name in entry:
-        location = yield from scope.devices.resolve(name, (*path, name), "key")
-        if location is None:
-            return None
-        if location.kind is not LocationKind.GPU:
-            # The driver has one access for the host and all its NUMA nodes.
-            location = Location(LocationKind.HOST)
-        if location in found:
-            message = f"access for {location} is declared twice: {name!r} is the same device"
-            label = Label(f"{found[location]!r} is {location}", (*path, found[location]), "key")
-            yield Diagnostic("MT204", message, (*path, name), "key", labels=(label,), help="keep one of them")
-            return None
-        found[location] = name
-    by_location = sorted(found.items())
-    return tuple(Grant(location, entry[name]) for location, name in by_location), tuple(
-        (*path, name) for _, name in by_location
-    )
 
 
 def _span(key: str, parts: Sequence[Part]) -> _Span | None:
@@ -286,7 +274,7 @@ class _Unreachable:
         return self._known[grants]
 
     def _devices(self, grants: tuple[Grant, ...], owner: Location) -> list[Location]:
-        return [grant.location for grant in grants if not _can_access(grant.location, owner, self._machine)]
+        return [grant.location for grant in grants if not can_access(grant.location, owner, self._machine)]
 
 
 def _unreachable_grants(
@@ -299,19 +287,9 @@ def _unreachable_grants(
         if placement.offset >= segment.end:
             return
         if devices.keys() & placement.chunk.distinct_locations:
-            for owner in sorted(devices.keys() & _owners(placement, segment)):
+            for owner in sorted(devices.keys() & owners(placement, segment.start, segment.end)):
                 for location in devices[owner]:
                     yield owner, location, placement
-
-
-def _owners(placement: Placement, segment: Segment) -> set[Location]:
-    """Locations of the chunks of a placement within a segment."""
-    chunk = placement.chunk
-    first = (max(segment.start, placement.offset) - placement.offset) // chunk.size
-    stop = -(-(min(segment.end, placement.end) - placement.offset) // chunk.size)
-    if stop - first >= len(chunk.properties):
-        return set(chunk.distinct_locations)
-    return {chunk.location_of(placement.first + index) for index in range(first, stop)}
 
 
 def _applied_parts(geometry: Geometry) -> Iterator[tuple[Part, int, Sequence[Placement]]]:
@@ -319,22 +297,6 @@ def _applied_parts(geometry: Geometry) -> Iterator[tuple[Part, int, Sequence[Pla
     for (name, instance), placements in geometry.placements.items():
         for part in parts.of(name, instance):
             yield part, instance, placements
-
-
-def _can_access(location: Location, owner: Location, machine: Machine) -> bool:
-    trial = _trial(location, owner, machine)
-    if owner.kind is not LocationKind.GPU:
-        return trial is None or trial.works is not False
-    access = location.kind is LocationKind.GPU and machine.can_access(location.id, owner.id)
-    return access and (trial is None or trial.works is not False)
-
-
-def _trial(location: Location, owner: Location, machine: Machine) -> Trial | None:
-    """Trial of access by a location: a store to a peer GPU, or access of a GPU or the CPU to host memory."""
-    if owner.kind is not LocationKind.GPU:
-        return machine.trial(owner, "gpu" if location.kind is LocationKind.GPU else "cpu")
-    peer = machine.peers[location.id][owner.id] if location.kind is LocationKind.GPU else None
-    return peer.store if peer else None
 
 
 def _placement_across(placements: Sequence[Placement], bound: int) -> Placement | None:
@@ -370,9 +332,10 @@ def _no_access(part: Part, location: Location, owner: Location, chunk: ChunkGrou
         return Diagnostic(code, message, where, "key", labels=(label,), notes=(note,), help=help)
     if location.kind is LocationKind.GPU:
         message = f"{location} has no peer access to the memory of {owner}, where {chunk.name!r} is"
-        return Diagnostic(
-            "MT403", message, where, "key", labels=(label,), help=f"grant access to {owner} only, or move the chunk"
-        )
+        help = f"grant access to {owner} only, or move the chunk"
+        if where[-1] == GPUS:
+            help = f"write {PEERS} for the GPUs that can access all the memory"
+        return Diagnostic("MT403", message, where, "key", labels=(label,), help=help)
     message = f"{location} cannot be granted access to {chunk.name!r}, which is memory of {owner}"
     note = "the driver returns NOT_SUPPORTED; the host can be granted access to host memory only"
     return Diagnostic("MT406", message, where, "key", labels=(label,), notes=(note,))

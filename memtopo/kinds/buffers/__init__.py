@@ -14,6 +14,7 @@ from memtopo.driver.handles import Handle, Via
 from memtopo.driver.types import Access, Grant, Location
 from memtopo.geometry.groups import Group, LocatedGroup, round_robin
 from memtopo.geometry.model import Geometry
+from memtopo.kinds.device_sets import has_set
 from memtopo.kinds.exportable import Exported, ExportKind, Imported
 from memtopo.kinds.kind import Scope
 from memtopo.kinds.resolution import Resolution, requires_gpu
@@ -94,7 +95,8 @@ class Buffers(ExportKind):
             return None
         declared = entry.size.bytes(1)
         size = whole_blocks(declared) if scope.exports(self.group.noun, name) else declared
-        count, counted = entry.count or 1, entry.count is not None
+        each = entry.count is None and has_set(entry.location)  # one for each device of a set
+        count, counted = entry.count or (len(listed) if each else 1), entry.count is not None or each
         locations = yield from scope.devices.distributed(listed, count, path)
         return BufferGroup(name, path, count, counted, size, locations, declared=declared)
 

@@ -14,6 +14,7 @@ from memtopo.driver.types import HandleType, Location, LocationKind, Properties,
 from memtopo.geometry.groups import ChunkGroup, Group
 from memtopo.geometry.model import Geometry
 from memtopo.geometry.sizing import granularity_note, granule, rounded_to_multiple, size_error
+from memtopo.kinds.device_sets import has_set
 from memtopo.kinds.exportable import Exported, ExportKind, Imported
 from memtopo.kinds.kind import Difference, Rule, Scope
 from memtopo.kinds.resolution import Resolution
@@ -118,7 +119,8 @@ class Chunks(ExportKind):
         listed = yield from scope.devices.resolve_all(entry.location, path)
         if listed is None:
             return None
-        first, limit = entry.numbers
+        each = entry.count is None and has_set(entry.location)  # one for each device of a set
+        first, limit = (len(listed), len(listed)) if each else entry.numbers
         if first > limit:
             yield _no_count(path, first, limit)
             return None
@@ -134,7 +136,7 @@ class Chunks(ExportKind):
             yield size_error("MT301", f"chunk {name!r}", declared, unit, (*path, "size"), note)
             return None
         distinct = tuple(dict.fromkeys(locations))
-        counted = entry.count is not None
+        counted = entry.count is not None or each
         return ChunkGroup(
             name,
             path,

@@ -18,7 +18,7 @@ from memtopo.kinds.kind import Kind, Rule, Scope
 from memtopo.kinds.resolution import Resolution, requires_gpu
 from memtopo.language.entries import Entry
 from memtopo.language.fields import Boolean, DeviceName, OffsetBytes, OwnName, PositiveBytes, ProducerText
-from memtopo.language.names import Source
+from memtopo.language.names import NamedDevice, Source
 from memtopo.language.scalars import FromText, one_of
 from memtopo.machine import Machine, Trial
 
@@ -246,7 +246,7 @@ def produced(geometry: Geometry) -> Iterator[ProducedGroup]:
     return (group for group in geometry.every if isinstance(group, ProducedGroup))
 
 
-def producer_gpu(scope: Scope, what: str, device: str, path: Path) -> Resolution[Location | None]:
+def producer_gpu(scope: Scope, what: str, device: NamedDevice, path: Path) -> Resolution[Location | None]:
     """GPU of an external object; None after a diagnostic if it is not a GPU."""
     location = yield from scope.devices.resolve(device, (*path, "device"))
     if location is None or (yield from requires_gpu(what, [location], (*path, "device"))):

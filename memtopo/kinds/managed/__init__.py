@@ -16,6 +16,7 @@ from memtopo.kinds.kind import Kind, Rule, Scope
 from memtopo.kinds.resolution import Resolution
 from memtopo.language.entries import Entry
 from memtopo.language.fields import Boolean, DeviceName, Devices, PositiveBytes
+from memtopo.language.names import NamedDevice
 from memtopo.language.scalars import FromText, one_of
 from memtopo.machine import Machine, Trial
 
@@ -223,7 +224,7 @@ def _advise(group: ManagedAllocation) -> Iterator[Step]:
         yield Advise((*path, "accessed_by"), name, Advice.SET_ACCESSED_BY, location, home)
 
 
-def _one(name: str | None) -> list[str]:
+def _one(name: NamedDevice | None) -> list[NamedDevice]:
     return [] if name is None else [name]
 
 

@@ -19,7 +19,7 @@ from memtopo.kinds.kind import Difference, Kind, Rule, Scope, Stage
 from memtopo.kinds.resolution import Resolution, indices, refuses_growing
 from memtopo.language.entries import Entry
 from memtopo.language.fields import ChunkReference, DeviceName, one_or_more
-from memtopo.language.names import AWAKE, Reference
+from memtopo.language.names import AWAKE, NamedDevice, Reference
 from memtopo.machine import Machine
 
 if TYPE_CHECKING:
@@ -314,7 +314,7 @@ def _elastic_bytes(group: RangeGroup, path: Path) -> Diagnostic:
     return Diagnostic("MT804", message, path, "key", labels=(label,), help="list it under 'drop'")
 
 
-def _keeper(scope: Scope, device: str, path: Path) -> Resolution[_Keeper | None]:
+def _keeper(scope: Scope, device: NamedDevice, path: Path) -> Resolution[_Keeper | None]:
     """Location that a spec names for offloaded bytes."""
     if device == PINNED and not scope.spec.may_have("devices", device):
         return _Keeper(Location(LocationKind.HOST), pinned=True)
