@@ -11,12 +11,13 @@ from dataclasses import asdict, replace
 from typing import Any, TypeVar, get_args
 
 from memtopo.common.errors import MemtopoError
+from memtopo.common.processes import pid_namespace
 from memtopo.common.units import shorten
 from memtopo.driver.handles import SECRET_BYTES, Handle, OfferedKind, Secret, Via
 from memtopo.plans.report import Checks, Difference, MachineLine, Tally
 from memtopo.sharing.errors import BadPacket, ExchangeError
 from memtopo.sharing.offers import LONGEST_NAME, CommitState, Offer
-from memtopo.sharing.status import Importer, Taken
+from memtopo.sharing.status import Importer, Status, Taken
 
 PAGE_BYTES = 48 << 10
 """Bytes of a list that go into one packet; the rest is for the fields around it."""
@@ -157,6 +158,23 @@ def encode_importers(importers: Sequence[Importer]) -> list[dict[str, Any]]:
     """Encode all importers for one packet; if they do not fit, without the exports of each."""
     encoded = page(importers)
     return encoded if len(encoded) == len(importers) else page(replace(each, taken=()) for each in importers)
+
+
+def encode_status(status: Status) -> dict[str, Any]:
+    """Encode the status of this process's layout, without its offers and importers, which have packets of their own."""
+    fields = {
+        "name": status.name,
+        "pid": status.pid,
+        "pid_namespace": pid_namespace(),
+        "since": status.since,
+        "state": status.state,
+        "deadline": status.deadline,
+        "spec": status.spec,
+        "machine": encode_machine(status.machine),
+        "generation": status.generation,
+    }
+    states = {"layout_state": status.layout_state, "layout_states": status.layout_states}
+    return fields | (states if status.layout_state else {})
 
 
 def encode_machine(line: MachineLine) -> dict[str, Any]:

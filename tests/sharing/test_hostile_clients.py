@@ -273,6 +273,15 @@ def test_importers_leave_connections_for_a_release(path: Path) -> None:
         until(lambda: importers() == MOST_CLIENTS - SPARE)
 
 
+def test_an_importer_that_ends_before_its_check_is_answered_is_forgotten(path: Path, holder: Holder) -> None:
+    with raw(path) as sock:
+        assert "ok" in asked(sock, "handles", export="page", first=0, count=1)
+        holder.send(signal.SIGSTOP)
+        wire.send(sock, request(request="check"))
+    holder.send(signal.SIGCONT)
+    until(lambda: importers() == 0)
+
+
 def test_a_stopped_holder_is_a_timeout_that_names_both_ends(holder: Holder) -> None:
     holder.send(signal.SIGSTOP)
     with connect(endpoint("kv"), timeout=0.3) as client:

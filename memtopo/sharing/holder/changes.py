@@ -81,10 +81,8 @@ class Changes:
         request = self._awaited
         if request is None:
             return
-        connection = request.connection
-        if connection and (connection not in self._clients.all() or connection.gone()):
+        if request.connection and not self._clients.waits(request.connection):
             self._awaited = None
-            self._clients.drop(connection)
             self._notify_changed(request, replaced=False)
         elif not self._pinning(request) or self._clock.time() >= self._until:
             self._awaited = None
@@ -189,22 +187,15 @@ class Changes:
 
     def _answer(self, request: ChangeRequest, make: Callable[[], dict[str, Any]]) -> None:
         """Answer a request that waited."""
-        connection = request.connection
-        if connection:
-            connection.awaits_change = False
+        if request.connection:
+            request.connection.awaits_change = False
         try:
             answer = make()
         except MemtopoError as error:
             self.record_failure(request.action, request.by, error)
             answer = messages.encode_error(error)
-        if connection is None or connection not in self._clients.all():
-            return
-        self._clients.resume(connection)
-        try:
-            connection.send(answer)
-            self._clients.update_events(connection)
-        except OSError:
-            self._clients.drop(connection)
+        if request.connection:
+            self._clients.answer(request.connection, answer)
 
     def _notify_changed(self, request: ChangeRequest, *, replaced: bool) -> None:
         """Notify importers that let go of exports, and those with handles of what the change concerned."""
@@ -216,12 +207,7 @@ class Changes:
 
     def _notify(self, connection: ClientConnection, message: Mapping[str, Any], names: Collection[str]) -> None:
         notice = {**message, "generation": self._responder.generation}
-        try:
-            for part in messages.parts(names):
-                connection.send({**notice, "exports": part})
-            self._clients.update_events(connection)
-        except OSError:
-            self._clients.drop(connection)
+        self._clients.deliver(connection, *({**notice, "exports": part} for part in messages.parts(names)))
 
 
 def pinned(pinning: Sequence[ClientConnection], request: ChangeRequest) -> ExchangeError:

@@ -262,6 +262,29 @@ class Clients:
         events = selectors.EVENT_READ if connection.flushed else selectors.EVENT_WRITE
         self._selector.modify(connection.sock, events, self._selector.get_key(connection.sock).data)
 
+    def deliver(self, connection: ClientConnection, *messages: Mapping[str, Any]) -> None:
+        """Send messages to a client that did not send the last event, or drop it if its connection broke."""
+        try:
+            for message in messages:
+                connection.send(message)
+        except OSError:
+            self.drop(connection)
+        else:
+            self.update_events(connection)
+
+    def answer(self, connection: ClientConnection, message: Mapping[str, Any]) -> None:
+        """Answer the request of a paused connection, if that still exists."""
+        if connection in self.all():
+            self.resume(connection)
+            self.deliver(connection, message)
+
+    def waits(self, connection: ClientConnection) -> bool:
+        """Return whether a paused client still waits for its answer; if it has ended the connection, drop it."""
+        if connection in self.all() and not connection.gone():
+            return True
+        self.drop(connection)
+        return False
+
     def pause(self, connection: ClientConnection) -> None:
         """Wait for no event of a connection until `resume`."""
         self._selector.unregister(connection.sock)

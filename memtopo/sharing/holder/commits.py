@@ -160,9 +160,8 @@ class Commits:
             self._create_anew()
         now = self._clock.time()
         for each in tuple(self._waiting):
-            if each.connection not in self._clients.all() or each.connection.gone():
+            if not self._clients.waits(each.connection):
                 self._waiting.remove(each)
-                self._clients.drop(each.connection)
             elif answer := self._outcome(each, now):
                 self._answer(each, answer)
 
@@ -240,14 +239,8 @@ class Commits:
 
     def _answer(self, each: _Waiting, answer: dict[str, Any]) -> None:
         self._waiting.remove(each)
-        connection = each.connection
-        connection.awaits_commit = False
-        self._clients.resume(connection)
-        try:
-            connection.send(answer)
-            self._clients.update_events(connection)
-        except OSError:
-            self._clients.drop(connection)
+        each.connection.awaits_commit = False
+        self._clients.answer(each.connection, answer)
 
 
 def _generations(fields: Fields) -> Iterator[tuple[str, int]]:

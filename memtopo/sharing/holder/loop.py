@@ -290,18 +290,12 @@ class ServerLoop:
     def _check(self) -> None:
         """Check once for all clients that wait for it, after the requests of others were answered."""
         waiting, self._awaiting_check = self._awaiting_check, []
-        waiting = [each for each in waiting if each in self._clients.all() and not each.gone()]
+        waiting = [each for each in waiting if self._clients.waits(each)]
         if not waiting:
             return
         answer = self._responder.check()
         for each in waiting:
-            self._clients.resume(each)
-            try:
-                each.send(answer)
-            except OSError:
-                self._clients.drop(each)
-                continue
-            self._clients.update_events(each)
+            self._clients.answer(each, answer)
 
     def _switch(self, connection: ClientConnection, fields: Fields) -> bool:
         fields.allow_only("request", "state", "force", "wait", "check")
@@ -363,11 +357,7 @@ class ServerLoop:
         self._systemd.stopping()
         for each in tuple(self._clients.all()):
             if each.attached and not each.awaits_release:
-                try:
-                    each.send({"notice": "releasing", "grace": grace})
-                    self._clients.update_events(each)
-                except OSError:
-                    self._clients.drop(each)
+                self._clients.deliver(each, {"notice": "releasing", "grace": grace})
 
     def _bound(self) -> list[ClientConnection]:
         """Return the clients that lose memory in use by the release, and did not request it."""

@@ -11,7 +11,6 @@ from itertools import islice
 from typing import Any
 
 from memtopo.common.errors import MemtopoError
-from memtopo.common.processes import pid_namespace
 from memtopo.common.text import nearest, process_name
 from memtopo.common.units import shorten
 from memtopo.diagnostics.messages import COMPARED, LISTED, choose
@@ -90,27 +89,11 @@ class Responder:
 
     def _status(self, connection: ClientConnection, fields: Fields, _: Clients) -> None:
         fields.allow_only("request")
-        info, spec = self._info, (self._changeable or self._info).spec
-        status = {
-            "name": info.name,
-            "pid": os.getpid(),
-            "pid_namespace": pid_namespace(),
-            "since": self._since,
-            "state": "releasing" if self.releasing else "serving",
-            "deadline": self._deadline,
-            "spec": None if spec is None else shorten(spec, _LONGEST_PATH),
-            "machine": messages.encode_machine(info.machine),
-            "generation": self.generation,
-        }
-        if self._changeable and len(self._changeable.states) > 1:
-            states = [*self._changeable.states][:MOST_STATES]
-            status |= {"layout_state": self._changeable.state, "layout_states": states}
-        connection.send({"ok": status})
+        connection.send({"ok": messages.encode_status(self.status("", ()))})
 
     def status(self, socket: str, clients: Clients) -> Status:
         """Status of the layout at the path of a socket, as a client receives it."""
-        changeable = self._changeable
-        has_states = changeable is not None and len(changeable.states) > 1
+        spec, layout = (self._changeable or self._info).spec, self._changeable
         return Status(
             name=self._info.name,
             socket=socket,
@@ -119,13 +102,13 @@ class Responder:
             since=self._since,
             state="releasing" if self.releasing else "serving",
             deadline=self._deadline,
-            spec=(changeable or self._info).spec,
+            spec=None if spec is None else shorten(spec, _LONGEST_PATH),
             machine=self._info.machine,
-            offers=tuple(self.offers.values()),
+            offers=tuple(map(self._with_commit, self.offers.values())),
             importers=tuple(self.importers(clients)),
             generation=self.generation,
             layout_state=self.layout_state,
-            layout_states=tuple(changeable.states)[:MOST_STATES] if changeable and has_states else (),
+            layout_states=tuple(layout.states)[:MOST_STATES] if layout and self.layout_state else (),
         )
 
     def statistics(self) -> Statistics:
