@@ -58,8 +58,8 @@ class MappedRange:
     def home(self, start: int) -> Location:
         """Return the location of the chunk that is mapped at an offset."""
         placement = next(from_offset(self.placements, start))
-        index = placement.first + (start - placement.offset) // placement.chunk.size
-        return placement.chunk.location_of(index)
+        nth = (start - placement.offset) // placement.chunk.size
+        return placement.chunk.location_of(placement.index(nth))
 
     def _from(self, start: int) -> Iterator[AccessSpan]:
         first = max(0, bisect_right(self.access_spans, start, key=lambda each: each.offset) - 1)
@@ -110,9 +110,9 @@ class MappedRanges:
             return
         for reservation, instance in self._instances.items():
             for placement in self._geometry.placements.get(instance, ()):
-                nth = index - placement.first
-                if placement.chunk.name == group.name and 0 <= nth < placement.count:
-                    yield reservation, placement.offset + nth * group.size, group.size
+                if placement.chunk.name == group.name:
+                    for nth in placement.mapped(index):
+                        yield reservation, placement.offset + nth * group.size, group.size
 
     @property
     def labels(self) -> list[str]:

@@ -32,13 +32,14 @@ def mappings(
     remaining = iter(access_of[placements[0].where])
     span = next(remaining, None)
     for placement in placements:
-        size = placement.chunk.size
-        for index in range(placement.count):
-            offset = placement.offset + index * size
+        size, step = placement.chunk.size, placement.step
+        index, offset = placement.first - step, placement.offset - size
+        for _ in range(placement.count):
+            index, offset = index + step, offset + size
             while span and span.end <= offset:
                 span = next(remaining, None)
             covered = span is not None and span.offset <= offset
-            yield placement, placement.first + index, offset, span.grants if span and covered else ()
+            yield placement, index, offset, span.grants if span and covered else ()
 
 
 class AccessParts:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, Literal, NamedTuple, TypeVar, cast
 
 from memtopo.common.units import Size
 from memtopo.diagnostics.model import Path
@@ -17,8 +17,15 @@ Instance = tuple[str, int]
 """Reservation, as the name of its range and an index."""
 
 
+Each = int | Literal["fill", "all"]
+"""Number of mappings of an entry in each range: as many as fit, or one of every chunk."""
+
+
 class Slice(NamedTuple):
-    """Chunks that a `map` entry names: `first` to before `stop` of a group, or no group if they are not known."""
+    """Chunks that a `map` entry names: `first` to before `stop` of a group, or no group if they are not known.
+
+    With `each`, every range has that many mappings of the next chunks or, `in_turn`, the chunks round-robin.
+    """
 
     group: ChunkGroup | None
     first: int
@@ -26,11 +33,28 @@ class Slice(NamedTuple):
     reference: Reference
     offset: Size | None
     path: Path
+    each: Each | None = None
+    in_turn: bool = False
+    stride: Size | None = None
+
+    @property
+    def number(self) -> int:
+        """Number of chunks."""
+        return self.stop - self.first
+
+    @property
+    def repeated(self) -> bool:
+        """True if `each` maps one chunk again and again: one without a count, or one element of a counted one."""
+        counted = self.group is not None and self.group.counted
+        return not counted or (self.reference.first is not None and self.number == 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Equal chunks mapped consecutively in one reservation: `count` of a group, from index `first`, from `offset`."""
+    """Equal chunks mapped consecutively in one reservation: `count` of a group, from index `first`, from `offset`.
+
+    The index increases by `step` from one mapping to the next; 0 means one chunk that is mapped again and again.
+    """
 
     range: RangeGroup
     instance: int
@@ -39,11 +63,36 @@ class Placement:
     first: int
     count: int
     path: Path
+    step: int = 1
 
     @property
     def end(self) -> int:
         """Offset of the first byte after the chunks."""
         return self.offset + self.count * self.chunk.size
+
+    def index(self, nth: int) -> int:
+        """Index of the chunk of a mapping, counted from 0."""
+        return self.first + nth * self.step
+
+    def mapped(self, index: int) -> Sequence[int]:
+        """Mappings of the chunk with an index, counted from 0."""
+        if not self.step:
+            return range(self.count if index == self.first else 0)
+        nth, rest = divmod(index - self.first, self.step)
+        return range(nth, nth + 1) if not rest and 0 <= nth < self.count else range(0)
+
+    @property
+    def indices(self) -> Sequence[int]:
+        """Indices of the chunks, each once."""
+        return range(self.first, self.index(self.count - 1) + 1, self.step or 1)
+
+    @property
+    def spans(self) -> Iterator[tuple[int, int]]:
+        """Indices of the chunks, each once, as half-open spans."""
+        if self.step > 1:
+            yield from ((index, index + 1) for index in self.indices)
+        else:
+            yield self.first, self.index(self.count - 1) + 1
 
     @property
     def where(self) -> Instance:

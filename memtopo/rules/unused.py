@@ -73,8 +73,7 @@ def _mapped(geometry: Geometry) -> dict[str, list[tuple[int, int]]]:
     found: dict[str, list[tuple[int, int]]] = {}
     for placements in geometry.placements.values():
         for placement in placements:
-            span = (placement.first, placement.first + placement.count)
-            found.setdefault(placement.chunk.name, []).append(span)
+            found.setdefault(placement.chunk.name, []).extend(placement.spans)
     return found
 
 

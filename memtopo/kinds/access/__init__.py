@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from dataclasses import replace
+from itertools import islice, product
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from pydantic import Discriminator, Field, Tag
@@ -310,7 +311,7 @@ def _split(part: Part, instance: int, bound: int, split: Placement) -> Diagnosti
     size = split.chunk.size
     index = (bound - split.offset) // size
     low = split.offset + index * size
-    chunk = split.chunk.label(split.first + index)
+    chunk = split.chunk.label(split.index(index))
     message = f"this part would split {chunk!r} at {exact(bound)} of {part.range.label(instance)!r}"
     label = Label(f"{chunk!r} is mapped from {exact(low)} to {exact(low + size)}", split.path)
     field = "offset" if bound == part.offset else "size"
@@ -370,10 +371,11 @@ def _views_of(access_spans: Sequence[AccessSpan], placement: Placement) -> Itera
         if span.offset >= placement.end:
             return
         low, high = max(span.offset, placement.offset), min(span.end, placement.end)
-        first = placement.first + (low - placement.offset) // placement.chunk.size
-        stop = placement.first + (high - placement.offset) // placement.chunk.size
-        for location, access in span.grants:
-            yield _View(first, stop, location, access, placement.range.label(placement.instance))
+        size, label = placement.chunk.size, placement.range.label(placement.instance)
+        first, stop = (low - placement.offset) // size, (high - placement.offset) // size
+        part = replace(placement, first=placement.index(first), count=stop - first)
+        for (start, end), (location, access) in product(part.spans, span.grants):
+            yield _View(start, end, location, access, label)
 
 
 def _unequal(views: list[_View]) -> tuple[_View, _View] | None:

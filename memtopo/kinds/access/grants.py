@@ -79,9 +79,8 @@ def owners(placement: Placement, start: int, end: int) -> set[Location]:
     chunk = placement.chunk
     first = (max(start, placement.offset) - placement.offset) // chunk.size
     stop = -(-(min(end, placement.end) - placement.offset) // chunk.size)
-    if stop - first >= len(chunk.properties):
-        return set(chunk.distinct_locations)
-    return {chunk.location_of(placement.first + index) for index in range(first, stop)}
+    stop = min(stop, first + len(chunk.properties))  # the locations repeat
+    return {chunk.location_of(placement.index(nth)) for nth in range(first, stop)}
 
 
 def _locations(scope: Scope, name: str, path: Path, extent: Extent) -> Resolution[Sequence[Location] | None]:

@@ -281,7 +281,7 @@ def _chunks(
             yield _elastic_bytes(ranges, path)
             return None
         placed = (each for i in range(*span) for each in scope.placements.get((ranges.name, i), ()))
-        return list(dict.fromkeys((each.chunk, each.first, each.first + each.count) for each in placed))
+        return list(dict.fromkeys((each.chunk, *span) for each in placed for span in each.spans))
     if not any(scope.spec.may_have(section, reference.name) for section in ("chunks", "ranges", "imports")):
         known = dict.fromkeys([*scope.spec.section("ranges"), *scope.spec.section("chunks")])
         yield scope.errors.undeclared("range or chunk", reference.name, path, known, at)

@@ -40,11 +40,15 @@ def name_range(first: str, last: str) -> str:
 
 
 def chunk_names(span: MappingSpan, count: int) -> str:
-    """The chunks of a span of `count` equal ranges; of all of them if each continues with the next chunks."""
+    """The chunks of a span of `count` equal ranges; of all of them if these are consecutive."""
     stem, _, number = span.last.rpartition(".")
-    ahead = span.step * (count - 1) if span.step == span.count else 0
-    last = f"{stem}.{int(number) + ahead}" if ahead and number.isdecimal() else span.last
-    return name_range(span.first, last)
+    if not number.isdecimal():
+        return name_range(span.first, span.last)
+    in_turn = span.step == 1 and span.interval == count
+    if span.interval > 1 and not in_turn:
+        return f"{span.first}, {name_range(f'{stem}.{span.index + span.interval}', span.last)}"
+    ahead = span.step * (count - 1) if in_turn or span.step == span.count else 0
+    return name_range(span.first, f"{stem}.{int(number) + ahead}")
 
 
 def short_names(names: Sequence[str]) -> list[str]:

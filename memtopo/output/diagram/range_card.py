@@ -42,7 +42,7 @@ class DrawnSpans:
         """
         if not span.elsewhere:
             return None
-        first, last = span.index, span.index + span.count + span.step * (count - 1)
+        first, last = span.indices(count)
         spans = self._spans.setdefault(span.chunk, [])
         common = [earlier for start, stop, earlier in spans if first < stop and start < last]
         found = next((each for each in common if each.range == position.range), common[0] if common else None)

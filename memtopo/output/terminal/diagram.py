@@ -103,7 +103,7 @@ class _MappedChunks:
         """Add the chunks of a piece of `times` equal ranges; return True if some were added before."""
         if not piece.elsewhere:
             return False
-        first, last = piece.index, piece.index + piece.count + piece.step * (times - 1)
+        first, last = piece.indices(times)
         spans = self._spans.setdefault((piece.chunk, piece.origin), [])
         found = any(first < stop and start < last for start, stop in spans)
         spans.append((first, last))

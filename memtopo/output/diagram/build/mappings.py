@@ -11,13 +11,15 @@ from memtopo.driver.types import Grant, Location
 from memtopo.geometry import AccessSpan, Geometry, Placement
 from memtopo.geometry.groups import ChunkGroup
 
-_Span = tuple[int, int]
+_Span = tuple[int, int, int]
+"""First index, index after the last one, and the number of mappings of each chunk."""
 
 
 class Mappings(NamedTuple):
     """`length` adjacent mappings of the chunks of one group, `first` on, with the same access.
 
-    The n-th of equal ranges has the chunks `n * step` further on.
+    The n-th of equal ranges has the chunks `n * step` further on. The index increases by `interval` from one mapping to
+    the next.
     """
 
     offset: int
@@ -27,6 +29,12 @@ class Mappings(NamedTuple):
     grants: tuple[Grant, ...]
     step: int
     path: Path
+    interval: int = 1
+
+    @property
+    def last(self) -> int:
+        """Index of the last chunk."""
+        return self.first + (self.length - 1) * self.interval
 
     @property
     def size(self) -> int:
@@ -42,7 +50,8 @@ class Mappings(NamedTuple):
     def locations(self) -> tuple[Location, ...]:
         """Locations of the chunks in their round-robin order, from the first chunk on."""
         order = self.chunk.locations
-        return tuple(order[(self.first + index) % len(order)] for index in range(min(self.length, len(order))))
+        number = min(self.length, len(order)) if self.interval else 1
+        return tuple(order[(self.first + nth * self.interval) % len(order)] for nth in range(number))
 
 
 def mappings(
@@ -74,8 +83,10 @@ def _divided(
             while span and span.offset + span.size <= start:
                 span = next(access_spans, None)
             stop, grants = _same_access(span, start, placement.end)
-            first = placement.first + (start - placement.offset) // group.size
-            yield Mappings(start, group, first, (stop - start) // group.size, grants, step, placement.path)
+            first = placement.index((start - placement.offset) // group.size)
+            length = (stop - start) // group.size
+            interval = placement.step if length > 1 else 1
+            yield Mappings(start, group, first, length, grants, step, placement.path, interval)
             start = stop
 
 
@@ -91,7 +102,8 @@ def _same_access(span: AccessSpan | None, start: int, end: int) -> tuple[int, tu
 def _continues(last: Mappings, each: Mappings) -> bool:
     return (
         last.chunk is each.chunk
-        and last.first + last.length == each.first
+        and last.interval == each.interval
+        and last.last + last.interval == each.first
         and last.offset + last.size == each.offset
         and last.grants == each.grants
         and last.step == each.step
@@ -105,15 +117,21 @@ class MappingCounts:
         spans: dict[str, list[_Span]] = {}
         for placements in geometry.placements.values():
             for placement in placements:
-                spans.setdefault(placement.chunk.name, []).append((placement.first, placement.first + placement.count))
+                times = 1 if placement.step else placement.count
+                found = ((*span, times) for span in placement.spans)
+                spans.setdefault(placement.chunk.name, []).extend(found)
         self._sums: Mapping[str, _MappingSum] = {
-            name: _MappingSum(found) for name, found in spans.items() if len(found) > 1 and _overlap(found)
+            name: _MappingSum(found) for name, found in spans.items() if _overlap(found)
         }
 
-    def elsewhere(self, group: ChunkGroup, first: int, count: int) -> int:
-        """Mappings of `count` chunks, `first` on, in addition to one of each."""
-        found = self._sums.get(group.name)
-        return found.below(first + count) - found.below(first) - count if found else 0
+    def elsewhere(self, group: ChunkGroup, first: int, count: int, step: int = 1) -> int:
+        """Other mappings of the chunks of `count` mappings, from index `first` on, each `step` after the one before."""
+        if not (found := self._sums.get(group.name)):
+            return 0
+        if step == 1:
+            return found.of(first, first + count) - count
+        chunks = range(first, first + (count - 1) * step + 1, step) if step else (first,)
+        return sum(found.of(index, index + 1) for index in chunks) - count
 
 
 class _MappingSum:
@@ -121,9 +139,9 @@ class _MappingSum:
 
     def __init__(self, spans: list[_Span]) -> None:
         changes: dict[int, int] = {}
-        for first, stop in spans:
-            changes[first] = changes.get(first, 0) + 1
-            changes[stop] = changes.get(stop, 0) - 1
+        for first, stop, times in spans:
+            changes[first] = changes.get(first, 0) + times
+            changes[stop] = changes.get(stop, 0) - times
         self._bounds = sorted(changes)
         self._slopes: list[int] = []
         self._sums: list[int] = []
@@ -134,15 +152,18 @@ class _MappingSum:
             self._sums.append(total)
             self._slopes.append(slope)
 
-    def below(self, index: int) -> int:
+    def of(self, first: int, stop: int) -> int:
+        return self._below(stop) - self._below(first)
+
+    def _below(self, index: int) -> int:
         last = bisect_right(self._bounds, index) - 1
         return self._sums[last] + self._slopes[last] * (index - self._bounds[last]) if last >= 0 else 0
 
 
 def _overlap(spans: list[_Span]) -> bool:
     highest = 0
-    for first, stop in sorted(spans):
-        if first < highest:
+    for first, stop, times in sorted(spans):
+        if first < highest or times > 1:
             return True
         highest = max(highest, stop)
     return False

@@ -88,7 +88,8 @@ def _shape(placements: Sequence[Placement], parts: Sequence[Part], counts: Mappi
             each.chunk.name,
             each.count,
             each.first % len(each.chunk.properties),
-            counts.elsewhere(each.chunk, each.first, each.count),
+            each.step,
+            counts.elsewhere(each.chunk, each.first, each.count, each.step),
         )
         for each in placements
     )
@@ -162,17 +163,18 @@ def _span(group: Sequence[Mappings], process: _Process) -> MappingSpan:
         size=count * first.chunk.size,
         chunk=process.marks.join(process.label, [each.chunk for each in group]),
         first=first.chunk.label(first.first),
-        last=last.chunk.label(last.first + last.length - 1),
+        last=last.chunk.label(last.last),
         index=first.first,
         count=count,
         bytes_each=first.chunk.size,
         step=first.step,
-        elsewhere=sum(process.counts.elsewhere(each.chunk, each.first, each.length) for each in group),
+        elsewhere=sum(process.counts.elsewhere(each.chunk, each.first, each.length, each.interval) for each in group),
         locations=location_names(locations),
         handles=first.chunk.handles.words,
         access=_access(first.grants),
         path=first.path,
         origin=" … ".join(dict.fromkeys(source(each.chunk.origin) for each in (first, last))),
+        interval=first.interval,
     )
 
 
