@@ -51,6 +51,8 @@ CODES = {
     "MT308": Code("an access entry splits a mapping"),
     "MT309": Code("an access entry reaches past the end of its range"),
     "MT310": Code("not enough address space"),
+    "MT311": Code("too few chunks for every range"),
+    "MT312": Code("keys of a mapping that do not go together"),
     # capabilities of the machine
     "MT401": Code("a device that the machine does not have"),
     "MT402": Code("more memory than the device has"),

@@ -37,6 +37,7 @@ from memtopo.language.scalars import (
     FromText,
     address,
     count,
+    count_or_word,
     count_or_zero,
     offset_bytes,
     one_of,
@@ -78,14 +79,24 @@ PositiveBytes = Annotated[Size, FromText(positive_bytes, text_like(f"[1-9][0-9]{
 OffsetBytes = Annotated[
     Size, FromText(offset_bytes, {"anyOf": [text_like(f"(0|[1-9][0-9]{{0,19}}) ?{_BYTES}"), _ZERO]})
 ]
-Count = Annotated[int, FromText(count, {"type": "integer", "minimum": 1, "maximum": LARGEST_COUNT})]
+_COUNT = {"type": "integer", "minimum": 1, "maximum": LARGEST_COUNT}
+Count = Annotated[int, FromText(count, _COUNT)]
 CountOrZero = Annotated[int, FromText(count_or_zero, {"type": "integer", "minimum": 0, "maximum": LARGEST_COUNT})]
+_EACH = ("fill", "all")
+EachCount = Annotated[
+    int | Literal["fill", "all"],
+    FromText(
+        count_or_word(_EACH),
+        {"anyOf": [_COUNT, {"enum": [*_EACH]}]},
+    ),
+]
 ProcessCount = Annotated[int, FromText(processes, {"type": "integer", "minimum": 1, "maximum": LARGEST_PROCESSES})]
 # A YAML reader converts 0x… to an integer before the schema is applied.
 _ADDRESSES = {"anyOf": [text_like(ADDRESS.pattern), {"type": "integer", "minimum": 0}]}
 Address = Annotated[int, FromText(address, _ADDRESSES)]
 Boolean = Annotated[bool, FromText(_boolean, {"type": "boolean"})]
 Rounding = Annotated[Literal["up"], FromText(one_of({"up": "up"}, "a way to round"), {"enum": ["up"]})]
+InTurn = Annotated[bool, FromText(one_of({"round-robin": True}, "an order of mappings"), {"enum": ["round-robin"]})]
 _SEMAPHORE_VALUES = {"anyOf": [{"type": "integer", "minimum": 0, "maximum": LARGEST_TIMELINE_VALUE}, {"const": True}]}
 Point = Annotated[int | Literal[True], FromText(semaphore_value, _SEMAPHORE_VALUES)]
 

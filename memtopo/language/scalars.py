@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -124,6 +124,21 @@ def count(value: object) -> int:
             "MT109", f"a count of {found:,} is more than the {LARGEST_COUNT:,} that one spec may declare"
         )
     return found
+
+
+def count_or_word(words: Sequence[str]) -> Callable[[object], int | str]:
+    """Return a function that reads a count of at least one, or one of a few words."""
+
+    def read(value: object) -> int | str:
+        found = text(value, f"a count, {' or '.join(words)}")
+        if found in words:
+            return found
+        if found[:1].isdigit() or found[:1] in "+-.":
+            return count(found)
+        help = messages.choose(found, words)
+        raise InvalidValue("MT107", f"{shorten(found)!r} is neither a count nor {' or '.join(words)}", help=help)
+
+    return read
 
 
 def count_or_zero(value: object) -> int:

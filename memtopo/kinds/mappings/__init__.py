@@ -14,11 +14,19 @@ from memtopo.driver.types import Access, Grant, Location, LocationKind, gpu
 from memtopo.geometry.access import granted, mappings
 from memtopo.geometry.groups import ChunkGroup, RangeGroup
 from memtopo.geometry.model import Geometry, Placement, Slice
-from memtopo.geometry.sizing import size_error
 from memtopo.kinds.kind import Kind, Rule, Scope, Stage
+from memtopo.kinds.mappings.placements import Content, resolve_content
 from memtopo.kinds.resolution import Resolution, indices, refuses_growing
 from memtopo.language.entries import Entry
-from memtopo.language.fields import Amount, ChunkReference, one_or_more, parse_reference
+from memtopo.language.fields import (
+    Amount,
+    ChunkReference,
+    EachCount,
+    InTurn,
+    PositiveAmount,
+    one_or_more,
+    parse_reference,
+)
 from memtopo.machine import Machine
 
 if TYPE_CHECKING:
@@ -30,13 +38,25 @@ def _map_entry(value: object) -> object:
 
 
 class MapEntry(Entry):
-    """Mapping of a chunk, of one of a counted chunk, or of a slice, after the previous entry or at `offset`."""
+    """Mapping of a chunk, of one of a counted chunk, or of a slice, after the previous entry or at `offset`.
+
+    With `each`, every range of a counted one has mappings of its own.
+    """
 
     chunk: ChunkReference = Field(
         description="Chunks to map: hot, page for all of a counted chunk, page.3, or page.0:4 for the first 4."
     )
     offset: Amount | None = Field(
         default=None, description="Offset in the range; by default the end of the previous entry."
+    )
+    each: EachCount | None = Field(
+        default=None,
+        description="Number of mappings in each range: the next chunks, or one chunk again and again; fill: as many as "
+        "fit; all: every chunk in each range.",
+    )
+    order: InTurn = Field(default=False, description="round-robin: the ranges take the chunks in turn; with 'each'.")
+    stride: PositiveAmount | None = Field(
+        default=None, description="Bytes from the beginning of one mapping to that of the next; by default adjacent."
     )
 
 
@@ -65,16 +85,17 @@ class Mappings(Kind):
     stage = Stage.MAPPED
 
     def resolve(self, scope: Scope) -> Iterator[Diagnostic]:
-        found: dict[tuple[str, int], list[Placement]] = {}
+        contents: list[Content] = []
         for key, slices in scope.slices.items():
-            group = yield from scope.referenced(key, self, RangeGroup)
-            if group is None:
-                continue
-            placed, complete = yield from _place(scope.spec.at("map", key), group, slices)
-            if not complete:
-                scope.unresolved.add(("map", group.name))
-            for placement in placed:
-                found.setdefault(placement.where, []).append(placement)
+            if group := (yield from scope.referenced(key, self, RangeGroup)):
+                contents.append((yield from resolve_content(scope.spec.at("map", key), group, slices)))
+        scope.unresolved.update(("map", each.range.name) for each in contents if not each.complete)
+        if (yield from scope.too_many({"map": sum(each.number for each in contents)})):
+            scope.unresolved.update(("map", each.range.name) for each in contents)
+            return
+        found: dict[tuple[str, int], list[Placement]] = {}
+        for placement in (placement for each in contents for placement in each.placements()):
+            found.setdefault(placement.where, []).append(placement)
         scope.placements.update({where: tuple(sorted(placed, key=_offset_of)) for where, placed in found.items()})
 
     def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
@@ -147,7 +168,7 @@ def granules(scope: Scope) -> tuple[dict[str, int], set[str]]:
 
 def _slice(scope: Scope, entry: MapEntry, path: Path) -> Resolution[Slice]:
     name, where = entry.chunk.name, (*path, "chunk")
-    unknown = Slice(None, 0, 0, entry.chunk, entry.offset, path)
+    unknown = Slice(None, 0, 0, entry.chunk, entry.offset, path, entry.each, entry.order, entry.stride)
     group = scope.of(ChunkGroup).get(name)
     if group is not None:
         if (yield from refuses_growing(group, "a program maps them, in an elastic range", where)):
@@ -181,69 +202,12 @@ def _in_granules(scope: Scope) -> Iterator[str]:
         if range_.size.in_granules or (range_.align and range_.align.in_granules):
             yield name
     for key, entries in scope.spec.section("map").items():
-        if any(entry.offset and entry.offset.in_granules for entry in entries):
+        amounts = (amount for entry in entries for amount in (entry.offset, entry.stride))
+        if any(amount and amount.in_granules for amount in amounts):
             yield parse_reference(key).name
     for key, entry in scope.spec.section("access").items():
         if not isinstance(entry, dict) and any(part.offset.in_granules or part.size.in_granules for part in entry):
             yield parse_reference(key).name
-
-
-def _place(path: Path, group: RangeGroup, slices: Sequence[Slice]) -> Resolution[tuple[list[Placement], bool]]:
-    """Placements of the key of `map` at `path`, and true if they are complete.
-
-    The entries after an unknown chunk are left out.
-    """
-    span = yield from indices(parse_reference(str(path[-1])), group, path, at="key")
-    if span is None:
-        return [], False
-    placed: list[Placement] = []
-    cursor: int | None = span[0] * group.size
-    complete = True
-    for each in slices:
-        if each.offset is not None:
-            cursor = yield from _offset(each, group, span[0] * group.size)
-        elif each.group is not None and cursor is not None and cursor % each.group.granule:
-            yield _unaligned(each, each.group, group, cursor - span[0] * group.size)
-            cursor = None
-        if each.group is None or cursor is None:
-            cursor, complete = None, False
-            continue
-        placed += _fill(group, span[1], each.group, each, cursor)
-        cursor += (each.stop - each.first) * each.group.size
-    return placed, complete
-
-
-def _offset(each: Slice, group: RangeGroup, base: int) -> Resolution[int | None]:
-    assert each.offset is not None
-    offset = each.offset.bytes(group.granule)
-    unit = each.group.granule if each.group else group.granule
-    if offset % unit == 0:
-        return base + offset
-    note = f"the offset of a chunk must be a multiple of its granularity, {exact(unit)}"
-    yield size_error("MT303", f"range {group.name!r}", offset, unit, (*each.path, "offset"), note)
-    return None
-
-
-def _unaligned(each: Slice, chunk: ChunkGroup, group: RangeGroup, offset: int) -> Diagnostic:
-    """Return MT303 for an entry after one whose end is not a multiple of the entry's granularity."""
-    unit = chunk.granule
-    where = f"{exact(offset)}, which is no multiple of {exact(unit)}"
-    message = f"range {group.name!r}: {chunk.name!r} would begin at {where}"
-    note = "an entry begins at the end of the previous one, and its offset must be a multiple of its granularity"
-    help = f"write '{{chunk: {each.reference}, offset: {exact(offset + unit - offset % unit)}}}'"
-    return Diagnostic("MT303", message, each.path, notes=(note,), help=help)
-
-
-def _fill(group: RangeGroup, stop: int, chunk: ChunkGroup, each: Slice, cursor: int) -> Iterator[Placement]:
-    """Place chunks into consecutive reservations. Chunks that do not fit run past the end, which a rule reports."""
-    first, left = each.first, each.stop - each.first
-    while left:
-        instance = min(cursor // group.size, stop - 1)
-        offset = cursor - instance * group.size
-        fits = min(left, (group.size - offset) // chunk.size) if offset < group.size else 0
-        count = fits or left
-        yield Placement(group, instance, offset, chunk, first, count, each.path)
-        first, left, cursor = first + count, left - count, cursor + count * chunk.size
 
 
 def _offset_of(placement: Placement) -> int:
@@ -276,7 +240,7 @@ def _past(placement: Placement) -> Diagnostic:
     group, size = placement.range, placement.chunk.size
     fits = max(0, (group.size - placement.offset) // size)
     label = group.label(placement.instance)
-    chunk = placement.chunk.label(placement.first + fits)
+    chunk = placement.chunk.label(placement.index(fits))
     start = placement.offset + fits * size
     if start >= group.size:
         message = f"{chunk!r} would start at {exact(start)} of {label!r}, which ends at {exact(group.size)}"
@@ -303,7 +267,7 @@ def _overlap(first: Placement, second: Placement) -> Diagnostic:
 
 def _names(placement: Placement) -> str:
     first = placement.chunk.label(placement.first)
-    last = placement.chunk.label(placement.first + placement.count - 1)
+    last = placement.chunk.label(placement.index(placement.count - 1))
     return repr(first) if first == last else f"'{first} … {last}'"
 
 

@@ -125,14 +125,13 @@ class _Units(NamedTuple):
 
 
 def _totals(scope: Scope) -> dict[str, int]:
-    """Number of objects in each section except `access`, which is not resolved yet."""
+    """Number of objects in each section except `map` and `access`, which are not resolved yet."""
     totals = {kind.section: 0 for kind in scope.kinds if kind.unique}
     for kind in scope.kinds:
         for group in scope.of(kind.group).values():
             section = "imports" if group.origin else kind.section
             number = max(group.count, sum(group.largest_shares().values()))
             totals[section] = totals.get(section, 0) + number
-    totals["map"] = sum(each.stop - each.first for slices in scope.slices.values() for each in slices)
     return totals
 
 

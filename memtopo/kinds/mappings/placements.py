@@ -1,0 +1,224 @@
+"""Placements of map entries: one after another, or the same entries in each of several ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from memtopo.common.units import exact
+from memtopo.diagnostics.model import Diagnostic, Label, Path
+from memtopo.geometry.groups import ChunkGroup, RangeGroup
+from memtopo.geometry.model import Placement, Slice
+from memtopo.geometry.sizing import size_error
+from memtopo.kinds.resolution import Resolution, indices
+from memtopo.language.fields import parse_reference
+
+
+class Run(NamedTuple):
+    """Mappings of one entry: `number` of them, `stride` bytes apart, from `offset` on."""
+
+    slice: Slice
+    chunk: ChunkGroup
+    offset: int
+    number: int
+    stride: int
+
+    @property
+    def end(self) -> int:
+        """Offset of the first byte after the last chunk."""
+        return self.offset + (self.number - 1) * self.stride + self.chunk.size
+
+    def placements(self, group: RangeGroup, first: int, stop: int) -> Iterator[Placement]:
+        """Placements in the ranges from index `first` to before `stop`, of which each has as many."""
+        for nth, instance in enumerate(range(first, stop)):
+            index, step = self._indices(nth, stop - first)
+            if self.stride == self.chunk.size:
+                yield Placement(group, instance, self.offset, self.chunk, index, self.number, self.slice.path, step)
+                continue
+            for each in range(self.number):
+                offset = self.offset + each * self.stride
+                yield Placement(group, instance, offset, self.chunk, index + each * step, 1, self.slice.path)
+
+    def _indices(self, nth: int, ranges: int) -> tuple[int, int]:
+        """Index of the first chunk in the n-th range, and the distance to that of the next mapping."""
+        first, each = self.slice.first, self.slice.each
+        if each is None or each == "all":
+            return first, 1
+        if self.slice.repeated:
+            return first, 0
+        return (first + nth, ranges) if self.slice.in_turn else (first + nth * self.number, 1)
+
+
+class Content(NamedTuple):
+    """Mappings of one key of `map`, in the ranges from index `first` to before `stop`.
+
+    The ranges are filled one after another, so that offsets are those of the first one; or, if they are `alike`, each
+    has all runs. `complete` is false if entries are left out, which have errors or follow an unknown chunk.
+    """
+
+    range: RangeGroup
+    first: int
+    stop: int
+    runs: Sequence[Run]
+    alike: bool
+    complete: bool
+
+    @property
+    def number(self) -> int:
+        """Number of mappings."""
+        return sum(run.number for run in self.runs) * (self.stop - self.first if self.alike else 1)
+
+    def placements(self) -> Iterator[Placement]:
+        """Placements in all ranges."""
+        for run in self.runs:
+            if self.alike:
+                yield from run.placements(self.range, self.first, self.stop)
+            else:
+                yield from _one_after_another(run, self)
+
+
+def resolve_content(path: Path, group: RangeGroup, slices: Sequence[Slice]) -> Resolution[Content]:
+    """Mappings of the key of `map` at `path`. The entries after an unknown chunk are left out."""
+    span = yield from indices(parse_reference(str(path[-1])), group, path, at="key")
+    alike = any(each.each is not None or each.stride is not None or each.in_turn for each in slices)
+    if span is None or (alike and (yield from _contradictory(slices, span[1] - span[0]))):
+        return Content(group, 0, 0, (), alike=alike, complete=False)
+    runs: list[Run] = []
+    cursor: int | None = 0
+    for each in slices:
+        if each.offset is not None:
+            cursor = yield from _offset(each, group)
+        elif each.group is not None and cursor is not None and cursor % each.group.granule:
+            yield _unaligned(each, each.group, group, cursor)
+            cursor = None
+        run = None
+        if each.group is not None and cursor is not None:
+            run = Run(each, each.group, cursor, each.number, each.group.size)
+            run = (yield from _counted(run, group, span[1] - span[0])) if alike else run
+        runs += [run] if run else []
+        cursor = run.end if run else None
+    return Content(group, *span, runs, alike=alike, complete=len(runs) == len(slices))
+
+
+def _one_after_another(run: Run, content: Content) -> Iterator[Placement]:
+    """Place chunks into consecutive reservations. Chunks that do not fit run past the end, which a rule reports."""
+    group, chunk, each = content.range, run.chunk, run.slice
+    cursor = content.first * group.size + run.offset
+    first, left = each.first, run.number
+    while left:
+        instance = min(cursor // group.size, content.stop - 1)
+        offset = cursor - instance * group.size
+        fits = min(left, (group.size - offset) // chunk.size) if offset < group.size else 0
+        count = fits or left
+        yield Placement(group, instance, offset, chunk, first, count, each.path)
+        first, left, cursor = first + count, left - count, cursor + count * chunk.size
+
+
+def _counted(run: Run, group: RangeGroup, ranges: int) -> Resolution[Run | None]:
+    """The run with its stride and with the mappings that each range has; None if they do not fit."""
+    each, size = run.slice, run.chunk.size
+    stride = each.stride.bytes(group.granule) if each.stride else size
+    if (wrong := _stride(run, stride, group)) is not None:
+        yield wrong
+        return None
+    room = group.size - run.offset
+    fits = (room - size) // stride + 1 if room >= size else 0
+    count = fits if each.each == "fill" else each.each if isinstance(each.each, int) else each.number
+    if count > fits or not fits:
+        yield _beyond(run._replace(number=max(count, 1), stride=stride), group, fits)
+        return None
+    if each.each not in (None, "all") and not each.repeated and count * ranges > each.number:
+        yield _too_few(each, run.chunk, count, ranges)
+        return None
+    return run._replace(number=count, stride=stride)
+
+
+def _offset(each: Slice, group: RangeGroup) -> Resolution[int | None]:
+    assert each.offset is not None
+    offset = each.offset.bytes(group.granule)
+    unit = each.group.granule if each.group else group.granule
+    if offset % unit == 0:
+        return offset
+    note = f"the offset of a chunk must be a multiple of its granularity, {exact(unit)}"
+    yield size_error("MT303", f"range {group.name!r}", offset, unit, (*each.path, "offset"), note)
+    return None
+
+
+def _stride(run: Run, stride: int, group: RangeGroup) -> Diagnostic | None:
+    chunk, path = run.chunk, (*run.slice.path, "stride")
+    if stride % chunk.granule:
+        note = f"the offset of a chunk must be a multiple of its granularity, {exact(chunk.granule)}"
+        return size_error("MT303", f"range {group.name!r}", stride, chunk.granule, path, note)
+    if stride >= chunk.size:
+        return None
+    message = f"a stride of {exact(stride)} is less than the {exact(chunk.size)} of {chunk.name!r}, which would overlap"
+    return Diagnostic("MT304", message, path, help=f"write 'stride: {exact(chunk.size)}' or more")
+
+
+def _unaligned(each: Slice, chunk: ChunkGroup, group: RangeGroup, offset: int) -> Diagnostic:
+    """Return MT303 for an entry after one whose end is not a multiple of the entry's granularity."""
+    unit = chunk.granule
+    where = f"{exact(offset)}, which is no multiple of {exact(unit)}"
+    message = f"range {group.name!r}: {chunk.name!r} would begin at {where}"
+    note = "an entry begins at the end of the previous one, and its offset must be a multiple of its granularity"
+    help = f"write '{{chunk: {each.reference}, offset: {exact(offset + unit - offset % unit)}}}'"
+    return Diagnostic("MT303", message, each.path, notes=(note,), help=help)
+
+
+def _beyond(run: Run, group: RangeGroup, fits: int) -> Diagnostic:
+    """Return MT305 for an entry of which only the first mappings fit into each range."""
+    each, size = run.slice, exact(group.size)
+    key = "each" if each.each is not None else "stride" if each.stride else ""
+    path = (*each.path, key) if key else each.path
+    number = f"{run.number:,} mappings of {str(each.reference)!r}" if run.number > 1 else repr(str(each.reference))
+    message = f"{number} would end at {exact(run.end)} of {group.name!r}, which ends at {size}"
+    help = f"increase the size of {group.name!r} to {exact(run.end)}"
+    if fits:
+        help += f", or write 'each: {fits}'" if key == "each" else ", or map less"
+    labels = (Label(f"{size} declared here", (*group.path, "size")),)
+    return Diagnostic("MT305", message, path, labels=labels, help=help)
+
+
+def _too_few(each: Slice, chunk: ChunkGroup, count: int, ranges: int) -> Diagnostic:
+    needed, name = count * ranges, str(each.reference)
+    message = f"{count:,} in each of {ranges:,} ranges are {needed:,} chunks, but {name!r} has {each.number:,}"
+    label = Label("declared here", (*chunk.path, "count") if chunk.counted and not chunk.origin else chunk.path)
+    fewer = f"write 'each: {each.number // ranges}'" if each.number >= ranges else ""
+    more = f"increase the count of {name!r} to {needed}" if each.reference.first is None else ""
+    help = ", or ".join(part for part in (fewer, more) if part) or None
+    return Diagnostic("MT311", message, (*each.path, "each"), labels=(label,), help=help)
+
+
+def _contradictory(slices: Sequence[Slice], ranges: int) -> Resolution[bool]:
+    """Yield MT312 for keys of entries that do not go together, and return true if there are any."""
+    several = ranges > 1
+    counted = next((each for each in slices if each.each is not None), None)
+    found = False
+    for each in slices:
+        if each.in_turn and (each.each in (None, "all") or each.repeated):
+            found = True
+            yield _no_order(each)
+        elif several and each.each is None:
+            found = True
+            yield _without_each(each, counted)
+    return found
+
+
+def _no_order(each: Slice) -> Diagnostic:
+    path, name = (*each.path, "order"), str(each.reference)
+    if each.each is None:
+        message = f"'order' is that of the ranges with 'each', which the entry of {name!r} does not have"
+        return Diagnostic("MT312", message, path, help="add 'each', the number of chunks in each range")
+    why = "is one chunk" if each.repeated else "is mapped as a whole into each range"
+    return Diagnostic("MT312", f"{name!r} {why}, so that there is no order", path, help="leave 'order' out")
+
+
+def _without_each(each: Slice, counted: Slice | None) -> Diagnostic:
+    name = str(each.reference)
+    help = f"write '{{chunk: {name}, each: N}}' for N chunks in each range, or 'each: all'"
+    if counted is None:
+        message = f"a stride in several ranges requires 'each', the number of mappings of {name!r} in each of them"
+        return Diagnostic("MT312", message, (*each.path, "stride") if each.stride else each.path, help=help)
+    message = f"{name!r} has no 'each', but another entry of the same ranges has one"
+    label = Label("mapped into each range", (*counted.path, "each"))
+    return Diagnostic("MT312", message, each.path, labels=(label,), help=help)

@@ -1,0 +1,204 @@
+"""Map entries with `each`, `order` and `stride`: the same geometry as the mappings written out by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from memtopo import planner
+from memtopo.geometry import Geometry
+from memtopo.geometry.access import granted, mappings
+from memtopo.kinds.step import Step
+from memtopo.language.scalars import LARGEST_COUNT
+from memtopo.output.diagram.build import build_diagram
+from tests.helpers.machines import invented
+from tests.helpers.specs import codes, diagnose, geometry_of
+
+MACHINE = invented(2)
+CHUNKS = "chunks: {page: {location: [gpu0, gpu1], size: 2MiB, count: 24}, wide: {location: gpu1, size: 4MiB}}\n"
+ACCESS = "access: {layer: {gpu0: rw}}\n"
+
+Mapped = list[tuple[str, int, str]]
+
+
+def mapped(geometry: Geometry) -> Mapped:
+    """Range, offset and chunk of every mapping."""
+    access = granted(geometry)
+    return sorted(
+        (placement.range.label(placement.instance), offset, placement.chunk.label(index))
+        for placements in geometry.placements.values()
+        for placement, index, offset, _ in mappings(placements, access)
+    )
+
+
+def mapped_by(ranges: str, entries: str) -> Mapped:
+    return mapped(geometry_of(f"ranges: {{layer: {{{ranges}}}}}\n{CHUNKS}map: {{layer: [{entries}]}}\n{ACCESS}"))
+
+
+def offsets(found: Mapped, label: str) -> list[tuple[int, str]]:
+    """Offsets in MiB and chunks of one range."""
+    return [(offset >> 20, chunk) for where, offset, chunk in found if where == label]
+
+
+def test_each_range_has_the_next_chunks() -> None:
+    found = mapped_by("size: 8MiB, count: 3", "{chunk: page, each: 2}")
+    assert offsets(found, "layer.0") == [(0, "page.0"), (2, "page.1")]
+    assert offsets(found, "layer.2") == [(0, "page.4"), (2, "page.5")]
+
+
+def test_ranges_take_the_chunks_in_turn() -> None:
+    found = mapped_by("size: 8MiB, count: 3", "{chunk: page, each: 2, order: round-robin}")
+    assert offsets(found, "layer.0") == [(0, "page.0"), (2, "page.3")]
+    assert offsets(found, "layer.2") == [(0, "page.2"), (2, "page.5")]
+
+
+def test_a_chunk_without_a_count_fills_every_range_again_and_again() -> None:
+    found = mapped_by("size: 9MiB, count: 2, round: up", "{chunk: page.3, each: 1}, {chunk: wide, each: fill}")
+    assert offsets(found, "layer.0") == [(0, "page.3"), (2, "wide"), (6, "wide")]
+    assert offsets(found, "layer.1") == offsets(found, "layer.0")
+
+
+def test_one_element_of_a_counted_chunk_is_repeated() -> None:
+    assert offsets(mapped_by("size: 6MiB", "{chunk: page.7, each: fill}"), "layer") == [
+        (0, "page.7"), (2, "page.7"), (4, "page.7"),
+    ]  # fmt: skip
+
+
+def test_every_range_has_all_chunks() -> None:
+    found = mapped_by("size: 8MiB, count: 2", "{chunk: page.2:4, each: all}, {chunk: wide, each: all}")
+    assert offsets(found, "layer.0") == [(0, "page.2"), (2, "page.3"), (4, "wide")]
+    assert offsets(found, "layer.1") == offsets(found, "layer.0")
+
+
+def test_a_stride_leaves_gaps_and_the_next_entry_begins_after_the_last_chunk() -> None:
+    found = mapped_by("size: 32MiB", "{chunk: page.0:3, stride: 6MiB}, wide")
+    assert offsets(found, "layer") == [(0, "page.0"), (6, "page.1"), (12, "page.2"), (14, "wide")]
+
+
+def test_entries_with_strides_interleave() -> None:
+    found = mapped_by(
+        "size: 32MiB, count: 2",
+        "{chunk: page.0:6, each: 3, stride: 4MiB}, {chunk: page.6:12, each: 3, offset: 2MiB, stride: 4MiB}",
+    )
+    assert offsets(found, "layer.1") == [
+        (0, "page.3"), (2, "page.9"), (4, "page.4"), (6, "page.10"), (8, "page.5"), (10, "page.11"),
+    ]  # fmt: skip
+
+
+class Parts(NamedTuple):
+    """A map entry: its chunks, and its keys in MiB."""
+
+    chunks: list[str]
+    each: int | str
+    in_turn: bool
+    stride: int
+    offset: int | None
+    size: int
+
+    def chunk(self, taken: int, nth: int) -> str:
+        """Chunk of the n-th mapping of a range, after `taken` mappings in all ranges."""
+        if len(self.chunks) == 1:
+            return self.chunks[0]
+        return self.chunks[nth if self.each == "all" else taken]
+
+
+@st.composite
+def entries(draw: st.DrawFn) -> tuple[str, Parts]:
+    """An entry as text, and its parts."""
+    chunk, indices, size = draw(
+        st.sampled_from(
+            [("page", range(24), 2), ("page.0:8", range(8), 2), ("page.5", range(5, 6), 2), ("wide", None, 4)]
+        )
+    )
+    chunks = [f"page.{index}" for index in indices] if indices else ["wide"]
+    each = draw(st.one_of(st.integers(1, 3), st.sampled_from(["fill", "all"])))
+    in_turn = len(chunks) > 1 and each != "all" and draw(st.booleans())
+    stride = draw(st.sampled_from([None, size, size + 2, 8]))
+    offset = draw(st.sampled_from([None, None, 0, 4, 12]))
+    text = f"chunk: {chunk}, each: {each}" + ", order: round-robin" * in_turn
+    text += f", stride: {stride}MiB" if stride else ""
+    text += f", offset: {offset}MiB" if offset is not None else ""
+    return f"{{{text}}}", Parts(chunks, each, in_turn, stride or size, offset, size)
+
+
+def by_hand(parts: list[Parts], size: int, count: int) -> str:
+    """The section `map` with every mapping of every range on its own."""
+    lines: list[list[str]] = [[] for _ in range(count)]
+    cursors = [0] * count
+    for part in parts:
+        starts = [cursor if part.offset is None else part.offset for cursor in cursors]
+        number, taken = [0] * count, 0
+        order = [*range(count)] * size if part.in_turn else [instance for instance in range(count) for _ in range(size)]
+        for instance in order:
+            at = starts[instance] + number[instance] * part.stride
+            wanted = len(part.chunks) if part.each == "all" else part.each
+            if at + part.size > size if wanted == "fill" else number[instance] == wanted:
+                continue
+            lines[instance].append(f"{{chunk: {part.chunk(taken, number[instance])}, offset: {at}MiB}}")
+            cursors[instance] = at + part.size
+            number[instance] += 1
+            taken += 1
+    return ", ".join(f"layer.{instance}: [{', '.join(written)}]" for instance, written in enumerate(lines))
+
+
+def without_paths(steps: tuple[Step, ...]) -> list[Step]:
+    return sorted((replace(step, path=()) for step in steps), key=repr)
+
+
+@given(st.lists(entries(), min_size=1, max_size=3), st.integers(1, 4), st.integers(2, 20))
+def test_entries_are_the_same_as_their_mappings_by_hand(made: list[tuple[str, Parts]], count: int, half: int) -> None:
+    size = 2 * half
+    head = f"ranges: {{layer: {{size: {size}MiB, count: {count}}}}}\n{CHUNKS}{ACCESS}"
+    short = f"{head}map: {{layer: [{', '.join(text for text, _ in made)}]}}\n"
+    assume(not {"MT303", "MT304", "MT305", "MT311"} & set(codes(short, MACHINE)))
+    found = geometry_of(short, MACHINE)
+    written = geometry_of(f"{head}map: {{{by_hand([parts for _, parts in made], size, count)}}}\n", MACHINE)
+    assert mapped(found) == mapped(written)
+    plans = [without_paths(planner.plan(each, MACHINE).steps) for each in (found, written)]
+    assert plans[0] == plans[1]
+    drawn = [sum(each.mapped * each.count for each in build_diagram(g, MACHINE).ranges) for g in (found, written)]
+    assert drawn[0] == drawn[1]
+
+
+@pytest.mark.parametrize(
+    ("entry", "help"),
+    [
+        ("{chunk: page, each: 9}", "write 'each: 8', or increase the count of 'page' to 27"),
+        ("{chunk: page, each: 30}", "increase the size of 'layer' to 60MiB, or write 'each: 20'"),
+        ("{chunk: page, stride: 4MiB}", "write '{chunk: page, each: N}' for N chunks in each range, or 'each: all'"),
+        ("{chunk: wide, each: 2, order: round-robin}", "leave 'order' out"),
+        ("{chunk: page, each: fil}", "did you mean 'fill'?"),
+        ("{chunk: page, each: 8, stride: 1GiB}", "increase the size of 'layer' to 7170MiB, or write 'each: 1'"),
+    ],
+)
+def test_a_wrong_distribution_has_a_fix(entry: str, help: str) -> None:
+    text = f"ranges: {{layer: {{size: 40MiB, count: 3}}}}\n{CHUNKS}map: {{layer: [{entry}]}}\n{ACCESS}"
+    (found,) = diagnose(text, MACHINE)
+    assert found.help == help
+    assert found.path[:3] == ("map", "layer", 0)
+
+
+def test_mappings_of_all_entries_count_against_the_limit() -> None:
+    half = f"[{{chunk: wide, each: {LARGEST_COUNT // 2}}}]"
+    text = (
+        f"ranges: {{layer: {{size: {LARGEST_COUNT // 2 * 4}MiB, count: 2}}}}\n{CHUNKS}{ACCESS}map: {{layer: {half}}}\n"
+    )
+    assert codes(text, MACHINE) == ["MT501"]
+    assert "MT109" in codes(text.replace("count: 2}", "count: 3}"), MACHINE)
+
+
+def test_a_zero_page_behind_many_slots_is_one_placement_and_one_span_of_a_drawing() -> None:
+    slots = 71_488
+    geometry = geometry_of(
+        f"ranges: {{layer: {{size: {2 * slots}MiB}}}}\nchunks: {{zero: {{location: gpu0, size: 2MiB}}}}\n"
+        f"map: {{layer: [{{chunk: zero, each: fill}}]}}\n{ACCESS}",
+        MACHINE,
+    )
+    ((placement,),) = geometry.placements.values()
+    assert (placement.count, placement.step, list(placement.indices)) == (slots, 0, [0])
+    (span,) = build_diagram(geometry, MACHINE).ranges[0].pieces
+    assert (span.first, span.last, span.count, span.elsewhere) == ("zero", "zero", slots, 0)
