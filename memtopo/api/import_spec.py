@@ -64,9 +64,11 @@ def _external(offer: Offer, location: str) -> dict[str, Any]:
 
 
 def _import(offer: Offer, locations: Sequence[str]) -> dict[str, Any]:
-    declared = {"location": list(locations), "device": locations[0], "size": exact(offer.size)}
+    declared: dict[str, Any] = {"location": list(locations), "device": locations[0], "size": exact(offer.size)}
     counted = {"count": offer.count} if offer.count > 1 else {}
-    keys = EXPORTABLE[offer.kind].import_keys
+    kind = EXPORTABLE[offer.kind]
+    keys = [*kind.import_keys, *(["parts"] if kind.has_parts and offer.parts else [])]
+    declared["parts"] = {part.name: exact(part.size) for part in offer.parts}
     return {"from": f"{HOLDER}/{offer.name}", "via": offer.via, **{key: declared[key] for key in keys}, **counted}
 
 

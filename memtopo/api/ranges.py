@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from memtopo.common.units import NamedPart
 from memtopo.driver.types import Access, Grant, Location, LocationKind
 from memtopo.geometry import AccessSpan, Geometry, Placement
 from memtopo.geometry.access import Granted, from_offset, granted, mappings
@@ -102,17 +103,29 @@ class MappedRanges:
             yield offset, placement.chunk.size, access
 
     def of_chunk(self, label: str) -> Iterator[tuple[str, int, int]]:
-        """Yield label of the reservation, offset and size of each mapping of a chunk."""
-        name, _, number = label.rpartition(".")
-        group = self._geometry.of(ChunkGroup).get(label) or self._geometry.of(ChunkGroup).get(name)
-        index = int(number) if group and group.counted and number.isdecimal() else 0
-        if group is None or group.label(index) != label:
+        """Yield label of the reservation, offset and size of each mapping of a chunk, or of a part: `heap.0.signal`."""
+        group, index = self._chunk(label)
+        part: NamedPart | None = None
+        if group is None:
+            whole, _, name = label.rpartition(".")
+            group, index = self._chunk(whole)
+            part = next((each for each in group.parts if each.name == name), None) if group else None
+        if group is None or (part is None and group.label(index) != label):
             return
+        start, size = (part.offset, part.size) if part else (0, group.size)
         for reservation, instance in self._instances.items():
             for placement in self._geometry.placements.get(instance, ()):
                 if placement.chunk.name == group.name:
                     for nth in placement.mapped(index):
-                        yield reservation, placement.offset + nth * group.size, group.size
+                        yield reservation, placement.offset + nth * group.size + start, size
+
+    def _chunk(self, label: str) -> tuple[ChunkGroup | None, int]:
+        """Return the group of the chunk with a label, and its index; no group if there is none."""
+        groups = self._geometry.of(ChunkGroup)
+        name, _, number = label.rpartition(".")
+        group = groups.get(label) or groups.get(name)
+        index = int(number) if group and group.counted and number.isdecimal() else 0
+        return (group, index) if group and group.label(index) == label else (None, 0)
 
     @property
     def labels(self) -> list[str]:

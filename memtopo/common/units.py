@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from typing import NamedTuple
@@ -37,6 +38,15 @@ class Size(NamedTuple):
         if self.in_granules:
             return f"{self.amount} granule{'' if self.amount == 1 else 's'}"
         return exact(self.amount)
+
+
+@dataclass(frozen=True, slots=True)
+class NamedPart:
+    """Named part of an object; offset and size are in bytes."""
+
+    name: str
+    offset: int
+    size: int
 
 
 class NotASize(ValueError):

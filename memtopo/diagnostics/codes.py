@@ -53,6 +53,7 @@ CODES = {
     "MT310": Code("not enough address space"),
     "MT311": Code("too few chunks for every range"),
     "MT312": Code("keys of a mapping that do not go together"),
+    "MT313": Code("parts that do not fit into their chunk"),
     # capabilities of the machine
     "MT401": Code("a device that the machine does not have"),
     "MT402": Code("more memory than the device has"),

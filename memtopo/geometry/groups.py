@@ -6,6 +6,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
+from memtopo.common.units import NamedPart
 from memtopo.diagnostics.model import Path
 from memtopo.driver.handles import OfferedKind, Via
 from memtopo.driver.types import Grant, HandleType, Location, LocationKind, Properties
@@ -153,6 +154,11 @@ class Group:
         return ()
 
     @property
+    def parts(self) -> Sequence[NamedPart]:
+        """Named parts of each object, in order."""
+        return ()
+
+    @property
     def memory_label(self) -> str:
         """Name of objects that a drawing shows only in the memory of their location; empty for all others."""
         return ""
@@ -210,6 +216,7 @@ class ChunkGroup(Group):
     """Locations of the chunks, without repetition."""
     origin: Origin | None = None
     limit: int | None = None
+    parts: tuple[NamedPart, ...] = field(default=())
 
     def properties_of(self, index: int) -> Properties:
         """Properties that one chunk is created with."""

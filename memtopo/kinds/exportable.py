@@ -41,6 +41,9 @@ class ExportKind(Kind):
     anywhere: ClassVar[bool] = False
     """True if a process can import objects of locations other than its visible GPUs."""
 
+    has_parts: ClassVar[bool] = False
+    """True if the objects can have named parts, which an import from outside of the spec may declare."""
+
     def handle_types(self, group: Group) -> tuple[str, ...]:
         """Transports that the objects of a group are created for."""
         del group
@@ -94,6 +97,8 @@ class Imported:
     counted: bool
     locations: tuple[Location, ...]
     origin: Origin
+    parts: Mapping[str, Size | str] | None = None
+    """Declared parts of each object, of an import from outside of the spec."""
 
     @property
     def name(self) -> str:

@@ -12,6 +12,7 @@ from memtopo.common.units import Size, exact
 from memtopo.diagnostics.model import Diagnostic, InvalidValue, Label, Path
 from memtopo.driver.types import Location
 from memtopo.geometry.groups import Group, Origin
+from memtopo.kinds.chunks.parts import Parts
 from memtopo.kinds.device_sets import has_set
 from memtopo.kinds.exportable import ExportKind, Imported
 from memtopo.kinds.exports import EXPORTABLE, EXPORTS, ExportGroup, enumerated
@@ -66,6 +67,7 @@ class Import(Entry):
     size: PositiveAmount | None = Field(default=None, description="Bytes of each chunk or buffer.")
     count: Count | None = Field(default=None, description="Number of handles of a counted export.")
     device: DeviceName | None = Field(default=None, description="GPU of an event.")
+    parts: Parts | None = Field(default=None, description="Named parts of each chunk, as its holder declares them.")
     order: ProcessOrder | None = Field(
         default=None,
         description="own-first: those of the same number, then of the next ones, around; or the neighbours of a ring.",
@@ -278,6 +280,9 @@ def _contradictions(scope: Scope, entry: Import, group: Group, export: ExportGro
     path, kind = group.path, export.exporter
     if wrong := _granules(path, entry, kind):
         return [wrong]
+    if entry.parts:
+        message = f"import {path[-1]!r} declares parts, and those of {entry.source} are known"
+        return [Diagnostic("MT604", message, (*path, "parts"), help="leave 'parts' out: it is taken from the export")]
     label = Label("exported here", export.path, "key")
     found = []
     for key, declared, actual in (yield from _differences(scope, entry, group, export)):
@@ -355,8 +360,16 @@ def _from_outside(scope: Scope, path: Path, entry: Import) -> Resolution[Group |
     if not kind.anywhere and (yield from requires_gpu(f"import {path[-1]!r}", locations, (*path, key))):
         return None
     origin = Origin((entry.source.holder,), entry.source.export, count, via, siblings=False)
-    imported = Imported(path, count, entry.count is not None or each, locations, origin)
+    if entry.parts and not kind.has_parts:
+        yield _no_parts(path, kind)
+        return None
+    imported = Imported(path, count, entry.count is not None or each, locations, origin, entry.parts)
     return (yield from kind.import_declared(imported, entry.amount(form) or Size(0), scope.machine))
+
+
+def _no_parts(path: Path, kind: ExportKind) -> Diagnostic:
+    message = f"import {path[-1]!r} declares parts, and {kind.article} has none"
+    return Diagnostic("MT603", message, (*path, "parts"), help="leave 'parts' out: only chunks have parts")
 
 
 def _form(entry: Import) -> tuple[str, ...]:

@@ -69,6 +69,11 @@ def _boolean(value: object) -> bool:
     return found == "true"
 
 
+def part_size(value: object) -> Size | str:
+    """Read the size of a part: a size that is more than 0, or `rest`."""
+    return REST if value == REST else positive(value)
+
+
 _ANY_AMOUNT = text_like(f"(0|[1-9][0-9]{{0,19}}) ?{_UNITS}")
 _POSITIVE_AMOUNT = text_like(f"[1-9][0-9]{{0,19}} ?{_UNITS}")
 _ZERO = {"type": "integer", "const": 0}
@@ -79,6 +84,9 @@ PositiveBytes = Annotated[Size, FromText(positive_bytes, text_like(f"[1-9][0-9]{
 OffsetBytes = Annotated[
     Size, FromText(offset_bytes, {"anyOf": [text_like(f"(0|[1-9][0-9]{{0,19}}) ?{_BYTES}"), _ZERO]})
 ]
+REST = "rest"
+"""Size of the part that takes what the other parts leave."""
+PartSize = Annotated[Size | str, FromText(part_size, {"anyOf": [_POSITIVE_AMOUNT, {"const": REST}]})]
 _COUNT = {"type": "integer", "minimum": 1, "maximum": LARGEST_COUNT}
 Count = Annotated[int, FromText(count, _COUNT)]
 CountOrZero = Annotated[int, FromText(count_or_zero, {"type": "integer", "minimum": 0, "maximum": LARGEST_COUNT})]

@@ -15,6 +15,9 @@ LARGEST_SCALAR = 64 << 10
 MOST_ENTRIES = 1_000_000
 """Entries of all mappings and lists together; with their keys, two million nodes."""
 
+LARGEST_PARTS = 64
+"""Named parts of one chunk, so that the description of an export fits into a packet."""
+
 DEEPEST = 64
 """Levels of nested mappings and lists."""
 

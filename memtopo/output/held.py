@@ -153,6 +153,7 @@ def _namespace_notes(status: Status) -> list[RenderableType]:
 
 def _offer(offer: Offer) -> tuple[str, ...]:
     what = " ".join([offer.kind, *offer.properties, *([offer.commit] if offer.commit else [])])
+    what += f" ({', '.join(f'{part.name} {rounded(part.size)}' for part in offer.parts)})" if offer.parts else ""
     return offer.name, what, offer.via, f"{offer.count:,}", humanize.size(offer.size), offer.location
 
 

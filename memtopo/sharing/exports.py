@@ -62,5 +62,6 @@ class LayoutExports:
             gpu=uuids,
             properties=properties,
             declared=objects.declared_size,
+            parts=tuple(objects.parts),
             commit="empty" if group.commit else None,
         )

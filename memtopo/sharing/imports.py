@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from memtopo.common.errors import MemtopoError
 from memtopo.common.text import process_name
-from memtopo.common.units import exact
+from memtopo.common.units import NamedPart, exact
 from memtopo.driver.handles import Handle, close_handles
 from memtopo.driver.types import LocationKind
 from memtopo.geometry import Geometry
@@ -203,6 +203,8 @@ class HolderHandles:
         yield _Comparison("count", f"{each.count:,}", f"{offer.count:,}")
         if each.memory:
             yield _sizes(each, offer)
+        if each.parts:
+            yield _Comparison("parts", _parts(each.parts), _parts(offer.parts) or "none")
         if isinstance(each, ProducedGroup):
             yield from self._external_comparisons(each, offer)
         else:
@@ -236,6 +238,10 @@ def _sizes(each: Group, offer: Offer) -> _Comparison:
     if offer.declared is None or each.declared_size == offer.size:
         return _Comparison("size", exact(each.size), exact(offer.size))
     return _Comparison("size", exact(each.declared_size), exact(offer.declared))
+
+
+def _parts(parts: Iterable[NamedPart]) -> str:
+    return ", ".join(f"{part.name} {exact(part.size)}" for part in parts)
 
 
 def _kind(kind: str, via: str) -> str:

@@ -12,8 +12,9 @@ from typing import Any, TypeVar, get_args
 
 from memtopo.common.errors import MemtopoError
 from memtopo.common.processes import pid_namespace
-from memtopo.common.units import shorten
+from memtopo.common.units import NamedPart, shorten
 from memtopo.driver.handles import SECRET_BYTES, Handle, OfferedKind, Secret, Via
+from memtopo.language.limits import LARGEST_PARTS
 from memtopo.plans.report import Checks, Difference, MachineLine, Tally
 from memtopo.sharing.errors import BadPacket, ExchangeError
 from memtopo.sharing.offers import LONGEST_NAME, CommitState, Offer
@@ -223,8 +224,17 @@ def decode_offer(fields: Fields) -> Offer:
         gpu=fields.text_or_none("gpu"),
         properties=fields.texts("properties", 16),
         declared=fields.number("declared", high=size + 1) if fields.has("declared") else None,
+        parts=tuple(_decode_part(each, size) for each in fields.objects("parts", LARGEST_PARTS))
+        if fields.has("parts")
+        else (),
         commit=fields.word("commit", *get_args(CommitState)) if fields.has("commit") else None,
     )
+
+
+def _decode_part(fields: Fields, size: int) -> NamedPart:
+    """Decode a part of an object of `size` bytes. Raises `BadPacket`."""
+    offset = fields.number("offset", high=size)
+    return NamedPart(fields.text("name", LONGEST_NAME), offset, fields.number("size", 1, size - offset + 1))
 
 
 def decode_importer(fields: Fields) -> Importer:

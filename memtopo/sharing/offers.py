@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from memtopo.common.errors import MemtopoError
+from memtopo.common.units import NamedPart
 from memtopo.driver.handles import DESCRIPTORS, Handle, OfferedKind, Via
 from memtopo.plans.report import Checks
 
@@ -24,7 +25,8 @@ class Offer:
 
     The size of events and semaphores is 0. `gpu` is the UUID of the GPU in hexadecimal digits, since ordinals differ
     between processes (fact 38). `properties` are words: rdma, compressible; of external memory, dedicated. `declared`
-    is the size before it was rounded up to whole blocks, if it is known. `commit` is None unless a writer commits the
+    is the size before it was rounded up to whole blocks, if it is known. `parts` are those of each object, which are
+    names only, so that they change without the generation of the layout. `commit` is None unless a writer commits the
     content; it changes without the generation of the layout.
     """
 
@@ -37,6 +39,7 @@ class Offer:
     gpu: str | None = None
     properties: tuple[str, ...] = ()
     declared: int | None = None
+    parts: tuple[NamedPart, ...] = field(default=(), compare=False)
     commit: CommitState | None = field(default=None, compare=False)
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field, WrapValidator
@@ -14,6 +15,7 @@ from memtopo.driver.types import HandleType, Location, LocationKind, Properties,
 from memtopo.geometry.groups import ChunkGroup, Group
 from memtopo.geometry.model import Geometry
 from memtopo.geometry.sizing import granularity_note, granule, rounded_to_multiple, size_error
+from memtopo.kinds.chunks.parts import Parts, resolve_parts
 from memtopo.kinds.device_sets import has_set
 from memtopo.kinds.exportable import Exported, ExportKind, Imported
 from memtopo.kinds.kind import Difference, Rule, Scope
@@ -76,6 +78,9 @@ class Chunk(Entry):
     rdma: Boolean = Field(default=False, description="If true, network cards can access it by GPUDirect RDMA.")
     compressible: Boolean = Field(default=False, description="If true, the GPU may compress it.")
     round: Rounding | None = Field(default=None, description="up: round the size up to a multiple of the granularity.")
+    parts: Parts | None = Field(
+        default=None, description="Named parts of each chunk, in order: {signal: 4KiB, data: rest}."
+    )
 
     @property
     def handle_types(self) -> HandleType:
@@ -113,6 +118,7 @@ class Chunks(ExportKind):
     committable = True
     in_granules = True
     anywhere = True
+    has_parts = True
 
     def resolve_entry(self, scope: Scope, entry: Chunk, path: Path) -> Resolution[ChunkGroup | None]:
         name = str(path[-1])
@@ -135,6 +141,9 @@ class Chunks(ExportKind):
             note = granularity_note(unit, locations)
             yield size_error("MT301", f"chunk {name!r}", declared, unit, (*path, "size"), note)
             return None
+        parts = yield from resolve_parts(path, entry.parts, size, unit)
+        if parts is None:
+            return None
         distinct = tuple(dict.fromkeys(locations))
         counted = entry.count is not None or each
         return ChunkGroup(
@@ -148,6 +157,7 @@ class Chunks(ExportKind):
             properties,
             distinct,
             limit=limit if entry.elastic else None,
+            parts=parts,
         )
 
     def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
@@ -196,7 +206,8 @@ class Chunks(ExportKind):
             location: Properties(location, rdma=plain.rdma, compressible=plain.compressible)
             for location in set(imported.locations)
         }
-        return _imported(imported, size, max(group.granule for group in groups), found)
+        unit = max(group.granule for group in groups)
+        return replace(_imported(imported, size, unit, found), parts=groups[0].parts)
 
     def import_declared(self, imported: Imported, size: Size, machine: Machine) -> Resolution[ChunkGroup | None]:
         found = {location: Properties(location) for location in imported.locations}
@@ -205,7 +216,8 @@ class Chunks(ExportKind):
         if declared % unit:
             yield _misfit(imported, declared, unit)
             return None
-        return _imported(imported, declared, unit, found)
+        parts = yield from resolve_parts(imported.path, imported.parts, declared, unit)
+        return None if parts is None else replace(_imported(imported, declared, unit, found), parts=parts)
 
     def has_size(self, size: Size, imported: Group, exported: Group) -> bool:
         assert isinstance(imported, ChunkGroup)

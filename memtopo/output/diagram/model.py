@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from memtopo.common.units import NamedPart
 from memtopo.diagnostics.model import Path
 
 RENDERED: Mapping[str, bool] = MappingProxyType({"json": False})
@@ -39,7 +40,7 @@ class MappingSpan:
     mapping to the next, the index increases by `interval`; 0 means that all mappings are of one chunk.
     `elsewhere` counts the other mappings of these chunks in the layout. `origin` is the source of imported chunks as
     the spec writes it: `server.weights`; of many exports in one span, the first and the last one. Chunks imported from
-    a process of the same spec have the mark that they have there.
+    a process of the same spec have the mark that they have there. `parts` are those of each chunk.
     """
 
     offset: int
@@ -58,6 +59,7 @@ class MappingSpan:
     path: Path = ()
     origin: str = ""
     interval: int = 1
+    parts: tuple[NamedPart, ...] = ()
 
     def indices(self, ranges: int) -> tuple[int, int]:
         """Least index of the chunks of this span in `ranges` equal ranges, and the one after the largest."""

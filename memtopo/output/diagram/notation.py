@@ -6,11 +6,12 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from memtopo.common.text import printable
-from memtopo.common.units import exact, rounded
+from memtopo.common.units import exact, rounded, shorten
 from memtopo.output.diagram.model import DeviceAccess, MappingSpan, ProcessDiagram, RangeDiagram
 
 _FEW = 2  # names that are listed one by one
-_NAMED = 3  # entries of an elastic range
+_NAMED = 3  # entries of an elastic range, and parts of a chunk
+_LONGEST_PART = 20  # characters of a part's name
 _DIGITS = 4  # of an offset in full
 
 
@@ -49,6 +50,13 @@ def chunk_names(span: MappingSpan, count: int) -> str:
         return f"{span.first}, {name_range(f'{stem}.{span.index + span.interval}', span.last)}"
     ahead = span.step * (count - 1) if in_turn or span.step == span.count else 0
     return name_range(span.first, f"{stem}.{int(number) + ahead}")
+
+
+def parts(span: MappingSpan) -> str:
+    """First parts of each chunk of a span in words: `signal 4 KiB, data 2 MiB`; empty if it has none."""
+    words = [f"{shorten(part.name, _LONGEST_PART)} {rounded(part.size)}" for part in span.parts[:_NAMED]]
+    left = len(span.parts) - _NAMED
+    return ", ".join([*words, *([f"{left:,} more parts"] if left > 0 else [])])
 
 
 def short_names(names: Sequence[str]) -> list[str]:

@@ -170,6 +170,8 @@ def _sources(span: MappingSpan, range_: RangeDiagram, earlier: SpanPosition | No
     """The import of a span, an earlier mapping of its chunks, and the chunks of the other equal ranges."""
     if span.origin:
         yield f"from {span.origin}"
+    if span.parts:
+        yield notation.parts(span)
     if earlier:
         other = f" of {earlier.range}" if earlier.range != range_.first else ""
         yield f"same memory as at {notation.offset(earlier.offset)}{other}"
@@ -191,6 +193,7 @@ def _tooltip(span: MappingSpan, range_: RangeDiagram, context: DrawingContext, a
         yield f"access {notation.granted(span.access)}" if span.access else "no access"
         if span.origin:
             yield f"from {span.origin}"
+        yield from (f"part {part.name}: {exact(part.size)} at {exact(part.offset)}" for part in span.parts)
     yield from context.position(span.path)
 
 

@@ -84,7 +84,12 @@ def _span_line(span: MappingSpan, count: int, address: int | None, context: Draw
     if not span.chunk:
         return "hole", exact(span.offset), rounded(span.size), "", "", "", at, ""
     return (
-        notation.chunk_names(span, count) + (f", from {span.origin}" if span.origin else ""),
+        ", ".join(
+            filter(
+                None,
+                (notation.chunk_names(span, count), span.origin and f"from {span.origin}", notation.parts(span)),
+            )
+        ),
         exact(span.offset),
         notation.multiple(span.count, span.bytes_each),
         ", ".join(map(context.device_name, notation.short_names(span.locations))),

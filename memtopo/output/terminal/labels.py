@@ -27,6 +27,7 @@ from memtopo.output.diagram.notation import (
     multiple,
     name_range,
     offset,
+    parts,
     processes,
     short_names,
 )
@@ -50,7 +51,7 @@ def piece(shown: MappingSpan, glyphs: Glyphs, *, times: int, again: bool, access
         Text(glyphs.text(multiple(shown.count, shown.bytes_each))),
         location(shown.locations, glyphs, f"{_handles(shown)}{_repetition(shown, times, again=again)}"),
         Text(glyphs.text(granted(shown.access)) if access else ""),
-        Text(glyphs.text(origin(shown.origin))),
+        Text(glyphs.text(", ".join(filter(None, (origin(shown.origin), parts(shown)))))),
     ]
     cells[0].stylize("bold")
     return cells

@@ -151,7 +151,7 @@ def _similarity(numbered: tuple[int, Mappings]) -> tuple[object, ...]:
     if each.length > 1:
         return (number,)
     chunk, start = each.chunk, each.offset - number * each.chunk.size
-    return chunk.size, start, chunk.handles, each.grants, each.step, chunk.origin and chunk.origin.holders
+    return chunk.size, start, chunk.handles, each.grants, each.step, chunk.origin and chunk.origin.holders, chunk.parts
 
 
 def _span(group: Sequence[Mappings], process: _Process) -> MappingSpan:
@@ -175,6 +175,7 @@ def _span(group: Sequence[Mappings], process: _Process) -> MappingSpan:
         path=first.path,
         origin=" … ".join(dict.fromkeys(source(each.chunk.origin) for each in (first, last))),
         interval=first.interval,
+        parts=first.chunk.parts,
     )
 
 
