@@ -58,6 +58,17 @@ def test_creating_and_exporting_an_event_require_a_context(driver: Driver) -> No
         driver.ctx_push_current(context)
 
 
+@pytest.mark.usefixtures("two_gpus")
+def test_an_event_is_exported_in_the_context_of_its_gpu(driver: Driver, on_hardware: bool) -> None:
+    """Fact 77: in another one hardware may end the process."""
+    if on_hardware:
+        pytest.skip("ends the process")
+    with current(driver, 0), event(driver, SHARED_EVENT) as made:
+        with current(driver, 1), refused(INVALID_HANDLE):
+            driver.ipc_get_event_handle(made)
+        assert driver.ipc_get_event_handle(made)
+
+
 def test_a_plain_or_imported_event_has_no_ipc_handle(driver: Driver, other: Other) -> None:
     """Facts 32 and 47."""
     with current(driver), current(other), event(driver, PLAIN) as plain, event(other) as theirs:

@@ -9,7 +9,7 @@ import pytest
 
 from memtopo.common.units import KiB, MiB
 from memtopo.driver.protocol import Driver
-from tests.contract.memory import INVALID_CONTEXT, INVALID_VALUE, created, current, refused
+from tests.contract.memory import INVALID_CONTEXT, INVALID_VALUE, NOT_FOUND, created, current, refused
 from tests.contract.other_process import Other
 from tests.contract.shared_resources import INVALID_HANDLE, JUNK, SHARED, allocated, opened, usable
 
@@ -174,3 +174,22 @@ def test_ipc_memory_has_an_address_in_each_context_that_opened_it(driver: Driver
         second, again = (stack.enter_context(opened(driver, handle)) for _ in range(2))
         assert again == second != first
         assert driver.memcpy_dtoh(first, 6) == driver.memcpy_dtoh(second, 6) == b"theirs"
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_ipc_memory_is_copied_in_every_context_and_filled_in_that_of_its_opening(driver: Driver, other: Other) -> None:
+    """Fact 77: the other context finds no allocation at the address either, even after it has opened the memory."""
+    with ExitStack() as stack:
+        _, handle = stack.enter_context(shared(other))
+        stack.enter_context(current(driver, 0))
+        first = stack.enter_context(opened(driver, handle))
+        stack.enter_context(current(driver, 1))
+        second = stack.enter_context(opened(driver, handle))
+        driver.memcpy_htod(first, b"ours")
+        assert driver.memcpy_dtoh(first, 6) == driver.memcpy_dtoh(second, 6) == b"oursrs"
+        driver.memset_d8(second, 7, 4)
+        with refused(INVALID_VALUE):
+            driver.memset_d8(first, 7, 4)
+        assert driver.mem_get_address_range(second)[0] == second
+        with refused(NOT_FOUND):
+            driver.mem_get_address_range(first)

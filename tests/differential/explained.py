@@ -8,6 +8,12 @@ from tests.differential.calls import Call
 from tests.differential.neighbours import depends
 from tests.differential.traces import Step
 
+_ALWAYS = {
+    ("streamwait", "died SIGSEGV", "INVALID_HANDLE"): "stream_wait_event",
+    **{("shareevent", each, "INVALID_HANDLE"): "ipc_get_event_handle" for each in ("ok", "died 1", "died SIGSEGV")},
+}
+"""Entries by call, answer, and what is simulated."""
+
 
 def explanation(steps: Sequence[Step], simulated: str) -> str:
     """Name of the entry that explains why the last of `steps` is simulated differently, or an empty text."""
@@ -15,21 +21,29 @@ def explanation(steps: Sequence[Step], simulated: str) -> str:
     match call.name, answer, simulated:
         case ("map" | "unmap") as name, "ok", "INVALID_VALUE" if depends(steps):
             return f"mem_{name}"
-        case "open", "ok" | "again" | "NOT_PERMITTED", "INVALID_VALUE" if _is_freed(steps, call.arguments[0]):
+        case "open", _, _ if _is_in_freed_block(steps, answer, simulated):
             return "ipc_open_mem_handle"
-        case "streamwait", "died SIGSEGV", "INVALID_HANDLE":
-            return "stream_wait_event"
         case "hostread", _, _ if not simulated.isupper() and _may_be_stale(steps[:-1], call.arguments[0]):
             return "host_read"
         case "mapbuffer", "ok", "INVALID_VALUE" if _is_dedicated(steps, call.arguments[0]):
             return "external_memory_get_mapped_buffer"
-    return ""
+    return _ALWAYS.get((call.name, answer, simulated), "")
 
 
 def _own(text: str) -> Call:
     """A call, also of the second process, without its place."""
     call = Call.parse(text)
     return Call(call.target, call.arguments[0], call.arguments[1:]) if call.name == "there" else call
+
+
+def _is_in_freed_block(steps: Sequence[Step], answer: str, simulated: str) -> bool:
+    """True if an opening is of freed memory, or of memory in the block of freed memory that is open (fact 72)."""
+    if simulated == "ok" and answer == "ALREADY_MAPPED":
+        opened = [_own(step.call) for step in steps if step.answer in ("ok", "again")]
+        return any(call.name == "open" and _is_freed(steps, call.arguments[0]) for call in opened)
+    if simulated == "INVALID_VALUE" and answer in ("ok", "again", "NOT_PERMITTED"):
+        return _is_freed(steps, _own(steps[-1].call).arguments[0])
+    return False
 
 
 def _is_freed(steps: Sequence[Step], handle: str) -> bool:

@@ -55,25 +55,32 @@ def test_four_gpus_answer_as_two_of_their_kind(path: Path) -> None:
 
 
 MOSTLY = ("advise m0 512 mostly gpu0 -> ok", "prefetch m0 512 gpu0 0 -> ok")
+MADE = ("p0 = make 3M dedicated -> ok", "x0 = importmemory p0 6M -> ok")
 SHARED = ("push gpu0 -> ok", "there push gpu0 -> ok", "a0 = there alloc 512 -> ok", "h0 = there share a0 -> ok")
+OPENED = (*SHARED, "o0 = open h0 -> ok", "a1 = there alloc 512 -> ok", "h1 = there share a1 -> ok")
 
 
 @pytest.mark.parametrize(
-    ("lines", "entry"),
+    ("lines", "simulated", "entry"),
     [
-        ((*SHARED, "there freemem a0 -> ok", "o0 = open h0 -> NOT_PERMITTED"), "ipc_open_mem_handle"),
-        ((*SHARED, "o0 = open h0 -> NOT_PERMITTED"), ""),
-        (("streamwait 0 e0 -> died SIGSEGV",), "stream_wait_event"),
-        ((*MOSTLY, "write m0 00112233 -> ok", "hostread m0 4 -> 8d8d8d8d"), "host_read"),
-        ((*MOSTLY, "hostread m0 4 -> 8d8d8d8d"), ""),
-        (("x0 = importmemory p0 6M -> ok", "b0 = mapbuffer x0 0 4M -> ok"), "external_memory_get_mapped_buffer"),
+        ((*SHARED, "there freemem a0 -> ok", "o0 = open h0 -> NOT_PERMITTED"), "INVALID_VALUE", "ipc_open_mem_handle"),
+        ((*SHARED, "o0 = open h0 -> NOT_PERMITTED"), "INVALID_VALUE", ""),
+        ((*SHARED, "there freemem a0 -> ok", "o0 = open h0 -> ALREADY_MAPPED"), "ok", ""),
+        ((*OPENED, "there freemem a0 -> ok", "o1 = open h1 -> ALREADY_MAPPED"), "ok", "ipc_open_mem_handle"),
+        ((*OPENED, "o1 = open h1 -> ALREADY_MAPPED"), "ok", ""),
+        (("g0 = shareevent e0 -> died SIGSEGV",), "INVALID_HANDLE", "ipc_get_event_handle"),
+        (("streamwait 0 e0 -> died SIGSEGV",), "INVALID_HANDLE", "stream_wait_event"),
+        (("streamwait 0 e0 -> ok",), "INVALID_HANDLE", ""),
+        ((*MOSTLY, "write m0 00112233 -> ok", "hostread m0 4 -> 8d8d8d8d"), "00112233", "host_read"),
+        ((*MOSTLY, "hostread m0 4 -> 8d8d8d8d"), "00112233", ""),
+        ((*MADE, "b0 = mapbuffer x0 0 4M -> ok"), "INVALID_VALUE", "external_memory_get_mapped_buffer"),
     ],
 )
-def test_a_difference_that_a_driver_fact_explains_has_its_entry(lines: tuple[str, ...], entry: str) -> None:
-    """Facts 53, 60, 72 and 75."""
-    made = "p0 = make 3M dedicated -> ok"
-    trace = of_text(made, *lines) if "external" in entry else of_text(*lines)
-    simulated = {"host_read": "00112233", "stream_wait_event": "INVALID_HANDLE"}.get(entry, "INVALID_VALUE")
+def test_a_difference_that_a_driver_fact_explains_has_its_entry(
+    lines: tuple[str, ...], simulated: str, entry: str
+) -> None:
+    """Facts 53, 60, 72, 76 and 78."""
+    trace = of_text(*lines)
     assert Difference(trace, len(trace.steps) - 1, simulated).explained_by == entry
     assert entry in {"", *STRICTER, *LAXER}
 

@@ -14,8 +14,7 @@ STRICTER = {
     "mem_unmap": "a range that runs past the end of what is reserved is refused: hardware checks its start alone",
     "ctx_push_current": "a context that was released is refused: hardware refuses the calls that use it",
     "driver_get_version": "refused before init like every call: hardware accepts it",
-    "memcpy_htod": "a copy to host memory that ends the process on hardware is refused (facts 40, 67); of memory that"
-    " was opened from another process it is refused from another device's context: not tried on hardware",
+    "memcpy_htod": "a copy to host memory that ends the process on hardware is refused (facts 40, 67)",
     "memcpy_dtoh": "likewise a copy from it",
     "device_primary_ctx_release": "with the last retain its allocations, opened memory and events are gone, and any use"
     " of them is refused: not tried on hardware",
@@ -24,7 +23,9 @@ STRICTER = {
     " is refused: not tried on hardware; of memory that its process has freed, unless it is open here"
     " already: hardware opens whatever its block has now, or refuses it with another error (fact 72)",
     "ipc_close_mem_handle": "refused without a current context: not tried on hardware",
-    "event_synchronize": "likewise",
+    "ipc_get_event_handle": "refused in the context of another gpu than the event's: on hardware the process may die"
+    " (fact 78)",
+    "event_synchronize": "refused without a current context: not tried on hardware",
     "event_destroy": "an event that is not open is refused, here and in every call: hardware may end the process",
     "event_record": "refused on a stream that is not open: hardware may end the process",
     "stream_wait_event": "likewise, and with flags; an interprocess event on a stream of another gpu is refused: on"
@@ -72,6 +73,8 @@ LAXER = {
     "stream_query": "work behind a wait is done when this process next uses or queries a stream",
     "mem_import_from_shareable_handle": "fabric handles, where a machine's record has them, reach processes of the"
     " same user and host: no machine had any that worked (fact 4)",
+    "ipc_open_mem_handle": "an allocation in the block of a freed one that is open here is opened: hardware refuses it"
+    " (fact 72)",
     "event_query": "a record has always completed (fact 47)",
     "host_read": "the CPU reads what a copy has written: of read-mostly memory that was prefetched to a gpu, hardware"
     " read older bytes once in 29 sequences (fact 60)",

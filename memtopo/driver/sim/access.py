@@ -97,8 +97,8 @@ class AccessRules:
         return found is not None and found.advised is not None
 
     def _check_use(self, allocation: Allocation, end: int, device: int, wanted: Access, *, copying: bool) -> None:
-        # From a peer's context copies work, fills do not (facts 55, 68). What else is refused here was never tried.
-        copied = allocation.kind == "own" or (allocation.kind == "buffer" and wanted == Access.R)
+        # From a peer's context copies work, fills do not (facts 46, 55, 68). What else is refused was never tried.
+        copied = allocation.kind in ("own", "opened") or (allocation.kind == "buffer" and wanted == Access.R)
         peer = copying and copied and self._machine.can_access(device, allocation.device)
         if device not in allocation.users and not peer:
             raise invalid(f"{gpu(device)} has no access to the allocation")

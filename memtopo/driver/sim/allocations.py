@@ -124,7 +124,7 @@ class Allocations:
     def open(self, physical: Physical, device: int) -> Allocation:
         """Map another process's memory; it takes no memory of this process's budget (fact 46)."""
         address = self._blocks.take_addresses(physical.size)
-        allocation = Allocation(address, address + physical.size, device, set(), physical, "opened")
+        allocation = Allocation(address, address + physical.size, device, {device}, physical, "opened")
         self._add(allocation)
         return allocation
 

@@ -92,11 +92,14 @@ class Events:
         found = self.get(event)
         return found.records if found.fd is None else int.from_bytes(os.pread(found.fd, _COUNT, 0), "little")
 
-    def share(self, event: int) -> bytes:
-        """IPC handle of an interprocess event of this process (fact 47)."""
+    def share(self, event: int, device: int) -> bytes:
+        """IPC handle of an interprocess event of this process, in its device's context (facts 47, 78)."""
         found = self.get(event)
         if found.fd is None or found.tag is None or found.imported:
             raise Refused("CUDA_ERROR_INVALID_HANDLE", "the event is no interprocess event of this process")
+        if found.device != device:
+            reason = f"the event is of gpu{found.device}: on hardware the process may die (fact 78)"
+            raise Refused("CUDA_ERROR_INVALID_HANDLE", reason)
         return shared_files.pack_handle(found.fd, found.tag)
 
     def open(self, handle: bytes, device: int) -> int:
@@ -163,8 +166,7 @@ class EventCalls(CallGate):
 
     @driver_call
     def ipc_get_event_handle(self, event: int) -> bytes:
-        self._contexts.current()
-        return self._events.share(event)
+        return self._events.share(event, self._contexts.current())
 
     @driver_call
     def ipc_open_event_handle(self, handle: bytes) -> int:

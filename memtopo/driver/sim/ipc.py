@@ -49,8 +49,6 @@ class AllocationSharing:
         openings = self._allocations.openings(shared_handle.nonce) if shared_handle.is_alive else []
         own = (each for each in openings if each.device == device)
         allocation = next(own, None) or self._open_first(shared_handle, device)
-        for each in (*openings, allocation):
-            each.users.add(device)
         allocation.opens += 1
         return allocation.start
 
