@@ -21,6 +21,7 @@ from memtopo.kinds.kind import Kind
 from memtopo.kinds.resolution import Resolution, collected
 from memtopo.language.entries import Entry, Spec
 from memtopo.language.fields import LARGEST_PROCESSES, NAME, Gpus, ProcessCount, parse_reference
+from memtopo.language.parameters import SECTION as PARAMETERS
 
 __all__ = ["SECTIONS", "VERSION", "Process", "Spec", "read"]
 
@@ -44,7 +45,7 @@ class Process(Entry):
 SECTIONS: dict[str, Kind] = {kind.section: kind for kind in (DEVICES, *KINDS)}
 """Sections of the language, in order."""
 
-_TOP = ("memtopo", "name", *SECTIONS, "processes")
+_TOP = ("memtopo", "name", PARAMETERS, *SECTIONS, "processes")
 _HOSTS = ("host", "hosts", "node", "nodes", "machines")
 _PROCESS = ("count", "visible", *SECTIONS)
 
@@ -128,6 +129,9 @@ def _unknown_key(key: str, path: Path) -> Diagnostic:
     if key == "processes":
         message = f"process {path[-1]!r} contains 'processes', which cannot be nested"
         return Diagnostic("MT101", message, (*path, key), "key", help="move them out of this process")
+    if key == PARAMETERS:
+        message = f"process {path[-1]!r} contains 'params', which are those of the whole spec"
+        return Diagnostic("MT101", message, (*path, key), "key", help="move them to the top of the spec")
     return messages.unknown((*path, key), _PROCESS)
 
 

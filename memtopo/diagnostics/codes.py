@@ -87,6 +87,14 @@ CODES = {
     "MT806": Code("a change of a layout's name"),
     "MT807": Code("a change of a layout's processes"),
     "MT808": Code("a wait or a signal that a change would add"),
+    # parameters
+    "MT901": Code("a parameter that is not declared"),
+    "MT902": Code("not an arithmetic"),
+    "MT903": Code("an arithmetic without a value"),
+    "MT904": Code("a parameter that refers to itself"),
+    "MT905": Code("a parameter without a value"),
+    "MT906": Code("a parameter in a part of a text"),
+    "MT907": Code("a parameter is not used", "warning"),
     # valid, but probably unintended
     "MT501": Code("a chunk is not mapped", "warning"),
     "MT502": Code("nothing is mapped in a range", "warning"),

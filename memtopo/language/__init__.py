@@ -6,7 +6,7 @@ unbounded memory use. Errors in the text are data (`Document.diagnostics`), neve
 
 from __future__ import annotations
 
-from memtopo.language.document import Document, Value
+from memtopo.language.document import NO_SETTINGS, Document, Value
 from memtopo.language.limits import DEEPEST, LARGEST_FILE, LARGEST_SCALAR, MOST_DIAGNOSTICS, MOST_ENTRIES
 from memtopo.language.reader import read_file, read_stdin, read_text
 
@@ -16,6 +16,7 @@ __all__ = [
     "LARGEST_SCALAR",
     "MOST_DIAGNOSTICS",
     "MOST_ENTRIES",
+    "NO_SETTINGS",
     "Document",
     "Value",
     "read_file",

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from memtopo.common.units import shorten
 from memtopo.diagnostics.model import At, Diagnostic, Path, Span
 from memtopo.language.characters import character_name, refused_character
 from memtopo.language.limits import DEEPEST, LARGEST_SCALAR, MOST_ENTRIES, DiagnosticList, ReadError
+from memtopo.language.parameters import SECTION, Parameter
 from memtopo.language.positions import Lines, Positions
+from memtopo.language.substitution import Substituted, substitute
 
 Value: TypeAlias = "str | dict[str, Value] | list[Value]"
 """A value of a spec: text, a mapping of names to values, or a list; a value that is not written is an empty text."""
+
+NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
+"""Settings of a document whose parameters have the values in its text."""
 
 _MOST_INT_BITS = 256
 
@@ -24,6 +30,8 @@ class Document:
 
     `left_out` has the paths of rejected entries, so that they are not reported as missing too: a list's own path for
     an entry of a list, and the mapping's path with `<<` for a merge key.
+
+    Parameters are replaced in `root`. `settings` are the values that were given for them in place of those in the text.
     """
 
     name: str
@@ -33,9 +41,14 @@ class Document:
     left_out: frozenset[Path] = frozenset()
     positions: Positions = field(default_factory=Positions, repr=False)
     lines: Lines = field(default_factory=lambda: Lines(""), repr=False)
+    settings: Mapping[str, str] = field(default_factory=dict)
+    _written: Document | None = field(default=None, repr=False)
+    _substituted: Substituted | None = field(default=None, repr=False)
 
     @classmethod
-    def from_object(cls, given: Mapping[Any, object], name: str = "<dict>") -> Document:
+    def from_object(
+        cls, given: Mapping[Any, object], name: str = "<dict>", settings: Mapping[str, str] = NO_SETTINGS
+    ) -> Document:
         """Make a document of a Python mapping: numbers become decimal text, booleans `true` or `false`, None empty.
 
         The document has no positions. Values of other types are reported as diagnostics.
@@ -45,7 +58,33 @@ class Document:
             root = reader.root(given)
         except ReadError as error:
             return cls(name, diagnostics=(error.diagnostic,))
-        return cls(name, root=root, diagnostics=reader.diagnostics.collected(), left_out=frozenset(reader.left_out))
+        found = cls(name, root=root, diagnostics=reader.diagnostics.collected(), left_out=frozenset(reader.left_out))
+        return found.with_settings(settings) if settings or reader.has_parameters or SECTION in root else found
+
+    def with_settings(self, settings: Mapping[str, str]) -> Document:
+        """Return the document with its parameters replaced: by `settings`, and otherwise as the text has them."""
+        written = self._written or self
+        if not written.root:
+            return replace(written, settings=settings)
+        found = substitute(written.root, settings, written.left_out)
+        return replace(
+            written,
+            root=found.root,
+            diagnostics=(*written.diagnostics, *found.diagnostics),
+            left_out=written.left_out | found.left_out,
+            settings=settings,
+            _written=written,
+            _substituted=found,
+        )
+
+    @property
+    def parameters(self) -> Mapping[str, Parameter]:
+        """Parameters with the values that are in effect, in the order of the text."""
+        return self._substituted.parameters.values if self._substituted else {}
+
+    def noted(self, found: Iterable[Diagnostic]) -> list[Diagnostic]:
+        """Return diagnostics with notes on the parameters of the values that they are about."""
+        return self._substituted.noted(found) if self._substituted else list(found)
 
     def span(self, path: Path, at: At = "value") -> Span | None:
         """Span of a path's key or value; for a path that does not exist, of the nearest existing key above it.
@@ -54,7 +93,7 @@ class Document:
         """
         if not len(self.positions):
             return None
-        return self.lines.span(*self.positions.find(path, at, self.root))
+        return self.lines.span(*self.positions.find(path, at, (self._written or self).root))
 
     def position(self, path: Path) -> str | None:
         """Position of a path's key as `file:line:column`; None if there is no text."""
@@ -72,6 +111,7 @@ class ObjectReader:
     def __init__(self) -> None:
         self.diagnostics = DiagnosticList()
         self.left_out: set[Path] = set()
+        self.has_parameters = False
         self._entries = 0
 
     def root(self, given: Mapping[Any, object]) -> dict[str, Value]:
@@ -115,6 +155,8 @@ class ObjectReader:
         elif character := refused_character(text):
             self._report("MT004", f"{character_name(character)} is not allowed in a key or value", path)
             return None
+        elif "$" in text:
+            self.has_parameters = True
         return text
 
     def _scalar(self, given: object) -> str | None:

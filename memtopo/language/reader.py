@@ -9,14 +9,15 @@ import os
 import select
 import stat
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from memtopo.common.garbage_collection import collector_paused
 from memtopo.diagnostics.model import Diagnostic
 from memtopo.language.characters import check_characters, decode
-from memtopo.language.document import Document
+from memtopo.language.document import NO_SETTINGS, Document
 from memtopo.language.limits import LARGEST_FILE, ReadError
+from memtopo.language.parameters import SECTION
 from memtopo.language.parser import Parser
 from memtopo.language.positions import Lines
 
@@ -32,21 +33,31 @@ _FILE_TYPES = {
 }
 
 
-def read_file(path: str | Path, *, name: str | None = None, patience: float = _PATIENCE) -> Document:
+def read_file(
+    path: str | Path,
+    *,
+    name: str | None = None,
+    patience: float = _PATIENCE,
+    settings: Mapping[str, str] = NO_SETTINGS,
+) -> Document:
     """Read a file, or a pipe for at most `patience` seconds; `name` is its name in messages.
 
-    Devices, directories and files of more than `LARGEST_FILE` bytes are refused.
+    Devices, directories and files of more than `LARGEST_FILE` bytes are refused. `settings` are values of parameters.
     """
     shown = str(path) if name is None else name
-    return _read(lambda: _bytes(path, patience), shown)
+    return _read(lambda: _bytes(path, patience), shown, settings)
 
 
-def read_stdin() -> Document:
+def read_stdin(settings: Mapping[str, str] = NO_SETTINGS) -> Document:
     """Read standard input: a terminal until end of file, anything else for at most 10 seconds."""
-    return _read(lambda: _drain(_STDIN, None if os.isatty(_STDIN) else time.monotonic() + _PATIENCE), "<stdin>")
+
+    def take() -> bytes:
+        return _drain(_STDIN, None if os.isatty(_STDIN) else time.monotonic() + _PATIENCE)
+
+    return _read(take, "<stdin>", settings)
 
 
-def _read(take: Callable[[], bytes], shown: str) -> Document:
+def _read(take: Callable[[], bytes], shown: str, settings: Mapping[str, str]) -> Document:
     try:
         data = take()
     except ReadError as error:
@@ -54,11 +65,11 @@ def _read(take: Callable[[], bytes], shown: str) -> Document:
     except (OSError, ValueError) as error:
         reason = (getattr(error, "strerror", None) or "not a path").lower()
         return Document(shown, diagnostics=(Diagnostic("MT001", f"the file cannot be read: {reason}"),))
-    return read_text(data, shown)
+    return read_text(data, shown, settings)
 
 
-def read_text(data: bytes, name: str) -> Document:
-    """Read the bytes of a spec; `name` is its name in messages."""
+def read_text(data: bytes, name: str, settings: Mapping[str, str] = NO_SETTINGS) -> Document:
+    """Read the bytes of a spec; `name` is its name in messages, `settings` are values of its parameters."""
     if len(data) > LARGEST_FILE:
         return Document(name, diagnostics=(_too_large().diagnostic,))
     text, undecodable = decode(data)
@@ -73,7 +84,8 @@ def read_text(data: bytes, name: str) -> Document:
     except ReadError as error:
         return Document(name, text, diagnostics=(error.diagnostic,), lines=lines)
     diagnostics = parser.diagnostics.collected()
-    return Document(name, text, root, diagnostics, frozenset(parser.left_out), parser.positions, lines)
+    found = Document(name, text, root, diagnostics, frozenset(parser.left_out), parser.positions, lines)
+    return found.with_settings(settings) if settings or "$" in text or SECTION in root else found
 
 
 def _bytes(path: str | Path, patience: float) -> bytes:

@@ -14,7 +14,9 @@ from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode
 
 from memtopo import machine, spec
+from memtopo.language.arithmetic import PARAMETER_NAME, USE
 from memtopo.language.fields import LARGEST_PROCESSES, NAME, Name, ReferringName
+from memtopo.language.parameters import MOST_PARAMETERS
 from memtopo.machine.probe.report import ProbeReport
 from memtopo.output.json import DiagnosticsDocument, ErrorDocument, PictureDocument
 from memtopo.plans.report import PlanDifference, Report
@@ -87,11 +89,12 @@ def _spec() -> _Schema:
         name: found[name, "validation"] | {"description": kind.description, "type": ["object", "null"]}
         for name, kind in spec.SECTIONS.items()
     }
-    head = {
-        "memtopo": {"type": "integer", "const": spec.VERSION, "description": "The version of the language."},
-        "name": {"type": "string", "pattern": f"^{NAME.pattern}$", "description": "The layout's name."},
-    }
-    own = TypeAdapter(spec.Process).json_schema(schema_generator=_InputGenerator)
+    used = _used(definitions["$defs"], str(sections))
+    sections = {name: _with_uses(section) for name, section in sections.items()}
+    version = {"type": "integer", "const": spec.VERSION, "description": "The version of the language."}
+    name = {"type": "string", "pattern": f"^{NAME.pattern}$", "description": "The layout's name."}
+    head = {"memtopo": version, "name": _or_use(name)}
+    own = _with_uses(TypeAdapter(spec.Process).json_schema(schema_generator=_InputGenerator))
     processes = {
         "type": ["object", "null"],
         "description": "Several processes: the same sections, under a name each.",
@@ -105,13 +108,63 @@ def _spec() -> _Schema:
     }
     return {
         "type": "object",
-        "properties": head | sections | {"processes": processes},
+        "properties": head | {"params": _PARAMETERS} | sections | {"processes": processes},
         "required": list(head),
         "additionalProperties": False,
         "if": {"required": ["processes"], "properties": {"processes": {"type": "object"}}},
         "then": {"properties": dict.fromkeys(spec.SECTIONS, False)},
-        "$defs": _used(definitions["$defs"], str(sections)),
+        "$defs": {"Use": _USE} | {name: _with_uses(each) for name, each in used.items()},
     }
+
+
+_PARAMETERS: _Schema = {
+    "type": ["object", "null"],
+    "description": "Values that others use as $name; an empty one is given by --set NAME=VALUE.",
+    "maxProperties": MOST_PARAMETERS,
+    "propertyNames": {"pattern": f"^{PARAMETER_NAME}$"},
+    "additionalProperties": {"type": ["string", "number", "boolean", "null"]},
+}
+_USE: _Schema = {
+    "type": "string",
+    "pattern": USE.pattern,
+    "description": "A parameter, $name, or an arithmetic of parameters, numbers and sizes.",
+}
+_SCALARS = ("string", "integer", "boolean")
+
+
+def _or_use(given: Any) -> Any:
+    """Schema of a value that may be written as a parameter, if it is a scalar."""
+    if not isinstance(given, dict) or "$ref" in given:
+        return given
+    if "anyOf" in given:
+        each = [_with_uses(other) for other in given["anyOf"]]
+        return given | {"anyOf": [*each, _USED] if any(map(_is_scalar, each)) else each}
+    if not _is_scalar(given):
+        return _with_uses(given)
+    value = {key: other for key, other in given.items() if key != "description"}
+    described = {"description": given["description"]} if "description" in given else {}
+    return {"anyOf": [value, _USED]} | described
+
+
+_USED: _Schema = {"$ref": "#/$defs/Use"}
+
+
+def _is_scalar(given: _Schema) -> bool:
+    return given.get("type") in _SCALARS or ("type" not in given and ("enum" in given or "const" in given))
+
+
+def _with_uses(given: _Schema) -> _Schema:
+    """Schema of a mapping or a list in which each scalar may be written as a parameter."""
+    found = dict(given)
+    for key in ("properties", "patternProperties"):
+        if key in given:
+            found[key] = {name: _or_use(each) for name, each in given[key].items()}
+    for key in ("items", "additionalProperties"):
+        if key in given:
+            found[key] = _or_use(given[key])
+    if "allOf" in given:
+        found["allOf"] = [each | {"then": _with_uses(each["then"])} for each in given["allOf"]]
+    return found
 
 
 def _entries(entry: Any, *, referring: bool) -> Any:

@@ -37,6 +37,7 @@ def validate(document: Document, machine: Machine) -> Validated:
         found = (*document.diagnostics, *invalid, *unplaced)
         violations = rules.diagnose(geometry, machine)
         # Rules skip entries that depend on errors; a comment may name a diagnostic that they would report.
-        kept = suppressions.apply_suppressions((*found, *violations), document, complete=not has_errors(found))
+        noted = document.noted((*found, *violations))
+        kept = suppressions.apply_suppressions(noted, document, complete=not has_errors(found))
     buildable = None if has_errors(kept.reported) else geometry
     return Validated(document, kept.reported, buildable, kept.ignored, kept.used)

@@ -40,6 +40,7 @@ UNKNOWABLE = {
     "fill-of-too-many-mappings": "the mappings that fit into a range are counted",
     "too-many-mappings": "the mappings of several entries are added up",
     "too-many-processes-together": "the counts of several processes are added up",
+    "parameter-of-another-type": "the value of a parameter stands elsewhere",
     "several-devices": "whether a process is counted stands beside its devices, and not in them",
 }
 

@@ -21,6 +21,7 @@ GROUPS = {
     "MT6": "Sharing between processes",
     "MT7": "Managed and external memory",
     "MT8": "States, elastic ranges and changes",
+    "MT9": "Parameters",
     "MT5": "Valid, but probably unintended",
 }
 """Titles of the groups of codes, by prefix."""

@@ -1,0 +1,166 @@
+"""Parameters of specs: where they are replaced, what they are, and settings in their place."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memtopo.language import Document, read_text
+from memtopo.language.parameters import MOST_PARAMETERS, uses
+from memtopo.plans.saved import spec_digest
+from tests.helpers.specs import clean_geometry, diagnose, document
+
+POOL = """\
+params: {pages: 16, page: 2MiB, pool: $pages * $page, where: gpu0}
+ranges: {kv: {size: $pool}}
+chunks: {page: {location: [$where, gpu1], size: $page, count: $pages}}
+map: {kv: [page]}
+access: {kv: {gpu0: rw, gpu1: rw}}
+"""
+PLAIN = POOL.partition("\n")[2]
+for name, text in {"pages": "16", "page": "2MiB", "pool": "32MiB", "where": "gpu0"}.items():
+    PLAIN = PLAIN.replace(f"${name},", f"{text},").replace(f"${name}}}", f"{text}}}")
+
+
+def values(**params: object) -> dict[str, str]:
+    """Values of the parameters of a spec that uses all of them."""
+    uses = {f"d{index}": f"${name}" for index, name in enumerate(params)}
+    found = Document.from_object({"memtopo": 1, "name": "test", "params": params, "devices": uses})
+    return {name: each.value for name, each in found.parameters.items()}
+
+
+def codes_of(found: Document) -> list[str]:
+    return [each.code for each in found.diagnostics]
+
+
+def test_a_spec_with_parameters_has_the_geometry_of_their_values() -> None:
+    assert "$" not in PLAIN
+    assert repr(clean_geometry(POOL)) == repr(clean_geometry(PLAIN))
+
+
+def test_values_are_replaced_and_keys_and_longer_texts_are_not() -> None:
+    found = document("params: {n: 3}\nchunks: {a: {count: $n, x: ['$n', {y: ($n + 1) * 2}], z: a$n}}")
+    assert found.root["chunks"] == {"a": {"count": "3", "x": ["3", {"y": "8"}]}}
+    assert [(each.code, each.path) for each in found.diagnostics] == [("MT906", ("chunks", "a", "z"))]
+
+
+def test_a_text_with_a_dollar_sign_that_names_no_parameter_is_a_value_as_before() -> None:
+    written = "imports: {w: {from: /run/$user/w, location: gpu0, size: 2MiB}}"
+    assert document(written).diagnostics == ()
+    assert codes_of(document(f"params: {{user: 5}}\n{written}")) == ["MT906"]
+
+
+def test_parameters_use_others_in_any_order() -> None:
+    assert values(c="$b * 2", a="3", b="$a + 1") == {"c": "8", "a": "3", "b": "4"}
+
+
+def test_a_parameter_is_any_text() -> None:
+    assert values(where="gpu0", share="90%", grain="4 granules", copy="$grain") == {
+        "where": "gpu0", "share": "90%", "grain": "4 granules", "copy": "4 granules",
+    }  # fmt: skip
+
+
+def test_settings_take_precedence_and_may_use_parameters() -> None:
+    found = document(POOL).with_settings({"pages": "8", "page": "32MiB / $pages"})
+    assert found.root["ranges"] == {"kv": {"size": "32MiB"}}
+    assert found.root["chunks"]["page"] == {"location": ["gpu0", "gpu1"], "size": "4MiB", "count": "8"}  # type: ignore[index,call-overload]
+    assert {name: each.given for name, each in found.parameters.items()} == {
+        "pages": True, "page": True, "pool": False, "where": False,
+    }  # fmt: skip
+    assert found.with_settings({}).root == document(POOL).root
+
+
+def test_a_parameter_without_a_value_is_given_one_by_a_setting() -> None:
+    found = document("params: {n: }\nchunks: {a: {location: gpu0, size: 2MiB, count: $n}}")
+    assert codes_of(found) == ["MT905"]
+    assert codes_of(found.with_settings({"n": "2"})) == []
+    assert codes_of(found.with_settings({"n": ""})) == ["MT905"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "code"),
+    [
+        ({"pgaes": "1"}, "MT901"),
+        ({"pages": "$x"}, "MT901"),
+        ({"pages": "a\x1bb"}, "MT004"),
+        ({"pages": "$pages"}, "MT904"),
+    ],
+)
+def test_a_wrong_setting_is_diagnosed(settings: dict[str, str], code: str) -> None:
+    assert codes_of(document(POOL).with_settings(settings)) == [code]
+
+
+def test_a_setting_of_a_misspelled_parameter_gets_the_nearest_name() -> None:
+    (found,) = document(POOL).with_settings({"pgaes": "1"}).diagnostics
+    assert found.help == "did you mean pages?"
+
+
+def test_what_depends_on_a_parameter_with_an_error_is_silent() -> None:
+    found = diagnose(POOL.replace("16", "16 / $none"))
+    assert [(each.code, each.path) for each in found] == [("MT901", ("params", "pages"))]
+
+
+def test_a_use_is_reported_at_its_own_place() -> None:
+    text = POOL.replace("count: $pages", "count: $pgaes")
+    (found,) = diagnose(text)
+    assert (found.code, found.help) == ("MT901", "did you mean $pages?")
+    span = document(text).span(found.path, found.at)
+    assert span is not None
+    assert document(text).line(span.line)[span.column - 1 : span.end_column - 1] == "$pgaes"
+
+
+def test_a_diagnostic_of_a_replaced_value_names_the_parameter_and_its_value() -> None:
+    (found,) = diagnose(POOL.replace("count: $pages", "count: $pages * $page"))
+    assert found.code == "MT106"
+    assert found.notes == ("$pages * $page is 32MiB: $pages is 16, $page is 2MiB",)
+
+
+def test_a_parameter_that_only_an_unused_one_uses_is_not_reported_itself() -> None:
+    (found,) = diagnose(POOL.replace("{pages", "{layers: $depth, depth: 2, pages"))
+    assert (found.code, found.path) == ("MT907", ("params", "layers"))
+
+
+def test_a_setting_makes_no_other_parameter_unused() -> None:
+    assert codes_of(document(POOL).with_settings({"pool": "32MiB"})) == []
+
+
+def test_documents_of_mappings_have_parameters_too() -> None:
+    root = {"memtopo": 1, "name": "t", "params": {"n": 3, "on": True}, "ranges": {"a": {"count": "$n", "fixed": "$on"}}}
+    assert Document.from_object(root).root["ranges"] == {"a": {"count": "3", "fixed": "true"}}
+    assert Document.from_object(root, settings={"n": "5"}).root["ranges"] == {"a": {"count": "5", "fixed": "true"}}
+
+
+def test_the_digest_is_that_of_the_values_in_effect() -> None:
+    default = document(POOL)
+    assert spec_digest(default) == spec_digest(
+        default.with_settings({"pages": "8 * 2 * ($pool / $pool)", "pool": "32MiB"})
+    )
+    assert spec_digest(default) != spec_digest(default.with_settings({"pages": "8"}))
+
+
+def test_parameters_are_bounded_in_number_and_their_chains_are_not() -> None:
+    chain = {"p0": "1"} | {f"p{index}": f"$p{index - 1} + 1" for index in range(1, MOST_PARAMETERS)}
+    assert values(**dict(reversed(chain.items())))[f"p{MOST_PARAMETERS - 1}"] == str(MOST_PARAMETERS)
+    root = {"memtopo": 1, "name": "t", "params": chain | {"more": 1}, "ranges": {"a": {"count": "$p3"}}}
+    assert codes_of(Document.from_object(root)) == ["MT109"]
+
+
+def test_every_circle_is_reported_once() -> None:
+    circles = {f"a{index}": f"$b{index}" for index in range(300)} | {f"b{index}": f"$a{index}" for index in range(300)}
+    root = {"memtopo": 1, "name": "t", "params": circles | {"x": "$a7"}, "ranges": {"a": {"count": "$x"}}}
+    assert codes_of(Document.from_object(root)) == ["MT904"] * 300
+
+
+@given(st.dictionaries(st.sampled_from(["a", "b", "c", "d"]), st.text("$abcd+*/() 012MiB", max_size=12)), st.data())
+def test_any_parameters_are_replaced_or_diagnosed(params: dict[str, str], data: st.DataObject) -> None:
+    """No value of the document has a use of a declared parameter afterwards."""
+    written = data.draw(st.lists(st.text("$abcd+*/() 012MiB", max_size=12), max_size=4))
+    settings = data.draw(st.dictionaries(st.sampled_from(["a", "b"]), st.text("$abcd+*/() 012MiB", max_size=12)))
+    root = {"memtopo": 1, "name": "t", "params": params, "ranges": {"r": {"count": written}}}
+    found = read_text(json.dumps(root).encode(), "test.yaml", settings)
+    left = {key: value for key, value in found.root.items() if key != "params"}
+    assert not {*uses(json.dumps(left))} & {*found.parameters}
+    assert all(found.span(each.path, each.at) for each in found.diagnostics)
