@@ -6,7 +6,7 @@ The hints for the calls of steps are in their classes (`Step.hints`).
 from __future__ import annotations
 
 from memtopo.common.units import exact
-from memtopo.driver.types import DriverError
+from memtopo.driver.types import DriverError, LocationKind
 from memtopo.kinds.step import PROBE_ADVICE, ErrorHint, Step, StepDescription
 
 _OF_COPIES = {
@@ -33,24 +33,39 @@ _BY_ERROR: dict[str, ErrorHint] = {
 }
 
 
-_HOST_MEMORY = ErrorHint(
-    "the host, or this NUMA node, has too little free memory, or a control group limits it",
-    "'free -h' and 'numactl --hardware' show the free memory",
-)
+_EXHAUSTED: dict[LocationKind, ErrorHint] = {
+    LocationKind.GPU: ErrorHint(
+        "{where} has less than {bytes} of free memory", "something else uses its memory: nvidia-smi names the processes"
+    ),
+    LocationKind.HOST_NUMA: ErrorHint(
+        "NUMA node {where} has less than {bytes} of free memory, and a chunk of a node is on that node alone (fact 77)",
+        "'numactl --hardware' shows the free memory of each node; 'location: host' takes that of any",
+    ),
+    LocationKind.HOST: ErrorHint(
+        "the host has less than {bytes} of free memory, or a control group limits it", "'free -h' shows the free memory"
+    ),
+}
+"""Hints for exhausted memory, by the kind of the location that a step allocates it on."""
 
 
 def error_hint(error: DriverError, step: Step | None = None) -> ErrorHint | None:
     """Return the hint for an error of a driver call, by a step if one made it; None if there is none."""
     name = error.name.removeprefix("CUDA_ERROR_")
     description = step.describe() if step else StepDescription("it", "its own")
-    if step and name == "OUT_OF_MEMORY" and description.where.startswith("host"):
-        return _HOST_MEMORY
-    found = _hint_of_call(error.call, name, step) or _BY_ERROR.get(name)
+    exhausted = _exhausted(error.call, step) if name == "OUT_OF_MEMORY" else None
+    found = _hint_of_call(error.call, name, step) or exhausted or _BY_ERROR.get(name)
     if found is None or found.cause is None:
         return found
     size = exact(description.bytes_each) if description.bytes_each else "size"
     cause = found.cause.format(subject=description.subject, where=description.where, bytes=size)
     return found._replace(cause=cause)
+
+
+def _exhausted(call: str, step: Step | None) -> ErrorHint | None:
+    """Hint that names the memory that a step was refused."""
+    if step is None or call != step.call or step.allocates is None:
+        return None
+    return _EXHAUSTED.get(step.allocates[0].kind)
 
 
 def _hint_of_call(call: str, name: str, step: Step | None) -> ErrorHint | None:

@@ -8,14 +8,19 @@ from importlib import import_module
 from pathlib import Path
 from pkgutil import walk_packages
 
+import pytest
+
 from memtopo import kinds
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.protocol import Driver, call_name
 from memtopo.driver.sim import SimDriver
-from memtopo.driver.types import Access, DriverError, Grant, Location, LocationKind, Properties, gpu
+from memtopo.driver.types import Access, DriverError, Grant, Location, LocationKind, MemAttach, Properties, gpu
 from memtopo.kinds.access.steps import SetAccess
+from memtopo.kinds.buffers.steps import AllocateBuffer
 from memtopo.kinds.chunks.steps import CreateChunk
+from memtopo.kinds.managed.steps import AllocateManaged
 from memtopo.kinds.ranges.steps import ReserveRange
+from memtopo.kinds.states.steps import AllocatePinned
 from memtopo.kinds.step import Step
 from memtopo.run.apply import apply
 from memtopo.run.hints import _BY_ERROR, _OF_COPIES, error_hint
@@ -94,6 +99,25 @@ def test_host_memory_that_is_exhausted_has_its_own_hint() -> None:
     found = error_hint(DriverError("cuMemCreate", "CUDA_ERROR_OUT_OF_MEMORY"), host)
     assert found
     assert "numactl" in found.advice
+    assert str(found.cause).startswith("NUMA node host:0 has less than 2MiB of free memory")
+
+
+@pytest.mark.parametrize(
+    ("step", "blamed"),
+    [
+        (CreateChunk((), "c", 2 << 20, Properties(gpu(1))), "gpu1 has less than 2MiB"),
+        (CreateChunk((), "c", 2 << 20, Properties(Location(LocationKind.HOST_NUMA, 3))), "NUMA node host:3"),
+        (CreateChunk((), "c", 2 << 20, Properties(Location(LocationKind.HOST))), "the host has less than 2MiB"),
+        (AllocatePinned((), "c@pinned", 2 << 20, 0), "2MiB of the host's memory cannot be page-locked"),
+        (AllocateManaged((), "m", 2 << 20, 0, MemAttach.GLOBAL, gpu(0)), "no GPU's memory is taken yet"),
+        (AllocateBuffer((), "b", 2 << 20, 1), "gpu1 has less than 2MiB"),
+    ],
+)
+def test_exhausted_memory_is_that_of_the_step(step: Step, blamed: str) -> None:
+    found = error_hint(DriverError(step.call, "CUDA_ERROR_OUT_OF_MEMORY"), step)
+    assert found
+    assert str(found.cause).startswith(blamed)
+    assert ("nvidia-smi" in found.advice) == blamed.startswith("gpu1")
 
 
 def test_report_of_a_failure_has_cause_and_advice() -> None:

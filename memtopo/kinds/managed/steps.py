@@ -58,6 +58,12 @@ class AllocateManaged(Step):
     undo_verb = "free"
     call = "cuMemAllocManaged"
     undo_call = "cuMemFree"
+    hints: ClassVar = {
+        "OUT_OF_MEMORY": ErrorHint(
+            "no GPU's memory is taken yet: {bytes} of addresses, or of the host's memory, are not to be had (fact 60)",
+            "declare less managed memory",
+        )
+    }
 
     @property
     def provides(self) -> Hashable:

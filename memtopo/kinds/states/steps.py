@@ -55,8 +55,8 @@ class AllocatePinned(Step):
     undo_call = "cuMemFreeHost"
     hints: ClassVar = {
         "OUT_OF_MEMORY": ErrorHint(
-            "{bytes} of the host's memory cannot be locked: other programs, or a limit of the container, take it",
-            "offload less, or let a location keep the bytes, as in 'host:0'",
+            "{bytes} of the host's memory cannot be page-locked: it has less free memory, or a limit in WSL (fact 77)",
+            "'free -h' shows the free memory; offload less, or to a GPU",
         )
     }
 
