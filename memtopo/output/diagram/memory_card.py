@@ -56,7 +56,8 @@ def _total_bar(memory: MemoryDiagram, top: float, end: float) -> Iterator[str]:
     if memory.total is None:
         return
     height = end - top
-    used = max(2.0, memory.used * height / memory.total)
+    # Managed memory may exceed its GPU.
+    used = min(height, max(2.0, memory.used * height / memory.total))
     taken = (memory.taken or 0) * height / memory.total
     tooltip = f"{rounded(memory.used)} of {rounded(memory.total)} used"
     right, fan = number(_TOTAL_BAR), number(_TOTAL_BAR + _FAN)

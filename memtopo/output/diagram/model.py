@@ -103,10 +103,11 @@ class MemoryShare:
 
 @dataclass(frozen=True, slots=True)
 class MemoryDiagram:
-    """One memory with chunks: a GPU's, or the host's, whose total is unknown; `names` are the spec's names for it.
+    """One memory with chunks: that of a GPU, a NUMA node or the host; `names` are the spec's names for it.
 
-    `taken` is what other processes and contexts of a live device had in use; it is unknown for a recorded one. `free`
-    is what remains of the total besides the contexts of the layout.
+    The `total` of the host or a node is None if the machine's record does not have it. `taken` is what other processes
+    and contexts of a live device had in use; it is unknown for a recorded one. `free` is what remains of the total
+    besides the contexts of the layout; of the host, besides what its nodes have.
     """
 
     device: str

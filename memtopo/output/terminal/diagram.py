@@ -150,7 +150,8 @@ def _memory(shown: MemoryDiagram, head: Sequence[Text], detail: Sequence[str], *
         blocks.append(Block(shown.used))
     if shown.taken:
         blocks.append(Block(shown.used + (shown.free or 0), taken=True))
-    size = shown.used if shown.total is None else shown.total
+    # Managed memory may exceed its GPU.
+    size = max(shown.used, shown.total or 0)
     return Panel(head, size, blocks, detail=detail, close=close)
 
 

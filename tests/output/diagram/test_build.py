@@ -10,7 +10,7 @@ import pytest
 from memtopo import machine, planner
 from memtopo.cli.apply import apply_command
 from memtopo.cli.plan import plan_command
-from memtopo.common.units import MiB
+from memtopo.common.units import GiB, MiB
 from memtopo.geometry.groups import ChunkGroup, RangeGroup
 from memtopo.kinds.buffers import BufferGroup
 from memtopo.kinds.managed import ManagedAllocation
@@ -23,7 +23,7 @@ from memtopo.output.diagram.build.ranges import MOST_SINGLE
 from memtopo.output.diagram.model import DeviceAccess, Diagram, MappingSpan
 from memtopo.rules.validation import validate
 from tests.helpers.diagrams import ENOUGH_MEMORY, PARTS_AND_HOLES, text_diagram
-from tests.helpers.machines import invented
+from tests.helpers.machines import invented, with_nodes
 from tests.helpers.specs import ROOT, SPECS, geometry_of, run, run_request
 
 
@@ -187,6 +187,29 @@ def test_memory_has_all_names_of_its_device() -> None:
         ENOUGH_MEMORY - 2 * MiB - CONTEXT_BYTES,
     )
     assert (host.device, host.total, host.free) == ("host:0", None, None)
+
+
+def test_memory_of_the_host_is_shown_for_each_node() -> None:
+    """What is free on the host is what its nodes leave; managed memory that prefers the host is shown there alone."""
+    facts = with_nodes(invented(1), 8 * GiB, 4 * GiB)
+    text = """\
+ranges: {r: {size: 1GiB}}
+chunks: {a: {location: host:1, size: 3GiB}, b: {location: host:0, size: 1GiB}, c: {location: gpu0, size: 1GiB}}
+map: {r: [c]}
+access: {r: {gpu0: rw}}
+managed: {m: {size: 2GiB, prefer: host}}
+states: {asleep: {offload: {c: host:1}}, away: {offload: {c: pinned}}}
+"""
+    found = {each.device: each for each in build_diagram(geometry_of(text, facts), facts).memory}
+    assert {name: (each.used // GiB, each.total, each.free) for name, each in found.items()} == {
+        "gpu0": (1, 80 * GiB, 79 * GiB - CONTEXT_BYTES),
+        "host": (3, 12 * GiB, 4 * GiB),
+        "host:0": (1, 8 * GiB, 7 * GiB),
+        "host:1": (4, 4 * GiB, 0),
+    }
+    unknown = build_diagram(geometry_of(text, invented(1, nodes=2)), invented(1, nodes=2)).memory
+    assert [(each.total, each.free) for each in unknown if each.device != "gpu0"] == [(None, None)] * 3
+    assert planner.plan(geometry_of(text, facts), facts).memory == {name: each.used for name, each in found.items()}
 
 
 def test_memory_in_use_on_a_live_device_is_not_free() -> None:

@@ -27,9 +27,12 @@ class Owner(NamedTuple):
 def memory(owners: Sequence[Owner], machine: Machine, marks: Marks) -> Iterator[MemoryDiagram]:
     """Each memory with chunks of some processes, GPUs by ordinal first."""
     names = _names(owners)
-    for location, shares in sorted(_shares(owners, marks).items()):
+    found = {location: (shares, _used(shares)) for location, shares in sorted(_shares(owners, marks).items())}
+    on_nodes = sum(used for location, (_, used) in found.items() if location.kind is LocationKind.HOST_NUMA)
+    for location, (shares, used) in found.items():
         contexts = sum(owner.processes for owner in owners if location in map(gpu, owner.geometry.gpus))
-        yield _memory(location, names.get(location, ()), shares, contexts, machine)
+        besides = on_nodes if location.kind is LocationKind.HOST else contexts * CONTEXT_BYTES
+        yield _memory(location, names.get(location, ()), shares, used, besides, machine)
 
 
 def _names(owners: Sequence[Owner]) -> Mapping[Location, Sequence[str]]:
@@ -58,19 +61,24 @@ def _shares(owners: Sequence[Owner], marks: Marks) -> Mapping[Location, _Shares]
     return found
 
 
+def _used(shares: _Shares) -> int:
+    return sum(count * size for (_, size), (count, _) in shares.items())
+
+
 def _memory(
-    location: Location, names: Sequence[str], shares: _Shares, contexts: int, machine: Machine
+    location: Location, names: Sequence[str], shares: _Shares, used: int, besides: int, machine: Machine
 ) -> MemoryDiagram:
-    """One memory; what is free is what remains besides the contexts of the processes on a GPU (fact 30)."""
-    used = sum(count * size for (_, size), (count, _) in shares.items())
+    """One memory; `besides` are the contexts of the processes on a GPU (fact 30), or what the host's nodes have."""
     device = machine.devices[location.id] if location.kind is LocationKind.GPU else None
+    whole = machine.host_bytes if location.kind is LocationKind.HOST else machine.node_bytes.get(location)
+    total, room = (device.memory_bytes, device.room) if device else (whole, whole)
     return MemoryDiagram(
         device=str(location),
         names=tuple(names),
         used=used,
-        total=device.memory_bytes if device else None,
+        total=total,
         taken=device.memory_bytes - device.free_bytes if device and device.free_bytes is not None else None,
-        free=max(0, device.room - used - contexts * CONTEXT_BYTES) if device else None,
+        free=None if room is None else max(0, room - used - besides),
         shares=tuple(
             MemoryShare(mark, count, size, count * size, first.path, first.memory_label)
             for (mark, size), (count, first) in shares.items()
