@@ -172,6 +172,11 @@ class Group:
         return {}
 
     @property
+    def exceeds(self) -> bool:
+        """True if the objects may exceed the memory of a GPU; what does not fit is on the host."""
+        return False
+
+    @property
     def growing(self) -> bool:
         """True if a program creates and releases objects while the layout exists."""
         return False

@@ -37,34 +37,53 @@ def fits(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """Yield MT402 if all processes exceed the (free) memory of a GPU, or that of the host or one of its nodes."""
     needed = _needed(geometry)
     gpus = [member.gpus for member in geometry.members.values()]
+    excess: dict[Path, _Share] = {}
     for ordinal, device in enumerate(machine.devices):
         shares = _largest_first(needed.get(gpu(ordinal), {}))
+        bound = [share for share in shares if not share.exceeds]
         contexts = sum(ordinal in each for each in gpus)
-        total = sum(share.size for share in shares)
-        over = total + contexts * CONTEXT_BYTES - device.room
-        if over > 0 and (shares or len(gpus) > 1):
+        over = sum(share.size for share in bound) + contexts * CONTEXT_BYTES - device.room
+        if over > 0 and (bound or len(gpus) > 1):
             has = f"{rounded(device.room)}{' free' if device.free_bytes is not None else ''}"
-            yield _too_much(shares, contexts, f"gpu{ordinal}, which has {has}: {rounded(over)} too much")
-    yield from _fits_on_host(needed, machine)
+            yield _too_much(bound, contexts, f"gpu{ordinal}, which has {has}: {rounded(over)} too much")
+        for share in _exceeding(shares, max(0, -over)):
+            excess[share.path] = max(share, excess.get(share.path, share), key=lambda each: each.size)
+    yield from _fits_on_host(needed, excess, machine)
 
 
 _HOST = Location(LocationKind.HOST)
 
 
 class _Share(NamedTuple):
-    """Bytes that one entry needs at a location, and those of them that the driver page-locks on the host."""
+    """Bytes that one entry needs at a location, and those of them that the driver page-locks on the host.
+
+    With `exceeds`, what does not fit on a GPU is on the host.
+    """
 
     name: str
     path: Path
     size: int
-    locked: int
+    locked: int = 0
+    exceeds: bool = False
 
 
 _Needed = Mapping[Location, Mapping[Path, _Share]]
 
 
-def _fits_on_host(needed: _Needed, machine: Machine) -> Iterator[Diagnostic]:
-    """Diagnostics of the NUMA nodes, and of the whole host if more is missing than on its nodes."""
+def _exceeding(shares: Iterable[_Share], room: int) -> Iterator[_Share]:
+    """Parts of the oversubscribed memory of a GPU that do not fit into the `room` that all else leaves, in bytes."""
+    for share in shares:
+        if share.exceeds:
+            if share.size > room:
+                yield share._replace(size=share.size - room)
+            room = max(0, room - share.size)
+
+
+def _fits_on_host(needed: _Needed, excess: Mapping[Path, _Share], machine: Machine) -> Iterator[Diagnostic]:
+    """Diagnostics of the NUMA nodes, and of the whole host if more is missing than on its nodes.
+
+    `excess` is what the GPUs have no room for.
+    """
     missing = 0
     for node, size in machine.node_bytes.items():
         shares = _largest_first(needed.get(node, {}))
@@ -72,7 +91,8 @@ def _fits_on_host(needed: _Needed, machine: Machine) -> Iterator[Diagnostic]:
         if over > 0:
             missing += over
             yield _needs(shares, f"{node}, which has {rounded(size)}: {rounded(over)} too much")
-    shares = _largest_first(_merged(each for at, each in needed.items() if at.kind is not LocationKind.GPU))
+    on_host = [each for at, each in needed.items() if at.kind is not LocationKind.GPU]
+    shares = _largest_first(_merged([*on_host, excess]))
     over = sum(share.size for share in shares) - machine.host_room
     if over > missing:
         assumed = "" if machine.host_bytes else "; the record does not have its memory, so 1 TiB is assumed"
@@ -116,7 +136,7 @@ def _needed(geometry: Geometry) -> _Needed:
             for location, size in group.demand().items():
                 anywhere = group.migrates and location.kind is not LocationKind.GPU
                 shares = needed.setdefault(_HOST if anywhere else location, {})
-                _add(shares, _Share(group.name, group.path, size, 0 if group.migrates else size))
+                _add(shares, _Share(group.name, group.path, size, 0 if group.migrates else size, group.exceeds))
     return needed
 
 

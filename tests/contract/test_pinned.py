@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -9,8 +10,17 @@ import pytest
 
 from memtopo.common.units import KiB, MiB, TiB
 from memtopo.driver.protocol import Driver
-from memtopo.driver.types import Access, HostFlags, gpu
-from tests.contract.memory import INVALID_CONTEXT, INVALID_VALUE, OUT_OF_MEMORY, current, laid_out, refused
+from memtopo.driver.types import Access, HostFlags, Properties, gpu
+from tests.contract.memory import (
+    INVALID_CONTEXT,
+    INVALID_VALUE,
+    NODE,
+    OUT_OF_MEMORY,
+    created,
+    current,
+    laid_out,
+    refused,
+)
 from tests.contract.other_process import Other
 from tests.contract.shared_resources import allocated
 
@@ -85,6 +95,17 @@ def test_bytes_are_copied_between_pinned_memory_and_chunks(driver: Driver, granu
         driver.memcpy_async(chunk + 4, address, granule - 4)
         driver.ctx_synchronize()
         assert driver.memcpy_dtoh(chunk, 18) == bytes(4) + b"there and back"
+
+
+def test_the_limit_of_locked_memory_limits_neither_pinned_memory_nor_chunks(driver: Driver, granule: int) -> None:
+    """Fact 77."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    resource.setrlimit(resource.RLIMIT_MEMLOCK, (4 * KiB, hard))
+    try:
+        with current(driver), pinned(driver, 4 * granule), created(driver, 4 * granule, Properties(NODE)):
+            pass
+    finally:
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, (soft, hard))
 
 
 def test_flags_are_reported_for_each_address_in_pinned_memory(driver: Driver) -> None:

@@ -256,3 +256,25 @@ def test_managed_memory_counts_where_it_may_be(advice: str, places: list[str]) -
     text = f"managed: {{m: {{size: 81GiB, {advice}}}}}"
     found = [each for each in diagnose(text, invented(2)) if each.code == "MT402"]
     assert [place for place in ("gpu0", "gpu1") if any(f" on {place}," in each.message for each in found)] == places
+
+
+@pytest.mark.parametrize(
+    ("chunk", "size", "advice", "found"),
+    [
+        ("79GiB", "96GiB", "", ["95.5 GiB on the host, which has 12 GiB: 83.5 GiB too much"]),
+        ("1GiB", "87GiB", "", []),
+        ("1GiB", "90GiB", "", []),
+        ("1GiB", "91GiB", "", ["12.5 GiB on the host, which has 12 GiB: 512 MiB too much"]),
+        ("40GiB", "60GiB", "", ["20.5 GiB on the host, which has 12 GiB: 8.5 GiB too much"]),
+        ("80GiB", "4GiB", "", ["80 GiB on gpu0, which has 80 GiB: 512 MiB too much"]),
+        ("1GiB", "91GiB", ", accessed_by: [gpu0, gpu1]", ["12.5 GiB on the host, which has 12 GiB: 512 MiB too much"]),
+        ("1GiB", "13GiB", ", prefer: host", ["13 GiB on the host, which has 12 GiB: 1 GiB too much"]),
+    ],
+)
+def test_what_exceeds_a_gpu_is_on_the_host(chunk: str, size: str, advice: str, found: list[str]) -> None:
+    """Chunks never do, and they leave oversubscribed memory what they do not take."""
+    machine = with_nodes(invented(2), 8 * GiB, 4 * GiB, pinned=GiB)
+    text = f"chunks: {{c: {{location: gpu0, size: {chunk}}}}}\n"
+    text += f"managed: {{m: {{size: {size}, oversubscribe: true{advice}}}}}"
+    messages = [each.message for each in diagnose(text, machine) if each.code == "MT402"]
+    assert messages == [f"the layout needs {each}" for each in found]

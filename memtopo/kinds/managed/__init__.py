@@ -31,7 +31,7 @@ Attachment = Annotated[
     FromText(one_of({each: each for each in _FLAGS}, "a way to attach managed memory"), {"enum": [*_FLAGS]}),
 ]
 
-_ADVICE = "advice and prefetching require concurrent access by the CPU and GPUs"
+_ADVICE = "advice, prefetching and oversubscription require concurrent access by the CPU and GPUs"
 
 
 class Managed(Entry):
@@ -49,6 +49,9 @@ class Managed(Entry):
     read_mostly: Boolean = Field(default=False, description="If true, each reader gets its own copy.")
     prefetch: DeviceName | None = Field(
         default=None, description="Device that the memory migrates to when the layout is built."
+    )
+    oversubscribe: Boolean = Field(
+        default=False, description="If true, it may exceed the free memory of its GPUs; the rest is on the host."
     )
 
 
@@ -71,6 +74,7 @@ class ManagedAllocation(Group):
     accessed_by: tuple[Location, ...] = ()
     read_mostly: bool = False
     prefetch: Location | None = None
+    oversubscribe: bool = False
     count: int = 1
     counted: bool = False
     origin: None = None
@@ -80,6 +84,11 @@ class ManagedAllocation(Group):
         """Ordinals of the GPUs that it may migrate to."""
         named = [each for each in (self.prefer, self.prefetch, *self.accessed_by) if each]
         return gpus(named) | {self.home}
+
+    @property
+    def exceeds(self) -> bool:
+        """True if it may exceed the memory of its GPUs."""
+        return self.oversubscribe
 
     @property
     def stream(self) -> int | None:
@@ -113,6 +122,8 @@ class ManagedAllocation(Group):
             yield "read mostly"
         if self.prefetch:
             yield f"prefetched to {self.prefetch}"
+        if self.oversubscribe:
+            yield "may exceed its GPU"
 
     def shares(self) -> Mapping[Location, int]:
         """The location that it prefers, or the GPU that it is allocated on."""
@@ -174,6 +185,7 @@ class ManagedMemory(Kind):
             accessed_by=tuple(dict.fromkeys(accessed_by)),
             read_mostly=entry.read_mostly,
             prefetch=prefetch[0] if prefetch else None,
+            oversubscribe=entry.oversubscribe,
         )
 
     def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
@@ -272,7 +284,7 @@ def _advice(group: ManagedAllocation, machine: Machine) -> Diagnostic | None:
 
 
 def _requests(group: ManagedAllocation) -> Iterator[tuple[Path, Location]]:
-    """Advice and prefetch of an allocation, each with its GPU.
+    """Advice, oversubscription and prefetch of an allocation, each with its GPU.
 
     A prefetch to the host uses the stream of `home`, and read-mostly copies are made for it; other advice about the
     host concerns no GPU.
@@ -284,6 +296,8 @@ def _requests(group: ManagedAllocation) -> Iterator[tuple[Path, Location]]:
     for location in group.accessed_by:
         if location.kind is LocationKind.GPU:
             yield (*group.path, "accessed_by"), location
+    if group.oversubscribe:
+        yield from (((*group.path, "oversubscribe"), gpu(ordinal)) for ordinal in sorted(group.contexts))
     if group.prefetch:
         yield (*group.path, "prefetch"), group.prefetch if group.prefetch.kind is LocationKind.GPU else gpu(group.home)
 

@@ -7,6 +7,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from memtopo.common.units import MiB
+from memtopo.output.diagram.build import build_diagram
 from memtopo.output.diagram.formats import FORMATS, Drawing
 from memtopo.output.diagram.html import page
 from memtopo.output.diagram.model import (
@@ -23,7 +24,8 @@ from memtopo.output.diagram.model import (
 )
 from memtopo.output.diagram.svg import svg
 from tests.helpers.diagrams import PARTS_AND_HOLES, spec_diagram, text_diagram
-from tests.helpers.specs import EVERY_SPEC, ROOT
+from tests.helpers.machines import invented
+from tests.helpers.specs import EVERY_SPEC, ROOT, geometry_of
 
 NAME = "{http://www.w3.org/2000/svg}"
 QUICKSTART = ROOT / "specs" / "quickstart.yaml"
@@ -227,3 +229,15 @@ def test_a_drawing_shows_the_first_of_many_names_of_a_device() -> None:
         assert "name7" in text
         assert "name8" not in text
         assert "992 more" in text
+
+
+def test_memory_that_exceeds_its_gpu_fills_the_bar_of_the_gpu() -> None:
+    text = "managed: {m: {size: 800GiB, prefer: gpu0, oversubscribe: true}}"
+    facts = invented(1)
+    shown = build_diagram(geometry_of(text, facts), facts)
+    (memory,) = shown.memory
+    assert (memory.used, memory.free) == (800 << 30, 0)
+    drawn = svg(shown, "exceeding")
+    bars = [rect for rect in ET.fromstring(drawn).iter(f"{NAME}rect") if rect.get("class") in ("o", "u")]
+    whole, used = (float(rect.get("height", 0)) for rect in bars)
+    assert 0 < used <= whole
