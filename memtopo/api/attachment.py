@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal, Unpack
 
@@ -13,17 +14,17 @@ from memtopo.api.errors import Unsuitable
 from memtopo.api.import_spec import HOLDER, entry_names, importing_spec
 from memtopo.api.leases import Lease, Role, Terms
 from memtopo.api.live import Live, LiveContext
-from memtopo.api.memory import Part, unknown
+from memtopo.api.memory import Part, Shape, extents, unknown
 from memtopo.api.session import Session, uuids
 from memtopo.api.specs import MachineLike, Planned, plan_spec, resolved
 from memtopo.api.views import View
 from memtopo.common.errors import UsageError
-from memtopo.common.units import NotADuration, parse_duration
+from memtopo.common.units import NotADuration, NotASize, parse_duration, parse_size
 from memtopo.driver.kernels import KernelDriver
 from memtopo.language import Document
 from memtopo.language.names import AWAKE
 from memtopo.machine.target import LOCAL, Target, recorded
-from memtopo.run.imports import imported_resources
+from memtopo.run.imports import Imports, imported_resources
 from memtopo.sharing.client import Client
 from memtopo.sharing.endpoints import Endpoint, endpoint, is_folder
 from memtopo.sharing.offers import Offer
@@ -31,6 +32,45 @@ from memtopo.sharing.sources import held_machine
 from memtopo.sharing.status import Notice, Status
 
 AccessName = Literal["r", "rw"]
+
+
+@dataclass(frozen=True, slots=True)
+class Importer:
+    """Importer of a layout's exports: its GPUs by ordinal, and what it requested for them in `attach`."""
+
+    layout: str
+    target: Target
+    gpus: Sequence[str]
+    role: Role
+    device: str | int | None
+    access: AccessName | None
+    reserve: Mapping[str, int]
+
+    def planned(self, offers: Mapping[str, Offer]) -> Planned:
+        """Return the plan that imports exports. Raises `Unsuitable` and `InvalidSpec`."""
+        for name in self.reserve:
+            if name not in offers:
+                raise unknown("export", name, offers)
+            if (kind := offers[name].kind) != "chunk":
+                raise Unsuitable(
+                    f"export {name!r} is of kind {kind}, and has no range", hint="reserve for chunks alone"
+                )
+        access = {name: self._granted(offer) for name, offer in offers.items()}
+        spec = importing_spec(self.layout, offers, self.gpus, self.device, access, self.reserve)
+        return plan_spec(Document.from_object(spec, f"<exports of {self.layout}>"), self.target)
+
+    def has_room(self, offer: Offer) -> bool:
+        """Return whether the range that is reserved for an export has room for all that is offered."""
+        return offer.size * offer.count <= self.reserve.get(offer.name, 0)
+
+    def _granted(self, offer: Offer) -> AccessName:
+        """Access to an export: readers of what a writer commits only read. Raises `Unsuitable`."""
+        if self.role == "writer" or not offer.commit:
+            return self.access or "rw"
+        if self.access == "rw":
+            message = f"export {offer.name!r} is committed by a writer, and readers do not write it"
+            raise Unsuitable(message, hint="leave out access='rw', or attach with role='writer'")
+        return "r"
 
 
 class Attached(Live):
@@ -46,11 +86,11 @@ class Attached(Live):
         lease: Lease,
         offers: Mapping[str, Offer],
         socket: str,
-        role: Role = "reader",
+        importer: Importer,
         on_change: Callable[[Notice], object] | None = None,
     ) -> None:
         super().__init__(session, lease)
-        self._lease, self._role, self.on_change = lease, role, on_change
+        self._lease, self._importer, self.on_change = lease, importer, on_change
         self.exports: Mapping[str, Offer] = MappingProxyType(dict(offers))
         """The imported exports by name, as described by the holder."""
         self.socket = socket
@@ -64,6 +104,8 @@ class Attached(Live):
             raise unknown("export", name, self.exports)
         if offer.kind == "event":
             raise Unsuitable(f"export {name!r} is an event, which has no memory", hint="event() returns it")
+        if found in self._importer.reserve and part.get("size") is None and not _definite(part.get("shape")):
+            part["size"] = offer.size * offer.count - part.get("offset", 0)
         get: Callable[..., View] = {"buffer": self.buffer, "memory": self.external}.get(offer.kind, self.range)
         return get(entry_names(self.exports)[found] + name.removeprefix(found), dtype, **part)
 
@@ -76,10 +118,30 @@ class Attached(Live):
         """
         self._require_open()
         client = self._lease.client
-        if self._role != "writer" or client is None:
+        if self._importer.role != "writer" or client is None:
             raise Unsuitable(f"this process does not write layout {self.name!r}", hint="attach with role='writer'")
         self._session.synchronize()
         client.commit([name for name, offer in self.exports.items() if offer.commit])
+
+    def _follow(self, imports: Imports, holder: str, notice: Notice) -> None:
+        """Follow a notice, with what exports have gained as far as there is room for it."""
+        changed = imports.concerned(holder, notice) if notice.kind == "changed" else frozenset()
+        if resized := dict(self._resized(changed)):
+            exports = MappingProxyType({**self.exports, **resized})
+            planned = self._importer.planned(exports)
+            with self._changing_memory():
+                self._session.change_imports(imports, planned)
+            self.exports = exports
+        super()._follow(imports, holder, notice)
+
+    def _resized(self, exports: Collection[str]) -> Iterator[tuple[str, Offer]]:
+        """Yield the offers of exports with another number of chunks that fits; what is imported is not taken away."""
+        offers = self._lease.client.offers() if exports and self._lease.client else {}
+        for name in exports & offers.keys():
+            old, new = self.exports[name], offers[name]
+            resized = new.count > old.count or (new.count < old.count and name in self.absent)
+            if resized and replace(new, count=old.count) == old and self._importer.has_room(new):
+                yield name, new
 
     @property
     def generation(self) -> int:
@@ -116,10 +178,11 @@ class Attachment(LiveContext[Attached]):
         machine: MachineLike | None,
         allow_uids: Collection[int],
         on_change: Callable[[Notice], object] | None,
+        reserve: Mapping[str, int],
     ) -> None:
         super().__init__()
         self._where, self._terms, self._device, self._access = where, terms, device, access
-        self._machine, self._allowed, self._on_change = machine, allow_uids, on_change
+        self._machine, self._allowed, self._on_change, self._reserve = machine, allow_uids, on_change, reserve
 
     def _build(self) -> Attached:
         terms = self._terms()
@@ -131,13 +194,12 @@ class Attachment(LiveContext[Attached]):
             found = _machine(client, status, self._machine)
             driver = found.open()
             gpus = uuids(driver)
-            access = {name: self._granted(offer, terms.role) for name, offer in offers.items()}
-            spec = importing_spec(status.name, offers, gpus, self._device, access)
-            planned = plan_spec(Document.from_object(spec, f"<exports of {status.name}>"), found)
+            importer = Importer(status.name, found, gpus, terms.role, self._device, self._access, self._reserve)
+            planned = importer.planned(offers)
             lease = Lease(planned, gpus, client)
             asleep = status.layout_state not in (None, AWAKE)
             absent = lease.absent(offers) if asleep else frozenset()
-            attached = self._attached(planned, driver, lease, offers, terms.role, absent)
+            attached = self._attached(planned, driver, lease, offers, importer, absent)
             stack.pop_all()
         return attached
 
@@ -147,23 +209,14 @@ class Attachment(LiveContext[Attached]):
         driver: KernelDriver,
         lease: Lease,
         offers: Mapping[str, Offer],
-        role: Role,
+        importer: Importer,
         absent: Collection[str],
     ) -> Attached:
         gone = imported_resources(planned.geometry, [(HOLDER, name) for name in absent])
         session = Session(planned, driver, lease, absent=frozenset(gone))
-        attached = Attached(session, lease, offers, self._where.path, role, self._on_change)
+        attached = Attached(session, lease, offers, self._where.path, importer, self._on_change)
         session.begin(verify=False)  # imported memory is never written
         return attached
-
-    def _granted(self, offer: Offer, role: Role) -> AccessName:
-        """Access to an export: readers of what a writer commits only read. Raises `Unsuitable`."""
-        if role == "writer" or not offer.commit:
-            return self._access or "rw"
-        if self._access == "rw":
-            message = f"export {offer.name!r} is committed by a writer, and readers do not write it"
-            raise Unsuitable(message, hint="leave out access='rw', or attach with role='writer'")
-        return "r"
 
 
 def attach(
@@ -179,6 +232,7 @@ def attach(
     socket: str | os.PathLike[str] | None = None,
     allow_uids: Collection[int] = (),
     on_change: Callable[[Notice], object] | None = None,
+    reserve: Mapping[str, str | int] | None = None,
 ) -> Attachment:
     """Import all exports of a held layout, or the named `exports`, for the duration of a `with`.
 
@@ -194,6 +248,8 @@ def attach(
     another writer, and for the commit. `expect` is the digest that the layout's spec must have.
 
     memtopo itself never writes to imported memory. `poll` calls `on_change` when the holder changes its layout.
+    `reserve` has the sizes of the ranges of exports that may grow, in bytes or as text such as "64GiB": `poll` maps the
+    chunks that such an export gains there, after those that it had.
 
     While the layout is in a state in which some memory is gone, the exports concerned are `absent` until a `poll` after
     its return.
@@ -207,7 +263,13 @@ def attach(
         _endpoint(os.fspath(layout), None if socket is None else os.fspath(socket)),
         lambda: Terms(requested, role, time.monotonic() + seconds, expect),
         device, access, machine, allow_uids, on_change,
+        {name: _bytes(size) for name, size in (reserve or {}).items()},
     )  # fmt: skip
+
+
+def _definite(shape: Shape) -> bool:
+    """Return whether a shape determines the size of a view."""
+    return shape is not None and -1 not in (extents(shape) or ())
 
 
 def _endpoint(layout: str, folder: str | None) -> Endpoint:
@@ -215,6 +277,19 @@ def _endpoint(layout: str, folder: str | None) -> Endpoint:
     if folder is not None and not is_folder(folder):
         raise UsageError(f"socket={folder!r} is no folder", hint="name the path of a socket in place of the layout")
     return endpoint(socket=layout) if "/" in layout else endpoint(layout, folder)
+
+
+def _bytes(size: str | int) -> int:
+    """Bytes of a size. Raises `UsageError`."""
+    if isinstance(size, int):
+        return size
+    try:
+        found = parse_size(size)
+    except NotASize as error:
+        raise UsageError(str(error), hint=f"write {error.meant}" if error.meant else None) from error
+    if found.in_granules:
+        raise UsageError(f"{size!r} is in granules", hint="write it in bytes, as '64MiB'")
+    return found.amount
 
 
 def _seconds(wait: str | float) -> float:

@@ -20,12 +20,18 @@ _COMMON = 100
 
 
 def importing_spec(
-    name: str, offers: Mapping[str, Offer], gpus: Sequence[str], device: str | int | None, access: Mapping[str, str]
+    name: str,
+    offers: Mapping[str, Offer],
+    gpus: Sequence[str],
+    device: str | int | None,
+    access: Mapping[str, str],
+    reserve: Mapping[str, int],
 ) -> dict[str, Any]:
     """Return a spec with an import for each offer and, for each offer of chunks, a range in which they are mapped.
 
-    `gpus` are the UUIDs of this process's GPUs by ordinal, as hex text; `access` is that to each offer. Raises
-    `Unsuitable` for an offer of another GPU, and for a semaphore.
+    `gpus` are the UUIDs of this process's GPUs by ordinal, as hex text; `access` is that to each offer, `reserve` the
+    size of the ranges that may be larger than their chunks. Raises `Unsuitable` for an offer of another GPU, and for a
+    semaphore.
     """
     found: dict[str, Any] = {
         "memtopo": 1, "name": name if NAME.fullmatch(name) else HOLDER,
@@ -36,9 +42,9 @@ def importing_spec(
         if offer.kind == "memory":
             found["external"][entry] = _external(offer, locations[0])
             continue
-        found["imports"][entry] = _import(offer, locations)
+        found["imports"][entry] = _import(offer, locations, counted=offer.count > 1 or offer.name in reserve)
         if offer.kind == "chunk":
-            found["ranges"][entry] = {"size": exact(offer.size * offer.count)}
+            found["ranges"][entry] = {"size": exact(reserve.get(offer.name, offer.size * offer.count))}
             found["map"][entry] = [entry]
             users = _users(locations) if device is None else [_device(device, gpus)]
             found["access"][entry] = dict.fromkeys(users, access[offer.name])
@@ -63,13 +69,13 @@ def _external(offer: Offer, location: str) -> dict[str, Any]:
     return {**source, "dedicated": "dedicated" in offer.properties}
 
 
-def _import(offer: Offer, locations: Sequence[str]) -> dict[str, Any]:
+def _import(offer: Offer, locations: Sequence[str], *, counted: bool) -> dict[str, Any]:
     declared: dict[str, Any] = {"location": list(locations), "device": locations[0], "size": exact(offer.size)}
-    counted = {"count": offer.count} if offer.count > 1 else {}
+    count = {"count": offer.count} if counted else {}
     kind = EXPORTABLE[offer.kind]
     keys = [*kind.import_keys, *(["parts"] if kind.has_parts and offer.parts else [])]
     declared["parts"] = {part.name: exact(part.size) for part in offer.parts}
-    return {"from": f"{HOLDER}/{offer.name}", "via": offer.via, **{key: declared[key] for key in keys}, **counted}
+    return {"from": f"{HOLDER}/{offer.name}", "via": offer.via, **{key: declared[key] for key in keys}, **count}
 
 
 def _locations(offer: Offer, gpus: Sequence[str]) -> list[str]:

@@ -196,15 +196,20 @@ class Live:
         self._require_open()
         if check not in {"fast", "full"}:
             raise unknown("check", check, ("fast", "full"))
-        with self._elastic.lock, self._awaiting(stream, device):
-            before = self._views.reservations()
-            try:
-                return self._session.change(spec, check)
-            finally:
-                self._memory = Memory(self._session.geometry)
-                self._views.follow(self._memory, before)
-                self._elastic.follow(self._memory)
-                self._imports = self._imports or self._imports_of(self._session.imported)
+        with self._elastic.lock, self._awaiting(stream, device), self._changing_memory():
+            return self._session.change(spec, check)
+
+    @contextmanager
+    def _changing_memory(self) -> Iterator[None]:
+        """Follow the session, which the code inside brings to another geometry."""
+        before = self._views.reservations()
+        try:
+            yield
+        finally:
+            self._memory = Memory(self._session.geometry)
+            self._views.follow(self._memory, before)
+            self._elastic.follow(self._memory)
+            self._imports = self._imports or self._imports_of(self._session.imported)
 
     @property
     def absent(self) -> frozenset[str]:
@@ -233,10 +238,13 @@ class Live:
         call = self.on_change if self._imports.concerned(holder, notice) else None
         if call and notice.kind == "changing":
             call(notice)
-        self._session.follow(self._imports, holder, notice)
+        self._follow(self._imports, holder, notice)
         if call and notice.kind == "changed":
             call(notice)
         return notice
+
+    def _follow(self, imports: Imports, holder: str, notice: Notice) -> None:
+        self._session.follow(imports, holder, notice)
 
     def check(self) -> Checks:
         """Check the whole layout again, by queries only; several threads may. Raises `MemtopoError`."""

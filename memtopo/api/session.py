@@ -153,6 +153,12 @@ class Session:
         finally:
             self.layout.awaited.clear()
 
+    def change_imports(self, imports: Imports, planned: Planned) -> None:
+        """Bring the layout to other imports, unverified. Raises `NotSwitched` with the imports as they were."""
+        with self._changing(NotSwitched, "the imports are as before"):
+            imports.change(replace(self.run.request, **_of_spec(planned)))
+        self._planned = planned
+
     def follow(self, imports: Imports, holder: str, notice: Notice) -> None:
         """Let go of imports, or import them again. Raises `NotSwitched` with the imports as they were."""
         with self._changing(NotSwitched, "the imports are as before"):

@@ -214,13 +214,18 @@ class Run:
             make_transition(self.execution, plan, steps)
         self.state, self.absent = state, absent
 
-    def change(self, request: RunRequest, in_use: Container[Hashable] = ()) -> Checks:
+    def change(
+        self, request: RunRequest, in_use: Container[Hashable] = (), absent: frozenset[Hashable] = frozenset()
+    ) -> Checks:
         """Bring the layout, in state awake, to another request, and return the results of its check.
+
+        It is built without the resources that are `absent` then, and what needs them.
 
         The check is that of `check`, and new memory is verified by bytes; other bytes are not written, but if the
         request's check is full, kernels compare them with what they were. Raises as `switch` does.
         """
-        plan = built_plan(request)
+        plans = StatePlans(built_plan(request), request.geometry)
+        plan = plans.without(AWAKE, absent)
         kept = Fingerprints.take(self.execution, plan) if request.check == "full" else None
         steps = transition(self.execution.plan.steps, plan.steps)
         self.require_room_for(steps, request, in_use)
@@ -229,7 +234,7 @@ class Run:
                 make_transition(self.execution, plan, steps)
                 findings = self.check_changed(request, steps, kept)
             self.record_held(request)
-        return self.adopt(request, plan, findings)
+        return self.adopt(request, plans, findings, absent)
 
     def require_room(self, request: RunRequest) -> None:
         """Raise `DoesNotFit` if a change to another request needs more memory than is free. Raises `StepFailed`."""
@@ -268,9 +273,11 @@ class Run:
         """Keep what is left at the end comparable while the code inside brings the layout to one on other GPUs."""
         return self._balance.following(gpus)
 
-    def adopt(self, request: RunRequest, plan: Plan, findings: FindingTally) -> Checks:
-        """Make a request and its plan, to which the layout was changed, those of the run; return its checks."""
-        self.request, self._plans, self.absent = request, StatePlans(plan, request.geometry), frozenset()
+    def adopt(
+        self, request: RunRequest, plans: StatePlans, findings: FindingTally, absent: frozenset[Hashable] = frozenset()
+    ) -> Checks:
+        """Make a request and its plans, to which the layout was changed, those of the run; return its checks."""
+        self.request, self._plans, self.absent = request, plans, absent
         self._findings, self._placed = findings, tuple(folding.placed(self.execution.layout.ranges))
         self.verification = Verification(request, self.ledger, self.execution, findings)
         return self._checks()

@@ -9,6 +9,7 @@ from memtopo.executor import StepFailed
 from memtopo.geometry import Geometry
 from memtopo.geometry.groups import Group
 from memtopo.run.apply import Run
+from memtopo.run.request import RunRequest
 from memtopo.run.transition import RollbackFailed
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.imports import NOT_NOW, HolderHandles
@@ -55,11 +56,17 @@ class Imports:
             self._let_go(holder, notice.exports)
         elif notice.kind == "changed":
             exports = self.concerned(holder, notice)
-            available = {export for export in exports if self._handles.available(holder, export)}
             present = {export for export in exports if (holder, export) not in self._absent}
+            available = {
+                export for export in exports if self._handles.available(holder, export, imported=export in present)
+            }
             old = {export for export in present if export not in available or self._is_old(holder, export)}
             self._let_go(holder, old)
             self._import(holder, available - (present - old))
+
+    def change(self, request: RunRequest) -> None:
+        """Bring the run to a request with other imports; exports that are absent stay so. Raises as `Run.change`."""
+        self._run.change(request, absent=frozenset(imported_resources(request.geometry, self._absent)))
 
     def _is_old(self, holder: str, export: str) -> bool:
         """Return whether the holder has made other objects for an export since it was imported."""

@@ -113,16 +113,16 @@ class HolderHandles:
         """Return the generation in which the objects were made whose handles were received last; 0 if it is unknown."""
         return self._clients[holder].generations.get(export) or 0
 
-    def available(self, holder: str, export: str) -> bool:
+    def available(self, holder: str, export: str, *, imported: bool) -> bool:
         """Return whether the holder provides an export now, by the request of one handle.
 
-        Raises `ImportMismatch` if its offer is not as declared.
+        Raises `ImportMismatch` if its offer is not as declared; one that is `imported` may have another count.
         """
         client = self._clients[holder]
         try:
             if export not in client.offers():
                 return False
-            self._compare(holder, export)
+            self._compare(holder, export, but="count" if imported else "")
             for handle in client.handles(export, 0, 1):
                 handle.close()
         except ExchangeError as error:
@@ -141,11 +141,11 @@ class HolderHandles:
         close_handles(self._open)
         self._open.clear()
 
-    def _compare(self, holder: str, export: str) -> None:
-        """Compare an import with its offer; a change may have added it to a connection that exists."""
+    def _compare(self, holder: str, export: str, but: str = "") -> None:
+        """Compare an import with its offer, `but` for a property; a change may have added it to a connection."""
         for each in self._imports:
             if each.origin and (each.origin.holders, each.origin.export) == ((holder,), export):
-                self._check_offer(each, self._clients[holder], holder)
+                self._check_offer(each, self._clients[holder], holder, but)
 
     def _await_packet(self, timeout: float) -> None:
         """Wait until an attached holder has sent something or is gone."""
@@ -184,14 +184,14 @@ class HolderHandles:
         imports = [each for each in self._imports if each.origin and each.origin.export == export]
         return " and ".join(_described(each) for each in imports if each.origin and holder in each.origin.holders)
 
-    def _check_offer(self, each: Group, client: Client, holder: str) -> None:
+    def _check_offer(self, each: Group, client: Client, holder: str, but: str = "") -> None:
         assert each.origin
         offer = client.offers().get(each.origin.export)
         if offer is None:
             client.handles(each.origin.export)  # raises an error with the nearest name
             return
         for what, declared, offered in self._comparisons(each, offer):
-            if declared != offered:
+            if declared != offered and what != but:
                 message = f"{_described(each)} declares {what} {declared}; {holder}/{each.origin.export} has {offered}"
                 hint = "declare what the holder exports"
                 raise ImportMismatch(f"{message} (holder: {process_name(client.pid)})", hint=hint)

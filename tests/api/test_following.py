@@ -17,7 +17,7 @@ import memtopo
 from memtopo.api.attachment import Attached
 from memtopo.api.import_spec import HOLDER
 from memtopo.api.views import View
-from memtopo.common.errors import MemtopoError
+from memtopo.common.errors import MemtopoError, UsageError
 from memtopo.machine.target import Target
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint
@@ -526,6 +526,129 @@ def test_an_importer_follows_a_change_to_another_spec(layout: Held, shared: Atta
         assert poll(shared).kind == "changed"
         assert shared.absent == {"page"}
     del weights, pages
+
+
+def with_pages(count: int) -> dict[str, Any]:
+    """SPEC with another number of pages."""
+    spec: dict[str, Any] = copy.deepcopy(SPEC)
+    spec["chunks"]["page"]["count"] = count
+    spec["ranges"]["kv"]["size"] = f"{2 * count}MiB"
+    return spec
+
+
+def test_an_export_that_grows_is_announced(layout: Held, shared: Attached) -> None:
+    """What was imported stays; a reader of a spec keeps what it declares."""
+    pages = np.asarray(shared.export("page"))
+    pages[:3] = list(b"abc")
+    with memtopo.applied(READER, shared._session._planned.target) as reader, connect(endpoint("sleeper")) as client:
+        assert changed(with_pages(3))(client).kept == ()
+        for each in (shared, reader):
+            notice = each.poll(PATIENCE)
+            assert notice
+            assert (notice.kind, notice.exports, notice.generation) == ("changed", ("page",), 2)
+            assert (each.absent, each.check().different) == (frozenset(), 0)
+        assert shared.export("page").size == 2 * M
+        assert bytes(pages[:3]) == b"abc"
+        changed(with_pages(3) | {"ranges": {"weights": {"size": "8MiB"}, "kv": {"size": "6MiB"}}})(client)
+        assert shared.poll() is None
+    del pages
+
+
+def test_reserved_addresses_get_what_an_export_gains(layout: Held, machine: Target) -> None:
+    """Nothing that was imported before is touched; a shrunk export, whose memory went, comes back with the rest."""
+    with (
+        memtopo.attach("sleeper", machine=machine, reserve={"page": "8MiB"}) as shared,
+        connect(endpoint("sleeper")) as client,
+        ThreadPoolExecutor() as pool,
+    ):
+        pages = np.asarray(shared.export("page"))
+        pages[:3] = list(b"abc")
+        address = shared.address("page")
+        changed(with_pages(4))(client)
+        assert poll(shared).exports == ("page",)
+        assert (shared.exports["page"].count, shared.address("page"), shared.check().different) == (4, address, 0)
+        more = np.asarray(shared.export("page"))
+        assert (more.size, bytes(more[:3])) == (4 * M, b"abc")
+        more[3 * M] = 7
+        assert layout.bytes_of("kv", 3 * M, 1) == b"\7"
+        done = pool.submit(changed(with_pages(3)), client)
+        assert poll(shared).kind == "changing"
+        done.result()
+        assert poll(shared).kind == "changed"
+        assert (shared.exports["page"].count, shared.export("page").size) == (3, 3 * M)
+        assert (shared.absent, bytes(pages[:3])) == (frozenset(), b"abc")
+        del pages, more
+
+
+def test_a_single_chunk_stays_where_it_is_as_its_export_grows(layout: Held, machine: Target) -> None:
+    with connect(endpoint("sleeper")) as client:
+        changed(with_pages(1))(client)
+        with memtopo.attach("sleeper", machine=machine, reserve={"page": 4 * M}) as shared:
+            before = shared._session.layout.chunks["page.0"]
+            changed(with_pages(2))(client)
+            poll(shared)
+            assert (shared._session.layout.chunks["page.0"], shared.export("page").size) == (before, 2 * M)
+
+
+def test_an_export_that_outgrows_its_reservation_stays_as_it_was(layout: Held, machine: Target) -> None:
+    with (
+        memtopo.attach("sleeper", machine=machine, reserve={"page": "4MiB"}) as shared,
+        connect(endpoint("sleeper")) as client,
+    ):
+        changed(with_pages(3))(client)
+        assert poll(shared).exports == ("page",)
+        assert (shared.exports["page"].count, shared.export("page").size) == (2, 2 * M)
+
+
+def test_a_failing_import_of_what_an_export_gains_leaves_the_rest(layout: Held) -> None:
+    with (
+        memtopo.attach("sleeper", machine=failing(0), reserve={"page": "8MiB"}) as shared,
+        connect(endpoint("sleeper")) as client,
+    ):
+        driver: Any = shared._session._opened
+        changed(with_pages(4))(client)
+        driver.at = driver.calls + 3
+        with pytest.raises(memtopo.NotSwitched, match="the imports are as before"):
+            poll(shared)
+        driver.at = 0
+        assert (shared.exports["page"].count, shared.export("page").size, shared.check().different) == (2, 2 * M, 0)
+
+
+@pytest.mark.parametrize(
+    ("reserve", "error", "message"),
+    [
+        ({"pages": "8MiB"}, memtopo.Unsuitable, "there is no export 'pages'"),
+        ({"e": 2 * M}, memtopo.Unsuitable, "export 'e' is of kind event, and has no range"),
+        ({"e": "2M"}, UsageError, "not a valid form of a size"),
+        ({"e": "2 granules"}, UsageError, "'2 granules' is in granules"),
+    ],
+)
+def test_addresses_are_reserved_for_exports_of_chunks_alone(
+    machine: Target, runtime: Any, reserve: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    events = {"events": {"e": {"device": "gpu0"}}, "exports": {"e": {"event": "e", "via": "ipc"}}}
+    with (
+        held({"memtopo": 1, "name": "sleeper", **events}, machine),
+        pytest.raises(error, match=message),
+        memtopo.attach("sleeper", machine=machine, reserve=reserve),
+    ):
+        pass
+
+
+def test_an_export_that_is_made_anew_under_its_name_is_imported_anew(layout: Held, shared: Attached) -> None:
+    """Also if nothing of the old one went."""
+    spec: Any = copy.deepcopy(SPEC)
+    pages = np.asarray(shared.export("page"))
+    layout.write("weights", b"weights")
+    with connect(endpoint("sleeper")) as client:
+        del spec["exports"]["page"]
+        changed(spec)(client)
+        spec["exports"] = {"page": {"chunk": "w", "via": "fd"}}
+        changed(spec)(client)
+        while shared.poll():
+            pass
+        assert bytes(pages[:7]) == b"weights"
+    del pages
 
 
 def test_an_export_of_other_chunks_that_stay_is_touched(layout: Held, shared: Attached) -> None:

@@ -116,7 +116,7 @@ def test_views_of_parts_are_at_their_offsets(tmp_path: Path) -> None:
 
 def test_an_attached_layout_knows_the_parts_of_an_offer() -> None:
     offer = Offer("c", "chunk", "fd", 2, 4 * MiB, "gpu0", "00" * 16, parts=OFFSETS)
-    spec = importing_spec("held", {"c": offer}, ["00" * 16], None, {"c": "rw"})
+    spec = importing_spec("held", {"c": offer}, ["00" * 16], None, {"c": "rw"}, {})
     assert list(spec["imports"]["c"]["parts"].values()) == ["4KiB", "60KiB", "4032KiB"]
 
 

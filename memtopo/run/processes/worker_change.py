@@ -29,6 +29,7 @@ from memtopo.run.processes.messages import (
     WriteKept,
 )
 from memtopo.run.request import RunRequest
+from memtopo.run.states import StatePlans
 from memtopo.run.transition import RollbackFailed, StagedTransition, require_declared
 from memtopo.run.verification.fingerprints import Fingerprints
 from memtopo.sharing.offers import Offer
@@ -197,7 +198,7 @@ class WorkerChange:
         self._run.state, self._plans = target.state, target.plans
         findings = self._findings
         if target.request and findings:
-            return self._run.adopt(target.request, target.plan, findings)
+            return self._run.adopt(target.request, StatePlans(target.plan, target.request.geometry), findings)
         return findings.checks() if findings else None
 
     def _expect(self, geometry: Geometry) -> None:

@@ -83,7 +83,7 @@ class Changes:
             return
         if request.connection and not self._clients.waits(request.connection):
             self._awaited = None
-            self._notify_changed(request, replaced=False)
+            self._notify_changed(request)
         elif not self._pinning(request) or self._clock.time() >= self._until:
             self._awaited = None
             self._answer(request, lambda: self._make(request, notified=True))
@@ -154,7 +154,7 @@ class Changes:
         pinning = self._pinning(request)
         if pinning and not request.force:
             if notified:
-                self._notify_changed(request, replaced=False)
+                self._notify_changed(request)
             raise pinned(pinning, request)
         kept = messages.encode_importers([each.importer_of(request.touched) for each in pinning])
         before, lost, made = self._responder.generation, request.planned.lost, False
@@ -170,9 +170,9 @@ class Changes:
                 self._take_down()
             raise ExchangeError("broken" if failed.broken else "failed", failed.message) from failed
         finally:
-            replaced = self._responder.generation != before
-            self._responder.after_change(request.touched if replaced else (), lost if made or replaced else ())
-            self._notify_changed(request, replaced=replaced)
+            replaced = request.touched if self._responder.generation != before else frozenset()
+            differing = self._responder.after_change(replaced, lost if made or replaced else ())
+            self._notify_changed(request, replaced | differing)
         self._record_made(request, checks)
         now = {"generation": self._responder.generation, "checks": messages.encode_checks(checks)}
         answer = {"name": self._responder.name, **request.answer, **now}
@@ -197,13 +197,17 @@ class Changes:
         if request.connection:
             self._clients.answer(request.connection, answer)
 
-    def _notify_changed(self, request: ChangeRequest, *, replaced: bool) -> None:
-        """Notify importers that let go of exports, and those with handles of what the change concerned."""
+    def _notify_changed(self, request: ChangeRequest, exports: frozenset[str] = frozenset()) -> None:
+        """Notify importers that let go of exports, and those with handles of what the change concerned.
+
+        The notice names what they let go of, and the `exports` whose memory or offer differs now.
+        """
         message = {"notice": "changed", "state": self._responder.layout_state}
         for each in tuple(self._clients.all()):
-            held = [taken.export for taken in each.taken(request.touched)]
+            held = [taken.export for taken in each.taken(request.touched | exports)]
             if held or each.let_go_of:
-                self._notify(each, message, list(dict.fromkeys([*each.let_go_of, *(held if replaced else ())])))
+                names = dict.fromkeys([*each.let_go_of, *(name for name in held if name in exports)])
+                self._notify(each, message, list(names))
 
     def _notify(self, connection: ClientConnection, message: Mapping[str, Any], names: Collection[str]) -> None:
         notice = {**message, "generation": self._responder.generation}

@@ -200,13 +200,16 @@ class Responder:
             raise ExchangeError("unknown", f"layout {self._info.name!r} cannot be changed")
         return self._changeable.renewal(exports)
 
-    def after_change(self, touched: Collection[str], lost: Collection[str] = ()) -> None:
-        """Read the offers again after a change.
+    def after_change(self, touched: Collection[str], lost: Collection[str] = ()) -> frozenset[str]:
+        """Read the offers again after a change, and return the exports that are new, or have another offer.
 
         It has made the objects of the `touched` exports anew, and not kept the bytes of `lost` ones.
         """
+        before = self.offers
         self._read_offers(lost)
-        self._generations.update(dict.fromkeys((*touched, *lost), self.generation))
+        new = self.offers.keys() - before.keys()
+        self._generations.update(dict.fromkeys((*touched, *lost, *new), self.generation))
+        return frozenset(name for name, offer in self.offers.items() if before.get(name) != offer)
 
     def generation_of(self, export: str) -> int:
         """Generation in which the objects of an export were made."""
