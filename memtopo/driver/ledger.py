@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any
 
+from memtopo.driver import batches
+from memtopo.driver.batches import BatchDriver
 from memtopo.driver.kernels import KernelDriver
-from memtopo.driver.types import Properties
+from memtopo.driver.types import DriverError, Properties
 from memtopo.driver.wrappers import Call, Forwarder, parameters
 
 Account = dict[int, int]
@@ -74,7 +76,7 @@ _ACCOUNTS = tuple(dict.fromkeys(entry.account for entry in CALLS.values()))
 _SIZED = {entry.account for entry in CALLS.values() if isinstance(entry, Opens) and entry.size}
 
 
-class Ledger(Forwarder):
+class Ledger(Forwarder, BatchDriver):
     """A driver that forwards every call to another one and notes what each successful call opened or closed.
 
     `accounts` has sizes in bytes by address for reservations, mappings, page-locked host memory and allocations
@@ -100,6 +102,26 @@ class Ledger(Forwarder):
     def empty(self) -> bool:
         """True if no resource is open."""
         return not any(self.accounts.values())
+
+    def create_each(self, size: int, properties: Sequence[Properties]) -> tuple[list[int], DriverError | None]:
+        handles, error = batches.create_each(self._driver, size, properties)
+        account = self.accounts["handles"]
+        for handle in handles:
+            account[handle] = account.get(handle, 0) + 1
+        return handles, error
+
+    def map_each(self, mappings: Sequence[tuple[int, int, int]]) -> tuple[int, DriverError | None]:
+        made, error = batches.map_each(self._driver, mappings)
+        self.accounts["mappings"].update((address, size) for address, size, _ in mappings[:made])
+        return made, error
+
+    def release_each(self, handles: Sequence[int]) -> tuple[int, DriverError | None]:
+        released, error = batches.release_each(self._driver, handles)
+        account = self.accounts["handles"]
+        for handle in handles[:released]:
+            if (count := account.pop(handle, 0)) > 1:
+                account[handle] = count - 1
+        return released, error
 
     def _wrap(self, method: str, call: Call) -> Call:
         entry = CALLS.get(method)

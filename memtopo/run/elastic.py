@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from memtopo.common.errors import MemtopoError
+from memtopo.driver.batches import create_each
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import DriverError
 from memtopo.kinds.chunks.steps import release_batch
@@ -89,19 +90,11 @@ def _create(
 ) -> tuple[Sequence[ElasticChunk], DriverError | None]:
     """Create chunks of a pool until a call fails; return those created, and the error."""
     chunks = [pool.add() for _ in range(count)]
-    arguments = [pool.properties_of(chunk) for chunk in chunks]
-    mem_create, size = driver.mem_create, pool.size
-    handles: list[int] = []
-    try:
-        for properties in arguments:
-            handles.append(mem_create(size, properties))  # noqa: PERF401  # a failure keeps those before it
-    except DriverError as error:
-        return chunks[: len(handles)], error
-    finally:
-        layout.chunks.update(zip((chunk.label for chunk in chunks), handles, strict=False))
-        for chunk in reversed(chunks[len(handles) :]):
-            pool.remove(chunk)
-    return chunks, None
+    handles, error = create_each(driver, pool.size, [pool.properties_of(chunk) for chunk in chunks])
+    layout.chunks.update(zip((chunk.label for chunk in chunks), handles, strict=False))
+    for chunk in reversed(chunks[len(handles) :]):
+        pool.remove(chunk)
+    return chunks[: len(handles)], error
 
 
 class _Batch:

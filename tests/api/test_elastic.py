@@ -398,16 +398,17 @@ def test_a_signal_is_handled_after_the_batch() -> None:
     """It is raised at the end of the change, which is complete."""
     with memtopo.applied(spec(), failing(0)) as layout:
         ledger: Any = layout._session.driver
-        original = ledger.mem_map
+        driver = ledger._driver
+        original = driver.mem_map
 
         def interrupted(*arguments: int) -> None:
             signal.raise_signal(signal.SIGINT)
             original(*arguments)
 
-        ledger.mem_map = interrupted
+        driver.mem_map = interrupted
         kv = layout.range("kv")
         with pytest.raises(KeyboardInterrupt):
             kv.map(0, "page", 4)
-        ledger.mem_map = original
+        driver.mem_map = original
         assert offsets(kv) == [0, 1, 2, 3]
         assert not layout.check().different

@@ -6,10 +6,12 @@ The bindings take plain ints for addresses, handles, contexts and devices, and r
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from cuda.bindings import driver as cuda
 
+from memtopo.driver.batches import BatchDriver
 from memtopo.driver.cuda.bindings import (
     ERRORS,
     SHARED_BYTES,
@@ -55,12 +57,24 @@ _NOWHERE = -2
 _DEDICATED = 1  # a flag of CUDA_EXTERNAL_MEMORY_HANDLE_DESC
 
 
-class CudaDriver(CudaKernels):
+class CudaDriver(CudaKernels, BatchDriver):
     """The CUDA driver. Its only state is the loaded kernels.
 
     `mem_create`, `mem_map` and `mem_release`, which a layout makes for each of thousands of chunks, do without `call`,
     which takes 0.15 µs.
     """
+
+    def create_each(self, size: int, properties: Sequence[Properties]) -> tuple[list[int], DriverError | None]:
+        answers, error = _each(cuda.cuMemCreate, [(size, allocation_prop(each), 0) for each in properties])
+        return [int(handle) for _, handle in answers], error
+
+    def map_each(self, mappings: Sequence[tuple[int, int, int]]) -> tuple[int, DriverError | None]:
+        answers, error = _each(cuda.cuMemMap, [(address, size, 0, handle, 0) for address, size, handle in mappings])
+        return len(answers), error
+
+    def release_each(self, handles: Sequence[int]) -> tuple[int, DriverError | None]:
+        answers, error = _each(cuda.cuMemRelease, [(handle,) for handle in handles])
+        return len(answers), error
 
     def init(self) -> None:
         call(cuda.cuInit, 0)
@@ -348,6 +362,25 @@ def _sized(data: object, function: Callable[..., object]) -> bytes:
     if not isinstance(data, bytes) or len(data) != SHARED_BYTES:
         raise DriverError(function.__name__, "CUDA_ERROR_INVALID_VALUE", f"a shared handle has {SHARED_BYTES} bytes")
     return data
+
+
+def _each(
+    function: Callable[..., tuple[Any, ...]], calls: Sequence[tuple[object, ...]]
+) -> tuple[list[tuple[Any, ...]], DriverError | None]:
+    """Make calls until one fails; return the answers of those before, and the error."""
+    answers: list[tuple[Any, ...]] = []
+    try:
+        for arguments in calls:
+            answer = function(*arguments)
+            if answer[0]:
+                return answers, DriverError(function.__name__, answer[0].name)
+            answers.append(answer)
+    except ERRORS as error:
+        failure = unmade(function, error)
+        if not isinstance(failure, DriverError):
+            raise failure from error
+        return answers, failure
+    return answers, None
 
 
 def _text(padded: bytes) -> str:

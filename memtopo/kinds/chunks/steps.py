@@ -6,6 +6,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from memtopo.driver.batches import release_each
 from memtopo.driver.handles import Handle
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import DriverError, HandleType, Location, LocationKind, Properties
@@ -288,23 +289,18 @@ def release_batch(
     driver: Driver, layout: Layout, pool: Pool, batch: Sequence[ElasticChunk]
 ) -> tuple[int, DriverError | None]:
     """Release chunks that are not mapped, in order, until a call fails; return how many, and the error."""
-    chunks, retained, mem_release, released = layout.chunks, layout.retained, driver.mem_release, 0
-    handles = [chunks[each.label] for each in batch]
-    try:
-        for each in batch if retained else ():
-            if each.label in retained:  # by a check whose release failed
-                mem_release(retained[each.label])
-                del retained[each.label]
-        for handle in handles:
-            mem_release(handle)
-            released += 1
-    except DriverError as error:
-        return released, error
-    finally:
-        for each in batch[:released]:
-            del chunks[each.label]
-            pool.remove(each)
-    return released, None
+    chunks, retained = layout.chunks, layout.retained
+    for each in [each for each in batch if each.label in retained] if retained else ():  # by a check that failed
+        try:
+            driver.mem_release(retained[each.label])
+        except DriverError as failure:
+            return 0, failure
+        del retained[each.label]
+    released, error = release_each(driver, [chunks[each.label] for each in batch])
+    for each in batch[:released]:
+        del chunks[each.label]
+        pool.remove(each)
+    return released, error
 
 
 def _as_reported(properties: Properties) -> Properties:

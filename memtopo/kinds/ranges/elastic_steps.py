@@ -6,6 +6,7 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from memtopo.driver.batches import map_each
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import Access, DriverError, Grant, LocationKind, gpu
 from memtopo.geometry.access import AccessParts, segments
@@ -161,18 +162,12 @@ def _pieces(
 
 
 def map_chunks(driver: Driver, layout: Layout, content: ElasticContent, mapped: Sequence[Mapped]) -> None:
-    """Map chunks at offsets of a range; `content.at` has those that are mapped if a call fails.
-
-    Nothing but the calls stands between the calls: each evicts the caches of the processor.
-    """
-    base, handles, mem_map, made = content.base, layout.chunks, driver.mem_map, 0
-    arguments = [(base + offset, chunk.size, handles[chunk.label]) for offset, chunk in mapped]
-    try:
-        for address, size, handle in arguments:
-            mem_map(address, size, handle)
-            made += 1
-    finally:
-        content.at.update(mapped[:made])
+    """Map chunks at offsets of a range; `content.at` has those that are mapped if a call fails."""
+    base, handles = content.base, layout.chunks
+    made, error = map_each(driver, [(base + offset, chunk.size, handles[chunk.label]) for offset, chunk in mapped])
+    content.at.update(mapped[:made])
+    if error:
+        raise error
 
 
 def unmap_run(driver: Driver, content: ElasticContent, run: MappedRun) -> None:

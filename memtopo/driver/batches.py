@@ -1,0 +1,67 @@
+"""Driver calls for many chunks, one after another, until a call fails.
+
+Nothing but the calls stands between the calls: each evicts the caches of the processor, so that the code between two
+calls takes several times as long as in a loop of its own.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from memtopo.driver.protocol import Driver
+from memtopo.driver.types import DriverError, Properties
+
+
+class BatchDriver(ABC):
+    """A driver that makes such calls in a loop of its own. Each method is the function of this module of its name."""
+
+    @abstractmethod
+    def create_each(self, size: int, properties: Sequence[Properties]) -> tuple[list[int], DriverError | None]: ...
+
+    @abstractmethod
+    def map_each(self, mappings: Sequence[tuple[int, int, int]]) -> tuple[int, DriverError | None]: ...
+
+    @abstractmethod
+    def release_each(self, handles: Sequence[int]) -> tuple[int, DriverError | None]: ...
+
+
+def create_each(driver: Driver, size: int, properties: Sequence[Properties]) -> tuple[list[int], DriverError | None]:
+    """Create a chunk of `size` bytes with each of the properties; return the handles, and the error."""
+    if isinstance(driver, BatchDriver):
+        return driver.create_each(size, properties)
+    handles: list[int] = []
+    try:
+        for each in properties:
+            handles.append(driver.mem_create(size, each))  # noqa: PERF401  # a failure keeps those before it
+    except DriverError as error:
+        return handles, error
+    return handles, None
+
+
+def map_each(driver: Driver, mappings: Sequence[tuple[int, int, int]]) -> tuple[int, DriverError | None]:
+    """Map whole chunks, each given by address, size and handle; return the number of mappings made, and the error."""
+    if isinstance(driver, BatchDriver):
+        return driver.map_each(mappings)
+    made = 0
+    try:
+        for address, size, handle in mappings:
+            driver.mem_map(address, size, handle)
+            made += 1
+    except DriverError as error:
+        return made, error
+    return made, None
+
+
+def release_each(driver: Driver, handles: Sequence[int]) -> tuple[int, DriverError | None]:
+    """Release handles; return the number of those released, and the error."""
+    if isinstance(driver, BatchDriver):
+        return driver.release_each(handles)
+    released = 0
+    try:
+        for handle in handles:
+            driver.mem_release(handle)
+            released += 1
+    except DriverError as error:
+        return released, error
+    return released, None
