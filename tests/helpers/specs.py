@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -13,7 +14,7 @@ from memtopo.driver.ledger import Ledger
 from memtopo.driver.sim import SimDriver
 from memtopo.geometry import Geometry
 from memtopo.kinds.step import Step
-from memtopo.language import Document, read_file, read_text
+from memtopo.language import NO_SETTINGS, Document, read_file, read_text
 from memtopo.machine import Machine
 from memtopo.planner import Plan
 from memtopo.plans.report import Check, MachineLine, Report
@@ -85,9 +86,11 @@ def steps_of(plan: Plan, *kinds: type[AnyStep]) -> list[AnyStep]:
     return [step for step in plan.steps if isinstance(step, kinds)]
 
 
-def run_request(spec: str | Path, machine: Machine, check: Check = "fast") -> RunRequest:
+def run_request(
+    spec: str | Path, machine: Machine, check: Check = "fast", settings: Mapping[str, str] = NO_SETTINGS
+) -> RunRequest:
     """Request to apply a spec, given as text or file; `tests.helpers.shared_producers` has its external entries."""
-    found = read_file(spec) if isinstance(spec, Path) else document(spec)
+    found = read_file(spec, settings=settings) if isinstance(spec, Path) else document(spec)
     validated = validate(found, machine)
     assert validated.geometry is not None, validated.diagnostics
     line = MachineLine("test", simulated=True, devices=tuple(each.name for each in machine.devices), driver="13.0")
