@@ -4,7 +4,7 @@ import pytest
 
 from memtopo.common.units import GiB, KiB, MiB, TiB
 from memtopo.driver.protocol import Driver
-from tests.contract.memory import INVALID_VALUE, OUT_OF_MEMORY, created, mapped, refused, reserved
+from tests.contract.memory import INVALID_VALUE, OUT_OF_MEMORY, created, current, mapped, refused, reserved
 
 
 @pytest.mark.parametrize("size", [0, 1, 4 * KiB, 64 * KiB, 2 * MiB + 64 * KiB])
@@ -91,6 +91,12 @@ def test_a_free_address_hint_of_a_large_reservation_is_rounded_up_to_32_mib(driv
     for hint, granted in ((0x20000000000, 0x20000000000), (0x20000200000, 0x20002000000)):
         with reserved(driver, 64 * MiB, address=hint) as address:
             assert address == granted
+
+
+def test_an_address_hint_in_the_block_of_contexts_succeeds_elsewhere(driver: Driver, granule: int) -> None:
+    """Fact 11."""
+    with current(driver), reserved(driver, granule, 32 * MiB, address=0x200000000) as address:
+        assert address != 0x200000000
 
 
 @pytest.mark.parametrize("hint", [0x20000000000, 0x200002000000, 0x530000000000])

@@ -2,45 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from memtopo.common.units import exact, rounded
 from memtopo.diagnostics.model import Diagnostic, Label
 from memtopo.driver.types import ADDRESS_BLOCK
 from memtopo.geometry.groups import RangeGroup
 from memtopo.geometry.model import Geometry
-from memtopo.geometry.sizing import rounded_to_multiple
 from memtopo.machine import Machine
 
 LAST_ADDRESS = (1 << 47) - ADDRESS_BLOCK
 """End of the addresses that can be reserved: an address hint behind it returns OUT_OF_MEMORY (fact 11)."""
+
+_CONTEXTS = 0x2_0000_0000
+"""Address in the block that the driver takes for contexts, so that no range can be fixed there (fact 11)."""
 
 _BLOCKS = "the driver rounds an address hint up to a multiple of 32MiB (fact 11)"
 
 
 def address_error(group: RangeGroup) -> Diagnostic | None:
     """Return MT307 for an address that the driver would refuse, or that a fixed range does not have."""
-    path = (*group.path, "address")
+    path, unit = (*group.path, "address"), _unit(group)
     if group.fixed and not group.address:
         message = f"range {group.name!r} is fixed, but has no address"
         return Diagnostic("MT307", message, (*group.path, "fixed"), help="add 'address: 0x…', or leave 'fixed' out")
-    unit = max(group.granule, group.align)
     if group.address % unit:
-        down = group.address - group.address % unit
-        near = f"{down:#x} or {down + unit:#x}" if down else f"{unit:#x}"
         message = f"range {group.name!r}: {group.address:#x} is not aligned to {exact(unit)}"
         notes = (_BLOCKS,) if group.fixed and unit == ADDRESS_BLOCK else ()
-        return Diagnostic("MT307", message, path, notes=notes, help=f"write {near}")
-    first = rounded_to_multiple(group.address, ADDRESS_BLOCK, rounding=True) or 0
-    if group.address and first + group.extent > LAST_ADDRESS:
+        return Diagnostic("MT307", message, path, notes=notes, help=_aligned(group, unit))
+    if group.address and _up(group.address, ADDRESS_BLOCK) + group.extent > LAST_ADDRESS:
         extent = f"{rounded(group.extent)} at {group.address:#x}"
         message = f"range {group.name!r}: {extent} are beyond the address space, which ends at {LAST_ADDRESS:#x}"
-        return Diagnostic("MT307", message, path)
+        return Diagnostic("MT307", message, path, help=_lowered(group, unit))
     return None
 
 
 def fixed_addresses(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
-    """Yield MT307 for fixed ranges that overlap: the driver would reserve the second one at another address."""
+    """Yield MT307 for fixed ranges over a context's addresses or one another, which the driver reserves elsewhere."""
     del machine
     fixed = sorted(
         (group for group in geometry.of(RangeGroup).values() if group.fixed and group.address),
@@ -48,16 +46,68 @@ def fixed_addresses(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic
     )
     furthest: RangeGroup | None = None
     for group in fixed:
-        if furthest and group.address < furthest.address + furthest.extent:
-            yield _both_fixed(furthest, group)
-        if furthest is None or group.address + group.extent > furthest.address + furthest.extent:
+        if group.address <= _CONTEXTS < _end(group) and geometry.gpus:
+            yield _over_contexts(group, fixed)
+        elif furthest and group.address < _end(furthest):
+            yield _both_fixed(furthest, group, fixed)
+        if furthest is None or _end(group) > _end(furthest):
             furthest = group
 
 
-def _both_fixed(first: RangeGroup, second: RangeGroup) -> Diagnostic:
-    end = first.address + first.extent
-    message = f"range {second.name!r} is fixed at {second.address:#x}, but {first.name!r} ends at {end:#x}"
-    unit = max(second.align, ADDRESS_BLOCK)
-    free = rounded_to_multiple(end, unit, rounding=True) or end
+def _over_contexts(group: RangeGroup, fixed: Sequence[RangeGroup]) -> Diagnostic:
+    message = f"range {group.name!r} is fixed over {_CONTEXTS:#x}, where the driver keeps contexts"
+    notes = ("it would be reserved at another address (fact 11)",)
+    return Diagnostic("MT307", message, (*group.path, "address"), notes=notes, help=_nearest(group, fixed))
+
+
+def _both_fixed(first: RangeGroup, second: RangeGroup, fixed: Sequence[RangeGroup]) -> Diagnostic:
+    ends = f"{first.name!r} ends at {_end(first):#x}"
+    message = f"range {second.name!r} is fixed at {second.address:#x}, but {ends}"
     label = Label(f"{first.name!r} is fixed here", (*first.path, "address"))
-    return Diagnostic("MT307", message, (*second.path, "address"), labels=(label,), help=f"write {free:#x} or more")
+    path = (*second.path, "address")
+    return Diagnostic("MT307", message, path, labels=(label,), help=_nearest(second, fixed))
+
+
+def _aligned(group: RangeGroup, unit: int) -> str | None:
+    """Help with the nearest aligned addresses that are in the address space."""
+    down = group.address - group.address % unit
+    near = [each for each in (down, down + unit) if each and _up(each, ADDRESS_BLOCK) + group.extent <= LAST_ADDRESS]
+    return f"write {' or '.join(f'{each:#x}' for each in near)}" if near else _lowered(group, unit)
+
+
+def _lowered(group: RangeGroup, unit: int) -> str | None:
+    """Help with the last address at which a range fits into the address space; None if it fits nowhere."""
+    last = LAST_ADDRESS - group.extent
+    last -= last % max(unit, ADDRESS_BLOCK)
+    return f"write {last:#x} or less" if last > 0 else None
+
+
+def _nearest(group: RangeGroup, fixed: Sequence[RangeGroup]) -> str | None:
+    """Help with the nearest address at which a range overlaps neither another fixed one nor contexts; None for none.
+
+    `fixed` are all fixed ranges by address.
+    """
+    taken = [(_CONTEXTS, _CONTEXTS + ADDRESS_BLOCK)]
+    taken += [(each.address, _end(each)) for each in fixed if each is not group]
+    low, unit, found = ADDRESS_BLOCK, _unit(group), list[int]()
+    for start, end in [*sorted(taken), (LAST_ADDRESS, LAST_ADDRESS)]:
+        first, last = _up(low, unit), (start - group.extent) // unit * unit
+        if first <= last:
+            found.append(min(max(group.address, first), last))
+        low = max(low, end)
+    if not found:
+        return None
+    return f"write {min(found, key=lambda each: abs(each - group.address)):#x}, the nearest address that is free"
+
+
+def _unit(group: RangeGroup) -> int:
+    """Unit of its address: its alignment, which is at least a block of addresses if it is fixed."""
+    return max(group.granule, group.align)
+
+
+def _end(group: RangeGroup) -> int:
+    return group.address + group.extent
+
+
+def _up(address: int, unit: int) -> int:
+    return -(-address // unit) * unit
