@@ -31,6 +31,7 @@ REASONS = {
     "kinds/__init__": "the registry of kinds",
     "kinds/access/grants": "access is to chunks in ranges",
     "kinds/mappings/placements": "chunks are mapped into ranges",
+    "kinds/ranges/addresses": "addresses of fixed ranges",
     "kinds/ranges/elastic": "chunks are mapped in elastic ranges",
     "kinds/ranges/elastic_steps": "chunks are mapped in elastic ranges",
     "kinds/views": "the identity of an import is that of what its export is of",
