@@ -40,6 +40,7 @@ from memtopo.cli.process import Interrupted, Stopper
 from memtopo.cli.service import ServiceOptions
 from memtopo.cli.specs import Loaded, load
 from memtopo.common.errors import UsageError
+from memtopo.common.text import printable
 from memtopo.driver.ledger import Ledger
 from memtopo.executor import Stopped
 from memtopo.geometry import Geometry
@@ -60,7 +61,7 @@ from memtopo.sharing import producers
 from memtopo.sharing.endpoints import is_folder
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.holder import HolderInfo
-from memtopo.sharing.imports import HolderHandles
+from memtopo.sharing.imports import CommitWait, HolderHandles
 from memtopo.sharing.producers import Producers
 from memtopo.sharing.sources import layout_source, parsed_source
 
@@ -80,7 +81,7 @@ Timeout = Annotated[
         "--timeout",
         envvar="MEMTOPO_TIMEOUT",
         metavar="TIME",
-        help="Limit for a silent process (a starting one: ten times that, up to 60s), and for a semaphore.",
+        help="Limit for a silent process (a starting one: ten times that, up to 60s), a semaphore, and a commit.",
     ),
 ]
 
@@ -237,9 +238,19 @@ class _Application:
             driver,
             progress=progress(simulated=self.request.machine.simulated),
             stop=self.stop,
-            handle_source=HolderHandles(self.request.geometry, gpus, sockets, self.bindings.allow_uids),
+            handle_source=HolderHandles(self.request.geometry, gpus, sockets, self.bindings.allow_uids, self._commits),
             hold=holder.hold if holder else None,
         )
+
+    @property
+    def _commits(self) -> CommitWait:
+        """Wait for the commit of imports, which a signal ends."""
+
+        def advance() -> None:
+            if self.stop():
+                raise Stopped
+
+        return CommitWait(self.bindings.silence, advance, lambda text: plain.print_lines([printable(text)], sys.stderr))
 
     def _in_processes(self, holder: Holder | None, sockets: Mapping[str, str]) -> Report:
         ensemble = processes.Ensemble(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import select
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from memtopo.common.errors import MemtopoError
@@ -22,8 +23,12 @@ from memtopo.sharing.errors import ExchangeError, NoLayout
 from memtopo.sharing.offers import Offer
 from memtopo.sharing.status import Notice
 
-NOT_NOW = ("absent", "changed", "changing", "releasing", "unknown")
+NOT_NOW = ("absent", "changed", "changing", "releasing", "uncommitted", "unknown")
 """Codes of errors of exports that their holder does not provide at present."""
+
+
+COMMIT_POLL = 0.2
+"""Seconds of one request to wait for a commit, between which a run looks for signals."""
 
 
 class ImportMismatch(MemtopoError):
@@ -38,10 +43,25 @@ class _Comparison(NamedTuple):
     offered: str
 
 
+@dataclass(frozen=True, slots=True)
+class CommitWait:
+    """Wait for the commit of imports, for at most `seconds`.
+
+    `report` is called when it begins, with the reason, and `advance` every `COMMIT_POLL` seconds; it may raise to end
+    the wait.
+    """
+
+    seconds: float = 0.0
+    advance: Callable[[], None] = lambda: None
+    report: Callable[[str], None] = lambda _: None
+
+
 class HolderHandles:
     """Source of handles from holders. `bound` has paths of sockets by names of holders (`--with NAME=PATH`).
 
     `gpus` are the UUIDs of this process's GPUs in hexadecimal digits, which are the same in every process (fact 38).
+    Attaching to a holder waits until what is imported from it is committed, as `commits` says; without it, handles of
+    what is not committed are refused, except to its writer.
     """
 
     def __init__(
@@ -50,8 +70,10 @@ class HolderHandles:
         gpus: Sequence[str],
         bound: Mapping[str, str] | None = None,
         allow_uids: Collection[int] = (),
+        commits: CommitWait | None = None,
     ) -> None:
         self.expect(geometry)
+        self._commits = commits
         self._gpus, self._bound, self._allow_uids = gpus, bound or {}, allow_uids
         self._clients: dict[str, Client] = {}
         self._handles: dict[tuple[str, str], Iterator[Handle]] = {}
@@ -66,6 +88,9 @@ class HolderHandles:
         try:
             for each in imports:
                 self._check_offer(each, client, holder)
+            if self._commits and _await_commits(client, imports, self._commits):
+                for each in imports:
+                    self._check_offer(each, client, holder)
         except BaseException:
             self.detach(holder)
             raise
@@ -228,6 +253,33 @@ class HolderHandles:
         if all(each.kind is LocationKind.GPU for each in locations):
             return ",".join(self._gpus[each.id] for each in locations)
         return ", ".join(map(str, locations))
+
+
+def _await_commits(client: Client, imports: Sequence[Group], terms: CommitWait) -> bool:
+    """Wait until all imports from a holder are committed; return whether any was not. Raises `ExchangeError`."""
+    offers, names = client.offers(), dict.fromkeys(each.origin.export for each in imports if each.origin)
+    awaited = [name for name in names if offers[name].commit not in (None, "committed")]
+    if not awaited:
+        return False
+    until = time.monotonic() + terms.seconds
+    if terms.seconds and (why := _uncommitted(client, awaited, 0.0)):
+        terms.report(f"waiting for up to {terms.seconds:g} s: {why.message}")
+        while (left := until - time.monotonic()) > 0 and _uncommitted(client, awaited, min(left, COMMIT_POLL)):
+            terms.advance()
+    if why := _uncommitted(client, awaited, 0.0):
+        raise why
+    return True
+
+
+def _uncommitted(client: Client, exports: Sequence[str], wait: float) -> ExchangeError | None:
+    """Wait for the commit of exports; return the error if they are not committed. Raises `ExchangeError` for others."""
+    try:
+        client.await_commit(exports, wait=wait)
+    except ExchangeError as error:
+        if error.code != "uncommitted":
+            raise
+        return error
+    return None
 
 
 def _sizes(each: Group, offer: Offer) -> _Comparison:

@@ -231,3 +231,26 @@ def test_a_wait_that_is_no_duration_is_refused() -> None:
     with pytest.raises(UsageError, match="'60' has no unit") as refused:
         memtopo.attach("model", wait="60")
     assert refused.value.hint == "write 60s"
+
+
+def test_a_reader_gets_dropped_content_back_with_the_next_commit(runtime: Path, machine: Target) -> None:
+    """Memory that is created anew after a drop is empty, and stays away from the reader until it is committed."""
+    with held({**SPEC, "states": {"asleep": {"drop": ["weights"]}}}, machine), connect(endpoint("model")) as switching:
+        with attached(machine, role="writer") as writer:
+            fill(writer, 7)
+            writer.commit()
+        with attached(machine) as reader:
+            with ThreadPoolExecutor() as pool:
+                asleep = pool.submit(switching.switch, "asleep", wait=PATIENCE)
+                until(lambda: bool(reader.poll() and reader.absent))
+                asleep.result(PATIENCE)
+            switching.switch("awake")
+            until(lambda: bool(reader.poll(1.0)))
+            assert reader.absent == {"weights"}
+            with attached(machine, role="writer") as writer:
+                fill(writer, 8)
+                writer.commit()
+            until(lambda: bool(reader.poll()) and not reader.absent)
+            weights = np.from_dlpack(reader.export("weights"))
+            assert int(weights[0]) == 8
+            del weights

@@ -10,6 +10,7 @@ from memtopo.common.errors import InternalError
 from memtopo.driver.handles import Handle, close_handles
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.ledger import Ledger
+from memtopo.executor import Stopped
 from memtopo.geometry import Geometry
 from memtopo.kinds.layout import HandleSource
 from memtopo.language import Document
@@ -22,7 +23,7 @@ from memtopo.run.processes.joint_plans import JointPlans
 from memtopo.run.processes.messages import PlanChange, Start
 from memtopo.run.request import RunRequest
 from memtopo.sharing.client import IN_FLIGHT
-from memtopo.sharing.imports import HolderHandles
+from memtopo.sharing.imports import CommitWait, HolderHandles
 
 WrapDriver = Callable[[str, KernelDriver], KernelDriver]
 """Wrapper of a worker's driver, by the label of its process."""
@@ -45,6 +46,12 @@ class WorkerHooks:
     begin: Callable[[int], None]
     stopped: Callable[[], int]
 
+    def advance(self) -> None:
+        """Report that this process lives, without a step. Raises `Stopped`."""
+        if self.stopped():
+            raise Stopped
+        self.alive(0)
+
 
 def planned(start: Start, spec: Start | PlanChange) -> tuple[RunRequest, JointPlans]:
     """Plan all processes of a spec, and return the request of this one, too. Raises `MemtopoError`."""
@@ -63,7 +70,8 @@ def prepare(start: Start, hooks: WorkerHooks) -> tuple[Run, JointPlans]:
     request, plans = planned(start, start)
     assert request.machine_facts
     driver = target.open_in_worker(request.machine_facts, simulated=start.simulated, visible=start.visible)
-    external = HolderHandles(request.geometry, start.gpus, start.sockets, start.allow_uids)
+    commits = CommitWait(start.timeout, hooks.advance)
+    external = HolderHandles(request.geometry, start.gpus, start.sockets, start.allow_uids, commits)
     run = Run(
         request,
         Ledger(hooks.wrap(start.process, driver)),
