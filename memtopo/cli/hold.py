@@ -115,6 +115,7 @@ class Holder:
                 changeable=layout,
                 supervision=Supervision(
                     memory=lambda: location_memory(layout.plans, self.gpus),
+                    contexts=lambda: layout.contexts,
                     metrics=self.metrics,
                     reload=lambda: self.reread if hangups.take() else None,
                     log=self.service.record,

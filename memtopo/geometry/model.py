@@ -198,8 +198,13 @@ class Geometry:
     @property
     def idle_gpus(self) -> list[int]:
         """Ordinals of the GPUs whose contexts are needed to build, change and check the layout, but not to keep it."""
-        bound = frozenset[int]().union(*(group.contexts for group in self.every if group.bound_to_context))
-        return [ordinal for ordinal in self.gpus if ordinal not in bound]
+        kept = self.kept_contexts
+        return [ordinal for ordinal in self.gpus if ordinal not in kept]
+
+    @property
+    def kept_contexts(self) -> frozenset[int]:
+        """Ordinals of the GPUs with an object that ends with its context."""
+        return frozenset[int]().union(*(group.contexts for group in self.every if group.bound_to_context))
 
     @property
     def members(self) -> Mapping[str, Geometry]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 from rich.console import Group, RenderableType
@@ -134,11 +135,21 @@ def _properties(status: Status, now: float) -> Iterator[tuple[str, str]]:
         yield "memory", f"{status.layout_state}; other states: {', '.join(others)}"
     if status.memory:
         yield "in use", ", ".join(f"{rounded(size)} on {location}" for location, size in status.memory.items())
+    if status.contexts is not None:
+        yield "contexts", _contexts(status.contexts)
     if status.spec is not None:
         yield "spec", status.spec
     if status.digest is not None:
         yield "digest", status.digest
     yield "socket", status.socket
+
+
+def _contexts(gpus: Sequence[str]) -> str:
+    """Contexts by GPU, and what they take (fact 73)."""
+    if not gpus:
+        return "none, so that chunks alone take memory of GPUs"
+    counts = (f"{count} on {gpu}" for gpu, count in Counter(gpus).items())
+    return f"{', '.join(counts)}; each takes some 500 MiB ('memtopo who' has the bytes)"
 
 
 def _namespace_notes(status: Status) -> list[RenderableType]:
@@ -152,7 +163,8 @@ def _namespace_notes(status: Status) -> list[RenderableType]:
 
 
 def _offer(offer: Offer) -> tuple[str, ...]:
-    what = " ".join([offer.kind, *offer.properties, *([offer.commit] if offer.commit else [])])
+    content = f"{offer.commit} by {process_name(offer.writer)}" if offer.commit == "writing" else offer.commit
+    what = " ".join([offer.kind, *offer.properties, *([content] if content else [])])
     what += f" ({', '.join(f'{part.name} {rounded(part.size)}' for part in offer.parts)})" if offer.parts else ""
     return offer.name, what, offer.via, f"{offer.count:,}", humanize.size(offer.size), offer.location
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from memtopo.driver.handles import Handle
+from memtopo.driver.types import gpu
 from memtopo.executor import StepFailed, Stopped
 from memtopo.geometry.model import Geometry
 from memtopo.kinds.exports import exported_resources, touched_exports
@@ -63,6 +64,11 @@ class HeldLayout:
     def plans(self) -> Sequence[Plan]:
         """Plan of the layout as it is now."""
         return (self._run.execution.plan,)
+
+    @property
+    def contexts(self) -> Sequence[str]:
+        """GPUs on which this process keeps a context."""
+        return [str(gpu(device)) for device in sorted(self._run.execution.layout.contexts)]
 
     @property
     def spec(self) -> str | None:

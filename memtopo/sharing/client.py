@@ -84,6 +84,7 @@ class Client:
                 pid_namespace="same" if self._same_pids(fields) else "another",
                 layout_state=fields.text_or_none("layout_state"),
                 layout_states=fields.texts("layout_states", MOST_STATES) if fields.has("layout_states") else (),
+                contexts=fields.texts("contexts", messages.MAX_ENTRIES) if fields.has("contexts") else None,
             )
 
     def _same_pids(self, status: Fields) -> bool:

@@ -175,7 +175,8 @@ def encode_status(status: Status) -> dict[str, Any]:
         "generation": status.generation,
     }
     states = {"layout_state": status.layout_state, "layout_states": status.layout_states}
-    return fields | (states if status.layout_state else {})
+    contexts = {} if status.contexts is None else {"contexts": status.contexts[:MAX_ENTRIES]}
+    return fields | contexts | (states if status.layout_state else {})
 
 
 def encode_machine(line: MachineLine) -> dict[str, Any]:
@@ -228,6 +229,7 @@ def decode_offer(fields: Fields) -> Offer:
         if fields.has("parts")
         else (),
         commit=fields.word("commit", *get_args(CommitState)) if fields.has("commit") else None,
+        writer=fields.number("writer") or None if fields.has("writer") else None,
     )
 
 

@@ -27,7 +27,8 @@ class Offer:
     between processes (fact 38). `properties` are words: rdma, compressible; of external memory, dedicated. `declared`
     is the size before it was rounded up to whole blocks, if it is known. `parts` are those of each object, which are
     names only, so that they change without the generation of the layout. `commit` is None unless a writer commits the
-    content; it changes without the generation of the layout.
+    content, and `writer` the process that is writing it, by its number in the pid namespace of the holder; both change
+    without the generation of the layout.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Offer:
     declared: int | None = None
     parts: tuple[NamedPart, ...] = field(default=(), compare=False)
     commit: CommitState | None = field(default=None, compare=False)
+    writer: int | None = field(default=None, compare=False)
 
     @property
     def descriptors(self) -> bool:

@@ -73,6 +73,8 @@ class Status:
     layout_state: str | None = None
     """Name of the state that the layout is in; None if it has no states, or its holder does not report them."""
     layout_states: tuple[str, ...] = ()
+    contexts: tuple[str, ...] | None = None
+    """GPU of each context that the processes of the layout keep, as the holder names it; None if it reports none."""
     pid_namespace: Literal["same", "another"] = "same"
     picture: Diagram | None = None
     memory: Mapping[str, int] = field(default_factory=dict)

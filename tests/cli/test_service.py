@@ -124,6 +124,7 @@ def test_detach_with_json_prints_the_layout_and_appends_to_the_log_of_the_option
     log.write_text("before\n")
     result, pid = detached(spec, "--json", "--log", log)
     assert (result.document["memtopo_layout"], result.document["pid"]) == (1, pid)
+    assert result.document["contexts"] == []
     assert log.read_text().startswith("before\n")
 
 

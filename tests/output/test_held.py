@@ -120,3 +120,24 @@ def test_an_importer_that_let_go_of_everything_has_nothing_at_present(monkeypatc
     importer = replace(IMPORTER, handles=0, bytes=0, bound=False, taken=())
     shown = lines(held.layout(replace(STATUS, importers=(importer,)), NOW), monkeypatch, 60)
     assert shown[-1] == "     4712  1000  90 s        0    0 B  nothing at present"
+
+
+@pytest.mark.parametrize(
+    ("contexts", "shown"),
+    [
+        ((), "none, so that chunks alone take memory of GPUs"),
+        (("gpu0", "gpu1", "gpu1"), "1 on gpu0, 2 on gpu1; each takes some 500 MiB ('memtopo who' has the bytes)"),
+    ],
+)
+def test_a_layout_has_the_contexts_of_its_holder(
+    contexts: tuple[str, ...], shown: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = lines(held.layout(replace(STATUS, contexts=contexts), NOW), monkeypatch, 120)
+    assert f"  contexts    {shown}" in found
+    assert not any("contexts" in line for line in lines(held.layout(STATUS, NOW), monkeypatch, 120))
+
+
+def test_a_layout_names_the_writer_of_an_export(monkeypatch: pytest.MonkeyPatch) -> None:
+    offer = replace(STATUS.offers[0], commit="writing", writer=4713)
+    found = lines(held.layout(replace(STATUS, offers=(offer,)), NOW), monkeypatch, 120)
+    assert any("chunk rdma writing by process 4713" in line for line in found)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -12,6 +12,7 @@ from memtopo.driver.sim import SimDriver
 from memtopo.plans.report import Check, Report
 from memtopo.run import apply
 from memtopo.run.apply import Run
+from memtopo.run.held import HeldLayout
 from memtopo.run.request import HoldResult
 from tests.helpers.failing_driver import Failing
 from tests.helpers.machines import invented
@@ -46,6 +47,17 @@ def held(text: str, act: Callable[[Run, Failing], None], check: Check = "fast") 
         return report
     finally:
         driver.close()
+
+
+def test_a_holder_reports_the_contexts_that_it_keeps() -> None:
+    seen: list[Sequence[str]] = []
+
+    def look(run: Run, _: Failing) -> None:
+        seen.append(HeldLayout(run, "", lambda _source, _request: pytest.fail("changed")).contexts)
+
+    held(CHUNKS, look)
+    held(f"{CHUNKS}buffers: {{b: {{location: gpu1, size: 2MiB}}}}", look)
+    assert seen == [[], ["gpu1"]]
 
 
 @pytest.mark.parametrize("check", ["fast", "full"])

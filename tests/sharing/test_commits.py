@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -13,11 +15,16 @@ from typing import Any
 import pytest
 
 from memtopo.driver.handles import Handle
+from memtopo.executor import Stopped
+from memtopo.language import Document
 from memtopo.machine.target import recorded
+from memtopo.rules.validation import validate
 from memtopo.sharing import wire
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError
+from memtopo.sharing.holder import Event, Supervision
+from memtopo.sharing.imports import CommitWait, HolderHandles
 from tests.helpers.child_process import PATIENCE
 from tests.helpers.failing_driver import Failing
 from tests.helpers.held_layouts import Held, held
@@ -315,3 +322,78 @@ def test_a_client_commits_the_generation_of_its_handles(client: Callable[[], Cli
     reader.await_commit(["weights"], wait=PATIENCE)
     assert len(take(reader)) == 2
     assert reader.status().offers[0].commit == "committed"
+
+
+def test_an_offer_names_the_process_that_writes_it(dial: Connect) -> None:
+    writer, other = dial(), dial()
+
+    def offered() -> tuple[Any, Any]:
+        (weights,) = (each for each in asked(other, "offers", first=0)["ok"]["offers"] if each["name"] == "weights")
+        return weights["commit"], weights["writer"]
+
+    assert offered() == ("empty", None)
+    ask(writer, "write")
+    assert offered() == ("writing", os.getpid())
+    commit(writer)
+    assert offered() == ("committed", None)
+
+
+def test_writers_their_commits_and_their_ends_are_events(runtime: Path) -> None:
+    found: list[Event] = []
+    with (
+        held(spec(), MACHINE, supervision=Supervision(log=found.append)),
+        raw(runtime / "memtopo" / "kv.sock") as second,
+    ):
+        with raw(runtime / "memtopo" / "kv.sock") as first:
+            ask(first, "write")
+        begin(second, "write")
+        generation = next_message(second)["ok"]["generation"]
+        commit(second, generation)
+        assert code(commit(second, generation)) == "lease"
+    of_writers = [each for each in found if each.fields.get("export") == "weights"]
+    assert [(each.text, each.fields["generation"]) for each in of_writers] == [
+        ("writer attached", 1),
+        ("writer ended without a commit", 1),
+        ("writer attached", generation),
+        ("committed", generation),
+    ]
+    assert {each.fields["pid"] for each in of_writers} == {os.getpid()}
+
+
+def imports(client: Client, **wait: Any) -> HolderHandles:
+    """Source of the handles of a spec that imports the weights."""
+    offer = client.offers()["weights"]
+    declared = {"from": "kv/weights", "location": "gpu0", "size": "2MiB", "count": 2}
+    document = Document.from_object({"memtopo": 1, "name": "reader", "imports": {"w": declared}}, "reader.yaml")
+    geometry = validate(document, MACHINE.machine).geometry
+    assert geometry
+    assert offer.gpu
+    return HolderHandles(geometry, [offer.gpu], commits=CommitWait(**wait))
+
+
+def test_imports_of_a_spec_wait_for_the_commit(layout: Held, client: Callable[[], Client]) -> None:
+    writer, reasons, begun = client(), list[str](), threading.Event()
+    writer.write(["weights"])
+    source = imports(writer, seconds=PATIENCE, report=reasons.append, advance=begun.set)
+    with ThreadPoolExecutor() as pool:
+        attached = pool.submit(source.attach, "kv")
+        assert begun.wait(PATIENCE)
+        assert not attached.done()
+        writer.commit(["weights"])
+        assert attached.result(PATIENCE) == os.getpid()
+    (reason,) = reasons
+    assert f"export 'weights' is not committed: {ME} is writing it" in reason
+    source.take("kv", "weights", 0)
+    source.detach("kv")
+
+
+def test_the_wait_of_imports_ends_at_its_limit_and_by_a_signal(layout: Held, client: Callable[[], Client]) -> None:
+    with pytest.raises(ExchangeError, match="no process is writing it") as late:
+        imports(client(), seconds=0.01).attach("kv")
+    assert late.value.code == "uncommitted"
+
+    def stop() -> None:
+        raise Stopped
+
+    with pytest.raises(Stopped):
+        imports(client(), seconds=PATIENCE, advance=stop).attach("kv")

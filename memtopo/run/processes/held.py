@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from memtopo.driver.handles import Handle
+from memtopo.driver.types import gpu
 from memtopo.geometry import Geometry
 from memtopo.planner import Plan
 from memtopo.plans.report import Check, Checks
@@ -46,6 +47,12 @@ class HeldProcesses:
         """Plans of all processes of the layout as it is now."""
         joint = self._coordinator.joint
         return tuple(joint.plans.states[joint.state].values())
+
+    @property
+    def contexts(self) -> Sequence[str]:
+        """GPU of each context that a process keeps."""
+        processes = self._coordinator.ensemble.request.geometry.processes.values()
+        return sorted(str(gpu(device)) for each in processes for device in each.kept_contexts)
 
     @property
     def spec(self) -> str | None:

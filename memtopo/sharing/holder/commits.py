@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from memtopo.common.clock import RunningClock
@@ -12,8 +12,9 @@ from memtopo.common.text import process_name
 from memtopo.sharing import messages
 from memtopo.sharing.errors import BadPacket, ExchangeError
 from memtopo.sharing.holder.clients import ClientConnection, Clients
+from memtopo.sharing.holder.events import EventFields, Events
 from memtopo.sharing.messages import Fields
-from memtopo.sharing.offers import LONGEST_NAME, CommitState
+from memtopo.sharing.offers import LONGEST_NAME, CommitState, Offer
 
 LONGEST_WAIT = 3600.0
 _BESIDE = "add an export for the new content with 'memtopo change'"
@@ -44,9 +45,12 @@ class Contents:
         for name in self._known.keys() & set(lost):
             self._known[name].committed = self._known[name].discarded = False
 
-    def state(self, name: str) -> CommitState | None:
-        """State of an export; None if it is not committed by a writer."""
-        return self._known[name].state if name in self._known else None
+    def described(self, offer: Offer) -> Offer:
+        """Offer with the present state of its content, and its writer."""
+        content = self._known.get(offer.name)
+        if content is None:
+            return offer
+        return replace(offer, commit=content.state, writer=content.writer.peer.pid if content.writer else None)
 
     def of(self, name: str) -> _Content:
         """Content of an export. Raises `ExchangeError` if it is not committed by a writer."""
@@ -66,12 +70,14 @@ class Contents:
             f"{process_name(writer.peer.pid)} is writing it" if writer else "no process is writing it"
         )
 
-    def leave(self, present: Collection[ClientConnection]) -> bool:
-        """End the leases of writers whose connection has ended; return whether there were any."""
-        left = [each for each in self._known.values() if each.writer and each.writer not in present]
-        for each in left:
-            each.writer, each.discarded = None, True
-        return bool(left)
+    def leave(self, present: Collection[ClientConnection]) -> Mapping[ClientConnection, list[str]]:
+        """End the leases of writers whose connection has ended; return what they were writing."""
+        left: dict[ClientConnection, list[str]] = {}
+        for name, each in self._known.items():
+            if each.writer and each.writer not in present:
+                left.setdefault(each.writer, []).append(name)
+                each.writer, each.discarded = None, True
+        return left
 
     def discard(self, names: Iterable[str]) -> None:
         """Have the memory of some exports created anew before the next writer."""
@@ -84,9 +90,10 @@ class Contents:
 
 
 class Served(Protocol):
-    """Layout that is served: the content of its exports, and its generation."""
+    """Layout that is served: the content of its exports, its events, and its generation."""
 
     contents: Contents
+    events: Events
 
     @property
     def generation(self) -> int: ...
@@ -150,12 +157,15 @@ class Commits:
             content.writer, content.committed = None, True
             connection.writes.discard(name)
         names = [name for name, _ in exports]
+        self._record("committed", connection, names)
         connection.send(self._granted(names))
         self._notify(names)
 
     def advance(self) -> None:
         """Create anew what writers left that are gone, and answer the requests that need not wait any more."""
         gone = self._contents.leave(self._clients.all())
+        for writer, names in gone.items():
+            self._record("writer ended without a commit", writer, names)
         if gone or self._discarded_and_awaited():
             self._create_anew()
         now = self._clock.time()
@@ -192,6 +202,8 @@ class Commits:
         try:
             self._renew(names)
         except MemtopoError as error:
+            reason: EventFields = {"exports": len(names), "export": min(names), "reason": error.message}
+            self._responder.events.add("memory not created for a writer", reason, "error")
             self._contents.discard(names)
             for each in tuple(self._waiting):
                 if each.writes and not names.isdisjoint(each.exports):
@@ -212,6 +224,7 @@ class Commits:
             for name in each.exports:
                 self._contents.of(name).writer = each.connection
             each.connection.writes.update(each.exports)
+            self._record("writer attached", each.connection, each.exports)
         return self._granted(each.exports)
 
     def _granted(self, names: Sequence[str]) -> dict[str, Any]:
@@ -236,6 +249,11 @@ class Commits:
                 message = self._contents.uncommitted(name) + _waited(each)
                 return ExchangeError("uncommitted", message, hint="wait until its writer commits it")
         return None
+
+    def _record(self, text: str, connection: ClientConnection, exports: Sequence[str]) -> None:
+        """Record an event of a writer and its exports, the first of which is named."""
+        fields: EventFields = {"exports": len(exports), "export": exports[0], "generation": self._responder.generation}
+        self._responder.events.add_of_client(text, {**connection.identity, **fields})
 
     def _answer(self, each: _Waiting, answer: dict[str, Any]) -> None:
         self._waiting.remove(each)

@@ -6,7 +6,7 @@ import errno
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from itertools import islice
 from typing import Any
 
@@ -55,9 +55,10 @@ class Responder:
         deadline: float | None,
         changeable: ChangeableLayout | None = None,
         memory: Callable[[], Sequence[LocationMemory]] = tuple,
+        contexts: Callable[[], Sequence[str]] | None = None,
         events: Events | None = None,
     ) -> None:
-        self._memory = memory
+        self._memory, self._contexts = memory, contexts
         self.events = events or Events()
         self._counted, self._counted_memory = 0, memory()
         self._provider, self._info, self._batch, self._deadline = provider, info, batch, deadline
@@ -104,11 +105,12 @@ class Responder:
             deadline=self._deadline,
             spec=None if spec is None else shorten(spec, _LONGEST_PATH),
             machine=self._info.machine,
-            offers=tuple(map(self._with_commit, self.offers.values())),
+            offers=tuple(map(self.contents.described, self.offers.values())),
             importers=tuple(self.importers(clients)),
             generation=self.generation,
             layout_state=self.layout_state,
             layout_states=tuple(layout.states)[:MOST_STATES] if layout and self.layout_state else (),
+            contexts=tuple(self._contexts()) if self._contexts else None,
         )
 
     def statistics(self) -> Statistics:
@@ -153,7 +155,7 @@ class Responder:
     def _list_offers(self, connection: ClientConnection, fields: Fields, _: Clients) -> None:
         fields.allow_only("request", "first")
         first = fields.number("first")
-        offers = map(self._with_commit, islice(self.offers.values(), first, None))
+        offers = map(self.contents.described, islice(self.offers.values(), first, None))
         page = messages.page(offers) if first < len(self.offers) else []
         answer = {"total": len(self.offers), "offers": page, "generation": self.generation}
         connection.send({"ok": answer})
@@ -219,10 +221,6 @@ class Responder:
         self.offers = {offer.name: offer for offer in self._provider.offers()}
         self.contents.follow((name for name, offer in self.offers.items() if offer.commit), lost)
 
-    def _with_commit(self, offer: Offer) -> Offer:
-        """Offer with the present state of its content."""
-        return replace(offer, commit=self.contents.state(offer.name)) if offer.commit else offer
-
     def _let_go(self, connection: ClientConnection, fields: Fields, _: Clients) -> None:
         fields.allow_only("request", "exports")
         names = fields.texts("exports", messages.MAX_ENTRIES)
@@ -251,7 +249,7 @@ class Responder:
             for index in range(first, first + count):
                 handles.append(self._provider.handle(offer.name, index))  # noqa: PERF401 `finally` closes a part as well
             encoded, fds = messages.encode_handles(handles)
-            answer = {"offer": messages.page([self._with_commit(offer)])[0], "first": first, "handles": encoded}
+            answer = {"offer": messages.page([self.contents.described(offer)])[0], "first": first, "handles": encoded}
             connection.send_descriptors({"ok": answer | {"generation": self.generation_of(offer.name)}}, fds)
         except BlockingIOError as error:
             raise ExchangeError("unread", "too many earlier answers are unread") from error

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from memtopo.common.signals import signal_wakeup
 from memtopo.sharing.claims import Claim
@@ -35,13 +36,14 @@ class Supervision:
 
     `memory` returns the memory that the layout has now. Metrics are kept where `metrics` says. `reload` is called as
     often as the holder's `stop`; a function that it returns reads the source of a spec to change to. `log` receives the
-    events.
+    events. `contexts` returns the GPU of each context that the processes of the layout keep; None if it is unknown.
     """
 
     memory: Callable[[], Sequence[LocationMemory]] = tuple
     metrics: MetricsTarget | None = None
     reload: Reload = lambda: None
     log: Callable[[Event], None] = lambda _: None
+    contexts: Callable[[], Sequence[str]] | None = None
 
 
 def hold(
@@ -71,9 +73,8 @@ def hold(
     metrics, events = supervision.metrics, Events(supervision.log)
     batch, max_clients = _limits(MOST_CONNECTIONS if metrics and metrics.claim else 0)
     began, deadline = time.monotonic(), None if lasting is None else time.time() + lasting
-    responder = Responder(
-        provider, info, batch=batch, deadline=deadline, changeable=changeable, memory=supervision.memory, events=events
-    )
+    reporting = partial(Responder, memory=supervision.memory, contexts=supervision.contexts, events=events)
+    responder = reporting(provider, info, batch=batch, deadline=deadline, changeable=changeable)
     shutdown = Shutdown(None if lasting is None else began + lasting)
     others = {*allow_uids} - {os.geteuid()}
     terms = Terms(max_clients, patience, others, stop, grace, interval, supervision.reload, events)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from memtopo.driver.handles import close_handles
 from memtopo.machine import target
 from memtopo.plans.report import Checks, MachineLine, Progress, Report
 from memtopo.run import processes
+from memtopo.run.held import Revision
+from memtopo.run.processes import HeldProcesses
 from memtopo.run.processes.coordinator import Coordinator
 from memtopo.run.processes.messages import Start
 from memtopo.run.verification.rounds import FORBIDDEN
@@ -97,6 +100,7 @@ class Whole:
     checks: Checks
     handles: int
     offers: list[str]
+    contexts: Sequence[str]
     found: list[list[object]]
 
 
@@ -116,6 +120,7 @@ def whole() -> Whole:
         seen["offers"] = [
             f"{label}.{each.name}" for label, worker in coordinator.workers.items() for each in worker.offers
         ]
+        seen["contexts"] = HeldProcesses(coordinator, "", lambda _source, before: Revision(before, "")).contexts
         assert coordinator.watch() == 0
         return ["held for a moment"]
 
@@ -129,6 +134,7 @@ def test_a_layout_of_several_processes_is_checked_again_and_gives_handles_while_
     assert "held for a moment" in whole.report.notes
     assert (whole.checks.different, whole.handles) == (0, 2)
     assert sorted(whole.offers) == ["server.b", "server.e", "server.w"]
+    assert whole.contexts == ["gpu0", "gpu0"]  # of the exporter of a buffer and an event, and of their importer
     assert tallies(whole.checks)["access"].looked_at > 0
 
 
