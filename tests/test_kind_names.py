@@ -34,6 +34,7 @@ REASONS = {
     "kinds/ranges/addresses": "addresses of fixed ranges",
     "kinds/ranges/elastic": "chunks are mapped in elastic ranges",
     "kinds/ranges/elastic_steps": "chunks are mapped in elastic ranges",
+    "kinds/states/geometry": "a state takes memory from chunks that are mapped into ranges",
     "kinds/views": "the identity of an import is that of what its export is of",
     "machine/probe/messages": "a trial imports what another process exports, in terms of the driver",
     "machine/probe/trial_table": "trials are named after what the driver can do",

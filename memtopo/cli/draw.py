@@ -15,6 +15,8 @@ from memtopo.cli.options import AsJson, MachineName, SpecFile
 from memtopo.cli.specs import load
 from memtopo.common.errors import UsageError
 from memtopo.diagnostics.messages import choose
+from memtopo.geometry import Geometry
+from memtopo.kinds.states.geometry import in_state, state_names
 from memtopo.output import humanize, json, plain
 from memtopo.output.diagram.build import build_diagram
 from memtopo.output.diagram.formats import FORMATS, SUFFIXES, Drawing
@@ -60,9 +62,16 @@ _FORMATS_BY_SUFFIX = {".txt": "text", ".json": "json", **SUFFIXES}
 _NAMES = ("text", "json", *FORMATS)
 
 
+StateName = Annotated[
+    str | None,
+    typer.Option("--state", envvar="MEMTOPO_DRAW_STATE", metavar="STATE", help="Draw it in one of its states."),
+]
+
+
 def draw_command(
     spec: SpecFile,
     machine: MachineName = "local",
+    state: StateName = None,
     output: Output = None,
     form: Form = None,
     ascii: Ascii = False,
@@ -81,8 +90,10 @@ def draw_command(
         return loaded.refuse(as_json=stdout == "json")
     loaded.print_diagnostics(sys.stderr)
     note = f"on {humanize.machine(line)}"
+    if state is not None:
+        geometry, note = _in_state(geometry, state), f"in state {state}, {note}"
     shown = Drawing(build_diagram(geometry, loaded.target.machine), geometry.name, note, loaded.document.position)
-    drawing = _Drawing(shown, line, ascii, width)
+    drawing = _Drawing(shown, line, ascii, width, state)
     for file, format_ in files.items():
         if file != "-":
             write(file, drawing.document(format_))
@@ -90,6 +101,14 @@ def draw_command(
     if not files or "-" in files:
         drawing.show(stdout)
     return 0
+
+
+def _in_state(geometry: Geometry, state: str) -> Geometry:
+    """Geometry of a layout in a state. Raises `UsageError`."""
+    names = state_names(geometry)
+    if state not in names:
+        raise UsageError(f"layout {geometry.name!r} has no state {state!r}", hint=choose(state, names))
+    return in_state(geometry, state)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +119,7 @@ class _Drawing:
     line: MachineLine
     ascii: bool
     width: int | None
+    state: str | None
 
     def show(self, form: str) -> None:
         """Write the drawing to stdout."""
@@ -116,7 +136,7 @@ class _Drawing:
 
     @property
     def _json(self) -> json.PictureDocument:
-        return json.PictureDocument(json.VERSION, self.shown.title, self.line, self.shown.diagram)
+        return json.PictureDocument(json.VERSION, self.shown.title, self.line, self.shown.diagram, self.state)
 
     @property
     def _text(self) -> TitledDrawing:

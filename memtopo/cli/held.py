@@ -187,12 +187,13 @@ def _require_name(client: Client, name: str, socket: str) -> None:
 
 
 def described(client: Client) -> Status:
-    """Status of a held layout with its diagram as its spec writes it, its digest, and its bytes of memory by location.
+    """Status of a held layout with its diagram in its state, its digest, and its bytes of memory by location.
 
     Without these if the holder sends no source, or one that is not valid. A holder sends the spec and the machine and
     never a drawing. They are read as if they came from a file, so that nothing in them is trusted.
     """
     from memtopo import planner  # check and release do not need these
+    from memtopo.kinds.states.geometry import in_state
     from memtopo.output.diagram.build import build_diagram
     from memtopo.plans.saved import spec_digest
     from memtopo.rules.validation import validate
@@ -205,5 +206,6 @@ def described(client: Client) -> Status:
             if geometry := validate(document, machine).geometry:
                 states = planner.memory_by_state(planner.plan(geometry, machine), geometry)
                 memory = states.get(status.layout_state or "", {})
-                return replace(status, picture=build_diagram(geometry, machine), memory=memory)
+                present = in_state(geometry, status.layout_state) if status.layout_state else geometry
+                return replace(status, picture=build_diagram(present, machine), memory=memory)
     return status

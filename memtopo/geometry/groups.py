@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
@@ -222,6 +223,8 @@ class ChunkGroup(Group):
     origin: Origin | None = None
     limit: int | None = None
     parts: tuple[NamedPart, ...] = field(default=())
+    gone: tuple[tuple[int, int], ...] = ()
+    """Spans of the chunks that have no memory in the state that the geometry is of."""
 
     def properties_of(self, index: int) -> Properties:
         """Properties that one chunk is created with."""
@@ -233,7 +236,15 @@ class ChunkGroup(Group):
 
     def shares(self) -> Mapping[Location, int]:
         """Number of chunks that this process creates at each location."""
-        return {} if self.origin else round_robin(self.count, self.locations)
+        return {} if self.origin else self._share(self.count)
+
+    def _share(self, count: int) -> Mapping[Location, int]:
+        """Number of the first chunks at each location, but those that are gone."""
+        found = Counter(round_robin(count, self.locations))
+        for first, stop in self.gone if count else ():
+            found.subtract(round_robin(stop, self.locations))
+            found.update(round_robin(first, self.locations))
+        return found
 
     @property
     def growing(self) -> bool:
@@ -242,7 +253,9 @@ class ChunkGroup(Group):
 
     def largest_shares(self) -> Mapping[Location, int]:
         """Number of chunks that this process may create at each location."""
-        return self.shares() if self.limit is None else round_robin(self.limit, self.locations)
+        if self.limit is None:
+            return self.shares()
+        return self._share(0 if self.gone else self.limit)
 
     @property
     def locations(self) -> tuple[Location, ...]:

@@ -56,7 +56,7 @@ def layout(status: Status, now: float) -> RenderableType:
     machine = cell(f"{humanize.devices(status.machine.devices)}, driver {status.machine.driver}", "dim")
     drawing: list[RenderableType] = [TerminalDrawing(status.picture), Text()] if status.picture else []
     if drawing and status.layout_state not in {None, AWAKE}:
-        remark = f"drawn {AWAKE}: in state {status.layout_state} some of this memory is gone, and its addresses stay"
+        remark = f"drawn in state {status.layout_state}: what is without memory has it again in state {AWAKE}"
         drawing += [notes([remark]), Text()]
     importers: list[RenderableType] = [Rows(_IMPORTERS, [_importer(each, now) for each in status.importers])]
     return Group(

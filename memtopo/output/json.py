@@ -103,12 +103,13 @@ class ErrorDocument:
 
 @dataclass(frozen=True, slots=True)
 class PictureDocument:
-    """Output of `draw`: the picture of a layout, by name, on a machine."""
+    """Output of `draw`: the picture of a layout, by name, on a machine; in the `state` that was requested, if any."""
 
     memtopo_picture: Literal[1]
     name: str
     machine: MachineLine
     picture: Diagram
+    state: str | None = None
 
 
 def dumps(data: object, *, compact: bool = False) -> str:

@@ -36,6 +36,26 @@ def test_ascii_flag_or_variable_draws_in_ascii(run_inline: InlineRunner) -> None
     assert not run_inline("draw", HAND_OVER, M).out.isascii()
 
 
+def test_state_flag_or_variable_draws_a_state(run_inline: InlineRunner) -> None:
+    """Memory that is gone is address space alone, and what keeps its bytes lies where it is."""
+    sleep_mode = ROOT / "specs" / "sleep-mode.yaml"
+    result = run_inline("draw", sleep_mode, M, "--state", "level-1")
+    assert result.out.startswith("draw  sleep-mode in state level-1  on h200x2 (simulated)\n")
+    assert result.out.count("nothing mapped") == 2
+    assert "offloaded weight 64 MiB" in result.out
+    assert run_inline("draw", sleep_mode, M, MEMTOPO_DRAW_STATE="level-1").out == result.out
+    assert "in state level-1, on h200x2" in run_inline("draw", sleep_mode, M, "--state", "level-1", "--format=svg").out
+    assert run_inline("draw", sleep_mode, M, "--state", "level-1", "--json").document["state"] == "level-1"
+    awake = run_inline("draw", sleep_mode, M, "--state", "awake").out
+    assert awake.splitlines()[1:] == run_inline("draw", sleep_mode, M).out.splitlines()[1:]
+
+
+def test_an_unknown_state_is_wrong_usage(run_inline: InlineRunner) -> None:
+    result = run_inline("draw", ROOT / "specs" / "sleep-mode.yaml", M, "--state", "level")
+    assert (result.status, result.out) == (2, "")
+    assert "layout 'sleep-mode' has no state 'level'" in result.err
+
+
 @pytest.mark.parametrize("form", FORMATS)
 def test_format_flag_or_variable_sets_the_format_of_stdout(run_inline: InlineRunner, form: str) -> None:
     result = run_inline("draw", HAND_OVER, M, "--format", form)

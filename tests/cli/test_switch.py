@@ -57,7 +57,8 @@ def test_a_held_layout_goes_to_a_state_and_back(run_inline: InlineRunner, tmp_pa
     with held(tmp_path):
         awake = run_inline("show", "sleeper", **here).out
         assert "memory      awake; other states: asleep, half" in awake
-        assert "drawn awake" not in awake
+        assert "drawn in state" not in awake
+        assert "nothing mapped" not in awake
         done = run_inline("switch", "sleeper", "asleep", **here)
         assert (done.status, done.out.splitlines()[-1]) == (0, "asleep: as declared")
         shown = run_inline("show", "sleeper", "--json", **here).document
@@ -65,7 +66,8 @@ def test_a_held_layout_goes_to_a_state_and_back(run_inline: InlineRunner, tmp_pa
         assert shown["memory"] == {"gpu0": 0, "host:0": 4 << 20}
         text = run_inline("show", "sleeper", **here).out
         assert "in use      0 B on gpu0, 4 MiB on host:0" in text
-        assert "drawn awake: in state asleep" in text
+        assert "drawn in state asleep" in text
+        assert text.count("nothing mapped") == 2
         document = run_inline("switch", "sleeper", "awake", "--json", **here).document
         assert (document["memtopo_switch"], document["state"], document["kept"]) == (1, "awake", [])
         assert run_inline("check", "sleeper", **here).status == 0

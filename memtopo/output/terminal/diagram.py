@@ -172,5 +172,6 @@ class TitledDrawing:
         return console.unstyled(self._whole(), self.width or plain.DEFAULT_WIDTH)
 
     def _whole(self) -> RenderableType:
-        head = headline("draw", self.document.name, self.document.machine)
+        name, state = self.document.name, self.document.state
+        head = headline("draw", name if state is None else f"{name} in state {state}", self.document.machine)
         return Group(head, Text(), TerminalDrawing(self.document.picture, self.ascii))

@@ -56,8 +56,9 @@ def _shares(owners: Sequence[Owner], marks: Marks) -> Mapping[Location, _Shares]
             key = marks.of(owner.process, group), group.size
             for location, number in group.largest_shares().items():
                 shares = found.setdefault(location, {})
-                before, first = shares.get(key, (0, group))
-                shares[key] = before + number * owner.processes, first
+                if number:
+                    before, first = shares.get(key, (0, group))
+                    shares[key] = before + number * owner.processes, first
     return found
 
 
