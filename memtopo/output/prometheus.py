@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from memtopo.common.text import printable
+from memtopo.sharing.offers import exported_bytes
 from memtopo.sharing.statistics import Statistics
 from memtopo.sharing.status import Status
 from memtopo.sharing.surveys import Entry
@@ -76,7 +77,7 @@ def _samples(status: Status, statistics: Statistics | None) -> Iterator[_Sample]
     for state in status.layout_states:
         yield _Sample("memtopo_layout_state", layout | {"state": state}, state == status.layout_state)
     yield _Sample("memtopo_exports", layout, len(status.offers))
-    yield _Sample("memtopo_exported_bytes", layout, sum(offer.size * offer.count for offer in status.offers))
+    yield _Sample("memtopo_exported_bytes", layout, exported_bytes(status.offers))
     yield _Sample("memtopo_importers", layout, len(status.importers))
     for each in status.importers:
         pid = each.pid if status.pid_namespace == "same" else None

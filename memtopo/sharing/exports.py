@@ -64,4 +64,6 @@ class LayoutExports:
             declared=objects.declared_size,
             parts=tuple(objects.parts),
             commit="empty" if group.commit else None,
+            entry=group.group.name,
+            first=group.first,
         )

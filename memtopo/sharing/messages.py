@@ -229,6 +229,8 @@ def decode_offer(fields: Fields) -> Offer:
         if fields.has("parts")
         else (),
         commit=fields.word("commit", *get_args(CommitState)) if fields.has("commit") else None,
+        entry=fields.text_or_none("entry"),
+        first=fields.number("first") if fields.has("first") else 0,
         writer=fields.number("writer") or None if fields.has("writer") else None,
     )
 

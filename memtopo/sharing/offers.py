@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -28,7 +28,8 @@ class Offer:
     is the size before it was rounded up to whole blocks, if it is known. `parts` are those of each object, which are
     names only, so that they change without the generation of the layout. `commit` is None unless a writer commits the
     content, and `writer` the process that is writing it, by its number in the pid namespace of the holder; both change
-    without the generation of the layout.
+    without the generation of the layout. The handles are those of the objects from number `first` on of the spec's
+    `entry`, which is None if it is unknown.
     """
 
     name: str
@@ -43,11 +44,29 @@ class Offer:
     parts: tuple[NamedPart, ...] = field(default=(), compare=False)
     commit: CommitState | None = field(default=None, compare=False)
     writer: int | None = field(default=None, compare=False)
+    entry: str | None = field(default=None, compare=False)
+    first: int = field(default=0, compare=False)
+
+    @property
+    def objects(self) -> Hashable:
+        """Identity of the entry whose objects are exported; exports of one have some of them in common."""
+        return self.kind, self.size, self.entry, None if self.entry else self.name
 
     @property
     def descriptors(self) -> bool:
         """True if the handles are file descriptors."""
         return self.via in DESCRIPTORS
+
+
+def exported_bytes(offers: Iterable[Offer]) -> int:
+    """Bytes of the objects of some offers; an object that several exports have counts once."""
+    total, ends = 0, dict[Hashable, int]()
+    for each in sorted(offers, key=lambda offer: offer.first):
+        end = each.first + each.count
+        before = ends.get(each.objects, 0)
+        total += each.size * max(end - max(before, each.first), 0)
+        ends[each.objects] = max(before, end)
+    return total
 
 
 class ExportProvider(Protocol):

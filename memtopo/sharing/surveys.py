@@ -10,6 +10,7 @@ from memtopo.plans.report import MachineLine
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoints
 from memtopo.sharing.errors import ExchangeError, NoLayout
+from memtopo.sharing.offers import exported_bytes
 from memtopo.sharing.status import Status
 
 T = TypeVar("T")
@@ -85,6 +86,6 @@ def _entry(status: Status) -> Entry:
         spec=status.spec,
         machine=status.machine,
         exports=len(status.offers),
-        bytes=sum(offer.size * offer.count for offer in status.offers),
+        bytes=exported_bytes(status.offers),
         importers=len(status.importers),
     )

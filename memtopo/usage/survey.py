@@ -10,6 +10,7 @@ from typing import Literal
 
 from memtopo.common.processes import in_pid_namespace
 from memtopo.driver.usage import GpuUsage, ProcessMemory
+from memtopo.sharing.offers import exported_bytes
 from memtopo.sharing.status import Status
 from memtopo.sharing.surveys import Entry
 from memtopo.usage.procfs import Process, ProcessFiles
@@ -89,7 +90,7 @@ def _grouped(uses: Iterable[tuple[int, LayoutUse]]) -> Uses:
 def _reported(statuses: Iterable[Status]) -> Iterator[tuple[int, LayoutUse]]:
     """Yield holders and importers, as the holders report them."""
     for status in statuses:
-        size = sum(offer.size * offer.count for offer in status.offers)
+        size = exported_bytes(status.offers)
         holder, simulated = status.pid or None, status.machine.simulated
         held = LayoutUse(status.name, "holder", holder, status.since, size, simulated, status.socket)
         yield status.pid or 0, held

@@ -15,7 +15,7 @@ from memtopo.sharing.offers import ChangeFailed, Offer
 PAGE = 4096
 GPU = "00112233445566778899aabbccddeeff"
 MACHINE = MachineLine("h200x2", simulated=True, devices=("NVIDIA H200", "NVIDIA H200"), driver="CUDA 12.8")
-PAGES = Offer("page", "chunk", "fd", 1000, PAGE, "gpu0", GPU, ("rdma",), declared=PAGE)
+PAGES = Offer("page", "chunk", "fd", 1000, PAGE, "gpu0", GPU, ("rdma",), declared=PAGE, entry="page")
 OFFERS = (
     PAGES,
     Offer("hot", "chunk", "fd", 1, 4 * PAGE, "host:0"),

@@ -6,7 +6,8 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,18 +15,25 @@ import pytest
 from memtopo.common.clock import RunningClock
 from memtopo.common.errors import MemtopoError
 from memtopo.common.processes import pid_namespace
+from memtopo.machine.target import recorded
 from memtopo.sharing import wire
+from memtopo.sharing.client import connect
+from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import BadPacket, ExchangeError
 from memtopo.sharing.holder.clients import ClientConnection
 from memtopo.sharing.holder.responses import Responder, descriptors_in_flight, request_of, still_bound
 from memtopo.sharing.holder.state import HolderInfo
 from memtopo.sharing.messages import LONGEST_SOURCE, TEXT_CHARACTERS, Fields
-from memtopo.sharing.offers import Offer
+from memtopo.sharing.offers import Offer, exported_bytes
 from memtopo.sharing.sockets import Peer
 from memtopo.sharing.status import Taken
+from memtopo.sharing.surveys import survey
+from tests.helpers.held_layouts import held
+from tests.helpers.machines import invented
 from tests.helpers.memfd_exports import MACHINE, OFFERS, PAGE, PAGES, Memfds, OneState
 from tests.helpers.processes import open_descriptors
 
+MIB2 = 2 << 20
 BROKEN = Offer("broken", "chunk", "fd", 2, PAGE, "gpu0")
 SOURCE = "é" * (TEXT_CHARACTERS + 5)
 
@@ -331,3 +339,34 @@ def test_a_layout_without_states_is_switched_to_awake_alone() -> None:
         assert refused(lambda: responder.planned_switch("asleep")).message == "layout 'kv' has no states"
     finally:
         os.close(layout.memory)
+
+
+def test_memory_that_several_exports_have_counts_once(runtime: Path) -> None:
+    spec = {
+        "memtopo": 1,
+        "name": "kv",
+        "chunks": {"page": {"location": "gpu0", "size": "2MiB", "count": 4, "handles": "fd"}},
+        "exports": {"all": {"chunk": "page", "via": "fd"}, "some": {"chunk": "page.1:3", "via": "fd"}},
+    }
+    with held(spec, recorded("invented", invented(1))), connect(endpoint("kv")) as client:
+        for export, count in (("some", 2), ("all", 2)):
+            for handle in client.handles(export, 0, count):
+                handle.close()
+        status = client.status()
+        assert [(each.name, each.entry, each.first) for each in status.offers] == [
+            ("all", "page", 0),
+            ("some", "page", 1),
+        ]
+        (importer,) = status.importers
+        assert (importer.handles, importer.bytes) == (4, 3 * MIB2)  # 1 and 2, 0 and 1
+        (entry,) = survey().layouts
+        assert entry.bytes == 4 * MIB2
+
+
+def test_exported_bytes_are_those_of_the_union_of_exports() -> None:
+    page = Offer("a", "chunk", "fd", 4, PAGE, "gpu0", entry="page")
+    within, beyond, apart = replace(page, count=2, first=1), replace(page, first=3), replace(page, first=20)
+    assert exported_bytes([beyond, within, page, apart]) == (7 + 4) * PAGE
+    assert exported_bytes([page, replace(page, entry="other"), replace(page, kind="buffer")]) == 12 * PAGE
+    unknown = replace(page, entry=None)
+    assert exported_bytes([unknown, replace(unknown, name="b"), replace(page, count=1 << 62)]) == ((1 << 62) + 8) * PAGE

@@ -27,7 +27,8 @@ class HeldProcesses:
         self._coordinator, self.source, self._revise = coordinator, source, revise
 
     def offers(self) -> Sequence[Offer]:
-        return [replace(offer, name=name) for name, (_, offer) in self._exports.items()]
+        exports = self._exports.items()
+        return [replace(offer, name=name, entry=f"{label}.{offer.entry}") for name, (label, offer) in exports]
 
     def handle(self, export: str, index: int) -> Handle:
         label, offer = self._exports[export]

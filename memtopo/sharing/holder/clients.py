@@ -8,7 +8,7 @@ import selectors
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -46,6 +46,16 @@ class _Received(NamedTuple):
     def taken(self) -> Taken:
         offer, count = self.offer, self.handles.bit_count()
         return Taken(offer.name, offer.kind, offer.via, count, offer.size * count)
+
+
+def _bytes(received: Iterable[_Received]) -> int:
+    """Bytes of the objects of some handles; an object that came by several exports counts once."""
+    objects: dict[Hashable, int] = {}
+    sizes: dict[Hashable, int] = {}
+    for offer, handles in received:
+        objects[offer.objects] = objects.get(offer.objects, 0) | handles << offer.first
+        sizes[offer.objects] = offer.size
+    return sum(sizes[each] * bits.bit_count() for each, bits in objects.items())
 
 
 class ClientConnection:
@@ -198,7 +208,7 @@ class ClientConnection:
             uid=self.peer.uid,
             since=self.since,
             handles=sum(each.handles for each in taken),
-            bytes=sum(each.bytes for each in taken),
+            bytes=_bytes(each for name, each in self._taken.items() if name in exports),
             bound=self.bound,
             taken=tuple(taken[:_NAMED_EXPORTS]),
         )
