@@ -57,6 +57,12 @@ def test_an_unknown_state_is_wrong_usage(run_inline: InlineRunner) -> None:
 
 
 @pytest.mark.parametrize("form", FORMATS)
+def test_every_format_draws_memory_of_which_nothing_is_used(run_inline: InlineRunner, form: str) -> None:
+    spec = ROOT / "specs" / "sleep-mode.yaml"
+    assert "sleep-mode" in run_inline("draw", spec, M, "--state", "level-2", "--format", form).out
+
+
+@pytest.mark.parametrize("form", FORMATS)
 def test_format_flag_or_variable_sets_the_format_of_stdout(run_inline: InlineRunner, form: str) -> None:
     result = run_inline("draw", HAND_OVER, M, "--format", form)
     assert result.status == 0

@@ -38,6 +38,7 @@ def _bars(memory: MemoryDiagram, room: float, tall: float, context: DrawingConte
     blocks = [_block(share, memory, context) for share in memory.shares[: context.limits.shares]]
     if rest := memory.shares[context.limits.shares :]:
         blocks.append(_rest(rest, memory))
+    blocks = blocks or [Block(size=1, tooltip="nothing used")]  # in a state in which all of it is gone
     left = _TOTAL_BAR + _FAN if memory.total is not None else 0.0
     labels = bar_labels(blocks, room - left - _SHARES_BAR)
     height = max(_LOWEST, labels_height(labels), tall - 5)
@@ -57,7 +58,7 @@ def _total_bar(memory: MemoryDiagram, top: float, end: float) -> Iterator[str]:
         return
     height = end - top
     # Managed memory may exceed its GPU.
-    used = min(height, max(2.0, memory.used * height / memory.total))
+    used = min(height, max(2.0, memory.used * height / memory.total)) if memory.used else 0.0
     taken = (memory.taken or 0) * height / memory.total
     tooltip = f"{rounded(memory.used)} of {rounded(memory.total)} used"
     right, fan = number(_TOTAL_BAR), number(_TOTAL_BAR + _FAN)
