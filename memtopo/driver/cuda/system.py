@@ -26,12 +26,18 @@ def numa_nodes(file: Path = Path("/sys/devices/system/node/has_memory")) -> tupl
     return tuple(nodes) or None
 
 
-def numa_bytes(folder: Path = Path("/sys/devices/system/node")) -> dict[int, int]:
-    """Bytes of the memory of each NUMA node; nodes whose memory is unknown or none are left out."""
+def numa_bytes(folder: Path = Path("/sys/devices/system/node"), host: int | None = None) -> dict[int, int]:
+    """Bytes of the memory of each NUMA node; nodes whose memory is unknown or none are left out.
+
+    None is known if all of them have less than nine tenths of the host's memory, which is `host` bytes: the nodes of a
+    virtual machine do not count memory that was added after its start.
+    """
     found = {
         int(name[4:]): _TOTAL.search(_text(folder / name / "meminfo")) for name in _names(folder) if _is_node(name)
     }
-    return {node: size for node, match in found.items() if match and (size := int(match[1]) << 10)}
+    sizes = {node: size for node, match in found.items() if match and (size := int(match[1]) << 10)}
+    whole = sum(sizes.values()) * 10 >= (host_memory() or 0 if host is None else host) * 9
+    return sizes if whole else {}
 
 
 def host_memory() -> int | None:
