@@ -95,11 +95,11 @@ CODES = {
     "MT905": Code("a parameter without a value"),
     "MT906": Code("a parameter in a part of a text"),
     "MT907": Code("a parameter is not used", "warning"),
-    # valid, but probably unintended
+    # probably unintended
     "MT501": Code("a chunk is not mapped", "warning"),
     "MT502": Code("nothing is mapped in a range", "warning"),
     "MT503": Code("no device has access to a range", "warning"),
     "MT504": Code("a device name is not used", "warning"),
     "MT505": Code("a comment ignores nothing", "warning"),
-    "MT506": Code("more locations than the count", "warning"),
+    "MT506": Code("more locations than the count"),
 }

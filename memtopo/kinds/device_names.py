@@ -112,13 +112,7 @@ class DeviceNames:
     ) -> Resolution[tuple[Location, ...]]:
         """Locations that a round-robin distribution of `count` objects uses; yields MT506 if it does not use all."""
         if len(locations) > count:
-            message = (
-                f"{path[-1]!r} lists {len(locations):,} locations for a count of {count:,}: the others are not used"
-            )
-            help = f"write 'count: {len(locations)}', or leave the others out"
-            if self._spec.instances is not None:
-                help = "for one location in each process, use one name with a list under 'devices'"
-            yield Diagnostic("MT506", message, (*path, key, count), help=help)
+            yield _more_than_the_count(self._spec.instances, locations, count, (*path, key))
         return tuple(locations[:count])
 
     def sees(self, location: Location) -> bool:
@@ -282,6 +276,20 @@ def _folded(found: Sequence[Diagnostic]) -> Iterator[Diagnostic]:
 def _near_host(name: str, path: Path) -> Diagnostic:
     message = f"'near' names a GPU, and {name!r} is memory of the host"
     return Diagnostic("MT103", message, path, help="write {near: gpu0}, or the node itself: host:0")
+
+
+def _more_than_the_count(instances: int | None, locations: Sequence[Location], count: int, path: Path) -> Diagnostic:
+    """Return MT506, with what the list was probably meant to be; a counted process has `instances`."""
+    *_, name, key = path
+    message = f"{name!r} lists {len(locations):,} locations for a count of {count:,}: the others would not be used"
+    if instances is None:
+        help = f"for one at each location, write 'count: {len(locations)}', or leave the others out"
+        return Diagnostic("MT506", message, (*path, count), help=help)
+    each = f"each of its {instances:,} processes has" if instances > 1 else "the process has"
+    note = f"the count of a process does not distribute the list: {each} {count:,}, on {locations[0]}"
+    listed = f"[{', '.join(map(str, locations[:_LISTED]))}{', …' * (len(locations) > _LISTED)}]"
+    help = f"for one location in each process, write 'devices: {{mine: {listed}}}' in the process, and '{key}: mine'"
+    return Diagnostic("MT506", message, (*path, count), notes=(note,), help=help)
 
 
 def _several(spec: Spec, name: str, values: Sequence[NamedDevice]) -> Diagnostic:

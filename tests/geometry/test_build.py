@@ -110,7 +110,6 @@ def test_overlaps_overruns_and_unknown_names_are_refused(entries: str, expected:
         ("gpu0", 3, ["gpu0", "gpu0", "gpu0"]),
         ("[gpu0, gpu1]", 5, ["gpu0", "gpu1", "gpu0", "gpu1", "gpu0"]),
         ("[gpu1, host, gpu1]", 4, ["gpu1", "host", "gpu1", "gpu1"]),
-        ("[gpu0, gpu1]", 1, ["gpu0"]),
     ],
 )
 def test_counted_chunks_are_distributed_round_robin(locations: str, count: int, expected: list[str]) -> None:
@@ -156,7 +155,6 @@ def _granules(plain: int, rdma: int) -> list[Granularity]:
         ("location: gpu0, size: 3 granules, rdma: true", 12 * MIB, 4 * MIB),
         ("location: host:0, size: 3 granules", 192 << 10, 64 << 10),
         ("location: [host:0, gpu1], size: 1 granule, count: 2", 2 * MIB, 2 * MIB),
-        ("location: [host:0, gpu1], size: 1 granule", 64 << 10, 64 << 10),  # gpu1's turn never comes
         ("location: gpu0, size: 3MiB, round: up", 4 * MIB, 2 * MIB),
         ("location: gpu0, size: 1B, round: up, rdma: true", 4 * MIB, 4 * MIB),
         ("location: gpu0, size: 4MiB, round: up", 4 * MIB, 2 * MIB),
@@ -219,17 +217,48 @@ def test_the_note_of_a_granularity_names_each_location_once() -> None:
 @pytest.mark.parametrize(
     ("section", "help"),
     [
-        ("chunks: {s: {location: [gpu0, gpu1, gpu0], size: 2MiB}}", "write 'count: 3', or leave the others out"),
-        ("buffers: {s: {location: [gpu0, gpu1], size: 2MiB}}", "write 'count: 2', or leave the others out"),
+        (
+            "chunks: {s: {location: [gpu0, gpu1, gpu0], size: 2MiB}}",
+            "for one at each location, write 'count: 3', or leave the others out",
+        ),
+        (
+            "buffers: {s: {location: [gpu0, gpu1], size: 2MiB}}",
+            "for one at each location, write 'count: 2', or leave the others out",
+        ),
         (
             "processes: {pe: {count: 2, chunks: {s: {location: [gpu0, gpu1], size: 2MiB}}}}",
-            "for one location in each process, use one name with a list under 'devices'",
+            (
+                "for one location in each process, write 'devices: {mine: [gpu0, gpu1]}' in the process, "
+                "and 'location: mine'"
+            ),
         ),
     ],
 )
-def test_a_warning_names_the_first_location_beyond_the_count(section: str, help: str) -> None:
+def test_more_locations_than_the_count_are_an_error_at_the_first_one_beyond_it(section: str, help: str) -> None:
     (found,) = (each for each in diagnose(section) if each.code == "MT506")
-    assert (found.severity, found.path[-3:], found.help) == ("warning", ("s", "location", 1), help)
+    assert (found.severity, found.path[-3:], found.help) == ("error", ("s", "location", 1), help)
+
+
+def test_ranks_that_would_all_be_on_the_first_gpu_are_an_error_and_the_suggestion_is_not() -> None:
+    text = """\
+processes:
+  pe:
+    count: 4
+    ranges: {r: {size: 2MiB}}
+    chunks: {c: {location: [gpu0, gpu1, gpu2, gpu3], size: 2MiB}}
+    map: {r: c}
+    access: {r: {gpu0: rw}}
+"""
+    (found,) = diagnose(text, invented(4))
+    assert found.notes == (
+        "the count of a process does not distribute the list: each of its 4 processes has 1, on gpu0",
+    )
+    meant = text.replace("[gpu0, gpu1, gpu2, gpu3], ", "mine, ").replace("{gpu0: rw}", "{mine: rw}")
+    meant = meant.replace("count: 4\n", "count: 4\n    devices: {mine: [gpu0, gpu1, gpu2, gpu3]}\n")
+    geometry = geometry_of(meant, invented(4))
+    assert [str(each.of(ChunkGroup)["c"].location_of(0)) for each in geometry.members.values()] == [
+        f"gpu{n}" for n in range(4)
+    ]
 
 
 def test_all_processes_together_declare_at_most_as_many_as_one() -> None:

@@ -88,7 +88,7 @@ class _Layout:
         places = [self._place()]
         if count > 1 and self._chooser.random() < 0.3:
             places += [self._place() for _ in range(self._chooser.randint(1, 2))]
-        fields = [f"location: [{', '.join(places)}]", f"size: {self._chunks[name]}B"]
+        fields = [f"location: [{', '.join(places[: max(count, 1)])}]", f"size: {self._chunks[name]}B"]
         fields += [f"count: {count}"] if count else []
         if self._chooser.random() < 0.3:
             fields.append(f"handles: {self._chooser.choice(('fd', 'fd', 'fd', '[fd, fabric]', 'fabric'))}")

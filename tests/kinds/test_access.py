@@ -61,7 +61,7 @@ def test_the_time_for_many_parts_over_a_hole_is_linear() -> None:
 
 
 def test_devices_without_chunks_or_access_need_no_context() -> None:
-    text = "ranges: {kv: {size: 2MiB}}\nchunks: {c: {location: [gpu0, gpu1], size: 2MiB}}\nmap: {kv: c}\n"
+    text = "ranges: {kv: {size: 2MiB}}\nchunks: {c: {location: gpu0, size: 2MiB}}\nmap: {kv: c}\n"
     made = run_request(text + "access: {kv: {gpu0: rw, gpu1: none}}", invented(2)).plan
     assert [step.device for step in made.steps if isinstance(step, RetainContext)] == [0]
     assert made.memory == {"gpu0": 2 << 20}

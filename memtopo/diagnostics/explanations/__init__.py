@@ -22,7 +22,7 @@ GROUPS = {
     "MT7": "Managed and external memory",
     "MT8": "States, elastic ranges and changes",
     "MT9": "Parameters",
-    "MT5": "Valid, but probably unintended",
+    "MT5": "Probably unintended",
 }
 """Titles of the groups of codes, by prefix."""
 
