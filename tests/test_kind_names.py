@@ -28,8 +28,11 @@ STATE = {"ranges", "chunks", "mappings", "buffers", "events", "managed", "extern
 REASONS = {
     "geometry/groups": "placements are made of chunks and ranges; the wire protocol has a word for each kind",
     "geometry/model": "placements map chunks into ranges",
+    "geometry/rooms": "chunks take shares of memory",
     "kinds/__init__": "the registry of kinds",
     "kinds/access/grants": "access is to chunks in ranges",
+    "kinds/chunks/amounts": "resolves sizes and numbers of chunks",
+    "kinds/mappings/fill": "chunks are mapped into ranges",
     "kinds/mappings/placements": "chunks are mapped into ranges",
     "kinds/ranges/addresses": "addresses of fixed ranges",
     "kinds/ranges/elastic": "chunks are mapped in elastic ranges",

@@ -13,6 +13,7 @@ UNITS = {"B": 1, "KiB": KiB, "MiB": MiB, "GiB": GiB, "TiB": TiB}
 LARGEST = (1 << 64) - 1
 
 _SIZE = re.compile(r"([0-9]{1,20}) ?(B|KiB|MiB|GiB|TiB|granules?)")
+_SHARE = re.compile(r"(0|[1-9][0-9]{0,2})(?:\.([0-9]{1,3}))?%")
 _DECIMAL = re.compile(r"(?:0|[1-9][0-9]{0,19})")
 _LOOSE_SIZE = r"([0-9][0-9_.,]{0,30}) *([A-Za-z]{0,30})"
 _GROUPS = r"[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+(?:_[0-9]+)+"
@@ -49,6 +50,24 @@ class NamedPart:
     size: int
 
 
+class Share(NamedTuple):
+    """Share of memory as written in a spec, in thousandths of a percent."""
+
+    thousandths: int
+
+    def of(self, amount: int) -> int:
+        """Return the share of an amount of bytes, rounded down."""
+        return amount * self.thousandths // _WHOLE
+
+    def __str__(self) -> str:
+        whole, rest = divmod(self.thousandths, 1000)
+        return f"{whole}.{rest:03}".rstrip("0").rstrip(".") + "%"
+
+
+_WHOLE = 100_000
+WHOLE_SHARE = Share(_WHOLE)
+
+
 class NotASize(ValueError):
     """Text that is not a size; `meant` is the most similar valid text, if there is one."""
 
@@ -75,6 +94,20 @@ def parse_size(text: str) -> Size:
     if size.amount > LARGEST:
         raise NotASize(f"{shorten(text)!r} is more than 64 bits can count")
     return size
+
+
+def parse_share(text: str) -> Share:
+    """Parse a share: more than 0 and at most 100, with up to three decimals, and a percent sign.
+
+    Raises `ValueError` with the reason.
+    """
+    match = _SHARE.fullmatch(text)
+    if not match:
+        raise ValueError(f"{shorten(text)!r} is not a share such as 90% or 12.5%")
+    share = Share(int(match[1]) * 1000 + int((match[2] or "").ljust(3, "0")))
+    if not 0 < share.thousandths <= _WHOLE:
+        raise ValueError(f"{shorten(text)!r} is not a share of more than 0% and at most 100%")
+    return share
 
 
 def parse_count(text: str) -> int:

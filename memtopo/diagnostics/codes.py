@@ -54,6 +54,7 @@ CODES = {
     "MT311": Code("too few chunks for every range"),
     "MT312": Code("keys of a mapping that do not go together"),
     "MT313": Code("parts that do not fit into their chunk"),
+    "MT314": Code("a size or count that follows from nothing that is known"),
     # capabilities of the machine
     "MT401": Code("a device that the machine does not have"),
     "MT402": Code("more memory than the device has"),
@@ -61,6 +62,7 @@ CODES = {
     "MT404": Code("a handle type that the machine does not support"),
     "MT405": Code("a property that the device does not support"),
     "MT406": Code("an access that the driver cannot grant"),
+    "MT407": Code("a share of memory that cannot be taken"),
     # sharing between processes
     "MT601": Code("an export that its transport cannot carry"),
     "MT602": Code("an import that is exported again"),

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from memtopo.diagnostics import messages
 from memtopo.diagnostics.model import Diagnostic
 from memtopo.geometry.model import Geometry
+from memtopo.geometry.rooms import Rooms, remaining_rooms
 from memtopo.kinds import KINDS
 from memtopo.kinds.device_sets import assigned
 from memtopo.kinds.kind import Scope, Sibling, Siblings, Stage
@@ -25,14 +26,24 @@ class ResolvedLayout(NamedTuple):
 
 
 def lay_out(spec: Spec, machine: Machine) -> ResolvedLayout:
-    """Resolve names, granularities, offsets and access of a spec on a machine. Groups are not expanded."""
+    """Resolve names, granularities, offsets and access of a spec on a machine. Groups are not expanded.
+
+    A spec with shares of memory is resolved twice: what they are shares of is known after the first time.
+    """
+    processes = spec.processes.values() or (spec,)
+    if not any(kind.has_shares(each) for kind in KINDS for each in processes):
+        return _lay_out(spec, machine, None)
+    return _lay_out(spec, machine, remaining_rooms(_lay_out(spec, machine, None).geometry, machine))
+
+
+def _lay_out(spec: Spec, machine: Machine, rooms: Rooms | None) -> ResolvedLayout:
     if not spec.processes:
-        scope = Scope(spec, machine, KINDS)
+        scope = Scope(spec, machine, KINDS, rooms=rooms)
         diagnostics = messages.first([*_resolve_own(scope), *_resolve_dependent(scope)])
         return ResolvedLayout(scope.geometry(), diagnostics)
     unread = frozenset(entry for section, entry in spec.left_out if section == "processes")
     alone = Siblings(frozenset(spec.processes), unread)
-    scopes = dict(_scopes(spec, machine, alone))
+    scopes = dict(_scopes(spec, machine, alone, rooms))
     siblings = alone._replace(processes=_siblings(spec, scopes))
     distinct = list({id(scope): scope for scope in scopes.values()}.values())
     # Imports require the exports of all processes.
@@ -48,7 +59,7 @@ def lay_out(spec: Spec, machine: Machine) -> ResolvedLayout:
     return ResolvedLayout(Geometry(spec.name, unresolved=spec.left_out, processes=members), messages.first(diagnostics))
 
 
-def _scopes(spec: Spec, machine: Machine, siblings: Siblings) -> Iterator[tuple[str, Scope]]:
+def _scopes(spec: Spec, machine: Machine, siblings: Siblings, rooms: Rooms | None) -> Iterator[tuple[str, Scope]]:
     """Scope of each process by label.
 
     Processes of a counted process with the same devices share one, unless an entry depends on their numbers.
@@ -60,7 +71,7 @@ def _scopes(spec: Spec, machine: Machine, siblings: Siblings) -> Iterator[tuple[
             devices = tuple(assigned(values, machine, index) for values in process.section("devices").values())
             like = (*devices, index) if numbered else devices
             if like not in shared:
-                shared[like] = Scope(process, machine, KINDS, index, siblings)
+                shared[like] = Scope(process, machine, KINDS, index, siblings, rooms)
             yield (f"{name}.{index}" if process.instances else name), shared[like]
 
 

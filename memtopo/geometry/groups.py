@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
-from memtopo.common.units import NamedPart
+from memtopo.common.units import NamedPart, Share
 from memtopo.diagnostics.model import Path
 from memtopo.driver.handles import OfferedKind, Via
 from memtopo.driver.types import Grant, HandleType, Location, LocationKind, Properties
@@ -196,6 +196,15 @@ class Group:
         return frozenset()
 
 
+class TakenShare(NamedTuple):
+    """Share of the memory that all other entries leave at a location: `room` bytes, of which chunks take `taken`."""
+
+    share: Share
+    location: Location
+    room: int
+    taken: int
+
+
 @dataclass(frozen=True, slots=True)
 class ChunkGroup(Group):
     """Equal chunks that one entry declares: `count` of `size` bytes, distributed round-robin over `locations`.
@@ -225,6 +234,9 @@ class ChunkGroup(Group):
     parts: tuple[NamedPart, ...] = field(default=())
     gone: tuple[tuple[int, int], ...] = ()
     """Spans of the chunks that have no memory in the state that the geometry is of."""
+    share: TakenShare | None = None
+    filled: str = ""
+    """Range whose size the number of chunks follows from."""
 
     def properties_of(self, index: int) -> Properties:
         """Properties that one chunk is created with."""
@@ -298,6 +310,8 @@ class RangeGroup(Group):
     fixed: bool
     origin: None = None
     elastic: Backing | None = None
+    fitted: bool = False
+    """True if the size follows from what is mapped into the range."""
 
     @property
     def stride(self) -> int:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar, cast
 from memtopo.diagnostics.model import At, Diagnostic, Label, Path
 from memtopo.geometry.groups import Group
 from memtopo.geometry.model import Geometry, Instance, Part, Placement, Slice
+from memtopo.geometry.rooms import Rooms
 from memtopo.kinds.device_names import DeviceNames
 from memtopo.kinds.resolution import NameErrors, Resolution
 from memtopo.language.entries import Entry, Spec
@@ -67,6 +68,11 @@ class Kind:
     """End of the message about an entry that this section cannot refer to."""
     unusable: ClassVar[Mapping[str, tuple[str, str]]] = {}
     """Sections that cannot refer to its entries, each with a note and a help text."""
+
+    def has_shares(self, spec: Spec) -> bool:
+        """Return true if an entry takes a share of the memory that all others leave."""
+        del spec
+        return False
 
     def keys(self, loc: tuple[str | int, ...]) -> list[str]:
         """Keys allowed at a position in the section; `loc` begins with the name of an entry."""
@@ -149,9 +155,19 @@ class Scope:
     """Names of one process during resolution; `kinds` has all kinds, in the order of the registry."""
 
     def __init__(
-        self, spec: Spec, machine: Machine, kinds: Sequence[Kind], index: int = 0, siblings: Siblings | None = None
+        self,
+        spec: Spec,
+        machine: Machine,
+        kinds: Sequence[Kind],
+        index: int = 0,
+        siblings: Siblings | None = None,
+        rooms: Rooms | None = None,
     ) -> None:
-        """`index` is the number of the process within a counted process."""
+        """`index` is the number of the process within a counted process.
+
+        `rooms` is None while the memory that shares are of is not known; then they are as small as possible.
+        """
+        self.rooms = rooms
         self.spec, self.machine, self.kinds, self.index = spec, machine, kinds, index
         self.siblings = siblings or Siblings()
         self.errors = NameErrors()

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
-from memtopo.common.units import Size, shorten
+from memtopo.common.units import Share, Size, shorten
 from memtopo.diagnostics.model import InvalidValue
 from memtopo.driver.types import Access, HandleType
 from memtopo.language.names import (
@@ -36,6 +36,7 @@ from memtopo.language.scalars import (
     LARGEST_TIMELINE_VALUE,
     FromText,
     address,
+    chunk_count,
     count,
     count_or_word,
     count_or_zero,
@@ -47,13 +48,15 @@ from memtopo.language.scalars import (
     processes,
     semaphore_value,
     size,
+    size_or_fill,
+    size_or_share,
     text,
     text_like,
 )
 
 # Re-exported for modules that read specs.
 __all__ = [
-    "LARGEST_COUNT", "LARGEST_PROCESSES", "NAME", "OWN_FIRST", "Reference", "Source", "count", "one_or_more",
+    "LARGEST_COUNT", "LARGEST_PROCESSES", "NAME", "OWN_FIRST", "Reference", "Source", "chunk_count", "one_or_more",
     "parse_reference",
 ]  # fmt: skip
 
@@ -104,6 +107,11 @@ _ADDRESSES = {"anyOf": [text_like(ADDRESS.pattern), {"type": "integer", "minimum
 Address = Annotated[int, FromText(address, _ADDRESSES)]
 Boolean = Annotated[bool, FromText(_boolean, {"type": "boolean"})]
 Rounding = Annotated[Literal["up"], FromText(one_of({"up": "up"}, "a way to round"), {"enum": ["up"]})]
+_PERCENT = text_like(r"(100(\.0{1,3})?|[1-9][0-9]?(\.[0-9]{1,3})?|0\.(?!0{1,3}%)[0-9]{1,3})%")
+_FILL = {"const": "fill"}
+SizeOrShare = Annotated[Size | Share, FromText(size_or_share, {"anyOf": [_POSITIVE_AMOUNT, _PERCENT]})]
+SizeOrFill = Annotated[Size | Literal["fill"], FromText(size_or_fill, {"anyOf": [_POSITIVE_AMOUNT, _FILL]})]
+ChunkCount = Annotated[int | Share | Literal["fill"], FromText(chunk_count, {"anyOf": [_COUNT, _FILL, _PERCENT]})]
 InTurn = Annotated[bool, FromText(one_of({"round-robin": True}, "an order of mappings"), {"enum": ["round-robin"]})]
 _SEMAPHORE_VALUES = {"anyOf": [{"type": "integer", "minimum": 0, "maximum": LARGEST_TIMELINE_VALUE}, {"const": True}]}
 Point = Annotated[int | Literal[True], FromText(semaphore_value, _SEMAPHORE_VALUES)]

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import core_schema
 
-from memtopo.common.units import NotASize, Size, parse_count, parse_size, shorten
+from memtopo.common.units import NotASize, Share, Size, parse_count, parse_share, parse_size, shorten
 from memtopo.diagnostics import messages
 from memtopo.diagnostics.model import InvalidValue
 
@@ -102,6 +102,32 @@ def positive(value: object) -> Size:
     if found.amount == 0:
         raise InvalidValue("MT105", "a size of 0 is nothing to build", help="leave the entry out, or give it a size")
     return found
+
+
+def share(written: str) -> Share:
+    """Read a share of memory in percent."""
+    try:
+        return parse_share(written)
+    except ValueError as error:
+        raise InvalidValue("MT106", str(error), help="write '90%', with at most three decimals") from error
+
+
+def size_or_share(value: object) -> Size | Share:
+    """Read a size that is more than 0, or a share of memory in percent."""
+    found = text(value, "a size such as 64MiB or 4 granules, or a share such as 90%")
+    return share(found) if found.endswith("%") else positive(value)
+
+
+def size_or_fill(value: object) -> Size | Literal["fill"]:
+    """Read a size that is more than 0, or `fill`."""
+    return "fill" if value == "fill" else positive(value)
+
+
+def chunk_count(value: object) -> int | Share | Literal["fill"]:
+    """Read a count of at least one, `fill`, or a share of memory in percent."""
+    if value == "fill":
+        return "fill"
+    return share(value) if isinstance(value, str) and value.endswith("%") else count(value)
 
 
 def positive_bytes(value: object) -> Size:

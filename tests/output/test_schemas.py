@@ -37,6 +37,7 @@ access: {{kv: {{gpu0: rw}}}}
 )
 UNKNOWABLE = {
     "count-with-exponent": "YAML 1.2 has 1e3 as the number 1000, and that is all that a schema sees of it",
+    "fill-beyond-the-limit": "the chunks that fit into a range are counted",
     "fill-of-too-many-mappings": "the mappings that fit into a range are counted",
     "too-many-mappings": "the mappings of several entries are added up",
     "too-many-processes-together": "the counts of several processes are added up",

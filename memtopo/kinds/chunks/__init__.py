@@ -4,32 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, WrapValidator
 
-from memtopo.common.units import Size, exact
+from memtopo.common.units import Share, Size, exact
 from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.driver.handles import Handle
 from memtopo.driver.types import HandleType, Location, LocationKind, Properties, gpu
 from memtopo.geometry.groups import ChunkGroup, Group
 from memtopo.geometry.model import Geometry
-from memtopo.geometry.sizing import granularity_note, granule, rounded_to_multiple, size_error
+from memtopo.geometry.sizing import granularity_note, granule, size_error
+from memtopo.kinds.chunks.amounts import Requested, amount_notes, resolve_amounts
 from memtopo.kinds.chunks.parts import Parts, resolve_parts
 from memtopo.kinds.device_sets import has_set
 from memtopo.kinds.exportable import Exported, ExportKind, Imported
 from memtopo.kinds.kind import Difference, Rule, Scope
 from memtopo.kinds.resolution import Resolution
-from memtopo.language.entries import Entry
+from memtopo.language.entries import Entry, Spec
 from memtopo.language.fields import (
     Boolean,
+    ChunkCount,
     Count,
     CountOrZero,
     Devices,
     Handles,
-    PositiveAmount,
     Rounding,
-    count,
+    SizeOrShare,
+    chunk_count,
 )
 from memtopo.machine import Machine, Trial
 
@@ -54,14 +56,17 @@ class ElasticCount(Entry):
     max: Count = Field(description="Largest number of chunks, which has to fit into the memory of the machine.")
 
 
-def _count(value: object, elastic: Callable[[object], ElasticCount]) -> int | ElasticCount:
-    return count(value) if isinstance(value, str) else elastic(value)
+_Counts = int | Share | Literal["fill"] | ElasticCount
+
+
+def _count(value: object, elastic: Callable[[object], ElasticCount]) -> _Counts:
+    return chunk_count(value) if isinstance(value, str) else elastic(value)
 
 
 if TYPE_CHECKING:
-    Counts = int | ElasticCount
+    Counts = _Counts
 else:  # not a union, which would report the errors of each member
-    Counts = Annotated[ElasticCount, WrapValidator(_count, json_schema_input_type=Count | ElasticCount)]
+    Counts = Annotated[ElasticCount, WrapValidator(_count, json_schema_input_type=ChunkCount | ElasticCount)]
 
 
 class Chunk(Entry):
@@ -70,9 +75,13 @@ class Chunk(Entry):
     location: Devices = Field(
         description="Location of the memory: a device name, or several, over which chunks are distributed round-robin."
     )
-    size: PositiveAmount = Field(description="Bytes of each chunk: 2MiB, or 1 granule.")
+    size: SizeOrShare = Field(
+        description="Bytes of each chunk: 2MiB, or 1 granule; or 90% of the memory that all other entries leave."
+    )
     count: Counts | None = Field(
-        default=None, description="Number of chunks: page becomes page.0, page.1 and so on; or {min: 0, max: 64}."
+        default=None,
+        description="Number of chunks: page becomes page.0, page.1 and so on; or fill, as many as the range needs that "
+        "they are mapped into; or 90% of the memory that all other entries leave; or {min: 0, max: 64}.",
     )
     handles: Handles = Field(default=[], description="Handle types for export to other processes: fd, fabric or both.")
     rdma: Boolean = Field(default=False, description="If true, network cards can access it by GPUDirect RDMA.")
@@ -97,10 +106,16 @@ class Chunk(Entry):
 
     @property
     def numbers(self) -> tuple[int, int]:
-        """Number of chunks that are created with the layout, and the largest number."""
+        """Number of chunks that are created with the layout, and the largest number; 0 if it follows."""
         if isinstance(self.count, ElasticCount):
             return self.count.min, self.count.max
-        return self.count or 1, self.count or 1
+        number = self.count if isinstance(self.count, int) else 0 if self.follows else 1
+        return number, number
+
+    @property
+    def follows(self) -> bool:
+        """True if the number of chunks follows from the size of a range, or from the memory that is left."""
+        return isinstance(self.count, (Share, str))
 
 
 class Chunks(ExportKind):
@@ -120,45 +135,21 @@ class Chunks(ExportKind):
     anywhere = True
     has_parts = True
 
-    def resolve_entry(self, scope: Scope, entry: Chunk, path: Path) -> Resolution[ChunkGroup | None]:
-        name = str(path[-1])
-        listed = yield from scope.devices.resolve_all(entry.location, path)
-        if listed is None:
-            return None
-        each = entry.count is None and has_set(entry.location)  # one for each device of a set
-        first, limit = (len(listed), len(listed)) if each else entry.numbers
-        if first > limit:
-            yield _no_count(path, first, limit)
-            return None
-        locations = yield from scope.devices.distributed(listed, limit, path)
-        properties = tuple(
-            Properties(location, entry.handle_types, entry.rdma, entry.compressible) for location in locations
+    def has_shares(self, spec: Spec) -> bool:
+        return any(
+            isinstance(amount, Share)
+            for entry in spec.section("chunks").values()
+            for amount in (entry.size, entry.count)
         )
-        unit = max(granule(scope.machine, each) for each in properties)
-        declared = entry.size.bytes(unit)
-        size = rounded_to_multiple(declared, unit, rounding=entry.round is not None)
-        if size is None:
-            note = granularity_note(unit, locations)
-            yield size_error("MT301", f"chunk {name!r}", declared, unit, (*path, "size"), note)
-            return None
-        parts = yield from resolve_parts(path, entry.parts, size, unit)
-        if parts is None:
-            return None
-        distinct = tuple(dict.fromkeys(locations))
-        counted = entry.count is not None or each
-        return ChunkGroup(
-            name,
-            path,
-            first,
-            counted,
-            size,
-            declared,
-            unit,
-            properties,
-            distinct,
-            limit=limit if entry.elastic else None,
-            parts=parts,
-        )
+
+    def resolve(self, scope: Scope) -> Iterator[Diagnostic]:
+        """Resolve chunks, those whose count follows from a range after all others, which are mapped beside them."""
+        entries = scope.spec.section("chunks")
+        found: dict[str, ChunkGroup | None] = {}
+        for name in sorted(entries, key=lambda name: entries[name].count == "fill"):
+            found[name] = yield from _resolved(scope, entries[name], scope.spec.at("chunks", name), found)
+        for name in entries:
+            yield from scope.add(self, name, found[name])
 
     def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
         from memtopo.kinds.chunks.steps import CreateChunk, KeepPool
@@ -228,6 +219,7 @@ class Chunks(ExportKind):
         for group in geometry.of(ChunkGroup).values():
             if group.size != group.declared:
                 yield f"chunk {group.name}: {exact(group.declared)} rounded up to {exact(group.size)}"
+            yield from amount_notes(group)
             if group.limit is not None:
                 most = f"{group.limit:,} of {exact(group.size)}"
                 yield f"chunk {group.name}: {group.count:,} are created here, and a program may create up to {most}"
@@ -260,6 +252,57 @@ def properties(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
             if diagnostic := _vmm(group, location, machine) or _unsupported(group, location, machine):
                 yield diagnostic
                 break
+
+
+def _resolved(
+    scope: Scope, entry: Chunk, path: Path, known: Mapping[str, ChunkGroup | None]
+) -> Resolution[ChunkGroup | None]:
+    """Group of an entry; `known` are the groups of entries whose number of chunks does not follow from a range."""
+    listed = yield from scope.devices.resolve_all(entry.location, path)
+    if listed is None:
+        return None
+    each = entry.count is None and has_set(entry.location)  # one for each device of a set
+    first, limit = (len(listed), len(listed)) if each else entry.numbers
+    if first > limit:
+        yield _no_count(path, first, limit)
+        return None
+    locations = tuple(listed)
+    if not entry.follows:
+        locations = yield from scope.devices.distributed(listed, limit, path)
+    requested = Requested(path, locations, _granule(scope, entry, locations), limit, known)
+    amounts = yield from resolve_amounts(scope, entry, requested)
+    if amounts is None:
+        return None
+    written = None if amounts.share and scope.rooms is None else entry.parts  # the size of a share is not known yet
+    parts = yield from resolve_parts(path, written, amounts.size, requested.unit)
+    if parts is None:
+        return None
+    if entry.follows:
+        first = limit = amounts.number
+        locations = yield from scope.devices.distributed(listed, limit, path)
+    return ChunkGroup(
+        str(path[-1]),
+        path,
+        first,
+        entry.count is not None or each,
+        amounts.size,
+        amounts.declared,
+        _granule(scope, entry, locations),
+        tuple(_properties(entry, location) for location in locations),
+        tuple(dict.fromkeys(locations)),
+        limit=limit if entry.elastic else None,
+        parts=parts,
+        share=amounts.share,
+        filled=amounts.filled,
+    )
+
+
+def _properties(entry: Chunk, location: Location) -> Properties:
+    return Properties(location, entry.handle_types, entry.rdma, entry.compressible)
+
+
+def _granule(scope: Scope, entry: Chunk, locations: Sequence[Location]) -> int:
+    return max(granule(scope.machine, _properties(entry, location)) for location in dict.fromkeys(locations))
 
 
 def _no_count(path: Path, first: int, limit: int) -> Diagnostic:

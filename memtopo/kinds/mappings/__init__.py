@@ -197,9 +197,9 @@ def _unmappable(scope: Scope, name: str) -> str | None:
 
 
 def _in_granules(scope: Scope) -> Iterator[str]:
-    """Ranges with an amount in granules: their own, that of a map entry, or that of a part of access."""
+    """Ranges with an amount in granules, of their own, of a map entry or a part of access, and those without a size."""
     for name, range_ in scope.spec.section("ranges").items():
-        if range_.size.in_granules or (range_.align and range_.align.in_granules):
+        if range_.size == "fill" or range_.size.in_granules or (range_.align and range_.align.in_granules):
             yield name
     for key, entries in scope.spec.section("map").items():
         amounts = (amount for entry in entries for amount in (entry.offset, entry.stride))

@@ -15,11 +15,12 @@ from memtopo.geometry.model import Geometry
 from memtopo.geometry.sizing import granule, rounded_to_multiple, size_error
 from memtopo.kinds.kind import Kind, Rule, Scope, Stage
 from memtopo.kinds.mappings import granules, resolve_slices
+from memtopo.kinds.mappings.fill import fitting_size
 from memtopo.kinds.ranges.addresses import address_error, fixed_addresses
 from memtopo.kinds.ranges.elastic import Elastic, Elasticity, granule_of, resolve_backing, zero_chunks
 from memtopo.kinds.resolution import Resolution
 from memtopo.language.entries import Entry
-from memtopo.language.fields import Address, Boolean, Count, PositiveAmount, Rounding
+from memtopo.language.fields import Address, Boolean, Count, PositiveAmount, Rounding, SizeOrFill
 from memtopo.machine import Machine
 
 if TYPE_CHECKING:
@@ -29,7 +30,10 @@ if TYPE_CHECKING:
 class Range(Entry):
     """A reserved address range. `address` is a hint; with `fixed`, another address fails the check."""
 
-    size: PositiveAmount = Field(description="Bytes of addresses to reserve: 96MiB, or 4 granules of its chunks.")
+    size: SizeOrFill = Field(
+        description="Bytes of addresses to reserve: 96MiB, or 4 granules of its chunks; or fill, as large as what is "
+        "mapped into it."
+    )
     align: PositiveAmount | None = Field(default=None, description="Alignment of the address, a power of two.")
     address: Address | None = Field(default=None, description="Requested address, 0x…; a hint unless 'fixed' is true.")
     fixed: Boolean = Field(
@@ -70,8 +74,8 @@ class Ranges(Kind):
             backing, complete = yield from resolve_backing(scope, (*path, "elastic"), entry.elastic)
             unit = max(largest.get(name, 0), granule_of(backing))
             units = _Units(unit, address, filled=True) if unit else plain
-            if complete and name not in unknown:
-                group = yield from _range(path, entry, units, backing)
+            if complete and name not in unknown and (declared := (yield from _declared(scope, name, entry, unit))):
+                group = yield from _range(path, entry, units, backing, declared)
             yield from scope.add(self, name, group)
         if (yield from scope.too_many(_totals(scope))):
             scope.leave_out(self)
@@ -92,6 +96,8 @@ class Ranges(Kind):
         for group in geometry.of(RangeGroup).values():
             if group.size != group.declared:
                 yield f"range {group.name}: {exact(group.declared)} rounded up to {exact(group.size)}"
+            if group.fitted:
+                yield f"range {group.name}: {exact(group.size)}, as large as what is mapped into it"
 
     def rules(self) -> tuple[Rule, ...]:
         return (fixed_addresses, zero_chunks)
@@ -128,9 +134,21 @@ def _address_granule(machine: Machine) -> int:
     return min(every, default=2 << 20)
 
 
-def _range(path: Path, entry: Range, units: _Units, backing: Backing | None) -> Resolution[RangeGroup | None]:
+def _declared(scope: Scope, name: str, entry: Range, unit: int) -> Resolution[int | None]:
+    """Bytes of a range before rounding, for granules of `unit` bytes; None if they follow from nothing."""
+    if entry.size != "fill":
+        return entry.size.bytes(unit)
+    if entry.elastic is None:
+        return (yield from fitting_size(scope, name, entry.count or 1, unit))
+    message = f"range {name!r} is elastic, so that its size does not follow from what is mapped into it"
+    yield Diagnostic("MT314", message, scope.spec.at("ranges", name, "size"), help="write a size")
+    return None
+
+
+def _range(
+    path: Path, entry: Range, units: _Units, backing: Backing | None, declared: int
+) -> Resolution[RangeGroup | None]:
     name, unit = str(path[-1]), units.granule
-    declared = entry.size.bytes(unit)
     size = rounded_to_multiple(declared, unit, rounding=entry.round is not None)
     if size is None:
         yield size_error("MT302", f"range {name!r}", declared, unit, (*path, "size"), _measure(units))
@@ -155,6 +173,7 @@ def _range(path: Path, entry: Range, units: _Units, backing: Backing | None) -> 
         entry.address or 0,
         entry.fixed,
         elastic=backing,
+        fitted=entry.size == "fill",
     )
     if (wrong := address_error(group)) is not None:
         yield wrong

@@ -1,0 +1,249 @@
+"""Amounts that follow from the map: the number of chunks that fill a range, and the size of a range that fits them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from memtopo.common.units import exact
+from memtopo.diagnostics.model import Diagnostic, Label, Path
+from memtopo.geometry.groups import ChunkGroup, RangeGroup
+from memtopo.geometry.sizing import rounded_to_multiple
+from memtopo.kinds.kind import Scope
+from memtopo.kinds.mappings.placements import Content, resolve_content
+from memtopo.kinds.resolution import Resolution, collected
+from memtopo.language.fields import LARGEST_COUNT, parse_reference
+from memtopo.language.names import Reference
+
+_UNBOUNDED = 1 << 47
+"""Size in bytes of a range whose own size is not known yet: all addresses of a process."""
+
+
+class Filling(NamedTuple):
+    """Chunks of the entry at `path` whose number follows from the range that they are mapped into."""
+
+    name: str
+    size: int
+    unit: int
+    path: Path
+
+
+class _Place(NamedTuple):
+    """Entry of `map` that names chunks as a whole, in `members` ranges of `size` bytes each."""
+
+    key: str
+    nth: int
+    entries: Sequence[Any]
+    members: int
+    size: int
+
+    @property
+    def alike(self) -> bool:
+        """True if each range has the same mappings, as with `each`."""
+        return any(entry.each is not None or entry.stride is not None for entry in self.entries)
+
+
+def filled_count(
+    scope: Scope, filling: Filling, known: Mapping[str, ChunkGroup | None]
+) -> Resolution[tuple[int, str] | None]:
+    """Number of chunks that fill the place where they are mapped, and the key of this place.
+
+    `known` are the groups of the other chunks. Yields MT314 if there is no such place or its size is not known.
+    """
+    named = [
+        (key, nth)
+        for key, entries in scope.spec.section("map").items()
+        for nth, entry in enumerate(entries)
+        if entry.chunk == Reference(filling.name)
+    ]
+    sized = [(key, nth) for key, nth in named if not _fitted(scope, key)]
+    if named and not sized:
+        yield _circular(scope, filling, named[0][0])
+        return None
+    found: dict[int, str] = {}
+    for key, nth in sized:
+        place = _place(scope, filling, key, nth, known)
+        if isinstance(place, Diagnostic):
+            yield place
+        number = (yield from _number(scope, filling, place, known)) if isinstance(place, _Place) else None
+        if number is None:
+            return None
+        found.setdefault(number, key)
+    if len(found) == 1:
+        ((number, key),) = found.items()
+        return (number, key) if not (yield from _refused(filling, number, key)) else None
+    if found:
+        yield _different(filling, found)
+    elif not any(section in ("map", "ranges") for section, _ in scope.spec.left_out):
+        message = f"chunk {filling.name!r} is not mapped as a whole, so that its count does not follow from a range"
+        help = f"map it into a range: 'map: {{kv: [{filling.name}]}}', or write a number of chunks"
+        yield _open(filling, message, help)
+    return None
+
+
+def fitting_size(scope: Scope, name: str, count: int, unit: int) -> Resolution[int | None]:
+    """Size of each of `count` ranges that fits what is mapped into it, in whole granules of `unit` bytes.
+
+    Yields MT314 if that is not known.
+    """
+    path = (*scope.spec.at("ranges", name), "size")
+    largest = 0
+    for key, slices in scope.slices.items():
+        if parse_reference(key).name != name:
+            continue
+        filled = next((each for each in slices if each.each == "fill"), None)
+        if filled:
+            message = f"the size of {name!r} follows from its mappings, and 'each: fill' from its size"
+            label = Label("as many as fit", (*filled.path, "each"))
+            yield Diagnostic("MT314", message, path, labels=(label,), help="write one of them as a number")
+            return None
+        group = RangeGroup(name, path[:-1], count, count > 1, _UNBOUNDED, _UNBOUNDED, unit, 0, 0, fixed=False)
+        content, diagnostics = collected(resolve_content(scope.spec.at("map", key), group, slices))
+        if not content.complete:
+            yield from diagnostics
+            return None
+        size = yield from _member_size(content, unit, path)
+        if size is None:
+            return None
+        largest = max(largest, size)
+    if not largest:
+        message = f"nothing is mapped into {name!r}, so that its size does not follow"
+        yield Diagnostic("MT314", message, path, help="write a size, or map chunks into it")
+        return None
+    return rounded_to_multiple(largest, unit, rounding=True)
+
+
+def _member_size(content: Content, unit: int, path: Path) -> Resolution[int | None]:
+    """Bytes of each range that a key of `map` fills: ranges that are filled one after another have equal parts."""
+    end = max(run.end for run in content.runs)
+    members = content.stop - content.first
+    if content.alike or members == 1:
+        return end
+    if end % (members * unit) == 0:
+        return end // members
+    message = f"{exact(end)} of chunks are no equal parts of whole granules for {members:,} ranges"
+    yield Diagnostic("MT314", message, path, help="write a size, or map them with 'each'")
+    return None
+
+
+def _fitted(scope: Scope, key: str) -> bool:
+    """Return true if the range of a key of `map` is as large as what is mapped into it."""
+    range_ = scope.spec.section("ranges").get(parse_reference(key).name)
+    return range_ is not None and range_.size == "fill"
+
+
+def _circular(scope: Scope, filling: Filling, key: str) -> Diagnostic:
+    name = parse_reference(key).name
+    message = f"the count of {filling.name!r} follows from {name!r}, whose size follows from its chunks"
+    label = Label("and this from its chunks", (*scope.spec.at("ranges", name), "size"))
+    return _open(filling, message, "write one of them as a number", label)
+
+
+def _place(
+    scope: Scope, filling: Filling, key: str, nth: int, known: Mapping[str, ChunkGroup | None]
+) -> _Place | Diagnostic | None:
+    """The place of an entry; a diagnostic if the size of its range is not known, and None if the range has an error."""
+    reference = parse_reference(key)
+    range_ = scope.spec.section("ranges").get(reference.name)
+    if range_ is None:
+        return None
+    entries = scope.spec.section("map")[key]
+    members = (range_.count or 1) if reference.first is None else (reference.stop or 0) - reference.first
+    groups = list(_others(scope, filling, reference.name, known))
+    unit = max(filling.unit, *(group.granule for group in groups if group), 0)
+    if None in groups and (range_.size.in_granules or range_.round):
+        message = f"the size of {reference.name!r} depends on imported chunks, and the count of {filling.name!r} on it"
+        return _open(filling, message, f"write the size of {reference.name!r} in bytes")
+    size = rounded_to_multiple(range_.size.bytes(unit), unit, rounding=True) or 0
+    return _Place(key, nth, entries, members, size)
+
+
+def _others(
+    scope: Scope, filling: Filling, name: str, known: Mapping[str, ChunkGroup | None]
+) -> Iterator[ChunkGroup | None]:
+    """Groups of the other chunks that are mapped into a range; None for those that are not known."""
+    for key, entries in scope.spec.section("map").items():
+        if parse_reference(key).name == name:
+            yield from (known.get(entry.chunk.name) for entry in entries if entry.chunk.name != filling.name)
+
+
+def _number(
+    scope: Scope, filling: Filling, place: _Place, known: Mapping[str, ChunkGroup | None]
+) -> Resolution[int | None]:
+    """Number of chunks that fill a place: those that `each` names, or all that fit between the entries around it."""
+    entry = place.entries[place.nth]
+    if isinstance(entry.each, int):
+        return entry.each * place.members
+    whole = place.size if place.alike else place.size * place.members
+    bounds = _bounds(filling, place, whole, known)
+    if bounds is None:
+        message = f"the entries beside {filling.name!r} in {place.key!r} are imported or follow from other amounts"
+        help = f"write '{{chunk: {filling.name}, offset: …}}', and an offset for the entry after it"
+        yield _open(filling, message, help, Label("mapped here", scope.spec.at("map", place.key, place.nth)))
+        return None
+    start, end = bounds
+    stride = entry.stride.bytes(filling.unit) if entry.stride else filling.size
+    room = (whole if entry.each == "fill" else end) - start
+    fits = (room - filling.size) // stride + 1 if room >= filling.size else 0
+    return fits * place.members if entry.each == "fill" else fits
+
+
+def _bounds(
+    filling: Filling, place: _Place, whole: int, known: Mapping[str, ChunkGroup | None]
+) -> tuple[int, int] | None:
+    """Offsets between which an entry can be: the end of the one before it, and the beginning of those after it."""
+    start: int | None = 0
+    for entry in place.entries[: place.nth]:
+        start = _end(entry, start, place.size, known)
+    own = place.entries[place.nth]
+    if own.offset is not None:
+        start = own.offset.bytes(filling.unit)
+    after = 0
+    for entry in place.entries[place.nth + 1 :]:
+        if entry.offset is not None:
+            whole = entry.offset.bytes(filling.unit)
+            break
+        length = _end(entry, 0, place.size, known)
+        if length is None:
+            return None
+        after += length
+    return None if start is None else (start, whole - after)
+
+
+def _end(entry: Any, start: int | None, size: int, known: Mapping[str, ChunkGroup | None]) -> int | None:
+    """Offset after the mappings of an entry in each range of `size` bytes; None if it is not known."""
+    group = known.get(entry.chunk.name)
+    if entry.offset is not None:
+        start = entry.offset.bytes(group.granule if group else 1) if not entry.offset.in_granules or group else None
+    if group is None or start is None:
+        return None
+    stride = entry.stride.bytes(group.granule) if entry.stride else group.size
+    number = group.count if entry.chunk.first is None else entry.chunk.stop - entry.chunk.first
+    if isinstance(entry.each, int):
+        number = entry.each
+    elif entry.each == "fill":
+        number = max(0, (size - start - group.size) // stride + 1)
+    return int(start + (number - 1) * stride + group.size)
+
+
+def _refused(filling: Filling, number: int, key: str) -> Resolution[bool]:
+    """Yield a diagnostic and return true if a range has room for no chunk, or for too many."""
+    if 0 < number <= LARGEST_COUNT:
+        return False
+    if number:
+        message = f"{key!r} has room for {number:,} chunks, more than the {LARGEST_COUNT:,} that one spec may declare"
+        yield Diagnostic("MT109", message, (*filling.path, "count"), help="make the chunks larger")
+    else:
+        message = f"{key!r} has no room for a chunk of {exact(filling.size)}, so that {filling.name!r} would have none"
+        yield _open(filling, message, "make the range larger, or the chunks smaller")
+    return True
+
+
+def _different(filling: Filling, found: Mapping[int, str]) -> Diagnostic:
+    first, second = list(found.items())[:2]
+    needs = f"{first[1]!r} needs {first[0]:,} chunks, and {second[1]!r} {second[0]:,}"
+    return _open(filling, f"the count of {filling.name!r} does not follow: {needs}", "write a number of chunks")
+
+
+def _open(filling: Filling, message: str, help: str, *labels: Label) -> Diagnostic:
+    return Diagnostic("MT314", message, (*filling.path, "count"), labels=labels, help=help)

@@ -1,0 +1,224 @@
+"""Sizes and counts of chunks and ranges that follow: `fill`, and shares of memory in percent."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memtopo import planner
+from memtopo.geometry.groups import ChunkGroup, RangeGroup
+from memtopo.machine import CONTEXT_BYTES, Machine
+from memtopo.machine.queries import changed
+from tests.helpers.machines import invented
+from tests.helpers.specs import clean_geometry, codes, diagnose, geometry_of, plan_of, validate_text
+from tests.kinds.test_mappings import mapped, without_paths
+
+MACHINE = invented(2)
+GRANULE = 2 << 20
+ROOM = MACHINE.devices[0].memory_bytes - CONTEXT_BYTES
+
+
+def chunk(text: str, name: str = "page", machine: Machine = MACHINE) -> ChunkGroup:
+    return geometry_of(text, machine).of(ChunkGroup)[name]
+
+
+PLACES = [
+    "page",
+    "head, page",
+    "head, page, tail",
+    "page, {chunk: tail, offset: 12MiB}",
+    "{chunk: page, offset: 6MiB}, tail",
+    "{chunk: page, each: fill}",
+    "{chunk: head, each: 1}, {chunk: page, each: fill, order: round-robin}",
+    "{chunk: page, each: 3}, {chunk: tail, each: fill}",
+    "{chunk: page, each: all}, {chunk: tail, each: 1}",
+    "{chunk: head, each: 2}, {chunk: page, each: fill, stride: 6MiB}",
+]
+
+
+@given(st.sampled_from(PLACES), st.integers(1, 3), st.integers(4, 12))
+def test_a_count_that_fills_is_the_largest_one_that_fits(entries: str, members: int, size: int) -> None:
+    members = members if "each" in entries else 1
+    text = (
+        f"ranges: {{kv: {{size: {4 * size}MiB, count: {members}}}}}\n"
+        "chunks: {page: {location: [gpu0, gpu1], size: 2MiB, count: COUNT}, head: {location: gpu0, size: 2MiB},"
+        " tail: {location: gpu0, size: 4MiB}, rest: {location: gpu0, size: 2MiB}}\n"
+        f"map: {{kv: [{entries}], all: [head, tail, rest]}}\naccess: {{kv: {{gpu0: rw}}, all: {{gpu0: r}}}}\n"
+    ).replace("ranges: {", "ranges: {all: {size: fill}, ")
+    found = geometry_of(text.replace("COUNT", "fill"), MACHINE)
+    count = found.of(ChunkGroup)["page"].count
+    written = clean_geometry(text.replace("COUNT", str(count)), MACHINE)
+    assert mapped(found) == mapped(written)
+    assert without_paths(planner.plan(found, MACHINE).steps) == without_paths(planner.plan(written, MACHINE).steps)
+    assert codes(text.replace("COUNT", str(count + 1)), MACHINE)
+
+
+@given(
+    st.lists(st.sampled_from(["head", "page", "page.0:3", "{chunk: tail, offset: 32MiB}"]), min_size=1, max_size=4),
+    st.integers(1, 3),
+)
+def test_a_size_that_fits_is_the_smallest_one(entries: list[str], members: int) -> None:
+    if members > 1:
+        entries = [each if each[0] == "{" else f"{{chunk: {each}, each: all}}" for each in entries]
+        entries = [each.replace("offset", "each: 2, offset") for each in entries]
+    text = (
+        f"ranges: {{kv: {{size: SIZE, count: {members}}}}}\n"
+        "chunks: {page: {location: gpu0, size: 4MiB, count: 5}, head: {location: gpu0, size: 2MiB},"
+        f" tail: {{location: gpu0, size: 2MiB}}}}\nmap: {{kv: [{', '.join(entries)}]}}\naccess: {{kv: {{gpu0: rw}}}}\n"
+    )
+    found = validate_text(text.replace("SIZE", "fill"), MACHINE)
+    if found.geometry is None:
+        assert {each.code for each in found.diagnostics} <= {"MT304", "MT501"}  # an entry behind the one with an offset
+        return
+    size = found.geometry.of(RangeGroup)["kv"].size
+    assert mapped(found.geometry) == mapped(geometry_of(text.replace("SIZE", f"{size}B"), MACHINE))
+    smaller = f"{size - GRANULE}B" if size > GRANULE else "1B"
+    assert {"MT305", "MT302"} & set(codes(text.replace("SIZE", smaller), MACHINE))
+
+
+def test_ranges_that_are_filled_one_after_another_have_equal_parts() -> None:
+    text = (
+        "ranges: {kv: {size: fill, count: 4}}\nchunks: {page: {location: gpu0, size: 2MiB, count: 12}}\n"
+        "map: {kv: [page]}\naccess: {kv: {gpu0: rw}}\n"
+    )
+    assert clean_geometry(text, MACHINE).of(RangeGroup)["kv"].size == 3 * GRANULE
+    assert codes(text.replace("12", "13"), MACHINE) == ["MT314"]
+
+
+def test_imported_chunks_fill_a_range_as_well() -> None:
+    text = (
+        "ranges: {kv: {size: fill}}\nimports: {w: {from: server/w, location: gpu0, size: 2MiB, count: 3}}\n"
+        "map: {kv: [w]}\naccess: {kv: {gpu0: r}}\n"
+    )
+    assert clean_geometry(text, MACHINE).of(RangeGroup)["kv"].size == 3 * GRANULE
+
+
+def shared(more: str = "", *, size: str = "SHARE", count: str = "") -> str:
+    count = f", count: {count}" if count else ""
+    return (
+        "ranges: {kv: {size: fill}, w: {size: fill}}\n"
+        f"chunks: {{page: {{location: gpu0, size: {size}{count}}}, w: {{location: gpu0, size: 1GiB}}{more}}}\n"
+        "map: {kv: [page], w: [w]}\naccess: {kv: {gpu0: rw}, w: {gpu0: rw}}\n"
+    )
+
+
+def test_the_whole_share_is_all_that_fits() -> None:
+    size = chunk(shared(size="100%")).size
+    assert size == (ROOM - (1 << 30)) // GRANULE * GRANULE
+    assert clean_geometry(shared(size=f"{size}B"))
+    assert codes(shared(size=f"{size + GRANULE}B")) == ["MT402"]
+
+
+@given(st.integers(1, 100_000))
+def test_a_share_is_rounded_down_to_granules_and_to_whole_chunks(thousandths: int) -> None:
+    written = f"{thousandths // 1000}.{thousandths % 1000:03}%"
+    wanted = (ROOM - (1 << 30)) * thousandths // 100_000
+    if wanted < 3 * GRANULE:
+        return
+    assert chunk(shared(size=written)).size == wanted // GRANULE * GRANULE
+    assert chunk(shared(size="6MiB", count=written)).count == wanted // (3 * GRANULE)
+
+
+def test_a_count_in_percent_stays_below_the_share_of_every_location() -> None:
+    text = shared(", other: {location: gpu1, size: 8GiB}", size="2MiB", count="50%").replace(
+        "page: {location: gpu0", "page: {location: [gpu0, gpu1, gpu1]"
+    )
+    found = chunk(text)
+    room = ROOM - (8 << 30)
+    taken = {at: number * GRANULE for at, number in found.shares().items()}
+    assert max(taken.values()) <= room // 2 < max(taken.values()) + GRANULE * 2
+
+
+def test_a_share_is_of_the_free_memory_of_a_live_gpu() -> None:
+    free = 8 << 30
+    devices = [device.model_copy(update={"free_bytes": free}) for device in MACHINE.devices]
+    found = chunk(shared(size="50%"), machine=changed(MACHINE, devices=devices))
+    assert found.size == (free - CONTEXT_BYTES - (1 << 30)) // 2
+
+
+def test_a_share_of_the_host_is_of_its_recorded_memory() -> None:
+    text = shared().replace("page: {location: gpu0", "page: {location: host").replace("SHARE", "25%")
+    host = 64 << 30
+    found = chunk(text, machine=changed(MACHINE, host_bytes=host))
+    assert found.size == host // 4 // found.granule * found.granule
+    (wrong,) = diagnose(text, changed(MACHINE, host_bytes=None))
+    assert (wrong.code, wrong.help) == ("MT407", "write a size, or record the machine again")
+
+
+def test_a_share_of_more_chunks_than_a_spec_may_declare_is_refused() -> None:
+    small = invented(1, granule=4096)
+    assert codes(shared(size="4KiB", count="1%").replace("w: {size: fill}", "w: {size: 1GiB}"), small) == []
+    (found,) = diagnose(shared(size="4KiB", count="90%"), small)
+    assert (found.code, found.help) == ("MT109", "make the chunks larger")
+
+
+PROCESSES = """
+processes:
+  worker:
+    count: 2
+    devices: {mine: [gpu0, gpu1]}
+    ranges: {kv: {size: fill}}
+    chunks: {kv: {location: mine, size: 60%, handles: fd}}
+    exports: {kv: {chunk: kv, via: fd}}
+    map: {kv: [kv]}
+    access: {kv: {mine: rw}}
+  reader:
+    ranges: {kv: {size: fill}, own: {size: fill}}
+    chunks: {own: {location: gpu1, size: 4GiB}, most: {location: gpu1, size: 40%}}
+    imports: {kv: {from: worker.kv}}
+    map: {kv: [kv], own: [own, most]}
+    access: {kv: {gpu1: r}, own: {gpu1: rw}}
+"""
+
+
+def test_all_instances_of_a_counted_process_take_the_smallest_of_their_shares() -> None:
+    found = clean_geometry(PROCESSES).processes
+    room = MACHINE.devices[1].memory_bytes - 2 * CONTEXT_BYTES - (4 << 30)
+    sizes = {label: found[label].of(ChunkGroup)["kv"].size for label in found}
+    assert set(sizes.values()) == {room * 60 // 100 // GRANULE * GRANULE}
+    assert found["reader"].of(ChunkGroup)["most"].size == room * 40 // 100 // GRANULE * GRANULE
+
+
+def test_shares_of_one_gpu_in_all_processes_are_at_most_the_whole() -> None:
+    found = diagnose(PROCESSES.replace("40%", "40.001%"))
+    assert [each.code for each in found] == ["MT407", "MT407"]
+    assert "100.001%" in found[0].message
+    assert [each.path[-2:] for each in found] == [("kv", "size"), ("most", "size")]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "code", "key"),
+    [
+        ("SHARE", "101%", "MT106", "size"),
+        ("SHARE", "0%", "MT106", "size"),
+        ("SHARE", "1000000000000000000%", "MT106", "size"),
+        ("SHARE", "1e1%", "MT106", "size"),
+        ("SHARE", "0.001%", "MT407", "size"),
+        ("size: SHARE", "size: 2MiB, count: 101%", "MT106", "count"),
+        ("size: SHARE", "size: 64GiB, count: 1%", "MT407", "count"),
+        ("size: SHARE", "size: 50%, count: 50%", "MT314", "count"),
+        ("size: SHARE", "size: 50%, count: fill", "MT314", "count"),
+        ("size: SHARE", "size: 2MiB, count: fill", "MT314", "count"),
+        ("size: SHARE", "size: 2MiB, count: filled", "MT106", "count"),
+    ],
+)
+def test_hostile_amounts_are_refused_where_they_are_written(before: str, after: str, code: str, key: str) -> None:
+    found = [each for each in diagnose(shared().replace(before, after)) if each.code not in ("MT501", "MT502")]
+    assert [(each.code, each.path[-1]) for each in found] == [(code, key)]
+
+
+def test_a_plan_says_what_was_taken() -> None:
+    notes = plan_of(shared(size="50%"), MACHINE).notes
+    size = chunk(shared(size="50%")).size >> 20
+    assert any(f"chunk page: {size}MiB" in note and "50% of the" in note for note in notes), notes
+    assert f"range kv: {size}MiB, as large as what is mapped into it" in notes
+
+
+def test_chunks_that_fill_a_range_are_those_of_a_written_count() -> None:
+    text = shared(size="2MiB", count="fill").replace("kv: {size: fill}", "kv: {size: 8MiB}")
+    found = chunk(text)
+    assert (found.count, found.share, found.filled) == (4, None, "kv")
+    assert replace(found, filled="") == replace(chunk(text.replace("count: fill", "count: 4")), filled="")
