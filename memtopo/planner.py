@@ -52,10 +52,11 @@ class Plan:
         picture: Diagram | None = None,
         warnings: tuple[str, ...] = (),
         states: Mapping[str, Mapping[str, int]] | None = None,
+        params: Mapping[str, str] | None = None,
     ) -> PlanSummary:
         """Plan with similar steps folded into rows, the picture of its layout and the warnings of its spec.
 
-        `states` are those of `memory_by_state`.
+        `states` are those of `memory_by_state`, `params` the spec's parameters with their values.
         """
         with collector_paused():
             rows = tuple(folding.rows(self.steps))
@@ -72,6 +73,7 @@ class Plan:
             picture=picture,
             processes=members,
             states={name: dict(memory) for name, memory in (states or {}).items()},
+            params=dict(params or {}),
         )
 
 

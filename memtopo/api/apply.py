@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from memtopo.api.errors import Unsuitable
 from memtopo.api.live import Live, LiveContext
 from memtopo.api.session import Session, uuids
-from memtopo.api.specs import MachineLike, Planned, SpecLike, plan_spec, resolved
+from memtopo.api.specs import MachineLike, Params, Planned, SpecLike, plan_spec, resolved
 from memtopo.driver.protocol import Driver
 from memtopo.geometry import Geometry
 from memtopo.plans.report import Report
@@ -24,14 +24,20 @@ class Applied(LiveContext[Live]):
     """Layout that exists for the duration of a `with`."""
 
     def __init__(
-        self, spec: SpecLike, machine: MachineLike, bind: Mapping[str, Bound], allow_uids: Collection[int]
+        self,
+        spec: SpecLike,
+        machine: MachineLike,
+        bind: Mapping[str, Bound],
+        allow_uids: Collection[int],
+        params: Params | None,
     ) -> None:
         super().__init__()
         self._spec, self._machine, self._bind, self._allowed = spec, machine, bind, allow_uids
+        self._params = params
         self._producers = Producers({})
 
     def _build(self) -> Live:
-        planned = plan_spec(self._spec, resolved(self._machine))
+        planned = plan_spec(self._spec, resolved(self._machine), self._params)
         if planned.geometry.processes:
             message = f"{planned.document.name} is a multi-process spec, and 'applied' builds in this process only"
             raise Unsuitable(message, hint="'memtopo apply' starts a process for each")
@@ -68,18 +74,20 @@ def applied(
     bind: Mapping[str, BoundLike] | None = None,
     *,
     allow_uids: Collection[int] = (),
+    params: Params | None = None,
 ) -> Applied:
     """Build and check a spec, for the duration of a `with`; at its end, wait for the GPUs and take everything down.
 
     `bind` maps the names of external holders in the spec to the path of a socket, or to a command as a list of words,
     which runs until the end and serves at the path in its MEMTOPO_SOCKET. `allow_uids` are other users whose layouts
-    may be imported. The initial contents of the memory are undefined.
+    may be imported. `params` are values of the spec's parameters, in place of those that it declares. The initial
+    contents of the memory are undefined.
 
     Entering raises `InvalidSpec` with all diagnostics, `Unavailable` if there is no such machine, `Unsuitable` if the
     spec imports nothing from a name in `bind`, `ProducerFailed` if a command does not serve, and `NotApplied` with the
     report after everything was undone. Views that are still in use at the end are named in a `ViewOutlived` warning.
     """
-    return Applied(spec, machine, {name: _bound(given) for name, given in (bind or {}).items()}, allow_uids)
+    return Applied(spec, machine, {name: _bound(given) for name, given in (bind or {}).items()}, allow_uids, params)
 
 
 def _bound(given: BoundLike) -> Bound:

@@ -13,7 +13,7 @@ from memtopo.api.elastic import ElasticChunks, ElasticMemory, elastic_chunks, el
 from memtopo.api.errors import NotApplied, Unsuitable, ViewOutlived
 from memtopo.api.memory import Memory, MemoryPart, Part, Shape, ViewRequest, extents, unknown
 from memtopo.api.session import Session
-from memtopo.api.specs import SpecLike
+from memtopo.api.specs import Params, SpecLike
 from memtopo.api.synchronization import Event, ExternalSemaphore, stream_handle
 from memtopo.api.views import View, ViewFactory
 from memtopo.common.signals import deferred
@@ -179,15 +179,17 @@ class Live:
         self,
         spec: SpecLike,
         *,
+        params: Params | None = None,
         check: Literal["fast", "full"] = "fast",
         stream: object = None,
         device: str | int | None = None,
     ) -> Checks:
         """Bring the layout, in state `awake`, to another spec in place, and return the results of its check.
 
-        `spec` is as for `applied`; name, machine and processes stay. A range of the same name, size and alignment keeps
-        its address, a chunk of the same label and properties its memory and bytes; only what differs is touched. Waits
-        as `switch` does. The check is by queries and, of new memory, by samples of its bytes or by all.
+        `spec` and `params` are as for `applied`; name, machine and processes stay. A range of the same name,
+        size and alignment keeps its address, a chunk of the same label and properties its memory and bytes; only what
+        differs is touched. Waits as `switch` does. The check is by queries and, of new memory, by samples of its bytes
+        or by all.
 
         Views of memory that stays remain valid. A view of memory that is gone raises `BufferError` when it is used
         next; tensors made from it before are not affected: on a GPU, accessing them is a fault, on a simulator they
@@ -197,7 +199,7 @@ class Live:
         if check not in {"fast", "full"}:
             raise unknown("check", check, ("fast", "full"))
         with self._elastic.lock, self._awaiting(stream, device), self._changing_memory():
-            return self._session.change(spec, check)
+            return self._session.change(spec, check, params)
 
     @contextmanager
     def _changing_memory(self) -> Iterator[None]:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from memtopo.api.errors import NotApplied, NotChanged, NotSwitched, Unsuitable, raise_errors
-from memtopo.api.specs import Planned, SpecLike, plan_spec
+from memtopo.api.specs import Params, Planned, SpecLike, plan_spec
 from memtopo.common.signals import deferred
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.ledger import Ledger
@@ -79,7 +79,7 @@ class Session:
     @property
     def plan(self) -> PlanSummary:
         """Summary of the plan, with the spec's warnings."""
-        return self._planned.plan.summary(warnings=self._planned.warnings)
+        return self._planned.plan.summary(warnings=self._planned.warnings, params=self._planned.document.values)
 
     @property
     def simulator(self) -> SimDriver | None:
@@ -116,13 +116,13 @@ class Session:
         with self._changing(NotSwitched, f"the layout is {self.run.state}, as before"):
             return self.run.switch(state)
 
-    def change(self, spec: SpecLike, check: Check) -> Checks:
+    def change(self, spec: SpecLike, check: Check, params: Params | None = None) -> Checks:
         """Bring the layout to another spec; return the results of its check. Raises `InvalidSpec` and `NotChanged`."""
         run = self.run
         if not run.whole:
             hint = "switch('awake') first" if run.state != AWAKE else "poll() until its imports are back"
             raise Unsuitable(f"layout {self.geometry.name!r} is in state {run.state!r}, without some memory", hint=hint)
-        planned = plan_spec(spec, self._planned.target)
+        planned = plan_spec(spec, self._planned.target, params)
         raise_errors(tuple(diagnose_change(self.geometry, planned.geometry)), planned.document)
         request = replace(run.request, **_of_spec(planned), check=check)
         if isinstance(self.layout.handle_source, NoHandleSource):
@@ -195,7 +195,7 @@ def _of_spec(planned: Planned) -> dict[str, Any]:
     document = planned.document
     return {
         "plan": planned.plan, "geometry": planned.geometry, "warnings": planned.warnings, "spec": document.name,
-        "position_of": document.position,
+        "position_of": document.position, "params": document.values,
     }  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from memtopo.api.errors import raise_errors
 from memtopo.common.errors import InternalError
 from memtopo.geometry import Geometry
 from memtopo.language import Document
+from memtopo.language.document import scalar_text
 from memtopo.machine import target
 from memtopo.machine.target import Target
 from memtopo.planner import Plan
@@ -35,6 +36,11 @@ class Loaded:
         return self.spec.name
 
     @property
+    def params(self) -> Mapping[str, str]:
+        """Parameters of the spec with the values that are in effect, as text."""
+        return self.document.values
+
+    @property
     def digest(self) -> str:
         """Digest of the spec, `sha256:…`, for `memtopo.attach(expect=…)`; comments do not matter."""
         return spec_digest(self.document)
@@ -42,6 +48,9 @@ class Loaded:
 
 SpecLike = str | os.PathLike[str] | Mapping[Any, Any] | Document | Loaded
 """Path of a file, Python mapping with the keys of a spec, document, or result of `load`."""
+
+Params = Mapping[str, str | int | bool]
+"""Values of a spec's parameters by name."""
 
 MachineLike = str | os.PathLike[str] | Target
 """`local`, the name of a shipped machine, the path of a recorded machine, or a target."""
@@ -58,26 +67,28 @@ class Planned:
     warnings: tuple[str, ...]
 
 
-def load(spec: SpecLike) -> Loaded:
+def load(spec: SpecLike, *, params: Params | None = None) -> Loaded:
     """Read a spec and check each of its entries; no machine is needed.
 
-    Raises `InvalidSpec` with all diagnostics.
+    `params` are values of the spec's parameters, in place of those that it declares. Raises `InvalidSpec` with all
+    diagnostics.
     """
-    if isinstance(spec, Loaded):
+    if isinstance(spec, Loaded) and not params:
         return spec
-    document = _document(spec)
+    document = _document(spec, params)
     raise_errors(document.diagnostics if not document.root else (), document)
     read, found = specs.read(document.root, document.left_out)
-    raise_errors((*document.diagnostics, *found), document)
+    raise_errors(document.noted((*document.diagnostics, *found)), document)
     return Loaded(document, read)
 
 
-def plan(spec: SpecLike, machine: MachineLike = "local") -> Plan:
+def plan(spec: SpecLike, machine: MachineLike = "local", *, params: Params | None = None) -> Plan:
     """Return the steps that build a spec on a machine. The driver is called only for `local`, to query the machine.
 
-    Raises `InvalidSpec` with all diagnostics, and `Unavailable` if there is no such machine.
+    `params` are values of the spec's parameters. Raises `InvalidSpec` with all diagnostics, and `Unavailable` if there
+    is no such machine.
     """
-    return plan_spec(spec, resolved(machine)).plan
+    return plan_spec(spec, resolved(machine), params).plan
 
 
 def resolved(machine: MachineLike) -> Target:
@@ -85,9 +96,9 @@ def resolved(machine: MachineLike) -> Target:
     return machine if isinstance(machine, Target) else target.resolve(os.fspath(machine))
 
 
-def plan_spec(spec: SpecLike, found: Target) -> Planned:
+def plan_spec(spec: SpecLike, found: Target, params: Params | None = None) -> Planned:
     """Validate a spec against a machine, and plan it. Raises `InvalidSpec` with all diagnostics."""
-    document = spec.document if isinstance(spec, Loaded) else _document(spec)
+    document = _document(spec, params)
     validated = validate(document, found.machine)
     raise_errors(validated.diagnostics, document)
     if validated.geometry is None:
@@ -96,8 +107,23 @@ def plan_spec(spec: SpecLike, found: Target) -> Planned:
     return Planned(document, found, validated.geometry, steps, _warnings(validated))
 
 
-def _document(spec: str | os.PathLike[str] | Mapping[Any, Any] | Document) -> Document:
+def _document(spec: SpecLike, params: Params | None) -> Document:
+    document = _read(spec)
+    return document.with_settings({**document.settings, **dict(map(_setting, params.items()))}) if params else document
+
+
+def _setting(given: tuple[str, object]) -> tuple[str, str]:
+    name, value = given
+    text = scalar_text(value)
+    if text is None:
+        raise TypeError(f"parameter {name!r} is text or a whole number, not a {type(value).__name__}")
+    return name, text
+
+
+def _read(spec: SpecLike) -> Document:
     match spec:
+        case Loaded():
+            return spec.document
         case Document():
             return spec
         case Mapping():

@@ -38,6 +38,7 @@ from memtopo.cli.options import (
 )
 from memtopo.cli.process import Interrupted, Stopper
 from memtopo.cli.service import ServiceOptions
+from memtopo.cli.settings import Set, settings
 from memtopo.cli.specs import Loaded, load
 from memtopo.common.errors import UsageError
 from memtopo.common.text import printable
@@ -96,6 +97,7 @@ Rehearse = Annotated[
 def apply_command(
     spec: SpecFile,
     machine: MachineName = "local",
+    given: Set = None,
     check: CheckLevel = "fast",
     hold: Hold = False,
     lasting: HoldFor = None,
@@ -125,7 +127,7 @@ def apply_command(
     bound_holders = bindings(bound or [], trusted, timeout_seconds(timeout), socket)
     if holding and detach:
         return _detach(context, spec, holding, as_json=as_json)
-    loaded = load(spec, machine)
+    loaded = load(spec, machine, settings(given))
     if loaded.validated.geometry is None:
         return loaded.refuse(as_json=as_json)
     request = replace(_request(loaded, spec, check, bound_holders.silence), rehearse=rehearse)
@@ -150,7 +152,7 @@ def _reread(spec: str, loaded: Loaded) -> str:
     if spec == "-" or loaded.saved:
         what = "a saved plan" if loaded.saved else "standard input"
         raise ExchangeError("invalid", f"the layout is from {what}, which is not read again", hint="use memtopo change")
-    document = language.read_file(spec)
+    document = language.read_file(spec, settings=loaded.document.settings)
     if errors := concise([each for each in document.diagnostics if each.severity == "error"], document):
         raise ExchangeError("invalid", f"the spec cannot be changed to: {next(iter(errors))}")
     return layout_source(document, loaded.target.machine)
@@ -182,6 +184,7 @@ def _of_spec(request: RunRequest, loaded: Loaded) -> RunRequest:
         position_of=loaded.document.position,
         picture=build_diagram(request.geometry, loaded.target.machine),
         warnings=loaded.warnings,
+        params=loaded.document.values,
     )
 
 
@@ -260,6 +263,7 @@ class _Application:
             self.bindings.silence,
             sockets,
             self.bindings.allow_uids,
+            settings=self.loaded.document.settings,
         )
         held = holder.hold_processes if holder else None
         shown = progress(simulated=self.request.machine.simulated)

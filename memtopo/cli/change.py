@@ -9,18 +9,19 @@ from typing import Annotated, Literal
 
 import typer
 
-from memtopo import language, planner
+from memtopo import planner
 from memtopo.cli.held import WaitForImporters, connect_to
 from memtopo.cli.options import AsJson, Socket, duration
+from memtopo.cli.settings import Set, settings
 from memtopo.cli.specs import Loaded
 from memtopo.common.errors import UsageError
-from memtopo.language import Document
+from memtopo.language import Document, SpecText
 from memtopo.machine import parse
 from memtopo.machine.target import recorded
 from memtopo.output import json, plain
 from memtopo.plans.difference import difference
 from memtopo.plans.report import PlanDifference
-from memtopo.plans.saved import SavedChange, SpecText, digest_of, open_saved_change
+from memtopo.plans.saved import SavedChange, digest_of, open_saved_change
 from memtopo.rules.change import diagnose_change
 from memtopo.rules.validation import validate
 from memtopo.sharing.client import Client
@@ -54,6 +55,7 @@ Force = Annotated[
 def change_command(
     name: HeldName,
     spec: After,
+    given: Set = None,
     check: Check = "fast",
     force: Force = False,
     wait: WaitForImporters = "5s",
@@ -67,8 +69,10 @@ def change_command(
     the check afterwards finds a difference, 5 if the layout was lost.
     """
     patience = duration(wait)
-    saved = open_saved_change(spec)
-    document = language.read_text(saved.spec.text.encode(), saved.spec.name) if saved else _read(spec)
+    chosen = settings(given)
+    if saved := open_saved_change(spec):
+        chosen.refuse_for_plan(spec)
+    document = saved.spec.read() if saved else chosen.read(spec)
     with connect_to(name, socket, ()) as client:
         planned = HeldChange.of(client, document)
         if planned.after.validated.geometry is None:
@@ -86,10 +90,6 @@ def change_command(
 
         console.show(page.changed(done, document.name))
     return NOT_AS_DECLARED if done.checks.different else 0
-
-
-def _read(spec: str) -> Document:
-    return language.read_stdin() if spec == "-" else language.read_file(spec)
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class HeldChange:
     @property
     def document(self) -> SavedChange:
         """The plan of the change, as it is saved."""
-        text = SpecText(self.after.document.name, self.after.document.text)
+        text = SpecText.of(self.after.document)
         return SavedChange(
             memtopo_change_plan=1,
             layout=self.status.name,

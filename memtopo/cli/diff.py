@@ -12,6 +12,7 @@ import typer
 from memtopo import planner
 from memtopo.cli.held import connect_to
 from memtopo.cli.options import AsJson, MachineName
+from memtopo.cli.settings import Set, Settings, settings
 from memtopo.cli.specs import Loaded, load, loaded_on
 from memtopo.language.names import NAME
 from memtopo.machine.target import recorded
@@ -31,25 +32,27 @@ After = Annotated[str, typer.Argument(metavar="AFTER", help="The spec to change 
 DIFFERENT = 1
 
 
-def _loaded(before: str, after: str, machine: str) -> tuple[Loaded, Loaded]:
+def _loaded(before: str, after: str, machine: str, given: Settings) -> tuple[Loaded, Loaded]:
     """Both specs on one machine: that of the held layout, if the first one names one. Raises `MemtopoError`."""
     if before == "-" or Path(before).exists() or not NAME.fullmatch(before):
-        return load(before, machine), load(after, machine)
+        return load(before, machine, given), load(after, machine, given)
     with connect_to(before, None, ()) as client:
         line, source = client.status().machine, held_source(client)
     if source is None:
         raise ExchangeError("source", f"layout {before!r} does not send its spec", hint="compare two files")
     document, record = source
     found = recorded(line.name, record)
-    return Loaded(validate(replace(document, name=before), record), found, before), loaded_on(found, after)
+    return Loaded(validate(replace(document, name=before), record), found, before), loaded_on(found, after, given)
 
 
-def diff_command(before: Before, after: After, machine: MachineName = "local", as_json: AsJson = False) -> int:
+def diff_command(
+    before: Before, after: After, machine: MachineName = "local", given: Set = None, as_json: AsJson = False
+) -> int:
     """Show what a change from one spec to another would do.
 
     Addresses, handles and bytes of what both have stay. The exit status is 1 if anything differs.
     """
-    both = _loaded(before, after, machine)
+    both = _loaded(before, after, machine, settings(given))
     for loaded in both:
         if loaded.validated.geometry is None:
             return loaded.refuse(as_json=as_json)

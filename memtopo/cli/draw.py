@@ -12,6 +12,7 @@ import typer
 
 from memtopo.cli.files import write
 from memtopo.cli.options import AsJson, MachineName, SpecFile
+from memtopo.cli.settings import Set, settings
 from memtopo.cli.specs import load
 from memtopo.common.errors import UsageError
 from memtopo.diagnostics.messages import choose
@@ -71,6 +72,7 @@ StateName = Annotated[
 def draw_command(
     spec: SpecFile,
     machine: MachineName = "local",
+    given: Set = None,
     state: StateName = None,
     output: Output = None,
     form: Form = None,
@@ -84,7 +86,7 @@ def draw_command(
     """
     stdout = _stdout_form(form, as_json=as_json)
     files = dict(_files(output or ()))
-    loaded = load(spec, machine)
+    loaded = load(spec, machine, settings(given))
     geometry, line = loaded.validated.geometry, loaded.target.line
     if geometry is None:
         return loaded.refuse(as_json=stdout == "json")

@@ -202,7 +202,7 @@ def described(client: Client) -> Status:
     with suppress(ValueError, RecursionError, TypeError, KeyError, AttributeError, MemtopoError):
         if source := held_source(client):
             document, machine = source
-            status = replace(status, digest=spec_digest(document))
+            status = replace(status, digest=spec_digest(document), params=document.values)
             if geometry := validate(document, machine).geometry:
                 states = planner.memory_by_state(planner.plan(geometry, machine), geometry)
                 memory = states.get(status.layout_state or "", {})

@@ -8,16 +8,18 @@ from typing import Annotated
 
 import typer
 
-from memtopo import language, planner
+from memtopo import planner
 from memtopo.cli.change import HeldChange
 from memtopo.cli.files import save
 from memtopo.cli.held import connect_to
 from memtopo.cli.options import AsJson, MachineName
+from memtopo.cli.settings import Set, settings
 from memtopo.cli.specs import load
+from memtopo.language import Document, SpecText
 from memtopo.machine.queries import anonymous
 from memtopo.output import json, plain
 from memtopo.output.diagram.build import build_diagram
-from memtopo.plans.saved import SavedPlan, SpecText, spec_digest
+from memtopo.plans.saved import SavedPlan, spec_digest
 
 SpecOrName = Annotated[
     str,
@@ -47,6 +49,7 @@ def plan_command(
     spec: SpecOrName,
     after: After = None,
     machine: MachineName = "local",
+    given: Set = None,
     output: Output = None,
     as_json: AsJson = False,
 ) -> int:
@@ -56,16 +59,16 @@ def plan_command(
     That of a change is refused if the held layout was changed since.
     """
     if after is not None:
-        return _plan_change(spec, after, output, as_json=as_json)
-    loaded = load(spec, machine)
+        return _plan_change(spec, settings(given).read(after), output, as_json=as_json)
+    loaded = load(spec, machine, settings(given))
     geometry, target_machine = loaded.validated.geometry, loaded.target.machine
     if geometry is None:
         return loaded.refuse(as_json=as_json)
     planned = planner.plan(geometry, target_machine)
     states = planner.memory_by_state(planned, geometry)
-    summary = planned.summary(build_diagram(geometry, target_machine), loaded.warnings, states)
+    summary = planned.summary(build_diagram(geometry, target_machine), loaded.warnings, states, loaded.document.values)
     loaded.print_diagnostics(sys.stderr)
-    text = SpecText(loaded.document.name, loaded.document.text)
+    text = SpecText.of(loaded.document)
     document = SavedPlan(1, loaded.target.line, summary, text, anonymous(target_machine), spec_digest(loaded.document))
     if output is not None:
         save(output, json.dumps(replace(document, plan=replace(summary, picture=None)), compact=True))
@@ -78,9 +81,8 @@ def plan_command(
     return 0
 
 
-def _plan_change(name: str, spec: str, output: str | None, *, as_json: bool) -> int:
+def _plan_change(name: str, document: Document, output: str | None, *, as_json: bool) -> int:
     """Show, and save, what a change of a held layout to a spec would do."""
-    document = language.read_stdin() if spec == "-" else language.read_file(spec)
     with connect_to(name, None, ()) as client:
         planned = HeldChange.of(client, document)
     if planned.after.validated.geometry is None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TextIO
 
-from memtopo import language
+from memtopo.cli.settings import NONE_SET, Settings
 from memtopo.common.errors import UsageError
 from memtopo.diagnostics.model import Diagnostic
 from memtopo.language import Document
@@ -64,21 +64,21 @@ class Loaded:
         return INVALID
 
 
-def load(spec: str, machine: str) -> Loaded:
+def load(spec: str, machine: str, given: Settings = NONE_SET) -> Loaded:
     """Load a spec or a saved plan and a machine, and validate the spec.
 
-    Raises `Unavailable` for an unknown machine, `UsageError` for an empty name, `UnreadablePlan` for a damaged plan.
+    Raises `Unavailable` for an unknown machine, `UnreadablePlan` for a damaged plan, and `UsageError` for an empty name
+    and for a saved plan with settings.
     """
     if not spec:
         raise UsageError("SPEC is empty", hint="name a file, or - for standard input")
     found = target.resolve(machine)
     if plan := saved.open_saved(spec):
-        within = language.read_text(plan.spec.text.encode(), plan.spec.name)
-        return Loaded(validate(within, found.machine), found, spec, plan)
-    return loaded_on(found, spec)
+        given.refuse_for_plan(spec)
+        return Loaded(validate(plan.spec.read(), found.machine), found, spec, plan)
+    return loaded_on(found, spec, given)
 
 
-def loaded_on(target: Target, spec: str) -> Loaded:
+def loaded_on(target: Target, spec: str, given: Settings = NONE_SET) -> Loaded:
     """Load a spec for a machine, and validate it."""
-    document = language.read_stdin() if spec == "-" else language.read_file(spec)
-    return Loaded(validate(document, target.machine), target, spec)
+    return Loaded(validate(given.read(spec), target.machine), target, spec)

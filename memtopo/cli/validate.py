@@ -11,13 +11,15 @@ import typer
 
 from memtopo.cli.files import write
 from memtopo.cli.options import AsJson
+from memtopo.cli.settings import SetMany, Settings, settings
 from memtopo.common.errors import MemtopoError, UsageError
+from memtopo.common.text import printable
 from memtopo.language import Document
 from memtopo.machine import target
 from memtopo.output import formats, plain
 from memtopo.output.formats import Format, format_named
 from memtopo.rules import files
-from memtopo.rules.files import Checked, Source
+from memtopo.rules.files import Checked, Source, Variant
 
 Specs = Annotated[
     list[str],
@@ -70,6 +72,7 @@ _INVALID = 1
 def validate_command(
     specs: Specs,
     machine: Machines = None,
+    given: SetMany = None,
     form: Form = None,
     report: Report = None,
     select: Select = None,
@@ -85,13 +88,23 @@ def validate_command(
     try:
         chosen = files.selection(select or (), ignore or ())
         sources = files.collect(specs)
+        variants = _variants(settings(given))
         machines = {name: target.resolve(name).machine for name in _named(machine)}
-        checked: Checked = files.check(sources, machines, chosen, strict=strict, reader=_read)
+        checked: Checked = files.check(sources, machines, chosen, strict=strict, reader=_read, variants=variants)
     except MemtopoError as error:
         outputs.write_failure(error)
         raise
     outputs.write(checked)
     return 0 if checked.ok else _INVALID
+
+
+def _variants(given: Settings) -> list[Variant]:
+    """Each combination of settings, with the values that differ as its label."""
+    each = given.combinations()
+    named = [{**one.variables, **one.typed} for one in each]
+    differing = [name for name in named[0] if len({one[name] for one in named}) > 1]
+    labels = (" ".join(f"{name}={printable(one[name])}" for name in differing) for one in named)
+    return [Variant(label, one.applied) for label, one in zip(labels, each, strict=True)]
 
 
 def _read(each: Source) -> Document:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from memtopo.language.document import NO_SETTINGS, Document, Value
 from memtopo.language.limits import DEEPEST, LARGEST_FILE, LARGEST_SCALAR, MOST_DIAGNOSTICS, MOST_ENTRIES
-from memtopo.language.reader import read_file, read_stdin, read_text
+from memtopo.language.reader import SpecText, read_file, read_stdin, read_text
 
 __all__ = [
     "DEEPEST",
@@ -18,6 +18,7 @@ __all__ = [
     "MOST_ENTRIES",
     "NO_SETTINGS",
     "Document",
+    "SpecText",
     "Value",
     "read_file",
     "read_stdin",

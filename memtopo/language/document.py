@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, TypeAlias
@@ -78,6 +78,16 @@ class Document:
         )
 
     @property
+    def values(self) -> dict[str, str]:
+        """Values of the parameters that are in effect, in the order of the text."""
+        return {name: each.value for name, each in self.parameters.items()}
+
+    @property
+    def declared(self) -> Collection[str]:
+        """Names of the parameters that the text declares."""
+        return self._substituted.parameters.declared if self._substituted else ()
+
+    @property
     def parameters(self) -> Mapping[str, Parameter]:
         """Parameters with the values that are in effect, in the order of the text."""
         return self._substituted.parameters.values if self._substituted else {}
@@ -105,6 +115,21 @@ class Document:
         return self.lines.line(number)
 
 
+def scalar_text(given: object) -> str | None:
+    """Text of a Python value as it would be written in a spec; None for a value of another type."""
+    match given:
+        case str():
+            return str.__str__(given)
+        case bool():
+            return "true" if given else "false"
+        case int() if given.bit_length() <= _MOST_INT_BITS:
+            return int.__repr__(given)
+        case None:
+            return ""
+        case _:
+            return None
+
+
 class ObjectReader:
     """Conversion of a Python mapping to values; what cannot be converted is reported and left out."""
 
@@ -121,7 +146,7 @@ class ObjectReader:
     def _mapping(self, given: Mapping[Any, object], path: Path) -> dict[str, Value]:
         found: dict[str, Value] = {}
         for key, inner in given.items():
-            name = self._scalar(key)
+            name = scalar_text(key)
             if name is None:
                 self._report("MT103", f"keys are text, and this one is {_type_name(key)}", path)
             elif name in found:
@@ -146,7 +171,7 @@ class ObjectReader:
             return self._mapping(given, path)
         if isinstance(given, list | tuple):
             return self._list(given, path)
-        text = self._scalar(given)
+        text = scalar_text(given)
         if text is None:
             self._report("MT103", f"expected text, a number, a mapping or a list, found {_type_name(given)}", path)
         elif len(text) > LARGEST_SCALAR:
@@ -158,19 +183,6 @@ class ObjectReader:
         elif "$" in text:
             self.has_parameters = True
         return text
-
-    def _scalar(self, given: object) -> str | None:
-        match given:
-            case str():
-                return str.__str__(given)
-            case bool():
-                return "true" if given else "false"
-            case int() if given.bit_length() <= _MOST_INT_BITS:
-                return int.__repr__(given)
-            case None:
-                return ""
-            case _:
-                return None
 
     def _report(self, code: str, message: str, path: Path) -> None:
         self.diagnostics.add(lambda: Diagnostic(code, message, path))

@@ -62,6 +62,11 @@ class Parameters:
             return self._text(whole[1], suggest=suggest)
         return str(evaluate(text, partial(self._text, suggest=suggest)))
 
+    def described(self, text: str) -> str:
+        """List the parameters that a text uses, with their values: `$pages is 16, $page is 2MiB`."""
+        names = [name for name in dict.fromkeys(uses(text)) if name in self.values][: messages.LISTED]
+        return ", ".join(f"${name} is {_shown(self.values[name])}" for name in names)
+
     def _text(self, name: str, *, suggest: bool) -> str:
         if found := self.values.get(name):
             return found.value
@@ -88,6 +93,10 @@ def resolve(section: object, settings: Mapping[str, str], *, unread: bool) -> tu
     return Parameters(declared, settings, values, unread), messages.first(
         [*found, *wrong_texts, *circles, *wrong_values]
     )
+
+
+def _shown(parameter: Parameter) -> str:
+    return f"{shorten(parameter.value)}{' as set' if parameter.given else ''}"
 
 
 def uses(text: str) -> list[str]:
@@ -189,7 +198,8 @@ def _values(
             suggest = len(found) < messages.SUGGESTED
             values[name] = Parameter(known.replaced(text, suggest=suggest) if "$" in text else text, name in settings)
         except InvalidValue as wrong:
-            found.append(Diagnostic(wrong.code, wrong.message, (SECTION, name), help=wrong.help))
+            notes = tuple(filter(None, [known.described(text)]))
+            found.append(Diagnostic(wrong.code, wrong.message, (SECTION, name), notes=notes, help=wrong.help))
         except LeftOut:
             continue
     return {name: values[name] for name in declared if name in values}, found

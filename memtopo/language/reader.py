@@ -10,6 +10,7 @@ import select
 import stat
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from memtopo.common.garbage_collection import collector_paused
@@ -31,6 +32,24 @@ _FILE_TYPES = {
     stat.S_IFBLK: "is a device",
     stat.S_IFSOCK: "is a socket",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class SpecText:
+    """Text of a spec, the name of its file, and the settings that it was read with: all that is needed to read it."""
+
+    name: str
+    text: str
+    settings: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, document: Document) -> SpecText:
+        """Text of a document that was read from one."""
+        return cls(document.name, document.text, dict(document.settings))
+
+    def read(self) -> Document:
+        """Read the spec."""
+        return read_text(self.text.encode(), self.name, self.settings)
 
 
 def read_file(

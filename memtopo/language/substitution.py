@@ -15,7 +15,7 @@ from memtopo.common.units import shorten
 from memtopo.diagnostics import messages
 from memtopo.diagnostics.model import At, Diagnostic, InvalidValue, Path
 from memtopo.language.limits import DiagnosticList
-from memtopo.language.parameters import SECTION, LeftOut, Parameter, Parameters, resolve, uses
+from memtopo.language.parameters import SECTION, LeftOut, Parameters, resolve, uses
 
 MOST_NOTED = 3
 """Replaced values that the notes of one diagnostic name."""
@@ -55,15 +55,10 @@ class Substituted:
         return found
 
     def _notes(self, texts: Iterable[str]) -> Iterator[str]:
-        values = self.parameters.values
         for text in texts:
-            names = [name for name in dict.fromkeys(uses(text)) if name in values]
-            each = ", ".join(f"${name} is {_shown(values[name])}" for name in names[: messages.LISTED])
-            yield (
-                each
-                if text.strip() == f"${names[0]}"
-                else f"{shorten(text)} is {self.parameters.replaced(text)}: {each}"
-            )
+            described = self.parameters.described(text)
+            whole = text.strip().removeprefix("$").isidentifier()
+            yield described if whole else f"{shorten(text)} is {self.parameters.replaced(text)}: {described}"
 
 
 def substitute(root: dict[str, Any], settings: Mapping[str, str], left_out: frozenset[Path]) -> Substituted:
@@ -90,10 +85,6 @@ def _unused(parameters: Parameters, used: set[str]) -> Iterator[Diagnostic]:
             yield Diagnostic(
                 "MT907", message, (SECTION, name), "key", help=f"write ${name} where it belongs, or remove it"
             )
-
-
-def _shown(parameter: Parameter) -> str:
-    return f"{shorten(parameter.value)}{' as set' if parameter.given else ''}"
 
 
 class _Values:
@@ -151,7 +142,8 @@ class _Values:
             return found
         if found is not None:
             code, message, help = found.code, found.message, found.help
-            self.diagnostics.add(lambda: Diagnostic(code, message, path, help=help))
+            notes = tuple(filter(None, [self._parameters.described(given)]))
+            self.diagnostics.add(lambda: Diagnostic(code, message, path, notes=notes, help=help))
         return _NOTHING
 
     def _result(self, text: str) -> str | InvalidValue | None:

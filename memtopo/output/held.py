@@ -141,6 +141,7 @@ def _properties(status: Status, now: float) -> Iterator[tuple[str, str]]:
         yield "spec", status.spec
     if status.digest is not None:
         yield "digest", status.digest
+    yield from humanize.parameters(status.params)
     yield "socket", status.socket
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from memtopo.common.units import rounded
+from memtopo.common.units import rounded, shorten
 
 if TYPE_CHECKING:
     from memtopo.plans.report import MachineLine, ProcessDifference, ProcessPlan
@@ -79,3 +79,9 @@ def rate(size: int, seconds: float) -> str:
         if bandwidth >= unit:
             return f"{bandwidth / unit:.3g} {name}/s"
     return f"{bandwidth / 1e3:.3g} kB/s"
+
+
+def parameters(values: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Name and text of the property of a layout that lists the parameters of its spec; nothing if it has none."""
+    if values:
+        yield "parameters", " ".join(f"{name}={shorten(value)}" for name, value in values.items())

@@ -39,7 +39,7 @@ def body(summary: PlanSummary, addresses: Addresses | None = None) -> list[Rende
         parts += [steps(summary.rows), Text()]
     if summary.picture:
         parts += [TerminalDrawing(summary.picture, addresses=addresses or {}), Text()]
-    parts.append(pairs(_sums(summary)))
+    parts.append(pairs([*humanize.parameters(summary.params), *_sums(summary)]))
     if summary.states:
         parts += [Text(), heading("memory by state"), _states(summary.states)]
     return [*parts, Text(), notes(summary.notes)] if summary.notes else parts

@@ -83,8 +83,15 @@ def total(checked: Checked) -> str:
     counts = ", ".join(
         f"{worst.count(severity):,} {phrase}" for severity, phrase in phrases.items() if severity in worst
     )
-    machines = checked.machines[0] if len(checked.machines) == 1 else plural(len(checked.machines), "machine")
-    return f"{plural(len(checked.files), 'file')} on {machines}: {counts}{ignored(checked.results)}"
+    return f"{plural(len(checked.files), 'file')} on {_places(checked)}: {counts}{ignored(checked.results)}"
+
+
+def _places(checked: Checked) -> str:
+    """The machine, or the number of machines, and of combinations of settings if there are several."""
+    count = len(checked.machines) // checked.variants
+    if checked.variants > 1:
+        return f"{plural(count, 'machine')} with {checked.variants:,} combinations of settings"
+    return checked.machines[0] if count == 1 else plural(count, "machine")
 
 
 def ignored(results: Iterable[Result]) -> str:

@@ -64,6 +64,8 @@ class PlanSummary:
     picture: Diagram | None = None
     processes: tuple[ProcessPlan, ...] = ()
     states: dict[str, dict[str, int]] = field(default_factory=dict)
+    params: dict[str, str] = field(default_factory=dict)
+    """Parameters of the spec with the values that are in effect."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from memtopo.common.units import exact
 from memtopo.diagnostics.model import Diagnostic
 from memtopo.geometry import Geometry
 from memtopo.kinds.views import all_mapped_memory
-from memtopo.language import Document, read_text
+from memtopo.language import Document, SpecText
 from memtopo.machine import Machine
 from memtopo.planner import Plan
 from memtopo.plans.report import MachineLine, PlanDifference, PlanSummary, Row
@@ -53,14 +53,6 @@ class UnreadablePlan(MemtopoError):
     """A saved plan is damaged or of another version."""
 
     exit_code = 1
-
-
-@dataclass(frozen=True, slots=True)
-class SpecText:
-    """Text of a spec, with the name of its file."""
-
-    name: str
-    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +139,7 @@ def spec_in(document: Document) -> Document:
         spec = read(document.text.encode(), document.name).spec
     except UnreadablePlan as error:
         return Document(document.name, diagnostics=(Diagnostic("MT001", error.message, help=error.hint),))
-    return read_text(spec.text.encode(), spec.name)
+    return spec.read()
 
 
 def read(text: bytes, name: str) -> SavedPlan:
@@ -162,7 +154,7 @@ def compare(saved: SavedPlan, name: str, geometry: Geometry, now: Plan) -> None:
     chunks are compared with the geometry of the saved text on the saved machine. That is not possible if the spec names
     a GPU by its UUID or bus id, which are not saved.
     """
-    validated = validate(read_text(saved.spec.text.encode(), saved.spec.name), saved.facts)
+    validated = validate(saved.spec.read(), saved.facts)
     then = validated.geometry or geometry
     old, new = list(_lines(saved.plan)), list(_lines(now.summary()))
     if old == new and all_mapped_memory(then) == all_mapped_memory(geometry):

@@ -20,7 +20,7 @@ class RunRequest:
     """Plan to apply, with the geometry that it was made from.
 
     `spec` is the name of the file, `position_of` returns the `file:line:col` of a path in it; these, `machine`,
-    `picture` and `warnings` go into the report.
+    `picture`, `warnings` and `params`, the values of the spec's parameters, go into the report.
 
     For one process of a multi-process layout, `process` is its label and `siblings` has the geometry of every process,
     its own included.
@@ -38,6 +38,7 @@ class RunRequest:
     position_of: Callable[[Path], str | None] = lambda _path: None
     picture: Diagram | None = None
     warnings: tuple[str, ...] = ()
+    params: Mapping[str, str] = field(default_factory=dict)
     process: str = ""
     siblings: Mapping[str, Geometry] | None = None
     machine_facts: Machine | None = None
@@ -56,7 +57,7 @@ class RunRequest:
     def summary(self) -> PlanSummary:
         """Plan for the report; of a rehearsed layout with the memory of each state."""
         states = memory_by_state(self.plan, self.geometry) if self.rehearse else None
-        return self.plan.summary(self.picture, self.warnings, states)
+        return self.plan.summary(self.picture, self.warnings, states, self.params)
 
     def notes(self) -> Iterator[str]:
         """Notes on the check for the report, independent of its result."""

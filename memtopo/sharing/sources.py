@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,8 @@ _MALFORMED = (ValueError, RecursionError, TypeError, KeyError, AttributeError)
 
 def layout_source(document: Document, machine: Machine) -> str:
     """Encode a spec and its machine as one text; empty if it is longer than `LONGEST_SOURCE`."""
-    text = json.dumps({"spec": document.text, "name": document.name, "machine": dump(machine)})
+    source = {"spec": document.text, "name": document.name, "machine": dump(machine)}
+    text = json.dumps(source | ({"settings": dict(document.settings)} if document.settings else {}))
     return text if len(text) <= LONGEST_SOURCE else ""
 
 
@@ -33,8 +35,16 @@ def parsed_source(text: str) -> tuple[Document, str]:
         source = json.loads(text)
         name, machine = source.get("name", _ORIGIN), source.get("machine", "")
         if isinstance(name, str) and isinstance(machine, str):
-            return read_text(source["spec"].encode(), name), machine
+            return read_text(source["spec"].encode(), name, source_settings(source)), machine
     raise ExchangeError("invalid", "the source is not a JSON object with a spec")
+
+
+def source_settings(source: Mapping[str, object]) -> dict[str, str]:
+    """Settings in a source, which is decoded JSON. Raises `TypeError` if they are not texts by name."""
+    settings = source.get("settings", {})
+    if isinstance(settings, dict) and all(isinstance(value, str) for value in settings.values()):
+        return settings
+    raise TypeError("settings are texts by name")
 
 
 def held_source(client: Client) -> tuple[Document, Machine] | None:
@@ -44,7 +54,8 @@ def held_source(client: Client) -> tuple[Document, Machine] | None:
     text = _requested(client)
     with suppress(*_MALFORMED, MemtopoError):
         source = json.loads(text)
-        return read_text(source["spec"].encode(), _ORIGIN), parse(source["machine"].encode(), _ORIGIN)
+        document = read_text(source["spec"].encode(), _ORIGIN, source_settings(source))
+        return document, parse(source["machine"].encode(), _ORIGIN)
     return None
 
 

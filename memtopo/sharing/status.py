@@ -80,6 +80,8 @@ class Status:
     memory: Mapping[str, int] = field(default_factory=dict)
     digest: str | None = None
     """Digest of the spec, `sha256:…`; None if the holder does not send it."""
+    params: Mapping[str, str] = field(default_factory=dict)
+    """Parameters of the spec with the values that are in effect; empty if the holder does not send it."""
 
 
 @dataclass(frozen=True, slots=True)

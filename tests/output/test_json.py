@@ -60,7 +60,8 @@ def test_json_of_a_plan_has_its_fields_in_order() -> None:
   "warnings": [],
   "picture": null,
   "processes": [],
-  "states": {}
+  "states": {},
+  "params": {}
 }
 """
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memtopo.rules.files.checks import Selection, check, read, selection
+from memtopo.rules.files.checks import Selection, Variant, check, read, selection
 from memtopo.rules.files.paths import Source, collect
 from memtopo.rules.files.results import Checked, File, Result, SharedDiagnostic
 
@@ -13,6 +13,7 @@ __all__ = [
     "Selection",
     "SharedDiagnostic",
     "Source",
+    "Variant",
     "check",
     "collect",
     "read",

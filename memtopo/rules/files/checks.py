@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from memtopo import language
@@ -30,6 +31,18 @@ def read(each: Source) -> Document:
     return language.read_file(each.name, patience=each.patience)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Variant:
+    """Settings with which files are validated; `label` names them where there are several variants."""
+
+    label: str = ""
+    applied: Callable[[Document], Document] = lambda document: document
+
+    def on(self, machine: str) -> str:
+        """Name of the variant on a machine."""
+        return f"{machine} with {self.label}" if self.label else machine
+
+
 def check(
     sources: Iterable[Source],
     machines: Mapping[str, Machine],
@@ -37,21 +50,30 @@ def check(
     *,
     strict: bool = False,
     reader: Callable[[Source], Document] = read,
+    variants: Sequence[Variant] = (Variant(),),
 ) -> Checked:
-    """Validate every file against every machine. A file that cannot be read has a result, too.
+    """Validate every variant of every file against every machine. A file that cannot be read has a result, too.
 
     Errors that comments in a file ignore are not reported; a comment is unused only if it is unused on all machines.
     """
     chosen = chosen or Selection()
-    files = tuple(_file(reader(each), machines, chosen) for each in sources)
-    return Checked(tuple(machines), files, strict)
+    files = tuple(_file(reader(each), machines, variants, chosen) for each in sources)
+    cases = tuple(each.on(machine) for machine in machines for each in variants)
+    return Checked(cases, files, strict, len(variants))
 
 
-def _file(document: Document, machines: Mapping[str, Machine], chosen: Selection) -> File:
-    found = {name: validate(document, machine) for name, machine in machines.items()}
+def _file(document: Document, machines: Mapping[str, Machine], variants: Sequence[Variant], chosen: Selection) -> File:
+    documents = {variant: variant.applied(document) for variant in variants}
+    found = {
+        variant.on(name): validate(documents[variant], machine)
+        for name, machine in machines.items()
+        for variant in variants
+    }
     used = frozenset[Span]().union(*(validated.used for validated in found.values()))
-    results = (Result(document, name, _reported(each, used, chosen), len(each.ignored)) for name, each in found.items())
-    return File(document, tuple(results))
+    results = tuple(
+        Result(each.document, case, _reported(each, used, chosen), len(each.ignored)) for case, each in found.items()
+    )
+    return File(results[0].document, results)
 
 
 def _reported(validated: Validated, used: frozenset[Span], chosen: Selection) -> tuple[Diagnostic, ...]:

@@ -12,7 +12,10 @@ from memtopo.language import Document
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One file on one machine: the reported diagnostics, and the number of those that comments ignore."""
+    """One file on one machine: the reported diagnostics, and the number of those that comments ignore.
+
+    If several variants of each file were validated, `machine` names the variant, too: `h200x2 with pages=100`.
+    """
 
     document: Document
     machine: str
@@ -53,11 +56,15 @@ class File:
 
 
 class Checked(NamedTuple):
-    """Results of all files, in their order, on every machine; if `strict`, warnings are failures."""
+    """Results of all files, in their order, on every machine; if `strict`, warnings are failures.
+
+    `variants` is the number of combinations of settings; `machines` has each machine with each of them.
+    """
 
     machines: tuple[str, ...]
     files: tuple[File, ...]
     strict: bool = False
+    variants: int = 1
 
     @property
     def results(self) -> Iterator[Result]:

@@ -67,6 +67,8 @@ class Ensemble:
     sockets: Mapping[str, str] = field(default_factory=dict)
     allow_uids: tuple[int, ...] = ()
     worker: Sequence[str] = ()
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Values of the spec's parameters that its text was read with."""
 
     def environment(self, visible: Sequence[int]) -> dict[str, str]:
         """Return the environment variable that makes the visible real GPUs, by UUID, the only ones of a worker."""
@@ -93,6 +95,7 @@ class Ensemble:
             allow_uids=self.allow_uids,
             check=self.request.check,
             seed=self.request.seed,
+            settings=dict(self.settings),
         )
 
 
@@ -279,7 +282,7 @@ class Coordinator:
     def change(self, request: RunRequest, command: messages.PlanChange) -> Checks:
         """Bring all processes to another spec, by its request and its text. Raises as `JointState.change`."""
         checks = self.joint.change(JointPlans(request.geometry, request.plan), command)
-        self.ensemble = replace(self.ensemble, request=request, text=command.text)
+        self.ensemble = replace(self.ensemble, request=request, text=command.text, settings=command.settings)
         return merged_checks(checks)
 
     def request_handles(self, holder: str, export: str, first: int, count: int) -> Sequence[Handle]:

@@ -18,6 +18,7 @@ from memtopo.run.processes.messages import PlanChange
 from memtopo.run.processes.reports import merged_checks
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.offers import Offer
+from memtopo.sharing.sources import source_settings
 
 
 class HeldProcesses:
@@ -84,8 +85,9 @@ class HeldProcesses:
         require_changeable(self, before.plan.name, generation)
         revision = self._revise(source, before)
         _require_same_view(before.geometry, revision.request.geometry)
-        text = json.loads(source)["spec"]
-        command = PlanChange(revision.request.spec or "<spec>", text, before.check)
+        found = json.loads(source)
+        name, settings = revision.request.spec or "<spec>", source_settings(found)
+        command = PlanChange(name, found["spec"], before.check, settings=settings)
         coordinator.joint.plan(command)
         plans, after = coordinator.joint.plans, JointPlans(revision.request.geometry, revision.request.plan)
         touched = plans.touched(plans.transitions_to(after), after)

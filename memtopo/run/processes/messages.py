@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from memtopo.kinds.step import Phase
@@ -32,6 +32,7 @@ class Start:
     allow_uids: tuple[int, ...]
     check: Check = "fast"
     seed: int = 0
+    settings: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +113,7 @@ class PlanChange:
     text: str
     check: Check
     in_use: tuple[str, ...] = ()
+    settings: dict[str, str] = field(default_factory=dict)
     activity: ClassVar[str] = "plan of a change"
 
 

@@ -56,7 +56,7 @@ class WorkerHooks:
 def planned(start: Start, spec: Start | PlanChange) -> tuple[RunRequest, JointPlans]:
     """Plan all processes of a spec, and return the request of this one, too. Raises `MemtopoError`."""
     machine = parse(start.machine.encode(), start.machine_name)
-    document = language.read_text(spec.text.encode(), spec.spec)
+    document = language.read_text(spec.text.encode(), spec.spec, spec.settings)
     geometry = validate(document, machine).geometry
     if geometry is None:
         raise InternalError("a spec is valid in the coordinator and invalid in a worker")
