@@ -89,6 +89,7 @@ CODES = {
     "MT806": Code("a change of a layout's name"),
     "MT807": Code("a change of a layout's processes"),
     "MT808": Code("a wait or a signal that a change would add"),
+    "MT809": Code("memory that is offloaded to where it is"),
     # parameters
     "MT901": Code("a parameter that is not declared"),
     "MT902": Code("not an arithmetic"),

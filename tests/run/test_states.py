@@ -181,8 +181,8 @@ def test_page_locked_memory_counts_as_memory_of_the_host() -> None:
 
 
 def test_a_device_named_pinned_keeps_its_bytes_itself() -> None:
-    memory = plan_of(PINNED + "devices: {pinned: gpu1}\n", TWO).memory
-    assert memory == {"gpu0": 2 * M, "gpu1": 11 * M}
+    spec = PINNED.replace("location: [gpu0, gpu1]", "location: gpu0") + "devices: {pinned: gpu1}\n"
+    assert plan_of(spec, TWO).memory == {"gpu0": 4 * M, "gpu1": 9 * M}
 
 
 def test_refused_page_locked_memory_is_taken_down() -> None:

@@ -219,7 +219,7 @@ class States(Kind):
         return copies(difference)
 
     def rules(self) -> tuple[Rule, ...]:
-        return (offloading,)
+        return offloading, offloaded_in_place
 
 
 def offloading(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
@@ -242,6 +242,38 @@ def offloading(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
                 message = f"{chunk!r} cannot be offloaded: no GPU has write access to it"
                 help = "grant a GPU rw access to a range that it is mapped in, or drop it"
                 yield Diagnostic("MT802", message, each.path, "key", labels=(label,), help=help)
+
+
+def offloaded_in_place(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
+    """Yield MT809 for bytes that are offloaded to the memory in which they are."""
+    del machine
+    areas = geometry.of(OffloadArea)
+    for state in geometry.of(StateGroup).values():
+        for each in state.absent:
+            if each.area is None:
+                continue
+            area, indices = areas[each.area], range(each.first, each.stop)[: len(each.group.locations)]
+            own = [index for index in indices if _same(each.group.location_of(index), area.location)]
+            if own:
+                yield _in_place(each, own[0], area)
+
+
+def _same(chunk: Location, keeper: Location) -> bool:
+    """Return whether memory that keeps bytes is, or may be, that of their chunk: `host` may be any node."""
+    if chunk == keeper or LocationKind.GPU in (chunk.kind, keeper.kind):
+        return chunk == keeper
+    return LocationKind.HOST in (chunk.kind, keeper.kind)
+
+
+def _in_place(absent: Absent, index: int, area: OffloadArea) -> Diagnostic:
+    """Return MT809 for a chunk that is offloaded to its own memory."""
+    chunk, location = absent.group.label(index), absent.group.location_of(index)
+    to = "pinned host memory" if area.pinned is not None else str(area.location)
+    message = f"{chunk!r} is on {location}, and is offloaded to {to}, which frees nothing there"
+    labels = (Label("declared here", absent.group.path, "key"),)
+    host = location.kind is not LocationKind.GPU
+    help = "leave it out, or drop it" if host else "offload it to 'host:0', to 'pinned' memory or to another GPU"
+    return Diagnostic("MT809", message, absent.path, labels=labels, help=help)
 
 
 def copying_mappings(geometry: Geometry) -> dict[str, tuple[str, int, int]]:
