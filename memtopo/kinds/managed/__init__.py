@@ -100,6 +100,11 @@ class ManagedAllocation(Group):
         del index
         return gpu(self.home)
 
+    @property
+    def locations(self) -> Sequence[Location]:
+        """The location that it prefers, or the GPU that it is allocated on."""
+        return tuple(self.shares())
+
     def own_access(self, index: int, machine: Machine | None) -> tuple[Grant, ...]:
         """Read and write access of the GPUs that it may migrate to, its home first, and of the host.
 

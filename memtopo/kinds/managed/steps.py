@@ -91,7 +91,7 @@ class AllocateManaged(Step):
         yield Finding("managed", self.label, "managed", "managed" if managed else "not managed", self.path)
 
     def describe(self) -> StepDescription:
-        return StepDescription(self.label, f"gpu{self.device}", self.size, note=f"attached {self.attach.name.lower()}")
+        return StepDescription(self.label, str(self.preferred), self.size, note=f"attached {self.attach.name.lower()}")
 
     def leak_name(self) -> str:
         return f"managed memory {self.label}"

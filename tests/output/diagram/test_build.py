@@ -257,7 +257,8 @@ def test_managed_memory_is_a_resource_with_its_advice() -> None:
         "  table: {size: 4MiB, attach: single, read_mostly: true, prefetch: gpu1}\n"
     )
     index, table = found.things
-    assert (index.kind, index.name, index.bytes_each, index.locations) == ("managed", "index", 8 * MiB, ("gpu1",))
+    assert (index.kind, index.name, index.bytes_each, index.locations) == ("managed", "index", 8 * MiB, ("host",))
+    assert table.locations == ("gpu1",)
     assert index.notes == ("prefers host", "accessed by gpu1, host")
     assert table.notes == ("attached to one stream", "read mostly", "prefetched to gpu1")
     shares = {memory.device: [share.chunk for share in memory.shares] for memory in found.memory}
