@@ -242,6 +242,26 @@ def test_a_hint_for_exhausted_host_memory_does_not_name_gpu_tools() -> None:
     assert "host" in str(failure.cause)
 
 
+def test_the_failure_of_a_chunk_names_its_node() -> None:
+    """Memory that others took since the machine was recorded."""
+    before, now = with_nodes(invented(1), 8 * GiB, 4 * GiB), with_nodes(invented(1), 8 * GiB, GiB)
+    failure = run(run_request("chunks: {a: {location: host:1, size: 2GiB}}", before), now).report.failure
+    assert failure
+    assert failure.reason == "host:1 has 1 GiB free"
+    assert str(failure.cause).startswith("NUMA node host:1 has less than 2GiB of free memory")
+    assert failure.path == ("chunks", "a")
+
+
+def test_the_failure_of_pinned_memory_names_the_host() -> None:
+    text = STATES.replace("WHERE", "pinned").replace("managed: {m: {size: 2GiB, prefer: host:1}}\n", "")
+    before, now = with_nodes(invented(1), 8 * GiB, 4 * GiB), with_nodes(invented(1), 2 * GiB, 2 * GiB)
+    failure = run(run_request(text, before), now).report.failure
+    assert failure
+    assert failure.reason == "the host has 4 GiB free"
+    assert str(failure.cause).startswith("6GiB of the host's memory cannot be page-locked")
+    assert "nvidia-smi" not in str(failure.hint)
+
+
 @pytest.mark.parametrize(
     ("advice", "places"),
     [
