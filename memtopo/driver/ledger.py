@@ -105,14 +105,12 @@ class Ledger(Forwarder, BatchDriver):
 
     def create_each(self, size: int, properties: Sequence[Properties]) -> tuple[list[int], DriverError | None]:
         handles, error = batches.create_each(self._driver, size, properties)
-        account = self.accounts["handles"]
-        for handle in handles:
-            account[handle] = account.get(handle, 0) + 1
+        self.accounts["handles"].update(dict.fromkeys(handles, 1))  # a new handle has no other reference
         return handles, error
 
     def map_each(self, mappings: Sequence[tuple[int, int, int]]) -> tuple[int, DriverError | None]:
         made, error = batches.map_each(self._driver, mappings)
-        self.accounts["mappings"].update((address, size) for address, size, _ in mappings[:made])
+        self.accounts["mappings"].update([mapping[:2] for mapping in mappings[:made]])
         return made, error
 
     def release_each(self, handles: Sequence[int]) -> tuple[int, DriverError | None]:

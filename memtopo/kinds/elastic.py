@@ -58,15 +58,15 @@ class Pool:
     free: list[ElasticChunk] = field(default_factory=list)
     _returned: list[ElasticChunk] = field(default_factory=list)
 
-    def add(self) -> ElasticChunk:
-        """Add the chunk that was removed last, or one with the next number."""
-        if self._returned:
-            chunk = self._returned.pop()
-        else:
-            number = len(self.created)
-            chunk = ElasticChunk(f"{self.name}.{number}", self.size, number, self.name)
-        self.created[chunk.number] = chunk
-        return chunk
+    def add(self, count: int) -> list[ElasticChunk]:
+        """Add the chunks that were removed last, and then chunks with the next numbers."""
+        chunks = self._returned[: -count - 1 : -1]
+        del self._returned[len(self._returned) - len(chunks) :]
+        first = len(self.created) + len(chunks)
+        for number in range(first, first + count - len(chunks)):
+            chunks.append(ElasticChunk(f"{self.name}.{number}", self.size, number, self.name))
+        self.created.update([(chunk.number, chunk) for chunk in chunks])
+        return chunks
 
     def remove(self, chunk: ElasticChunk) -> None:
         """Remove a chunk that was released; its number is used again. `drop_removed` brings `free` up to date."""
@@ -77,10 +77,12 @@ class Pool:
         """Drop the chunks that were removed from `free`, in one pass for all of them."""
         self.free = [chunk for chunk in self.free if chunk.number in self.created]
 
-    def properties_of(self, chunk: ElasticChunk) -> Properties:
-        """Properties that a chunk is created with."""
+    def properties_of(self, chunks: Sequence[ElasticChunk]) -> list[Properties]:
+        """Properties that chunks are created with."""
         properties = self.properties
-        return properties[chunk.number % len(properties)]
+        if len(properties) == 1:
+            return [*properties] * len(chunks)
+        return [properties[chunk.number % len(properties)] for chunk in chunks]
 
     @property
     def releasable(self) -> list[ElasticChunk]:

@@ -89,9 +89,9 @@ def _create(
     driver: Driver, layout: Layout, pool: Pool, count: int
 ) -> tuple[Sequence[ElasticChunk], DriverError | None]:
     """Create chunks of a pool until a call fails; return those created, and the error."""
-    chunks = [pool.add() for _ in range(count)]
-    handles, error = create_each(driver, pool.size, [pool.properties_of(chunk) for chunk in chunks])
-    layout.chunks.update(zip((chunk.label for chunk in chunks), handles, strict=False))
+    chunks = pool.add(count)
+    handles, error = create_each(driver, pool.size, pool.properties_of(chunks))
+    layout.chunks.update(zip([chunk.label for chunk in chunks], handles, strict=False))
     for chunk in reversed(chunks[len(handles) :]):
         pool.remove(chunk)
     return chunks[: len(handles)], error

@@ -6,7 +6,8 @@ The bindings take plain ints for addresses, handles, contexts and devices, and r
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import repeat, starmap
 from typing import Any
 
 from cuda.bindings import driver as cuda
@@ -65,7 +66,9 @@ class CudaDriver(CudaKernels, BatchDriver):
     """
 
     def create_each(self, size: int, properties: Sequence[Properties]) -> tuple[list[int], DriverError | None]:
-        answers, error = _each(cuda.cuMemCreate, [(size, allocation_prop(each), 0) for each in properties])
+        same = len(set(map(id, properties))) == 1
+        props = repeat(allocation_prop(properties[0]), len(properties)) if same else map(allocation_prop, properties)
+        answers, error = _each(cuda.cuMemCreate, zip(repeat(size), props, repeat(0)))
         return [int(handle) for _, handle in answers], error
 
     def map_each(self, mappings: Sequence[tuple[int, int, int]]) -> tuple[int, DriverError | None]:
@@ -73,7 +76,7 @@ class CudaDriver(CudaKernels, BatchDriver):
         return len(answers), error
 
     def release_each(self, handles: Sequence[int]) -> tuple[int, DriverError | None]:
-        answers, error = _each(cuda.cuMemRelease, [(handle,) for handle in handles])
+        answers, error = _each(cuda.cuMemRelease, zip(handles))
         return len(answers), error
 
     def init(self) -> None:
@@ -365,13 +368,12 @@ def _sized(data: object, function: Callable[..., object]) -> bytes:
 
 
 def _each(
-    function: Callable[..., tuple[Any, ...]], calls: Sequence[tuple[object, ...]]
+    function: Callable[..., tuple[Any, ...]], calls: Iterable[tuple[object, ...]]
 ) -> tuple[list[tuple[Any, ...]], DriverError | None]:
     """Make calls until one fails; return the answers of those before, and the error."""
     answers: list[tuple[Any, ...]] = []
     try:
-        for arguments in calls:
-            answer = function(*arguments)
+        for answer in starmap(function, calls):
             if answer[0]:
                 return answers, DriverError(function.__name__, answer[0].name)
             answers.append(answer)

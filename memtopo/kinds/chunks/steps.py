@@ -110,7 +110,7 @@ class KeepPool(Step):
     def do(self, driver: Driver, layout: Layout) -> None:
         del driver
         pool = Pool(self.name, self.size, self.properties, self.granule, self.kept, self.limit)
-        pool.free += reversed([pool.add() for _ in range(self.kept)])
+        pool.free += reversed(pool.add(self.kept))
         layout.pools[self.name] = pool
 
     def undo(self, driver: Driver, layout: Layout) -> None:
@@ -131,7 +131,7 @@ class KeepPool(Step):
         pool = layout.pools[self.name]
         for number, chunk in list(pool.created.items()):
             if number >= self.kept:
-                yield from CreateChunk(self.path, chunk.label, self.size, pool.properties_of(chunk)).check(
+                yield from CreateChunk(self.path, chunk.label, self.size, pool.properties_of([chunk])[0]).check(
                     driver, layout
                 )
 
