@@ -12,7 +12,8 @@ import pytest
 from memtopo import machine, planner
 from memtopo.language import read_file
 from memtopo.rules.validation import validate
-from tests.helpers.specs import ROOT, run, run_request
+from memtopo.run import processes
+from tests.helpers.specs import ROOT, ensemble, run, run_request
 
 REAL = sorted((ROOT / "specs" / "real").glob("*.yaml"))
 MOST_LINES = 40
@@ -36,19 +37,26 @@ def systems() -> list[System]:
     return [System(ROOT / path, name, dict(re.findall(r"`(\w+)=([^`]+)`", text))) for path, name, text in rows]
 
 
+def stem(system: System) -> str:
+    return system.path.stem
+
+
 def page() -> str:
     return (ROOT / "docs" / "systems.md").read_text()
 
 
 SYSTEMS = systems()
-each_system = pytest.mark.parametrize("system", SYSTEMS, ids=lambda system: system.path.stem)
+SINGLE = [system for system in SYSTEMS if not system.several_processes]
+ENSEMBLES = [system for system in SYSTEMS if system.several_processes]
+SAMPLE = ("nccl", "nvshmem")
+"""Specs of several processes that every run of the tests builds; the others take as long, a second each."""
 
 
 def test_every_real_spec_is_in_the_table() -> None:
     assert [system.path for system in SYSTEMS] == REAL
 
 
-@each_system
+@pytest.mark.parametrize("system", SYSTEMS, ids=stem)
 def test_real_specs_are_valid_and_planned_without_diagnostics(system: System) -> None:
     facts = machine.load(system.machine)
     found = validate(read_file(system.path), facts)
@@ -58,9 +66,7 @@ def test_real_specs_are_valid_and_planned_without_diagnostics(system: System) ->
     assert all(plan.steps_by_process.values())
 
 
-@pytest.mark.parametrize(
-    "system", [each for each in SYSTEMS if not each.several_processes], ids=lambda system: system.path.stem
-)
+@pytest.mark.parametrize("system", SINGLE, ids=stem)
 def test_real_specs_with_small_settings_build_and_leave_nothing(system: System) -> None:
     """States are rehearsed, where there are any."""
     facts = machine.load(system.machine)
@@ -68,6 +74,19 @@ def test_real_specs_with_small_settings_build_and_leave_nothing(system: System) 
     done = run(replace(made, rehearse=True), facts)
     assert done.report.outcome == "ok", done.report
     assert done.ledger.empty
+
+
+@pytest.mark.parametrize(
+    "system",
+    [system if stem(system) in SAMPLE else pytest.param(system, marks=pytest.mark.exhaustive) for system in ENSEMBLES],
+    ids=stem,
+)
+def test_real_multi_process_specs_with_small_settings_build_and_leave_nothing(system: System) -> None:
+    whole = ensemble(system.path, machine.load(system.machine), settings=system.settings)
+    report = processes.apply(replace(whole, request=replace(whole.request, rehearse=True)))
+    assert report.outcome == "ok", report
+    assert report.left
+    assert not any(report.left.ledger_after.values())
 
 
 @pytest.mark.parametrize("path", REAL, ids=lambda path: path.stem)

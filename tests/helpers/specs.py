@@ -105,11 +105,13 @@ def ensemble(
     timeout: float = processes.TIMEOUT,
     worker: tuple[str, ...] = (),
     check: Check = "fast",
+    settings: Mapping[str, str] = NO_SETTINGS,
 ) -> Ensemble:
     """A spec's text or file of several processes, ready to be applied."""
     found = read_file(spec) if isinstance(spec, Path) else document(spec)
-    made = run_request(spec, machine, check)
-    return Ensemble(made, found.text, machine, timeout, sockets(made.geometry, machine), worker=worker)
+    made = run_request(spec, machine, check, settings)
+    bound = sockets(made.geometry, machine)
+    return Ensemble(made, found.text, machine, timeout, bound, worker=worker, settings=settings)
 
 
 @dataclass
