@@ -149,6 +149,10 @@ class Execution:
             self._attempt(step, "", step.do)
             self._suspended.pop()
 
+    def relocate(self, step: Step, address: int) -> None:
+        """Bring a step that is done to another address. Raises `StepFailed`."""
+        self._attempt(step, "", lambda driver, layout: step.relocate(driver, layout, address))
+
     def _attempt(self, step: Step, prefix: str, call: Callable[[Driver, Layout], None]) -> None:
         try:
             call(self.driver, self.layout)

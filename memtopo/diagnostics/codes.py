@@ -72,6 +72,7 @@ CODES = {
     "MT606": Code("a GPU that the process does not see"),
     "MT607": Code("an export that cannot be committed"),
     "MT608": Code("an order that an import cannot have"),
+    "MT609": Code("an address that no processes have in common"),
     # managed and external memory
     "MT701": Code("managed memory that the machine does not support"),
     "MT702": Code("an external handle that the machine cannot import"),
@@ -90,6 +91,7 @@ CODES = {
     "MT807": Code("a change of a layout's processes"),
     "MT808": Code("a wait or a signal that a change would add"),
     "MT809": Code("memory that is offloaded to where it is"),
+    "MT810": Code("a range at the same address in all processes that a change would reserve"),
     # parameters
     "MT901": Code("a parameter that is not declared"),
     "MT902": Code("not an arithmetic"),

@@ -11,6 +11,9 @@ from memtopo.common.errors import MemtopoError
 ADDRESS_BLOCK = 32 << 20
 """Bytes of the blocks of addresses that the driver divides among reservations, each at a multiple (fact 11)."""
 
+LAST_ADDRESS = (1 << 47) - ADDRESS_BLOCK
+"""End of the addresses that can be reserved: an address hint behind it returns OUT_OF_MEMORY (fact 11)."""
+
 
 class LocationKind(IntEnum):
     """Kind of a location of memory, or of a processor with access (`CUmemLocationType`)."""

@@ -312,6 +312,8 @@ class RangeGroup(Group):
     elastic: Backing | None = None
     fitted: bool = False
     """True if the size follows from what is mapped into the range."""
+    same_address: bool = False
+    """True if all instances of a counted process reserve it at one address, which they agree on."""
 
     @property
     def stride(self) -> int:

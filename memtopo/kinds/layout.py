@@ -89,6 +89,8 @@ class Layout:
 
     contexts: dict[int, int] = field(default_factory=dict)
     ranges: dict[str, Reservation] = field(default_factory=dict)
+    agreed: dict[str, int] = field(default_factory=dict)
+    """Addresses that all instances of a counted process have agreed on, by the label of the range."""
     chunks: dict[str, int] = field(default_factory=dict)
     mappings: dict[int, str] = field(default_factory=dict)
     """Addresses of mappings, each with the label of its chunk."""

@@ -85,6 +85,14 @@ class Finding(NamedTuple):
         return cls(aspect, "", "", "")
 
 
+class CommonRange(NamedTuple):
+    """Range that all instances of a counted process reserve at one address: its label, and its bytes and alignment."""
+
+    label: str
+    size: int
+    align: int
+
+
 class HandleReference(NamedTuple):
     """One handle of another process: holder, export, and index in the export; `text` is the export as in a spec.
 
@@ -234,6 +242,15 @@ class Step:
     def awaited(self) -> Step | None:
         """Step that waits for the end of this one's work."""
         return None
+
+    @property
+    def common_range(self) -> CommonRange | None:
+        """Range that all instances of a counted process reserve at one address; None for other steps."""
+        return None
+
+    def relocate(self, driver: Driver, layout: Layout, address: int) -> None:
+        """Reserve a range anew, with an address as the hint, before anything is mapped in it."""
+        raise NotImplementedError
 
     @property
     def position(self) -> tuple[str, int]:

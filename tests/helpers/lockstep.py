@@ -21,6 +21,7 @@ from memtopo.kinds.step import Phase
 from memtopo.machine import Machine
 from memtopo.plans.report import Check, Report
 from memtopo.run.apply import Run, built_plan
+from memtopo.run.processes.common_addresses import agree, bring_to
 from memtopo.run.processes.joint_change import JointState
 from memtopo.run.processes.joint_plans import JointPlans
 from memtopo.run.processes.messages import ChangeCommand, ChangeResult, PlanChange
@@ -54,6 +55,8 @@ def apply_together(
             runs[label] = _run(whole, label, wrapper(driver) if wrapper else driver, runs)
         for phase in Phase:
             _each(runs, lambda run, phase=phase: run.build(phase))  # type: ignore[misc]
+            if phase is Phase.RESERVE and all(run.failure is None for run in runs.values()):
+                _agree(whole, runs)
         _each(runs, Run.check)
         _verify(runs)
         for run in reversed(runs.values()):
@@ -92,6 +95,8 @@ class Together:
         for phase in Phase:
             for run in self.runs.values():
                 run.build(phase)
+            if phase is Phase.RESERVE:
+                _agree(whole, self.runs)
         self.joint = JointState(JointPlans(whole.geometry, whole.plan), self._command_all, lambda: 0)
 
     def hold(self) -> None:
@@ -186,6 +191,14 @@ def _run(
         return found
 
     return Run(request, Ledger(driver), handle_source=SiblingHandles(request.geometry, handles, NoHandleSource()))
+
+
+def _agree(whole: RunRequest, runs: Mapping[str, Run]) -> None:
+    """Agree on the addresses that processes have in common."""
+    agree(
+        whole.plan.processes,
+        lambda commands: {label: bring_to(runs[label].execution, command) for label, command in commands.items()},
+    )
 
 
 def _each(runs: Mapping[str, Run], do: Callable[[Run], None]) -> None:

@@ -22,6 +22,9 @@ OURS, KEPT = "the layout: server, reader.0, reader.1", "and a change keeps its p
 TWO = several(server=None, reader=2)
 READY = "semaphores: {ready: {from: camera, via: timeline_fd, device: gpu0, wait: 1}}, "
 WAITS = ONE + READY.removesuffix(", ") + "\n"
+SAME = "processes:\n  pe: {count: 2, ranges: {heap: {size: 4MiBMORE, same_address: true}, r: {size: 2MiB}}}\n"
+AGREED = SAME.replace("MORE", "")
+ANEW = "the change would reserve range 'heap', which is at the same address in all processes, anew"
 ONLY = " of semaphore 'ready', and only 'memtopo apply' waits and signals"
 
 
@@ -33,6 +36,13 @@ ONLY = " of semaphore 'ready', and only 'memtopo apply' waits and signals"
         (WAITS, WAITS.replace("wait: 1", "wait: 1, signal: 2"), "MT808", 7, "the change would add a signal" + ONLY),
         (WAITS, WAITS.replace("camera", "other"), "MT808", 7, "the change would add a wait" + ONLY),
         (TWO, TWO.replace("count: 2, ", "count: 2, " + READY), "MT808", 5, "the change would add a wait" + ONLY),
+        (AGREED, SAME.replace("4MiBMORE", "8MiB"), "MT810", 4, ANEW),
+        (AGREED, SAME.replace("MORE", ", count: 2"), "MT810", 4, ANEW),
+        (AGREED, SAME.replace("MORE", ", align: 1GiB"), "MT810", 4, ANEW),
+        (AGREED, SAME.replace("MORE", ", address: 0x30000000000"), "MT810", 4, ANEW),
+        (AGREED, AGREED.replace(", same_address: true", ""), "MT810", 4, ANEW),
+        (AGREED, AGREED.replace("heap: {size: 4MiB, same_address: true}, ", ""), "MT810", 4, ANEW),
+        (AGREED.replace(", same_address: true", ""), AGREED, "MT810", 4, ANEW),
         (ONE, NAMED + ONE, "MT806", 2, "the layout is named 'test', and a change keeps its name"),
         (ONE, TWO, "MT807", 3, "the layout is one of a single process, and a change keeps them"),
         (TWO, ONE, "MT807", 2, "the layout has the processes server, reader.0, reader.1, and a change keeps them"),
@@ -50,6 +60,13 @@ def test_a_change_keeps_name_and_processes(before: str, after: str, code: str, l
     span = document(after).span(found.path, found.at)
     assert span
     assert span.line == line
+
+
+def test_a_change_keeps_ranges_at_a_common_address_beside_others() -> None:
+    before, changed = (validate_text(text).geometry for text in (AGREED, AGREED.replace("2MiB", "6MiB")))
+    assert before
+    assert changed
+    assert not [*diagnose_change(before, changed)]
 
 
 @pytest.mark.parametrize("after", [WAITS, WAITS.replace(", wait: 1", ""), ONE])

@@ -16,7 +16,12 @@ from memtopo.geometry.sizing import granule, rounded_to_multiple, size_error
 from memtopo.kinds.kind import Kind, Rule, Scope, Stage
 from memtopo.kinds.mappings import granules, resolve_slices
 from memtopo.kinds.mappings.fill import fitting_size
-from memtopo.kinds.ranges.addresses import address_error, fixed_addresses
+from memtopo.kinds.ranges.addresses import (
+    address_error,
+    changed_common_addresses,
+    fixed_addresses,
+    no_common_address,
+)
 from memtopo.kinds.ranges.elastic import Elastic, Elasticity, granule_of, resolve_backing, zero_chunks
 from memtopo.kinds.resolution import Resolution
 from memtopo.language.entries import Entry
@@ -41,6 +46,9 @@ class Range(Entry):
     )
     count: Count | None = Field(default=None, description="Number of equal ranges: kv becomes kv.0, kv.1 and so on.")
     round: Rounding | None = Field(default=None, description="up: round the size up to a multiple of the granularity.")
+    same_address: Boolean = Field(
+        default=False, description="If true, all processes of a counted process reserve it at one address."
+    )
     elastic: Elasticity | None = Field(
         default=None, description="true: a program maps and unmaps chunks while the layout exists."
     )
@@ -74,7 +82,8 @@ class Ranges(Kind):
             backing, complete = yield from resolve_backing(scope, (*path, "elastic"), entry.elastic)
             unit = max(largest.get(name, 0), granule_of(backing))
             units = _Units(unit, address, filled=True) if unit else plain
-            if complete and name not in unknown and (declared := (yield from _declared(scope, name, entry, unit))):
+            known = complete and name not in unknown and not (yield from no_common_address(scope.spec, path, entry))
+            if known and (declared := (yield from _declared(scope, name, entry, unit))):
                 group = yield from _range(path, entry, units, backing, declared)
             yield from scope.add(self, name, group)
         if (yield from scope.too_many(_totals(scope))):
@@ -85,11 +94,18 @@ class Ranges(Kind):
         from memtopo.kinds.ranges.elastic_steps import elastic_steps
         from memtopo.kinds.ranges.steps import ReserveRange
 
-        # Fixed addresses first, before the driver or a hint takes them for another range.
-        for group in sorted(geometry.of(RangeGroup).values(), key=lambda group: not group.fixed):
+        # Fixed and agreed addresses first, before the driver or a hint takes them for another range.
+        for group in sorted(geometry.of(RangeGroup).values(), key=lambda each: (not each.fixed, not each.same_address)):
             for index in range(group.count):
-                address = group.address_hint(index)
-                yield ReserveRange(group.path, group.label(index), group.size, group.align, address, group.fixed)
+                yield ReserveRange(
+                    group.path,
+                    group.label(index),
+                    group.size,
+                    group.align,
+                    group.address_hint(index),
+                    group.fixed,
+                    group.same_address,
+                )
         yield from elastic_steps(geometry, machine)
 
     def notes(self, geometry: Geometry) -> Iterator[str]:
@@ -98,6 +114,9 @@ class Ranges(Kind):
                 yield f"range {group.name}: {exact(group.declared)} rounded up to {exact(group.size)}"
             if group.fitted:
                 yield f"range {group.name}: {exact(group.size)}, as large as what is mapped into it"
+
+    def refused_changes(self, before: Geometry, after: Geometry) -> Iterator[Diagnostic]:
+        return changed_common_addresses(before, after)
 
     def rules(self) -> tuple[Rule, ...]:
         return (fixed_addresses, zero_chunks)
@@ -159,7 +178,7 @@ def _range(
         return None
     if align or unit > units.address:
         align = max(align, unit)
-    if entry.fixed:
+    if entry.fixed or entry.same_address:
         align = max(align, ADDRESS_BLOCK)
     group = RangeGroup(
         name,
@@ -174,6 +193,7 @@ def _range(
         entry.fixed,
         elastic=backing,
         fitted=entry.size == "fill",
+        same_address=entry.same_address,
     )
     if (wrong := address_error(group)) is not None:
         yield wrong

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from memtopo.common.units import exact, rounded
-from memtopo.diagnostics.model import Diagnostic, Label
-from memtopo.driver.types import ADDRESS_BLOCK
+from memtopo.diagnostics.model import Diagnostic, Label, Path
+from memtopo.driver.types import ADDRESS_BLOCK, LAST_ADDRESS
 from memtopo.geometry.groups import RangeGroup
 from memtopo.geometry.model import Geometry
+from memtopo.kinds.resolution import Resolution
+from memtopo.language.entries import Spec
 from memtopo.machine import Machine
-
-LAST_ADDRESS = (1 << 47) - ADDRESS_BLOCK
-"""End of the addresses that can be reserved: an address hint behind it returns OUT_OF_MEMORY (fact 11)."""
 
 _CONTEXTS = 0x2_0000_0000
 """Address in the block that the driver takes for contexts, so that no range can be fixed there (fact 11)."""
@@ -28,13 +28,52 @@ def address_error(group: RangeGroup) -> Diagnostic | None:
         return Diagnostic("MT307", message, (*group.path, "fixed"), help="add 'address: 0x…', or leave 'fixed' out")
     if group.address % unit:
         message = f"range {group.name!r}: {group.address:#x} is not aligned to {exact(unit)}"
-        notes = (_BLOCKS,) if group.fixed and unit == ADDRESS_BLOCK else ()
+        notes = (_BLOCKS,) if (group.fixed or group.same_address) and unit == ADDRESS_BLOCK else ()
         return Diagnostic("MT307", message, path, notes=notes, help=_aligned(group, unit))
     if group.address and _up(group.address, ADDRESS_BLOCK) + group.extent > LAST_ADDRESS:
         extent = f"{rounded(group.extent)} at {group.address:#x}"
         message = f"range {group.name!r}: {extent} are beyond the address space, which ends at {LAST_ADDRESS:#x}"
         return Diagnostic("MT307", message, path, help=_lowered(group, unit))
     return None
+
+
+def no_common_address(spec: Spec, path: Path, entry: Any) -> Resolution[bool]:
+    """Yield MT609 and return true for a range at the same address in processes that cannot agree on one."""
+    if not entry.same_address or spec.countless or (spec.instances is not None and not entry.fixed):
+        return False
+    name, where = path[-1], (*path, "same_address")
+    if spec.instances is None:
+        message = f"range {name!r} is at the same address in all processes of one, and this one is not counted"
+        if not spec.path:
+            message = f"range {name!r} is at the same address in all processes, and this spec has none"
+        help = "leave 'same_address' out, or give the process a 'count'"
+        yield Diagnostic("MT609", message, where, help=help)
+        return True
+    message = f"range {name!r} has a fixed address, which is the same in all processes"
+    label = Label("fixed here", (*path, "fixed"))
+    help = "leave 'same_address' out, or 'fixed', so that the address is a hint"
+    yield Diagnostic("MT609", message, where, labels=(label,), help=help)
+    return True
+
+
+def changed_common_addresses(before: Geometry, after: Geometry) -> Iterator[Diagnostic]:
+    """Yield MT810 for ranges at the same address in all processes that come, go or are reserved otherwise."""
+    old, new = _common_ranges(before), _common_ranges(after)
+    for name in dict.fromkeys([*old, *new]):
+        if name not in old or name not in new or _reserved(old[name]) != _reserved(new[name]):
+            path = (*after.path, "ranges", *([name] if name in after.of(RangeGroup) else []))
+            message = f"the change would reserve range {name!r}, which is at the same address in all processes, anew"
+            note = "processes agree on addresses only while a layout is built"
+            help = "release the layout, and apply the spec"
+            yield Diagnostic("MT810", message, path, "key", notes=(note,), help=help)
+
+
+def _common_ranges(geometry: Geometry) -> dict[str, RangeGroup]:
+    return {name: group for name, group in geometry.of(RangeGroup).items() if group.same_address}
+
+
+def _reserved(group: RangeGroup) -> tuple[int, int, int, int]:
+    return group.count, group.size, group.align, group.address
 
 
 def fixed_addresses(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:

@@ -8,7 +8,13 @@ from typing import ClassVar
 
 from memtopo.driver.protocol import Driver
 from memtopo.kinds.layout import Layout, Reservation
-from memtopo.kinds.step import DEFECT_ADVICE, ErrorHint, Finding, Phase, Step, StepDescription, range_name
+from memtopo.kinds.step import DEFECT_ADVICE, CommonRange, ErrorHint, Finding, Phase, Step, StepDescription, range_name
+
+SAME_ADDRESS = "same address in all processes"
+
+FIRST_AGREED = 1 << 45
+"""First address that processes try for a range at the same address: executables, their heaps and libraries are above,
+and what sanitizers reserve is below."""
 
 _IN_USE = "the addresses are in use in this process: choose others, or leave 'fixed' out (fact 11)"
 
@@ -17,7 +23,8 @@ _IN_USE = "the addresses are in use in this process: choose others, or leave 'fi
 class ReserveRange(Step):
     """Reserve `size` bytes of addresses, aligned to `align` unless it is 0.
 
-    `address` is a hint (fact 11); with `fixed`, the check requires it.
+    `address` is a hint (fact 11); with `fixed`, the check requires it. With `same`, the instances of a counted process
+    agree on an address after each has reserved the range, and the check requires that one.
     """
 
     label: str
@@ -25,6 +32,7 @@ class ReserveRange(Step):
     align: int
     address: int
     fixed: bool
+    same: bool = False
 
     phase = Phase.RESERVE
     verb = "reserve"
@@ -51,14 +59,25 @@ class ReserveRange(Step):
     def provides(self) -> Hashable:
         return ("range", self.label)
 
+    @property
+    def common_range(self) -> CommonRange | None:
+        return CommonRange(self.label, self.size, self.align) if self.same else None
+
     def do(self, driver: Driver, layout: Layout) -> None:
-        address = driver.mem_address_reserve(self.size, self.align, self.address)
+        self._reserve(driver, layout, self.address or (max(FIRST_AGREED, self.align) if self.same else 0))
+
+    def _reserve(self, driver: Driver, layout: Layout, hint: int) -> None:
+        address = driver.mem_address_reserve(self.size, self.align, hint)
         layout.ranges[self.label] = Reservation(address, self.size)
 
     def undo(self, driver: Driver, layout: Layout) -> None:
         if self.label in layout.ranges:
             driver.mem_address_free(*layout.ranges[self.label])
             del layout.ranges[self.label]
+
+    def relocate(self, driver: Driver, layout: Layout, address: int) -> None:
+        self.undo(driver, layout)
+        self._reserve(driver, layout, address)
 
     def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
         del driver  # the driver has no query for reservations
@@ -67,9 +86,14 @@ class ReserveRange(Step):
             yield Finding("alignment", self.label, 0, address % self.align, self.path)
         if self.fixed:
             yield Finding("address", self.label, hex(self.address), hex(address), self.path, _IN_USE)
+        if self.same:
+            agreed = layout.agreed.get(self.label)
+            expected = "one of all processes" if agreed is None else hex(agreed)
+            yield Finding("address", self.label, expected, hex(address), self.path)
 
     def describe(self) -> StepDescription:
-        return StepDescription(self.label, "", self.size, (self.align, self.fixed))
+        note = SAME_ADDRESS if self.same else ""
+        return StepDescription(self.label, "", self.size, (self.align, self.fixed), note)
 
     def leak_name(self) -> str:
         return range_name(self.label)

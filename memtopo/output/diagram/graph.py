@@ -12,7 +12,7 @@ from typing import Literal
 
 from memtopo.common.units import rounded
 from memtopo.output.diagram.model import Diagram, Export, HandleFlow, MappingSpan, RangeDiagram, Resource
-from memtopo.output.diagram.notation import chunk_names, elastic, granted, multiple, name_range, offset, processes
+from memtopo.output.diagram.notation import chunk_names, granted, multiple, name_range, offset, processes, remark
 
 MOST_NODES = 12
 MOST_MAPPINGS = 3
@@ -176,7 +176,7 @@ def _range_node(range_: RangeDiagram) -> tuple[str, Node]:
     access = {span.access for span in range_.pieces if span.chunk}
     whole = granted(access.pop()) if len(access) == 1 else ""
     mapped = f"{rounded(range_.mapped)} mapped" if range_.mapped < range_.size else ""
-    lines = name_range(range_.first, range_.last), multiple(range_.count, range_.size), mapped, whole, elastic(range_)
+    lines = name_range(range_.first, range_.last), multiple(range_.count, range_.size), mapped, whole, remark(range_)
     return range_.first, Node("range", "range", tuple(filter(None, lines)))
 
 

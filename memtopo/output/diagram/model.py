@@ -72,7 +72,7 @@ class RangeDiagram:
 
     Each has `size` bytes, of which `mapped` are mapped. `pieces` are the spans of the first range in order of offset;
     they cover its whole size. In an `elastic` range, a program maps the chunks of these entries in the holes, and the
-    chunk `zero` is mapped wherever it maps none.
+    chunk `zero` is mapped wherever it maps none. Ranges with a `same_address` have it in all processes of their entry.
     """
 
     first: str
@@ -84,6 +84,7 @@ class RangeDiagram:
     path: Path
     elastic: tuple[str, ...] = ()
     zero: str = ""
+    same_address: bool = False
 
 
 @dataclass(frozen=True, slots=True)

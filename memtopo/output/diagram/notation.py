@@ -12,6 +12,7 @@ from memtopo.output.diagram.model import DeviceAccess, MappingSpan, ProcessDiagr
 _FEW = 2  # names that are listed one by one
 _NAMED = 3  # entries of an elastic range, and parts of a chunk
 _LONGEST_PART = 20  # characters of a part's name
+_SAME_ADDRESS = "same address in all processes"
 _DIGITS = 4  # of an offset in full
 
 
@@ -89,7 +90,12 @@ def processes(process: ProcessDiagram) -> str:
     return f"{process.first}, {name_range(second, process.last)}"
 
 
-def elastic(range_: RangeDiagram) -> str:
+def remark(range_: RangeDiagram) -> str:
+    """Further properties of a range in words: what a program maps in it, and a common address; empty without them."""
+    return "; ".join(filter(None, (_elastic(range_), _SAME_ADDRESS if range_.same_address else "")))
+
+
+def _elastic(range_: RangeDiagram) -> str:
     """Entries whose chunks a program maps in a range, and the chunk behind the rest; empty if it is not elastic."""
     if not range_.elastic:
         return ""

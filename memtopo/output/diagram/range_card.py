@@ -77,8 +77,8 @@ def range_card(range_: RangeDiagram, process: str, context: DrawingContext, earl
 
 
 def _notes(range_: RangeDiagram, blocks: Sequence[Block]) -> Iterator[str]:
-    if range_.elastic:
-        yield notation.elastic(range_)
+    if remark := notation.remark(range_):
+        yield remark
     if not range_.mapped:
         yield "nothing mapped"
         return

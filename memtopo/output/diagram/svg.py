@@ -239,11 +239,11 @@ def _ranges_and_resources(diagram: Diagram) -> Iterator[str]:
 
 
 def _description_lines(range_: RangeDiagram) -> str:
-    elastic = [notation.elastic(range_)] if range_.elastic else []
+    remarks = [remark] if (remark := notation.remark(range_)) else []
     if not range_.mapped:
-        return "; ".join(["nothing mapped", *elastic])
+        return "; ".join(["nothing mapped", *remarks])
     parts = [_span(span, range_.count) for span in range_.pieces[:MOST]]
-    return "; ".join([*parts, *([f"{more:,} more"] if (more := len(range_.pieces) - MOST) > 0 else []), *elastic])
+    return "; ".join([*parts, *([f"{more:,} more"] if (more := len(range_.pieces) - MOST) > 0 else []), *remarks])
 
 
 def _span(span: MappingSpan, count: int) -> str:

@@ -75,7 +75,7 @@ def _range_table(range_: RangeDiagram, process: str, prefix: str, context: Drawi
     lines = [_span_line(span, range_.count, address, context) for span in range_.pieces[:MOST_TABLE_ROWS]]
     title = f"{prefix}{notation.name_range(range_.first, range_.last)}"
     note = f"{notation.multiple(range_.count, range_.size)}, {rounded(range_.mapped)} mapped"
-    note += f", {notation.elastic(range_)}" if range_.elastic else ""
+    note += f", {remark}" if (remark := notation.remark(range_)) else ""
     return _table(title, note if range_.count == 1 else f"{note} in each", _RANGE, lines, len(range_.pieces))
 
 

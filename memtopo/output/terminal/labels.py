@@ -22,13 +22,13 @@ from memtopo.output.diagram.model import (
 )
 from memtopo.output.diagram.notation import (
     chunk_names,
-    elastic,
     granted,
     multiple,
     name_range,
     offset,
     parts,
     processes,
+    remark,
     short_names,
 )
 from memtopo.output.terminal.lines import Glyphs, Item, ItemList
@@ -61,7 +61,7 @@ def range_(shown: RangeDiagram, access: Sequence[DeviceAccess] | None, address: 
     """Name, size and address of one range or several equal ones, and the access if it is the same everywhere."""
     name = name_range(shown.first, shown.last)
     access_text = granted(access) if access is not None else "" if shown.mapped else "nothing mapped"
-    texts = [clipped(name), multiple(shown.count, shown.size), address, access_text, elastic(shown)]
+    texts = [clipped(name), multiple(shown.count, shown.size), address, access_text, remark(shown)]
     parts = [Text(glyphs.text(text)) for text in texts if text]
     parts[0].stylize("bold")
     return parts

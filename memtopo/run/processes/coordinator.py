@@ -22,10 +22,11 @@ from memtopo.language.names import AWAKE
 from memtopo.machine import Machine, target
 from memtopo.plans.report import Checks, Failure, PhaseTime, Progress, Report
 from memtopo.run.processes import messages
+from memtopo.run.processes.common_addresses import agree
 from memtopo.run.processes.gates import gate_descriptors
 from memtopo.run.processes.joint_change import JointState
 from memtopo.run.processes.joint_plans import JointPlans
-from memtopo.run.processes.messages import ChangeCommand, ChangeResult, Command
+from memtopo.run.processes.messages import Addresses, AgreeOn, ChangeCommand, ChangeResult, Command
 from memtopo.run.processes.reports import merged_checks, merged_report
 from memtopo.run.processes.router import Router
 from memtopo.run.processes.worker_process import Expected, WorkerProcess, launch
@@ -203,6 +204,8 @@ class Coordinator:
             if count or phase is Phase.RESERVE:
                 with self._timed(phase, count):
                     self._command_all(messages.BuildPhase(phase))
+                    if phase is Phase.RESERVE:
+                        agree(self.ensemble.request.plan.processes, self._command_addresses)
         with self._timed("check", sum(len(plan.steps) for plan in plans)):
             self._command_all(messages.CheckSteps())
         self._verify()
@@ -293,6 +296,13 @@ class Coordinator:
         for worker in self.workers.values():
             worker.command(command)
         self._await(Expected.DONE, self.ensemble.timeout)
+
+    def _command_addresses(self, commands: Mapping[str, AgreeOn]) -> Mapping[str, Addresses]:
+        """Have processes reserve ranges where they are asked to, and return the addresses that these have."""
+        for label, command in commands.items():
+            self.workers[label].command(command)
+        self._await(Expected.DONE, self.ensemble.timeout)
+        return {label: self.workers[label].addresses for label in commands}
 
     def _command_change(self, command: ChangeCommand) -> Mapping[str, ChangeResult]:
         """Have all processes execute a command of a change. Raises `ChangeFailed` if one has ended or is silent."""

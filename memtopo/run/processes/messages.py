@@ -47,6 +47,14 @@ class BuildPhase:
 
 
 @dataclass(frozen=True, slots=True)
+class AgreeOn:
+    """Reserve ranges at these addresses, by their labels; answered by `Addresses`. Nothing is mapped yet."""
+
+    addresses: dict[str, int]
+    activity: ClassVar[str] = str(Phase.RESERVE)
+
+
+@dataclass(frozen=True, slots=True)
 class CheckSteps:
     """Check every step by driver queries."""
 
@@ -209,6 +217,13 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True)
+class Addresses:
+    """Addresses of the ranges that all instances of a counted process reserve at one, by their labels."""
+
+    addresses: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
 class Exports:
     """Exports of a worker that holds its part of the layout."""
 
@@ -289,7 +304,7 @@ class HandleAnswer:
 
 ChangeCommand = PlanSwitch | PlanChange | MakeStage | CheckChange | TurnBack | EndChange
 Verification = CheckSteps | WriteRound | ReadRound | TryForbidden | SkipVerification | WriteKept | ReadKept
-Command = BuildPhase | Verification | Recheck | Hold | ChangeCommand
+Command = BuildPhase | AgreeOn | Verification | Recheck | Hold | ChangeCommand
 ToWorker = Start | Command | TakeDown | KeepAlive | HandleRequest | HandleAnswer
-Results = Ready | StepsDone | Done | Exports | CheckResult | ChangeResult | Failed | Broken | Finished
+Results = Ready | StepsDone | Done | Addresses | Exports | CheckResult | ChangeResult | Failed | Broken | Finished
 FromWorker = Results | HandleRequest | HandleAnswer

@@ -20,6 +20,7 @@ from memtopo.driver.types import DriverError
 from memtopo.executor import StepFailed, Stopped
 from memtopo.run.apply import Run
 from memtopo.run.processes import messages
+from memtopo.run.processes.common_addresses import bring_to
 from memtopo.run.processes.gates import Gate, WorkerGates
 from memtopo.run.processes.messages import HandleAnswer, HandleRequest, ToWorker
 from memtopo.run.processes.worker_change import WorkerChange
@@ -128,6 +129,8 @@ class Worker:
         match command:
             case messages.Recheck():
                 self._channel.send(_recheck(run))
+            case messages.AgreeOn():
+                self._channel.send(bring_to(run.execution, command))
             case _ if isinstance(command, messages.ChangeCommand):
                 self._channel.send(part.answer(command))
             case _:

@@ -42,8 +42,9 @@ class WorkerProcess:
 
     `rounds` is the number of rounds of verification, the same in all workers, `volume` the bytes that this one writes
     and reads in them, and `safe` is false once an access is found that makes it unsafe to have kernels do so. `offers`
-    are its exports while it is held. `checks` is the result of the latest recheck, or `check_error` why there is none,
-    and `change` that of the latest command of a change. `clock` measures its silence.
+    are its exports while it is held, and `addresses` its latest answer to `AgreeOn`. `checks` is the result of the
+    latest recheck, or `check_error` why there is none, and `change` that of the latest command of a change. `clock`
+    measures its silence.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class WorkerProcess:
         self.rounds = self.volume = 0
         self.safe = True
         self.offers: tuple[Offer, ...] = ()
+        self.addresses = messages.Addresses({})
         self.report: Report | None = None
         self.checks: Checks | None = None
         self.check_error: str | None = None
@@ -133,6 +135,8 @@ class WorkerProcess:
             case messages.Done(as_declared, safe):
                 self.expected = Expected.NOTHING
                 self.as_declared, self.safe = self.as_declared and as_declared, self.safe and safe
+            case messages.Addresses():
+                self.expected, self.addresses = Expected.NOTHING, message
             case messages.Exports(offers):
                 self.offers = offers
             case messages.ChangeResult():

@@ -33,9 +33,9 @@ class CrashRun:
 
 
 def run_with_crash(
-    spec: Path, process: str, call: int, name: str, victim: str = "self", machine: str = "h200x2", *arguments: str
+    spec: Path, process: str, call: int | str, name: str, victim: str = "self", machine: str = "h200x2", *arguments: str
 ) -> CrashRun:
-    """Run a spec, and send a signal to a process or its parent before the process's n-th driver call.
+    """Run a spec, and send a signal to a process or its parent before the process's n-th driver call, or `method#n`.
 
     `arguments` are further ones of the coordinator's program.
     """

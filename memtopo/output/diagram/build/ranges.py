@@ -110,6 +110,7 @@ def _range(reservations: _Reservations, process: _Process) -> RangeDiagram:
         path=group.path,
         elastic=tuple(chunk.name for chunk in backing.chunks) if backing else (),
         zero=backing.zero.name if backing and backing.zero else "",
+        same_address=group.same_address,
     )
 
 

@@ -1,0 +1,70 @@
+"""Ranges at the same address in all processes of a counted one: where they are allowed, and how they are planned."""
+
+from __future__ import annotations
+
+import pytest
+
+from memtopo.driver.types import ADDRESS_BLOCK
+from memtopo.geometry.groups import RangeGroup
+from memtopo.kinds.ranges.steps import SAME_ADDRESS, ReserveRange
+from memtopo.output.diagram.build import build_diagram
+from tests.helpers.machines import invented
+from tests.helpers.specs import clean_geometry, codes, diagnose, plan_of, steps_of
+
+PE = (
+    "processes:\n pe: {COUNTranges: {heap: {size: 4MiB, same_address: trueMORE}, own: {size: 64MiB}}, "
+    "chunks: {c: {location: gpu0, size: 4MiB}}, map: {heap: c, own: c}, access: {heap: {gpu0: rw}, own: {gpu0: rw}}}\n"
+)
+
+
+def pe(more: str = "", count: str = "count: 2, ") -> str:
+    return PE.replace("MORE", more).replace("COUNT", count)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (pe(count=""), "and this one is not counted"),
+        ("ranges: {heap: {size: 4MiB, same_address: true}}\n", "and this spec has none"),
+        (pe(", address: 0x30000000000, fixed: true"), "range 'heap' has a fixed address"),
+    ],
+)
+def test_only_processes_of_a_counted_process_agree_on_an_address(text: str, message: str) -> None:
+    diagnostic = next(each for each in diagnose(text) if each.code == "MT609")
+    assert diagnostic.path[-3:] == ("ranges", "heap", "same_address")
+    assert message in diagnostic.message
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ("", []),
+        (", address: 0x30000000000", []),
+        (", address: 0x30000200000", ["MT307"]),
+        (", address: 0x7fffffe00000", ["MT307"]),
+        (", count: 1000000", ["MT109", "MT109", "MT502"]),
+        (", align: 64TiB", []),
+    ],
+)
+def test_an_address_of_such_a_range_is_the_first_that_is_tried(more: str, expected: list[str]) -> None:
+    assert codes(pe(more)) == expected
+
+
+def test_a_count_with_an_error_is_not_judged() -> None:
+    assert codes(pe(count="count: 0, ")) == ["MT106"]
+
+
+def test_such_a_range_begins_at_a_block_and_is_reserved_first() -> None:
+    """Fact 11."""
+    machine = invented(2)
+    member = plan_of(pe().replace("own", "aaa"), machine).processes["pe.1"]
+    steps = steps_of(member, ReserveRange)
+    assert [(step.label, step.align, step.same) for step in steps] == [("heap", ADDRESS_BLOCK, True), ("aaa", 0, False)]
+    assert [row.note for row in member.summary().rows if row.verb == "reserve"] == [SAME_ADDRESS, ""]
+
+
+def test_a_drawing_says_that_the_address_is_the_same() -> None:
+    geometry = clean_geometry(pe())
+    assert geometry.processes["pe.0"].of(RangeGroup)["heap"].same_address
+    drawn = build_diagram(geometry, invented(2)).processes[0].picture.ranges
+    assert {each.first: each.same_address for each in drawn} == {"heap": True, "own": False}
