@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Container, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from functools import cache
@@ -269,6 +269,11 @@ class Step:
         """Compare the state that the driver reports with the spec."""
         del driver, layout
         yield from ()
+
+    def refusal(self, layout: Layout, undone: Container[Hashable]) -> str | None:
+        """Return why a layout does not admit the step in a change that undoes some resources; None if it does."""
+        del layout, undone
+        return None
 
     def describe(self) -> StepDescription:
         """Describe the step for a plan."""

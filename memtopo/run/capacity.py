@@ -29,12 +29,20 @@ def require_room(
     GPUs that the layout uses are queried; others, and the host, have what the record of the `machine` says. Importers
     have the memory of `in_use` resources, which is not free after its release. Raises `StepFailed`.
     """
+    if refusals := list(_refusals(execution, steps)):
+        raise DoesNotFit(f"the change does not fit: {'; '.join(refusals)}", hint="unmap what is too many")
     growth = steps.growth_beside(in_use) if in_use else steps.growth
     if not growth:
         return
     lacking = list(_lacking(execution, growth, machine))
     if lacking:
         raise DoesNotFit(f"the change does not fit: {'; '.join(lacking)}")
+
+
+def _refusals(execution: Execution, steps: Transition) -> Iterator[str]:
+    """Yield why the layout does not admit steps of a transition."""
+    undone = {step.provides for step in steps.undo}
+    yield from (reason for step in steps.do if (reason := step.refusal(execution.layout, undone)))
 
 
 def location_memory(plans: Iterable[Plan], gpus: Sequence[str | None]) -> tuple[LocationMemory, ...]:

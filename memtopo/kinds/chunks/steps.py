@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Container, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -145,7 +145,7 @@ class KeepPool(Step):
 
 @dataclass(frozen=True, slots=True)
 class LimitPool(Step):
-    """Change the largest number of elastic chunks; those that exist stay, also if they are more."""
+    """Change the largest number of elastic chunks. If more exist, those that are not mapped are released."""
 
     name: str
     limit: int
@@ -162,9 +162,22 @@ class LimitPool(Step):
     def effect(self) -> None:
         """None: the limit belongs to the pool."""
 
+    def refusal(self, layout: Layout, undone: Container[Hashable]) -> str | None:
+        contents = (each for each in layout.elastic.values() if ("elastic range", each.label) not in undone)
+        mapped = sum(chunk.pool == self.name for content in contents for chunk in content.at.values())
+        return (
+            f"chunks {self.name!r}: {mapped:,} are mapped, and max is {self.limit:,}" if mapped > self.limit else None
+        )
+
     def do(self, driver: Driver, layout: Layout) -> None:
-        del driver
-        layout.pools[self.name].limit = self.limit
+        pool = layout.pools[self.name]
+        surplus = max(len(pool.created) - self.limit, 0)
+        try:
+            for chunk in pool.releasable[:surplus]:
+                release_elastic(driver, layout, pool, chunk)
+        finally:
+            pool.drop_removed()
+        pool.limit = self.limit
 
     def describe(self) -> StepDescription:
         return StepDescription(self.name, "", note=f"up to {self.limit:,}")
