@@ -16,10 +16,9 @@ from memtopo.cli.options import AsJson, MachineName
 from memtopo.cli.settings import Set, settings
 from memtopo.cli.specs import load
 from memtopo.language import Document, SpecText
-from memtopo.machine.queries import anonymous
 from memtopo.output import json, plain
 from memtopo.output.diagram.build import build_diagram
-from memtopo.plans.saved import SavedPlan, spec_digest
+from memtopo.plans.saved import SavedPlan, saved_facts, spec_digest
 
 SpecOrName = Annotated[
     str,
@@ -69,7 +68,8 @@ def plan_command(
     summary = planned.summary(build_diagram(geometry, target_machine), loaded.warnings, states, loaded.document.values)
     loaded.print_diagnostics(sys.stderr)
     text = SpecText.of(loaded.document)
-    document = SavedPlan(1, loaded.target.line, summary, text, anonymous(target_machine), spec_digest(loaded.document))
+    facts = saved_facts(target_machine, geometry)
+    document = SavedPlan(1, loaded.target.line, summary, text, facts, spec_digest(loaded.document))
     if output is not None:
         save(output, json.dumps(replace(document, plan=replace(summary, picture=None)), compact=True))
     if as_json:

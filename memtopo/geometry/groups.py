@@ -182,6 +182,11 @@ class Group:
         """True if a program creates and releases objects while the layout exists."""
         return False
 
+    @property
+    def follows_memory(self) -> bool:
+        """True if the size or number of the objects is a share of the memory that all others leave."""
+        return False
+
     def largest_shares(self) -> Mapping[Location, int]:
         """Largest number of objects that may exist in the memory of each location."""
         return self.shares()
@@ -262,6 +267,11 @@ class ChunkGroup(Group):
     def growing(self) -> bool:
         """True if the number of chunks has a limit instead of being fixed."""
         return self.limit is not None
+
+    @property
+    def follows_memory(self) -> bool:
+        """True if the chunks take a share of memory."""
+        return self.share is not None
 
     def largest_shares(self) -> Mapping[Location, int]:
         """Number of chunks that this process may create at each location."""

@@ -112,6 +112,18 @@ def digest_of(source: str, state: str | None) -> str:
     return sha256(f"{state or ''}\0{source}".encode()).hexdigest()
 
 
+def saved_facts(machine: Machine, geometry: Geometry) -> Machine:
+    """Machine as a saved plan has it: without what identifies it, and with its free memory only if shares are of it."""
+    from memtopo.machine.queries import anonymous, changed  # noqa: PLC0415 imported where it is used
+
+    found = anonymous(machine)
+    if not any(group.follows_memory for member in geometry.members.values() for group in member.every):
+        return found
+    pairs = zip(found.devices, machine.devices, strict=True)
+    devices = [device.model_copy(update={"free_bytes": live.free_bytes}) for device, live in pairs]
+    return changed(found, devices=devices)
+
+
 def open_saved_change(name: str) -> SavedChange | None:
     """Read the saved plan of a change in a file; return None if the file is something else or cannot be read.
 
