@@ -33,6 +33,7 @@ REASONS = {
     "kinds/access/grants": "access is to chunks in ranges",
     "kinds/chunks/amounts": "resolves sizes and numbers of chunks",
     "kinds/mappings/fill": "chunks are mapped into ranges",
+    "kinds/chunks/support": "a module of chunks",
     "kinds/mappings/placements": "chunks are mapped into ranges",
     "kinds/ranges/addresses": "addresses of fixed ranges",
     "kinds/ranges/elastic": "chunks are mapped in elastic ranges",

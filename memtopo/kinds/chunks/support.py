@@ -1,0 +1,113 @@
+"""Handle types and properties of chunks that a machine supports."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from memtopo.diagnostics.model import Diagnostic, Label, Path
+from memtopo.driver.types import HandleType, Location, LocationKind
+from memtopo.geometry.groups import ChunkGroup
+from memtopo.geometry.model import Geometry
+from memtopo.machine import Machine, Trial
+
+_LISTED = 7
+"""Entries with the same error that a diagnostic shows besides the first one."""
+
+_WINDOWS = ("win32", "win32_kmt")
+
+
+def handle_types(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
+    """Yield MT404 for handle types whose trial failed; an attribute alone is not sufficient (fact 4)."""
+    alike: dict[tuple[object, ...], list[Diagnostic]] = {}
+    for group in geometry.of(ChunkGroup).values():
+        for location in group.distinct_locations:
+            if diagnostic := _handles(group, location, machine) or _received(group, location, machine):
+                key = (diagnostic.message.partition(": ")[2].partition(" on ")[0], diagnostic.notes)
+                alike.setdefault(key, []).append(diagnostic)
+                break
+    for first, *others in alike.values():
+        labels = tuple(Label(f"likewise {str(each.path[-2])!r}", each.path) for each in others[:_LISTED])
+        more = (f"and {len(others) - _LISTED:,} more entries",) if len(others) > _LISTED else ()
+        yield first._replace(labels=(*first.labels, *labels), notes=(*first.notes, *more))
+
+
+def properties(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
+    """Yield MT405 for devices without virtual memory management or without a requested property."""
+    for group in geometry.of(ChunkGroup).values():
+        if group.origin and group.origin.siblings:
+            continue
+        for location in group.distinct_locations:
+            if diagnostic := _vmm(group, location, machine) or _unsupported(group, location, machine):
+                yield diagnostic
+                break
+
+
+def _handles(group: ChunkGroup, location: Location, machine: Machine) -> Diagnostic | None:
+    words = group.handles.words
+    path = (*group.path, "handles")
+    received = group.origin is not None and not group.origin.siblings
+    if (words or received) and location.kind is LocationKind.HOST:
+        message = f"{_kind(group)} {group.name!r}: memory of 'host' has no handle types"
+        where = (*group.path, "location") if received else path
+        return Diagnostic("MT404", message, where, help="name a NUMA node: location: host:0")
+    for word in (*words, *(["fd+fabric"] if HandleType.FD | HandleType.FABRIC in group.handles else [])):
+        trial = machine.trial(location, word)
+        untried = word == "fabric" and trial.works is None and trial.advertised is None
+        if trial.refused or untried or (word in _WINDOWS and not trial.works):
+            return _not_supported("MT404", group, f"handle type {word!r}", location, trial, path)
+    return None
+
+
+def _received(group: ChunkGroup, location: Location, machine: Machine) -> Diagnostic | None:
+    """Check an import from outside of the spec; other chunks are checked in the process that creates them."""
+    if not group.origin or group.origin.siblings or not (trial := machine.trial(location, group.origin.via)).refused:
+        return None
+    return _not_supported("MT404", group, f"handle type {group.origin.via!r}", location, trial, (*group.path, "via"))
+
+
+def _vmm(group: ChunkGroup, location: Location, machine: Machine) -> Diagnostic | None:
+    trial = machine.trial(location, "vmm")
+    if not trial.refused:
+        return None
+    return _not_supported("MT405", group, "virtual memory management", location, trial, (*group.path, "location"))
+
+
+def _unsupported(group: ChunkGroup, location: Location, machine: Machine) -> Diagnostic | None:
+    first = group.properties[0]
+    if first.rdma and first.compressible and location.kind is LocationKind.GPU:
+        message = f"chunk {group.name!r} cannot be both rdma and compressible"
+        note = "the driver creates it without compression, and reports no error"
+        return Diagnostic("MT405", message, (*group.path, "compressible"), notes=(note,), help="keep one of them")
+    for word, requested in (("rdma", first.rdma), ("compressible", first.compressible)):
+        if not requested:
+            continue
+        path = (*group.path, word)
+        if location.kind is not LocationKind.GPU:
+            return Diagnostic("MT405", f"chunk {group.name!r}: host memory cannot be {word}", path)
+        if (trial := machine.trial(location, word)).refused:
+            return _not_supported("MT405", group, f"{word!r}", location, trial, path)
+    return None
+
+
+def _not_supported(code: str, group: ChunkGroup, what: str, location: Location, trial: Trial, path: Path) -> Diagnostic:
+    message = f"{_kind(group)} {group.name!r}: {what} does not work on {location} of this machine"
+    help = None
+    if "fabric" in what:
+        help = "fabric handles need an IMEX channel (/dev/nvidia-caps-imex-channels) in this machine or container"
+    if "win32" in what:
+        help = "they exist on Windows only; on Linux, use fd"
+    return Diagnostic(code, message, path, notes=(_reason(what, trial),), help=help)
+
+
+def _kind(group: ChunkGroup) -> str:
+    return "import" if group.origin else "chunk"
+
+
+def _reason(what: str, trial: Trial) -> str:
+    if trial.works is False:
+        return trial.failure("a trial of one granule", "created memory without it")
+    if "win32" in what:
+        return "the driver returns INVALID_VALUE on Linux"
+    if trial.advertised is None:
+        return "it is neither advertised nor was it tried"
+    return "no GPU advertises it" if what == "virtual memory management" else "the device does not advertise it"
