@@ -18,6 +18,7 @@ from memtopo.kinds.resources import Attach, CreateStream, LoadKernels, RetainCon
 from memtopo.kinds.step import Phase, Step, remaining
 from memtopo.language.names import AWAKE
 from memtopo.machine import Machine
+from memtopo.machine.choices import Choice
 from memtopo.output.diagram.model import Diagram
 from memtopo.plans import folding
 from memtopo.plans.report import PlanSummary, ProcessPlan, Row
@@ -36,6 +37,8 @@ class Plan:
     memory: dict[str, int]
     notes: tuple[str, ...]
     processes: Mapping[str, Plan] = field(default_factory=dict)
+    choices: tuple[Choice, ...] = ()
+    """Alternatives that the spec takes on the machine."""
 
     @cached_property
     def phases(self) -> tuple[tuple[Phase, tuple[Step, ...]], ...]:
@@ -69,6 +72,7 @@ class Plan:
             calls=sum(step.calls for plan in (self, *self.processes.values()) for step in plan.steps),
             teardown_calls=sum(1 for plan in (self, *self.processes.values()) for step in plan.steps if step.undo_call),
             notes=self.notes,
+            choices=self.choices,
             warnings=warnings,
             picture=picture,
             processes=members,
@@ -171,8 +175,8 @@ def _plan(geometry: Geometry, machine: Machine) -> Plan:
     phases[Phase.SETTLE] += (Synchronize((), device) for device in geometry.gpus)
     steps = [step for phase in phases.values() for step in phase]
     steps += [step for kind in KINDS for step in kind.last_steps(geometry, steps)]
-    notes = tuple(note for kind in KINDS for note in kind.notes(geometry))
-    return Plan(geometry.name, tuple(steps), _memory(geometry), notes)
+    notes = (*(note for kind in KINDS for note in kind.notes(geometry)), *(each.text for each in geometry.choices))
+    return Plan(geometry.name, tuple(steps), _memory(geometry), notes, choices=geometry.choices)
 
 
 def _resources(geometry: Geometry) -> Iterator[Step]:
@@ -193,7 +197,7 @@ def _processes(plans: Mapping[str, Plan]) -> Iterator[ProcessPlan]:
     """Plans of processes by label."""
     for label, plan in plans.items():
         summary = plan.summary()
-        yield ProcessPlan(label, label, 1, summary.rows, summary.memory, summary.notes)
+        yield ProcessPlan(label, label, 1, summary.rows, summary.memory, summary.notes, summary.choices)
 
 
 def _reserved(rows: Sequence[Row]) -> int:

@@ -63,6 +63,7 @@ CODES = {
     "MT405": Code("a property that the device does not support"),
     "MT406": Code("an access that the driver cannot grant"),
     "MT407": Code("a share of memory that cannot be taken"),
+    "MT408": Code("alternatives of which none works"),
     # sharing between processes
     "MT601": Code("an export that its transport cannot carry"),
     "MT602": Code("an import that is exported again"),

@@ -12,6 +12,7 @@ from memtopo.diagnostics.model import Path
 from memtopo.driver.types import Grant, Location
 from memtopo.geometry.groups import ChunkGroup, Group, RangeGroup, gpus
 from memtopo.language.names import Reference
+from memtopo.machine.choices import Choice
 
 Instance = tuple[str, int]
 """Reservation, as the name of its range and an index."""
@@ -168,6 +169,8 @@ class Geometry:
     visible: tuple[Location, ...] = ()
     """GPUs that are visible to this process; empty for all."""
     processes: Mapping[str, Geometry] = field(default_factory=dict)
+    choices: tuple[Choice, ...] = ()
+    """Alternatives that fields of the spec take on the machine."""
 
     def of(self, kind: type[G]) -> Mapping[str, G]:
         """Groups of one class by name."""

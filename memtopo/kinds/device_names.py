@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from itertools import chain
 
 from memtopo.common.units import shorten
@@ -106,6 +107,27 @@ class DeviceNames:
         yield from _folded(wrong)
         locations = [location for location in found if location is not None]
         return locations if len(locations) == len(found) else None
+
+    def everywhere(self, names: Sequence[NamedDevice]) -> list[Location]:
+        """Locations of some names in all instances of a counted process, without those with errors."""
+        found: dict[Location, None] = {}
+        for each in self._instances:
+            locations, _ = collected(each.resolve_all(names, (), anywhere=True))
+            found |= dict.fromkeys(locations or ())
+        return list(found)
+
+    @cached_property
+    def _instances(self) -> list[DeviceNames]:
+        """Device names of the instances of the process, once for those with the same devices."""
+        declared = self._spec.section("devices").values()
+        indices = range(self._spec.instances or 1)
+        distinct = {
+            tuple(device_sets.assigned(each, self._machine, index) for each in declared): index for index in indices
+        }
+        found = [DeviceNames(self._spec, self._machine, NameErrors(), index) for index in distinct.values()]
+        for each in found:
+            list(each.declare())
+        return found
 
     def distributed(
         self, locations: Sequence[Location], count: int, path: Path, key: str = "location"

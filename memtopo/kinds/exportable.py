@@ -11,8 +11,10 @@ from memtopo.diagnostics.model import Path
 from memtopo.driver.handles import Handle, Via
 from memtopo.driver.types import Location
 from memtopo.geometry.groups import Group, Origin
-from memtopo.kinds.kind import Kind
+from memtopo.kinds.alternatives import Support
+from memtopo.kinds.kind import Kind, Scope
 from memtopo.kinds.resolution import Resolution
+from memtopo.language.names import NamedDevice
 from memtopo.machine import Machine
 
 if TYPE_CHECKING:
@@ -49,10 +51,19 @@ class ExportKind(Kind):
         del group
         return self.transports
 
+    def other_handle_types(self, scope: Scope, group: Group) -> tuple[str, ...]:
+        """Handle types that the entry of a group declares as alternatives, taken or not."""
+        del scope, group
+        return ()
+
     def properties(self, group: Group) -> tuple[str, ...]:
         """Properties that are reported to importers."""
         del group
         return ()
+
+    def supports(self, scope: Scope, names: Sequence[NamedDevice], via: Via) -> Support:
+        """Support of a transport for objects of other processes, at the locations of some names."""
+        raise NotImplementedError
 
     def try_export(self, path: Path, export: Exported) -> Step:
         """Step that exports one handle as a test, so that a driver error occurs during building."""

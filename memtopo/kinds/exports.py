@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Hashable, Iterable, Iterator
+from collections.abc import Collection, Container, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import eq
 from typing import TYPE_CHECKING, Self
@@ -14,12 +14,14 @@ from memtopo.driver.handles import Via
 from memtopo.driver.types import Location
 from memtopo.geometry.groups import Group
 from memtopo.geometry.model import Geometry
+from memtopo.kinds.alternatives import Support, chosen
 from memtopo.kinds.buffers import BUFFERS
 from memtopo.kinds.chunks import CHUNKS
 from memtopo.kinds.events import EVENTS
 from memtopo.kinds.exportable import ExportKind
 from memtopo.kinds.kind import Kind, Rule, Scope, Stage
 from memtopo.kinds.resolution import Resolution, indices, refuses_growing
+from memtopo.language.alternatives import Alternatives
 from memtopo.language.entries import Entry
 from memtopo.language.fields import ChunkReference, Commit, Reference, Transport
 from memtopo.machine import Machine
@@ -155,8 +157,8 @@ class Exports(Kind):
         if group is None:
             yield from _missing(scope, path, kind, reference.name)
             return None
-        if wrong := _unsupported(path, kind, entry.via, group):
-            yield wrong
+        via = yield from _via(scope, path, entry, kind, group)
+        if via is None:
             return None
         if (yield from refuses_growing(group, "an export needs chunks that stay", (*path, key))):
             return None
@@ -166,7 +168,7 @@ class Exports(Kind):
         first, stop = span
         counted = group.counted and (reference.first is None or stop - first > 1)
         name, count, commit = str(path[-1]), stop - first, entry.commit is not None
-        return ExportGroup(name, path, key, entry.via, group, first, count, counted, group.size, commit=commit)
+        return ExportGroup(name, path, key, via, group, first, count, counted, group.size, commit=commit)
 
     def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
         """One test export per entry, since all objects of a group have the same properties."""
@@ -282,15 +284,35 @@ def _missing(scope: Scope, path: Path, kind: ExportKind, name: str) -> Iterator[
         yield scope.errors.undeclared(key, name, where, spec.section(kind.section))
 
 
-def _unsupported(path: Path, kind: ExportKind, via: Via, group: Group) -> Diagnostic | None:
-    """Return MT601 for a transport that the kind or the group does not support."""
+def _via(scope: Scope, path: Path, entry: Export, kind: ExportKind, group: Group) -> Resolution[Via | None]:
+    """Transport of an export. Of alternatives, the first that the objects are created for is taken."""
+    has, what = kind.handle_types(group), f"{group.noun} {group.name} is created"
+    options: Sequence[Via] = entry.via.options if isinstance(entry.via, Alternatives) else (entry.via,)
+    others = kind.other_handle_types(scope, group)
+    possible = {*has, *others} if len(options) > 1 else {*has}
+    if wrong := next(filter(None, (_unsupported(path, kind, each, group, possible) for each in options)), None):
+        written = len(options) == 1 and options[0] in others
+        help = f"write 'via: {' else '.join(others)}', as for its handles" if written else wrong.help
+        yield wrong._replace(help=help)
+        return None
+
+    def support(via: Via) -> Support:
+        return Support(via in has, f"{what} {'with' if via in has else 'without'} it")
+
+    via: Via | None = yield from chosen(scope, entry.via, f"export {path[-1]}: via", (*path, "via"), support)
+    return via
+
+
+def _unsupported(path: Path, kind: ExportKind, via: Via, group: Group, possible: Collection[str]) -> Diagnostic | None:
+    """Return MT601 for a transport that the kind does not support, or that the objects are never created for."""
     if via not in kind.transports:
         message = f"export {path[-1]!r}: {kind.article} cannot be shared via {via}"
         return Diagnostic(
             "MT601", message, (*path, "via"), notes=(kind.transport_note,), help=f"write 'via: {kind.transports[0]}'"
         )
-    if via in (has := kind.handle_types(group)):
+    if via in possible:
         return None
+    has = kind.handle_types(group)
     message = f"export {path[-1]!r}: {kind.group.noun} {group.name!r} is created with "
     message += f"{' and '.join(has) or 'no handle type'}, not with {via}"
     label = Label("created here", group.path, "key")

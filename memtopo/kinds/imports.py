@@ -10,14 +10,17 @@ from pydantic import Field, field_validator
 
 from memtopo.common.units import Size, exact
 from memtopo.diagnostics.model import Diagnostic, InvalidValue, Label, Path
+from memtopo.driver.handles import Via
 from memtopo.driver.types import Location
 from memtopo.geometry.groups import Group, Origin
+from memtopo.kinds.alternatives import Support, chosen
 from memtopo.kinds.chunks.parts import Parts
 from memtopo.kinds.device_sets import has_set
 from memtopo.kinds.exportable import ExportKind, Imported
 from memtopo.kinds.exports import EXPORTABLE, EXPORTS, ExportGroup, enumerated
 from memtopo.kinds.kind import Kind, Scope, Sibling, Stage
 from memtopo.kinds.resolution import Resolution, requires_gpu
+from memtopo.language.alternatives import Alternatives
 from memtopo.language.entries import Entry, Spec
 from memtopo.language.fields import (
     LARGEST_COUNT,
@@ -82,6 +85,13 @@ class Import(Entry):
         if repeated := next((each for each in order if order.count(each) > 1), None):
             raise InvalidValue("MT204", f"{repeated!r} is listed twice", help="list it once")
         return order
+
+    @property
+    def transports(self) -> tuple[Via, ...]:
+        """Transport that an import declares, or the alternatives; none by default."""
+        if isinstance(self.via, Alternatives):
+            return self.via.options
+        return () if self.via is None else (self.via,)
 
     @property
     def declared(self) -> list[str]:
@@ -294,8 +304,8 @@ def _contradictions(scope: Scope, entry: Import, group: Group, export: ExportGro
 
 def _differences(scope: Scope, entry: Import, group: Group, export: ExportGroup) -> Resolution[list[_Declared]]:
     found: list[_Declared] = []
-    if entry.via and entry.via != export.via:
-        found.append(("via", entry.via, f"is exported via {export.via}"))
+    if entry.via and export.via not in entry.transports:
+        found.append(("via", str(entry.via), f"is exported via {export.via}"))
     if entry.count and entry.count != group.count:
         found.append(("count", f"{entry.count:,}", f"is {group.count:,} handle{'s' * (group.count != 1)}"))
     for key in entry.declared:
@@ -343,7 +353,7 @@ def _listed(locations: Sequence[Location]) -> str:
 def _from_outside(scope: Scope, path: Path, entry: Import) -> Resolution[Group | None]:
     """Group of an import from outside of the spec, as declared."""
     form = _form(entry)
-    kind = next((each for each in _kinds(form) if entry.via in (None, *each.transports)), None)
+    kind = next((each for each in _kinds(form) if set(entry.transports) <= set(each.transports)), None)
     if kind is None or set(form) != set(entry.declared):
         yield _undeclared_properties(path, entry, form)
         return None
@@ -352,24 +362,38 @@ def _from_outside(scope: Scope, path: Path, entry: Import) -> Resolution[Group |
     if listed is None:
         return None
     each = entry.count is None and has_set(entry.locations(key))  # one handle for each device of a set
-    count, via = entry.count or (len(listed) if each else 1), entry.via or kind.transports[0]
+    count = entry.count or (len(listed) if each else 1)
     locations = yield from scope.devices.distributed(listed, count, path, key)
-    if wrong := _granules(path, entry, kind):
+    if wrong := _granules(path, entry, kind) or _no_parts(path, entry, kind):
         yield wrong
         return None
     if not kind.anywhere and (yield from requires_gpu(f"import {path[-1]!r}", locations, (*path, key))):
         return None
-    origin = Origin((entry.source.holder,), entry.source.export, count, via, siblings=False)
-    if entry.parts and not kind.has_parts:
-        yield _no_parts(path, kind)
+    via = yield from _via(scope, path, entry, kind, key)
+    if via is None:
         return None
+    origin = Origin((entry.source.holder,), entry.source.export, count, via, siblings=False)
     imported = Imported(path, count, entry.count is not None or each, locations, origin, entry.parts)
     return (yield from kind.import_declared(imported, entry.amount(form) or Size(0), scope.machine))
 
 
-def _no_parts(path: Path, kind: ExportKind) -> Diagnostic:
+def _no_parts(path: Path, entry: Import, kind: ExportKind) -> Diagnostic | None:
+    """Return MT603 for parts of objects that have none."""
+    if kind.has_parts or not entry.parts:
+        return None
     message = f"import {path[-1]!r} declares parts, and {kind.article} has none"
     return Diagnostic("MT603", message, (*path, "parts"), help="leave 'parts' out: only chunks have parts")
+
+
+def _via(scope: Scope, path: Path, entry: Import, kind: ExportKind, key: str) -> Resolution[Via | None]:
+    """Transport of an import from outside of the spec, whose holder chooses among alternatives alike."""
+
+    def support(via: Via) -> Support:
+        return kind.supports(scope, entry.locations(key), via)
+
+    written = entry.via or kind.transports[0]
+    via: Via | None = yield from chosen(scope, written, f"import {path[-1]}: via", (*path, "via"), support)
+    return via
 
 
 def _form(entry: Import) -> tuple[str, ...]:
@@ -400,7 +424,7 @@ def _undeclared_properties(path: Path, entry: Import, form: tuple[str, ...]) -> 
         return Diagnostic("MT603", message, (*path, several[0]), help=help)
     if missing := [key for key in form if key not in entry.declared]:
         return _missing(path, form, missing)
-    like = next(kind for kind in EXPORTABLE.values() if entry.via in kind.transports)
+    like = next(kind for kind in EXPORTABLE.values() if set(entry.transports) <= set(kind.transports))
     help = f"leave 'via' out, or declare the {' and '.join(like.import_keys)} of {like.article}"
     return Diagnostic("MT603", f"{message}via {entry.via} like {like.article}", (*path, "via"), help=help)
 

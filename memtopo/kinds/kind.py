@@ -15,6 +15,7 @@ from memtopo.kinds.resolution import NameErrors, Resolution
 from memtopo.language.entries import Entry, Spec
 from memtopo.language.fields import LARGEST_COUNT, parse_reference
 from memtopo.machine import Machine
+from memtopo.machine.choices import Choice
 
 if TYPE_CHECKING:
     from memtopo.kinds.step import Step
@@ -179,6 +180,8 @@ class Scope:
         """Number of objects in each section."""
         self.slices: dict[str, list[Slice]] = {}
         """Chunks of each entry of `map`, by the keys of the section."""
+        self.choices: dict[Path, Choice] = {}
+        """Alternatives that fields take, by the path of the field."""
         self._groups: dict[type[Group], dict[str, Group]] = {}
         self._exported: dict[str, frozenset[str]] = {}
 
@@ -193,6 +196,7 @@ class Scope:
             frozenset(self.unresolved),
             self.spec.path,
             self.devices.visible,
+            choices=tuple(self.choices.values()),
         )
 
     def of(self, kind: type[G]) -> Mapping[str, G]:

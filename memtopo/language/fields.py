@@ -12,7 +12,9 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from memtopo.common.units import Share, Size, shorten
 from memtopo.diagnostics.model import InvalidValue
+from memtopo.driver.handles import Via
 from memtopo.driver.types import Access, HandleType
+from memtopo.language.alternatives import Alternatives, or_else, or_else_schema, support_or_not
 from memtopo.language.names import (
     NAME,
     NAME_PATTERN,
@@ -106,6 +108,8 @@ ProcessCount = Annotated[int, FromText(processes, {"type": "integer", "minimum":
 _ADDRESSES = {"anyOf": [text_like(ADDRESS.pattern), {"type": "integer", "minimum": 0}]}
 Address = Annotated[int, FromText(address, _ADDRESSES)]
 Boolean = Annotated[bool, FromText(_boolean, {"type": "boolean"})]
+_SUPPORT = {"anyOf": [{"type": "boolean"}, text_like("true else false")]}
+BooleanOrElse = Annotated[bool | Alternatives[bool], FromText(support_or_not(_boolean), _SUPPORT)]
 Rounding = Annotated[Literal["up"], FromText(one_of({"up": "up"}, "a way to round"), {"enum": ["up"]})]
 _PERCENT = text_like(r"(100(\.0{1,3})?|[1-9][0-9]?(\.[0-9]{1,3})?|0\.(?!0{1,3}%)[0-9]{1,3})%")
 _FILL = {"const": "fill"}
@@ -123,8 +127,10 @@ _HANDLE_HINTS = {
     "ipc": "legacy IPC cannot carry chunks (fact 31): write fd, or declare a buffer and export it via ipc",
     **dict.fromkeys(("win32", "win32_kmt"), "Windows only: write fd or fabric"),
 }
+_HANDLES = or_else_schema({"enum": [*HANDLE_NAMES]}, "|".join(HANDLE_NAMES))
 HandleTypeName = Annotated[
-    HandleType, FromText(one_of(HANDLE_NAMES, "a handle type", _HANDLE_HINTS), {"enum": [*HANDLE_NAMES]})
+    HandleType | Alternatives[HandleType],
+    FromText(or_else(one_of(HANDLE_NAMES, "a handle type", _HANDLE_HINTS), "fabric else fd"), _HANDLES),
 ]
 AccessName = Annotated[Access, FromText(one_of(ACCESS_NAMES, "an access"), {"enum": [*ACCESS_NAMES]})]
 
@@ -148,8 +154,18 @@ Grants = dict[Annotated[str, WithJsonSchema(text_like(_DEVICE))], AccessName]
 SourceText = Annotated[Source, FromText(source, text_like(SOURCES))]
 ProducerText = Annotated[Source, FromText(producer, text_like(PRODUCERS))]
 TRANSPORTS = {each: each for each in ("fd", "fabric", "ipc")}
+_OF_CHUNKS = "fd|fabric"
+
+
+def _transport(value: object) -> Via | Alternatives[Via]:
+    found: Via | Alternatives[Via] = or_else(one_of(TRANSPORTS, "a transport"), "fabric else fd")(value)
+    if isinstance(found, Alternatives) and "ipc" in found.words:
+        raise InvalidValue("MT107", "'ipc' has no alternative: fd and fabric carry chunks, which it cannot")
+    return found
+
+
 Transport = Annotated[
-    Literal["fd", "fabric", "ipc"], FromText(one_of(TRANSPORTS, "a transport"), {"enum": [*TRANSPORTS]})
+    Via | Alternatives[Via], FromText(_transport, or_else_schema({"enum": [*TRANSPORTS]}, _OF_CHUNKS))
 ]
 
 Commit = Annotated[

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from memtopo.diagnostics.model import Path
+from memtopo.machine.choices import Choice
 from memtopo.output.diagram.model import Diagram
 
 Check = Literal["none", "fast", "full"]
@@ -42,6 +43,7 @@ class ProcessPlan:
     rows: tuple[Row, ...]
     memory: dict[str, int]
     notes: tuple[str, ...] = ()
+    choices: tuple[Choice, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,8 @@ class PlanSummary:
 
     `warnings` are those of the spec, a line each; `picture` is the drawing of the layout, if one was requested. In a
     multi-process plan `processes` has the rows, and the plan itself has none. `states` has the bytes by location in
-    each state of the layout, if it has states and they were requested.
+    each state of the layout, if it has states and they were requested. `choices` are the alternatives that fields
+    of the spec take on the machine.
     """
 
     name: str
@@ -66,6 +69,7 @@ class PlanSummary:
     states: dict[str, dict[str, int]] = field(default_factory=dict)
     params: dict[str, str] = field(default_factory=dict)
     """Parameters of the spec with the values that are in effect."""
+    choices: tuple[Choice, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

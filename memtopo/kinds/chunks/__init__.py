@@ -10,21 +10,23 @@ from pydantic import Field, WrapValidator
 
 from memtopo.common.units import Share, Size, exact
 from memtopo.diagnostics.model import Diagnostic, Label, Path
-from memtopo.driver.handles import Handle
+from memtopo.driver.handles import Handle, Via
 from memtopo.driver.types import HandleType, Location, LocationKind, Properties, gpu
 from memtopo.geometry.groups import ChunkGroup, Group
 from memtopo.geometry.model import Geometry
 from memtopo.geometry.sizing import granularity_note, granule, size_error
+from memtopo.kinds.alternatives import Support
 from memtopo.kinds.chunks.amounts import Requested, amount_notes, resolve_amounts
 from memtopo.kinds.chunks.parts import Parts, resolve_parts
-from memtopo.kinds.chunks.support import handle_types, properties
+from memtopo.kinds.chunks.support import Taken, handle_types, properties, supported_at, taken
 from memtopo.kinds.device_sets import has_set
 from memtopo.kinds.exportable import Exported, ExportKind, Imported
 from memtopo.kinds.kind import Difference, Rule, Scope
 from memtopo.kinds.resolution import Resolution
+from memtopo.language.alternatives import Alternatives
 from memtopo.language.entries import Entry, Spec
 from memtopo.language.fields import (
-    Boolean,
+    BooleanOrElse,
     ChunkCount,
     Count,
     CountOrZero,
@@ -34,6 +36,7 @@ from memtopo.language.fields import (
     SizeOrShare,
     chunk_count,
 )
+from memtopo.language.names import NamedDevice
 from memtopo.machine import Machine
 
 if TYPE_CHECKING:
@@ -79,21 +82,19 @@ class Chunk(Entry):
         description="Number of chunks: page becomes page.0, page.1 and so on; or fill, as many as the range needs that "
         "they are mapped into; or 90% of the memory that all other entries leave; or {min: 0, max: 64}.",
     )
-    handles: Handles = Field(default=[], description="Handle types for export to other processes: fd, fabric or both.")
-    rdma: Boolean = Field(default=False, description="If true, network cards can access it by GPUDirect RDMA.")
-    compressible: Boolean = Field(default=False, description="If true, the GPU may compress it.")
+    handles: Handles = Field(
+        default=[], description="Handle types for export to other processes: fd, fabric, both, or fabric else fd."
+    )
+    rdma: BooleanOrElse = Field(
+        default=False, description="If true, network cards can access it by GPUDirect RDMA; or true else false."
+    )
+    compressible: BooleanOrElse = Field(
+        default=False, description="If true, the GPU may compress it; or true else false."
+    )
     round: Rounding | None = Field(default=None, description="up: round the size up to a multiple of the granularity.")
     parts: Parts | None = Field(
         default=None, description="Named parts of each chunk, in order: {signal: 4KiB, data: rest}."
     )
-
-    @property
-    def handle_types(self) -> HandleType:
-        """All requested handle types as a mask."""
-        mask = HandleType.NONE
-        for kind in self.handles:
-            mask |= kind
-        return mask
 
     @property
     def elastic(self) -> bool:
@@ -171,10 +172,18 @@ class Chunks(ExportKind):
         assert isinstance(group, ChunkGroup)
         return tuple(group.handles.words)
 
+    def other_handle_types(self, scope: Scope, group: Group) -> tuple[str, ...]:
+        entry: Chunk | None = scope.spec.section(self.section).get(group.name)
+        found = (each for each in entry.handles if isinstance(each, Alternatives)) if entry else ()
+        return tuple(word for each in found for word in each.words)
+
     def properties(self, group: Group) -> tuple[str, ...]:
         assert isinstance(group, ChunkGroup)
         first = group.properties[0]
         return tuple(word for word, has in (("rdma", first.rdma), ("compressible", first.compressible)) if has)
+
+    def supports(self, scope: Scope, names: Sequence[NamedDevice], via: Via) -> Support:
+        return supported_at(scope, names, via)
 
     def try_export(self, path: Path, export: Exported) -> Step:
         from memtopo.kinds.chunks.steps import TryExportChunk
@@ -236,10 +245,13 @@ def _resolved(
     if first > limit:
         yield _no_count(path, first, limit)
         return None
+    found = yield from taken(scope, entry, path)
+    if found is None:
+        return None
     locations = tuple(listed)
     if not entry.follows:
         locations = yield from scope.devices.distributed(listed, limit, path)
-    requested = Requested(path, locations, _granule(scope, entry, locations), limit, known)
+    requested = Requested(path, locations, _granule(scope, found, locations), limit, known)
     amounts = yield from resolve_amounts(scope, entry, requested)
     if amounts is None:
         return None
@@ -257,8 +269,8 @@ def _resolved(
         entry.count is not None or each,
         amounts.size,
         amounts.declared,
-        _granule(scope, entry, locations),
-        tuple(_properties(entry, location) for location in locations),
+        _granule(scope, found, locations),
+        tuple(Properties(location, *found) for location in locations),
         tuple(dict.fromkeys(locations)),
         limit=limit if entry.elastic else None,
         parts=parts,
@@ -267,12 +279,8 @@ def _resolved(
     )
 
 
-def _properties(entry: Chunk, location: Location) -> Properties:
-    return Properties(location, entry.handle_types, entry.rdma, entry.compressible)
-
-
-def _granule(scope: Scope, entry: Chunk, locations: Sequence[Location]) -> int:
-    return max(granule(scope.machine, _properties(entry, location)) for location in dict.fromkeys(locations))
+def _granule(scope: Scope, properties: Taken, locations: Sequence[Location]) -> int:
+    return max(granule(scope.machine, Properties(location, *properties)) for location in dict.fromkeys(locations))
 
 
 def _no_count(path: Path, first: int, limit: int) -> Diagnostic:

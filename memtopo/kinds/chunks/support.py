@@ -1,19 +1,112 @@
-"""Handle types and properties of chunks that a machine supports."""
+"""Handle types and properties of chunks that a machine supports: the choice among alternatives, and rules."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol
 
 from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.driver.types import HandleType, Location, LocationKind
 from memtopo.geometry.groups import ChunkGroup
 from memtopo.geometry.model import Geometry
+from memtopo.kinds.alternatives import Support, chosen, weakest
+from memtopo.kinds.kind import Scope
+from memtopo.kinds.resolution import Resolution
+from memtopo.language.alternatives import Alternatives
+from memtopo.language.names import NamedDevice
 from memtopo.machine import Machine, Trial
 
 _LISTED = 7
 """Entries with the same error that a diagnostic shows besides the first one."""
 
 _WINDOWS = ("win32", "win32_kmt")
+_PROPERTIES = ("rdma", "compressible")
+
+
+class WithProperties(Protocol):
+    """Entry with handle types and properties, or alternatives of them."""
+
+    @property
+    def location(self) -> Sequence[NamedDevice]: ...
+    @property
+    def handles(self) -> Sequence[HandleType | Alternatives[HandleType]]: ...
+    @property
+    def rdma(self) -> bool | Alternatives[bool]: ...
+    @property
+    def compressible(self) -> bool | Alternatives[bool]: ...
+
+
+class Taken(NamedTuple):
+    """Handle types and properties of an entry on a machine."""
+
+    handles: HandleType
+    rdma: bool
+    compressible: bool
+
+
+def taken(scope: Scope, entry: WithProperties, path: Path) -> Resolution[Taken | None]:
+    """Handle types and properties of a chunk's entry, the same in all instances of its process."""
+    handles = yield from _taken_handles(scope, entry, path)
+    rdma = yield from _taken_property(scope, entry, path, "rdma", beside=entry.compressible is True)
+    compressible = yield from _taken_property(scope, entry, path, "compressible", beside=rdma is True)
+    return None if handles is None or rdma is None or compressible is None else Taken(handles, rdma, compressible)
+
+
+def supported_at(scope: Scope, names: Sequence[NamedDevice], word: str) -> Support:
+    """Support of a handle type or property at the locations of some names, in all instances of the process."""
+    locations = scope.devices.everywhere(names)
+    found = weakest(_support(location, word, scope.machine) for location in locations)
+    where = ", ".join(map(str, locations[:_LISTED])) + " …" * (len(locations) > _LISTED)
+    return found._replace(reason=f"it worked in a trial on {where}") if found.works else found
+
+
+def _taken_handles(scope: Scope, entry: WithProperties, path: Path) -> Resolution[HandleType | None]:
+    handles = HandleType.NONE
+    for each in entry.handles:
+        if not isinstance(each, Alternatives):
+            handles |= each
+    if not any(isinstance(each, Alternatives) for each in entry.handles):
+        return handles
+    for index, each in enumerate(entry.handles):
+        where = (*path, "handles") if len(entry.handles) == 1 else (*path, "handles", index)
+        fixed = handles
+
+        def support(option: HandleType, fixed: HandleType = fixed) -> Support:
+            return supported_at(scope, entry.location, "+".join((fixed | option).words))
+
+        found = yield from chosen(scope, each, f"chunk {path[-1]}: handles", where, support)
+        if found is None:
+            return None
+        handles |= found
+    return handles
+
+
+def _taken_property(
+    scope: Scope, entry: WithProperties, path: Path, word: str, *, beside: bool
+) -> Resolution[bool | None]:
+    """A property, `rdma` or `compressible`; memory `beside` the other one cannot have both."""
+
+    def support(option: bool) -> Support:  # noqa: FBT001 one of the alternatives
+        if option and beside:
+            return Support(works=False, reason="the driver creates no memory that is both rdma and compressible")
+        return supported_at(scope, entry.location, word) if option else Support(works=True)
+
+    written, subject = getattr(entry, word), f"chunk {path[-1]}: {word}"
+    found: bool | None = yield from chosen(scope, written, subject, (*path, word), support)
+    return found
+
+
+def _support(location: Location, word: str, machine: Machine) -> Support:
+    if word in _PROPERTIES and location.kind is not LocationKind.GPU:
+        return Support(works=False, reason=f"memory of {location} cannot have it")
+    if location.kind is LocationKind.HOST:
+        return Support(works=False, reason="memory of 'host' has no handle types")
+    trial = machine.trial(location, word)
+    if trial.works:
+        return Support(works=True)
+    if trial.refused or word in _WINDOWS:
+        return Support(works=False, reason=f"{_reason(word, trial)} on {location}")
+    return Support(works=None, reason=f"it was not tried on {location}")
 
 
 def handle_types(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:

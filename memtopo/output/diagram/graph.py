@@ -78,6 +78,8 @@ def graph(diagram: Diagram, most: int = MOST_NODES) -> Graph:
     nodes = [node for _, node in free]
     if more := sum(each.count for each in diagram.processes[most:]):
         nodes.append(Node("more", "more", (f"… and {more:,} more processes",), id="more"))
+    if diagram.choices:
+        nodes.append(Node("choices", "more", diagram.choices, id="choices"))
     keyed = [*chain(*groups, free)]
     ids = {key: node.id for key, node in keyed}
     devices = chain((memory.device for memory in diagram.memory), *(node.devices for _, node in keyed))

@@ -12,7 +12,18 @@ from memtopo.output.diagram.markup import Box, curve, dot, element, number, path
 from memtopo.output.diagram.model import Diagram, MappingSpan, RangeDiagram, Resource
 from memtopo.output.diagram.palette import DARK, LIGHT, TEXTURES, Scheme
 from memtopo.output.diagram.range_card import DrawnSpans, SpanPosition
-from memtopo.output.diagram.typography import BODY, MONO_FONTS, NAME, SANS, SANS_FONTS, SMALL, TITLE, fitting, width
+from memtopo.output.diagram.typography import (
+    BODY,
+    MONO_FONTS,
+    NAME,
+    SANS,
+    SANS_FONTS,
+    SMALL,
+    TITLE,
+    fitting,
+    packed,
+    width,
+)
 
 WIDTH = 960.0
 _MARGIN, _GAP = 24.0, 20.0
@@ -72,7 +83,7 @@ def style_sheet() -> str:
 
 def _content(diagram: Diagram, room: float, context: DrawingContext, head: Sequence[Box]) -> Box:
     draw = layout.multi_process if diagram.processes else layout.single_process
-    parts = [*head, draw(diagram, room, context), legend(diagram, room, context)]
+    parts = [*head, draw(diagram, room, context), _choices(diagram, room), legend(diagram, room, context)]
     return stacked([part for part in parts if part.height], _GAP)
 
 
@@ -95,6 +106,13 @@ def _heading(title: str, note: str, room: float) -> Box:
     if note:
         parts.append(text_at(0, 44, fitting(note, room, 13, SANS), "p w"))
     return Box(room, 50 if note else 28, "".join(parts))
+
+
+def _choices(diagram: Diagram, room: float) -> Box:
+    """Lines of the choices among alternatives, each broken at its spaces."""
+    lines = [line for choice in diagram.choices for line in packed([choice], room, BODY)]
+    texts = (text_at(0, 15 + index * _LEGEND_LINE, line, "w") for index, line in enumerate(lines))
+    return Box(room, len(lines) * _LEGEND_LINE, "".join(texts))
 
 
 def _textures(context: DrawingContext) -> str:
@@ -216,7 +234,8 @@ MOST = 12
 
 def description(diagram: Diagram) -> str:
     """A diagram in sentences, of bounded length."""
-    return " ".join([*_processes(diagram), *_ranges_and_resources(diagram), *_memories(diagram)]) or "Nothing."
+    content = [*_processes(diagram), *_ranges_and_resources(diagram), *_memories(diagram)]
+    return " ".join([*content, *(f"{choice}." for choice in diagram.choices)]) or "Nothing."
 
 
 def _processes(diagram: Diagram) -> Iterator[str]:

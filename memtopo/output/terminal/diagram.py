@@ -11,7 +11,7 @@ from rich.text import Text
 
 from memtopo.common.text import printable
 from memtopo.output import console, plain
-from memtopo.output.console import headline
+from memtopo.output.console import headline, notes
 from memtopo.output.diagram.model import Diagram, MappingSpan, MemoryDiagram, ProcessDiagram, RangeDiagram
 from memtopo.output.diagram.notation import processes
 from memtopo.output.json import PictureDocument
@@ -174,4 +174,7 @@ class TitledDrawing:
     def _whole(self) -> RenderableType:
         name, state = self.document.name, self.document.state
         head = headline("draw", name if state is None else f"{name} in state {state}", self.document.machine)
-        return Group(head, Text(), TerminalDrawing(self.document.picture, self.ascii))
+        parts: list[RenderableType] = [head, Text(), TerminalDrawing(self.document.picture, self.ascii)]
+        if self.document.picture.choices:
+            parts += [Text(), notes(self.document.picture.choices)]
+        return Group(*parts)

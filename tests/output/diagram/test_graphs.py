@@ -25,7 +25,7 @@ WORDS = r'"(?:[A-Za-z0-9 ,.()×…/_+=-]|#\d+;|<br>)*"'
 SHAPE = rf"(?:\[{WORDS}\]|\(\[{WORDS}\]\)|\[\[{WORDS}\]\]|>{WORDS}\]|\[/{WORDS}/\]|\{{\{{{WORDS}\}}\}})"
 LINES = re.compile(
     rf"flowchart LR|  accTitle: [\w,.()-][\w ,.()-]*|  subgraph p\d+\[{WORDS}\]|  end"
-    rf"|(?:  )+(?:n\d+|more){SHAPE}:::(?:d\d|plain)"
+    rf"|(?:  )+(?:n\d+|more|choices){SHAPE}:::(?:d\d|plain)"
     r"|  style p\d+ fill:none,stroke:#\w{6}"
     rf"|  n\d+ -\.?->(?:\|{WORDS}\|)? n\d+|  classDef (?:d\d|plain) fill:#\w{{6}},stroke:#\w{{6}},color:#000"
 )

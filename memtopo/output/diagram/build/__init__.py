@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby, pairwise
+from dataclasses import replace
+from itertools import groupby, islice, pairwise
 from typing import NamedTuple
 
 from memtopo.common.garbage_collection import collector_paused
@@ -16,6 +17,9 @@ from memtopo.output.diagram.build.resources import exports, flows, resources
 from memtopo.output.diagram.model import Diagram, HandleFlow, ProcessDiagram
 
 __all__ = ["build_diagram"]
+
+MOST_CHOICES = 8
+"""Choices among alternatives that a drawing shows."""
 
 
 class ProcessGroup(NamedTuple):
@@ -31,8 +35,20 @@ def build_diagram(geometry: Geometry, machine: Machine) -> Diagram:
     marks = Marks(geometry.members)
     with collector_paused():
         if geometry.processes:
-            return _multi_process(geometry, machine, marks)
-        return _process("", geometry, machine, marks, tuple(flows({"": geometry}, {"": ""})))
+            return replace(_multi_process(geometry, machine, marks), choices=tuple(_choices(geometry)))
+        single = _process("", geometry, machine, marks, tuple(flows({"": geometry}, {"": ""})))
+        return replace(single, choices=tuple(_choices(geometry)))
+
+
+def _choices(geometry: Geometry) -> Iterator[str]:
+    """Lines of the first choices, once for all instances of a process."""
+    found: dict[str, None] = {}
+    for label, member in geometry.members.items():
+        process = f"{process_entry(label)}: " if label else ""
+        found |= dict.fromkeys(f"{process}{each.text}" for each in member.choices)
+    yield from islice(found, MOST_CHOICES)
+    if (more := len(found) - MOST_CHOICES) > 0:
+        yield f"… and {more:,} more choices"
 
 
 def _process(

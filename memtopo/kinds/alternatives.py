@@ -1,0 +1,84 @@
+"""Choice among alternatives: the first one that works in the trials of a machine, at all locations of an entry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, NamedTuple
+
+from memtopo.diagnostics.model import Diagnostic, Path
+from memtopo.kinds.kind import Scope
+from memtopo.kinds.resolution import Resolution
+from memtopo.language.alternatives import Alternatives
+from memtopo.language.entries import Entry, Spec
+from memtopo.machine.choices import Choice, Refused
+
+_LISTED = 3
+"""Reasons of alternatives that do not work, which a diagnostic shows."""
+
+
+class Support(NamedTuple):
+    """Support of one alternative: true if a trial showed it, false if it is refused, None if nothing was tried."""
+
+    works: bool | None
+    reason: str = ""
+
+
+def weakest(found: Iterable[Support]) -> Support:
+    """Support at all of some locations: the first that is refused, else the first that was not tried."""
+    every = list(found)
+    refused = (each for each in every if each.works is False)
+    untried = (each for each in every if each.works is None)
+    return next(refused, None) or next(untried, None) or (every[0] if every else Support(works=True))
+
+
+def chosen(scope: Scope, written: Any, subject: str, path: Path, support: Callable[[Any], Support]) -> Resolution[Any]:
+    """Value of a field: the written one, or the first alternative that works; the choice is noted in the scope.
+
+    An alternative that was not tried is taken only if none works and it is the last one. Yields MT408 if all of them
+    are refused, and returns None.
+    """
+    if not isinstance(written, Alternatives):
+        return written
+    found = [support(option) for option in written.options]
+    taken = _taken(found)
+    if taken is None:
+        yield _none(written, subject, path, found)
+        return None
+    before = zip(written.words[:taken], found[:taken], strict=True)
+    refused = tuple(Refused(word, each.reason) for word, each in before)
+    scope.choices[path] = Choice(subject, written.words[taken], found[taken].reason, refused, written.words, path)
+    return written.options[taken]
+
+
+def needed_trials(spec: Spec) -> frozenset[str]:
+    """Names of the trials that decide the alternatives of a spec; a property's trial has the name of its field."""
+    found: set[str] = set()
+    for part in (spec, *spec.processes.values()):
+        for section in part.sections.values():
+            for entry in section.values():
+                if isinstance(entry, Entry):
+                    found.update(_trials(entry))
+    return frozenset(found | {"fd+fabric"} if "fabric" in found else found)
+
+
+def _trials(entry: Entry) -> Iterator[str]:
+    for name, value in entry:
+        for each in value if isinstance(value, list) else (value,):
+            if isinstance(each, Alternatives):
+                tried = ((option, word) for option, word in zip(*each, strict=True) if option is not False)
+                yield from (name if option is True else word for option, word in tried)
+
+
+def _taken(found: Sequence[Support]) -> int | None:
+    """Index of the first alternative that works, else of the last that is not refused; None if all are."""
+    works = (index for index, each in enumerate(found) if each.works)
+    possible = (index for index in reversed(range(len(found))) if found[index].works is None)
+    return next(works, next(possible, None))
+
+
+def _none(written: Alternatives[Any], subject: str, path: Path, found: Sequence[Support]) -> Diagnostic:
+    message = f"{subject} {written}: none of these works on this machine"
+    reasons = (f"{word}: {each.reason}" for word, each in zip(written.words, found, strict=True))
+    help = "add an alternative that works, or leave the field out"
+    return Diagnostic("MT408", message, path, notes=tuple(islice(reasons, _LISTED)), help=help)
