@@ -42,6 +42,7 @@ UNKNOWABLE = {
     "too-many-mappings": "the mappings of several entries are added up",
     "too-many-processes-together": "the counts of several processes are added up",
     "parameter-of-another-type": "the value of a parameter stands elsewhere",
+    "set-misplaced": "a set of devices is a name like any other to a schema, where one device is named",
     "several-devices": "whether a process is counted stands beside its devices, and not in them",
 }
 
@@ -126,9 +127,15 @@ def test_examples_of_explanations_agree_with_the_schema(code: str) -> None:
         *(f"size: {size}" for size in ("2MB", "-1MiB", "1.5GiB", "2097152", "MiB", "2  MiB", "'2MiB '", "[2MiB]")),
         *(f"size: 2MiB, count: {count}" for count in ("1", "2000000", "0", "2000001", "-1", "1.5", "some", "[1]")),
         *(f"size: 2MiB, handles: {word}" for word in ("fd", "[fd]", "[fd, fabric]", "[]", "none", "FD", "{fd: 1}")),
+        *(
+            f"size: 2MiB, handles: {word}"
+            for word in ("fabric else fd", "[fd, fabric else fd]", "fd else", "fd else shm")
+        ),
         *(f"size: 2MiB, rdma: {word}" for word in ("true", "false", "yes", "no", "1", "off", "rdma")),
+        *(f"size: 2MiB, rdma: {word}" for word in ("true else false", "false else true", "true else", "else false")),
         *(f"size: 2MiB, round: {word}" for word in ("up", "down", "true", "")),
         *(f"size: 2MiB, count: 4, location: {place}" for place in ("gpu0", "[gpu0, gpu1]", "[]", "{}", "''")),
+        *(f"size: 2MiB, location: {place}" for place in ("gpus", "{near: gpu0}", "[{near: gpus}]", "{far: gpu0}")),
         *(f"size: 2MiB, {key}: 1" for key in ("sise", "offset", "Count", "align")),
     ],
 )
