@@ -397,3 +397,9 @@ def test_the_wait_of_imports_ends_at_its_limit_and_by_a_signal(layout: Held, cli
 
     with pytest.raises(Stopped):
         imports(client(), seconds=PATIENCE, advance=stop).attach("kv")
+
+
+@pytest.mark.parametrize("request_", ["write", "await", "commit"])
+def test_a_request_that_names_no_export_is_refused(dial: Connect, layout: Held, request_: str) -> None:
+    assert code(asked(dial(), request_, exports=[])) == "packet"
+    assert states(dial())["weights"] == "empty"

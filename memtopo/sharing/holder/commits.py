@@ -136,9 +136,7 @@ class Commits:
     def begin(self, connection: ClientConnection, fields: Fields, *, writes: bool) -> None:
         """Accept a request that `advance` answers. Raises `ExchangeError` for an export without commit."""
         fields.allow_only("request", "exports", "wait")
-        exports = tuple(dict.fromkeys(fields.texts("exports", messages.MAX_ENTRIES)))
-        if not exports:
-            raise BadPacket("the request names no export")
+        exports = _named(fields.texts("exports", messages.MAX_ENTRIES))
         wait = fields.seconds("wait", LONGEST_WAIT) if fields.has("wait") else 0.0
         for name in exports:
             self._contents.of(name)
@@ -149,14 +147,14 @@ class Commits:
     def commit(self, connection: ClientConnection, fields: Fields) -> None:
         """Commit exports that the client writes: all of them, or none. Raises `ExchangeError`, `OSError`."""
         fields.allow_only("request", "exports")
-        exports = list(_generations(fields))
-        for name, generation in exports:
+        exports = dict(_generations(fields))
+        for name, generation in exports.items():
             self._require_writer(connection, name, generation)
-        for name, _ in exports:
+        for name in exports:
             content = self._contents.of(name)
             content.writer, content.committed = None, True
             connection.writes.discard(name)
-        names = [name for name, _ in exports]
+        names = _named(exports)
         self._record("committed", connection, names)
         connection.send(self._granted(names))
         self._notify(names)
@@ -259,6 +257,13 @@ class Commits:
         self._waiting.remove(each)
         each.connection.awaits_commit = False
         self._clients.answer(each.connection, answer)
+
+
+def _named(exports: Iterable[str]) -> tuple[str, ...]:
+    """Names of the exports of a request, each once. Raises `BadPacket` if there is none."""
+    if not (names := tuple(dict.fromkeys(exports))):
+        raise BadPacket("the request names no export")
+    return names
 
 
 def _generations(fields: Fields) -> Iterator[tuple[str, int]]:
