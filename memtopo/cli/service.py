@@ -231,7 +231,8 @@ def _open_log(file: str) -> int:
         return os.open(file, _APPEND, 0o600)
     except (OSError, ValueError) as error:
         why = reason(error) if isinstance(error, OSError) else "not a path"
-        raise UsageError(f"log {file!r} cannot be opened: {why}") from error
+        hint = f"write --log {file}/ for NAME.log in it" if isinstance(error, IsADirectoryError) else None
+        raise UsageError(f"log {file!r} cannot be opened: {why}", hint=hint) from error
 
 
 def _write_at_once(fd: int, line: bytes) -> None:

@@ -119,7 +119,8 @@ def claim(endpoint: Endpoint, allow_uids: Collection[int] = ()) -> Claim:
     try:
         folder = endpoint.open_folder(make=True, allow_uids=allow_uids)
     except FileNotFoundError as error:
-        raise ExchangeError("folder", f"folder {endpoint.folder!r} for a socket does not exist") from error
+        hint = "make it first, writable for its owner alone"
+        raise ExchangeError("folder", f"folder {endpoint.folder!r} for a socket does not exist", hint=hint) from error
     try:
         return Claim(endpoint, folder, _acquire(folder, endpoint))
     except OSError as error:

@@ -171,6 +171,7 @@ def test_detach_and_its_options_are_refused_where_they_have_no_meaning(spec: Pat
     assert run_inline("apply", spec, M, "--hold", "--ready-fd", "999999").status == 2
     assert run_inline("apply", spec, M, "--hold", "--log", "/nowhere/x").status == 2
     assert run_inline("apply", spec, M, "--hold", "--detach", "--ready-fd", "9").status == 2
+    assert f"write --log {spec.parent}/ for" in run_inline("apply", spec, M, "--hold", "--log", spec.parent).err
 
 
 def test_the_descriptor_for_readiness_gets_the_socket_and_ends_while_the_layout_is_held(
