@@ -16,11 +16,14 @@ from typing import Any
 
 import pytest
 
+from memtopo.cli.service import Service, ServiceOptions
+from memtopo.sharing.claims import claim
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
+from memtopo.sharing.holder import Event
 from tests.cli.conftest import InlineRunner
 from tests.helpers.child_process import PATIENCE
-from tests.helpers.command_line import MEMTOPO, CommandResult, environment, run_memtopo, without_crash
+from tests.helpers.command_line import MEMTOPO, CommandResult, environment, run_memtopo, run_with_input, without_crash
 from tests.helpers.holders import asked, gone, raw, until
 
 SPEC = """
@@ -83,8 +86,8 @@ def detached() -> Iterator[Callable[..., tuple[CommandResult, int]]]:
     """Runs `apply --hold --detach`, and returns its result and the process of the holder, which ends with the test."""
     found: list[int] = []
 
-    def run(*arguments: str | Path) -> tuple[CommandResult, int]:
-        result = run_memtopo("apply", M, "--hold", "--detach", *arguments)
+    def run(*arguments: str | Path, stdin: str = "") -> tuple[CommandResult, int]:
+        result = run_with_input(stdin.encode(), "apply", M, "--hold", "--detach", *map(str, arguments))
         assert result.status == 0, result.err
         with connect(endpoint("kv")) as client:
             pid = client.status().pid
@@ -117,21 +120,15 @@ def test_detach_returns_once_the_layout_is_served_and_the_holder_goes_on_in_its_
     assert "ok: built, checked" in text
 
 
-def test_detach_with_json_prints_the_layout_and_appends_to_the_log_of_the_option(
+def test_detach_with_json_prints_the_layout_of_standard_input_and_appends_to_the_log_of_the_option(
     spec: Path, tmp_path: Path, detached: Callable[..., tuple[CommandResult, int]]
 ) -> None:
     log = tmp_path / "log"
     log.write_text("before\n")
-    result, pid = detached(spec, "--json", "--log", log)
+    result, pid = detached("-", "--json", "--log", log, stdin=spec.read_text())
     assert (result.document["memtopo_layout"], result.document["pid"]) == (1, pid)
     assert result.document["contexts"] == []
     assert log.read_text().startswith("before\n")
-
-
-def test_detach_reads_a_spec_from_standard_input(spec: Path) -> None:
-    command = [*MEMTOPO, "apply", "-", M, "--hold", "--detach", "--for", "1ms"]
-    done = subprocess.run(command, input=spec.read_bytes(), env=environment(), capture_output=True, check=False)
-    assert done.returncode == 0, done.stderr
 
 
 def test_a_detached_start_that_fails_has_its_diagnostics_and_exit_status(spec: Path, tmp_path: Path) -> None:
@@ -140,10 +137,9 @@ def test_a_detached_start_that_fails_has_its_diagnostics_and_exit_status(spec: P
     result = run_memtopo("apply", wrong, M, "--hold", "--detach", "--json")
     assert (result.status, result.document["ok"]) == (1, False)
     assert "MT" in result.err
-    with holding(spec) as process:
-        line_with(process, "serving")
+    with claim(endpoint("kv")):
         held = run_memtopo("apply", spec, M, "--hold", "--detach")
-    assert (held.status, f"already held by process {process.pid}" in held.err) == (4, True)
+    assert (held.status, f"already held by process {os.getpid()}" in held.err) == (4, True)
 
 
 def test_ctrl_c_while_a_detached_holder_starts_ends_it(spec: Path, tmp_path: Path) -> None:
@@ -286,17 +282,6 @@ def test_a_passed_socket_is_served_and_its_file_stays(spec: Path, tmp_path: Path
     assert not [*runtime.glob("memtopo/*")]
 
 
-def test_a_passed_socket_of_another_type_is_refused(spec: Path, tmp_path: Path) -> None:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
-        sock.bind(str(tmp_path / "kv.sock"))
-        sock.listen()
-        with activated(sock, spec) as process:
-            _, err = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 2
-    assert "the socket that systemd passed is a stream socket" in err
-    assert "ListenSequentialPacket=" in err
-
-
 def test_another_socket_than_the_passed_one_is_refused(spec: Path, tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
         sock.bind(str(tmp_path / "kv.sock"))
@@ -306,29 +291,35 @@ def test_another_socket_than_the_passed_one_is_refused(spec: Path, tmp_path: Pat
     assert (process.returncode, "which systemd passed" in err) == (2, True)
 
 
-def test_lines_for_a_journal_have_priorities_and_quiet_leaves_events_out(spec: Path, tmp_path: Path) -> None:
+def test_lines_for_a_journal_have_priorities(spec: Path, tmp_path: Path) -> None:
     log = tmp_path / "journal"
     log.touch()
     stream = f"{log.stat().st_dev}:{log.stat().st_ino}"
-    for level in ("info", "quiet"):
-        with log.open("w") as stderr:
-            command = [*MEMTOPO, "apply", str(spec), M, "--hold", "--for", "1ms", "--log-level", level]
-            variables = environment(JOURNAL_STREAM=stream)
-            done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=stderr, env=variables, check=False)
-        assert done.returncode == 0
-        lines = log.read_text().splitlines()
-        assert [line.split(" ")[:2] for line in lines] == (
-            [["<6>memtopo:", word] for word in ("serving", "ending", "ended")] if level == "info" else []
-        )
+    with log.open("w") as stderr:
+        command = [*MEMTOPO, "apply", str(spec), M, "--hold", "--for", "1ms"]
+        variables = environment(JOURNAL_STREAM=stream)
+        done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=stderr, env=variables, check=False)
+    assert done.returncode == 0
+    lines = [line.split(" ")[:2] for line in log.read_text().splitlines()]
+    assert lines == [["<6>memtopo:", word] for word in ("serving", "ending", "ended")]
 
 
-def test_an_unread_pipe_of_the_log_does_not_stop_the_holder(spec: Path) -> None:
-    """More events than the pipe has room for."""
-    with holding(spec, "--reload") as process:
-        line_with(process, "serving")
-        with connect(endpoint("kv")) as client:
-            for _ in range(1500):
-                client.let_go(["pages"])
-                for handle in client.handles("pages"):
-                    handle.close()
-            assert client.status().state == "serving"
+def test_a_quiet_log_has_warnings_alone(tmp_path: Path) -> None:
+    options = ServiceOptions(log=str(tmp_path / "log"), log_level="quiet")
+    with options.service("kv") as service:
+        service.record(Event("serving", {}))
+        service.record(Event("check failed", {}, "warning"))
+    (line,) = (tmp_path / "log").read_text().splitlines()
+    assert line.endswith("memtopo: check failed")
+
+
+def test_a_line_for_which_a_pipe_has_no_room_is_left_out() -> None:
+    ours, theirs = os.pipe()
+    service = Service(ServiceOptions(), theirs, "pipe")
+    for _ in range(3000):
+        service.record(Event("importer let go", {"export": "x" * 100}))
+    os.close(theirs)
+    with os.fdopen(ours) as reader:
+        lines = reader.read().splitlines()
+    assert 0 < len(lines) < 3000
+    assert len({line.partition(" ")[2] for line in lines}) == 1  # none is cut off

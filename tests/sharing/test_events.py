@@ -113,6 +113,7 @@ def listening(sock: socket.socket) -> socket.socket:
     [
         (lambda _: listening(socket.create_server(("127.0.0.1", 0))), "is no Unix socket"),
         (lambda _: socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM), "is a datagram socket"),
+        (lambda _: socket.socket(socket.AF_UNIX, socket.SOCK_STREAM), "is a stream socket"),
         (seqpacket, "is a connection, and does not listen"),
         (lambda path: listening(seqpacket(f"\0{path}")), "has no path in the file system"),
         (lambda path: open(path, "w"), "is no socket"),  # noqa: SIM115, PTH123 closed by the test
@@ -121,8 +122,9 @@ def listening(sock: socket.socket) -> socket.socket:
 def test_passed_descriptors_of_other_types_are_refused(tmp_path: Path, make: Callable[[str], Any], why: str) -> None:
     with make(str(tmp_path / "x")) as other:
         given = {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "1"}
-        with pytest.raises(UsageError, match=why):
+        with pytest.raises(UsageError, match=why) as refused:
             passed_claim(given, other.fileno())
+    assert why == "is no socket" or "ListenSequentialPacket=" in (refused.value.hint or "")
 
 
 def test_a_passed_socket_is_for_its_process_and_of_several_by_name(tmp_path: Path) -> None:
