@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from memtopo.api.errors import NotApplied, NotChanged, NotSwitched, Unsuitable, raise_errors
 from memtopo.api.specs import Params, Planned, SpecLike, plan_spec
 from memtopo.common.signals import deferred
+from memtopo.diagnostics.messages import not_awake
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.protocol import Driver
@@ -120,8 +121,9 @@ class Session:
         """Bring the layout to another spec; return the results of its check. Raises `InvalidSpec` and `NotChanged`."""
         run = self.run
         if not run.whole:
+            message, _ = not_awake(self.geometry.name, run.state)
             hint = "switch('awake') first" if run.state != AWAKE else "poll() until its imports are back"
-            raise Unsuitable(f"layout {self.geometry.name!r} is in state {run.state!r}, without some memory", hint=hint)
+            raise Unsuitable(f"{message}, without some memory", hint=hint)
         planned = plan_spec(spec, self._planned.target, params)
         raise_errors(tuple(diagnose_change(self.geometry, planned.geometry)), planned.document)
         request = replace(run.request, **_of_spec(planned), check=check)

@@ -15,7 +15,9 @@ from memtopo.cli.options import AsJson, Socket, duration
 from memtopo.cli.settings import Set, settings
 from memtopo.cli.specs import Loaded
 from memtopo.common.errors import UsageError
+from memtopo.diagnostics.messages import not_awake
 from memtopo.language import Document, SpecText
+from memtopo.language.names import AWAKE
 from memtopo.machine import parse
 from memtopo.machine.target import recorded
 from memtopo.output import json, plain
@@ -78,7 +80,7 @@ def change_command(
         if planned.after.validated.geometry is None:
             return planned.after.refuse(as_json=as_json)
         if saved:
-            saved.compare(spec, planned.document)
+            saved.compare(spec, planned.document, planned.status.layout_state)
         planned.after.print_diagnostics(sys.stderr)
         generation = saved.generation if saved else None
         done = client.change(planned.source, generation=generation, full=check == "full", force=force, wait=patience)
@@ -117,6 +119,12 @@ class HeldChange:
         if (old := before.validated.geometry) and (new := after.validated.geometry):
             after = after.with_errors(diagnose_change(old, new))
         return cls(status, digest_of(source, status.layout_state), before, after)
+
+    def require_awake(self) -> None:
+        """Raise `ExchangeError` if some memory of the layout is gone: it cannot be changed before it is awake."""
+        if self.status.layout_state not in (None, AWAKE):
+            message, hint = not_awake(self.status.name, self.status.layout_state)
+            raise ExchangeError("state", message, hint=f"{hint}; 'memtopo diff' compares its spec in any state")
 
     @property
     def source(self) -> str:

@@ -15,7 +15,7 @@ from memtopo.cli.options import AsJson, MachineName, SpecFile
 from memtopo.cli.settings import Set, settings
 from memtopo.cli.specs import load
 from memtopo.common.errors import UsageError
-from memtopo.diagnostics.messages import choose
+from memtopo.diagnostics.messages import choose, unknown_state
 from memtopo.geometry import Geometry
 from memtopo.kinds.states.geometry import in_state, state_names
 from memtopo.output import humanize, json, plain
@@ -109,7 +109,8 @@ def _in_state(geometry: Geometry, state: str) -> Geometry:
     """Geometry of a layout in a state. Raises `UsageError`."""
     names = state_names(geometry)
     if state not in names:
-        raise UsageError(f"layout {geometry.name!r} has no state {state!r}", hint=choose(state, names))
+        message, hint = unknown_state(geometry.name, state, names)
+        raise UsageError(message, hint=hint)
     return in_state(geometry, state)
 
 

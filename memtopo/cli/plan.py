@@ -85,6 +85,7 @@ def _plan_change(name: str, document: Document, output: str | None, *, as_json: 
     """Show, and save, what a change of a held layout to a spec would do."""
     with connect_to(name, None, ()) as client:
         planned = HeldChange.of(client, document)
+        planned.require_awake()
     if planned.after.validated.geometry is None:
         return planned.after.refuse(as_json=as_json)
     planned.after.print_diagnostics(sys.stderr)

@@ -40,6 +40,18 @@ def choose(word: str, known: Sequence[str]) -> str:
     return f"write {known[0]}" if len(known) == 1 else f"write one of {', '.join(known)}"
 
 
+def unknown_state(layout: str, state: str, states: Sequence[str]) -> tuple[str, str | None]:
+    """Message and hint for a state that a layout does not have; `states` are those that it has, `awake` among them."""
+    if len(states) == 1:
+        return f"layout {layout!r} has no states", None
+    return f"there is no state {shorten(state)!r}", choose(state, states[:LISTED])
+
+
+def not_awake(layout: str, state: str) -> tuple[str, str]:
+    """Message and hint for a change of a held layout that is in a state without some of its memory."""
+    return f"layout {layout!r} is in state {state!r}", f"'memtopo switch {layout} awake' first"
+
+
 def undeclared_name(what: str, name: str, path: Path, known: Iterable[str], at: At, *, suggest: bool) -> Diagnostic:
     """Diagnostic of a name that is used but not declared, with help: the nearest of the `known` names, or some of them.
 

@@ -23,6 +23,7 @@ from memtopo.diagnostics.model import Diagnostic
 from memtopo.geometry import Geometry
 from memtopo.kinds.views import all_mapped_memory
 from memtopo.language import Document, SpecText
+from memtopo.language.names import AWAKE
 from memtopo.machine import Machine
 from memtopo.planner import Plan
 from memtopo.plans.report import MachineLine, PlanDifference, PlanSummary, Row
@@ -83,8 +84,15 @@ class SavedChange:
     plan: PlanDifference
     spec: SpecText
 
-    def compare(self, name: str, now: SavedChange) -> None:
-        """Raise `StalePlan` unless the plan of the same change is equal `now`; `name` is that of the file."""
+    def compare(self, name: str, now: SavedChange, state: str | None) -> None:
+        """Raise `StalePlan` unless the plan of the same change is equal `now`, with the layout awake.
+
+        `name` is that of the file, `state` the present state of the layout; None if it has no states.
+        """
+        if state not in (None, AWAKE):
+            message = f"the saved plan {name!r} is for a layout that is awake, and {now.layout!r} is in state {state!r}"
+            hint = f"'memtopo switch {now.layout} awake', and {_PLAN_CHANGE}"
+            raise StalePlan(message, hint=hint)
         for what, then, found in (
             ("layout", repr(self.layout), repr(now.layout)),
             ("generation", self.generation, now.generation),

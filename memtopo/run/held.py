@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from memtopo.diagnostics.messages import not_awake
 from memtopo.driver.handles import Handle
 from memtopo.driver.types import gpu
 from memtopo.executor import StepFailed, Stopped
@@ -40,8 +41,8 @@ def require_changeable(layout: ChangeableLayout, name: str, generation: int | No
         message = f"the layout is of generation {layout.generation}, and the change was planned for {generation}"
         raise ExchangeError("stale", message, hint="plan it again")
     if layout.state != AWAKE:
-        message = f"layout {name!r} is in state {layout.state!r}"
-        raise ExchangeError("state", message, hint=f"'memtopo switch {name} awake' first")
+        message, hint = not_awake(name, layout.state)
+        raise ExchangeError("state", message, hint=hint)
 
 
 class HeldLayout:

@@ -127,6 +127,23 @@ def test_a_saved_plan_is_made_once_and_then_stale(run_inline: InlineRunner, spec
         assert (other.status, "is for another layout than the one that is held now" in other.err) == (7, True)
 
 
+def test_a_change_of_a_layout_that_sleeps_is_neither_planned_nor_made(run_inline: InlineRunner, specs: Path) -> None:
+    here = {"XDG_RUNTIME_DIR": str(specs)}
+    with held(specs):
+        assert run_inline("plan", "cache", "larger.yaml", "-o", "plan.json", **here).status == 0
+        assert run_inline("switch", "cache", "asleep", **here).status == 0
+        for words in (("plan", "cache", "larger.yaml", "-o", "other.json"), ("change", "cache", "larger.yaml")):
+            refused = run_inline(*words, **here)
+            assert (refused.status, refused.out) == (4, "")
+            assert "layout 'cache' is in state 'asleep'" in refused.err
+            assert "'memtopo switch cache awake' first" in refused.err
+        assert not (specs / "other.json").exists()
+        stale = run_inline("change", "cache", "plan.json", **here)
+        assert (stale.status, stale.out) == (7, "")
+        assert "the saved plan 'plan.json' is for a layout that is awake, and 'cache' is in state 'asleep'" in stale.err
+        assert run_inline("diff", "cache", "larger.yaml", **here).status == 1
+
+
 def test_a_saved_plan_of_several_processes_is_made_once_and_then_stale(run_inline: InlineRunner, specs: Path) -> None:
     here = {"XDG_RUNTIME_DIR": str(specs)}
     (specs / "shared.yaml").write_text(SHARED)

@@ -53,7 +53,8 @@ def test_state_flag_or_variable_draws_a_state(run_inline: InlineRunner) -> None:
 def test_an_unknown_state_is_wrong_usage(run_inline: InlineRunner) -> None:
     result = run_inline("draw", ROOT / "specs" / "sleep-mode.yaml", M, "--state", "level")
     assert (result.status, result.out) == (2, "")
-    assert "layout 'sleep-mode' has no state 'level'" in result.err
+    assert "there is no state 'level'" in result.err
+    assert "layout 'quickstart' has no states" in run_inline("draw", QUICKSTART, M, "--state", "level").err
 
 
 @pytest.mark.parametrize("form", FORMATS)

@@ -8,6 +8,7 @@ from functools import cached_property
 
 from memtopo import planner
 from memtopo.common.errors import MemtopoError
+from memtopo.diagnostics.messages import unknown_state
 from memtopo.geometry import Geometry
 from memtopo.kinds.exports import ExportGroup, exported_resources, touched_exports
 from memtopo.language.names import AWAKE
@@ -35,7 +36,8 @@ class JointPlans:
     def transitions(self, old: str, new: str) -> Mapping[str, Transition]:
         """Transitions of all processes between two states. Raises `MemtopoError` if there is no such state."""
         if new not in self.states:
-            raise MemtopoError(f"there is no state {new!r}", hint=f"choose one of {', '.join(self.states)}")
+            message, hint = unknown_state(self._plan.name, new, list(self.states))
+            raise MemtopoError(message, hint=hint)
         if (old, new) not in self._known:
             steps = ({label: plan.steps for label, plan in self.states[name].items()} for name in (old, new))
             self._known[old, new] = transitions(*steps)

@@ -13,8 +13,9 @@ from typing import Any
 from memtopo.common.errors import MemtopoError
 from memtopo.common.text import nearest, process_name
 from memtopo.common.units import shorten
-from memtopo.diagnostics.messages import COMPARED, LISTED, choose
+from memtopo.diagnostics.messages import COMPARED, LISTED, choose, unknown_state
 from memtopo.driver.handles import Handle, close_handles
+from memtopo.language.names import AWAKE
 from memtopo.sharing import messages
 from memtopo.sharing.errors import BadPacket, ExchangeError
 from memtopo.sharing.holder.clients import ClientConnection
@@ -183,11 +184,9 @@ class Responder:
     def planned_switch(self, state: str) -> PlannedChange:
         """Plan a switch to a state. Raises `MemtopoError` if there is no such state."""
         layout = self._changeable
-        if layout is None or (len(layout.states) == 1 and state not in layout.states):
-            raise ExchangeError("unknown", f"layout {self._info.name!r} has no states")
-        if state not in layout.states:
-            hint = choose(state, [*layout.states][:LISTED])
-            raise ExchangeError("unknown", f"there is no state {shorten(state)!r}", hint=hint)
+        if layout is None or state not in layout.states:
+            message, hint = unknown_state(self._info.name, state, layout.states if layout else (AWAKE,))
+            raise ExchangeError("unknown", message, hint=hint)
         return layout.switch(state)
 
     def planned_change(self, source: str, generation: int | None) -> PlannedChange:
