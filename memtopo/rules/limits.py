@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from typing import NamedTuple
 
 from memtopo.common.units import rounded
@@ -55,7 +56,7 @@ _HOST = Location(LocationKind.HOST)
 
 
 class _Share(NamedTuple):
-    """Bytes that one entry needs at a location, and those of them that the driver page-locks on the host.
+    """Bytes that one entry needs at a location, page-locked on the host unless it migrates.
 
     With `exceeds`, what does not fit on a GPU is on the host.
     """
@@ -63,8 +64,8 @@ class _Share(NamedTuple):
     name: str
     path: Path
     size: int
-    locked: int = 0
-    exceeds: bool = False
+    migrates: bool
+    exceeds: bool
 
 
 _Needed = Mapping[Location, Mapping[Path, _Share]]
@@ -98,7 +99,7 @@ def _fits_on_host(needed: _Needed, excess: Mapping[Path, _Share], machine: Machi
         assumed = "" if machine.host_bytes else "; the record does not have its memory, so 1 TiB is assumed"
         yield _needs(shares, f"the host, which has {rounded(machine.host_room)}: {rounded(over)} too much", assumed)
     elif machine.pinned_bytes:
-        locked = [share._replace(size=share.locked) for share in shares if share.locked]
+        locked = [share for share in shares if not share.migrates]
         over = sum(share.size for share in locked) - machine.pinned_bytes
         if over > missing:
             room = rounded(machine.pinned_bytes)
@@ -136,23 +137,17 @@ def _needed(geometry: Geometry) -> _Needed:
             for location, size in group.demand().items():
                 anywhere = group.migrates and location.kind is not LocationKind.GPU
                 shares = needed.setdefault(_HOST if anywhere else location, {})
-                _add(shares, _Share(group.name, group.path, size, 0 if group.migrates else size, group.exceeds))
+                before = shares.get(group.path)
+                whole = size + (before.size if before else 0)
+                shares[group.path] = _Share(group.name, group.path, whole, group.migrates, group.exceeds)
     return needed
-
-
-def _add(shares: dict[Path, _Share], share: _Share) -> None:
-    before = shares.get(share.path)
-    if before:
-        share = share._replace(size=share.size + before.size, locked=share.locked + before.locked)
-    shares[share.path] = share
 
 
 def _merged(every: Iterable[Mapping[Path, _Share]]) -> Mapping[Path, _Share]:
     """Shares of several locations, summed by entry."""
     found: dict[Path, _Share] = {}
-    for shares in every:
-        for share in shares.values():
-            _add(found, share)
+    for path, share in chain.from_iterable(shares.items() for shares in every):
+        found[path] = share._replace(size=share.size + found[path].size) if path in found else share
     return found
 
 
