@@ -1,4 +1,4 @@
-"""Managed memory that exceeds a real GPU. In a process of its own, since the driver keeps what it touched (fact 60)."""
+"""Memory of a real host: its NUMA nodes, and managed memory that exceeds a GPU."""
 
 from __future__ import annotations
 
@@ -16,8 +16,25 @@ pytestmark = pytest.mark.gpu
 CHUNK = "ranges: {r: {size: 1GiB}}\nchunks: {c: {location: gpu0, size: 1GiB}}\nmap: {r: c}\naccess: {r: {gpu0: rw}}\n"
 
 
+def test_the_nodes_of_the_host_have_its_memory(local: Target) -> None:
+    machine = local.machine
+    assert machine.host_bytes
+    if not machine.node_bytes:
+        pytest.skip("the system does not say what its NUMA nodes have")
+    assert {str(node) for node in machine.node_bytes} == {*machine.host} - {"host"}
+    assert sum(machine.node_bytes.values()) == machine.host_bytes
+    node, size = next(iter(machine.node_bytes.items()))
+    text = f"ranges: {{r: {{size: SIZE}}}}\nchunks: {{c: {{location: {node}, size: SIZE}}}}\nmap: {{r: c}}\n"
+    text += "access: {r: {gpu0: rw}}\n"
+    assert codes(text.replace("SIZE", "64MiB"), machine) == []
+    assert codes(text.replace("SIZE", f"{size // MiB // 2 * 2 + 2}MiB"), machine) == ["MT402"]
+
+
 def test_a_gpu_writes_managed_memory_that_exceeds_it(local: Target, tmp_path: Path) -> None:
-    """Its first pages go to the host, beside a chunk, which stays."""
+    """Its first pages go to the host, beside a chunk, which stays.
+
+    In a process of its own, since the driver keeps what it touched until the process ends (fact 60).
+    """
     free = local.machine.devices[0].free_bytes
     if not free or not local.machine.host_bytes or local.machine.host_bytes < 8 * GiB:
         pytest.skip("needs the free memory of the GPU, and 8 GiB of the host")
