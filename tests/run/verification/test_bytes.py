@@ -11,11 +11,12 @@ from memtopo.driver.kernels import Area, KernelDriver
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.sim import SimDriver
 from memtopo.driver.types import HandleType
-from memtopo.plans.report import Check, Report
+from memtopo.plans.report import Check, Report, Tally
 from memtopo.run.apply import apply
 from tests.helpers.faults import GRANULE, Faulty, SilentHandles
 from tests.helpers.lockstep import WrapDriver, apply_together
 from tests.helpers.machines import invented
+from tests.helpers.reports import tallies
 from tests.helpers.specs import run_request
 
 ONE = """
@@ -64,6 +65,11 @@ class LosesLastByte(Faulty):
 def test_every_byte_of_a_sample_is_compared() -> None:
     report = report_of(ONE, LosesLastByte, "fast")
     assert subjects(report) == ["c in r at 0x0 by gpu0", "c in r at 0x3fffc0 by gpu0"]
+
+
+def test_both_ends_of_a_chunk_are_counted_as_bytes() -> None:
+    found = tallies(report_of(ONE, lambda driver: driver, "fast").checks)
+    assert found["bytes"] == Tally("bytes", 2, 2)
 
 
 class RepeatsFirstGranule(Faulty):

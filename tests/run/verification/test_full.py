@@ -12,13 +12,13 @@ import pytest
 from memtopo import machine
 from memtopo.driver.kernels import Area
 from memtopo.driver.sim import SimDriver
-from memtopo.driver.types import Location, LocationKind, gpu
+from memtopo.driver.types import Access, Grant, Location, LocationKind, gpu
 from memtopo.kinds.views import Identity, MappedMemory
 from memtopo.output import console
 from memtopo.output import report as rendering
 from memtopo.plans.report import Check, Checks, MachineLine, Report, Tally
 from memtopo.run import processes
-from memtopo.run.verification.full import MAX_BATCH_AREAS, MAX_BATCH_BYTES, Task, batches
+from memtopo.run.verification.full import MAX_BATCH_AREAS, MAX_BATCH_BYTES, Task, batches, views
 from memtopo.run.verification.rounds import FORBIDDEN, UNSAFE
 from memtopo.run.verification.verifier import MappedView
 from tests.helpers import faulty_drivers
@@ -283,6 +283,14 @@ def task(size: int, device: int = 0, location: Location = _GPU0) -> Task:
     """An area of so many bytes that a GPU is to fill."""
     memory = MappedMemory(Identity("", "c"), "c", size, location, (), ())
     return Task(memory, MappedView("", device, "r", 0), Area(0, size, 0))
+
+
+def test_views_of_the_creator_come_first() -> None:
+    """The importer is named first, and its own view is the last one."""
+    identity = Identity("server", "w")
+    shared = MappedMemory(identity, "w", 2 << 20, gpu(0), (), (("r", 0, (Grant(gpu(0), Access.RW),)),))
+    memory = {"reader": [shared], "server": [shared]}
+    assert [view.process for view in views(memory, Access.RW)[identity]] == ["server", "reader"]
 
 
 @pytest.mark.parametrize(

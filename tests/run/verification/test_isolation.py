@@ -7,6 +7,7 @@ import pytest
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.sim import SimDriver
 from memtopo.driver.types import DriverError, Location
+from memtopo.machine.queries import changed
 from memtopo.plans.report import Check, Report
 from memtopo.run.apply import apply
 from memtopo.run.verification.isolation import MAX_HOLE_QUERIES, Hole, Holes, holes
@@ -67,6 +68,18 @@ def test_queries_of_large_holes_are_limited_and_the_rest_is_not_checked() -> Non
     assert counted.calls <= MAX_HOLE_QUERIES + 2 * len(found.holes) + 1
     assert 0 < found.unqueried < granules
     assert granules - found.unqueried > MAX_HOLE_QUERIES // 2
+
+
+def test_holes_are_queried_by_the_smallest_granule_of_a_chunk() -> None:
+    """Of a chunk of the host, where the range itself has the granule of a GPU's chunk."""
+    machine = changed(invented(1), host=invented(1, granule=64 << 10).host)
+    text = """
+ranges: {r: {size: 8MiB}}
+chunks: {g: {location: gpu0, size: 2MiB}, h: {location: "host:0", size: 64KiB}}
+map: {r: [g, h]}
+access: {r: {gpu0: rw}}
+"""
+    assert holes(geometry_of(text, machine)).unit == 64 << 10
 
 
 @pytest.mark.parametrize(
