@@ -1,10 +1,10 @@
-"""Resources that groups share: primary contexts, streams and kernels of GPUs, and connections to holders."""
+"""Resources that groups share: primary contexts, streams and kernels of GPUs, connections to holders, and aliases."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, ClassVar, cast
 
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.protocol import Driver
@@ -190,3 +190,45 @@ class Attach(Step):
 
     def describe(self) -> StepDescription:
         return StepDescription(self.holder, "")
+
+
+OWN = "this process's own"
+"""Note of a plan about an object that a process imports from itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alias(Step):
+    """Base of steps that use an object `own` of this process as one that it imports from itself, without a call."""
+
+    label: str
+    device: int
+    own: str
+
+    noun: ClassVar[str]
+    """Noun for the objects in resources."""
+    phase = Phase.IMPORT
+    undo_verb = "forget alias"
+
+    @property
+    def calls(self) -> int:
+        return 0
+
+    @property
+    def provides(self) -> Hashable:
+        return (self.noun, self.label)
+
+    @property
+    def needs(self) -> tuple[Hashable, ...]:
+        return ((self.noun, self.own),)
+
+    def objects(self, layout: Layout) -> dict[str, Any]:
+        """Live objects of the kind, by label."""
+        raise NotImplementedError
+
+    def do(self, driver: Driver, layout: Layout) -> None:
+        del driver
+        self.objects(layout)[self.label] = self.objects(layout)[self.own]
+
+    def undo(self, driver: Driver, layout: Layout) -> None:
+        del driver
+        self.objects(layout).pop(self.label, None)

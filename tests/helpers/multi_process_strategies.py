@@ -10,6 +10,9 @@ from hypothesis import strategies as st
 from tests.helpers import resource_strategies
 from tests.helpers.strategies import GPUS, Draw, Spec, sizes, written
 
+_ORDERS = st.just("own-first") | st.lists(
+    st.sampled_from(["own", "next", "previous"]), unique=True, min_size=1, max_size=3
+)
 NAMES = ["server", "reader", "chunks", "pe", "B-2"]
 
 
@@ -23,11 +26,12 @@ class _Created(NamedTuple):
 
 
 class _Offer(NamedTuple):
-    """Export of a process: its name, the handles of all instances together, and the exported entry."""
+    """Export of a process, with its count: its name, the handles of each instance, and the exported entry."""
 
     process: str
+    counted: int | None
     name: str
-    handles: int
+    each: int
     made: _Created
 
 
@@ -38,10 +42,6 @@ class _Process(NamedTuple):
     """Names of the devices that it may use."""
     made: list[_Created]
     spec: Spec
-
-    @property
-    def instances(self) -> int:
-        return self.counted or 1
 
 
 @st.composite
@@ -150,7 +150,7 @@ def _exports(draw: Draw, process: _Process) -> list[_Offer]:
         reference, count = draw(_reference(made))
         via = "fd" if made.kind == "chunk" else "ipc"
         process.spec.setdefault("exports", {})[name] = {made.kind: reference, "via": via}
-        offers.append(_Offer(process.name, name, count * process.instances, made))
+        offers.append(_Offer(process.name, process.counted, name, count, made))
     return offers
 
 
@@ -166,16 +166,20 @@ def _reference(draw: Draw, made: _Created) -> tuple[str, int]:
 @st.composite
 def _imports(draw: Draw, process: _Process, offers: list[_Offer]) -> list[tuple[str, int]]:
     """Add imports to a process; return names and granules of the imported chunks."""
-    possible = [each for each in offers if each.made.kind == "chunk" or each.process != process.name]
+    possible = [each for each in offers if each.made.kind == "chunk" or each.process != process.name or each.counted]
     taken = []
     for index, offer in enumerate(draw(st.lists(st.sampled_from(possible), max_size=3)) if possible else []):
         entry: Spec = {"from": f"{offer.process}.{offer.name}"}
-        chunk = offer.made.kind == "chunk"
+        chunk, instances = offer.made.kind == "chunk", offer.counted or 1
+        if offer.counted and offer.counted == process.counted and draw(st.booleans()):
+            entry["order"] = draw(_ORDERS)
+            instances = offer.counted if entry["order"] == "own-first" else len(entry["order"])
+        handles = offer.each * instances
         if chunk and draw(st.booleans()):
-            entry |= {"size": draw(sizes(offer.made.granules)), "count": str(offer.handles), "via": "fd"}
+            entry |= {"size": draw(sizes(offer.made.granules)), "count": str(handles), "via": "fd"}
         process.spec.setdefault("imports", {})[f"i{index}"] = entry
         if chunk:
-            taken.append((f"i{index}", offer.handles * offer.made.granules))
+            taken.append((f"i{index}", handles * offer.made.granules))
     return taken
 
 

@@ -109,7 +109,7 @@ class Buffers(ExportKind):
             for index in range(group.count):
                 label, device = group.label(index), group.location_of(index).id
                 if group.origin and (own := group.origin.own_label(index)):
-                    yield AliasBuffer(group.path, label, group.size, device, own)
+                    yield AliasBuffer(group.path, label, device, own, group.size)
                 elif group.origin:
                     yield OpenBuffer(group.path, label, group.size, device, HandleReference.of(group, index))
                 else:

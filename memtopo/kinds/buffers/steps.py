@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import DriverError, Location, gpu
 from memtopo.kinds.layout import Layout, Reservation, current
+from memtopo.kinds.resources import OWN, Alias
 from memtopo.kinds.step import ErrorHint, Finding, HandleReference, Phase, Readable, Step, StepDescription
 
 
@@ -137,35 +138,23 @@ class OpenBuffer(BufferStep):
 
 
 @dataclass(frozen=True, slots=True)
-class AliasBuffer(BufferStep):
-    """Use this process's buffer `own` as one that it imports from itself, which it cannot open (fact 31)."""
+class AliasBuffer(Alias):
+    """Use a buffer of this process as one that it imports from itself, which it cannot open (fact 31)."""
 
-    own: str
+    size: int
 
-    phase = Phase.IMPORT
     verb = "alias buffer"
     call = "cuIpcOpenMemHandle"
-    undo_verb = "forget alias"
-    undo_call = ""
+    noun = "buffer"
 
-    @property
-    def calls(self) -> int:
-        return 0
+    def objects(self, layout: Layout) -> dict[str, Any]:
+        return layout.buffers
 
-    @property
-    def needs(self) -> tuple[Hashable, ...]:
-        return (("buffer", self.own),)
-
-    def do(self, driver: Driver, layout: Layout) -> None:
-        del driver
-        layout.buffers[self.label] = layout.buffers[self.own]
-
-    def undo(self, driver: Driver, layout: Layout) -> None:
-        del driver
-        layout.buffers.pop(self.label, None)
+    def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
+        return AllocateBuffer(self.path, self.label, self.size, self.device).check(driver, layout)
 
     def describe(self) -> StepDescription:
-        return StepDescription(self.label, self.own, self.size, self.own.partition(".")[0], "this process's own")
+        return StepDescription(self.label, self.own, self.size, self.own.partition(".")[0], OWN)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import EventFlags
 from memtopo.kinds.layout import Layout, current
+from memtopo.kinds.resources import OWN, Alias
 from memtopo.kinds.step import DEFECT_ADVICE, ErrorHint, Finding, HandleReference, Phase, Step, StepDescription
 
 
@@ -99,38 +100,21 @@ class OpenEvent(EventStep):
 
 
 @dataclass(frozen=True, slots=True)
-class AliasEvent(EventStep):
-    """Use this process's event `own` as one that it imports from itself, which it cannot open (fact 47)."""
+class AliasEvent(Alias):
+    """Use an event of this process as one that it imports from itself, which it cannot open (fact 47)."""
 
-    own: str
-
-    phase = Phase.IMPORT
     verb = "alias event"
     call = "cuIpcOpenEventHandle"
-    undo_verb = "forget alias"
-    undo_call = ""
+    noun = "event"
 
-    @property
-    def calls(self) -> int:
-        return 0
-
-    @property
-    def needs(self) -> tuple[Hashable, ...]:
-        return (("event", self.own),)
-
-    def do(self, driver: Driver, layout: Layout) -> None:
-        del driver
-        layout.events[self.label] = layout.events[self.own]
-
-    def undo(self, driver: Driver, layout: Layout) -> None:
-        del driver
-        layout.events.pop(self.label, None)
+    def objects(self, layout: Layout) -> dict[str, Any]:
+        return layout.events
 
     def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
-        yield Finding("event", self.label, "complete", _state(driver, layout.events[self.label]), self.path)
+        return CreateEvent(self.path, self.label, self.device, shared=True).check(driver, layout)
 
     def describe(self) -> StepDescription:
-        return StepDescription(self.label, self.own, note="this process's own")
+        return StepDescription(self.label, self.own, note=OWN)
 
 
 @dataclass(frozen=True, slots=True)
