@@ -132,9 +132,9 @@ class MetricsServer:
             self._end(min(self._exchanges.values(), key=lambda each: each.until))
         sock.setblocking(False)  # noqa: FBT003 the signature is the library's
         exchange = self._exchanges[sock.fileno()] = _Exchange(sock, self._clock() + PATIENCE)
-        self._selector.register(sock, selectors.EVENT_READ, partial(self._go_on, exchange))
+        self._selector.register(sock, selectors.EVENT_READ, partial(self._handle_events, exchange))
 
-    def _go_on(self, exchange: _Exchange, _events: int) -> None:
+    def _handle_events(self, exchange: _Exchange, _events: int) -> None:
         try:
             if exchange.answer is None:
                 self._receive(exchange)
@@ -153,7 +153,7 @@ class MetricsServer:
         if part and b"\n\r\n" not in head and b"\n\n" not in head and len(head) <= LONGEST_REQUEST:
             return
         exchange.answer = memoryview(_answer(head, self._text) if b"\n" in head else _failure("400 Bad Request"))
-        self._selector.modify(exchange.sock, selectors.EVENT_WRITE, partial(self._go_on, exchange))
+        self._selector.modify(exchange.sock, selectors.EVENT_WRITE, partial(self._handle_events, exchange))
 
     def _send(self, exchange: _Exchange, answer: memoryview) -> None:
         exchange.answer = answer[exchange.sock.send(answer) :]
