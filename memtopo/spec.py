@@ -21,7 +21,7 @@ from memtopo.kinds.kind import Kind
 from memtopo.kinds.resolution import Resolution, collected
 from memtopo.language.entries import Entry, Spec
 from memtopo.language.fields import LARGEST_PROCESSES, NAME, Gpus, ProcessCount, parse_reference
-from memtopo.language.parameters import SECTION as PARAMETERS
+from memtopo.language.limits import PARAMETERS
 
 __all__ = ["SECTIONS", "VERSION", "Process", "Spec", "read"]
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from memtopo.common.units import shorten
 from memtopo.diagnostics.model import At, Diagnostic, Path, Span
 from memtopo.language.characters import character_name, refused_character
-from memtopo.language.limits import DEEPEST, LARGEST_SCALAR, MOST_ENTRIES, DiagnosticList, ReadError
-from memtopo.language.parameters import SECTION, Parameter
+from memtopo.language.limits import DEEPEST, LARGEST_SCALAR, MOST_ENTRIES, PARAMETERS, DiagnosticList, ReadError
 from memtopo.language.positions import Lines, Positions
-from memtopo.language.substitution import Substituted, substitute
+
+if TYPE_CHECKING:
+    from memtopo.language.parameters import Parameter
+    from memtopo.language.substitution import Substituted
 
 Value: TypeAlias = "str | dict[str, Value] | list[Value]"
 """A value of a spec: text, a mapping of names to values, or a list; a value that is not written is an empty text."""
@@ -59,10 +61,12 @@ class Document:
         except ReadError as error:
             return cls(name, diagnostics=(error.diagnostic,))
         found = cls(name, root=root, diagnostics=reader.diagnostics.collected(), left_out=frozenset(reader.left_out))
-        return found.with_settings(settings) if settings or reader.has_parameters or SECTION in root else found
+        return found.with_settings(settings) if settings or reader.has_parameters or PARAMETERS in root else found
 
     def with_settings(self, settings: Mapping[str, str]) -> Document:
         """Return the document with its parameters replaced: by `settings`, and otherwise as the text has them."""
+        from memtopo.language.substitution import substitute  # noqa: PLC0415 most specs have no parameters
+
         written = self._written or self
         if not written.root:
             return replace(written, settings=settings)

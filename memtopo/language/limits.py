@@ -1,4 +1,4 @@
-"""Limits of a spec's text: its size, its depth, and how many diagnostics are reported of it."""
+"""Limits of a spec's text: its size, its depth, its parameters, and how many diagnostics are reported of it."""
 
 from __future__ import annotations
 
@@ -17,6 +17,12 @@ MOST_ENTRIES = 1_000_000
 
 LARGEST_PARTS = 64
 """Named parts of one chunk, so that the description of an export fits into a packet."""
+
+PARAMETERS = "params"
+"""Key of the parameters at the top of a spec."""
+
+MOST_PARAMETERS = 1000
+"""Parameters of one spec."""
 
 DEEPEST = 64
 """Levels of nested mappings and lists."""

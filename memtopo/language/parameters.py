@@ -15,13 +15,7 @@ from memtopo.diagnostics import messages
 from memtopo.diagnostics.model import Diagnostic, InvalidValue
 from memtopo.language.arithmetic import PARAMETER_NAME, USE, evaluate
 from memtopo.language.characters import character_name, refused_character
-from memtopo.language.limits import LARGEST_SCALAR
-
-SECTION = "params"
-"""Key of the parameters at the top of a spec."""
-
-MOST_PARAMETERS = 1000
-"""Largest number of parameters of one spec."""
+from memtopo.language.limits import LARGEST_SCALAR, MOST_PARAMETERS, PARAMETERS
 
 _NAME = re.compile(PARAMETER_NAME)
 _WHOLE = re.compile(rf"\s*\$({PARAMETER_NAME})\s*")
@@ -109,11 +103,11 @@ def _wrong_section(section: object) -> Diagnostic | None:
         if len(section) <= MOST_PARAMETERS:
             return None
         message = f"{len(section):,} parameters are more than the {MOST_PARAMETERS:,} that one spec may declare"
-        return Diagnostic("MT109", message, (SECTION,), "key")
+        return Diagnostic("MT109", message, (PARAMETERS,), "key")
     if section == "":
         return None
     help = "write 'params: {pages: 64}'"
-    return Diagnostic("MT103", f"{SECTION!r} is a mapping from names to values", (SECTION,), help=help)
+    return Diagnostic("MT103", f"{PARAMETERS!r} is a mapping from names to values", (PARAMETERS,), help=help)
 
 
 def _undeclared(settings: Mapping[str, str], declared: Mapping[str, object]) -> Iterator[Diagnostic]:
@@ -121,7 +115,7 @@ def _undeclared(settings: Mapping[str, str], declared: Mapping[str, object]) -> 
     for index, name in enumerate(undeclared):
         help = _help(name, list(declared), suggest=index < messages.SUGGESTED) or "it declares none"
         message = f"{shorten(name)!r} is set, and the spec declares no such parameter"
-        yield Diagnostic("MT901", message, (SECTION,), "key", help=help)
+        yield Diagnostic("MT901", message, (PARAMETERS,), "key", help=help)
 
 
 def _help(name: str, known: Sequence[str], *, suggest: bool) -> str | None:
@@ -148,11 +142,11 @@ def _wrong_name(name: str) -> Diagnostic | None:
     help = "a parameter's name begins with a letter and continues with letters, digits and _"
     if _NAME.fullmatch(name.removeprefix("$")):
         help = f"write {name.removeprefix('$')!r} here, and '{name}' where it is used"
-    return Diagnostic("MT104", f"{shorten(name)!r} is not a parameter's name", (SECTION, name), "key", help=help)
+    return Diagnostic("MT104", f"{shorten(name)!r} is not a parameter's name", (PARAMETERS, name), "key", help=help)
 
 
 def _wrong_text(name: str, text: object) -> Diagnostic | None:
-    path = (SECTION, name)
+    path = (PARAMETERS, name)
     if not isinstance(text, str):
         what = "a list" if isinstance(text, list) else "a mapping"
         return Diagnostic("MT103", f"expected one value, found {what}", path, help="a parameter is text or a number")
@@ -183,7 +177,7 @@ def _order(texts: Mapping[str, str]) -> tuple[list[str], list[Diagnostic]]:
 def _circular(circle: Sequence[str]) -> Diagnostic:
     shown = " → ".join(circle if len(circle) <= messages.LISTED else [*circle[: messages.LISTED - 1], "…", circle[-1]])
     message = f"parameter {circle[0]!r} refers to itself: {shown}"
-    return Diagnostic("MT904", message, (SECTION, circle[0]))
+    return Diagnostic("MT904", message, (PARAMETERS, circle[0]))
 
 
 def _values(
@@ -199,7 +193,7 @@ def _values(
             values[name] = Parameter(known.replaced(text, suggest=suggest) if "$" in text else text, name in settings)
         except InvalidValue as wrong:
             notes = tuple(filter(None, [known.described(text)]))
-            found.append(Diagnostic(wrong.code, wrong.message, (SECTION, name), notes=notes, help=wrong.help))
+            found.append(Diagnostic(wrong.code, wrong.message, (PARAMETERS, name), notes=notes, help=wrong.help))
         except LeftOut:
             continue
     return {name: values[name] for name in declared if name in values}, found

@@ -17,8 +17,7 @@ from memtopo.common.garbage_collection import collector_paused
 from memtopo.diagnostics.model import Diagnostic
 from memtopo.language.characters import check_characters, decode
 from memtopo.language.document import NO_SETTINGS, Document
-from memtopo.language.limits import LARGEST_FILE, ReadError
-from memtopo.language.parameters import SECTION
+from memtopo.language.limits import LARGEST_FILE, PARAMETERS, ReadError
 from memtopo.language.parser import Parser
 from memtopo.language.positions import Lines
 
@@ -104,7 +103,7 @@ def read_text(data: bytes, name: str, settings: Mapping[str, str] = NO_SETTINGS)
         return Document(name, text, diagnostics=(error.diagnostic,), lines=lines)
     diagnostics = parser.diagnostics.collected()
     found = Document(name, text, root, diagnostics, frozenset(parser.left_out), parser.positions, lines)
-    return found.with_settings(settings) if settings or "$" in text or SECTION in root else found
+    return found.with_settings(settings) if settings or "$" in text or PARAMETERS in root else found
 
 
 def _bytes(path: str | Path, patience: float) -> bytes:

@@ -14,8 +14,8 @@ from typing import Any
 from memtopo.common.units import shorten
 from memtopo.diagnostics import messages
 from memtopo.diagnostics.model import At, Diagnostic, InvalidValue, Path
-from memtopo.language.limits import DiagnosticList
-from memtopo.language.parameters import SECTION, LeftOut, Parameters, resolve, uses
+from memtopo.language.limits import PARAMETERS, DiagnosticList
+from memtopo.language.parameters import LeftOut, Parameters, resolve, uses
 
 MOST_NOTED = 3
 """Replaced values that the notes of one diagnostic name."""
@@ -66,8 +66,8 @@ def substitute(root: dict[str, Any], settings: Mapping[str, str], left_out: froz
 
     `left_out` has the paths of the entries that were rejected, with diagnostics, when the spec was read.
     """
-    unread = any(path[:1] in ((SECTION,), ("<<",)) for path in left_out)
-    parameters, found = resolve(root.get(SECTION, ""), settings, unread=unread)
+    unread = any(path[:1] in ((PARAMETERS,), ("<<",)) for path in left_out)
+    parameters, found = resolve(root.get(PARAMETERS, ""), settings, unread=unread)
     values = _Values(parameters)
     replaced = values.document(root)
     if not left_out and not found and not values.left_out:
@@ -83,7 +83,7 @@ def _unused(parameters: Parameters, used: set[str]) -> Iterator[Diagnostic]:
         if name not in used:
             message = f"parameter {shorten(name)!r} is not used"
             yield Diagnostic(
-                "MT907", message, (SECTION, name), "key", help=f"write ${name} where it belongs, or remove it"
+                "MT907", message, (PARAMETERS, name), "key", help=f"write ${name} where it belongs, or remove it"
             )
 
 
@@ -101,10 +101,10 @@ class _Values:
 
     def document(self, root: dict[str, Any]) -> dict[str, Any]:
         """Replace in all but the version and the parameters themselves, which have the values in effect."""
-        fixed = {key: root[key] for key in ("memtopo", SECTION) if key in root}
+        fixed = {key: root[key] for key in ("memtopo", PARAMETERS) if key in root}
         replaced = self._mapping({key: value for key, value in root.items() if key not in fixed}, ())
         values = {name: each.value for name, each in self._parameters.values.items()}
-        return {**fixed, **replaced, **({SECTION: values} if values else {})}
+        return {**fixed, **replaced, **({PARAMETERS: values} if values else {})}
 
     def _mapping(self, given: dict[str, Any], path: Path) -> dict[str, Any]:
         changed: dict[str, Any] = {}

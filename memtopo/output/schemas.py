@@ -16,7 +16,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode
 from memtopo import machine, spec
 from memtopo.language.arithmetic import PARAMETER_NAME, USE
 from memtopo.language.fields import LARGEST_PROCESSES, NAME, Name, ReferringName
-from memtopo.language.parameters import MOST_PARAMETERS
+from memtopo.language.limits import MOST_PARAMETERS
 from memtopo.machine.probe.report import ProbeReport
 from memtopo.output.json import DiagnosticsDocument, ErrorDocument, PictureDocument
 from memtopo.plans.report import PlanDifference, Report

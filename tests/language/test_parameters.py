@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memtopo.language import Document, read_text
-from memtopo.language.parameters import MOST_PARAMETERS, uses
+from memtopo.language.limits import MOST_PARAMETERS
+from memtopo.language.parameters import uses
 from memtopo.plans.saved import spec_digest
 from tests.helpers.specs import clean_geometry, diagnose, document
 
