@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from memtopo.common.errors import MemtopoError
 from memtopo.common.text import escape_ci_commands, printable
 from memtopo.output import diagnostics, validation
-from memtopo.rules.files import Checked, File
+from memtopo.rules.files import Checked
 
 MOST_ROWS = 200
 MOST_LINES = 600
@@ -22,7 +22,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9 /-]")
 def lines(checked: Checked) -> list[str]:
     """A summary, a table and the diagnostics, up to `MOST_LINES` lines of them."""
     rows = _rows(checked)
-    head = ["spec", *checked.machines]
+    head = ["spec", "result"] if checked.variants > 1 else ["spec", *checked.machines]
     return [
         "## memtopo",
         "",
@@ -31,7 +31,11 @@ def lines(checked: Checked) -> list[str]:
         _row([_escaped(cell) for cell in head]),
         _row(["---"] * len(head)),
         *(_row(row) for row in rows[:MOST_ROWS]),
-        *(["", f"{len(rows) - MOST_ROWS:,} more files are not shown."] if len(rows) > MOST_ROWS else []),
+        *(
+            ["", f"{len(rows) - MOST_ROWS:,} more {'rows' if checked.variants > 1 else 'files'} are not shown."]
+            if len(rows) > MOST_ROWS
+            else []
+        ),
         *_diagnostics(checked),
     ]
 
@@ -43,17 +47,17 @@ def failure(error: MemtopoError) -> list[str]:
 
 
 def _rows(checked: Checked) -> list[list[str]]:
-    """One row for each file, those that fail first."""
-    files = sorted(checked.files, key=lambda file: not any(map(checked.failed, file.results)))
-    return [[_name(file), *(_emphasized(validation.verdict(result)) for result in file.results)] for file in files]
+    """The rows of the table, those that fail first."""
+    rows = sorted(validation.rows(checked), key=lambda row: not any(map(checked.failed, row[1])))
+    return [[_name(name), *(_emphasized(validation.verdict(each)) for each in results)] for name, results in rows]
 
 
 def _row(cells: list[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _name(file: File) -> str:
-    return f"<code>{_escaped(file.document.name)}</code>"
+def _name(name: str) -> str:
+    return f"<code>{_escaped(name)}</code>"
 
 
 def _emphasized(verdict: str) -> str:

@@ -94,6 +94,15 @@ def _places(checked: Checked) -> str:
     return checked.machines[0] if count == 1 else plural(count, "machine")
 
 
+def rows(checked: Checked) -> Iterator[tuple[str, tuple[Result, ...]]]:
+    """Name and results of each row of a table: a file on all machines, or on one with one combination of settings."""
+    for file in checked.files:
+        if checked.variants > 1:
+            yield from ((f"{file.document.name} on {each.machine}", (each,)) for each in file.results)
+        else:
+            yield file.document.name, file.results
+
+
 def ignored(results: Iterable[Result]) -> str:
     """`; 2 diagnostics ignored by comments`; empty if none is ignored."""
     count = sum(result.ignored for result in results)
