@@ -139,7 +139,8 @@ class HeldChange:
             hint = "the change itself is planned by the holder"
             raise UsageError(f"the change of layout {self.status.name!r} cannot be planned here", hint=hint)
         steps = [planner.plan(each, self.after.target.machine).steps_by_process for each in (before, after)]
-        return difference(steps[0], steps[1], (self.status.name, self.after.document.name))
+        names = self.status.name, self.after.document.name
+        return difference(steps[0], steps[1], names, (self.before.document.values, self.after.document.values))
 
     @property
     def document(self) -> SavedChange:

@@ -64,7 +64,8 @@ def diff_command(
         loaded.print_diagnostics(sys.stderr)
     target = both[0].target
     steps = [planner.plan(geometry, target.machine).steps_by_process for geometry in geometries]
-    found = difference(steps[0], steps[1], (both[0].document.name, both[1].document.name))
+    names = both[0].document.name, both[1].document.name
+    found = difference(steps[0], steps[1], names, (both[0].document.values, both[1].document.values))
     if not found.empty:
         pictures = [build_diagram(geometry, target.machine) for geometry in geometries]
         found = replace(found, picture_before=pictures[0], picture_after=pictures[1])

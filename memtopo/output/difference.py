@@ -42,6 +42,9 @@ def _changes(found: PlanDifference | ProcessDifference, where: str = "") -> Iter
 def _sums(found: PlanDifference) -> Iterator[tuple[str, str]]:
     if same := [processes(each) for each in found.processes if each.empty]:
         yield "unchanged", ", ".join(same)
+    if found.params:
+        changes = (f"{name}={before or '-'} → {after or '-'}" for name, (before, after) in found.params.items())
+        yield "parameters", ", ".join(changes)
     yield "kept", f"{found.kept:,} steps, with addresses, handles and bytes"
     lost = [(found.lost, ""), *((each.lost, f" of {processes(each)}") for each in found.processes)]
     for labels, where in lost:

@@ -14,11 +14,14 @@ from memtopo.plans.transition import Transition, transitions
 
 
 def difference(
-    before: Mapping[str, Sequence[Step]], after: Mapping[str, Sequence[Step]], names: tuple[str, str]
+    before: Mapping[str, Sequence[Step]],
+    after: Mapping[str, Sequence[Step]],
+    names: tuple[str, str],
+    params: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {}),
 ) -> PlanDifference:
     """Difference of two plans with these names, from their steps by process, of which both have the same.
 
-    A layout of one process has the label ''.
+    A layout of one process has the label ''. `params` are the values of the parameters of both specs.
     """
     changes = transitions(before, after)
     each = [_of_process(label, before[label], change) for label, change in changes.items()]
@@ -33,7 +36,13 @@ def difference(
         lost=single.lost if single else (),
         memory={str(location): each for location, each in sorted(memory.items())},
         processes=() if single else tuple(folding.processes(each)),
+        params=_changed(*params),
     )
+
+
+def _changed(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, tuple[str | None, str | None]]:
+    values = {name: (before.get(name), after.get(name)) for name in {**before, **after}}
+    return {name: each for name, each in values.items() if each[0] != each[1]}
 
 
 def _of_process(label: str, before: Sequence[Step], change: Transition) -> ProcessDifference:

@@ -106,6 +106,7 @@ class PlanDifference:
     `lost` are the labels of memory whose bytes are lost, although memory of the same label exists before and after;
     `memory` has the bytes by location. The pictures are those of the layouts before and after. In a difference of
     multi-process plans `processes` has the rows and the lost memory; `kept` and `memory` are those of all processes.
+    `params` has the value before and after of each parameter that differs; null where a spec does not declare it.
     """
 
     before: str
@@ -118,6 +119,7 @@ class PlanDifference:
     picture_before: Diagram | None = None
     picture_after: Diagram | None = None
     processes: tuple[ProcessDifference, ...] = ()
+    params: dict[str, tuple[str | None, str | None]] = field(default_factory=dict)
 
     @property
     def empty(self) -> bool:
