@@ -80,3 +80,37 @@ def test_notes_about_a_mapping_have_the_paths_of_its_entries(machine: Target) ->
     large = {"large": {"location": "gpu0", "size": "1TiB"}, "page": {"location": "gpu0", "size": "64GiB"}}
     with pytest.raises(memtopo.InvalidSpec, match=r"chunks\.page\.size: 64 GiB of it here"):
         memtopo.plan(SMALL | {"chunks": large, "ranges": {"kv": {"size": "64GiB"}}}, machine)
+
+
+PAGES: dict[str, Any] = {
+    **SMALL,
+    "params": {"pages": 2, "page": "2MiB"},
+    "ranges": {"kv": {"size": "$pages * $page"}},
+    "chunks": {"page": {"location": "gpu0", "size": "$page", "count": "$pages"}},
+}
+
+
+def test_parameters_of_a_spec_are_given_as_text_or_numbers(machine: Target) -> None:
+    """The digest is that of the values in effect."""
+    loaded = memtopo.load(PAGES, params={"pages": 4, "page": "$pages * 1MiB"})
+    assert loaded.params == {"pages": "4", "page": "4MiB"}
+    assert loaded.spec.section("chunks")["page"].count == 4
+    assert memtopo.load(loaded, params={"pages": 8}).params == {"pages": "8", "page": "8MiB"}
+    assert memtopo.load(PAGES, params={"pages": 2}).digest == memtopo.load(PAGES).digest != loaded.digest
+    assert memtopo.plan(PAGES, machine, params={"pages": 3}).memory == {"gpu0": 6 << 20}
+
+
+def test_a_layout_is_applied_and_changed_with_values_of_parameters(machine: Target) -> None:
+    with memtopo.applied(PAGES, machine, params={"pages": 4}) as layout:
+        assert (layout.plan.params, layout.plan.reserved) == ({"pages": "4", "page": "2MiB"}, 8 << 20)
+        assert layout.change(PAGES, params={"pages": 3}).different == 0
+        assert (layout.plan.params["pages"], layout.plan.reserved) == ("3", 6 << 20)
+
+
+def test_a_parameter_that_is_not_declared_or_has_no_text_is_refused(machine: Target) -> None:
+    with pytest.raises(memtopo.InvalidSpec, match=r"error\[MT901\]: params: 'pgaes' is set(?s:.*)did you mean pages"):
+        memtopo.load(PAGES, params={"pgaes": 4})
+    with pytest.raises(TypeError, match="parameter 'pages' is text or a whole number, not a float"):
+        memtopo.plan(PAGES, machine, params={"pages": 1.5})  # type: ignore[dict-item]
+    with pytest.raises(memtopo.InvalidSpec, match=r"note: \$pages is 0 as set"):
+        memtopo.load(PAGES, params={"pages": 0})
