@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from memtopo.api.errors import Unsuitable
 from memtopo.api.live import Live, LiveContext
 from memtopo.api.session import Session, uuids
-from memtopo.api.specs import MachineLike, Params, Planned, SpecLike, plan_spec, resolved
+from memtopo.api.specs import MachineLike, Params, Planned, SpecLike, plan_new
 from memtopo.driver.protocol import Driver
 from memtopo.geometry import Geometry
 from memtopo.plans.report import Report
@@ -37,7 +37,7 @@ class Applied(LiveContext[Live]):
         self._producers = Producers({})
 
     def _build(self) -> Live:
-        planned = plan_spec(self._spec, resolved(self._machine), self._params)
+        planned = plan_new(self._spec, self._machine, self._params)
         if planned.geometry.processes:
             message = f"{planned.document.name} is a multi-process spec, and 'applied' builds in this process only"
             raise Unsuitable(message, hint="'memtopo apply' starts a process for each")

@@ -20,6 +20,7 @@ from memtopo.machine.target import Target
 from memtopo.planner import Plan
 from memtopo.plans.saved import spec_digest
 from memtopo.rules.validation import Validated, validate
+from memtopo.run.trials import with_needed_trials
 from memtopo.spec import Spec
 
 
@@ -88,12 +89,18 @@ def plan(spec: SpecLike, machine: MachineLike = "local", *, params: Params | Non
     `params` are values of the spec's parameters. Raises `InvalidSpec` with all diagnostics, and `Unavailable` if there
     is no such machine.
     """
-    return plan_spec(spec, resolved(machine), params).plan
+    return plan_new(spec, machine, params).plan
 
 
 def resolved(machine: MachineLike) -> Target:
     """Return the target of a machine argument. Raises `Unavailable`."""
     return machine if isinstance(machine, Target) else target.resolve(os.fspath(machine))
+
+
+def plan_new(spec: SpecLike, machine: MachineLike, params: Params | None = None) -> Planned:
+    """Validate and plan a spec that nothing is built of yet, after the trials that its alternatives need."""
+    document = _document(spec, params)
+    return plan_spec(document, with_needed_trials(resolved(machine), document))
 
 
 def plan_spec(spec: SpecLike, found: Target, params: Params | None = None) -> Planned:

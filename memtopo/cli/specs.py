@@ -17,6 +17,7 @@ from memtopo.output import diagnostics, json, plain
 from memtopo.plans import saved
 from memtopo.plans.saved import SavedPlan, StalePlan
 from memtopo.rules.validation import Validated, validate
+from memtopo.run.trials import with_needed_trials
 
 INVALID = 1
 
@@ -75,10 +76,14 @@ def load(spec: str, machine: str, given: Settings = NONE_SET) -> Loaded:
     found = target.resolve(machine)
     if plan := saved.open_saved(spec):
         given.refuse_for_plan(spec)
-        return Loaded(validate(plan.spec.read(), found.machine), found, spec, plan)
+        document = plan.spec.read()
+        found = with_needed_trials(found, document)
+        return Loaded(validate(document, found.machine), found, spec, plan)
     return loaded_on(found, spec, given)
 
 
 def loaded_on(target: Target, spec: str, given: Settings = NONE_SET) -> Loaded:
     """Load a spec for a machine, and validate it."""
-    return Loaded(validate(given.read(spec), target.machine), target, spec)
+    document = given.read(spec)
+    target = with_needed_trials(target, document)
+    return Loaded(validate(document, target.machine), target, spec)

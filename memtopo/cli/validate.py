@@ -15,11 +15,12 @@ from memtopo.cli.settings import SetMany, Settings, settings
 from memtopo.common.errors import MemtopoError, UsageError
 from memtopo.common.text import printable
 from memtopo.language import Document
-from memtopo.machine import target
+from memtopo.machine import Machine, target
 from memtopo.output import formats, plain
 from memtopo.output.formats import Format, format_named
 from memtopo.rules import files
 from memtopo.rules.files import Checked, Source, Variant
+from memtopo.run.trials import with_needed_trials
 
 Specs = Annotated[
     list[str],
@@ -89,8 +90,15 @@ def validate_command(
         chosen = files.selection(select or (), ignore or ())
         sources = files.collect(specs)
         variants = _variants(settings(given))
-        machines = {name: target.resolve(name).machine for name in _named(machine)}
-        checked: Checked = files.check(sources, machines, chosen, strict=strict, reader=_read, variants=variants)
+        targets = {name: target.resolve(name) for name in _named(machine)}
+
+        def tried(name: str, document: Document) -> Machine:
+            return with_needed_trials(targets[name], document).machine
+
+        machines = {name: each.machine for name, each in targets.items()}
+        checked: Checked = files.check(
+            sources, machines, chosen, strict=strict, reader=_read, variants=variants, machine_for=tried
+        )
     except MemtopoError as error:
         outputs.write_failure(error)
         raise

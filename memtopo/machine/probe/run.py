@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 
@@ -81,6 +81,26 @@ def probe(
     contexts = sum(outcome.contexts for outcome in findings.outcomes.values())
     timings = tuple(_timings(due, findings))
     return Probed(probed, seconds, findings.starting, contexts, timings, tuple(findings.left), tuple(notes))
+
+
+def tried(machine: Machine, names: Collection[str], *, simulated: bool) -> Machine:
+    """Return a machine with the trials of some names, which are made unless it has them; all else is as before.
+
+    On a simulated machine they are made on the simulator.
+    """
+    due = [
+        *enumerate(each for each in planned_trials(machine) if each.name in names and recorded(machine, each) is None)
+    ]
+    if not due:
+        return machine
+    supervisor = Supervisor(dump(machine) if simulated else None, lambda: 0, Limits(), ())
+    findings = supervisor.run(_lanes(due, simulated=simulated), importing=any(_shares(each) for _, each in due))
+    trials = [(each, _trial(machine, each, findings.outcomes.get(n))) for n, each in due]
+    found = _with_trials(machine, _worst(trials), machine.surroundings, machine.recorded)
+    pairs = zip(found.devices, machine.devices, strict=True)
+    return queries.changed(
+        found, devices=[device.model_copy(update={"free_bytes": before.free_bytes}) for device, before in pairs]
+    )
 
 
 def _without_trial(

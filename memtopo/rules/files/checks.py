@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -51,22 +51,31 @@ def check(
     strict: bool = False,
     reader: Callable[[Source], Document] = read,
     variants: Sequence[Variant] = (Variant(),),
+    machine_for: Callable[[str, Document], Machine] | None = None,
 ) -> Checked:
     """Validate every variant of every file against every machine. A file that cannot be read has a result, too.
 
+    `machine_for` returns the machine of a name for one document, with the trials that it needs.
     Errors that comments in a file ignore are not reported; a comment is unused only if it is unused on all machines.
     """
     chosen = chosen or Selection()
-    files = tuple(_file(reader(each), machines, variants, chosen) for each in sources)
+    known = machine_for or (lambda name, _document: machines[name])
+    files = tuple(_file(reader(each), machines, variants, chosen, known) for each in sources)
     cases = tuple(each.on(machine) for machine in machines for each in variants)
     return Checked(cases, files, strict, len(variants))
 
 
-def _file(document: Document, machines: Mapping[str, Machine], variants: Sequence[Variant], chosen: Selection) -> File:
+def _file(
+    document: Document,
+    machines: Collection[str],
+    variants: Sequence[Variant],
+    chosen: Selection,
+    machine_for: Callable[[str, Document], Machine],
+) -> File:
     documents = {variant: variant.applied(document) for variant in variants}
     found = {
-        variant.on(name): validate(documents[variant], machine)
-        for name, machine in machines.items()
+        variant.on(name): validate(documents[variant], machine_for(name, documents[variant]))
+        for name in machines
         for variant in variants
     }
     used = frozenset[Span]().union(*(validated.used for validated in found.values()))
