@@ -69,3 +69,9 @@ def test_addresses_of_contexts_are_free_for_hints_and_in_layouts_without_a_gpu()
     assert helps("r: {size: 2MiB, address: 0x200000000}") == []
     empty = diagnose("ranges: {e: {size: 2MiB, address: 0x200000000, fixed: true}}")
     assert [each.code for each in empty if each.code == "MT307"] == []
+
+
+def test_only_the_first_of_many_overlaps_have_a_suggestion() -> None:
+    """Each compares the range with all others."""
+    found = helps(", ".join(f"r{n}: {{size: 2MiB, address: 0x20000000000, fixed: true}}" for n in range(20)))
+    assert [bool(each) for each in found] == [True] * 10 + [False] * 9

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from memtopo.common.units import exact, rounded
+from memtopo.diagnostics.messages import SUGGESTED
 from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.driver.types import ADDRESS_BLOCK, LAST_ADDRESS
 from memtopo.geometry.groups import RangeGroup
@@ -77,34 +78,42 @@ def _reserved(group: RangeGroup) -> tuple[int, int, int, int]:
 
 
 def fixed_addresses(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
-    """Yield MT307 for fixed ranges over a context's addresses or one another, which the driver reserves elsewhere."""
+    """Yield MT307 for fixed ranges over a context's addresses or one another, which the driver reserves elsewhere.
+
+    The first ones have the nearest address that would do.
+    """
     del machine
     fixed = sorted(
         (group for group in geometry.of(RangeGroup).values() if group.fixed and group.address),
         key=lambda group: group.address,
     )
+    in_use = bool(fixed and geometry.gpus)
     furthest: RangeGroup | None = None
+    found = 0
     for group in fixed:
-        if group.address <= _CONTEXTS < _end(group) and geometry.gpus:
-            yield _over_contexts(group, fixed)
+        wrong = None
+        if in_use and group.address <= _CONTEXTS < _end(group):
+            wrong = _over_contexts(group)
         elif furthest and group.address < _end(furthest):
-            yield _both_fixed(furthest, group, fixed)
+            wrong = _both_fixed(furthest, group)
+        if wrong:
+            yield wrong._replace(help=_nearest(group, fixed)) if found < SUGGESTED else wrong
+            found += 1
         if furthest is None or _end(group) > _end(furthest):
             furthest = group
 
 
-def _over_contexts(group: RangeGroup, fixed: Sequence[RangeGroup]) -> Diagnostic:
+def _over_contexts(group: RangeGroup) -> Diagnostic:
     message = f"range {group.name!r} is fixed over {_CONTEXTS:#x}, where the driver keeps contexts"
     notes = ("it would be reserved at another address (fact 11)",)
-    return Diagnostic("MT307", message, (*group.path, "address"), notes=notes, help=_nearest(group, fixed))
+    return Diagnostic("MT307", message, (*group.path, "address"), notes=notes)
 
 
-def _both_fixed(first: RangeGroup, second: RangeGroup, fixed: Sequence[RangeGroup]) -> Diagnostic:
+def _both_fixed(first: RangeGroup, second: RangeGroup) -> Diagnostic:
     ends = f"{first.name!r} ends at {_end(first):#x}"
     message = f"range {second.name!r} is fixed at {second.address:#x}, but {ends}"
     label = Label(f"{first.name!r} is fixed here", (*first.path, "address"))
-    path = (*second.path, "address")
-    return Diagnostic("MT307", message, path, labels=(label,), help=_nearest(second, fixed))
+    return Diagnostic("MT307", message, (*second.path, "address"), labels=(label,))
 
 
 def _aligned(group: RangeGroup, unit: int) -> str | None:
