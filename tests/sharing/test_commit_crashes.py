@@ -16,6 +16,8 @@ import pytest
 
 from memtopo.kinds.layout import current
 from memtopo.machine.target import recorded
+from memtopo.sharing.holder.clients import SPARE
+from memtopo.sharing.holder.service import MOST_CLIENTS
 from tests.helpers.child_process import PATIENCE
 from tests.helpers.held_layouts import Held, held
 from tests.helpers.holders import asked, heard, raw, until
@@ -169,3 +171,20 @@ def test_rounds_of_attaching_and_releasing_leave_nothing(layout: Held, path: str
         assert threading.active_count() == threads
         assert len(asked(writer, "importers", after=0)["ok"]["importers"]) == 1
         assert free_bytes(layout) == free
+
+
+def test_readers_that_wait_leave_connections_for_their_writer(layout: Held, path: str) -> None:
+    with ExitStack() as stack:
+        for _ in range(MOST_CLIENTS - SPARE):
+            begin(stack.enter_context(raw(path)), "await")
+        with raw(path) as late:
+            begin(late, "await")
+            answer = heard(late)
+        assert answer
+        assert code(answer.message) == "full"
+        writer = stack.enter_context(raw(path))
+        begin(writer, "write")
+        granted = heard(writer)
+        assert granted
+        assert "ok" in granted.message
+        assert "ok" in commit(writer)

@@ -254,10 +254,15 @@ class Clients:
         self.resume(connection)
 
     def check_importer(self, connection: ClientConnection) -> None:
-        """Accept a client as an importer, unless there are too many. Raises `ExchangeError`."""
+        """Accept a client as an importer, or to wait for a commit, unless there are too many. Raises `ExchangeError`.
+
+        Writers have connections of the spare ones, since others wait for them.
+        """
+        if connection.attached or connection.writes:
+            return
         most = self._most - SPARE
-        if not connection.attached and sum(each.attached for each in self.all()) >= most:
-            raise ExchangeError("full", f"{most} importers are attached, and that is the limit")
+        if sum(each.attached or each.awaits_commit for each in self.all()) >= most:
+            raise ExchangeError("full", f"{most} importers are attached or wait for a commit, and that is the limit")
 
     def update_events(self, connection: ClientConnection) -> None:
         """Wait for the next request, or for room to send; close a connection that is `closing` and flushed.

@@ -323,6 +323,8 @@ class ServerLoop:
             raise _releasing()
         if writes:
             _require_owner(connection, "write")
+        else:
+            self._clients.check_importer(connection)
         self._commits.begin(connection, fields, writes=writes)
         return False
 
