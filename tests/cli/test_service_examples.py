@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import configparser
 import shlex
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +44,19 @@ def test_the_unit_holds_a_layout_at_the_socket_of_its_socket_unit() -> None:
     assert command["socket"] == sockets["ListenSequentialPacket"]
     assert service["Type"] == "notify"
     assert service["User"] == sockets["SocketUser"]
+
+
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="without systemd")
+def test_systemd_accepts_the_units(tmp_path: Path) -> None:
+    """A key or a value that systemd ignores is a line of its output. The path of memtopo need not exist."""
+    for name in ("memtopo@.service", "memtopo@.socket"):
+        text = (EXAMPLES / "systemd" / name).read_text()
+        (tmp_path / name).write_text(text.replace("/usr/local/bin/memtopo", sys.executable))
+    units = [tmp_path / f"memtopo@kv.{kind}" for kind in ("service", "socket")]
+    command = ["systemd-analyze", "verify", "--man=no", *map(str, units)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    own = [line for line in done.stderr.splitlines() if "memtopo@" in line]
+    assert (done.returncode, own) == (0, [])
 
 
 def test_the_unit_restarts_after_the_exit_statuses_of_the_docs() -> None:
