@@ -17,7 +17,7 @@ from memtopo.sharing.offers import Offer
 
 
 class LayoutExports:
-    """Export provider of a live layout; `check` asks the driver whether everything is as declared.
+    """Export provider of a live layout; `check` compares everything with what the driver reports.
 
     No handle is kept: an open descriptor pins memory (fact 29), and IPC and fabric handles are secrets.
     """

@@ -149,7 +149,7 @@ class Changes:
     def _make(self, request: ChangeRequest, *, notified: bool = False) -> dict[str, Any]:
         """Make a change, and return its answer. Raises `MemtopoError` after a refusal or a failure.
 
-        Importers that were `notified` before learn that it is over.
+        Importers that were `notified` before receive a notice that it is over.
         """
         pinning = self._pinning(request)
         if pinning and not request.force:
