@@ -10,13 +10,18 @@ from pathlib import Path
 import pytest
 
 from memtopo import machine, planner
+from memtopo.kinds.chunks.steps import ImportChunk
+from memtopo.kinds.mappings.steps import MapChunk
+from memtopo.kinds.ranges.elastic_steps import OpenRange
 from memtopo.language import read_file
+from memtopo.planner import Plan
 from memtopo.rules.validation import validate
 from memtopo.run import processes
-from tests.helpers.specs import ROOT, ensemble, run, run_request
+from tests.helpers.specs import ROOT, ensemble, run, run_request, steps_of
 
 REAL = sorted((ROOT / "specs" / "real").glob("*.yaml"))
 MOST_LINES = 40
+GIB = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -43,6 +48,21 @@ def stem(system: System) -> str:
 
 def page() -> str:
     return (ROOT / "docs" / "systems.md").read_text()
+
+
+def plan_of(name: str) -> Plan:
+    """Plan of a spec as it is, on its machine."""
+    (system,) = (each for each in SYSTEMS if stem(each) == name)
+    facts = machine.load(system.machine)
+    found = validate(read_file(system.path), facts).geometry
+    assert found
+    return planner.plan(found, facts)
+
+
+def parts(plan: Plan, range_: str) -> list[tuple[int, str]]:
+    """Offset of each import that is mapped in a range, and the process that exports it."""
+    owners = {step.label: step.source.holder for step in steps_of(plan, ImportChunk)}
+    return [(step.offset, owners[step.chunk]) for step in steps_of(plan, MapChunk) if step.range == range_]
 
 
 SYSTEMS = systems()
@@ -87,6 +107,25 @@ def test_real_multi_process_specs_with_small_settings_build_and_leave_nothing(sy
     assert report.outcome == "ok", report
     assert report.left
     assert not any(report.left.ledger_after.values())
+
+
+def test_kvcached_has_71488_slots() -> None:
+    """32 layers of 2 x 1117 pages, each with a mapping of the zero page."""
+    assert sum(step.calls for step in steps_of(plan_of("kvcached"), OpenRange)) == 71_488
+
+
+@pytest.mark.parametrize("rank", range(4))
+def test_parts_of_nvshmem_begin_with_the_own_one(rank: int) -> None:
+    """256 GiB after it is that of the next PE, and so on around."""
+    plan = plan_of("nvshmem").processes[f"pe.{rank}"]
+    assert parts(plan, "heap") == [(index * 256 * GIB, f"pe.{(rank + index) % 4}") for index in range(4)]
+
+
+@pytest.mark.parametrize("rank", range(4))
+def test_windows_of_nccl_are_in_the_order_of_ranks_in_every_rank(rank: int) -> None:
+    """The stride is the memory of an H200, rounded up to 4 GiB."""
+    plan = plan_of("nccl").processes[f"rank.{rank}"]
+    assert parts(plan, "flat") == [(index * 140 * GIB, f"rank.{index}") for index in range(4)]
 
 
 @pytest.mark.parametrize("path", REAL, ids=lambda path: path.stem)
