@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import pytest
 
+from memtopo.driver.sim import SimDriver
 from memtopo.driver.types import ADDRESS_BLOCK
 from memtopo.geometry.groups import RangeGroup
+from memtopo.kinds.layout import Layout
 from memtopo.kinds.ranges.steps import SAME_ADDRESS, ReserveRange
 from memtopo.output.diagram.build import build_diagram
 from tests.helpers.machines import invented
@@ -68,3 +72,19 @@ def test_a_drawing_says_that_the_address_is_the_same() -> None:
     assert geometry.processes["pe.0"].of(RangeGroup)["heap"].same_address
     drawn = build_diagram(geometry, invented(2)).processes[0].picture.ranges
     assert {each.first: each.same_address for each in drawn} == {"heap": True, "own": False}
+
+
+@pytest.mark.parametrize("agreed", [{}, {"heap": 5 << 40}])
+def test_a_check_finds_an_address_that_was_not_agreed_on(agreed: dict[str, int]) -> None:
+    step = ReserveRange((), "heap", ADDRESS_BLOCK, ADDRESS_BLOCK, 0, fixed=False, same=True)
+    with closing(SimDriver(invented(2))) as driver:
+        driver.init()
+        layout = Layout(agreed=agreed)
+        step.do(driver, layout)
+        (wrong,) = (each for each in step.check(driver, layout) if each.expected != each.observed)
+        assert (wrong.aspect, wrong.observed) == ("address", hex(layout.address("heap")))
+        step.relocate(driver, layout, 5 << 40)
+        assert layout.address("heap") == 5 << 40
+        assert bool([each for each in step.check(driver, layout) if each.expected != each.observed]) is not bool(agreed)
+        step.undo(driver, layout)
+        assert not layout.ranges

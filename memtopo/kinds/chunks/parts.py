@@ -33,7 +33,9 @@ def resolve_parts(
     path: Path, parts: Mapping[str, Size | str] | None, size: int, unit: int
 ) -> Resolution[tuple[NamedPart, ...] | None]:
     """Parts of chunks of `size` bytes with granules of `unit` bytes; yields MT313 if they do not fit."""
-    sizes = {name: each.bytes(unit) if isinstance(each, Size) else 0 for name, each in (parts or {}).items()}
+    if not parts:
+        return ()
+    sizes = {name: each.bytes(unit) if isinstance(each, Size) else 0 for name, each in parts.items()}
     left = size - sum(sizes.values())
     rest = next((name for name, bytes_ in sizes.items() if not bytes_), None)
     if left < 0 or (rest and not left):

@@ -82,7 +82,9 @@ class Ranges(Kind):
             backing, complete = yield from resolve_backing(scope, (*path, "elastic"), entry.elastic)
             unit = max(largest.get(name, 0), granule_of(backing))
             units = _Units(unit, address, filled=True) if unit else plain
-            known = complete and name not in unknown and not (yield from no_common_address(scope.spec, path, entry))
+            known = complete and name not in unknown
+            if entry.same_address and (yield from no_common_address(scope.spec, path, entry)):
+                known = False
             if known and (declared := (yield from _declared(scope, name, entry, unit))):
                 group = yield from _range(path, entry, units, backing, declared)
             yield from scope.add(self, name, group)

@@ -40,7 +40,7 @@ def address_error(group: RangeGroup) -> Diagnostic | None:
 
 def no_common_address(spec: Spec, path: Path, entry: Any) -> Resolution[bool]:
     """Yield MT609 and return true for a range at the same address in processes that cannot agree on one."""
-    if not entry.same_address or spec.countless or (spec.instances is not None and not entry.fixed):
+    if spec.countless or (spec.instances is not None and not entry.fixed):
         return False
     name, where = path[-1], (*path, "same_address")
     if spec.instances is None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from memtopo.driver.protocol import Driver
+from memtopo.driver.types import DriverError
 from memtopo.kinds.layout import Layout, Reservation
 from memtopo.kinds.step import DEFECT_ADVICE, CommonRange, ErrorHint, Finding, Phase, Step, StepDescription, range_name
 
@@ -76,8 +77,12 @@ class ReserveRange(Step):
             del layout.ranges[self.label]
 
     def relocate(self, driver: Driver, layout: Layout, address: int) -> None:
-        self.undo(driver, layout)
-        self._reserve(driver, layout, address)
+        driver.mem_address_free(*layout.ranges[self.label])
+        try:
+            self._reserve(driver, layout, address)  # at its place in the order of the ranges
+        except DriverError:
+            del layout.ranges[self.label]
+            raise
 
     def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
         del driver  # the driver has no query for reservations

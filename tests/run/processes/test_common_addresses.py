@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -100,6 +101,27 @@ def test_an_agreement_ends_after_so_many_tries() -> None:
     }
     with pytest.raises(NoCommonAddress, match=r"0x30000000000 in pe.0 and 0x40000000000 in pe.1"):
         apply_together(COMMON, MACHINE, wrap=ignoring)
+
+
+SEVERAL = """
+processes:
+  pe:
+    count: 4
+    ranges:
+      a: {size: 64MiB, same_address: true}
+      b: {size: 2MiB, count: 3, same_address: true}
+      c: {size: 96MiB, same_address: true}
+"""
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_several_ranges_are_agreed_on_whatever_is_taken(seed: int) -> None:
+    random = Random(seed)
+    blocks = [start + ADDRESS_BLOCK * block for start in (FIRST_AGREED, 1 << 40) for block in range(12)]
+    taken = {f"pe.{number}": occupied(*random.sample(blocks, 8)) for number in range(4)}
+    reports = apply_together(SEVERAL, MACHINE, wrap=taken)
+    assert {report.outcome for report in reports.values()} == {"ok"}
+    assert len({report.placed for report in reports.values()}) == 1
 
 
 def counted(count: int, *ranges: str) -> str:
