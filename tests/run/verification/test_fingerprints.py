@@ -87,6 +87,8 @@ def built(plan: Plan, during: str = "mem_unmap") -> Iterator[tuple[Execution, Wr
 
 def plans(keeper: str = "host:0") -> dict[str, Plan]:
     text = TEXT.replace("KEEPER", keeper)
+    if keeper == "gpu1":
+        text = text.replace("w: {location: [gpu0, gpu1]", "w: {location: gpu0")
     plan = plan_of(text, TWO)
     return {"awake": plan, **planner.plan_states(plan, geometry_of(text, TWO))}
 
