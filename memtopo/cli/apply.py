@@ -264,6 +264,7 @@ class _Application:
             sockets,
             self.bindings.allow_uids,
             settings=self.loaded.document.settings,
+            log=holder.service.log if holder else None,  # a pipe of the caller would not end while they live
         )
         held = holder.hold_processes if holder else None
         shown = progress(simulated=self.request.machine.simulated)

@@ -120,6 +120,20 @@ def test_detach_returns_once_the_layout_is_served_and_the_holder_goes_on_in_its_
     assert "ok: built, checked" in text
 
 
+def test_detach_returns_while_the_processes_of_a_layout_go_on(
+    tmp_path: Path, runtime: Path, detached: Callable[..., tuple[CommandResult, int]]
+) -> None:
+    """A pipe of the caller ends then: no process has it open."""
+    spec = tmp_path / "several.yaml"
+    one = "{ranges: {r: {size: 2MiB}}, chunks: {c: {location: gpu0, size: 2MiB}}, map: {r: [c]}}"
+    spec.write_text(f"memtopo: 1\nname: kv\nprocesses: {{one: {one}, other: {one}}}\n")
+    _, pid = detached(spec)
+    log = runtime / "memtopo" / "kv.log"
+    workers = [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    assert len(workers) == 2
+    assert {str(Path(f"/proc/{each}/fd/2").readlink()) for each in workers} == {str(log)}
+
+
 def test_detach_with_json_prints_the_layout_of_standard_input_and_appends_to_the_log_of_the_option(
     spec: Path, tmp_path: Path, detached: Callable[..., tuple[CommandResult, int]]
 ) -> None:

@@ -70,6 +70,8 @@ class Ensemble:
     worker: Sequence[str] = ()
     settings: Mapping[str, str] = field(default_factory=dict)
     """Values of the spec's parameters that its text was read with."""
+    log: int | None = None
+    """Descriptor of the file that receives the standard error of the processes; None for that of this process."""
 
     def environment(self, visible: Sequence[int]) -> dict[str, str]:
         """Return the environment variable that makes the visible real GPUs, by UUID, the only ones of a worker."""
@@ -177,7 +179,9 @@ class Coordinator:
         return self
 
     def _launch(self, label: str, gates: Sequence[int], visible: tuple[int, ...]) -> None:
-        worker = launch(label, gates, self.ensemble.environment(visible), self._clock, self.ensemble.worker)
+        ensemble = self.ensemble
+        environment = ensemble.environment(visible)
+        worker = launch(label, gates, environment, self._clock, ensemble.worker, ensemble.log)
         self.workers[label] = worker
         worker.start(self.ensemble.start_message(label, visible))
 

@@ -227,12 +227,16 @@ def launch(
     environment: Mapping[str, str],
     clock: RunningClock,
     command: Sequence[str] = (),
+    stderr: int | None = None,
 ) -> WorkerProcess:
-    """Start a worker that inherits the ends of the gates; `command` replaces memtopo's own worker."""
+    """Start a worker that inherits the ends of the gates; `command` replaces memtopo's own worker.
+
+    Its standard error is that of this process, unless `stderr` is the descriptor of a file.
+    """
     # Blocked until the worker ignores them: a terminal sends them to the whole process group.
     previous = signal.pthread_sigmask(signal.SIG_BLOCK, TERMINAL)
     try:
-        process, sock = spawn_connected(command or _COMMAND, descriptors=gates, environment=environment)
+        process, sock = spawn_connected(command or _COMMAND, stderr=stderr, descriptors=gates, environment=environment)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, previous)
     return WorkerProcess(label, process, Channel(sock, get_args(FromWorker)), clock)
