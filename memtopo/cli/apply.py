@@ -132,11 +132,8 @@ def apply_command(
         return loaded.refuse(as_json=as_json)
     request = replace(_request(loaded, spec, check, bound_holders.silence), rehearse=rehearse)
     loaded.print_diagnostics(sys.stderr)
-    with Stopper(ending=True) as stopper:  # around the report too: a second signal must not cut it off
-        application = _Application(request, loaded, bound_holders, stopper.signal, partial(_reread, spec, loaded))
-        report = application.run(holding)
-        _show(report, as_json=as_json)
-    return report.exit_code
+    application = _Application(request, loaded, bound_holders, partial(_reread, spec, loaded))
+    return application.run_and_show(holding, as_json=as_json)
 
 
 def _detach(context: typer.Context, spec: str, holding: HoldOptions, *, as_json: bool) -> int:
@@ -206,13 +203,20 @@ def revision(source: str, before: RunRequest, target: Target) -> Revision:
 
 @dataclass(frozen=True, slots=True)
 class _Application:
-    """One application of a spec; `stop` returns the number of a signal, or 0."""
+    """One application of a spec; `stop` returns the number of a signal, or 0, and `reread` the spec's source now."""
 
     request: RunRequest
     loaded: Loaded
     bindings: Bindings
-    stop: Callable[[], int]
     reread: Callable[[], str]
+    stop: Callable[[], int] = lambda: 0
+
+    def run_and_show(self, holding: HoldOptions | None, *, as_json: bool) -> int:
+        """Apply the spec until it is done or a signal stops it, and show the report. Returns the exit status."""
+        with Stopper(ending=True) as stopper:  # around the report too: a second signal must not cut it off
+            report = replace(self, stop=stopper.signal).run(holding)
+            _show(report, as_json=as_json)
+        return report.exit_code
 
     def run(self, holding: HoldOptions | None) -> Report:
         """Claim the layout's name if it is to be held, start its producers, and apply."""
