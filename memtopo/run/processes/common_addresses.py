@@ -8,6 +8,7 @@ chooses one that an instance has, and all others reserve the range there, where 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from itertools import chain, groupby
 
 from memtopo.common.errors import MemtopoError
@@ -19,6 +20,9 @@ from memtopo.run.processes.messages import Addresses, AgreeOn
 
 TRIES = 16
 """Largest number of addresses that are tried for a range."""
+
+_LOWEST = 1 << 36
+"""Lowest address that is tried, unless a process has a lower one: the addresses of contexts are below (fact 11)."""
 
 CommandEach = Callable[[Mapping[str, AgreeOn]], Mapping[str, Addresses]]
 """Sends each process its command, and returns the answers by label."""
@@ -57,40 +61,59 @@ class _Agreement:
         self._instances, self._command_each = instances, command_each
         self._strides: dict[str, int] = {}
         for label, size, align in ranges:
-            stride = -(-size // max(align, ADDRESS_BLOCK)) * max(align, ADDRESS_BLOCK)
-            self._strides[label] = max(self._strides.get(label, 0), stride)
-        self._tried: dict[str, list[int]] = {label: [] for label in self._strides}
+            self._strides[label] = max(self._strides.get(label, 0), _aligned(size, max(align, ADDRESS_BLOCK)))
+        self._tried: dict[str, set[int]] = {label: set() for label in self._strides}
+        self._end = _LOWEST
+        """Address from which on nothing was tried."""
+        self._from_lowest = False
+        """True once the search has reached the end of the address space, and has gone on from the lowest address."""
 
     def reach(self) -> None:
         """Try addresses until all instances have the same. Raises `NoCommonAddress`."""
         wanted: dict[str, int] = {}
-        for _ in range(TRIES + 1):
+        for number in range(TRIES + 1):
             answers = self._command_each(dict.fromkeys(self._instances, AgreeOn(wanted)))
-            found = {label: [each.addresses[label] for each in answers.values()] for label in self._strides}
-            if all({wanted.get(label)} == {*addresses} for label, addresses in found.items()):
+            found = {label: {each.addresses[label] for each in answers.values()} for label in self._strides}
+            if all({wanted.get(label)} == addresses for label, addresses in found.items()):
                 return
-            wanted = {label: self._next(label, addresses) for label, addresses in found.items()}
-        raise _disagreement(self._instances, found)
+            asked, wanted = wanted, self._next(found, number)
+        raise _disagreement(asked, answers)
 
-    def _next(self, label: str, addresses: Sequence[int]) -> int:
-        """Address to try next: one that all have, the highest that an instance has and was not tried, or a new one."""
-        tried = self._tried[label]
-        if len({*addresses}) == 1:
-            return addresses[0]
-        new = [address for address in addresses if address not in tried]
-        tried.append(max(new) if new else self._beside([*tried, *addresses], self._strides[label]))
-        return tried[-1]
+    def _next(self, found: Mapping[str, AbstractSet[int]], number: int) -> dict[str, int]:
+        """Addresses to try next: what all have, the highest that some have and none was asked for, and new ones.
 
-    @staticmethod
-    def _beside(addresses: Sequence[int], stride: int) -> int:
-        """Address behind all others, or before them if the address space ends there."""
-        behind = max(addresses) + stride
-        return behind if behind + stride <= LAST_ADDRESS else max(min(addresses) - stride, stride)
+        In the second half of the tries, all are new ones, at growing distances, since those around are taken.
+        """
+        if not self._from_lowest:
+            self._end = max(self._end, *(max(each) + self._strides[label] for label, each in found.items()))
+        self._end += ADDRESS_BLOCK << number
+        wanted: dict[str, int] = {}
+        for label, addresses in found.items():
+            new = addresses - self._tried[label] if number < TRIES // 2 else frozenset[int]()
+            wanted[label] = max(addresses if len(addresses) == 1 else new or [self._behind(self._strides[label])])
+            self._tried[label].add(wanted[label])
+        return wanted
+
+    def _behind(self, stride: int) -> int:
+        """Address behind all others; at the end of the address space, it goes on from the lowest."""
+        address = _aligned(self._end, stride & -stride)
+        if address + stride > LAST_ADDRESS:
+            self._from_lowest, address = True, _aligned(_LOWEST, stride & -stride)
+        self._end = address + stride
+        return address
 
 
-def _disagreement(instances: Sequence[str], found: Mapping[str, Sequence[int]]) -> NoCommonAddress:
-    label, addresses = next((label, each) for label, each in found.items() if len({*each}) > 1)
-    different = next(index for index, address in enumerate(addresses) if address != addresses[0])
-    both = f"{addresses[0]:#x} in {instances[0]} and {addresses[different]:#x} in {instances[different]}"
-    message = f"range {label!r} has no address that is free in all processes: after {TRIES} tries it is at {both}"
+def _aligned(amount: int, unit: int) -> int:
+    return -(-amount // unit) * unit
+
+
+def _disagreement(wanted: Mapping[str, int], answers: Mapping[str, Addresses]) -> NoCommonAddress:
+    process, label = next(
+        (process, label)
+        for process, answer in answers.items()
+        for label, address in answer.addresses.items()
+        if address != wanted[label]
+    )
+    other = f"{process} has it at {answers[process].addresses[label]:#x} in place of {wanted[label]:#x}"
+    message = f"range {label!r} has no address that is free in all processes: after {TRIES} tries, {other}"
     return NoCommonAddress(message, hint="write an 'address' that is free in all of them, or leave 'same_address' out")

@@ -99,7 +99,7 @@ def test_an_agreement_ends_after_so_many_tries() -> None:
         f"pe.{number}": lambda driver, number=number: IgnoresHints(driver, (number + 3) << 40)  # type: ignore[misc]
         for number in range(3)
     }
-    with pytest.raises(NoCommonAddress, match=r"0x30000000000 in pe.0 and 0x40000000000 in pe.1"):
+    with pytest.raises(NoCommonAddress, match=r"after 16 tries, pe.0 has it at 0x30000000000 in place"):
         apply_together(COMMON, MACHINE, wrap=ignoring)
 
 
@@ -152,6 +152,18 @@ def test_only_counted_processes_with_common_ranges_take_part() -> None:
     nobody = Instances({})
     agree(plan_of("processes: {pe: {count: 2, ranges: {r: {size: 2MiB}}}}", MACHINE).processes, nobody.command)
     assert not nobody.rounds
+
+
+def test_processes_that_all_reserve_elsewhere_have_not_agreed() -> None:
+    elsewhere = Instances({"pe.0": [7 << 40], "pe.1": [7 << 40]})
+    moving = iter(range(1, 100))
+
+    def command(commands: Mapping[str, AgreeOn]) -> Mapping[str, Addresses]:
+        address = next(moving) << 40
+        return {label: Addresses({"r0": address}) for label in elsewhere.command(commands)}
+
+    with pytest.raises(NoCommonAddress, match=r"pe.0 has it at 0x110000000000 in place of 0x100000000000"):
+        agree(plan_of(counted(2, ""), MACHINE).processes, command)
 
 
 def test_addresses_of_all_processes_are_tried_before_new_ones() -> None:
