@@ -41,10 +41,11 @@ def main(
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard or limit))
     if uid:
         os.setresuid(uid, uid, uid)
-    broken, more = replace(PAGES, name="broken", count=1), (replace(PAGES, name=f"more-{i}") for i in range(exports))
+    broken = replace(PAGES, name="broken", count=1, entry="broken")
+    more = (replace(PAGES, name=f"more-{index}", entry=f"more-{index}") for index in range(exports))
     offers = (replace(PAGES, count=pages), *OFFERS[1:], broken, *more)
     if commits:
-        offers = (*offers, replace(PAGES, name="weights", count=2, commit="empty"))
+        offers = (*offers, replace(PAGES, name="weights", count=2, commit="empty", entry="weights"))
     changeable = OneState(offers, differences, name=asleep, source=source) if asleep else None
     shelf = changeable or Memfds(offers, differences)
     before = open_descriptors()
