@@ -90,10 +90,14 @@ class Placement:
     @property
     def spans(self) -> Iterator[tuple[int, int]]:
         """Indices of the chunks, each once, as half-open spans."""
+        return self.spans_between(0, self.count)
+
+    def spans_between(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        """Indices of the chunks of the mappings from `start` to before `stop`, each once, as half-open spans."""
         if self.step > 1:
-            yield from ((index, index + 1) for index in self.indices)
+            yield from ((self.index(nth), self.index(nth) + 1) for nth in range(start, stop))
         else:
-            yield self.first, self.index(self.count - 1) + 1
+            yield self.index(start), self.index(stop - 1) + 1
 
     @property
     def where(self) -> Instance:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
-from itertools import islice, product
+from itertools import product
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from pydantic import Discriminator, Field, Tag
@@ -367,15 +366,15 @@ def _views(geometry: Geometry, access_of: Granted) -> dict[str, list[_View]]:
 
 def _views_of(access_spans: Sequence[AccessSpan], placement: Placement) -> Iterator[_View]:
     start = bisect_right(access_spans, placement.offset, key=lambda span: span.end)
-    for span in islice(access_spans, start, None):
+    for index in range(start, len(access_spans)):
+        span = access_spans[index]
         if span.offset >= placement.end:
             return
         low, high = max(span.offset, placement.offset), min(span.end, placement.end)
         size, label = placement.chunk.size, placement.range.label(placement.instance)
         first, stop = (low - placement.offset) // size, (high - placement.offset) // size
-        part = replace(placement, first=placement.index(first), count=stop - first)
-        for (start, end), (location, access) in product(part.spans, span.grants):
-            yield _View(start, end, location, access, label)
+        for (begin, end), (location, access) in product(placement.spans_between(first, stop), span.grants):
+            yield _View(begin, end, location, access, label)
 
 
 def _unequal(views: list[_View]) -> tuple[_View, _View] | None:
