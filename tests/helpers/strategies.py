@@ -137,11 +137,17 @@ def _sized(draw: Draw, granules: st.SearchStrategy[int]) -> tuple[int, Spec]:
 def _range(draw: Draw, name: str, chunks: list[_Chunk]) -> tuple[Spec, list[_Mapped], Spec]:
     """A range's entry, what each of its reservations holds, and its keys of `map`."""
     count = draw(st.none() | st.integers(1, 3))
-    if count is not None and draw(st.booleans()):
-        size, mapped, keyed = draw(_filled(name, count, draw(st.sampled_from(chunks))))
+    form = draw(st.sampled_from(["filled", "alike", "each"])) if count is not None else "each"
+    if form == "filled":
+        size, mapped, keyed = draw(_filled(name, count or 1, draw(st.sampled_from(chunks))))
+    elif form == "alike":
+        size, mapped, keyed = draw(_alike(name, count or 1, chunks))
     else:
         size, mapped, keyed = draw(_each(name, count, chunks))
     entry = draw(_sized(st.just(size)))[1]
+    end = max((high for each in mapped for _, high in each.bounds), default=0)
+    if (form == "alike" or count is None) and end == size and draw(st.booleans()):
+        entry = {"size": "fill"}
     if count is not None:
         entry["count"] = str(count)
     if draw(st.booleans()):
@@ -181,6 +187,43 @@ def _each(draw: Draw, name: str, count: int | None, chunks: list[_Chunk]) -> tup
             keyed[name if count is None else f"{name}.{instance}"] = entries
     end = max((high for each in mapped for _, high in each.bounds), default=0)
     return max(1, end + draw(st.integers(0, 2))), mapped, keyed
+
+
+@st.composite
+def _alike(draw: Draw, name: str, count: int, chunks: list[_Chunk]) -> tuple[int, list[_Mapped], Spec]:
+    """A counted range whose reservations have mappings of their own, at the same offsets."""
+    host = draw(st.sampled_from(chunks)).host
+    entries: list[Spec] = []
+    bounds: list[tuple[int, int]] = []
+    cursor = 0
+    for _ in range(draw(st.integers(1, 2))):
+        chunk = draw(st.sampled_from([chunk for chunk in chunks if chunk.host == host]))
+        entry, number = draw(_distributed(chunk, count))
+        stride = chunk.granules + draw(st.integers(0, 2))
+        if stride > chunk.granules or draw(st.booleans()):
+            entry["stride"] = draw(sizes(stride))
+        entries.append(entry)
+        starts = [cursor + nth * stride for nth in range(number)]
+        bounds += [(start, start + chunk.granules) for start in starts]
+        cursor = starts[-1] + chunk.granules
+    return cursor + draw(st.integers(0, 2)), [_Mapped(bounds, host)] * count, {name: entries}
+
+
+@st.composite
+def _distributed(draw: Draw, chunk: _Chunk, count: int) -> tuple[Spec, int]:
+    """An entry with `each`, and the number of mappings that each of `count` reservations has."""
+    number = chunk.counted or 1
+    forms = ["repeated", "all", *(["next"] if number >= count and chunk.counted else [])]
+    form = draw(st.sampled_from(forms))
+    if form == "all":
+        return {"chunk": chunk.name, "each": "all"}, number
+    if form == "next":
+        each = draw(st.integers(1, number // count))
+        order = draw(st.sampled_from([{}, {"order": "round-robin"}]))
+        return {"chunk": chunk.name, "each": str(each), **order}, each
+    each = draw(st.integers(1, 4))
+    reference = chunk.name if chunk.counted is None else f"{chunk.name}.{draw(st.integers(0, number - 1))}"
+    return {"chunk": reference, "each": str(each)}, each
 
 
 @st.composite
@@ -235,7 +278,7 @@ def _asked(draw: Draw, mapped: list[_Mapped], entry: Spec, gpus: list[str]) -> A
     grants = _grants(draw, gpus, host=all(each.host for each in mapped))
     if draw(st.booleans()):
         return draw(grants)
-    end = _granules(entry)
+    end = max(high for each in mapped for _, high in each.bounds) if entry["size"] == "fill" else _granules(entry)
     inside = {at for each in mapped for low, high in each.bounds for at in range(low + 1, high)}
     cuts = sorted(set(range(end + 1)) - inside)
     found = []

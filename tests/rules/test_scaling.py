@@ -24,15 +24,18 @@ ENTRIES: dict[str, Sequence[str]] = {
     "ranges": [
         "r$: {size: 2MiB}", "r$: {size: 3MiB}", "r$: {size: 2 granules, align: 3MiB}", "r$: {}", "r$: {sise: 2MiB}",
         "r$: {size: 2MiB, address: 0x200000000000, fixed: true}", "r$: {size: 64TiB, count: 2}", "r$: 2MiB",
+        "r$: {size: fill}", "r$: {size: fill, count: 2}",
     ],
     "chunks": [
         "c$: {location: gpu0, size: 2MiB}", "c$: {location: [gpu0, gpu1], size: 2MiB, count: 3, handles: fabric}",
         "c$: {location: u$, size: 2MiB}", "c$: {location: d1, size: 3MiB}", "c$: {locaton: gpu0, size: 2MiB}",
         "c$: {location: host, size: 64GiB}", "_c$: {location: gpu0, size: 2MiB}", "r$: {location: gpu0, size: 2MiB}",
+        "c$: {location: gpu0, size: 2MiB, count: fill}", "c$: {location: [gpu0, gpu1], size: 0.001%}",
     ],
     "map": [
         "r$: [c$]", "r$: [c$, c1, {chunk: c2, offset: 0}]", "u$: [c$]", "rs.$: [c1]", "rs.0:$: c1", "r$: b$",
-        "rs: [u$]", "r1.$: c1", "r$: {chunk: c$, offset: 4MiB}",
+        "rs: [u$]", "r1.$: c1", "r$: {chunk: c$, offset: 4MiB}", "r$: [{chunk: c$, each: fill, stride: 4MiB}]",
+        "r$: [{chunk: c$, each: 2}, c$]",
     ],
     "access": [
         "r$: {gpu0: rw}", "rs.$: {gpu0: rw, gpu1: r}", "rs.0:$: {gpu0: r}", "u$: {gpu0: rw}", "r$: {u$: rw}",

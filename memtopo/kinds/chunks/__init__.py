@@ -22,6 +22,7 @@ from memtopo.kinds.chunks.support import Taken, handle_types, properties, suppor
 from memtopo.kinds.device_sets import has_set
 from memtopo.kinds.exportable import Exported, ExportKind, Imported
 from memtopo.kinds.kind import Difference, Rule, Scope
+from memtopo.kinds.mappings.fill import Known, MapEntries
 from memtopo.kinds.resolution import Resolution
 from memtopo.language.alternatives import Alternatives
 from memtopo.language.entries import Entry, Spec
@@ -143,8 +144,10 @@ class Chunks(ExportKind):
         """Resolve chunks, those whose count follows from a range after all others, which are mapped beside them."""
         entries = scope.spec.section("chunks")
         found: dict[str, ChunkGroup | None] = {}
+        mapped = MapEntries(scope) if any(entry.count == "fill" for entry in entries.values()) else None
         for name in sorted(entries, key=lambda name: entries[name].count == "fill"):
-            found[name] = yield from _resolved(scope, entries[name], scope.spec.at("chunks", name), found)
+            filling = mapped if entries[name].count == "fill" else None
+            found[name] = yield from _resolved(scope, entries[name], scope.spec.at("chunks", name), found, filling)
         for name in entries:
             yield from scope.add(self, name, found[name])
 
@@ -234,7 +237,7 @@ class Chunks(ExportKind):
 
 
 def _resolved(
-    scope: Scope, entry: Chunk, path: Path, known: Mapping[str, ChunkGroup | None]
+    scope: Scope, entry: Chunk, path: Path, known: Known, mapped: MapEntries | None
 ) -> Resolution[ChunkGroup | None]:
     """Group of an entry; `known` are the groups of entries whose number of chunks does not follow from a range."""
     listed = yield from scope.devices.resolve_all(entry.location, path)
@@ -251,7 +254,7 @@ def _resolved(
     locations = tuple(listed)
     if not entry.follows:
         locations = yield from scope.devices.distributed(listed, limit, path)
-    requested = Requested(path, locations, _granule(scope, found, locations), limit, known)
+    requested = Requested(path, locations, _granule(scope, found, locations), limit, known, mapped)
     amounts = yield from resolve_amounts(scope, entry, requested)
     if amounts is None:
         return None

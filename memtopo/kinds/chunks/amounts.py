@@ -14,7 +14,7 @@ from memtopo.geometry.groups import ChunkGroup, TakenShare, round_robin
 from memtopo.geometry.rooms import Room, Rooms
 from memtopo.geometry.sizing import granularity_note, rounded_to_multiple, size_error
 from memtopo.kinds.kind import Scope
-from memtopo.kinds.mappings.fill import Filling, filled_count
+from memtopo.kinds.mappings.fill import Filling, Known, MapEntries, filled_count
 from memtopo.kinds.resolution import Resolution
 from memtopo.language.scalars import LARGEST_COUNT
 
@@ -33,14 +33,16 @@ class Amounted(Protocol):
 class Requested(NamedTuple):
     """Chunks of the entry at `path`: `number` of them, 0 if it follows, with granules of `unit` bytes.
 
-    `known` are the groups of entries whose number of chunks does not follow from a range, by name.
+    `known` are the groups of entries whose number of chunks does not follow from a range, by name. `entries` are those
+    of `map`, for an entry whose number does.
     """
 
     path: Path
     locations: Sequence[Location]
     unit: int
     number: int
-    known: Mapping[str, ChunkGroup | None]
+    known: Known
+    entries: MapEntries | None = None
 
 
 class Amounts(NamedTuple):
@@ -55,7 +57,7 @@ class Amounts(NamedTuple):
 
 def resolve_amounts(scope: Scope, entry: Amounted, requested: Requested) -> Resolution[Amounts | None]:
     """Size and number of the chunks of an entry; None if they have an error."""
-    path, locations, unit, number, known = requested
+    path, locations, unit, number, known, entries = requested
     if isinstance(entry.size, Share):
         if not number:
             yield _both_follow(path)
@@ -71,9 +73,9 @@ def resolve_amounts(scope: Scope, entry: Amounted, requested: Requested) -> Reso
     if isinstance(entry.count, Share):
         taken = yield from _shared_number(scope, entry.count, requested, size)
         return Amounts(taken.amount, size, declared, taken.share) if taken else None
-    if entry.count != "fill":
+    if entries is None:
         return Amounts(number, size, declared)
-    filled = yield from filled_count(scope, Filling(str(path[-1]), size, unit, path), known)
+    filled = yield from filled_count(scope, Filling(str(path[-1]), size, unit, path), entries, known)
     return Amounts(filled[0], size, declared, filled=filled[1]) if filled else None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from memtopo.common.units import exact
@@ -13,10 +13,39 @@ from memtopo.kinds.kind import Scope
 from memtopo.kinds.mappings.placements import Content, resolve_content
 from memtopo.kinds.resolution import Resolution, collected
 from memtopo.language.fields import LARGEST_COUNT, parse_reference
-from memtopo.language.names import Reference
 
 _UNBOUNDED = 1 << 47
 """Size in bytes of a range whose own size is not known yet: all addresses of a process."""
+
+
+Known = Mapping[str, ChunkGroup | None]
+"""Groups of chunks by name; None for entries with an error."""
+
+
+class MapEntries:
+    """Entries of `map`, found once for all chunks whose number follows from them."""
+
+    def __init__(self, scope: Scope) -> None:
+        self.section: Mapping[str, Sequence[Any]] = scope.spec.section("map")
+        self.places: dict[str, list[tuple[str, int]]] = {}
+        """Key and index of the entries that name chunks as a whole, by chunk."""
+        self._names: dict[str, set[str]] = {}
+        self._chunks = scope.spec.section("chunks")
+        for key, entries in self.section.items():
+            names = self._names.setdefault(parse_reference(key).name, set())
+            for nth, entry in enumerate(entries):
+                names.add(entry.chunk.name)
+                if entry.chunk.first is None:
+                    self.places.setdefault(entry.chunk.name, []).append((key, nth))
+        self._granules: dict[str, tuple[int, bool]] = {}
+
+    def granule(self, name: str, known: Known) -> tuple[int, bool]:
+        """Largest granule of the known chunks in a range, and true if it has chunks that are imported."""
+        if name not in self._granules:
+            names = self._names[name]
+            units = [group.granule for each in names if (group := known.get(each))]
+            self._granules[name] = max(units, default=0), any(each not in self._chunks for each in names)
+        return self._granules[name]
 
 
 class Filling(NamedTuple):
@@ -44,25 +73,20 @@ class _Place(NamedTuple):
 
 
 def filled_count(
-    scope: Scope, filling: Filling, known: Mapping[str, ChunkGroup | None]
+    scope: Scope, filling: Filling, entries: MapEntries, known: Known
 ) -> Resolution[tuple[int, str] | None]:
     """Number of chunks that fill the place where they are mapped, and the key of this place.
 
     `known` are the groups of the other chunks. Yields MT314 if there is no such place or its size is not known.
     """
-    named = [
-        (key, nth)
-        for key, entries in scope.spec.section("map").items()
-        for nth, entry in enumerate(entries)
-        if entry.chunk == Reference(filling.name)
-    ]
+    named = entries.places.get(filling.name, [])
     sized = [(key, nth) for key, nth in named if not _fitted(scope, key)]
     if named and not sized:
         yield _circular(scope, filling, named[0][0])
         return None
     found: dict[int, str] = {}
     for key, nth in sized:
-        place = _place(scope, filling, key, nth, known)
+        place = _place(scope, filling, entries, (key, nth), known)
         if isinstance(place, Diagnostic):
             yield place
         number = (yield from _number(scope, filling, place, known)) if isinstance(place, _Place) else None
@@ -81,16 +105,23 @@ def filled_count(
     return None
 
 
-def fitting_size(scope: Scope, name: str, count: int, unit: int) -> Resolution[int | None]:
-    """Size of each of `count` ranges that fits what is mapped into it, in whole granules of `unit` bytes.
+def keys_by_range(scope: Scope) -> Mapping[str, Sequence[str]]:
+    """Keys of `map` by the name of their range."""
+    found: dict[str, list[str]] = {}
+    for key in scope.slices:
+        found.setdefault(parse_reference(key).name, []).append(key)
+    return found
+
+
+def fitting_size(scope: Scope, name: str, keys: Sequence[str], count: int, unit: int) -> Resolution[int | None]:
+    """Size of each of `count` ranges that fits what some keys of `map` map into it, in whole granules of `unit` bytes.
 
     Yields MT314 if that is not known.
     """
     path = (*scope.spec.at("ranges", name), "size")
     largest = 0
-    for key, slices in scope.slices.items():
-        if parse_reference(key).name != name:
-            continue
+    for key in keys:
+        slices = scope.slices[key]
         filled = next((each for each in slices if each.each == "fill"), None)
         if filled:
             message = f"the size of {name!r} follows from its mappings, and 'each: fill' from its size"
@@ -140,36 +171,25 @@ def _circular(scope: Scope, filling: Filling, key: str) -> Diagnostic:
 
 
 def _place(
-    scope: Scope, filling: Filling, key: str, nth: int, known: Mapping[str, ChunkGroup | None]
+    scope: Scope, filling: Filling, written: MapEntries, at: tuple[str, int], known: Known
 ) -> _Place | Diagnostic | None:
     """The place of an entry; a diagnostic if the size of its range is not known, and None if the range has an error."""
-    reference = parse_reference(key)
+    key, nth = at
+    reference, entries = parse_reference(key), written.section[key]
     range_ = scope.spec.section("ranges").get(reference.name)
     if range_ is None:
         return None
-    entries = scope.spec.section("map")[key]
     members = (range_.count or 1) if reference.first is None else (reference.stop or 0) - reference.first
-    groups = list(_others(scope, filling, reference.name, known))
-    unit = max(filling.unit, *(group.granule for group in groups if group), 0)
-    if None in groups and (range_.size.in_granules or range_.round):
+    largest, imported = written.granule(reference.name, known)
+    unit = max(filling.unit, largest)
+    if imported and (range_.size.in_granules or range_.round):
         message = f"the size of {reference.name!r} depends on imported chunks, and the count of {filling.name!r} on it"
         return _open(filling, message, f"write the size of {reference.name!r} in bytes")
     size = rounded_to_multiple(range_.size.bytes(unit), unit, rounding=True) or 0
     return _Place(key, nth, entries, members, size)
 
 
-def _others(
-    scope: Scope, filling: Filling, name: str, known: Mapping[str, ChunkGroup | None]
-) -> Iterator[ChunkGroup | None]:
-    """Groups of the other chunks that are mapped into a range; None for those that are not known."""
-    for key, entries in scope.spec.section("map").items():
-        if parse_reference(key).name == name:
-            yield from (known.get(entry.chunk.name) for entry in entries if entry.chunk.name != filling.name)
-
-
-def _number(
-    scope: Scope, filling: Filling, place: _Place, known: Mapping[str, ChunkGroup | None]
-) -> Resolution[int | None]:
+def _number(scope: Scope, filling: Filling, place: _Place, known: Known) -> Resolution[int | None]:
     """Number of chunks that fill a place: those that `each` names, or all that fit between the entries around it."""
     entry = place.entries[place.nth]
     if isinstance(entry.each, int):
@@ -188,16 +208,10 @@ def _number(
     return fits * place.members if entry.each == "fill" else fits
 
 
-def _bounds(
-    filling: Filling, place: _Place, whole: int, known: Mapping[str, ChunkGroup | None]
-) -> tuple[int, int] | None:
+def _bounds(filling: Filling, place: _Place, whole: int, known: Known) -> tuple[int, int] | None:
     """Offsets between which an entry can be: the end of the one before it, and the beginning of those after it."""
-    start: int | None = 0
-    for entry in place.entries[: place.nth]:
-        start = _end(entry, start, place.size, known)
     own = place.entries[place.nth]
-    if own.offset is not None:
-        start = own.offset.bytes(filling.unit)
+    start = own.offset.bytes(filling.unit) if own.offset is not None else _end_before(place, known)
     after = 0
     for entry in place.entries[place.nth + 1 :]:
         if entry.offset is not None:
@@ -210,7 +224,22 @@ def _bounds(
     return None if start is None else (start, whole - after)
 
 
-def _end(entry: Any, start: int | None, size: int, known: Mapping[str, ChunkGroup | None]) -> int | None:
+def _end_before(place: _Place, known: Known) -> int | None:
+    """End of the entry before a place, from the nearest one with an offset on; None if it is not known."""
+    first = place.nth
+    while first and known.get(place.entries[first - 1].chunk.name):
+        first -= 1
+        if place.entries[first].offset is not None:
+            break
+    if first and (first == place.nth or place.entries[first].offset is None):
+        return None
+    end: int | None = 0
+    for nth in range(first, place.nth):
+        end = _end(place.entries[nth], end, place.size, known)
+    return end
+
+
+def _end(entry: Any, start: int | None, size: int, known: Known) -> int | None:
     """Offset after the mappings of an entry in each range of `size` bytes; None if it is not known."""
     group = known.get(entry.chunk.name)
     if entry.offset is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from pydantic import Field
@@ -15,7 +15,7 @@ from memtopo.geometry.model import Geometry
 from memtopo.geometry.sizing import granule, rounded_to_multiple, size_error
 from memtopo.kinds.kind import Kind, Rule, Scope, Stage
 from memtopo.kinds.mappings import granules, resolve_slices
-from memtopo.kinds.mappings.fill import fitting_size
+from memtopo.kinds.mappings.fill import fitting_size, keys_by_range
 from memtopo.kinds.ranges.addresses import (
     address_error,
     changed_common_addresses,
@@ -75,9 +75,11 @@ class Ranges(Kind):
         """Resolve ranges. The granule of a range is the largest granularity of the chunks mapped into it."""
         scope.slices = yield from resolve_slices(scope)
         largest, unknown = granules(scope)
+        entries = scope.spec.section("ranges")
+        keys = keys_by_range(scope) if any(entry.size == "fill" for entry in entries.values()) else {}
         address = _address_granule(scope.machine)
         plain = _Units(_plain_granule(scope.machine), address, filled=False)
-        for name, entry in scope.spec.section("ranges").items():
+        for name, entry in entries.items():
             path, group = scope.spec.at("ranges", name), None
             backing, complete = yield from resolve_backing(scope, (*path, "elastic"), entry.elastic)
             unit = max(largest.get(name, 0), granule_of(backing))
@@ -85,7 +87,7 @@ class Ranges(Kind):
             known = complete and name not in unknown
             if entry.same_address and (yield from no_common_address(scope.spec, path, entry)):
                 known = False
-            if known and (declared := (yield from _declared(scope, name, entry, unit))):
+            if known and (declared := (yield from _declared(scope, name, entry, unit, keys))):
                 group = yield from _range(path, entry, units, backing, declared)
             yield from scope.add(self, name, group)
         if (yield from scope.too_many(_totals(scope))):
@@ -155,12 +157,14 @@ def _address_granule(machine: Machine) -> int:
     return min(every, default=2 << 20)
 
 
-def _declared(scope: Scope, name: str, entry: Range, unit: int) -> Resolution[int | None]:
+def _declared(
+    scope: Scope, name: str, entry: Range, unit: int, keys: Mapping[str, Sequence[str]]
+) -> Resolution[int | None]:
     """Bytes of a range before rounding, for granules of `unit` bytes; None if they follow from nothing."""
     if entry.size != "fill":
         return entry.size.bytes(unit)
     if entry.elastic is None:
-        return (yield from fitting_size(scope, name, entry.count or 1, unit))
+        return (yield from fitting_size(scope, name, keys.get(name, ()), entry.count or 1, unit))
     message = f"range {name!r} is elastic, so that its size does not follow from what is mapped into it"
     yield Diagnostic("MT314", message, scope.spec.at("ranges", name, "size"), help="write a size")
     return None
