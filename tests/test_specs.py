@@ -9,7 +9,7 @@ import pytest
 
 from memtopo import machine
 from memtopo.run import processes
-from tests.helpers.specs import ENSEMBLES, EVERY_SPEC, SPECS, ensemble, run, run_request
+from tests.helpers.specs import ENSEMBLES, EVERY_SPEC, ROOT, SPECS, ensemble, run, run_request
 
 
 @pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
@@ -37,6 +37,18 @@ def test_shipped_multi_process_specs_build_verify_and_leave_nothing(path: Path) 
     assert report.left
     assert not any(report.left.ledger_after.values())
     assert report.left.fds_after == report.left.fds_before
+
+
+def test_a_full_rehearsal_of_several_processes_compares_fingerprints() -> None:
+    """Of the server's weights, which stay, and return; its line has the number of switches."""
+    whole = ensemble(ROOT / "specs" / "tensor-parallel-sleep.yaml", machine.load("h200x2"))
+    report = processes.apply(replace(whole, request=replace(whole.request, rehearse=True, check="full")))
+    assert report.outcome == "ok", report
+    assert report.checks
+    (tally,) = (tally for tally in report.checks.tallies if tally.aspect == "fingerprint")
+    assert tally.as_declared == tally.looked_at > 0
+    (time,) = (time for time in report.times if time.phase == "rehearse")
+    assert time.steps == 2 * 2 + 2 * 3
 
 
 @pytest.mark.parametrize("path", EVERY_SPEC, ids=lambda path: path.stem)

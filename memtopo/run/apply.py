@@ -24,7 +24,7 @@ from memtopo.run.capacity import DoesNotFit, require_room
 from memtopo.run.findings import FindingTally
 from memtopo.run.hints import error_hint
 from memtopo.run.leaks import ResourceBalance, descriptor_notes, memory_notes
-from memtopo.run.rehearsal import Rehearsal, RehearsedPart, States, paths
+from memtopo.run.rehearsal import Rehearsal, RehearsedPart, States, stops
 from memtopo.run.request import HoldResult, RunRequest
 from memtopo.run.states import StatePlans
 from memtopo.run.transition import all_or_nothing, make_transition
@@ -156,9 +156,13 @@ class Run:
     def rehearse(self) -> None:
         """Go through the states of the layout and back, and check each. Raises `StepFailed` or `Stopped`."""
         with self.execution.timed("rehearse") as count:
-            count.steps = sum(len(path) + 1 for path in paths(self.states))
+            count.steps = stops(self.states)
             full = self.request.check == "full"
             Rehearsal(self.execution, self.states, self.verification, self._findings, full=full).walk()
+
+    def include(self, findings: FindingTally, aspect: str) -> None:
+        """Count findings of an aspect, which a switch has made, for the report."""
+        self._findings.include(findings, aspect)
 
     def rehearsed(self, states: States) -> RehearsedPart:
         """Part of this process in a rehearsal of a layout of several processes."""

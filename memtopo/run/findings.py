@@ -62,6 +62,17 @@ class FindingTally:
         self._not_checked[aspect] = before + count, reasons
         self._counts.setdefault(aspect, [0, 0])
 
+    def include(self, other: FindingTally, aspect: str) -> None:
+        """Count the findings of an aspect of another tally, and what it did not check of that."""
+        counts = self._counts.setdefault(aspect, [0, 0])
+        observed, as_declared = other._counts.get(aspect, (0, 0))
+        counts[:] = counts[0] + observed, counts[1] + as_declared
+        self.different += observed - as_declared
+        if aspect in other._not_checked:
+            self.not_checked(aspect, *other._not_checked[aspect])
+        self._differences += [each for each in other._differences if each.aspect == aspect]
+        del self._differences[MAX_DIFFERENCES:]
+
     def checks(self) -> Checks:
         """Return the counts and the differences as a part of the report."""
         tallies = [

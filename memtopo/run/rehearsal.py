@@ -26,6 +26,11 @@ def paths(states: Iterable[str]) -> Iterator[tuple[str, ...]]:
     yield from permutations(names, 2)
 
 
+def stops(states: Iterable[str]) -> int:
+    """Return the number of states that a rehearsal comes to, each of which is checked."""
+    return sum(len(path) + 1 for path in paths(states))
+
+
 class Rehearsal:
     """Walks from the layout as it is written through its states and back. Raises `StepFailed` or `Stopped`."""
 

@@ -213,6 +213,17 @@ def test_an_importer_that_let_go_comes_back_after_a_refusal(shared: Attached, sw
         del pages
 
 
+def test_a_switch_that_changes_nothing_is_not_counted(layout: Held) -> None:
+    with connect(endpoint("sleeper")) as client:
+        counted = []
+        for state in ("awake", "half", "half", "awake"):
+            client.switch(state)
+            statistics = client.statistics()
+            assert statistics
+            counted.append(statistics.changes)
+    assert counted == [0, 1, 1, 2]
+
+
 def test_an_importer_that_leaves_or_dies_pins_nothing(layout: Held, machine: Target, switch: Switch) -> None:
     with memtopo.attach("sleeper", machine=machine) as shared:
         half = switch("half")

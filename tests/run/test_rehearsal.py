@@ -10,8 +10,10 @@ from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.sim import SimDriver
 from memtopo.driver.wrappers import Forwarder
-from memtopo.plans.report import Check, Report
+from memtopo.kinds.step import Finding
+from memtopo.plans.report import Check, Report, Tally
 from memtopo.run import apply
+from memtopo.run.findings import FindingTally
 from tests.helpers.failing_driver import Failing
 from tests.helpers.machines import invented
 from tests.helpers.specs import ROOT, run_request
@@ -52,6 +54,18 @@ def test_a_rehearsal_goes_through_every_state_and_leaves_nothing(check: Check) -
     (time,) = (time for time in report.times if time.phase == "rehearse")
     assert time.steps == 3 * 2 + 6 * 3, "switches: to each state and back, and from each to each other one and back"
     assert [*report.plan.states] == ["awake", "asleep", "half", "empty"]
+
+
+def test_findings_of_one_aspect_are_counted_together() -> None:
+    """With their differences, and what was not checked."""
+    ours, theirs = FindingTally(), FindingTally()
+    ours.add([Finding.equal("fingerprint")])
+    theirs.add([Finding.equal("fingerprint"), Finding("fingerprint", "w", 1, 2), Finding("access", "w", 1, 2)])
+    theirs.not_checked("fingerprint", 3, "unsafe")
+    ours.include(theirs, "fingerprint")
+    found = ours.checks()
+    assert found.tallies == (Tally("fingerprint", 3, 2, 3, "unsafe"),)
+    assert ([each.aspect for each in found.differences], found.different) == (["fingerprint"], 1)
 
 
 @pytest.mark.parametrize("check", ["fast", "full"])

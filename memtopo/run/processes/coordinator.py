@@ -30,7 +30,7 @@ from memtopo.run.processes.messages import Addresses, AgreeOn, ChangeCommand, Ch
 from memtopo.run.processes.reports import merged_checks, merged_report
 from memtopo.run.processes.router import Router
 from memtopo.run.processes.worker_process import Expected, WorkerProcess, launch
-from memtopo.run.rehearsal import paths
+from memtopo.run.rehearsal import paths, stops
 from memtopo.run.request import RunRequest
 from memtopo.run.verification.rounds import UNSAFE
 from memtopo.sharing.client import IN_FLIGHT
@@ -229,11 +229,13 @@ class Coordinator:
 
     def rehearse(self) -> None:
         """Have all processes go through the states of the layout and back, and check each."""
-        with self._timed("rehearse", len(self.workers)):
+        safe = all(worker.safe for worker in self.workers.values())
+        full = safe and self.ensemble.request.check == "full"
+        with self._timed("rehearse", stops(self.joint.plans.states)):
             for path in paths(self.joint.plans.states):
                 self._command_all(messages.WriteKept(path))
                 for state in (*path, AWAKE):
-                    self.joint.switch(state)
+                    self.joint.switch(state, full=full)
                     self._command_all(messages.ReadKept(path))
 
     def hold(self, held: Callable[[Coordinator], list[str]]) -> None:

@@ -31,7 +31,7 @@ from memtopo.run.processes.messages import (
 from memtopo.run.request import RunRequest
 from memtopo.run.states import StatePlans
 from memtopo.run.transition import RollbackFailed, StagedTransition, require_declared
-from memtopo.run.verification.fingerprints import Fingerprints
+from memtopo.run.verification.fingerprints import ASPECT, Fingerprints
 from memtopo.sharing.offers import Offer
 
 PlanSpec = Callable[[PlanChange], tuple[RunRequest, JointPlans]]
@@ -94,6 +94,8 @@ class WorkerChange:
             part.write(command.states)
         else:
             part.read(command.states, self._run.state)
+            if self._kept and self._findings:
+                self._run.include(self._findings, ASPECT)
 
     def abandon(self) -> None:
         """Give back what a change under way holds besides the layout, which is then taken down."""

@@ -162,7 +162,7 @@ class Changes:
             names = frozenset(taken.export for each in pinning for taken in each.taken(request.touched))
             checks = request.planned.make(full=request.full, in_use=names)
             made = True
-            self._responder.counters.changes += 1
+            self._responder.counters.changes += self._responder.generation != before
             self._responder.counters.add_check(checks)
         except ChangeFailed as failed:
             self._responder.counters.rolled_back += not failed.broken
