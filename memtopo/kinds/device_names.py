@@ -93,6 +93,9 @@ class DeviceNames:
         self, names: Sequence[NamedDevice], path: Path, key: str = "location", *, anywhere: bool = False
     ) -> Resolution[list[Location] | None]:
         """Locations of the names under one key of an entry, of each member of a set; None if one has an error."""
+        if len(names) == 1 and not device_sets.has_set(names):
+            single = yield from self.resolve(names[0], (*path, key), anywhere=anywhere)
+            return None if single is None else [single]
         found: list[Location | None] = []
         wrong: list[Diagnostic] = []
         members = device_sets.expanded(names, self.gpus)

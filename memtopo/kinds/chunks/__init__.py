@@ -18,7 +18,7 @@ from memtopo.geometry.sizing import granularity_note, granule, size_error
 from memtopo.kinds.alternatives import Support
 from memtopo.kinds.chunks.amounts import Requested, amount_notes, resolve_amounts
 from memtopo.kinds.chunks.parts import Parts, resolve_parts
-from memtopo.kinds.chunks.support import Taken, handle_types, properties, supported_at, taken
+from memtopo.kinds.chunks.support import handle_types, properties, supported_at, taken
 from memtopo.kinds.device_sets import has_set
 from memtopo.kinds.exportable import Exported, ExportKind, Imported
 from memtopo.kinds.kind import Difference, Rule, Scope
@@ -254,7 +254,8 @@ def _resolved(
     locations = tuple(listed)
     if not entry.follows:
         locations = yield from scope.devices.distributed(listed, limit, path)
-    requested = Requested(path, locations, _granule(scope, found, locations), limit, known, mapped)
+    properties = tuple(Properties(location, *found) for location in locations)
+    requested = Requested(path, locations, _granule(scope, properties), limit, known, mapped)
     amounts = yield from resolve_amounts(scope, entry, requested)
     if amounts is None:
         return None
@@ -265,6 +266,7 @@ def _resolved(
     if entry.follows:
         first = limit = amounts.number
         locations = yield from scope.devices.distributed(listed, limit, path)
+        properties = properties[: len(locations)]
     return ChunkGroup(
         str(path[-1]),
         path,
@@ -272,8 +274,8 @@ def _resolved(
         entry.count is not None or each,
         amounts.size,
         amounts.declared,
-        _granule(scope, found, locations),
-        tuple(Properties(location, *found) for location in locations),
+        _granule(scope, properties) if entry.follows else requested.unit,
+        properties,
         tuple(dict.fromkeys(locations)),
         limit=limit if entry.elastic else None,
         parts=parts,
@@ -282,8 +284,10 @@ def _resolved(
     )
 
 
-def _granule(scope: Scope, properties: Taken, locations: Sequence[Location]) -> int:
-    return max(granule(scope.machine, Properties(location, *properties)) for location in dict.fromkeys(locations))
+def _granule(scope: Scope, properties: Sequence[Properties]) -> int:
+    if len(properties) == 1:
+        return granule(scope.machine, properties[0])
+    return max(granule(scope.machine, each) for each in dict.fromkeys(properties))
 
 
 def _no_count(path: Path, first: int, limit: int) -> Diagnostic:

@@ -46,10 +46,24 @@ class Taken(NamedTuple):
 
 def taken(scope: Scope, entry: WithProperties, path: Path) -> Resolution[Taken | None]:
     """Handle types and properties of a chunk's entry, the same in all instances of its process."""
+    if plain := _plain(entry):
+        return plain
     handles = yield from _taken_handles(scope, entry, path)
     rdma = yield from _taken_property(scope, entry, path, "rdma", beside=entry.compressible is True)
     compressible = yield from _taken_property(scope, entry, path, "compressible", beside=rdma is True)
     return None if handles is None or rdma is None or compressible is None else Taken(handles, rdma, compressible)
+
+
+def _plain(entry: WithProperties) -> Taken | None:
+    """Handle types and properties of an entry without alternatives, as almost all are."""
+    if isinstance(entry.rdma, Alternatives) or isinstance(entry.compressible, Alternatives):
+        return None
+    handles = HandleType.NONE
+    for each in entry.handles:
+        if isinstance(each, Alternatives):
+            return None
+        handles |= each
+    return Taken(handles, entry.rdma, entry.compressible)
 
 
 def supported_at(scope: Scope, names: Sequence[NamedDevice], word: str) -> Support:
@@ -65,8 +79,6 @@ def _taken_handles(scope: Scope, entry: WithProperties, path: Path) -> Resolutio
     for each in entry.handles:
         if not isinstance(each, Alternatives):
             handles |= each
-    if not any(isinstance(each, Alternatives) for each in entry.handles):
-        return handles
     for index, each in enumerate(entry.handles):
         where = (*path, "handles") if len(entry.handles) == 1 else (*path, "handles", index)
         fixed = handles
