@@ -132,6 +132,24 @@ def test_a_count_in_percent_stays_below_the_share_of_every_location() -> None:
     assert max(taken.values()) <= room // 2 < max(taken.values()) + GRANULE * 2
 
 
+@pytest.mark.parametrize("parts", [1, 7, 64])
+def test_a_count_in_percent_has_equal_parts_for_ranges_without_a_size(parts: int) -> None:
+    text = shared(size="2MiB", count="90%")
+    whole = chunk(text).count
+    equal = text.replace("kv: {size: fill}", f"kv: {{size: fill, count: {parts}}}")
+    found = clean_geometry(equal)
+    assert found.of(ChunkGroup)["page"].count == whole - whole % parts
+    assert found.of(RangeGroup)["kv"].size == whole // parts * GRANULE
+    slices = equal.replace("map: {kv: [page]", f"map: {{kv.0:{parts}: [page]")
+    assert mapped(geometry_of(slices)) == mapped(found)
+
+
+def test_a_share_without_a_chunk_for_each_range_is_refused() -> None:
+    text = shared(size="1GiB", count="5%").replace("kv: {size: fill}", "kv: {size: fill, count: 64}")
+    (found,) = [each for each in diagnose(text) if each.code == "MT407"]
+    assert "1GiB in each of 64 ranges" in found.message
+
+
 def test_a_share_is_of_the_free_memory_of_a_live_gpu() -> None:
     free = 8 << 30
     devices = [device.model_copy(update={"free_bytes": free}) for device in MACHINE.devices]

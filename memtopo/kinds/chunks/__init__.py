@@ -144,10 +144,9 @@ class Chunks(ExportKind):
         """Resolve chunks, those whose count follows from a range after all others, which are mapped beside them."""
         entries = scope.spec.section("chunks")
         found: dict[str, ChunkGroup | None] = {}
-        mapped = MapEntries(scope) if any(entry.count == "fill" for entry in entries.values()) else None
+        mapped = MapEntries(scope) if any(entry.follows for entry in entries.values()) else None
         for name in sorted(entries, key=lambda name: entries[name].count == "fill"):
-            filling = mapped if entries[name].count == "fill" else None
-            found[name] = yield from _resolved(scope, entries[name], scope.spec.at("chunks", name), found, filling)
+            found[name] = yield from _resolved(scope, entries[name], scope.spec.at("chunks", name), found, mapped)
         for name in entries:
             yield from scope.add(self, name, found[name])
 

@@ -14,7 +14,7 @@ from memtopo.geometry.groups import ChunkGroup, TakenShare, round_robin
 from memtopo.geometry.rooms import Room, Rooms
 from memtopo.geometry.sizing import granularity_note, rounded_to_multiple, size_error
 from memtopo.kinds.kind import Scope
-from memtopo.kinds.mappings.fill import Filling, Known, MapEntries, filled_count
+from memtopo.kinds.mappings.fill import Filling, Known, MapEntries, equal_parts, filled_count
 from memtopo.kinds.resolution import Resolution
 from memtopo.language.scalars import LARGEST_COUNT
 
@@ -34,7 +34,7 @@ class Requested(NamedTuple):
     """Chunks of the entry at `path`: `number` of them, 0 if it follows, with granules of `unit` bytes.
 
     `known` are the groups of entries whose number of chunks does not follow from a range, by name. `entries` are those
-    of `map`, for an entry whose number does.
+    of `map`, if there are entries whose number follows.
     """
 
     path: Path
@@ -73,7 +73,7 @@ def resolve_amounts(scope: Scope, entry: Amounted, requested: Requested) -> Reso
     if isinstance(entry.count, Share):
         taken = yield from _shared_number(scope, entry.count, requested, size)
         return Amounts(taken.amount, size, declared, taken.share) if taken else None
-    if entries is None:
+    if entries is None or entry.count != "fill":
         return Amounts(number, size, declared)
     filled = yield from filled_count(scope, Filling(str(path[-1]), size, unit, path), entries, known)
     return Amounts(filled[0], size, declared, filled=filled[1]) if filled else None
@@ -126,18 +126,23 @@ def _shared_size(scope: Scope, share: Share, requested: Requested) -> Resolution
 
 
 def _shared_number(scope: Scope, share: Share, requested: Requested, size: int) -> Resolution[_Taken | None]:
-    """Largest number of chunks of `size` bytes that take at most a share of each location, round-robin."""
-    path = (*requested.path, "count")
+    """Largest number of chunks of `size` bytes that take at most a share of each location, round-robin.
+
+    It has equal parts for the elements of a counted range without a size.
+    """
+    path, locations = (*requested.path, "count"), requested.locations
+    parts = equal_parts(scope, requested.entries, str(requested.path[-1])) if requested.entries else 1
     if scope.rooms is None:
-        locations = requested.locations
-        return _Taken(len(locations), TakenShare(share, locations[0], 0, 0))
+        return _Taken(-(-len(locations) // parts) * parts, TakenShare(share, locations[0], 0, 0))
     spread = yield from _spread(scope.rooms, share, requested, path)
     if spread is None:
         return None
     rooms = scope.rooms.by_location
     number, least = min(_most({at: share.of(rooms[at].left) // size for at in each}, each) for each in spread)
+    number -= number % parts
     if not number:
-        yield _nothing(share, least, rooms[least], f"chunk of {exact(size)}", path)
+        what = f"chunk of {exact(size)}" + (f" in each of {parts:,} ranges" if parts > 1 else "")
+        yield _nothing(share, least, rooms[least], what, path)
         return None
     if number > LARGEST_COUNT:
         of = f"{share} of {rounded(rooms[least].left)} on {least}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import lcm
 from typing import Any, NamedTuple
 
 from memtopo.common.units import exact
@@ -105,6 +106,16 @@ def filled_count(
     return None
 
 
+def equal_parts(scope: Scope, entries: MapEntries, name: str) -> int:
+    """Number of which that of some chunks is a multiple, so that ranges without a size have equal parts of them."""
+    parts = 1
+    for key, nth in entries.places.get(name, ()):
+        entry = entries.section[key][nth]
+        if _fitted(scope, key) and len(entries.section[key]) == 1 and entry.each is None and entry.stride is None:
+            parts = lcm(parts, _members(scope, key))
+    return parts
+
+
 def keys_by_range(scope: Scope) -> Mapping[str, Sequence[str]]:
     """Keys of `map` by the name of their range."""
     found: dict[str, list[str]] = {}
@@ -113,7 +124,7 @@ def keys_by_range(scope: Scope) -> Mapping[str, Sequence[str]]:
     return found
 
 
-def fitting_size(scope: Scope, name: str, keys: Sequence[str], count: int, unit: int) -> Resolution[int | None]:
+def fitting_size(scope: Scope, name: str, keys: Sequence[str], count: int | None, unit: int) -> Resolution[int | None]:
     """Size of each of `count` ranges that fits what some keys of `map` map into it, in whole granules of `unit` bytes.
 
     Yields MT314 if that is not known.
@@ -128,7 +139,9 @@ def fitting_size(scope: Scope, name: str, keys: Sequence[str], count: int, unit:
             label = Label("as many as fit", (*filled.path, "each"))
             yield Diagnostic("MT314", message, path, labels=(label,), help="write one of them as a number")
             return None
-        group = RangeGroup(name, path[:-1], count, count > 1, _UNBOUNDED, _UNBOUNDED, unit, 0, 0, fixed=False)
+        group = RangeGroup(
+            name, path[:-1], count or 1, count is not None, _UNBOUNDED, _UNBOUNDED, unit, 0, 0, fixed=False
+        )
         content, diagnostics = collected(resolve_content(scope.spec.at("map", key), group, slices))
         if not content.complete:
             yield from diagnostics
@@ -163,6 +176,14 @@ def _fitted(scope: Scope, key: str) -> bool:
     return range_ is not None and range_.size == "fill"
 
 
+def _members(scope: Scope, key: str) -> int:
+    """Number of ranges that a key of `map` names."""
+    reference = parse_reference(key)
+    if reference.first is None:
+        return scope.spec.section("ranges")[reference.name].count or 1
+    return (reference.stop or 0) - reference.first
+
+
 def _circular(scope: Scope, filling: Filling, key: str) -> Diagnostic:
     name = parse_reference(key).name
     message = f"the count of {filling.name!r} follows from {name!r}, whose size follows from its chunks"
@@ -179,7 +200,7 @@ def _place(
     range_ = scope.spec.section("ranges").get(reference.name)
     if range_ is None:
         return None
-    members = (range_.count or 1) if reference.first is None else (reference.stop or 0) - reference.first
+    members = _members(scope, key)
     largest, imported = written.granule(reference.name, known)
     unit = max(filling.unit, largest)
     if imported and (range_.size.in_granules or range_.round):

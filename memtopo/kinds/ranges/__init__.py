@@ -164,7 +164,7 @@ def _declared(
     if entry.size != "fill":
         return entry.size.bytes(unit)
     if entry.elastic is None:
-        return (yield from fitting_size(scope, name, keys.get(name, ()), entry.count or 1, unit))
+        return (yield from fitting_size(scope, name, keys.get(name, ()), entry.count, unit))
     message = f"range {name!r} is elastic, so that its size does not follow from what is mapped into it"
     yield Diagnostic("MT314", message, scope.spec.at("ranges", name, "size"), help="write a size")
     return None
