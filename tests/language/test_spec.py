@@ -49,7 +49,7 @@ access:
     )
     assert list(found.section("chunks")) == ["hot", "page"]
     assert found.section("chunks")["hot"].size == Size(4, in_granules=True)
-    assert found.section("chunks")["hot"].handle_types == HandleType.FD | HandleType.FABRIC
+    assert found.section("chunks")["hot"].handles == [HandleType.FD, HandleType.FABRIC]
     assert (found.section("chunks")["hot"].rdma, found.section("chunks")["hot"].compressible) == (True, False)
     assert (found.section("chunks")["page"].location, found.section("chunks")["page"].count) == (
         ["prefill", "decode"],
@@ -67,11 +67,11 @@ def test_optional_fields_of_chunks_and_ranges_have_defaults() -> None:
     found = read(ranges={"kv": {"size": "2MiB"}}, chunks={"hot": CHUNK})
     assert dict(found.section("ranges")["kv"]) == {
         "size": Size(2 * MiB), "align": None, "address": None, "fixed": False, "count": None, "round": None,
-        "elastic": None
+        "elastic": None, "same_address": False,
     }  # fmt: skip
     hot = found.section("chunks")["hot"]
-    assert (hot.count, hot.handle_types, hot.rdma, hot.compressible, hot.round) == (
-        None, HandleType.NONE, False, False, None
+    assert (hot.count, hot.handles, hot.rdma, hot.compressible, hot.round, hot.parts) == (
+        None, [], False, False, None, None
     )  # fmt: skip
 
 

@@ -33,7 +33,7 @@ semaphores: {ready: {from: camera/done, via: timeline_fd, device: prefill, wait:
     assert faults == []
     assert dict(found.section("managed")["m"]) == {
         "size": Size(2 * MiB), "attach": "host", "prefer": "prefill", "accessed_by": ["host"], "read_mostly": True,
-        "prefetch": "decode",
+        "prefetch": "decode", "oversubscribe": False,
     }  # fmt: skip
     frame = found.section("external")["frame"]
     assert (frame.source, frame.via, frame.device, frame.size, frame.dedicated) == (
