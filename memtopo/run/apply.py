@@ -28,7 +28,7 @@ from memtopo.run.rehearsal import Rehearsal, RehearsedPart, States, stops
 from memtopo.run.request import HoldResult, RunRequest
 from memtopo.run.states import StatePlans
 from memtopo.run.transition import all_or_nothing, make_transition
-from memtopo.run.verification.fingerprints import Fingerprints
+from memtopo.run.verification.fingerprints import ASPECT, Fingerprints
 from memtopo.run.verification.isolation import MAX_HOLE_QUERIES, holes, isolation
 from memtopo.run.verification.rounds import Verification
 from memtopo.sharing.exports import LayoutExports
@@ -268,7 +268,7 @@ class Run:
         except DriverError as error:
             raise StepFailed(None, "check of holes and ends", error) from error
         if kept:
-            kept.add_to(findings)
+            findings.include(kept.compared_after(findings), ASPECT)
         verification = Verification(request, self.ledger, self.execution, findings)
         verification.verify_only({step.provides for step in steps.do if step.allocates})
         return findings
@@ -320,7 +320,7 @@ class Run:
             with self._rechecking:  # a check of a mapping keeps its handle in the layout meanwhile
                 findings.add(self.execution.check())
                 if kept:
-                    kept.add_to(findings)
+                    findings.include(kept.compared_after(findings), ASPECT)
                 self._suspend()
         except (StepFailed, Stopped) as error:
             raise MemtopoError(f"the check was not finished: {error or 'interrupted'}") from error

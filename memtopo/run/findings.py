@@ -64,8 +64,10 @@ class FindingTally:
 
     def include(self, other: FindingTally, aspect: str) -> None:
         """Count the findings of an aspect of another tally, and what it did not check of that."""
+        if aspect not in other._counts:
+            return
         counts = self._counts.setdefault(aspect, [0, 0])
-        observed, as_declared = other._counts.get(aspect, (0, 0))
+        observed, as_declared = other._counts[aspect]
         counts[:] = counts[0] + observed, counts[1] + as_declared
         self.different += observed - as_declared
         if aspect in other._not_checked:

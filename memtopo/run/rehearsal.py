@@ -11,7 +11,7 @@ from memtopo.language.names import AWAKE
 from memtopo.planner import Plan
 from memtopo.run.findings import FindingTally
 from memtopo.run.transition import make_transition
-from memtopo.run.verification.fingerprints import Fingerprints
+from memtopo.run.verification.fingerprints import ASPECT, Fingerprints
 from memtopo.run.verification.rounds import Verification
 from memtopo.run.verification.verifier import Verifier
 
@@ -62,7 +62,7 @@ class Rehearsal:
                 make_transition(self._execution, plan)
                 self._part.read(path, state)
                 if kept:
-                    kept.add_to(self._findings)
+                    self._findings.include(kept.compared_after(self._findings), ASPECT)
 
 
 class RehearsedPart:

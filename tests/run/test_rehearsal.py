@@ -63,6 +63,7 @@ def test_findings_of_one_aspect_are_counted_together() -> None:
     theirs.add([Finding.equal("fingerprint"), Finding("fingerprint", "w", 1, 2), Finding("access", "w", 1, 2)])
     theirs.not_checked("fingerprint", 3, "unsafe")
     ours.include(theirs, "fingerprint")
+    ours.include(theirs, "mapped chunk")
     found = ours.checks()
     assert found.tallies == (Tally("fingerprint", 3, 2, 3, "unsafe"),)
     assert ([each.aspect for each in found.differences], found.different) == (["fingerprint"], 1)

@@ -166,7 +166,7 @@ class WorkerChange:
         self._findings = FindingTally()
         self._findings.add(run.execution.check())
         if self._kept:
-            self._kept.add_to(self._findings)
+            self._findings.include(self._kept.compared_after(self._findings), ASPECT)
 
     def _turn_back(self, reason: str) -> None:
         self._reason = reason

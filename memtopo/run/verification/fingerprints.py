@@ -67,12 +67,17 @@ class Fingerprints:
         """Number of chunks and buffers that were read."""
         return len(self._taken)
 
-    def add_to(self, findings: FindingTally) -> None:
-        """Compare, if the findings of the check after the change include no wrong access. Raises `StepFailed`."""
-        if findings.differs("access") or findings.differs("mapped chunk"):
-            findings.not_checked(ASPECT, self.count, _UNSAFE)
+    def compared_after(self, check: FindingTally) -> FindingTally:
+        """Return the comparison after the check of a change, which must have found no wrong access.
+
+        Otherwise nothing is read, and all of it counts as not checked. Raises `StepFailed`.
+        """
+        found = FindingTally()
+        if check.differs("access") or check.differs("mapped chunk"):
+            found.not_checked(ASPECT, self.count, _UNSAFE)
         else:
-            findings.add(self.compare())
+            found.add(self.compare())
+        return found
 
     def compare(self) -> Iterator[Finding]:
         """Read everything again after the change, with access as planned, and compare. Raises `StepFailed`."""
