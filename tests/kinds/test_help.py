@@ -36,7 +36,7 @@ def errors(spec: str, machine: Machine | None = None) -> list[Diagnostic]:
         ("exports: [page]", "write 'exports: {w: {chunk: hot, via: fd}}'"),
         ("hosts: [a, b]", "a spec describes the memory of one host"),
         ("imports: {w: {from: nodeA:5555/x}}", "the holder is on this host: write LAYOUT/EXPORT"),
-        ("sizes: 1", "known are memtopo, name, devices, ranges, chunks, map, access, buffers"),
+        ("sizes: 1", "known are memtopo, name, params, devices, ranges, chunks, map, access, buffers"),
     ],
 )
 def test_help_says_what_to_write(spec: str, help: str) -> None:
