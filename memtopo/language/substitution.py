@@ -76,15 +76,14 @@ def substitute(root: dict[str, Any], settings: Mapping[str, str], left_out: froz
     return Substituted(replaced, parameters, diagnostics, frozenset(values.left_out), values.written)
 
 
-def _unused(parameters: Parameters, used: set[str]) -> Iterator[Diagnostic]:
-    for name, written in parameters.declared.items():
-        used.update(each for each in uses(f"{written} {parameters.settings.get(name, '')}") if each != name)
+def _unused(parameters: Parameters, used: Collection[str]) -> Iterator[Diagnostic]:
+    """MT907 for parameters that neither a value nor another parameter uses."""
+    texts = {name: f"{text} {parameters.settings.get(name, '')}" for name, text in parameters.declared.items()}
+    by_others = {each for name, text in texts.items() for each in uses(text) if each != name}
     for name in parameters.declared:
-        if name not in used:
-            message = f"parameter {shorten(name)!r} is not used"
-            yield Diagnostic(
-                "MT907", message, (PARAMETERS, name), "key", help=f"write ${name} where it belongs, or remove it"
-            )
+        if name not in used and name not in by_others:
+            help = f"write ${name} where it belongs, or remove it"
+            yield Diagnostic("MT907", f"parameter {shorten(name)!r} is not used", (PARAMETERS, name), "key", help=help)
 
 
 class _Values:
