@@ -228,6 +228,47 @@ def test_hostile_amounts_are_refused_where_they_are_written(before: str, after: 
     assert [(each.code, each.path[-1]) for each in found] == [(code, key)]
 
 
+FILLING = """
+ranges: {kv: {size: 16MiB}, other: {size: 8MiB}, open: {size: fill}}
+chunks: {page: {location: gpu0, size: 2MiB, count: fill}, w: {location: gpu0, size: 16MiB}}
+imports: {i: {from: server/i, location: gpu0, size: 2MiB}}
+map: MAP
+access: {kv: {gpu0: rw}, other: {gpu0: rw}, open: {gpu0: rw}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("written", "message", "help"),
+    [
+        ("{kv: [w]}", "is not mapped as a whole",
+         "map it into a range: 'map: {kv: [page]}', or write a number of chunks",
+        ),
+        ("{kv: [page], other: [page]}", "'kv' needs 8 chunks, and 'other' 4", "write a number of chunks"),
+        ("{kv: [w, page]}", "'kv' has no room for a chunk of 2MiB", "make the range larger, or the chunks smaller"),
+        ("{open: [page]}", "follows from 'open', whose size follows from its chunks", "write one of them as a number"),
+        ("{kv: [i, page]}", "the entries beside 'page' in 'kv' are imported",
+         "write '{chunk: page, offset: …}', and an offset for the entry after it"),
+        ("{kv: [page], open: [{chunk: w, each: fill}]}", "the size of 'open' follows from its mappings",
+         "write one of them as a number"),
+    ],
+)  # fmt: skip
+def test_an_amount_that_does_not_follow_has_a_fix(written: str, message: str, help: str) -> None:
+    (found,) = [
+        each for each in diagnose(FILLING.replace("MAP", written)) if each.code == "MT314" and message in each.message
+    ]
+    assert found.help == help
+
+
+def test_a_chunk_beside_an_import_fills_what_offsets_leave() -> None:
+    entries = "{kv: [i, {chunk: page, offset: 4MiB}, {chunk: i, offset: 12MiB}], open: [w]}"
+    assert chunk(FILLING.replace("MAP", entries)).count == 4
+
+
+def test_a_chunk_fills_both_its_range_and_one_that_fits_it() -> None:
+    found = geometry_of(FILLING.replace("MAP", "{kv: [page], open: [page]}"))
+    assert (found.of(ChunkGroup)["page"].count, found.of(RangeGroup)["open"].size) == (8, 16 << 20)
+
+
 def test_a_plan_says_what_was_taken() -> None:
     notes = plan_of(shared(size="50%"), MACHINE).notes
     size = chunk(shared(size="50%")).size >> 20

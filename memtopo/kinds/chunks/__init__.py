@@ -145,7 +145,7 @@ class Chunks(ExportKind):
         entries = scope.spec.section("chunks")
         found: dict[str, ChunkGroup | None] = {}
         mapped = MapEntries(scope) if any(entry.follows for entry in entries.values()) else None
-        for name in sorted(entries, key=lambda name: entries[name].count == "fill"):
+        for name in sorted(entries, key=lambda name: entries[name].count == "fill") if mapped else entries:
             found[name] = yield from _resolved(scope, entries[name], scope.spec.at("chunks", name), found, mapped)
         for name in entries:
             yield from scope.add(self, name, found[name])
