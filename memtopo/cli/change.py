@@ -10,8 +10,8 @@ from typing import Annotated, Literal
 import typer
 
 from memtopo import planner
-from memtopo.cli.held import WaitForImporters, connect_to
-from memtopo.cli.options import AsJson, Socket, duration
+from memtopo.cli.held import connect_to
+from memtopo.cli.options import NOT_AS_DECLARED, AsJson, ForceChange, HeldName, Socket, WaitForImporters, duration
 from memtopo.cli.settings import Set, settings
 from memtopo.cli.specs import Loaded
 from memtopo.common.errors import UsageError
@@ -31,9 +31,6 @@ from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.sources import layout_source, parsed_source
 from memtopo.sharing.status import Status
 
-NOT_AS_DECLARED = 6
-
-HeldName = Annotated[str, typer.Argument(metavar="NAME", help="A held layout.", show_default=False)]
 After = Annotated[
     str,
     typer.Argument(metavar="SPEC", help="The spec to change to, or a saved plan.", show_default=False),
@@ -46,12 +43,6 @@ Check = Annotated[
         help="What is checked afterwards: fast: queries, and samples of new memory; full: all its bytes.",
     ),
 ]
-Force = Annotated[
-    bool,
-    typer.Option(
-        "--force", envvar="MEMTOPO_FORCE", help="Change it even if others have imported memory that goes; they keep it."
-    ),
-]
 
 
 def change_command(
@@ -59,7 +50,7 @@ def change_command(
     spec: After,
     given: Set = None,
     check: Check = "fast",
-    force: Force = False,
+    force: ForceChange = False,
     wait: WaitForImporters = "5s",
     socket: Socket = None,
     as_json: AsJson = False,

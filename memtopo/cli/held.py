@@ -9,7 +9,18 @@ from typing import Annotated, Literal
 
 import typer
 
-from memtopo.cli.options import AllowUid, AsJson, Grace, LayoutName, Socket, duration
+from memtopo.cli.options import (
+    NOT_AS_DECLARED,
+    AllowUid,
+    AsJson,
+    ForceChange,
+    Grace,
+    HeldName,
+    LayoutName,
+    Socket,
+    WaitForImporters,
+    duration,
+)
 from memtopo.common.errors import MemtopoError, UsageError
 from memtopo.output import json as documents
 from memtopo.output import plain
@@ -22,16 +33,9 @@ from memtopo.sharing.surveys import survey
 
 DIFFERENT = 1
 UNFINISHED = 4
-NOT_AS_DECLARED = 6
 
 Force = Annotated[
     bool, typer.Option("--force", envvar="MEMTOPO_FORCE", help="Release it even if it is in use over ipc.")
-]
-ForceSwitch = Annotated[
-    bool,
-    typer.Option(
-        "--force", envvar="MEMTOPO_FORCE", help="Switch it even if others have imported memory that goes; they keep it."
-    ),
 ]
 CheckSwitch = Annotated[
     Literal["fast", "full"],
@@ -43,13 +47,6 @@ CheckSwitch = Annotated[
 ]
 Wait = Annotated[
     str, typer.Option("--wait", envvar="MEMTOPO_WAIT", metavar="TIME", help="Time limit for its teardown.")
-]
-
-WaitForImporters = Annotated[
-    str,
-    typer.Option(
-        "--wait", envvar="MEMTOPO_CHANGE_WAIT", metavar="TIME", help="Time for importers to let go of memory that goes."
-    ),
 ]
 
 
@@ -107,11 +104,11 @@ def check_command(
 
 
 def switch_command(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A held layout.", show_default=False)],
+    name: HeldName,
     state: Annotated[str, typer.Argument(metavar="STATE", help="One of its states, or awake.", show_default=False)],
     socket: Socket = None,
     check: CheckSwitch = "fast",
-    force: ForceSwitch = False,
+    force: ForceChange = False,
     wait: WaitForImporters = "5s",
     as_json: AsJson = False,
 ) -> int:

@@ -126,3 +126,21 @@ CheckLevel = Annotated[
         help="What is checked: none; fast: queries, and samples of the bytes; full: every byte, by kernels.",
     ),
 ]
+
+# of changes and switches of a held layout
+
+HeldName = Annotated[str, typer.Argument(metavar="NAME", help="A held layout.", show_default=False)]
+ForceChange = Annotated[
+    bool,
+    typer.Option(
+        "--force", envvar="MEMTOPO_FORCE", help="Go on even if others have imported memory that goes; they keep it."
+    ),
+]
+WaitForImporters = Annotated[
+    str,
+    typer.Option(
+        "--wait", envvar="MEMTOPO_CHANGE_WAIT", metavar="TIME", help="Time for importers to let go of memory that goes."
+    ),
+]
+NOT_AS_DECLARED = 6
+"""Exit status of a change that was made, and whose check found a difference."""
