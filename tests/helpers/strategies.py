@@ -109,19 +109,23 @@ def _ordinal(value: str) -> int:
 
 @st.composite
 def _chunk(draw: Draw, name: str, gpus: list[str], *, host: bool) -> tuple[_Chunk, Spec]:
-    known = ["host", "host:0"] if host else [*gpus, "gpu0"]
+    known: list[Any] = ["host", "host:0", {"near": "gpu0"}] if host else [*gpus, "gpu0"]
     count = draw(st.none() | st.integers(1, 5))
     places = draw(st.lists(st.sampled_from(known), min_size=1, max_size=min(3, count or 1)))
     location: Any = places if len(places) > 1 or draw(st.booleans()) else places[0]
+    if not host and (count or 0) >= len(gpus) and draw(st.booleans()):
+        location = "gpus"
     size, rounded = draw(_sized(st.integers(1, 3)))
     entry: Spec = {"location": location, **rounded}
     if count is not None:
         entry["count"] = str(count)
     if "host" not in places and draw(st.booleans()):
-        entry["handles"] = draw(st.sampled_from(["fd", ["fd"]]))
+        entry["handles"] = draw(st.sampled_from(["fd", ["fd"], "fabric else fd", ["fd", "fabric else fd"]]))
     if not host:
         # Not both: compression is left out of memory that network cards can reach (fact 41).
-        entry |= {draw(st.sampled_from(["rdma", "compressible"])): draw(st.sampled_from(["true", "false"]))}
+        entry |= {
+            draw(st.sampled_from(["rdma", "compressible"])): draw(st.sampled_from(["true", "false", "true else false"]))
+        }
     return _Chunk(name, size, count, host), entry
 
 
@@ -293,7 +297,8 @@ def _asked(draw: Draw, mapped: list[_Mapped], entry: Spec, gpus: list[str]) -> A
 
 
 def _grants(draw: Draw, gpus: list[str], *, host: bool) -> st.SearchStrategy[dict[str, str]]:
-    names = [*gpus, *([draw(st.sampled_from(["host", "host:0"]))] if host else [])]
+    names = [*gpus, draw(st.sampled_from(["gpus", "peers"]))]
+    names += [draw(st.sampled_from(["host", "host:0"]))] if host else []
     return st.dictionaries(st.sampled_from(names), st.sampled_from(["r", "rw", "none"]), max_size=4)
 
 
