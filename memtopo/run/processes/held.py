@@ -72,15 +72,15 @@ class HeldProcesses:
     def states(self) -> Sequence[str]:
         return tuple(self._coordinator.joint.plans.states)
 
-    def switch(self, state: str) -> PlannedSwitch:
+    def switch(self, state: str) -> JointSwitch:
         joint = self._coordinator.joint
         touched = joint.plans.touched(joint.plans.transitions(joint.state, state), joint.plans)
-        return PlannedSwitch(self._coordinator, touched, state)
+        return JointSwitch(self._coordinator, touched, state)
 
-    def renewal(self, exports: frozenset[str]) -> PlannedSwitch:
+    def renewal(self, exports: frozenset[str]) -> JointSwitch:
         raise ExchangeError("unknown", f"exports of several processes are not committed: {', '.join(sorted(exports))}")
 
-    def change(self, source: str, generation: int | None) -> PlannedRevision:
+    def change(self, source: str, generation: int | None) -> JointRevision:
         coordinator, before = self._coordinator, self._coordinator.ensemble.request
         require_changeable(self, before.plan.name, generation)
         revision = self._revise(source, before)
@@ -91,20 +91,26 @@ class HeldProcesses:
         coordinator.joint.plan(command)
         plans, after = coordinator.joint.plans, JointPlans(revision.request.geometry, revision.request.plan)
         touched = plans.touched(plans.transitions_to(after), after)
-        return PlannedRevision(coordinator, touched, self, revision, command)
+        return JointRevision(coordinator, touched, self, revision, command)
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedSwitch:
-    """Switch of all processes to a state of the layout."""
+class _JointChange:
+    """Change of all processes, and the exports that it touches."""
 
     coordinator: Coordinator
     touched: frozenset[str]
-    state: str
 
     @property
     def lost(self) -> frozenset[str]:
         return self.touched
+
+
+@dataclass(frozen=True, slots=True)
+class JointSwitch(_JointChange):
+    """Switch of all processes to a state of the layout."""
+
+    state: str
 
     def make(self, *, full: bool, in_use: frozenset[str] = frozenset()) -> Checks:
         checks = self.coordinator.joint.switch(self.state, sorted(in_use), full=full)
@@ -112,18 +118,12 @@ class PlannedSwitch:
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedRevision:
+class JointRevision(_JointChange):
     """Change of all processes to another spec."""
 
-    coordinator: Coordinator
-    touched: frozenset[str]
     held: HeldProcesses
     revision: Revision
     command: PlanChange
-
-    @property
-    def lost(self) -> frozenset[str]:
-        return self.touched
 
     def make(self, *, full: bool, in_use: frozenset[str] = frozenset()) -> Checks:
         check: Check = "full" if full else "fast"
