@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, cycle, islice
-from typing import TypeVar
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from memtopo.common.units import Size, exact
-from memtopo.diagnostics.model import Diagnostic, InvalidValue, Label, Path
+from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.driver.handles import Via
 from memtopo.driver.types import Location
 from memtopo.geometry.groups import Group, Origin
@@ -18,24 +17,21 @@ from memtopo.kinds.chunks.parts import Parts
 from memtopo.kinds.device_sets import has_set
 from memtopo.kinds.exportable import ExportKind, Imported
 from memtopo.kinds.exports import EXPORTABLE, EXPORTS, ExportGroup, enumerated
+from memtopo.kinds.import_order import Order, in_order, outside_order, unequal_order
 from memtopo.kinds.kind import Kind, Scope, Sibling, Stage
 from memtopo.kinds.resolution import Resolution, requires_gpu
 from memtopo.language.alternatives import Alternatives
 from memtopo.language.entries import Entry, Spec
 from memtopo.language.fields import (
     LARGEST_COUNT,
-    OWN_FIRST,
     Count,
     DeviceName,
     Devices,
     PositiveAmount,
-    ProcessOrder,
     SourceText,
     Transport,
 )
 from memtopo.language.names import NamedDevice
-
-T = TypeVar("T")
 
 _Declared = tuple[str, str, str]
 """Key of an import, its declared value, and the actual value."""
@@ -47,9 +43,6 @@ _FORMS = tuple(dict.fromkeys(kind.import_keys for kind in EXPORTABLE.values()))
 """Keys by which imports declare their objects, each for some of the kinds."""
 
 _KEYS = tuple(dict.fromkeys(chain(_LOCATIONS, *_FORMS)))
-
-_DISTANCES = {"own": 0, "next": 1, "previous": -1}
-"""Distance in a ring to the process that a word of an order names."""
 
 _ELSEWHERE = ("ipc",)
 """Transports whose handles cannot be opened in the process that exports them (fact 31)."""
@@ -71,20 +64,10 @@ class Import(Entry):
     count: Count | None = Field(default=None, description="Number of handles of a counted export.")
     device: DeviceName | None = Field(default=None, description="GPU of an event.")
     parts: Parts | None = Field(default=None, description="Named parts of each chunk, as its holder declares them.")
-    order: ProcessOrder | None = Field(
+    order: Order | None = Field(
         default=None,
         description="own-first: those of the same number, then of the next ones, around; or the neighbours of a ring.",
     )
-
-    @field_validator("order")
-    @classmethod
-    def _names_each_process_once(cls, order: list[str]) -> list[str]:
-        if len(order) > 1 and OWN_FIRST in order:
-            message = f"{OWN_FIRST!r} is an order of all processes, and cannot be part of a list"
-            raise InvalidValue("MT103", message, help=f"write 'order: {OWN_FIRST}', or own, next and previous")
-        if repeated := next((each for each in order if order.count(each) > 1), None):
-            raise InvalidValue("MT204", f"{repeated!r} is listed twice", help="list it once")
-        return order
 
     @property
     def transports(self) -> tuple[Via, ...]:
@@ -131,7 +114,7 @@ class Imports(Kind):
 
     def resolve_entry(self, scope: Scope, entry: Import, path: Path) -> Resolution[Group | None]:
         if not entry.source.sibling:
-            if wrong := _named_like_process(scope, path, entry) or _order_outside(path, entry):
+            if wrong := _named_like_process(scope, path, entry) or outside_order(path, entry.order, entry.source):
                 yield wrong
                 return None
             return (yield from _from_outside(scope, path, entry))
@@ -157,10 +140,10 @@ def _from_sibling(scope: Scope, path: Path, entry: Import) -> Resolution[Group |
     if sibling is None:
         yield _no_process(scope, source.holder, where)
         return None
-    if wrong := _no_order(scope, path, entry, sibling):
+    if wrong := unequal_order(scope.spec, path, entry.order, sibling.spec):
         yield wrong
         return None
-    sibling = sibling._replace(instances=_ordered(entry, scope.index, sibling.instances))
+    sibling = sibling._replace(instances=in_order(entry.order, scope.index, sibling.instances))
     exports = yield from _exports(scope, path, entry, sibling)
     if not exports:
         return None
@@ -188,41 +171,6 @@ def _origin(export: ExportGroup, sibling: Sibling, own: str) -> Origin:
 def _is_own(spec: Spec, entry: Import) -> bool:
     """Return true for an import from the process itself, which is `spec`."""
     return entry.source.sibling and spec.path[-1:] == (entry.source.holder,)
-
-
-def _ordered(entry: Import, index: int, instances: Sequence[T]) -> tuple[T, ...]:
-    """Instances of a process that an import is from, in its order; `index` is the number of the importing process."""
-    if entry.order is None:
-        return tuple(instances)
-    count = len(instances)
-    distances = range(count) if OWN_FIRST in entry.order else [_DISTANCES[each] for each in entry.order]
-    return tuple(instances[(index + distance) % count] for distance in distances)
-
-
-def _order_outside(path: Path, entry: Import) -> Diagnostic | None:
-    """Return MT608 for an order of an import from outside of the spec."""
-    if entry.order is None:
-        return None
-    message = f"import {path[-1]!r} has an order, and {entry.source} is outside of this spec"
-    help = "leave 'order' out: only imports from a counted process of the spec have one"
-    return Diagnostic("MT608", message, (*path, "order"), help=help)
-
-
-def _no_order(scope: Scope, path: Path, entry: Import, sibling: Sibling) -> Diagnostic | None:
-    """Return MT608 for an order of an import between processes that do not have the same number of instances."""
-    own, other = scope.spec, sibling.spec
-    if entry.order is None or own.instances == other.instances is not None or own.countless or other.countless:
-        return None
-    uncounted = next((each for each in (own, other) if each.instances is None), None)
-    help = "leave 'order' out, and the handles are in the order of the processes"
-    if uncounted:
-        message = f"import {path[-1]!r} has an order, and process {uncounted.path[-1]!r} is not counted"
-        labels = (Label("the process", uncounted.path, "key"),)
-    else:
-        message = f"import {path[-1]!r} has an order, and {own.path[-1]!r} and {other.path[-1]!r} have different counts"
-        labels = (Label(f"{other.instances} of them", other.at("count")),)
-        help = f"write 'count: {other.instances}' for {own.path[-1]!r}, or {help}"
-    return Diagnostic("MT608", message, (*path, "order"), labels=labels, help=help)
 
 
 def _no_process(scope: Scope, name: str, path: Path) -> Diagnostic:
