@@ -77,6 +77,8 @@ def test_a_list_of_handles_has_each_item_decided_beside_the_others() -> None:
     both = chunk("handles: [fd, fabric else fd]")
     assert properties(both, invented(1, trials=FABRIC)).handles == HandleType.FD | HandleType.FABRIC
     assert properties(both, invented(1)).handles == HandleType.FD
+    choice = geometry_of(both, invented(1)).choices[0]
+    assert choice.path == ("chunks", "c", "handles", 1)
     alone = FABRIC | {"fd+fabric": Trial(advertised=True, works=False, error="CUDA_ERROR_NOT_PERMITTED")}
     assert properties(both, invented(1, trials=alone)).handles == HandleType.FD
 

@@ -207,3 +207,31 @@ def test_one_error_is_reported_for_a_set_whose_members_have_no_access() -> None:
 def test_peers_of_memory_with_an_error_are_not_judged() -> None:
     text = f"{KV}chunks: {{page: {{location: gpus, size: 3MiB}}}}\naccess: {{kv: {{peers: rw}}}}"
     assert codes(text, invented(2, peers=False)) == ["MT301"]
+
+
+def test_a_set_in_place_of_one_device_is_an_error_that_names_its_places() -> None:
+    (found,) = diagnose("events: {e: {device: gpus}}")
+    assert (found.code, found.path) == ("MT103", ("events", "e", "device"))
+    assert found.help == (
+        "name one device; 'gpus' can be used in 'location', 'accessed_by', 'access', 'visible' and 'devices'"
+    )
+    (found,) = diagnose("chunks: {c: {location: [gpu0, peers], size: 2MiB, count: 2}}")
+    assert (found.path, found.help) == (
+        ("chunks", "c", "location", 1),
+        "name one device; 'peers' can be used in 'access'",
+    )
+
+
+def test_devices_of_two_sets_are_an_error_at_the_second_one() -> None:
+    text = f"{KV}chunks: {{page: {{location: gpu0, size: 2MiB}}}}\naccess: {{kv: {{gpus: r, peers: rw}}}}"
+    (found,) = diagnose(text)
+    assert (found.code, found.path, found.at) == ("MT204", ("access", "kv", "peers"), "key")
+    (label,) = found.labels
+    assert (label.text, label.path, label.at) == ("one of 'gpus'", ("access", "kv", "gpus"), "key")
+
+
+def test_a_grant_to_an_unknown_device_is_an_error_at_its_key() -> None:
+    text = f"{KV}chunks: {{page: {{location: gpu0, size: 2MiB}}}}\naccess: {{kv: {{peer: r}}}}"
+    (found,) = diagnose(text)
+    assert (found.code, found.path, found.at) == ("MT201", ("access", "kv", "peer"), "key")
+    assert found.help == "did you mean 'peers'?"
