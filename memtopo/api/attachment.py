@@ -238,21 +238,17 @@ def attach(
 
     `layout` is a name, or the path of a socket; `socket` is a folder that has the socket of the name, as one that
     containers share. `access` is granted to the GPU that has the memory, which is found by UUID among this process's
-    GPUs, or to `device`. The connection is the importer's lease, and ends with the `with`.
-    `machine` is by default the local one or, if the layout is held on a simulated machine, a simulator of the machine
-    that its holder reports.
+    GPUs, or to `device`. The connection is the importer's lease, and ends with the `with`. `machine` is by default the
+    local one or, for a layout on a simulated machine, a simulator of the machine that its holder reports.
 
     An export that is declared `commit: required` is imported by one writer, `role="writer"`, until it has called
-    `commit`, and by readers after that. Readers have read access to it; to other exports, the default is read and write
-    access. For up to `wait` (seconds, or text such as "60s"), entering waits for a layout that is not held yet, for
-    another writer, and for the commit. `expect` is the digest that the layout's spec must have.
+    `commit`, and by readers, which only read it, after that. For up to `wait` (seconds, or text such as "60s"), entering
+    waits for a layout that is not held yet, for another writer, and for the commit. `expect` is the digest that the
+    layout's spec must have.
 
-    memtopo itself never writes to imported memory. `poll` calls `on_change` when the holder changes its layout.
-    `reserve` has the sizes of the ranges of exports that may grow, in bytes or as text such as "64GiB": `poll` maps the
-    chunks that such an export gains there, after those that it had.
-
-    While the layout is in a state in which some memory is gone, the exports concerned are `absent` until a `poll` after
-    its return.
+    `poll` calls `on_change` when the holder changes its layout, and maps chunks that an export gains into the range of
+    the size that `reserve` has for it, in bytes or as text such as "64GiB". Exports without memory in the present
+    state are `absent` until a `poll` after their return.
 
     Entering raises `NoLayout` if the layout is not held, `ExchangeError`, with the code `writing`, `committed` or
     `uncommitted` if the wait was in vain, `Unavailable`, `Unsuitable`, also for another digest, `InvalidSpec` if
