@@ -236,15 +236,14 @@ def attach(
 ) -> Attachment:
     """Import all exports of a held layout, or the named `exports`, for the duration of a `with`.
 
-    `layout` is a name, or the path of a socket; `socket` is a folder that has the socket of the name, as one that
-    containers share. `access` is granted to the GPU that has the memory, which is found by UUID among this process's
-    GPUs, or to `device`. The connection is the importer's lease, and ends with the `with`. `machine` is by default the
-    local one or, for a layout on a simulated machine, a simulator of the machine that its holder reports.
+    `layout` is a name, or the path of a socket; `socket` is a folder that has the socket of the name. `access` is
+    granted to the GPU that has the memory, which is found by UUID among this process's GPUs, or to `device`. The
+    connection is the importer's lease, and ends with the `with`. `machine` is by default the local one or, for a layout
+    on a simulated machine, a simulator of the machine that its holder reports.
 
-    An export that is declared `commit: required` is imported by one writer, `role="writer"`, until it has called
-    `commit`, and by readers, which only read it, after that. For up to `wait` (seconds, or text such as "60s"), entering
-    waits for a layout that is not held yet, for another writer, and for the commit. `expect` is the digest that the
-    layout's spec must have.
+    An export with `commit: required` is imported by one writer, `role="writer"`, until it has called `commit`, and by
+    readers, which only read it, after that. For up to `wait` (seconds, or text such as "60s"), entering waits for a
+    layout that is not held, for another writer, and for the commit. `expect` is the digest of the layout's spec.
 
     `poll` calls `on_change` when the holder changes its layout, and maps chunks that an export gains into the range of
     the size that `reserve` has for it, in bytes or as text such as "64GiB". Exports without memory in the present
