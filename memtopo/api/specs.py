@@ -84,7 +84,10 @@ def load(spec: SpecLike, *, params: Params | None = None) -> Loaded:
 
 
 def plan(spec: SpecLike, machine: MachineLike = "local", *, params: Params | None = None) -> Plan:
-    """Return the steps that build a spec on a machine. The driver is called only for `local`, to query the machine.
+    """Return the steps that build a spec on a machine.
+
+    The driver is called only for `local`, to query the machine; what alternatives of the spec need is tried there, in
+    child processes.
 
     `params` are values of the spec's parameters. Raises `InvalidSpec` with all diagnostics, and `Unavailable` if there
     is no such machine.
