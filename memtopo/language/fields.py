@@ -41,7 +41,7 @@ from memtopo.language.scalars import (
     chunk_count,
     count,
     count_or_word,
-    count_or_zero,
+    least_count,
     offset_bytes,
     one_of,
     one_or_more,
@@ -94,7 +94,6 @@ REST = "rest"
 PartSize = Annotated[Size | str, FromText(part_size, {"anyOf": [_POSITIVE_AMOUNT, {"const": REST}]})]
 _COUNT = {"type": "integer", "minimum": 1, "maximum": LARGEST_COUNT}
 Count = Annotated[int, FromText(count, _COUNT)]
-CountOrZero = Annotated[int, FromText(count_or_zero, {"type": "integer", "minimum": 0, "maximum": LARGEST_COUNT})]
 _EACH = ("fill", "all")
 EachCount = Annotated[
     int | Literal["fill", "all"],
@@ -116,6 +115,8 @@ _FILL = {"const": "fill"}
 SizeOrShare = Annotated[Size | Share, FromText(size_or_share, {"anyOf": [_POSITIVE_AMOUNT, _PERCENT]})]
 SizeOrFill = Annotated[Size | Literal["fill"], FromText(size_or_fill, {"anyOf": [_POSITIVE_AMOUNT, _FILL]})]
 ChunkCount = Annotated[int | Share | Literal["fill"], FromText(chunk_count, {"anyOf": [_COUNT, _FILL, _PERCENT]})]
+_COUNT_OR_ZERO = {"type": "integer", "minimum": 0, "maximum": LARGEST_COUNT}
+LeastCount = Annotated[int | Share, FromText(least_count, {"anyOf": [_COUNT_OR_ZERO, _PERCENT]})]
 InTurn = Annotated[bool, FromText(one_of({"round-robin": True}, "an order of mappings"), {"enum": ["round-robin"]})]
 _SEMAPHORE_VALUES = {"anyOf": [{"type": "integer", "minimum": 0, "maximum": LARGEST_TIMELINE_VALUE}, {"const": True}]}
 Point = Annotated[int | Literal[True], FromText(semaphore_value, _SEMAPHORE_VALUES)]

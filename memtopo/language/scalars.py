@@ -130,6 +130,11 @@ def chunk_count(value: object) -> int | Share | Literal["fill"]:
     return share(value) if isinstance(value, str) and value.endswith("%") else count(value)
 
 
+def least_count(value: object) -> int | Share:
+    """Read a count that may be 0, or a share of memory in percent."""
+    return share(value) if isinstance(value, str) and value.endswith("%") else count_or_zero(value)
+
+
 def positive_bytes(value: object) -> Size:
     """Read a size that is more than 0, in bytes."""
     return _in_bytes(positive(value))

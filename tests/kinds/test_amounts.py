@@ -281,3 +281,78 @@ def test_chunks_that_fill_a_range_are_those_of_a_written_count() -> None:
     found = chunk(text)
     assert (found.count, found.share, found.filled) == (4, None, "kv")
     assert replace(found, filled="") == replace(chunk(text.replace("count: fill", "count: 4")), filled="")
+
+
+def elastic(count: str, more: str = "") -> str:
+    return (
+        "ranges: {kv: {size: 64GiB, elastic: {chunks: page}}, w: {size: fill}}\n"
+        f"chunks: {{page: {{location: gpu0, size: 6MiB, count: {count}}}, w: {{location: gpu0, size: 1GiB}}{more}}}\n"
+        "map: {w: [w]}\naccess: {kv: {gpu0: rw}, w: {gpu0: rw}}\n"
+    )
+
+
+@pytest.mark.parametrize("share", ["0.5%", "33.333%", "100%"])
+def test_elastic_chunks_take_the_share_that_as_many_others_would(share: str) -> None:
+    plain = chunk(shared(size="6MiB", count=share))
+    most = plain.count
+    found = chunk(elastic(f"{{max: {share}}}"))
+    assert (found.count, found.limit, found.share) == (0, most, plain.share)
+    created = chunk(elastic(f"{{min: {share}, max: {share}}}"))
+    assert (created.count, created.limit) == (most, most)
+    assert chunk(elastic(f"{{min: 0.5%, max: {share}}}")).count == chunk(elastic("{max: 0.5%}")).limit
+
+
+def test_a_share_beside_elastic_chunks_is_of_what_they_leave_at_most() -> None:
+    more = ", rest: {location: gpu0, size: 10%}"
+    found = geometry_of(elastic("{min: 4, max: 1000}", more), MACHINE).of(ChunkGroup)["rest"]
+    assert found.share
+    assert found.share.room == ROOM - (1 << 30) - 1000 * 3 * GRANULE
+    both = elastic("{max: 90.001%}", more)
+    assert codes(both) == ["MT407", "MT407"]
+
+
+def test_a_largest_number_that_fills_is_that_of_all_elastic_ranges_that_may_have_the_chunks() -> None:
+    ranges = "kv: {size: 64MiB, count: 3, elastic: {chunks: [page, big]}}, heap: {size: 20MiB, elastic: true}"
+    text = (
+        f"ranges: {{{ranges}}}\nchunks: {{page: {{location: gpu0, size: 6MiB, count: {{min: 2, max: fill}}}},"
+        " big: {location: gpu0, size: 8MiB, count: {max: 2}}}\naccess: {kv: {gpu0: rw}, heap: {gpu0: rw}}\n"
+    )
+    found = chunk(text)
+    assert (found.count, found.limit, found.filled) == (2, 3 * 10 + 3, "kv and heap")
+    assert chunk(text.replace("elastic: true", "elastic: {chunks: big}")).limit == 3 * 10
+    assert any("33 of 6MiB, as many as kv and heap have room for" in note for note in plan_of(text, MACHINE).notes)
+
+
+@pytest.mark.parametrize(
+    ("count", "code", "key"),
+    [
+        ("{max: 101%}", "MT106", "max"),
+        ("{min: 0%, max: 1%}", "MT106", "min"),
+        ("{min: 1e1%, max: 1%}", "MT106", "min"),
+        ("{min: fill, max: fill}", "MT106", "min"),
+        ("{max: 0.001%}", "MT407", "max"),
+        ("{min: 0.001%, max: 50%}", "MT407", "min"),
+        ("{min: 2000000, max: 50%}", "MT803", "min"),
+        ("{min: 51%, max: 50%}", "MT803", "min"),
+        ("{min: 1%, max: 50}", "MT314", "min"),
+        ("{min: 1%, max: fill}", "MT314", "min"),
+        ("{min: 20000, max: fill}", "MT803", "min"),
+    ],
+)
+def test_hostile_numbers_of_elastic_chunks_are_refused_where_they_are_written(count: str, code: str, key: str) -> None:
+    found = [each for each in diagnose(elastic(count)) if each.code not in ("MT501", "MT502")]
+    assert [(each.code, each.path[-1]) for each in found] == [(code, key)]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ("map: {w", "map: {kv: [w], w", "follow from 'kv', in which other chunks are mapped"),
+        ("size: 64GiB", "size: 4MiB", "'kv' has no room for a chunk of 6MiB"),
+        ("size: 64GiB, elastic: {chunks: page}", "size: 64GiB", "no elastic range can have chunk 'page'"),
+    ],
+)
+def test_a_largest_number_that_does_not_follow_is_refused(before: str, after: str, message: str) -> None:
+    (found,) = [each for each in diagnose(elastic("{max: fill}").replace(before, after)) if each.code == "MT314"]
+    assert message in found.message
+    assert found.path[-1] == "max"

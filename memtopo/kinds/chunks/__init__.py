@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING
 
-from pydantic import Field, WrapValidator
+from pydantic import Field
 
 from memtopo.common.units import Share, Size, exact
-from memtopo.diagnostics.model import Diagnostic, Label, Path
+from memtopo.diagnostics.model import Diagnostic, Path
 from memtopo.driver.handles import Handle, Via
 from memtopo.driver.types import HandleType, Location, LocationKind, Properties, gpu
 from memtopo.geometry.groups import ChunkGroup, Group
 from memtopo.geometry.model import Geometry
 from memtopo.geometry.sizing import granularity_note, granule, size_error
 from memtopo.kinds.alternatives import Support
-from memtopo.kinds.chunks.amounts import Requested, amount_notes, resolve_amounts
+from memtopo.kinds.chunks.amounts import Amounts, Requested, amount_notes, resolve_amounts
+from memtopo.kinds.chunks.counts import Counts, ElasticCount, written_numbers
 from memtopo.kinds.chunks.parts import Parts, resolve_parts
 from memtopo.kinds.chunks.support import handle_types, properties, supported_at, taken
 from memtopo.kinds.device_sets import has_set
@@ -26,17 +27,7 @@ from memtopo.kinds.mappings.fill import Known, MapEntries
 from memtopo.kinds.resolution import Resolution
 from memtopo.language.alternatives import Alternatives
 from memtopo.language.entries import Entry, Spec
-from memtopo.language.fields import (
-    BooleanOrElse,
-    ChunkCount,
-    Count,
-    CountOrZero,
-    Devices,
-    Handles,
-    Rounding,
-    SizeOrShare,
-    chunk_count,
-)
+from memtopo.language.fields import BooleanOrElse, Devices, Handles, Rounding, SizeOrShare
 from memtopo.language.names import NamedDevice
 from memtopo.machine import Machine
 
@@ -47,26 +38,6 @@ if TYPE_CHECKING:
 
 UNSEEN = -2
 """Ordinal that the driver reports for an imported chunk on a GPU that is not visible to the process (fact 43)."""
-
-
-class ElasticCount(Entry):
-    """Number of chunks that a program creates and releases while the layout exists."""
-
-    min: CountOrZero = Field(default=0, description="Number of chunks that are created with the layout, and stay.")
-    max: Count = Field(description="Largest number of chunks, which has to fit into the memory of the machine.")
-
-
-_Counts = int | Share | Literal["fill"] | ElasticCount
-
-
-def _count(value: object, elastic: Callable[[object], ElasticCount]) -> _Counts:
-    return chunk_count(value) if isinstance(value, str) else elastic(value)
-
-
-if TYPE_CHECKING:
-    Counts = _Counts
-else:  # not a union, which would report the errors of each member
-    Counts = Annotated[ElasticCount, WrapValidator(_count, json_schema_input_type=ChunkCount | ElasticCount)]
 
 
 class Chunk(Entry):
@@ -98,22 +69,15 @@ class Chunk(Entry):
     )
 
     @property
-    def elastic(self) -> bool:
-        """True if a program creates and releases chunks while the layout exists."""
-        return isinstance(self.count, ElasticCount)
+    def fills(self) -> bool:
+        """True if the number of chunks follows from ranges."""
+        return (self.count.max if isinstance(self.count, ElasticCount) else self.count) == "fill"
 
     @property
-    def numbers(self) -> tuple[int, int]:
-        """Number of chunks that are created with the layout, and the largest number; 0 if it follows."""
-        if isinstance(self.count, ElasticCount):
-            return self.count.min, self.count.max
-        number = self.count if isinstance(self.count, int) else 0 if self.follows else 1
-        return number, number
-
-    @property
-    def follows(self) -> bool:
-        """True if the number of chunks follows from the size of a range, or from the memory that is left."""
-        return isinstance(self.count, (Share, str))
+    def has_share(self) -> bool:
+        """True if the chunks take a share of the memory that is left."""
+        amounts = (self.count.min, self.count.max) if isinstance(self.count, ElasticCount) else (self.count,)
+        return any(isinstance(amount, Share) for amount in (self.size, *amounts))
 
 
 class Chunks(ExportKind):
@@ -134,18 +98,15 @@ class Chunks(ExportKind):
     has_parts = True
 
     def has_shares(self, spec: Spec) -> bool:
-        return any(
-            isinstance(amount, Share)
-            for entry in spec.section("chunks").values()
-            for amount in (entry.size, entry.count)
-        )
+        return any(entry.has_share for entry in spec.section("chunks").values())
 
     def resolve(self, scope: Scope) -> Iterator[Diagnostic]:
-        """Resolve chunks, those whose count follows from a range after all others, which are mapped beside them."""
+        """Resolve chunks, those whose number follows from ranges after all others, which are mapped beside them."""
         entries = scope.spec.section("chunks")
         found: dict[str, ChunkGroup | None] = {}
-        mapped = MapEntries(scope) if any(entry.follows for entry in entries.values()) else None
-        for name in sorted(entries, key=lambda name: entries[name].count == "fill") if mapped else entries:
+        fills = {name: entry.fills for name, entry in entries.items()}
+        mapped = MapEntries(scope) if any(fills.values()) or self.has_shares(scope.spec) else None
+        for name in sorted(entries, key=lambda name: fills[name]) if mapped else entries:
             found[name] = yield from _resolved(scope, entries[name], scope.spec.at("chunks", name), found, mapped)
         for name in entries:
             yield from scope.add(self, name, found[name])
@@ -238,45 +199,47 @@ class Chunks(ExportKind):
 def _resolved(
     scope: Scope, entry: Chunk, path: Path, known: Known, mapped: MapEntries | None
 ) -> Resolution[ChunkGroup | None]:
-    """Group of an entry; `known` are the groups of entries whose number of chunks does not follow from a range."""
+    """Group of an entry; `known` are the groups of entries whose number of chunks does not follow from ranges."""
     listed = yield from scope.devices.resolve_all(entry.location, path)
-    if listed is None:
-        return None
-    each = entry.count is None and has_set(entry.location)  # one for each device of a set
-    first, limit = (len(listed), len(listed)) if each else entry.numbers
-    if first > limit:
-        yield _no_count(path, first, limit)
-        return None
     found = yield from taken(scope, entry, path)
-    if found is None:
+    if listed is None or found is None:
         return None
+    numbers = written_numbers(entry.count, path, len(listed) if has_set(entry.location) else None)
     locations = tuple(listed)
-    if not entry.follows:
-        locations = yield from scope.devices.distributed(listed, limit, path)
+    if isinstance(numbers.largest, int):
+        locations = yield from scope.devices.distributed(listed, numbers.largest, path)
     properties = tuple(Properties(location, *found) for location in locations)
-    requested = Requested(path, locations, _granule(scope, properties), limit, known, mapped)
+    requested = Requested(path, locations, _granule(scope, properties), numbers, known, mapped)
     amounts = yield from resolve_amounts(scope, entry, requested)
     if amounts is None:
         return None
+    if numbers.follow:
+        locations = yield from scope.devices.distributed(listed, amounts.number, path)
+        properties = properties[: len(locations)]
+    unit = _granule(scope, properties) if numbers.follow else requested.unit
+    return (yield from _group(scope, entry, requested._replace(unit=unit), amounts, properties))
+
+
+def _group(
+    scope: Scope, entry: Chunk, requested: Requested, amounts: Amounts, properties: tuple[Properties, ...]
+) -> Resolution[ChunkGroup | None]:
+    """Group of an entry whose chunks have these `properties` in the order of the round-robin distribution."""
+    path, numbers = requested.path, requested.numbers
     written = None if amounts.share and scope.rooms is None else entry.parts  # the size of a share is not known yet
     parts = yield from resolve_parts(path, written, amounts.size, requested.unit)
     if parts is None:
         return None
-    if entry.follows:
-        first = limit = amounts.number
-        locations = yield from scope.devices.distributed(listed, limit, path)
-        properties = properties[: len(locations)]
     return ChunkGroup(
         str(path[-1]),
         path,
-        first,
-        entry.count is not None or each,
+        amounts.created,
+        numbers.counted,
         amounts.size,
         amounts.declared,
-        _granule(scope, properties) if entry.follows else requested.unit,
+        requested.unit,
         properties,
-        tuple(dict.fromkeys(locations)),
-        limit=limit if entry.elastic else None,
+        tuple(dict.fromkeys(each.location for each in properties)),
+        limit=amounts.number if numbers.elastic else None,
         parts=parts,
         share=amounts.share,
         filled=amounts.filled,
@@ -287,12 +250,6 @@ def _granule(scope: Scope, properties: Sequence[Properties]) -> int:
     if len(properties) == 1:
         return granule(scope.machine, properties[0])
     return max(granule(scope.machine, each) for each in dict.fromkeys(properties))
-
-
-def _no_count(path: Path, first: int, limit: int) -> Diagnostic:
-    message = f"chunk {str(path[-1])!r}: a min of {first:,} is more than the max of {limit:,}"
-    label = Label("the largest number", (*path, "count", "max"))
-    return Diagnostic("MT803", message, (*path, "count", "min"), labels=(label,), help=f"write 'max: {first}' or more")
 
 
 def _imported(imported: Imported, size: int, unit: int, found: Mapping[Location, Properties]) -> ChunkGroup:

@@ -8,13 +8,14 @@ from typing import NamedTuple, Protocol
 
 from memtopo.common.errors import InternalError
 from memtopo.common.units import WHOLE_SHARE, Share, Size, exact, rounded
-from memtopo.diagnostics.model import Diagnostic, Path
+from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.driver.types import Location
 from memtopo.geometry.groups import ChunkGroup, TakenShare, round_robin
 from memtopo.geometry.rooms import Room, Rooms
 from memtopo.geometry.sizing import granularity_note, rounded_to_multiple, size_error
+from memtopo.kinds.chunks.counts import Numbers
 from memtopo.kinds.kind import Scope
-from memtopo.kinds.mappings.fill import Filling, Known, MapEntries, equal_parts, filled_count
+from memtopo.kinds.mappings.fill import Filling, Known, MapEntries, elastic_count, equal_parts, filled_count
 from memtopo.kinds.resolution import Resolution
 from memtopo.language.scalars import LARGEST_COUNT
 
@@ -25,29 +26,31 @@ class Amounted(Protocol):
     @property
     def size(self) -> Size | Share: ...
     @property
-    def count(self) -> object: ...
-    @property
     def round(self) -> object: ...
 
 
 class Requested(NamedTuple):
-    """Chunks of the entry at `path`: `number` of them, 0 if it follows, with granules of `unit` bytes.
+    """Chunks of the entry at `path`, with granules of `unit` bytes.
 
-    `known` are the groups of entries whose number of chunks does not follow from a range, by name. `entries` are those
+    `known` are the groups of entries whose number of chunks does not follow from ranges, by name. `entries` are those
     of `map`, if there are entries whose number follows.
     """
 
     path: Path
     locations: Sequence[Location]
     unit: int
-    number: int
+    numbers: Numbers
     known: Known
     entries: MapEntries | None = None
 
 
 class Amounts(NamedTuple):
-    """Number and size of chunks; `declared` is the size before rounding."""
+    """Largest number of chunks, the number of those `created` with the layout, and their size.
 
+    `declared` is the size before rounding.
+    """
+
+    created: int
     number: int
     size: int
     declared: int
@@ -56,38 +59,74 @@ class Amounts(NamedTuple):
 
 
 def resolve_amounts(scope: Scope, entry: Amounted, requested: Requested) -> Resolution[Amounts | None]:
-    """Size and number of the chunks of an entry; None if they have an error."""
-    path, locations, unit, number, known, entries = requested
-    if isinstance(entry.size, Share):
-        if not number:
-            yield _both_follow(path)
-            return None
-        taken = yield from _shared_size(scope, entry.size, requested)
-        return Amounts(number, taken.amount, taken.amount, taken.share) if taken else None
-    declared = entry.size.bytes(unit)
+    """Size and numbers of the chunks of an entry; None if they have an error."""
+    numbers = requested.numbers
+    if isinstance(entry.size, Size):
+        found = yield from _counted(scope, entry, entry.size, requested)
+    elif isinstance(numbers.largest, int):
+        taken = yield from _shared_size(scope, entry.size, requested, numbers.largest)
+        found = Amounts(0, numbers.largest, taken.amount, taken.amount, taken.share) if taken else None
+    else:
+        yield _both_follow(requested)
+        return None
+    created = (yield from _created(scope, requested, found)) if found else None
+    return found._replace(created=created) if found and created is not None else None
+
+
+def _counted(scope: Scope, entry: Amounted, written: Size, requested: Requested) -> Resolution[Amounts | None]:
+    """Amounts of chunks whose size is written, without the number of those that are created."""
+    path, unit, numbers = requested.path, requested.unit, requested.numbers
+    declared = written.bytes(unit)
     size = rounded_to_multiple(declared, unit, rounding=entry.round is not None)
     if size is None:
-        note = granularity_note(unit, locations)
+        note = granularity_note(unit, requested.locations)
         yield size_error("MT301", f"chunk {path[-1]!r}", declared, unit, (*path, "size"), note)
         return None
-    if isinstance(entry.count, Share):
-        taken = yield from _shared_number(scope, entry.count, requested, size)
-        return Amounts(taken.amount, size, declared, taken.share) if taken else None
-    if entries is None or entry.count != "fill":
-        return Amounts(number, size, declared)
-    filled = yield from filled_count(scope, Filling(str(path[-1]), size, unit, path), entries, known)
-    return Amounts(filled[0], size, declared, filled=filled[1]) if filled else None
+    if isinstance(numbers.largest, int):
+        return Amounts(0, numbers.largest, size, declared)
+    if isinstance(numbers.largest, Share):
+        taken = yield from _shared_number(scope, numbers.largest, requested, size, numbers.path)
+        return Amounts(0, taken.amount, size, declared, taken.share) if taken else None
+    filling = Filling(str(path[-1]), size, unit, numbers.path)
+    if numbers.elastic:
+        filled = yield from elastic_count(scope, filling, requested.known)
+    else:
+        assert requested.entries
+        filled = yield from filled_count(scope, filling, requested.entries, requested.known)
+    return Amounts(0, filled[0], size, declared, filled=filled[1]) if filled else None
+
+
+def _created(scope: Scope, requested: Requested, found: Amounts) -> Resolution[int | None]:
+    """Number of chunks that are created with the layout; yields MT803 if it is more than the largest."""
+    written, largest = requested.numbers.created, requested.numbers.largest
+    if written == largest:
+        return found.number
+    number = written
+    if isinstance(written, Share):
+        if not isinstance(largest, Share):
+            yield _share_beside_a_number(requested, written)
+            return None
+        path = (*requested.path, "count", "min")
+        taken = yield from _shared_number(scope, written, requested, found.size, path)
+        number = taken.amount if taken else 0
+    assert isinstance(number, int)
+    if number > found.number and (scope.rooms or not found.share):
+        yield _min_above_max(requested, number, found)
+        return None
+    return number if number or not written else None
 
 
 def amount_notes(group: ChunkGroup) -> Iterator[str]:
     """Notes of a plan about a size or number that follows."""
-    number = f"{group.count:,} of {exact(group.size)}" if group.counted else exact(group.size)
+    most = group.count if group.limit is None else group.limit
+    number = f"{most:,} of {exact(group.size)}" if group.counted else exact(group.size)
     if group.share:
         share, location, room, taken = group.share
         of = f"{share} of the {rounded(room)} that all other entries leave on {location}"
         yield f"chunk {group.name}: {number}; {rounded(taken)} are {of}"
     if group.filled:
-        yield f"chunk {group.name}: {number}, as many as {group.filled} needs"
+        needs = "have room for" if group.limit is not None else "needs"
+        yield f"chunk {group.name}: {number}, as many as {group.filled} {needs}"
 
 
 class _Taken(NamedTuple):
@@ -104,9 +143,9 @@ class _Most(NamedTuple):
     location: Location
 
 
-def _shared_size(scope: Scope, share: Share, requested: Requested) -> Resolution[_Taken | None]:
+def _shared_size(scope: Scope, share: Share, requested: Requested, number: int) -> Resolution[_Taken | None]:
     """Size of chunks that take a share of each location, in whole granules."""
-    path, unit, number = (*requested.path, "size"), requested.unit, requested.number
+    path, unit = (*requested.path, "size"), requested.unit
     if scope.rooms is None:
         return _Taken(unit, TakenShare(share, requested.locations[0], 0, 0))
     spread = yield from _spread(scope.rooms, share, requested, path)
@@ -125,12 +164,14 @@ def _shared_size(scope: Scope, share: Share, requested: Requested) -> Resolution
     return _Taken(size, TakenShare(share, least, rooms[least].left, taken))
 
 
-def _shared_number(scope: Scope, share: Share, requested: Requested, size: int) -> Resolution[_Taken | None]:
+def _shared_number(
+    scope: Scope, share: Share, requested: Requested, size: int, path: Path
+) -> Resolution[_Taken | None]:
     """Largest number of chunks of `size` bytes that take at most a share of each location, round-robin.
 
-    It has equal parts for the elements of a counted range without a size.
+    It has equal parts for the elements of a counted range without a size. The share is written at `path`.
     """
-    path, locations = (*requested.path, "count"), requested.locations
+    locations = requested.locations
     parts = equal_parts(scope, requested.entries, str(requested.path[-1])) if requested.entries else 1
     if scope.rooms is None:
         return _Taken(-(-len(locations) // parts) * parts, TakenShare(share, locations[0], 0, 0))
@@ -189,9 +230,25 @@ def _spread(
     return spread
 
 
-def _both_follow(path: Path) -> Diagnostic:
-    message = f"chunk {path[-1]!r}: a size in percent and a count that follows leave both open"
-    return Diagnostic("MT314", message, (*path, "count"), help="write a number of chunks, or the size of each")
+def _both_follow(requested: Requested) -> Diagnostic:
+    message = f"chunk {requested.path[-1]!r}: a size in percent and a count that follows leave both open"
+    return Diagnostic("MT314", message, requested.numbers.path, help="write a number of chunks, or the size of each")
+
+
+def _share_beside_a_number(requested: Requested, created: Share) -> Diagnostic:
+    message = f"chunk {requested.path[-1]!r}: a min in percent, and a max that is not"
+    label = Label("the largest number", requested.numbers.path)
+    help = f"write 'max: {created}' or more, or a number for min"
+    return Diagnostic("MT314", message, (*requested.path, "count", "min"), labels=(label,), help=help)
+
+
+def _min_above_max(requested: Requested, created: int, found: Amounts) -> Diagnostic:
+    written = requested.numbers.created
+    message = f"chunk {requested.path[-1]!r}: a min of {created:,} is more than the max of {found.number:,}"
+    label = Label("the largest number", requested.numbers.path)
+    fixed = isinstance(requested.numbers.largest, int) or isinstance(written, Share)
+    help = f"write 'max: {written}' or more" if fixed else f"write 'min: {found.number}' or less"
+    return Diagnostic("MT803", message, (*requested.path, "count", "min"), labels=(label,), help=help)
 
 
 def _nothing(share: Share, location: Location, room: Room, what: str, path: Path) -> Diagnostic:

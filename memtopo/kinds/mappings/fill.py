@@ -50,7 +50,7 @@ class MapEntries:
 
 
 class Filling(NamedTuple):
-    """Chunks of the entry at `path` whose number follows from the range that they are mapped into."""
+    """Chunks whose number follows from ranges; it is written at `path`."""
 
     name: str
     size: int
@@ -104,6 +104,49 @@ def filled_count(
         help = f"map it into a range: 'map: {{kv: [{filling.name}]}}', or write a number of chunks"
         yield _open(filling, message, help)
     return None
+
+
+def elastic_count(scope: Scope, filling: Filling, known: Known) -> Resolution[tuple[int, str] | None]:
+    """Number of chunks that their elastic ranges have room for, and the names of these ranges.
+
+    Yields MT314 if there are none, or if `map` names one of them.
+    """
+    number, names = 0, []
+    for name, range_ in scope.spec.section("ranges").items():
+        if range_.elastic and filling.name in (range_.elastic.chunks or [filling.name]):
+            if range_.size == "fill":
+                return None  # refused with the range
+            if (mapped := _mapped_in(scope, filling, name)) is not None:
+                yield mapped
+                return None
+            number += _elastic_room(filling, range_, known)
+            names.append(name)
+    if names:
+        found = number, " and ".join(names)
+        return found if not (yield from _refused(filling, *found)) else None
+    if not any(section == "ranges" for section, _ in scope.spec.left_out):
+        message = f"no elastic range can have chunk {filling.name!r}, so that its largest number does not follow"
+        yield _open(filling, message, "declare a range with 'elastic: true', or write a number of chunks")
+    return None
+
+
+def _mapped_in(scope: Scope, filling: Filling, name: str) -> Diagnostic | None:
+    """Diagnostic of other chunks that are mapped in an elastic range, which leave room that is not known."""
+    key = next((key for key in scope.spec.section("map") if parse_reference(key).name == name), None)
+    if key is None:
+        return None
+    message = f"the number of {filling.name!r} does not follow from {name!r}, in which other chunks are mapped"
+    label = Label("mapped here", scope.spec.at("map", key), "key")
+    return _open(filling, message, "write a number of chunks", label)
+
+
+def _elastic_room(filling: Filling, range_: Any, known: Known) -> int:
+    """Number of chunks that elastic ranges of one entry have room for."""
+    others = (known.get(each) for each in (range_.elastic.zero, *range_.elastic.chunks))
+    unit = max((group.granule for group in others if group), default=0)
+    unit = max(filling.unit, unit)
+    size = rounded_to_multiple(range_.size.bytes(unit), unit, rounding=True) or 0
+    return int((range_.count or 1) * (size // filling.size))
 
 
 def equal_parts(scope: Scope, entries: MapEntries, name: str) -> int:
@@ -282,7 +325,7 @@ def _refused(filling: Filling, number: int, key: str) -> Resolution[bool]:
         return False
     if number:
         message = f"{key!r} has room for {number:,} chunks, more than the {LARGEST_COUNT:,} that one spec may declare"
-        yield Diagnostic("MT109", message, (*filling.path, "count"), help="make the chunks larger")
+        yield Diagnostic("MT109", message, filling.path, help="make the chunks larger")
     else:
         message = f"{key!r} has no room for a chunk of {exact(filling.size)}, so that {filling.name!r} would have none"
         yield _open(filling, message, "make the range larger, or the chunks smaller")
@@ -296,4 +339,4 @@ def _different(filling: Filling, found: Mapping[int, str]) -> Diagnostic:
 
 
 def _open(filling: Filling, message: str, help: str, *labels: Label) -> Diagnostic:
-    return Diagnostic("MT314", message, (*filling.path, "count"), labels=labels, help=help)
+    return Diagnostic("MT314", message, filling.path, labels=labels, help=help)
