@@ -96,7 +96,8 @@ def _access_span(first: Placement, low: int, high: int, segment: Segment) -> Acc
 
 def from_offset(placements: Sequence[Placement], start: int) -> Iterator[Placement]:
     """Placements that end after `start`; `placements` are sorted and do not overlap."""
-    for index in range(bisect_right(placements, start, key=_end), len(placements)):
+    first = bisect_right(placements, start, key=_end) if start else 0
+    for index in range(first, len(placements)):
         yield placements[index]
 
 

@@ -7,11 +7,14 @@ import time
 import pytest
 
 from memtopo import planner
+from memtopo.kinds.access import peer_access, split_mappings
+from memtopo.kinds.kind import Rule
 from memtopo.kinds.resources import RetainContext
 from memtopo.machine import Machine, Trial
 from memtopo.machine.queries import changed
+from tests.helpers.line_count import executed_lines
 from tests.helpers.machines import invented
-from tests.helpers.specs import codes, diagnose, run_request, validate_text
+from tests.helpers.specs import codes, diagnose, geometry_of, run_request, validate_text
 
 APART = invented(2, peers=False)
 HEAD = """
@@ -58,6 +61,20 @@ def test_the_time_for_many_parts_over_a_hole_is_linear() -> None:
     started = time.monotonic()
     assert codes(text, APART) == []
     assert time.monotonic() - started < 30
+
+
+@pytest.mark.parametrize("rule", [peer_access, split_mappings])
+def test_the_work_for_access_to_whole_ranges_does_not_grow_with_their_number(rule: Rule) -> None:
+    def work(count: int) -> int:
+        text = (
+            f"ranges: {{kv: {{size: 2MiB, count: {count}}}}}\n"
+            f"chunks: {{page: {{location: [gpu0, gpu1], size: 2MiB, count: {count}}}}}\n"
+            "map: {kv: [page]}\naccess: {kv: {gpu0: rw, gpu1: r}}\n"
+        )
+        geometry = geometry_of(text, invented(2))
+        return executed_lines(lambda: list(rule(geometry, invented(2))))
+
+    assert work(2) == work(20)
 
 
 def test_devices_without_chunks_or_access_need_no_context() -> None:

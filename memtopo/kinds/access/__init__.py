@@ -126,8 +126,6 @@ def split_mappings(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]
     """Yield MT308 for parts that split a mapping, which the driver refuses (fact 20)."""
     del machine
     for part, instance, placements in _applied_parts(geometry):
-        if part.offset == 0 and part.end == part.range.size:
-            continue
         for bound in (part.offset, part.end):
             split = _placement_across(placements, bound)
             # Mappings past the end of a range are reported by another rule.
@@ -153,8 +151,10 @@ def peer_access(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     reported: set[tuple[object, ...]] = set()
     parts = AccessParts(geometry.parts)
     unreachable = _Unreachable(machine)
-    for where, placements in geometry.placements.items():
-        if ("access", where[0]) in geometry.unresolved:
+    names = {name for name, each in geometry.parts.items() if any(unreachable.of(part.grants) for part in each)}
+    names -= {name for section, name in geometry.unresolved if section == "access"}
+    for where, placements in geometry.placements.items() if names else ():
+        if where[0] not in names:
             continue
         for segment in segments(parts.of(*where)):
             for owner, location, placement in _unreachable_grants(segment, placements, unreachable):
@@ -293,10 +293,12 @@ def _unreachable_grants(
 
 
 def _applied_parts(geometry: Geometry) -> Iterator[tuple[Part, int, Sequence[Placement]]]:
-    parts = AccessParts(geometry.parts)
-    for (name, instance), placements in geometry.placements.items():
-        for part in parts.of(name, instance):
-            yield part, instance, placements
+    """Parts that are less than a whole range, with the placements of each range that they are of."""
+    for name, parts in geometry.parts.items():
+        for part in parts:
+            if part.offset or part.end != part.range.size:
+                for instance in range(*part.instances):
+                    yield part, instance, geometry.placements.get((name, instance), ())
 
 
 def _placement_across(placements: Sequence[Placement], bound: int) -> Placement | None:

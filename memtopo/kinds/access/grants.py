@@ -127,11 +127,18 @@ def _missing(gpus: Sequence[Location], memory: Sequence[Location], machine: Mach
 
 def _memory(scope: Scope, extent: Extent) -> Iterator[tuple[Location, ChunkGroup]]:
     """Locations of the memory that is mapped in an extent, or that a program may map there, each with a chunk."""
+    missing: dict[str, set[Location]] = {}
     for instance in range(extent.first, extent.stop):
         for placement in from_offset(scope.placements.get((extent.range.name, instance), ()), extent.offset):
             if placement.offset >= extent.end:
                 break
-            yield from ((owner, placement.chunk) for owner in owners(placement, extent.offset, extent.end))
+            chunk = placement.chunk
+            if chunk.name not in missing:
+                missing[chunk.name] = set(chunk.distinct_locations)
+            if left := missing[chunk.name]:
+                found = left & owners(placement, extent.offset, extent.end)
+                left -= found
+                yield from ((owner, chunk) for owner in found)
     if elastic := extent.range.elastic:
         backing = (*elastic.chunks, *([elastic.zero] if elastic.zero else []))
         yield from ((owner, chunk) for chunk in backing for owner in chunk.distinct_locations)
