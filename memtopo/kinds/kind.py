@@ -175,7 +175,9 @@ class Scope:
         self.devices = DeviceNames(spec, machine, self.errors, index)
         self.placements: dict[Instance, tuple[Placement, ...]] = {}
         self.parts: dict[str, tuple[Part, ...]] = {}
-        self.unresolved = set(spec.left_out)
+        self._unresolved: dict[str, set[str]] = {}
+        for section, name in spec.left_out:
+            self.leave_unresolved(section, name)
         self.totals: dict[str, int] = {}
         """Number of objects in each section."""
         self.slices: dict[str, list[Slice]] = {}
@@ -185,6 +187,20 @@ class Scope:
         self._groups: dict[type[Group], dict[str, Group]] = {}
         self._exported: dict[str, frozenset[str]] = {}
 
+    @property
+    def unresolved(self) -> frozenset[tuple[str, str]]:
+        """Section and name of each entry that was left out or depends on such an entry."""
+        return frozenset((section, name) for section, names in self._unresolved.items() for name in names)
+
+    def leave_unresolved(self, section: str, *names: str) -> None:
+        """Mark entries of a section as left out."""
+        if names:
+            self._unresolved.setdefault(section, set()).update(names)
+
+    def has_unresolved(self, section: str) -> bool:
+        """Return true if an entry of a section was left out or depends on such an entry."""
+        return section in self._unresolved
+
     def geometry(self) -> Geometry:
         """Geometry of everything that is resolved so far."""
         return Geometry(
@@ -193,7 +209,7 @@ class Scope:
             {kind: dict(groups) for kind, groups in self._groups.items()},
             dict(self.placements),
             dict(self.parts),
-            frozenset(self.unresolved),
+            self.unresolved,
             self.spec.path,
             self.devices.visible,
             choices=tuple(self.choices.values()),
@@ -223,14 +239,14 @@ class Scope:
         """Add the group of an entry unless its name is already used; None stands for an entry with an error."""
         taken = kind.unique and (yield from self._taken(kind, name, group))
         if group is None or taken:
-            self.unresolved.add((kind.section, name))
+            self.leave_unresolved(kind.section, name)
         else:
             self._groups.setdefault(type(group), {})[name] = group
 
     def leave_out(self, kind: Kind) -> None:
         """Remove the groups of one kind; no entry of its section is resolved."""
         self._groups.pop(kind.group, None)
-        self.unresolved.update((kind.section, name) for name in self.spec.section(kind.section))
+        self.leave_unresolved(kind.section, *self.spec.section(kind.section))
 
     def unusable(self, name: str, user: Kind, path: Path, at: At = "value") -> Resolution[bool]:
         """Yield MT706 if the section of `user` cannot refer to entries of the kind of a name.

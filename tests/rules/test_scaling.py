@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -110,6 +110,20 @@ INNER = {
 }
 
 
+def filled_parts(count: int) -> str:
+    """One range with `count` chunks, each of which fills what is left before the next one."""
+    chunks = section_text("chunks", ["c$: {location: gpu0, size: 2MiB, count: fill}"], count)
+    placed = ", ".join(numbered("{chunk: c$, offset: $ granules}", count))
+    return f"{HEAD}ranges: {{r: {{size: {count} granules}}}}\n{chunks}map: {{r: [{placed}]}}\n"
+
+
+def peers_beside_errors(count: int) -> str:
+    """As many ranges with access for peers as chunks with an error."""
+    chunks = section_text("chunks", ["c$: {location: u$, size: 2MiB}"], count)
+    ranges = f"{HEAD}ranges: {{rs: {{size: 2MiB, count: {count}}}}}\n"
+    return ranges + chunks + section_text("access", ["rs.$: {peers: r}"], count)
+
+
 def processed(text: str) -> Document:
     """Read, validate, plan and draw a spec, as far as it is valid."""
     document = read_text(text.encode(), "x.yaml")
@@ -159,6 +173,11 @@ def test_twice_the_values_of_an_entry_cause_twice_the_work(within: str) -> None:
     separator = "" if template.endswith("\n") else ", "
     few, twice = (HEAD + before + separator.join(numbered(template, count)) + after + "\n" for count in (FEW, 2 * FEW))
     assert_linear(few, twice)
+
+
+@pytest.mark.parametrize("text", [filled_parts, peers_beside_errors])
+def test_twice_the_entries_that_depend_on_others_cause_twice_the_work(text: Callable[[int], str]) -> None:
+    assert_linear(text(FEW), text(2 * FEW))
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -79,17 +79,17 @@ class AccessKind(Kind):
                 continue
             parts, complete = yield from _parts(scope, path, group, entry)
             if not complete:
-                scope.unresolved.add(("access", group.name))
+                scope.leave_unresolved("access", group.name)
             own, others = _span(key, parts), spans.setdefault(group.name, [])
             if own and (other := _overlapping(own, others)):
                 yield _declared_twice(scope, parts[0].range, own, other)
-                scope.unresolved.add(("access", group.name))
+                scope.leave_unresolved("access", group.name)
                 continue
             if own:
                 insort(others, own)
             found.setdefault(group.name, []).extend(parts)
         if (yield from scope.too_many({"access": sum(part.times for parts in found.values() for part in parts)})):
-            scope.unresolved.update(("access", name) for name in found)
+            scope.leave_unresolved("access", *found)
         else:
             scope.parts.update({name: tuple(parts) for name, parts in found.items()})
 

@@ -99,7 +99,7 @@ def _locations(scope: Scope, name: str, path: Path, extent: Extent) -> Resolutio
 
 def _peers(scope: Scope, gpus: Sequence[Location], path: Path, extent: Extent) -> Resolution[list[Location] | None]:
     """GPUs that can access all memory of an extent; yields MT403 if none can."""
-    if scope.geometry().has_unresolved("map"):
+    if scope.has_unresolved("map"):
         return None
     memory = dict(_memory(scope, extent))
     found = [each for each in gpus if all(can_access(each, owner, scope.machine) for owner in memory)]

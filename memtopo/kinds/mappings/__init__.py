@@ -89,9 +89,9 @@ class Mappings(Kind):
         for key, slices in scope.slices.items():
             if group := (yield from scope.referenced(key, self, RangeGroup)):
                 contents.append((yield from resolve_content(scope.spec.at("map", key), group, slices)))
-        scope.unresolved.update(("map", each.range.name) for each in contents if not each.complete)
+        scope.leave_unresolved("map", *(each.range.name for each in contents if not each.complete))
         if (yield from scope.too_many({"map": sum(each.number for each in contents)})):
-            scope.unresolved.update(("map", each.range.name) for each in contents)
+            scope.leave_unresolved("map", *(each.range.name for each in contents))
             return
         found: dict[tuple[str, int], list[Placement]] = {}
         for placement in (placement for each in contents for placement in each.placements()):

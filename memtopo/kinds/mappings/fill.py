@@ -39,6 +39,13 @@ class MapEntries:
                 if entry.chunk.first is None:
                     self.places.setdefault(entry.chunk.name, []).append((key, nth))
         self._granules: dict[str, tuple[int, bool]] = {}
+        self._alike: dict[str, bool] = {}
+
+    def alike(self, key: str) -> bool:
+        """Return true if each range of a key has the same mappings, as with `each`."""
+        if key not in self._alike:
+            self._alike[key] = any(entry.each is not None or entry.stride is not None for entry in self.section[key])
+        return self._alike[key]
 
     def granule(self, name: str, known: Known) -> tuple[int, bool]:
         """Largest granule of the known chunks in a range, and true if it has chunks that are imported."""
@@ -59,18 +66,17 @@ class Filling(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """Entry of `map` that names chunks as a whole, in `members` ranges of `size` bytes each."""
+    """Entry of `map` that names chunks as a whole, in `members` ranges of `size` bytes each.
+
+    `alike` is true if each range has the same mappings, as with `each`.
+    """
 
     key: str
     nth: int
     entries: Sequence[Any]
     members: int
     size: int
-
-    @property
-    def alike(self) -> bool:
-        """True if each range has the same mappings, as with `each`."""
-        return any(entry.each is not None or entry.stride is not None for entry in self.entries)
+    alike: bool
 
 
 def filled_count(
@@ -250,7 +256,7 @@ def _place(
         message = f"the size of {reference.name!r} depends on imported chunks, and the count of {filling.name!r} on it"
         return _open(filling, message, f"write the size of {reference.name!r} in bytes")
     size = rounded_to_multiple(range_.size.bytes(unit), unit, rounding=True) or 0
-    return _Place(key, nth, entries, members, size)
+    return _Place(key, nth, entries, members, size, written.alike(key))
 
 
 def _number(scope: Scope, filling: Filling, place: _Place, known: Known) -> Resolution[int | None]:
@@ -277,7 +283,8 @@ def _bounds(filling: Filling, place: _Place, whole: int, known: Known) -> tuple[
     own = place.entries[place.nth]
     start = own.offset.bytes(filling.unit) if own.offset is not None else _end_before(place, known)
     after = 0
-    for entry in place.entries[place.nth + 1 :]:
+    for nth in range(place.nth + 1, len(place.entries)):
+        entry = place.entries[nth]
         if entry.offset is not None:
             whole = entry.offset.bytes(filling.unit)
             break
