@@ -31,6 +31,7 @@ REASONS = {
     "geometry/rooms": "chunks take shares of memory",
     "kinds/__init__": "the registry of kinds",
     "kinds/access/grants": "access is to chunks in ranges",
+    "kinds/access/peers": "access is to chunks in ranges",
     "kinds/chunks/amounts": "resolves sizes and numbers of chunks",
     "kinds/mappings/fill": "chunks are mapped into ranges",
     "kinds/chunks/support": "a module of chunks",

@@ -7,7 +7,8 @@ import time
 import pytest
 
 from memtopo import planner
-from memtopo.kinds.access import peer_access, split_mappings
+from memtopo.kinds.access import split_mappings
+from memtopo.kinds.access.peers import peer_access
 from memtopo.kinds.kind import Rule
 from memtopo.kinds.resources import RetainContext
 from memtopo.machine import Machine, Trial

@@ -4,26 +4,24 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import product
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Discriminator, Field, Tag
 
 from memtopo.common.units import Size, exact
 from memtopo.diagnostics.model import Diagnostic, Label, Path
-from memtopo.driver.types import Access, Grant, Location, LocationKind
-from memtopo.geometry.access import LONGEST_GRANT, AccessParts, Granted, Segment, from_offset, granted, segments
-from memtopo.geometry.groups import ChunkGroup, RangeGroup
+from memtopo.geometry.access import LONGEST_GRANT, from_offset, granted
+from memtopo.geometry.groups import RangeGroup
 from memtopo.geometry.model import AccessSpan, Geometry, Part, Placement
 from memtopo.geometry.sizing import size_error
-from memtopo.kinds.access.grants import Extent, access_trial, can_access, owners, resolved
-from memtopo.kinds.device_sets import SETS
+from memtopo.kinds.access.grants import Extent, resolved
+from memtopo.kinds.access.peers import peer_access
+from memtopo.kinds.access.views import unequal_views, views_of_chunks
 from memtopo.kinds.kind import Difference, Kind, Rule, Scope, Stage
 from memtopo.kinds.resolution import Resolution, indices
 from memtopo.language.entries import Entry
 from memtopo.language.fields import Amount, Grants, PositiveAmount, parse_reference
-from memtopo.language.names import GPUS, PEERS
-from memtopo.machine import Machine, Trial
+from memtopo.machine import Machine
 
 if TYPE_CHECKING:
     from memtopo.kinds.step import Step
@@ -110,8 +108,8 @@ class AccessKind(Kind):
         return access_changes(difference)
 
     def notes(self, geometry: Geometry) -> Iterator[str]:
-        for name, views in _views(geometry, granted(geometry)).items():
-            if two := _unequal(sorted(views)):
+        for name, views in views_of_chunks(geometry, granted(geometry)).items():
+            if two := unequal_views(sorted(views)):
                 more, less = sorted(two, key=lambda view: -view.access)
                 yield (
                     f"chunk {name}: {more.location} has {more.access.word} in {more.range} and {less.access.word} in "
@@ -144,47 +142,6 @@ def past_the_end(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
                 message = f"this part ends at {exact(part.end)} of {group.name!r}, which ends at {exact(group.size)}"
                 label = Label(f"{exact(group.size)} declared here", (*group.path, "size"))
                 yield Diagnostic("MT309", message, (*part.path, "size"), labels=(label,))
-
-
-def peer_access(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
-    """Yield MT403 for GPUs without peer access, and MT406 for grants of GPU memory to the host (fact 20)."""
-    reported: set[tuple[object, ...]] = set()
-    parts = AccessParts(geometry.parts)
-    unreachable = _Unreachable(machine)
-    names = {name for name, each in geometry.parts.items() if any(unreachable.of(part.grants) for part in each)}
-    names -= {name for section, name in geometry.unresolved if section == "access"}
-    for where, placements in geometry.placements.items() if names else ():
-        if where[0] not in names:
-            continue
-        for segment in segments(parts.of(*where)):
-            for owner, location, placement in _unreachable_grants(segment, placements, unreachable):
-                part = segment.given[location]
-                if (subject := _subject(part, location, owner)) not in reported:
-                    reported.add(subject)
-                    yield _no_access(part, location, owner, placement.chunk, access_trial(location, owner, machine))
-    yield from _elastic_access(geometry, machine, unreachable)
-
-
-def _elastic_access(geometry: Geometry, machine: Machine, unreachable: _Unreachable) -> Iterator[Diagnostic]:
-    """Yield MT403 and MT406 for chunks that a program may map anywhere in an elastic range."""
-    for group in geometry.of(RangeGroup).values():
-        if group.elastic is None or ("access", group.name) in geometry.unresolved:
-            continue
-        reported: set[tuple[object, ...]] = set()
-        backing = [*group.elastic.chunks, *([group.elastic.zero] if group.elastic.zero else [])]
-        for part in geometry.parts.get(group.name, ()):
-            devices = unreachable.of(tuple(grant for grant in part.grants if grant.access))
-            for chunk, owner in ((each, owner) for each in backing for owner in each.distinct_locations):
-                for location in devices.get(owner, ()):
-                    if (subject := _subject(part, location, owner)) not in reported:
-                        reported.add(subject)
-                        yield _no_access(part, location, owner, chunk, access_trial(location, owner, machine))
-
-
-def _subject(part: Part, location: Location, owner: Location) -> tuple[object, ...]:
-    """Subject of a diagnostic: one grant to memory of one location, or one set of devices."""
-    key = part.key_of(location)
-    return key if key[-1] in SETS else (key, location, owner)
 
 
 def _parts(
@@ -258,40 +215,6 @@ def _calls(placements: Sequence[Placement], span: AccessSpan) -> Iterator[tuple[
         yield start, end
 
 
-class _Unreachable:
-    """Grants to devices that cannot access the memory of a location."""
-
-    def __init__(self, machine: Machine) -> None:
-        self._machine = machine
-        self._known: dict[tuple[Grant, ...], dict[Location, list[Location]]] = {}
-
-    def of(self, grants: tuple[Grant, ...]) -> dict[Location, list[Location]]:
-        """Devices of the grants without access, by the location of the memory; locations without any are left out."""
-        if grants not in self._known:
-            self._known[grants] = {
-                owner: devices for owner in self._machine.locations if (devices := self._devices(grants, owner))
-            }
-        return self._known[grants]
-
-    def _devices(self, grants: tuple[Grant, ...], owner: Location) -> list[Location]:
-        return [grant.location for grant in grants if not can_access(grant.location, owner, self._machine)]
-
-
-def _unreachable_grants(
-    segment: Segment, placements: Sequence[Placement], unreachable: _Unreachable
-) -> Iterator[tuple[Location, Location, Placement]]:
-    """Location of memory in a segment, device that is granted access but cannot have it, and placement."""
-    if not (devices := unreachable.of(segment.grants)):
-        return
-    for placement in from_offset(placements, segment.start):
-        if placement.offset >= segment.end:
-            return
-        if devices.keys() & placement.chunk.distinct_locations:
-            for owner in sorted(devices.keys() & owners(placement, segment.start, segment.end)):
-                for location in devices[owner]:
-                    yield owner, location, placement
-
-
 def _applied_parts(geometry: Geometry) -> Iterator[tuple[Part, int, Sequence[Placement]]]:
     """Parts that are less than a whole range, with the placements of each range that they are of."""
     for name, parts in geometry.parts.items():
@@ -321,76 +244,6 @@ def _split(part: Part, instance: int, bound: int, split: Placement) -> Diagnosti
     help = f"write 'offset: {near[0]}' or 'offset: {near[-1]}'" if field == "offset" else f"write 'size: {near[-1]}'"
     notes = ("the driver grants access to whole mappings only",)
     return Diagnostic("MT308", message, (*part.path, field), labels=(label,), notes=notes, help=help)
-
-
-def _no_access(part: Part, location: Location, owner: Location, chunk: ChunkGroup, trial: Trial | None) -> Diagnostic:
-    where = part.key_of(location)
-    label = Label(f"{chunk.name!r} is on {owner}", chunk.path, "key")
-    if trial and trial.works is False:
-        message = f"{location} cannot access the memory of {owner} of this machine, where {chunk.name!r} is"
-        note = trial.failure("a store in a trial", "was lost without an error")
-        code = "MT403" if owner.kind is LocationKind.GPU else "MT406"
-        help = "'memtopo probe' reports the likely cause"
-        return Diagnostic(code, message, where, "key", labels=(label,), notes=(note,), help=help)
-    if location.kind is LocationKind.GPU:
-        message = f"{location} has no peer access to the memory of {owner}, where {chunk.name!r} is"
-        help = f"grant access to {owner} only, or move the chunk"
-        if where[-1] == GPUS:
-            help = f"write {PEERS} for the GPUs that can access all the memory"
-        return Diagnostic("MT403", message, where, "key", labels=(label,), help=help)
-    message = f"{location} cannot be granted access to {chunk.name!r}, which is memory of {owner}"
-    note = "the driver returns NOT_SUPPORTED; the host can be granted access to host memory only"
-    return Diagnostic("MT406", message, where, "key", labels=(label,), notes=(note,))
-
-
-class _View(NamedTuple):
-    """Chunks of one group as a location accesses them through one range."""
-
-    first: int
-    stop: int
-    location: Location
-    access: Access
-    range: str
-
-
-def _views(geometry: Geometry, access_of: Granted) -> dict[str, list[_View]]:
-    """Views of the chunks that more than one entry maps."""
-    placed: dict[str, list[Placement]] = {}
-    for placements in geometry.placements.values():
-        for placement in placements:
-            placed.setdefault(placement.chunk.name, []).append(placement)
-    return {
-        name: [view for placement in several for view in _views_of(access_of[placement.where], placement)]
-        for name, several in placed.items()
-        if len(several) > 1
-    }
-
-
-def _views_of(access_spans: Sequence[AccessSpan], placement: Placement) -> Iterator[_View]:
-    start = bisect_right(access_spans, placement.offset, key=lambda span: span.end)
-    for index in range(start, len(access_spans)):
-        span = access_spans[index]
-        if span.offset >= placement.end:
-            return
-        low, high = max(span.offset, placement.offset), min(span.end, placement.end)
-        size, label = placement.chunk.size, placement.range.label(placement.instance)
-        first, stop = (low - placement.offset) // size, (high - placement.offset) // size
-        for (begin, end), (location, access) in product(placement.spans_between(first, stop), span.grants):
-            yield _View(begin, end, location, access, label)
-
-
-def _unequal(views: list[_View]) -> tuple[_View, _View] | None:
-    """Two views of one chunk by one location in different ranges with different access, or None."""
-    latest: dict[tuple[Location, Access], _View] = {}
-    for view in views:
-        for access in (Access.R, Access.RW):
-            other = latest.get((view.location, access))
-            if other and access != view.access and view.first < other.stop and other.range != view.range:
-                return other, view
-        known = latest.get((view.location, view.access))
-        if known is None or view.stop > known.stop:
-            latest[view.location, view.access] = view
-    return None
 
 
 ACCESS = AccessKind()

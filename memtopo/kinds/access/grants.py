@@ -10,12 +10,12 @@ from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.driver.types import Access, Grant, Location, LocationKind
 from memtopo.geometry.access import from_offset
 from memtopo.geometry.groups import ChunkGroup, RangeGroup
-from memtopo.geometry.model import Placement
+from memtopo.kinds.access.peers import can_access, owners
 from memtopo.kinds.device_sets import SETS, empty
 from memtopo.kinds.kind import Scope
 from memtopo.kinds.resolution import Resolution
 from memtopo.language.names import GPUS, PEERS
-from memtopo.machine import Machine, Trial
+from memtopo.machine import Machine
 
 _LABELS = 3
 """Places of memory that a diagnostic shows."""
@@ -55,32 +55,6 @@ def resolved(scope: Scope, entry: dict[str, Access], path: Path, extent: Extent)
         tuple(Grant(location, entry[name]) for location, name in by_location),
         tuple((*path, name) for _, name in by_location),
     )
-
-
-def can_access(location: Location, owner: Location, machine: Machine) -> bool:
-    """Return true if a GPU, or the host, can access the memory of a location."""
-    trial = access_trial(location, owner, machine)
-    if owner.kind is not LocationKind.GPU:
-        return trial is None or trial.works is not False
-    access = location.kind is LocationKind.GPU and machine.can_access(location.id, owner.id)
-    return access and (trial is None or trial.works is not False)
-
-
-def access_trial(location: Location, owner: Location, machine: Machine) -> Trial | None:
-    """Trial of access by a location: a store to a peer GPU, or access of a GPU or the CPU to host memory."""
-    if owner.kind is not LocationKind.GPU:
-        return machine.trial(owner, "gpu" if location.kind is LocationKind.GPU else "cpu")
-    peer = machine.peers[location.id][owner.id] if location.kind is LocationKind.GPU else None
-    return peer.store if peer else None
-
-
-def owners(placement: Placement, start: int, end: int) -> set[Location]:
-    """Locations of the chunks of a placement between two offsets of its range."""
-    chunk = placement.chunk
-    first = (max(start, placement.offset) - placement.offset) // chunk.size
-    stop = -(-(min(end, placement.end) - placement.offset) // chunk.size)
-    stop = min(stop, first + len(chunk.properties))  # the locations repeat
-    return {chunk.location_of(placement.index(nth)) for nth in range(first, stop)}
 
 
 def _locations(scope: Scope, name: str, path: Path, extent: Extent) -> Resolution[Sequence[Location] | None]:
