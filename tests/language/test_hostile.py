@@ -100,7 +100,8 @@ def assert_places_are_inside(document: Document) -> None:
     """Every place of a fault is one that an editor can go to"""
     lines = document.text.split("\n")
     for fault in document.diagnostics:
-        for span in (fault.span, *(label.span for label in fault.labels if label.span)):
+        found = fault.span or document.span(fault.path, fault.at)
+        for span in (found, *(label.span for label in fault.labels if label.span)):
             assert span
             assert (1, 1) <= (span.line, span.column) <= (span.end_line, span.end_column)
             assert span.end_line <= len(lines)

@@ -61,7 +61,8 @@ def test_json_of_a_plan_has_its_fields_in_order() -> None:
   "picture": null,
   "processes": [],
   "states": {},
-  "params": {}
+  "params": {},
+  "choices": []
 }
 """
     )

@@ -118,7 +118,7 @@ def test_a_switch_to_the_present_state_touches_nothing(layout: Layout) -> None:
 def test_a_state_that_does_not_exist_is_refused_before_anything_changes(layout: Layout) -> None:
     with pytest.raises(ChangeRefused, match=r"^server: there is no state 'asleeep'; engine: there is") as refused:
         layout.joint.switch("asleeep")
-    assert refused.value.hint == "choose one of awake, asleep"
+    assert refused.value.hint == "did you mean 'asleep'?"
     assert refused.value.exit_code == 4
     assert len(layout.sent) == 1
     layout.joint.switch("asleep")
