@@ -160,7 +160,10 @@ class DeviceNames:
         """Make only these GPUs visible; all if there are no names, or one has an error."""
         path = self._spec.at("visible")
         found: list[Location | None] = []
-        for name, index in device_sets.expanded(names, self.gpus):
+        members = device_sets.expanded(names, self.gpus)
+        if names and not members:
+            yield device_sets.empty(path)
+        for name, index in members:
             found.append((yield from self._visible(name, path if len(names) == 1 else (*path, index))))
         locations = [location for location in found if location is not None]
         if len(locations) == len(found):

@@ -48,10 +48,10 @@ def assigned(names: Sequence[NamedDevice], machine: Machine, index: int) -> Name
     return members[index % len(members)][0] if members else None
 
 
-def empty(path: Path, at: At = "value") -> Diagnostic:
-    """Return MT401 for `gpus` on a machine without GPUs."""
+def empty(path: Path, at: At = "value", name: str = GPUS) -> Diagnostic:
+    """Return MT401 for `gpus` or `peers` on a machine without GPUs."""
     help = "use a machine with GPUs, or memory of the host: location: host"
-    return Diagnostic("MT401", f"{GPUS!r} is empty: the machine has no GPUs", path, at, help=help)
+    return Diagnostic("MT401", f"{name!r} is empty: the machine has no GPUs", path, at, help=help)
 
 
 def misplaced(name: str, path: Path, at: At) -> Diagnostic:

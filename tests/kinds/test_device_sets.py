@@ -188,13 +188,14 @@ def test_managed_memory_is_accessed_by_a_set() -> None:
 @pytest.mark.parametrize(
     "text",
     ["chunks: {c: {location: gpus, size: 2MiB}}", "chunks: {c: {location: {near: gpus}, size: 2MiB}}",
-     "processes: {p: {count: 2, devices: {mine: gpus}}}",
+     "processes: {p: {count: 2, devices: {mine: gpus}}}", "processes: {p: {visible: gpus}}",
      "ranges: {c: {size: 2MiB}}\naccess: {c: {gpus: r}}", "ranges: {c: {size: 2MiB}}\naccess: {c: {peers: r}}"],
 )  # fmt: skip
 def test_an_empty_set_is_an_error(text: str) -> None:
     found = [each for each in diagnose(text, invented(0)) if each.severity == "error"]
     assert [each.code for each in found] == ["MT401"]
-    assert found[0].message == "'gpus' is empty: the machine has no GPUs"
+    name = "peers" if "peers" in text else "gpus"
+    assert found[0].message == f"'{name}' is empty: the machine has no GPUs"
 
 
 def test_one_error_is_reported_for_a_set_whose_members_have_no_access() -> None:
@@ -220,6 +221,14 @@ def test_a_set_in_place_of_one_device_is_an_error_that_names_its_places() -> Non
         ("chunks", "c", "location", 1),
         "name one device; 'peers' can be used in 'access'",
     )
+
+
+@pytest.mark.parametrize("value", ["gpus", "{near: gpus}"])
+@pytest.mark.parametrize("key", ["prefer", "prefetch"])
+def test_managed_memory_has_one_preferred_location_and_is_prefetched_to_one(key: str, value: str) -> None:
+    (found,) = diagnose(f"managed: {{m: {{size: 2MiB, {key}: {value}}}}}")
+    where = ("managed", "m", key) if value == "gpus" else ("managed", "m", key, "near")
+    assert (found.code, found.path) == ("MT103", where)
 
 
 def test_devices_of_two_sets_are_an_error_at_the_second_one() -> None:

@@ -66,7 +66,7 @@ def _locations(scope: Scope, name: str, path: Path, extent: Extent) -> Resolutio
         return (location if location.kind is LocationKind.GPU else Location(LocationKind.HOST),)
     gpus = scope.devices.gpus
     if not gpus:
-        yield empty((*path, name), "key")
+        yield empty((*path, name), "key", name)
         return None
     return gpus if name == GPUS else (yield from _peers(scope, gpus, path, extent))
 

@@ -172,8 +172,8 @@ class ManagedMemory(Kind):
     }
 
     def resolve_entry(self, scope: Scope, entry: Managed, path: Path) -> Resolution[ManagedAllocation | None]:
-        prefer = yield from scope.devices.resolve_all(_one(entry.prefer), path, "prefer")
-        prefetch = yield from scope.devices.resolve_all(_one(entry.prefetch), path, "prefetch")
+        prefer = yield from _one(scope, entry.prefer, (*path, "prefer"))
+        prefetch = yield from _one(scope, entry.prefetch, (*path, "prefetch"))
         accessed_by = yield from scope.devices.resolve_all(entry.accessed_by, path, "accessed_by")
         if prefer is None or prefetch is None or accessed_by is None:
             return None
@@ -241,8 +241,12 @@ def _advise(group: ManagedAllocation) -> Iterator[Step]:
         yield Advise((*path, "accessed_by"), name, Advice.SET_ACCESSED_BY, location, home)
 
 
-def _one(name: NamedDevice | None) -> list[NamedDevice]:
-    return [] if name is None else [name]
+def _one(scope: Scope, name: NamedDevice | None, path: Path) -> Resolution[list[Location] | None]:
+    """Location of a key that names one device, in a list that is empty without the key; None for an error."""
+    if name is None:
+        return []
+    location = yield from scope.devices.resolve(name, path)
+    return None if location is None else [location]
 
 
 def _home(locations: Sequence[Location]) -> int:
