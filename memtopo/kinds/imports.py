@@ -218,8 +218,9 @@ def _own_export(path: Path, entry: Import, export: ExportGroup) -> Diagnostic:
 
 def _unseen(scope: Scope, path: Path, kind: ExportKind, imported: Imported) -> Iterator[Diagnostic]:
     """Yield MT606 for a GPU that is not visible, unless objects of the kind can be on any GPU (fact 43)."""
-    hidden = next((location for location in imported.locations if not scope.devices.sees(location)), None)
-    if hidden and not kind.anywhere:
+    if kind.anywhere:
+        return
+    if hidden := next((each for each in dict.fromkeys(imported.locations) if not scope.devices.sees(each)), None):
         note = f"legacy IPC opens {kind.article} on its own GPU"
         yield scope.devices.unseen(str(hidden), hidden, path, notes=(note,))
 

@@ -253,7 +253,7 @@ def _granule(scope: Scope, properties: Sequence[Properties]) -> int:
 
 
 def _imported(imported: Imported, size: int, unit: int, found: Mapping[Location, Properties]) -> ChunkGroup:
-    properties = tuple(found[location] for location in imported.locations)
+    properties = tuple(map(found.__getitem__, imported.locations))
     distinct = tuple(dict.fromkeys(imported.locations))
     count, counted = imported.count, imported.counted
     return ChunkGroup(
