@@ -12,7 +12,7 @@ from memtopo import spec as language
 from memtopo.common.units import MiB, Size
 from memtopo.diagnostics.model import Path
 from memtopo.kinds.exports import Export
-from memtopo.kinds.imports import Import
+from memtopo.kinds.imports.entry import Import
 from memtopo.language.fields import LARGEST_PROCESSES, NAME
 from memtopo.language.names import Reference, Source
 from memtopo.spec import SECTIONS

@@ -1,0 +1,86 @@
+"""Entry of an import: the objects that it declares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import chain
+
+from pydantic import Field
+
+from memtopo.common.units import Size
+from memtopo.diagnostics.model import Diagnostic, Path
+from memtopo.driver.handles import Via
+from memtopo.kinds.chunks.parts import Parts
+from memtopo.kinds.exportable import ExportKind
+from memtopo.kinds.exports import EXPORTABLE
+from memtopo.kinds.imports.order import Order
+from memtopo.language.alternatives import Alternatives
+from memtopo.language.entries import Entry
+from memtopo.language.fields import (
+    Count,
+    DeviceName,
+    Devices,
+    PositiveAmount,
+    SourceText,
+    Transport,
+)
+from memtopo.language.names import NamedDevice
+
+LOCATIONS = ("location", "device")
+"""Keys that declare locations."""
+
+FORMS = tuple(dict.fromkeys(kind.import_keys for kind in EXPORTABLE.values()))
+"""Keys by which imports declare their objects, each for some of the kinds."""
+
+_KEYS = tuple(dict.fromkeys(chain(LOCATIONS, *FORMS)))
+
+
+class Import(Entry):
+    """Objects exported by another process. Properties of imports from outside of the spec are declared, and checked."""
+
+    source: SourceText = Field(
+        alias="from",
+        description="server.weights of a process, weights-server/w of a held layout, /path/to/socket/w.",
+    )
+    via: Transport | None = Field(default=None, description="fd, fabric or ipc; by default that of the export, or fd.")
+    location: Devices | None = Field(default=None, description="Location of the memory, as for a chunk.")
+    size: PositiveAmount | None = Field(default=None, description="Bytes of each chunk or buffer.")
+    count: Count | None = Field(default=None, description="Number of handles of a counted export.")
+    device: DeviceName | None = Field(default=None, description="GPU of an event.")
+    parts: Parts | None = Field(default=None, description="Named parts of each chunk, as its holder declares them.")
+    order: Order | None = Field(
+        default=None,
+        description="own-first: those of the same number, then of the next ones, around; or the neighbours of a ring.",
+    )
+
+    @property
+    def transports(self) -> tuple[Via, ...]:
+        """Transport that an import declares, or the alternatives; none by default."""
+        if isinstance(self.via, Alternatives):
+            return self.via.options
+        return () if self.via is None else (self.via,)
+
+    @property
+    def declared(self) -> list[str]:
+        """Declared keys of the objects."""
+        return [key for key in _KEYS if getattr(self, key) is not None]
+
+    def locations(self, key: str) -> list[NamedDevice]:
+        """Locations that a key declares."""
+        value = getattr(self, key)
+        return value if isinstance(value, list) else [value]
+
+    def amount(self, keys: Iterable[str]) -> Size | None:
+        """Bytes that one of some keys declares; None if none of them declares bytes."""
+        return next((getattr(self, key) for key in keys if key not in LOCATIONS), None)
+
+
+def no_granules(path: Path, entry: Import, kind: ExportKind) -> Diagnostic | None:
+    """Return MT105 for an amount in granules of a kind without granules."""
+    amounts = {key: entry.amount([key]) for key in kind.import_keys}
+    key = next((key for key, amount in amounts.items() if amount and amount.in_granules), None)
+    if kind.in_granules or key is None:
+        return None
+    noun = kind.group.noun
+    message = f"import {path[-1]!r} is {kind.article}, and a {noun} has no granules"
+    return Diagnostic("MT105", message, (*path, key), help="write bytes: 2MiB")
