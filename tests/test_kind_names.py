@@ -43,6 +43,8 @@ REASONS = {
     "kinds/ranges/elastic": "chunks are mapped in elastic ranges",
     "kinds/ranges/elastic_steps": "chunks are mapped in elastic ranges",
     "kinds/states/geometry": "a state takes memory from chunks that are mapped into ranges",
+    "kinds/states/groups": "a state takes memory from chunks",
+    "kinds/states/offload": "a module of states",
     "kinds/views": "the identity of an import is that of what its export is of",
     "machine/probe/messages": "a trial imports what another process exports, in terms of the driver",
     "machine/probe/trial_table": "trials are named after what the driver can do",

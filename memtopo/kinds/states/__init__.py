@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from pydantic import BeforeValidator, Field
 
 from memtopo.diagnostics.model import At, Diagnostic, Label, Path
-from memtopo.driver.types import Access, Location, LocationKind, Properties
-from memtopo.geometry.access import granted, mappings
-from memtopo.geometry.groups import ChunkGroup, Group, RangeGroup
+from memtopo.driver.types import Location, LocationKind, Properties
+from memtopo.geometry.groups import ChunkGroup, RangeGroup
 from memtopo.geometry.model import Geometry
 from memtopo.geometry.sizing import granule, rounded_to_multiple
 from memtopo.kinds.kind import Difference, Kind, Rule, Scope, Stage
 from memtopo.kinds.resolution import Resolution, indices, refuses_growing
+from memtopo.kinds.states.groups import Absent, OffloadArea, StateGroup
+from memtopo.kinds.states.offload import copying_mappings, offloaded_in_place, offloading
 from memtopo.language.entries import Entry
 from memtopo.language.fields import ChunkReference, DeviceName, one_or_more
 from memtopo.language.names import AWAKE, NamedDevice, Reference
@@ -48,83 +48,6 @@ class _Keeper(NamedTuple):
 
     location: Location
     pinned: bool = False
-
-
-class Absent(NamedTuple):
-    """Chunks of a group, from index `first` to `stop`, that have no memory in a state.
-
-    `area` is the label of the area that keeps their bytes, in order; None if they are dropped.
-    """
-
-    group: ChunkGroup
-    first: int
-    stop: int
-    area: str | None
-    path: Path
-
-    @property
-    def at(self) -> At:
-        """Part of the entry at `path` that names them: offloaded chunks are keys."""
-        return "value" if self.area is None else "key"
-
-
-@dataclass(frozen=True, slots=True)
-class StateGroup(Group):
-    """One state and the chunks that are absent in it."""
-
-    noun = "layout state"
-
-    name: str
-    path: Path
-    absent: tuple[Absent, ...]
-    emptied: tuple[str, ...] = ()
-    """Labels of the elastic ranges in which nothing is mapped."""
-    count: int = 1
-    counted: bool = False
-    size: int = 0
-    origin: None = None
-
-    @property
-    def locations(self) -> Sequence[Location]:
-        """None: a state has no memory of its own."""
-        return ()
-
-
-@dataclass(frozen=True, slots=True)
-class OffloadArea(Group):
-    """Memory that keeps the bytes of offloaded chunks. It exists in all states, so that no switch has to create it."""
-
-    noun = "offload area"
-    memory = True
-
-    name: str
-    path: Path
-    size: int
-    location: Location
-    pinned: int | None
-    """GPU in whose context page-locked memory is allocated; None for a chunk."""
-    count: int = 1
-    counted: bool = False
-    origin: None = None
-
-    def location_of(self, index: int) -> Location:
-        """Location of the memory."""
-        del index
-        return self.location
-
-    @property
-    def contexts(self) -> frozenset[int]:
-        """The GPU of page-locked memory, which ends with its context."""
-        return frozenset() if self.pinned is None else frozenset({self.pinned})
-
-    @property
-    def memory_label(self) -> str:
-        """Name in a drawing: `offloaded weights`."""
-        return f"offloaded {self.name.partition('@')[0]}"
-
-    def shares(self) -> Mapping[Location, int]:
-        """One object at its location."""
-        return {self.location: 1}
 
 
 class States(Kind):
@@ -220,79 +143,6 @@ class States(Kind):
 
     def rules(self) -> tuple[Rule, ...]:
         return offloading, offloaded_in_place
-
-
-def offloading(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
-    """Yield MT802 for offloaded chunks that no copy of the driver can reach, or that another process owns."""
-    del machine
-    if not any(each.area for state in geometry.of(StateGroup).values() for each in state.absent):
-        return
-    reached = copying_mappings(geometry)
-    for state in geometry.of(StateGroup).values():
-        for each in state.absent:
-            if each.area is None:
-                continue
-            label = Label("declared here", each.group.path, "key")
-            if each.group.origin:
-                message = f"{each.group.name!r} is imported, so its bytes belong to another process"
-                yield Diagnostic("MT802", message, each.path, "key", labels=(label,), help="drop it instead")
-                continue
-            labels = (each.group.label(index) for index in range(each.first, each.stop))
-            if chunk := next((name for name in labels if name not in reached), None):
-                message = f"{chunk!r} cannot be offloaded: no GPU has write access to it"
-                help = "grant a GPU rw access to a range that it is mapped in, or drop it"
-                yield Diagnostic("MT802", message, each.path, "key", labels=(label,), help=help)
-
-
-def offloaded_in_place(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
-    """Yield MT809 for bytes that are offloaded to the memory in which they are."""
-    del machine
-    areas = geometry.of(OffloadArea)
-    for state in geometry.of(StateGroup).values():
-        for each in state.absent:
-            if each.area is None:
-                continue
-            area, indices = areas[each.area], range(each.first, each.stop)[: len(each.group.locations)]
-            own = [index for index in indices if _same(each.group.location_of(index), area.location)]
-            if own:
-                yield _in_place(each, own[0], area)
-
-
-def _same(chunk: Location, keeper: Location) -> bool:
-    """Return whether memory that keeps bytes is, or may be, that of their chunk: `host` may be any node."""
-    if chunk == keeper or LocationKind.GPU in (chunk.kind, keeper.kind):
-        return chunk == keeper
-    return LocationKind.HOST in (chunk.kind, keeper.kind)
-
-
-def _in_place(absent: Absent, index: int, area: OffloadArea) -> Diagnostic:
-    """Return MT809 for a chunk that is offloaded to its own memory."""
-    chunk, location = absent.group.label(index), absent.group.location_of(index)
-    to = "pinned host memory" if area.pinned is not None else str(area.location)
-    message = f"{chunk!r} is on {location}, and is offloaded to {to}, which frees nothing there"
-    labels = (Label("declared here", absent.group.path, "key"),)
-    host = location.kind is not LocationKind.GPU
-    help = "leave it out, or drop it" if host else "offload it to 'host:0', to 'pinned' memory or to another GPU"
-    return Diagnostic("MT809", message, absent.path, labels=labels, help=help)
-
-
-def copying_mappings(geometry: Geometry) -> dict[str, tuple[str, int, int]]:
-    """Range, offset and GPU by which each chunk can be copied: a GPU with write access, its own if possible."""
-    access_of = granted(geometry)
-    found: dict[str, tuple[str, int, int]] = {}
-    for placements in geometry.placements.values():
-        where = placements[0].range.label(placements[0].instance)
-        for placement, index, offset, access in mappings(placements, access_of):
-            gpus = [at.id for at, right in access if at.kind is LocationKind.GPU and right is Access.RW]
-            if not gpus:
-                continue
-            own = placement.chunk.location_of(index)
-            label = placement.chunk.label(index)
-            if own.kind is LocationKind.GPU and own.id in gpus:
-                found[label] = where, offset, own.id
-            else:
-                found.setdefault(label, (where, offset, gpus[0]))
-    return found
 
 
 def _chunks(

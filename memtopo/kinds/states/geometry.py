@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from memtopo.geometry.groups import ChunkGroup, Group, RangeGroup
 from memtopo.geometry.model import Geometry, Instance, Placement
-from memtopo.kinds.states import StateGroup
+from memtopo.kinds.states.groups import StateGroup
 from memtopo.language.names import AWAKE
 
 _Spans = tuple[tuple[int, int], ...]

@@ -14,7 +14,7 @@ from memtopo.common.units import GiB, MiB
 from memtopo.geometry.groups import ChunkGroup, RangeGroup
 from memtopo.kinds.buffers import BufferGroup
 from memtopo.kinds.managed import ManagedAllocation
-from memtopo.kinds.states import OffloadArea
+from memtopo.kinds.states.groups import OffloadArea
 from memtopo.language import read_file
 from memtopo.machine import CONTEXT_BYTES
 from memtopo.output import json as rendering

@@ -1,0 +1,88 @@
+"""Groups of states: the chunks that are absent in one, and the memory that keeps their bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from memtopo.diagnostics.model import At, Path
+from memtopo.driver.types import Location
+from memtopo.geometry.groups import ChunkGroup, Group
+
+
+class Absent(NamedTuple):
+    """Chunks of a group, from index `first` to `stop`, that have no memory in a state.
+
+    `area` is the label of the area that keeps their bytes, in order; None if they are dropped.
+    """
+
+    group: ChunkGroup
+    first: int
+    stop: int
+    area: str | None
+    path: Path
+
+    @property
+    def at(self) -> At:
+        """Part of the entry at `path` that names them: offloaded chunks are keys."""
+        return "value" if self.area is None else "key"
+
+
+@dataclass(frozen=True, slots=True)
+class StateGroup(Group):
+    """One state and the chunks that are absent in it."""
+
+    noun = "layout state"
+
+    name: str
+    path: Path
+    absent: tuple[Absent, ...]
+    emptied: tuple[str, ...] = ()
+    """Labels of the elastic ranges in which nothing is mapped."""
+    count: int = 1
+    counted: bool = False
+    size: int = 0
+    origin: None = None
+
+    @property
+    def locations(self) -> Sequence[Location]:
+        """None: a state has no memory of its own."""
+        return ()
+
+
+@dataclass(frozen=True, slots=True)
+class OffloadArea(Group):
+    """Memory that keeps the bytes of offloaded chunks. It exists in all states, so that no switch has to create it."""
+
+    noun = "offload area"
+    memory = True
+
+    name: str
+    path: Path
+    size: int
+    location: Location
+    pinned: int | None
+    """GPU in whose context page-locked memory is allocated; None for a chunk."""
+    count: int = 1
+    counted: bool = False
+    origin: None = None
+
+    def location_of(self, index: int) -> Location:
+        """Location of the memory."""
+        del index
+        return self.location
+
+    @property
+    def contexts(self) -> frozenset[int]:
+        """The GPU of page-locked memory, which ends with its context."""
+        return frozenset() if self.pinned is None else frozenset({self.pinned})
+
+    @property
+    def memory_label(self) -> str:
+        """Name in a drawing: `offloaded weights`."""
+        return f"offloaded {self.name.partition('@')[0]}"
+
+    def shares(self) -> Mapping[Location, int]:
+        """One object at its location."""
+        return {self.location: 1}

@@ -1,0 +1,85 @@
+"""Bytes that states offload: the rules about them, and the mappings by which they are copied."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from memtopo.diagnostics.model import Diagnostic, Label
+from memtopo.driver.types import Access, Location, LocationKind
+from memtopo.geometry.access import granted, mappings
+from memtopo.geometry.model import Geometry
+from memtopo.kinds.states.groups import Absent, OffloadArea, StateGroup
+from memtopo.machine import Machine
+
+
+def offloading(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
+    """Yield MT802 for offloaded chunks that no copy of the driver can reach, or that another process owns."""
+    del machine
+    if not any(each.area for state in geometry.of(StateGroup).values() for each in state.absent):
+        return
+    reached = copying_mappings(geometry)
+    for state in geometry.of(StateGroup).values():
+        for each in state.absent:
+            if each.area is None:
+                continue
+            label = Label("declared here", each.group.path, "key")
+            if each.group.origin:
+                message = f"{each.group.name!r} is imported, so its bytes belong to another process"
+                yield Diagnostic("MT802", message, each.path, "key", labels=(label,), help="drop it instead")
+                continue
+            labels = (each.group.label(index) for index in range(each.first, each.stop))
+            if chunk := next((name for name in labels if name not in reached), None):
+                message = f"{chunk!r} cannot be offloaded: no GPU has write access to it"
+                help = "grant a GPU rw access to a range that it is mapped in, or drop it"
+                yield Diagnostic("MT802", message, each.path, "key", labels=(label,), help=help)
+
+
+def offloaded_in_place(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
+    """Yield MT809 for bytes that are offloaded to the memory in which they are."""
+    del machine
+    areas = geometry.of(OffloadArea)
+    for state in geometry.of(StateGroup).values():
+        for each in state.absent:
+            if each.area is None:
+                continue
+            area, indices = areas[each.area], range(each.first, each.stop)[: len(each.group.locations)]
+            own = [index for index in indices if _same(each.group.location_of(index), area.location)]
+            if own:
+                yield _in_place(each, own[0], area)
+
+
+def _same(chunk: Location, keeper: Location) -> bool:
+    """Return whether memory that keeps bytes is, or may be, that of their chunk: `host` may be any node."""
+    if chunk == keeper or LocationKind.GPU in (chunk.kind, keeper.kind):
+        return chunk == keeper
+    return LocationKind.HOST in (chunk.kind, keeper.kind)
+
+
+def _in_place(absent: Absent, index: int, area: OffloadArea) -> Diagnostic:
+    """Return MT809 for a chunk that is offloaded to its own memory."""
+    chunk, location = absent.group.label(index), absent.group.location_of(index)
+    to = "pinned host memory" if area.pinned is not None else str(area.location)
+    message = f"{chunk!r} is on {location}, and is offloaded to {to}, which frees nothing there"
+    labels = (Label("declared here", absent.group.path, "key"),)
+    host = location.kind is not LocationKind.GPU
+    help = "leave it out, or drop it" if host else "offload it to 'host:0', to 'pinned' memory or to another GPU"
+    return Diagnostic("MT809", message, absent.path, labels=labels, help=help)
+
+
+def copying_mappings(geometry: Geometry) -> dict[str, tuple[str, int, int]]:
+    """Range, offset and GPU by which each chunk can be copied: a GPU with write access, its own if possible."""
+    access_of = granted(geometry)
+    found: dict[str, tuple[str, int, int]] = {}
+    for placements in geometry.placements.values():
+        where = placements[0].range.label(placements[0].instance)
+        for placement, index, offset, access in mappings(placements, access_of):
+            gpus = [at.id for at, right in access if at.kind is LocationKind.GPU and right is Access.RW]
+            if not gpus:
+                continue
+            own = placement.chunk.location_of(index)
+            label = placement.chunk.label(index)
+            if own.kind is LocationKind.GPU and own.id in gpus:
+                found[label] = where, offset, own.id
+            else:
+                found.setdefault(label, (where, offset, gpus[0]))
+    return found
