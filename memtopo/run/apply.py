@@ -8,7 +8,7 @@ from dataclasses import replace
 from threading import Lock
 
 from memtopo import planner
-from memtopo.common.errors import InternalError, MemtopoError, Unavailable
+from memtopo.common.errors import InternalError, MemtopoError
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.types import DriverError
 from memtopo.executor import Execution, StepFailed, Stopped, Teardown, TeardownGates
@@ -18,12 +18,12 @@ from memtopo.kinds.step import Phase
 from memtopo.language.names import AWAKE
 from memtopo.planner import Plan
 from memtopo.plans import folding
-from memtopo.plans.report import Checks, Failure, Leak, Left, Placed, Progress, Report
+from memtopo.plans.report import Checks, Left, Placed, Progress, Report
 from memtopo.plans.transition import Transition, transition
 from memtopo.run.capacity import DoesNotFit, require_room
 from memtopo.run.findings import FindingTally
-from memtopo.run.hints import error_hint
 from memtopo.run.leaks import ResourceBalance, descriptor_notes, memory_notes
+from memtopo.run.outcome import failure, outcome
 from memtopo.run.rehearsal import Rehearsal, RehearsedPart, States, stops
 from memtopo.run.request import HoldResult, RunRequest
 from memtopo.run.states import StatePlans
@@ -328,7 +328,7 @@ class Run:
 
     @property
     def as_declared(self) -> bool:
-        """Return whether no check found a difference from the spec."""
+        """True if no check found a difference from the spec."""
         return not self._findings.different
 
     def hold(self, hold: Callable[[Run], HoldResult]) -> None:
@@ -374,17 +374,18 @@ class Run:
             raise InternalError("a run is reported before it is taken down")
         left = self._balance.left(teardown, self._hold_result.descriptors)
         leaks = self._balance.leaks(teardown, left)
-        outcome, exit_code = self._outcome(leaks)
+        signal = self._signal() if self.stopped else None
+        word, exit_code = outcome(self.failure, leaks, signal=signal, as_declared=self.as_declared)
         return Report(
             name=request.plan.name,
             spec=request.spec,
             machine=request.machine,
-            outcome=outcome,
+            outcome=word,
             exit_code=exit_code,
             plan=request.summary(),
             times=tuple(self.execution.times),
             checks=None if self._findings.empty else self._checks(),
-            failure=_failure(self.failure, request) if self.failure else None,
+            failure=failure(self.failure, request) if self.failure else None,
             leaks=leaks,
             left=left,
             notes=(*self._hold_result.notes, *self._notes(teardown, left, clean=not leaks)),
@@ -408,38 +409,8 @@ class Run:
         if not self.request.exclusive:
             yield from descriptor_notes(left)
 
-    def _outcome(self, leaks: tuple[Leak, ...]) -> tuple[str, int]:
-        if leaks:
-            return "leaked", 5
-        if self.stopped:
-            return "interrupted", 128 + self._signal()
-        if not self.as_declared:
-            # The difference may also be the cause of a later failure; the report has both.
-            return "different", 6
-        if self.failure:
-            return "failed", _exit_code(self.failure.error)
-        return "ok", 0
-
 
 def built_plan(request: RunRequest) -> Plan:
     """Return the plan of a request as it is built: a full check needs kernels."""
     full = request.check == "full"
     return planner.with_kernels(request.plan, request.geometry.gpus) if full else request.plan
-
-
-def _exit_code(error: BaseException | None) -> int:
-    if isinstance(error, Unavailable):
-        return error.exit_code
-    expected = isinstance(error, (MemtopoError, OSError, MemoryError)) and not isinstance(error, InternalError)
-    return 4 if expected else 70
-
-
-def _failure(failed: StepFailed, request: RunRequest) -> Failure:
-    error, path, position = failed.error, failed.path, request.position_of(failed.path)
-    if isinstance(error, DriverError):
-        known = error_hint(error, failed.step)
-        cause, advice = known or (None, None)
-        return Failure(failed.action, f"{error.call}: {error.name}", error.reason, path, position, advice, cause)
-    if isinstance(error, MemtopoError) and not isinstance(error, InternalError):
-        return Failure(failed.action, error.message, None, path, position, error.hint)
-    return Failure(failed.action, f"{type(error).__name__}: {error}", None, path, position)
