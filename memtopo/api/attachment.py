@@ -97,8 +97,8 @@ class Attached(Live):
         """Path of the holder's socket."""
 
     def export(self, name: str, dtype: object = "uint8", **part: Unpack[Part]) -> View:
-        """View of the memory of an export, or of a part of it."""
-        found = name if name in self.exports else name.rpartition(".")[0]
+        """View of the memory of an export, or of one of its elements or parts: `w`, `w.3`, `w.3.signal`."""
+        found = next((each for each in _prefixes(name) if each in self.exports), name)
         offer = self.exports.get(found)
         if offer is None:
             raise unknown("export", name, self.exports)
@@ -106,7 +106,8 @@ class Attached(Live):
             raise Unsuitable(f"export {name!r} is an event, which has no memory", hint="event() returns it")
         if found in self._importer.reserve and part.get("size") is None and not _definite(part.get("shape")):
             part["size"] = offer.size * offer.count - part.get("offset", 0)
-        get: Callable[..., View] = {"buffer": self.buffer, "memory": self.external}.get(offer.kind, self.range)
+        chunks = self.range if found == name else self.chunk
+        get: Callable[..., View] = {"buffer": self.buffer, "memory": self.external}.get(offer.kind, chunks)
         return get(entry_names(self.exports)[found] + name.removeprefix(found), dtype, **part)
 
     def commit(self) -> None:
@@ -260,6 +261,11 @@ def attach(
         device, access, machine, allow_uids, on_change,
         {name: _bytes(size) for name, size in (reserve or {}).items()},
     )  # fmt: skip
+
+
+def _prefixes(name: str) -> list[str]:
+    """Return a name, and the name without its last one and two words: `w.3.signal`, `w.3`, `w`."""
+    return [name, *(name.rsplit(".", words)[0] for words in (1, 2))]
 
 
 def _definite(shape: Shape) -> bool:

@@ -84,7 +84,9 @@ class Memory:
         """Return bytes of a chunk, at the address where the device has the most access to them."""
         mappings = list(self._ranges.of_chunk(label))
         if not mappings:
-            raise Unsuitable(f"chunk {shorten(label)!r} does not exist or is not mapped")
+            if self._ranges.has_chunk(label):
+                raise Unsuitable(f"chunk {shorten(label)!r} is not mapped")
+            raise unknown("chunk or part", label, self._ranges.chunks)
         found: list[MemoryPart] = []
         for mapping in mappings:
             try:

@@ -119,6 +119,17 @@ class MappedRanges:
                     for nth in placement.mapped(index):
                         yield reservation, placement.offset + nth * group.size + start, size
 
+    @property
+    def chunks(self) -> list[str]:
+        """Labels of chunks and of their parts, of the first one of counted chunks."""
+        groups = self._geometry.of(ChunkGroup).values()
+        labels = [(group.label(0), group) for group in groups]
+        return [each for label, group in labels for each in (label, *(f"{label}.{part.name}" for part in group.parts))]
+
+    def has_chunk(self, label: str) -> bool:
+        """Return true if a chunk has this label, mapped or not."""
+        return self._chunk(label)[0] is not None
+
     def _chunk(self, label: str) -> tuple[ChunkGroup | None, int]:
         """Return the group of the chunk with a label, and its index; no group if there is none."""
         groups = self._geometry.of(ChunkGroup)

@@ -36,7 +36,7 @@ ranges: {all: {size: 32MiB}, host: {size: 2MiB}}
 chunks:
   page: {location: [gpu0, gpu1], size: 2MiB, count: 15, handles: fd}
   last: {location: gpu1, size: 2MiB, handles: fd}
-  shared: {location: "host:0", size: 2MiB, handles: fd}
+  shared: {location: "host:0", size: 2MiB, handles: fd, parts: {flag: 4KiB, data: rest}}
 map: {all: [page, last], host: shared}
 access: {all: {gpu0: rw}, host: {host: rw, gpu0: r}}
 exports:
@@ -120,6 +120,17 @@ def test_chunks_of_gpus_and_host_are_imported_at_their_locations(start: Start, m
         assert shared.export("page", device="gpu1").read_only is False
         assert bytes(page[:3]) == b"all"
         del page, some
+
+
+def test_parts_and_elements_of_an_export_have_views(start: Start, many: str) -> None:
+    start(spec=many, machine="h200x2")
+    with memtopo.attach("many") as shared:
+        assert [shared.export(f"shared.{part}").size for part in ("flag", "data")] == [4 << 10, (2 << 20) - (4 << 10)]
+        assert shared.export("some.1").address == shared.export("some", offset=2 << 20).address
+        with pytest.raises(Unsuitable, match=r"no chunk or part 'shared\.date'.*did you mean 'shared\.data'"):
+            shared.export("shared.date")
+        with pytest.raises(Unsuitable, match=r"there is no export 'sharde'.*did you mean 'shared'"):
+            shared.export("sharde")
 
 
 def test_a_requested_device_alone_is_granted_the_requested_access(start: Start, many: str) -> None:
