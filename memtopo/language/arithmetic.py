@@ -25,6 +25,7 @@ USE = re.compile(rf"\$({PARAMETER_NAME})")
 _TOKEN = re.compile(
     rf"\s*(?:(?P<use>\${PARAMETER_NAME})|(?P<literal>[0-9]+(?: ?[A-Za-z]+)?)|(?P<sign>[-+*/()])|(?P<end>\Z))"
 )
+_WORD = re.compile("[A-Za-z]+")
 _OPERAND = "a number, a size, a $name or '('"
 
 
@@ -144,7 +145,11 @@ def _tokens(text: str) -> Iterator[tuple[str, str]]:
 
 def _no_token(text: str, index: int) -> InvalidValue:
     rest = text[index:].lstrip()
-    help = "a parameter is written as $name" if rest.startswith("$") else "there are + - * / and parentheses"
+    help = "there are + - * / and parentheses"
+    if rest.startswith("$"):
+        help = "a parameter is written as $name, and its multiples as $name * 1MiB"
+    elif (unit := _WORD.match(rest)) and unit[0] in UNITS:
+        help = f"write a product: {shorten(text[:index].strip())} * 1{unit[0]}"
     return InvalidValue("MT902", f"{shorten(text)!r}: {shorten(rest, 12)!r} is not part of an arithmetic", help=help)
 
 

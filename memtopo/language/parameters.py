@@ -90,7 +90,8 @@ def resolve(section: object, settings: Mapping[str, str], *, unread: bool) -> tu
 
 
 def _shown(parameter: Parameter) -> str:
-    return f"{shorten(parameter.value)}{' as set' if parameter.given else ''}"
+    several = ", and only 'memtopo validate' takes several values" if "," in parameter.value else ""
+    return f"{shorten(parameter.value)}{f' as set{several}' if parameter.given else ''}"
 
 
 def uses(text: str) -> list[str]:

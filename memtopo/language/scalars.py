@@ -84,6 +84,7 @@ LARGEST_COUNT = 2_000_000
 LARGEST_TIMELINE_VALUE = (1 << 64) - 1
 """The largest value of a timeline semaphore."""
 
+_GROUPED = r"[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+(?:_[0-9]+)+"
 ADDRESS = re.compile(r"0x[0-9A-Fa-f]{1,16}")
 
 
@@ -93,7 +94,7 @@ def size(value: object) -> Size:
         return parse_size(text(value, "a size such as 64MiB or 4 granules"))
     except NotASize as error:
         meant = error.meant if error.meant and parse_size(error.meant).amount else None
-        raise InvalidValue("MT105", str(error), help=f"write {meant}" if meant else None) from error
+        raise InvalidValue("MT105", str(error), help=f"write {meant}" if meant else _elsewhere(value)) from error
 
 
 def positive(value: object) -> Size:
@@ -179,6 +180,9 @@ def count_or_zero(value: object) -> int:
 
 def processes(value: object) -> int:
     """Read a number of processes, at least one."""
+    if value in ("gpus", "fill"):
+        help = "write a number, or a parameter such as $ranks, which '--set ranks=4' sets"
+        raise InvalidValue("MT106", f"{value!r} is not a number of processes", help=help)
     found = count(value)
     if found > LARGEST_PROCESSES:
         raise InvalidValue(
@@ -211,9 +215,19 @@ def _number(written: str) -> int:
     try:
         return parse_count(written)
     except ValueError as error:
-        meant = written.replace("_", "").replace(",", "")
+        meant = re.sub("[_,]", "", written) if re.fullmatch(_GROUPED, written) else written
         help = f"write {int(meant)}" if meant.isascii() and meant.isdecimal() and len(meant) < 20 else None  # noqa: PLR2004
+        help = help or _elsewhere(written)
         raise InvalidValue("MT106", str(error), help=help) from error
+
+
+def _elsewhere(value: object) -> str | None:
+    """Help for a value that other keys than the one at hand take."""
+    if value == "fill":
+        return "'fill' can be the 'size' of ranges and the 'count' of chunks"
+    if isinstance(value, str) and value.endswith("%"):
+        return "a share of memory can be the 'size' or the 'count' of chunks"
+    return None
 
 
 def _in_bytes(found: Size) -> Size:

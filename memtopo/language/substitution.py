@@ -20,6 +20,8 @@ from memtopo.language.parameters import LeftOut, Parameters, resolve, uses
 MOST_NOTED = 3
 """Replaced values that the notes of one diagnostic name."""
 
+_KEY_HELP = "write the key itself: parameters are for values, such as 'count: $pages * 2'"
+_TEXT_HELP = "a parameter is a whole value: declare the whole text, such as 'head: page.0:4', and write $head"
 _ARITHMETIC = re.compile(r"\s*[$(0-9]")
 _NOTHING = object()
 
@@ -163,6 +165,8 @@ class _Values:
         self.used.update(named)
         code, place = ("MT104", "a key") if at == "key" else ("MT906", "a part of a longer text")
         message = f"{shorten(given)!r}: parameter '${named[0]}' cannot be {place}"
-        help = "a parameter is a whole value, or a part of an arithmetic: 'count: $pages * 2'"
+        help = _KEY_HELP if at == "key" else _TEXT_HELP
+        if at == "key" and "access" in path:
+            help = f"name the device: 'devices: {{mine: ${named[0]}}}', and write 'mine' here"
         self.diagnostics.add(lambda: Diagnostic(code, message, path, at, help=help))
         return True

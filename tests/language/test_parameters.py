@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from memtopo.language import Document, read_text
 from memtopo.language.limits import MOST_PARAMETERS
 from memtopo.language.parameters import uses
+from memtopo.machine import load
 from memtopo.plans.saved import spec_digest
+from memtopo.rules.validation import validate
 from tests.helpers.specs import clean_geometry, diagnose, document
 
 POOL = """\
@@ -117,6 +119,13 @@ def test_a_diagnostic_of_a_replaced_value_names_the_parameter_and_its_value() ->
     (found,) = diagnose(POOL.replace("count: $pages", "count: $pages * $page"))
     assert found.code == "MT106"
     assert found.notes == ("$pages * $page is 32MiB: $pages is 16, $page is 2MiB",)
+
+
+def test_several_values_in_one_setting_are_explained() -> None:
+    text = "params: {pages: 16}\nchunks: {page: {location: gpu0, size: 2MiB, count: $pages}}"
+    (found,) = validate(document(text).with_settings({"pages": "1,2"}), load("h200x2")).diagnostics
+    assert found.help is None
+    assert found.notes == ("$pages is 1,2 as set, and only 'memtopo validate' takes several values",)
 
 
 def test_a_parameter_that_only_an_unused_one_uses_is_not_reported_itself() -> None:
