@@ -246,9 +246,8 @@ def attach(
     readers, which only read it, after that. For up to `wait` (seconds, or text such as "60s"), entering waits for a
     layout that is not held, for another writer, and for the commit. `expect` is the digest of the layout's spec.
 
-    `poll` calls `on_change` when the holder changes its layout, and maps chunks that an export gains into the range of
-    the size that `reserve` has for it, in bytes or as text such as "64GiB". Exports without memory in the present
-    state are `absent` until a `poll` after their return.
+    `poll` calls `on_change` when the holder changes its layout, and maps what an export gains into the range of the
+    size that `reserve` has for it (bytes, or "64GiB"). Exports without memory now are `absent` until a later `poll`.
 
     Entering raises `NoLayout` if the layout is not held, `ExchangeError`, with the code `writing`, `committed` or
     `uncommitted` if the wait was in vain, `Unavailable`, `Unsuitable`, also for another digest, `InvalidSpec` if
