@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from memtopo.diagnostics.model import Path
 from memtopo.driver.types import Location, LocationKind, gpu
-from memtopo.geometry.groups import ChunkGroup
+from memtopo.geometry.groups import ChunkGroup, Group
 from memtopo.geometry.model import Geometry
 from memtopo.machine import CONTEXT_BYTES, Machine
 
@@ -52,11 +52,17 @@ def remaining_rooms(geometry: Geometry, machine: Machine) -> Rooms:
                 shares.update(dict.fromkeys(group.distinct_locations, group.share.share.thousandths))
                 spread.setdefault(group.path, {})[group.locations] = None
             else:
-                used.update(group.demand())
+                used.update(_kept(group))
     host = Location(LocationKind.HOST)
     used[host] = sum(size for location, size in used.items() if location.kind is not LocationKind.GPU)
     rooms = {location: Room(whole, used[location], shares[location]) for location, whole in _memory(machine).items()}
     return Rooms(rooms, {path: tuple(each) for path, each in spread.items()})
+
+
+def _kept(group: Group) -> dict[Location, int]:
+    """Bytes that a group takes from shares by location: on GPUs none of memory that may exceed them (fact 79)."""
+    demand = group.demand().items()
+    return {at: size for at, size in demand if not (group.exceeds and at.kind is LocationKind.GPU)}
 
 
 def _memory(machine: Machine) -> dict[Location, int]:

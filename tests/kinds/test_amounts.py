@@ -112,6 +112,11 @@ def test_the_whole_share_is_all_that_fits() -> None:
     assert codes(shared(size=f"{size + GRANULE}B")) == ["MT402"]
 
 
+def test_memory_that_gives_way_to_chunks_leaves_shares_as_they_are() -> None:
+    managed = "managed: {m: {size: 500GiB, prefer: gpu0, oversubscribe: true}}\n"
+    assert chunk(shared(size="90%") + managed).size == chunk(shared(size="90%")).size
+
+
 @given(st.integers(1, 100_000))
 def test_a_share_is_rounded_down_to_granules_and_to_whole_chunks(thousandths: int) -> None:
     written = f"{thousandths // 1000}.{thousandths % 1000:03}%"
