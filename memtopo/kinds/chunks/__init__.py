@@ -76,8 +76,8 @@ class Chunk(Entry):
     @property
     def has_share(self) -> bool:
         """True if the chunks take a share of the memory that is left."""
-        amounts = (self.count.min, self.count.max) if isinstance(self.count, ElasticCount) else (self.count,)
-        return any(isinstance(amount, Share) for amount in (self.size, *amounts))
+        count = self.count.max if isinstance(self.count, ElasticCount) else self.count
+        return isinstance(self.size, Share) or isinstance(count, Share)
 
 
 class Chunks(ExportKind):
@@ -216,8 +216,8 @@ def _resolved(
     if numbers.follow:
         locations = yield from scope.devices.distributed(listed, amounts.number, path)
         properties = properties[: len(locations)]
-    unit = _granule(scope, properties) if numbers.follow else requested.unit
-    return (yield from _group(scope, entry, requested._replace(unit=unit), amounts, properties))
+        requested = requested._replace(unit=_granule(scope, properties))
+    return (yield from _group(scope, entry, requested, amounts, properties))
 
 
 def _group(

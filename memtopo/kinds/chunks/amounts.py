@@ -65,16 +65,18 @@ def resolve_amounts(scope: Scope, entry: Amounted, requested: Requested) -> Reso
         found = yield from _counted(scope, entry, entry.size, requested)
     elif isinstance(numbers.largest, int):
         taken = yield from _shared_size(scope, entry.size, requested, numbers.largest)
-        found = Amounts(0, numbers.largest, taken.amount, taken.amount, taken.share) if taken else None
+        found = Amounts(numbers.largest, numbers.largest, taken.amount, taken.amount, taken.share) if taken else None
     else:
         yield _both_follow(requested)
         return None
-    created = (yield from _created(scope, requested, found)) if found else None
-    return found._replace(created=created) if found and created is not None else None
+    if found is None or not numbers.elastic:
+        return found
+    created = yield from _created(scope, requested, found)
+    return None if created is None else found._replace(created=created)
 
 
 def _counted(scope: Scope, entry: Amounted, written: Size, requested: Requested) -> Resolution[Amounts | None]:
-    """Amounts of chunks whose size is written, without the number of those that are created."""
+    """Amounts of chunks whose size is written, as if all of them were created with the layout."""
     path, unit, numbers = requested.path, requested.unit, requested.numbers
     declared = written.bytes(unit)
     size = rounded_to_multiple(declared, unit, rounding=entry.round is not None)
@@ -83,21 +85,21 @@ def _counted(scope: Scope, entry: Amounted, written: Size, requested: Requested)
         yield size_error("MT301", f"chunk {path[-1]!r}", declared, unit, (*path, "size"), note)
         return None
     if isinstance(numbers.largest, int):
-        return Amounts(0, numbers.largest, size, declared)
+        return Amounts(numbers.largest, numbers.largest, size, declared)
     if isinstance(numbers.largest, Share):
         taken = yield from _shared_number(scope, numbers.largest, requested, size, numbers.path)
-        return Amounts(0, taken.amount, size, declared, taken.share) if taken else None
+        return Amounts(taken.amount, taken.amount, size, declared, taken.share) if taken else None
     filling = Filling(str(path[-1]), size, unit, numbers.path)
     if numbers.elastic:
         filled = yield from elastic_count(scope, filling, requested.known)
     else:
         assert requested.entries
         filled = yield from filled_count(scope, filling, requested.entries, requested.known)
-    return Amounts(0, filled[0], size, declared, filled=filled[1]) if filled else None
+    return Amounts(filled[0], filled[0], size, declared, filled=filled[1]) if filled else None
 
 
 def _created(scope: Scope, requested: Requested, found: Amounts) -> Resolution[int | None]:
-    """Number of chunks that are created with the layout; yields MT803 if it is more than the largest."""
+    """Number of elastic chunks that are created with the layout; yields MT803 if it is more than the largest."""
     written, largest = requested.numbers.created, requested.numbers.largest
     if written == largest:
         return found.number
