@@ -50,7 +50,9 @@ _PROBLEMS = {
     "Unicode character escape": _ESCAPE,
     "',' or ']'": _Message("expected ',' or ']'"),
     "',' or '}'": _Message("expected ',' or '}'"),
-    "unexpected ':'": _Message("':' is not expected here", "put the text in quotes"),
+    "unexpected ':'": _Message(
+        "':' is not expected here", "in braces, a blank follows the ':' of a key; text with ':' needs quotes"
+    ),
     "<block end>": _Message("nothing more is expected here", "are the lines of this block indented alike?"),
     "expected key": _Message("expected a key", "are the entries of this mapping indented alike?"),
     "'-' indicator": _Message("expected '- '", "are the entries of this list indented alike?"),

@@ -8,7 +8,7 @@ from memtopo.diagnostics.model import At, Diagnostic
 from memtopo.machine import Machine
 from memtopo.output.diagnostics import text
 from tests.helpers.machines import invented
-from tests.helpers.specs import diagnose, validate_text
+from tests.helpers.specs import diagnose, document, validate_text
 
 FILLED = """
 ranges: {kv: {size: 4MiB}}
@@ -102,6 +102,21 @@ def test_an_overlap_has_the_offset_and_the_size_that_would_do() -> None:
     assert found.help == "the first free offset after it is 2MiB"
     (found,) = errors(FILLED.replace("[hot, cold]", "[hot, cold, {chunk: hot, offset: 2MiB}]"))
     assert found.help == "the first free offset after it is 4MiB, for which the size of 'kv' is at least 6MiB"
+
+
+def test_entries_that_overlap_in_several_ranges_are_one_diagnostic() -> None:
+    (found,) = errors(
+        "ranges: {kv: {size: 8MiB, count: 3}}\n"
+        "chunks: {a: {location: gpu0, size: 4MiB}, b: {location: gpu0, size: 2MiB}}\n"
+        "map: {kv: [{chunk: a, each: all}, {chunk: b, each: all, offset: 2MiB}]}\naccess: {kv: {gpu0: rw}}"
+    )
+    assert found.message == "'b' overlaps 'a' at 2MiB of 'kv.0'"
+    assert found.notes == ("and in 2 more places",)
+
+
+def test_a_blank_after_the_colon_of_a_key_is_asked_for() -> None:
+    (found,) = document("params: {pages:, page: 2MiB}").diagnostics
+    assert found.help == "in braces, a blank follows the ':' of a key; text with ':' needs quotes"
 
 
 def test_missing_gpus_of_one_list_are_one_diagnostic() -> None:

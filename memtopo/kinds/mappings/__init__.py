@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated
@@ -131,15 +132,24 @@ def past_the_end(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
 
 
 def overlaps(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
-    """Yield MT304 for mappings that overlap, which the driver refuses (fact 14)."""
+    """Yield MT304 for mappings that overlap, which the driver refuses (fact 14), once for two entries."""
     del machine
+    found: dict[tuple[Path, Path], Diagnostic] = {}
+    places: Counter[tuple[Path, Path]] = Counter()
     for placements in geometry.placements.values():
         highest: Placement | None = None
         for placement in placements:
             if highest and placement.offset < highest.end:
-                yield _overlap(*sorted((highest, placement), key=_order))
+                first, second = sorted((highest, placement), key=_order)
+                places[entries := (first.path, second.path)] += 1
+                if entries not in found:
+                    found[entries] = _overlap(first, second)
             if highest is None or placement.end > highest.end:
                 highest = placement
+    for entries, diagnostic in found.items():
+        others = places[entries] - 1
+        more = f"and in {others:,} more place{'s' * (others > 1)}"
+        yield diagnostic._replace(notes=(*diagnostic.notes, more)) if others else diagnostic
 
 
 def resolve_slices(scope: Scope) -> Resolution[dict[str, list[Slice]]]:
