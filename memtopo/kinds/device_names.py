@@ -259,6 +259,8 @@ class DeviceNames:
             return f"did you mean 'gpu{match[1]}'?"
         if re.fullmatch(_ALL, name, re.IGNORECASE):
             return f"write {GPUS}, which is every GPU"
+        if " else " in name:
+            return "name one device: only 'handles', 'rdma', 'compressible' and 'via' have alternatives"
         return None
 
     def _gpu(self, ordinal: int, path: Path, at: At) -> Resolution[Location | None]:

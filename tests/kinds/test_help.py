@@ -36,6 +36,7 @@ def errors(spec: str, machine: Machine | None = None) -> list[Diagnostic]:
         ("exports: [page]", "write 'exports: {w: {chunk: hot, via: fd}}'"),
         ("hosts: [a, b]", "a spec describes the memory of one host"),
         ("imports: {w: {from: nodeA:5555/x}}", "the holder is on this host: write LAYOUT/EXPORT"),
+        ("chunks: {c: {location: gpu1 else gpu0, size: 2MiB}}", "name one device: only 'handles', 'rdma',"),
         ("processes: {p: {count: gpus}}", "write a number, or a parameter such as $ranks"),
         ("managed: {m: {size: 90%}}", "a share of memory can be the 'size' or the 'count' of chunks"),
         ("buffers: {b: {location: gpu0, size: 2MiB, count: fill}}", "'fill' can be the 'size' of ranges and the"),
