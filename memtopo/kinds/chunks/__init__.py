@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pydantic import Field
 
@@ -19,7 +19,7 @@ from memtopo.kinds.alternatives import Support
 from memtopo.kinds.chunks.amounts import Amounts, Requested, amount_notes, resolve_amounts
 from memtopo.kinds.chunks.counts import Counts, ElasticCount, written_numbers
 from memtopo.kinds.chunks.parts import Parts, resolve_parts
-from memtopo.kinds.chunks.support import handle_types, properties, supported_at, taken
+from memtopo.kinds.chunks.support import handle_types, properties, supported_at, taken, without_alternatives
 from memtopo.kinds.device_sets import has_set
 from memtopo.kinds.exportable import Exported, ExportKind, Imported
 from memtopo.kinds.kind import Difference, Rule, Scope
@@ -104,10 +104,11 @@ class Chunks(ExportKind):
         """Resolve chunks, those whose number follows from ranges after all others, which are mapped beside them."""
         entries = scope.spec.section("chunks")
         found: dict[str, ChunkGroup | None] = {}
-        fills = {name: entry.fills for name, entry in entries.items()}
-        mapped = MapEntries(scope) if any(fills.values()) or self.has_shares(scope.spec) else None
-        for name in sorted(entries, key=lambda name: fills[name]) if mapped else entries:
-            found[name] = yield from _resolved(scope, entries[name], scope.spec.at("chunks", name), found, mapped)
+        follow = any(entry.fills or entry.has_share for entry in entries.values())
+        mapped, places = MapEntries(scope) if follow else None, _Places(scope)
+        for name in sorted(entries, key=lambda name: entries[name].fills) if follow else entries:
+            path = scope.spec.at("chunks", name)
+            found[name] = yield from _resolved(scope, entries[name], path, found, mapped, places)
         for name in entries:
             yield from scope.add(self, name, found[name])
 
@@ -196,28 +197,63 @@ class Chunks(ExportKind):
         return (handle_types, properties)
 
 
+class _Place(NamedTuple):
+    """Locations of an entry, the properties of its chunks there, and their granule in bytes."""
+
+    locations: tuple[Location, ...]
+    properties: tuple[Properties, ...]
+    unit: int
+
+
+class _Places:
+    """Places of entries: of one location, once for all entries with the same properties."""
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+        self._known: dict[tuple[object, ...], _Place] = {}
+
+    def resolve(self, entry: Chunk, path: Path) -> Resolution[_Place | None]:
+        """Place of an entry at all of its locations; None if it has an error."""
+        key = (*entry.location, without_alternatives(entry))
+        if known := self._known.get(key):
+            return known
+        listed = yield from self._scope.devices.resolve_all(entry.location, path)
+        found = yield from taken(self._scope, entry, path)
+        if listed is None or found is None:
+            return None
+        properties = tuple(Properties(location, *found) for location in listed)
+        place = _Place(tuple(listed), properties, _granule(self._scope, properties))
+        if len(listed) == 1 and key[-1]:
+            self._known[key] = place
+        return place
+
+    def limited(self, place: _Place, number: int, path: Path) -> Resolution[_Place]:
+        """The part of a place that some chunks use; yields MT506 if they are fewer than the locations."""
+        if number >= len(place.locations):
+            return place
+        locations = yield from self._scope.devices.distributed(place.locations, number, path)
+        properties = place.properties[: len(locations)]
+        return _Place(locations, properties, _granule(self._scope, properties))
+
+
 def _resolved(
-    scope: Scope, entry: Chunk, path: Path, known: Known, mapped: MapEntries | None
+    scope: Scope, entry: Chunk, path: Path, known: Known, mapped: MapEntries | None, places: _Places
 ) -> Resolution[ChunkGroup | None]:
     """Group of an entry; `known` are the groups of entries whose number of chunks does not follow from ranges."""
-    listed = yield from scope.devices.resolve_all(entry.location, path)
-    found = yield from taken(scope, entry, path)
-    if listed is None or found is None:
+    place = yield from places.resolve(entry, path)
+    if place is None:
         return None
-    numbers = written_numbers(entry.count, path, len(listed) if has_set(entry.location) else None)
-    locations = tuple(listed)
+    numbers = written_numbers(entry.count, path, len(place.locations) if has_set(entry.location) else None)
     if isinstance(numbers.largest, int):
-        locations = yield from scope.devices.distributed(listed, numbers.largest, path)
-    properties = tuple(Properties(location, *found) for location in locations)
-    requested = Requested(path, locations, _granule(scope, properties), numbers, known, mapped)
+        place = yield from places.limited(place, numbers.largest, path)
+    requested = Requested(path, place.locations, place.unit, numbers, known, mapped)
     amounts = yield from resolve_amounts(scope, entry, requested)
     if amounts is None:
         return None
     if numbers.follow:
-        locations = yield from scope.devices.distributed(listed, amounts.number, path)
-        properties = properties[: len(locations)]
-        requested = requested._replace(unit=_granule(scope, properties))
-    return (yield from _group(scope, entry, requested, amounts, properties))
+        place = yield from places.limited(place, amounts.number, path)
+        requested = requested._replace(unit=place.unit)
+    return (yield from _group(scope, entry, requested, amounts, place.properties))
 
 
 def _group(
@@ -238,7 +274,7 @@ def _group(
         amounts.declared,
         requested.unit,
         properties,
-        tuple(dict.fromkeys(each.location for each in properties)),
+        tuple(dict.fromkeys(each.location for each in properties)) if len(properties) > 1 else requested.locations,
         limit=amounts.number if numbers.elastic else None,
         parts=parts,
         share=amounts.share,

@@ -37,7 +37,7 @@ class Requested(NamedTuple):
     """
 
     path: Path
-    locations: Sequence[Location]
+    locations: tuple[Location, ...]
     unit: int
     numbers: Numbers
     known: Known

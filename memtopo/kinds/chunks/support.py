@@ -46,7 +46,7 @@ class Taken(NamedTuple):
 
 def taken(scope: Scope, entry: WithProperties, path: Path) -> Resolution[Taken | None]:
     """Handle types and properties of a chunk's entry, the same in all instances of its process."""
-    if plain := _plain(entry):
+    if plain := without_alternatives(entry):
         return plain
     handles = yield from _taken_handles(scope, entry, path)
     rdma = yield from _taken_property(scope, entry, path, "rdma", beside=entry.compressible is True)
@@ -54,8 +54,8 @@ def taken(scope: Scope, entry: WithProperties, path: Path) -> Resolution[Taken |
     return None if handles is None or rdma is None or compressible is None else Taken(handles, rdma, compressible)
 
 
-def _plain(entry: WithProperties) -> Taken | None:
-    """Handle types and properties of an entry without alternatives, as almost all are."""
+def without_alternatives(entry: WithProperties) -> Taken | None:
+    """Handle types and properties of an entry without alternatives, as almost all are; None for another one."""
     if isinstance(entry.rdma, Alternatives) or isinstance(entry.compressible, Alternatives):
         return None
     handles = HandleType.NONE

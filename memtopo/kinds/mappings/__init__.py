@@ -178,13 +178,17 @@ def granules(scope: Scope) -> tuple[dict[str, int], set[str]]:
 
 def _slice(scope: Scope, entry: MapEntry, path: Path) -> Resolution[Slice]:
     name, where = entry.chunk.name, (*path, "chunk")
-    unknown = Slice(None, 0, 0, entry.chunk, entry.offset, path, entry.each, entry.order, entry.stride)
     group = scope.of(ChunkGroup).get(name)
-    if group is not None:
-        if (yield from refuses_growing(group, "a program maps them, in an elastic range", where)):
-            return unknown
-        span = yield from indices(entry.chunk, group, where)
-        return unknown._replace(group=group, first=span[0], stop=span[1]) if span else unknown
+    if group is not None and not (yield from refuses_growing(group, "a program maps them, in an elastic range", where)):
+        if span := (yield from indices(entry.chunk, group, where)):
+            return Slice(group, *span, entry.chunk, entry.offset, path, entry.each, entry.order, entry.stride)
+    elif group is None:
+        yield from _unknown_chunk(scope, name, where)
+    return Slice(None, 0, 0, entry.chunk, entry.offset, path, entry.each, entry.order, entry.stride)
+
+
+def _unknown_chunk(scope: Scope, name: str, where: Path) -> Iterator[Diagnostic]:
+    """Yield MT201 for a name that is no chunk, unless its entry has an error."""
     spec = scope.spec
     if other := _unmappable(scope, name):
         message = f"{name!r} is {other}, and only chunks can be mapped"
@@ -197,7 +201,6 @@ def _slice(scope: Scope, entry: MapEntry, path: Path) -> Resolution[Slice]:
     ):
         known = chain(spec.section("chunks"), spec.section("imports"))
         yield scope.errors.undeclared("chunk", name, where, known)
-    return unknown
 
 
 def _unmappable(scope: Scope, name: str) -> str | None:
