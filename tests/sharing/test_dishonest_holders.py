@@ -168,6 +168,9 @@ def test_a_malformed_packet_ends_the_connection_and_its_descriptors_are_closed(
 def test_a_malformed_packet_is_named_by_the_request_that_it_answers() -> None:
     assert "the answer to 'offers' is malformed: " in error_of([(b"garbage", 0)], Client.offers).message
     assert "a notice is malformed: " in error_of([(b"garbage", 0)], Client.notice).message
+    soon = error_of([({"notice": "releasing", "grace": "soon"}, 0)], Client.offers).message
+    assert soon.startswith("the holder cannot be trusted: ")
+    assert "'grace'" in soon
 
 
 @pytest.mark.parametrize(
