@@ -257,8 +257,10 @@ class ChunkGroup(Group):
 
     def _share(self, count: int) -> Mapping[Location, int]:
         """Number of the first chunks at each location, but those that are gone."""
+        if not (self.gone and count):
+            return round_robin(count, self.locations)
         found = Counter(round_robin(count, self.locations))
-        for first, stop in self.gone if count else ():
+        for first, stop in self.gone:
             found.subtract(round_robin(stop, self.locations))
             found.update(round_robin(first, self.locations))
         return found
