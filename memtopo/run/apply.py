@@ -121,7 +121,7 @@ class Run:
     def check(self) -> None:
         """Compare every step with the driver's state, unless the check is "none". Raises `StepFailed` or `Stopped`."""
         self._balance.record_held()
-        self._placed = tuple(folding.placed(self.execution.layout.ranges))
+        self._placed = self._addresses()
         if self.request.check == "none":
             return
         with self.execution.timed("check", len(self.execution.plan.steps)) as count:
@@ -282,9 +282,15 @@ class Run:
     ) -> Checks:
         """Make a request and its plans, to which the layout was changed, those of the run; return its checks."""
         self.request, self._plans, self.absent = request, plans, absent
-        self._findings, self._placed = findings, tuple(folding.placed(self.execution.layout.ranges))
+        self._findings, self._placed = findings, self._addresses()
         self.verification = Verification(request, self.ledger, self.execution, findings)
         return self._checks()
+
+    def _addresses(self) -> tuple[Placed, ...]:
+        """Addresses of the ranges in the order of the plan: a change reserves new ones after those that stay."""
+        ranges = self.execution.layout.ranges
+        labels = [step.describe().subject for step in self.execution.plan.steps if step.phase is Phase.RESERVE]
+        return tuple(folding.placed({label: ranges[label] for label in labels if label in ranges}))
 
     @contextmanager
     def _expecting(self, geometry: Geometry) -> Iterator[None]:

@@ -195,6 +195,12 @@ def test_a_change_that_cannot_be_rolled_back_leaves_a_run_that_is_taken_down() -
     assert raised
 
 
+def test_the_addresses_of_a_changed_run_are_in_the_order_of_its_spec() -> None:
+    """A range of another size is reserved after one that stays."""
+    both = "ranges: {first: {size: 4MiB}, second: {size: 2MiB}}\nchunks: {c: {location: gpu0, size: 2MiB}}\n"
+    equals(both, both.replace("4MiB", "2MiB"))
+
+
 @settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
 @given(strategies.specs(), strategies.specs())
 def test_a_changed_run_equals_an_applied_one(one: str, other: str) -> None:
