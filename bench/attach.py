@@ -10,16 +10,12 @@ from __future__ import annotations
 
 import os
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import memtopo
-from bench.imports import BATCH, ask, connected
+from bench.imports import BATCH, ask, connected, held
 from memtopo.common.errors import Unavailable
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.types import Access, Grant, HandleType, Location, LocationKind
@@ -43,7 +39,7 @@ def main() -> None:
         target = resolve("local")
     except Unavailable:
         target = resolve("h200x2")
-    with _holder(target.name) as path, _context(target.open()):
+    with held(HELD, "--machine", target.name) as path, _context(target.open()):
         with memtopo.attach(path, role="writer", machine=target) as writer:
             writer.commit()
         pairs = [(_plain(path, target), _attach(path, target)) for _ in range(ROUNDS + 1)][1:]
@@ -103,21 +99,3 @@ def _context(driver: KernelDriver) -> Iterator[None]:
     finally:
         driver.ctx_pop_current()
         driver.device_primary_ctx_release(0)
-
-
-@contextmanager
-def _holder(machine: str) -> Iterator[str]:
-    with tempfile.TemporaryDirectory() as folder:
-        path, spec = str(Path(folder, "bench.sock")), Path(folder, "bench.yaml")
-        spec.write_text(HELD)
-        command = [sys.executable, "-m", "memtopo", "apply", str(spec), "--hold", "--socket", path]
-        command += ["--machine", machine]
-        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
-            assert process.stderr
-            for line in process.stderr:
-                if line.startswith("holding "):
-                    break
-            try:
-                yield path
-            finally:
-                process.terminate()

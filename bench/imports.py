@@ -65,7 +65,7 @@ def main() -> None:
     assert geometry is not None
     plan = planner.plan(geometry, local.machine)
     gpus = [driver.device_get_uuid(0).hex()]
-    with _holder() as path:
+    with held(HELD) as path:
         pairs = [
             (_plain(path, CHUNKS), _memtopo(plan, driver, lambda: HolderHandles(geometry, gpus, {"holder": path})))
             for _ in range(ROUNDS + 1)
@@ -84,11 +84,12 @@ def main() -> None:
 
 
 @contextmanager
-def _holder() -> Iterator[str]:
+def held(text: str, *options: str) -> Iterator[str]:
+    """Hold a spec in another process; yields the path of its socket."""
     with tempfile.TemporaryDirectory() as folder:
         path, spec = str(Path(folder, "bench.sock")), Path(folder, "bench.yaml")
-        spec.write_text(HELD)
-        command = [sys.executable, "-m", "memtopo", "apply", str(spec), "--hold", "--socket", path]
+        spec.write_text(text)
+        command = [sys.executable, "-m", "memtopo", "apply", str(spec), "--hold", "--socket", path, *options]
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
             assert process.stderr
             for line in process.stderr:

@@ -60,7 +60,7 @@ def test_creating_and_exporting_an_event_require_a_context(driver: Driver) -> No
 
 @pytest.mark.usefixtures("two_gpus")
 def test_an_event_is_exported_in_the_context_of_its_gpu(driver: Driver, on_hardware: bool) -> None:
-    """Fact 77: in another one hardware may end the process."""
+    """Fact 78: in another one hardware may end the process."""
     if on_hardware:
         pytest.skip("ends the process")
     with current(driver, 0), event(driver, SHARED_EVENT) as made:

@@ -165,7 +165,7 @@ def test_ipc_memory_is_opened_in_the_context_of_another_gpu(driver: Driver, othe
 
 @pytest.mark.usefixtures("two_gpus")
 def test_ipc_memory_has_an_address_in_each_context_that_opened_it(driver: Driver, other: Other) -> None:
-    """Fact 46: the addresses differ, and the context that opened it last uses both."""
+    """Fact 46: the addresses differ."""
     with ExitStack() as stack:
         _, handle = stack.enter_context(shared(other))
         stack.enter_context(current(driver, 1))
@@ -178,7 +178,7 @@ def test_ipc_memory_has_an_address_in_each_context_that_opened_it(driver: Driver
 
 @pytest.mark.usefixtures("two_gpus")
 def test_ipc_memory_is_copied_in_every_context_and_filled_in_that_of_its_opening(driver: Driver, other: Other) -> None:
-    """Fact 77: the other context finds no allocation at the address either, even after it has opened the memory."""
+    """Fact 78: the other context finds no allocation at the address either, even after it has opened the memory."""
     with ExitStack() as stack:
         _, handle = stack.enter_context(shared(other))
         stack.enter_context(current(driver, 0))
