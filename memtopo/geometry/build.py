@@ -17,6 +17,9 @@ from memtopo.language.entries import Spec
 from memtopo.language.fields import LARGEST_COUNT
 from memtopo.machine import Machine
 
+_BY_STAGE = {stage: tuple(kind for kind in KINDS if kind.stage is stage) for stage in Stage}
+"""Kinds in the order of the registry, by the stage of their resolution."""
+
 
 class ResolvedLayout(NamedTuple):
     """Geometry of the entries without errors, and the diagnostics of the others."""
@@ -97,9 +100,8 @@ def _resolve_dependent(scope: Scope) -> Iterator[Diagnostic]:
 
 def _resolve(scope: Scope, stages: Iterable[Stage]) -> Iterator[Diagnostic]:
     for stage in stages:
-        for kind in scope.kinds:
-            if kind.stage is stage:
-                yield from kind.resolve(scope)
+        for kind in _BY_STAGE[stage]:
+            yield from kind.resolve(scope)
 
 
 def _joint_limits(scopes: Sequence[Scope]) -> Iterator[Diagnostic]:

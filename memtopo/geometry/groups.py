@@ -187,6 +187,11 @@ class Group:
         """True if the size or number of the objects is a share of the memory that all others leave."""
         return False
 
+    @property
+    def largest_count(self) -> int:
+        """Largest number of objects that may exist."""
+        return self.count
+
     def largest_shares(self) -> Mapping[Location, int]:
         """Largest number of objects that may exist in the memory of each location."""
         return self.shares()
@@ -274,6 +279,11 @@ class ChunkGroup(Group):
     def follows_memory(self) -> bool:
         """True if the chunks take a share of memory."""
         return self.share is not None
+
+    @property
+    def largest_count(self) -> int:
+        """Number of chunks, with those that a program may create."""
+        return self.count if self.limit is None else max(self.count, self.limit)
 
     def largest_shares(self) -> Mapping[Location, int]:
         """Number of chunks that this process may create at each location."""

@@ -47,7 +47,11 @@ class DeviceNames:
     @property
     def gpus(self) -> tuple[Location, ...]:
         """GPUs that are visible to the process, in order."""
-        return self.visible or device_sets.all_gpus(self._machine)
+        return self.visible or self._every_gpu
+
+    @cached_property
+    def _every_gpu(self) -> tuple[Location, ...]:
+        return device_sets.all_gpus(self._machine)
 
     def declare(self) -> Iterator[Diagnostic]:
         """Resolve the declared names and the key `visible`; nodes near GPUs last, since they refer to other names."""
@@ -181,7 +185,7 @@ class DeviceNames:
     def _selected(self, name: str, values: Sequence[NamedDevice]) -> Resolution[Location | None]:
         """Device of this process; process 0 checks all of them, so that errors in unused ones are reported as well."""
         path = self._spec.at("devices", name)
-        members = device_sets.expanded(values, device_sets.all_gpus(self._machine))
+        members = device_sets.expanded(values, self._every_gpu)
         if _BUILT_IN.fullmatch(name):
             what = (
                 "a set of GPUs" if name in device_sets.SETS else f"the machine's {'host' if name == 'host' else 'GPU'}"

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar, cast
+from functools import cached_property
+from itertools import chain
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 from memtopo.diagnostics.model import At, Diagnostic, Label, Path
 from memtopo.geometry.groups import Group
@@ -184,7 +187,7 @@ class Scope:
         """Chunks of each entry of `map`, by the keys of the section."""
         self.choices: dict[Path, Choice] = {}
         """Alternatives that fields take, by the path of the field."""
-        self._groups: dict[type[Group], dict[str, Group]] = {}
+        self._groups: dict[type[Group], dict[str, Any]] = {}
         self._exported: dict[str, frozenset[str]] = {}
 
     @property
@@ -217,15 +220,18 @@ class Scope:
 
     def of(self, kind: type[G]) -> Mapping[str, G]:
         """Groups of one class by name, including imported ones."""
-        return cast("Mapping[str, G]", self._groups.get(kind, {}))
+        return self._groups.get(kind, {})
 
     def referenced(self, key: str, kind: Kind, group: type[G]) -> Resolution[G | None]:
         """Group of one class that a key of a section refers to."""
-        name, path = parse_reference(key).name, self.spec.at(kind.section, key)
+        name = parse_reference(key).name
+        if (found := self.of(group).get(name)) is not None:
+            return found
+        path = self.spec.at(kind.section, key)
         section = next(other.section for other in self.kinds if other.group is group)
         if not (self.spec.may_have(section, name) or (yield from self.unusable(name, kind, path, "key"))):
             yield self.errors.undeclared(group.noun, name, path, self.spec.section(section), "key")
-        return self.of(group).get(name)
+        return None
 
     def exports(self, key: str, name: str) -> bool:
         """Return true if an export names an object, under the key of its kind."""
@@ -265,15 +271,26 @@ class Scope:
     def too_many(self, totals: Mapping[str, int]) -> Resolution[bool]:
         """Record the number of objects in some sections; yield MT109 and return true if there are too many."""
         self.totals.update(totals)
+        if max(totals.values(), default=0) <= LARGEST_COUNT:
+            return False
         over = [kind for kind in self.kinds if totals.get(kind.section, 0) > LARGEST_COUNT]
         for kind in over:
             count = f"{totals[kind.section]:,} {kind.plural}"
             message = f"{count} are more than the {LARGEST_COUNT:,} that one spec may declare"
             yield Diagnostic("MT109", message, self.spec.at(kind.section), "key")
-        return bool(over)
+        return True
+
+    @cached_property
+    def _repeated(self) -> frozenset[str]:
+        """Names that more than one section has."""
+        sections = [self.spec.section(kind.section) for kind in self.kinds]
+        counted = Counter(chain.from_iterable(sections))
+        return frozenset(name for name, number in counted.items() if number > 1)
 
     def _taken(self, kind: Kind, name: str, group: Group | None) -> Resolution[bool]:
         """Yield MT203 and return true if an entry of an earlier section has the same name."""
+        if name not in self._repeated:
+            return False
         for other in self.kinds[: self.kinds.index(kind)]:
             if name not in self.spec.section(other.section) or not other.conflicts(group):
                 continue

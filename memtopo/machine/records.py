@@ -21,6 +21,9 @@ ASSUMED_HOST_BYTES = 1 << 40
 """Memory of a host whose record does not have it, for simulations: unlimited memory would be more than any has."""
 
 _PAGE = 4096
+
+_PLAIN = 2 << 20
+"""Granularity of chunks that is assumed where none was recorded."""
 _HOST_VMM = {
     LocationKind.HOST: "HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED",
     LocationKind.HOST_NUMA: "HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED",
@@ -237,6 +240,18 @@ class Machine(_Record):
             for location, memory in self.locations.items()
             for entry in memory.granularity
         }
+
+    @cached_property
+    def address_granularity(self) -> int:
+        """Bytes of the smallest granularity, which is the default alignment of reservations."""
+        every = (entry.minimum for memory in self.locations.values() for entry in memory.granularity)
+        return min(every, default=_PLAIN)
+
+    @cached_property
+    def plain_granularity(self) -> int:
+        """Bytes of the largest granularity of chunks without properties on a GPU."""
+        found = (self.granularity(Properties(each)) for each in self.locations if each.kind is LocationKind.GPU)
+        return max((entry.minimum if entry else _PLAIN for entry in found), default=_PLAIN)
 
     @cached_property
     def locations(self) -> dict[Location, Memory]:

@@ -41,7 +41,8 @@ class Extent(NamedTuple):
 def resolved(scope: Scope, entry: dict[str, Access], path: Path, extent: Extent) -> Resolution[Granting | None]:
     """Grants of one entry. A device that the entry names has that access, and the others of a set that of the set."""
     found: dict[Location, str] = {}
-    for name in sorted(entry, key=SETS.__contains__):
+    sets = [name for name in SETS if name in entry]
+    for name in [*(name for name in entry if name not in sets), *sets] if sets else entry:
         locations = yield from _locations(scope, name, path, extent)
         if locations is None:
             return None

@@ -198,15 +198,19 @@ class Chunks(ExportKind):
 
 
 class _Place(NamedTuple):
-    """Locations of an entry, the properties of its chunks there, and their granule in bytes."""
+    """Locations of an entry, the properties of its chunks there, and their granule in bytes.
+
+    `devices` is the number of the locations if they are those of a set of devices.
+    """
 
     locations: tuple[Location, ...]
     properties: tuple[Properties, ...]
     unit: int
+    devices: int | None = None
 
 
 class _Places:
-    """Places of entries: of one location, once for all entries with the same properties."""
+    """Places of entries, resolved once for all entries with the same locations and properties."""
 
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
@@ -214,7 +218,7 @@ class _Places:
 
     def resolve(self, entry: Chunk, path: Path) -> Resolution[_Place | None]:
         """Place of an entry at all of its locations; None if it has an error."""
-        key = (*entry.location, without_alternatives(entry))
+        key = (tuple(entry.location), tuple(entry.handles), entry.rdma, entry.compressible)
         if known := self._known.get(key):
             return known
         listed = yield from self._scope.devices.resolve_all(entry.location, path)
@@ -222,8 +226,9 @@ class _Places:
         if listed is None or found is None:
             return None
         properties = tuple(Properties(location, *found) for location in listed)
-        place = _Place(tuple(listed), properties, _granule(self._scope, properties))
-        if len(listed) == 1 and key[-1]:
+        devices = len(listed) if has_set(entry.location) else None
+        place = _Place(tuple(listed), properties, _granule(self._scope, properties), devices)
+        if without_alternatives(entry):  # the choice among alternatives is noted for each entry
             self._known[key] = place
         return place
 
@@ -233,7 +238,7 @@ class _Places:
             return place
         locations = yield from self._scope.devices.distributed(place.locations, number, path)
         properties = place.properties[: len(locations)]
-        return _Place(locations, properties, _granule(self._scope, properties))
+        return _Place(locations, properties, _granule(self._scope, properties), place.devices)
 
 
 def _resolved(
@@ -243,7 +248,7 @@ def _resolved(
     place = yield from places.resolve(entry, path)
     if place is None:
         return None
-    numbers = written_numbers(entry.count, path, len(place.locations) if has_set(entry.location) else None)
+    numbers = written_numbers(entry.count, path, place.devices)
     if isinstance(numbers.largest, int):
         place = yield from places.limited(place, numbers.largest, path)
     requested = Requested(path, place.locations, place.unit, numbers, known, mapped)

@@ -9,10 +9,10 @@ from pydantic import Field
 
 from memtopo.common.units import exact
 from memtopo.diagnostics.model import Diagnostic, Path
-from memtopo.driver.types import ADDRESS_BLOCK, LocationKind, Properties
+from memtopo.driver.types import ADDRESS_BLOCK
 from memtopo.geometry.groups import Backing, Group, RangeGroup
 from memtopo.geometry.model import Geometry
-from memtopo.geometry.sizing import granule, rounded_to_multiple, size_error
+from memtopo.geometry.sizing import rounded_to_multiple, size_error
 from memtopo.kinds.kind import Kind, Rule, Scope, Stage
 from memtopo.kinds.mappings import granules, resolve_slices
 from memtopo.kinds.mappings.fill import fitting_size, keys_by_range
@@ -77,8 +77,8 @@ class Ranges(Kind):
         largest, unknown = granules(scope)
         entries = scope.spec.section("ranges")
         keys = keys_by_range(scope) if any(entry.size == "fill" for entry in entries.values()) else {}
-        address = _address_granule(scope.machine)
-        plain = _Units(_plain_granule(scope.machine), address, filled=False)
+        address = scope.machine.address_granularity
+        plain = _Units(scope.machine.plain_granularity, address, filled=False)
         for name, entry in entries.items():
             path, group = scope.spec.at("ranges", name), None
             backing, complete = yield from resolve_backing(scope, (*path, "elastic"), entry.elastic)
@@ -140,21 +140,8 @@ def _totals(scope: Scope) -> dict[str, int]:
     for kind in scope.kinds:
         for group in scope.of(kind.group).values():
             section = "imports" if group.origin else kind.section
-            number = max(group.count, sum(group.largest_shares().values()))
-            totals[section] = totals.get(section, 0) + number
+            totals[section] = totals.get(section, 0) + group.largest_count
     return totals
-
-
-def _plain_granule(machine: Machine) -> int:
-    """Largest granularity of plain GPU memory, which is the granule of an empty range."""
-    locations = [location for location in machine.locations if location.kind is LocationKind.GPU]
-    return max((granule(machine, Properties(location)) for location in locations), default=2 << 20)
-
-
-def _address_granule(machine: Machine) -> int:
-    """Smallest granularity of the machine, the default alignment of reservations."""
-    every = (entry.minimum for memory in machine.locations.values() for entry in memory.granularity)
-    return min(every, default=2 << 20)
 
 
 def _declared(
