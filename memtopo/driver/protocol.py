@@ -137,6 +137,32 @@ class Driver(Protocol):
         A descriptor stays the caller's and may be closed at once.
         """
 
+    def multicast_create(self, devices: int, size: int, handles: HandleType, flags: int = 0) -> int:
+        """Create a multicast object for a team of `devices` GPUs, each of which may bind `size` bytes (fact 87).
+
+        Returns a handle for `mem_map`, `mem_export_to_shareable_handle` and `mem_release`. This call and the other
+        multicast calls are simulated from the documentation; the CUDA driver refuses them without a call.
+        """
+
+    def multicast_add_device(self, handle: int, device: int) -> None:
+        """Add a GPU to the team of a multicast object, for as long as the object exists (fact 87)."""
+
+    def multicast_bind_mem(
+        self, handle: int, offset: int, chunk: int, chunk_offset: int, size: int, flags: int = 0
+    ) -> None:
+        """Bind `size` bytes of a chunk to a multicast object; waits until all GPUs of its team are added (fact 87)."""
+
+    def multicast_bind_addr(self, handle: int, offset: int, address: int, size: int, flags: int = 0) -> None:
+        """Bind `size` bytes of the chunk that is mapped at an address, likewise (fact 87)."""
+
+    def multicast_unbind(self, handle: int, device: int, offset: int, size: int) -> None:
+        """Unbind what a GPU has bound; offset and size are those of the bind (fact 87)."""
+
+    def multicast_get_granularity(
+        self, devices: int, size: int, handles: HandleType, *, recommended: bool = False
+    ) -> int:
+        """Minimum or recommended granularity, in bytes, of such a multicast object and its offsets (fact 87)."""
+
     def mem_alloc(self, size: int) -> int:
         """Allocate memory of the current context's device; returns its address (fact 45)."""
 

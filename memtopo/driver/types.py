@@ -15,6 +15,10 @@ LAST_ADDRESS = (1 << 47) - ADDRESS_BLOCK
 """End of the addresses that can be reserved: an address hint behind it returns OUT_OF_MEMORY (fact 11)."""
 
 
+MULTICAST_SLOTS = 128
+"""Multicast objects that a switch of NVLink can have at once, as users found: nccl#2077 (fact 87)."""
+
+
 class LocationKind(IntEnum):
     """Kind of a location of memory, or of a processor with access (`CUmemLocationType`)."""
 

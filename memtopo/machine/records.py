@@ -6,6 +6,7 @@ Fields that were added in later versions are optional, so that older records can
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import cached_property
 from typing import Annotated, Literal
 
@@ -39,6 +40,7 @@ _GPU_ATTRIBUTES = {
     "managed": "MANAGED_MEMORY",
     "concurrent": "CONCURRENT_MANAGED_ACCESS",
     "external-semaphore": "TIMELINE_SEMAPHORE_INTEROP_SUPPORTED",
+    "multicast": "MULTICAST_SUPPORTED",
 }
 
 
@@ -273,6 +275,14 @@ class Machine(_Record):
         gpus = self.devices[location.id : location.id + 1] if on_gpu else self.devices
         values = [device.attributes[name] != 0 for device in gpus if name and name in device.attributes]
         return any(values) if values else None
+
+    def multicast_granule(self, gpus: Iterable[Location]) -> int:
+        """Return the granularity that is assumed for multicast objects of some GPUs: that of their plain chunks.
+
+        No record has the driver's answer, since memtopo makes no multicast call on GPUs (fact 87).
+        """
+        found = (self.granularity(Properties(location)) for location in gpus)
+        return max((each.minimum for each in found if each), default=_PLAIN)
 
     def can_access(self, device: int, owner: int) -> bool:
         """Return true if GPU `device` can access the memory of GPU `owner`."""

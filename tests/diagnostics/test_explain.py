@@ -64,7 +64,7 @@ def test_cited_facts_are_recorded_once() -> None:
     page = (ROOT / "docs" / "driver-facts.md").read_text()
     recorded = re.findall(r'<a id="fact-([0-9]+)"></a>', page)
     cited = {number for each in EXPLANATIONS.values() for number in FACT.findall(each.rule + each.fact)}
-    assert recorded == [str(number) for number in range(1, len(recorded) + 1)]
+    assert recorded == sorted(set(recorded), key=int)
     assert cited <= set(recorded)
 
 

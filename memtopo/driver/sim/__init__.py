@@ -5,7 +5,7 @@ from __future__ import annotations
 from memtopo.driver.sim.driver import SimDriver
 from memtopo.driver.sim.trials import SimExternalApi, SimTrialCalls
 
-__all__ = ["LAXER", "STRICTER", "SimDriver", "SimExternalApi", "SimTrialCalls"]
+__all__ = ["DOCUMENTED", "LAXER", "STRICTER", "SimDriver", "SimExternalApi", "SimTrialCalls"]
 
 # Differences on purpose where the simulator refuses more than hardware, by method.
 STRICTER = {
@@ -60,6 +60,24 @@ STRICTER = {
     "host_write": "where the CPU may not write it is refused: on hardware the process dies of SIGSEGV (facts 21, 40);"
     " likewise past the end of one mapping or allocation, even if more is mapped behind it",
     "host_read": "likewise where it may not read",
+}
+
+# Calls whose answers come from documentation alone (fact 87): no hardware was tried, so each may differ from it.
+DOCUMENTED = {
+    "multicast_create": "the reference; a machine needs a record of a trial that worked, which none has",
+    "multicast_add_device": "the reference; a gpu that is added twice, or one too many, is refused as INVALID_VALUE",
+    "multicast_bind_mem": "the reference; where it says that the call waits until all gpus are added, it is refused; of"
+    " 128 objects with bound memory in this process, another bind is OUT_OF_MEMORY, as nccl#2077 saw",
+    "multicast_bind_addr": "likewise",
+    "multicast_unbind": "the reference; what it leaves undefined is refused; of memory that was freed before, it is"
+    " done and an error, as pytorch#163750 saw",
+    "multicast_get_granularity": "the granularity of plain chunks, 2 MiB at least",
+    "mem_map": "of a multicast object: the reference; only as a whole, and after all gpus are added",
+    "mem_set_access": "of a multicast object: as of a chunk of GPU 0",
+    "mem_get_allocation_properties_from_handle": "of a multicast object: refused, since the reference has no answer",
+    "memset_d8": "at a multicast address: it writes what this process has bound, as PyTorch's copies to one do",
+    "memcpy_htod": "likewise",
+    "memcpy_dtoh": "at a multicast address: refused, since only multimem instructions read there",
 }
 
 # Differences where it accepts more than hardware, since a simulator has the state of its own process alone, by method.

@@ -36,6 +36,14 @@ class Chunk:
         if self.properties.rdma:
             self.anchor = Anchor()
 
+    @property
+    def freed(self) -> bool:
+        """True if neither a handle nor a mapping of this process keeps the memory."""
+        return not self.references and not self.mappings
+
+    def check_complete(self) -> None:
+        """Refuse an object that cannot be mapped yet; a chunk always can."""
+
 
 @dataclass(slots=True)
 class Anchor:
@@ -100,6 +108,11 @@ class Chunks:
         """Return a new handle, with one reference, to a chunk of another process (fact 27)."""
         return self._opened(Chunk(next(self._numbers), physical.size, granule, properties, physical, imported=True))
 
+    def add(self, chunk: Chunk) -> int:
+        """Add an object that is mapped, exported and released as chunks are; returns its handle."""
+        chunk.handle = next(self._numbers)
+        return self._opened(chunk)
+
     def get(self, handle: int) -> Chunk:
         """Chunk of an open handle."""
         chunk = self._open.get(handle)
@@ -131,7 +144,7 @@ class Chunks:
         return chunk.handle
 
     def _settle(self, chunk: Chunk) -> None:
-        if not chunk.references and not chunk.mappings:
+        if chunk.freed:
             if chunk.takes:
                 self._budget.give(chunk.takes, chunk.size)
             self._arena.give(chunk.physical)

@@ -17,6 +17,7 @@ from memtopo.driver.sim.ipc import AllocationSharing, ChunkSharing, check_flags
 from memtopo.driver.sim.kernels import KernelCalls, SimKernels
 from memtopo.driver.sim.managed import ManagedCalls, ManagedMemory
 from memtopo.driver.sim.mappings import Mappings
+from memtopo.driver.sim.multicast import Broadcast, Multicast, MulticastCalls
 from memtopo.driver.sim.physical import Arena
 from memtopo.driver.sim.semaphores import Semaphores
 from memtopo.driver.sim.shared_files import Files
@@ -35,7 +36,7 @@ from memtopo.driver.types import (
 from memtopo.machine import Machine
 
 
-class SimDriver(KernelCalls, ManagedCalls, ExternalCalls, EventCalls):
+class SimDriver(KernelCalls, ManagedCalls, ExternalCalls, EventCalls, MulticastCalls):
     """A driver without a GPU: a recorded machine, every rule of `docs/driver-facts.md`, and memory that holds bytes.
 
     Errors have the driver's names and the reason in addition. Close it to free its memory.
@@ -58,7 +59,10 @@ class SimDriver(KernelCalls, ManagedCalls, ExternalCalls, EventCalls):
         self._access = AccessRules(machine, self._mappings, self._allocations)
         self._contents = MemoryOperations(self._access)
         self._kernels = SimKernels(self._access, self._creation.address_granule())
-        self._sharing = ChunkSharing(self._devices, self._creation, self._chunks, self._arena, self._files)
+        self._multicast = Multicast(machine, self._devices, self._creation, self._chunks, self._mappings, self._files)
+        self._sharing = ChunkSharing(
+            self._devices, self._creation, self._chunks, self._arena, self._files, self._multicast.adopt
+        )
         self._memory_handles = AllocationSharing(self._devices, self._allocations, self._arena, self._files)
         self._streams = Streams()
         self._events = Events(self._devices, self._streams, self._files)
@@ -85,8 +89,8 @@ class SimDriver(KernelCalls, ManagedCalls, ExternalCalls, EventCalls):
         """
         with self.lock:
             found = self._mappings.find(address) or self._allocations.find(address)
-            if found is None:
-                raise DriverError("lend", "CUDA_ERROR_INVALID_VALUE", "nothing is mapped or allocated there")
+            if found is None or isinstance(found.physical, Broadcast):
+                raise DriverError("lend", "CUDA_ERROR_INVALID_VALUE", "no memory is mapped or allocated there")
             found.physical.touched |= writable  # so that its pages are copied when it moves, and freed
             return found.physical.fd, found.physical.offset
 
@@ -220,10 +224,6 @@ class SimDriver(KernelCalls, ManagedCalls, ExternalCalls, EventCalls):
     @driver_call
     def mem_retain_allocation_handle(self, address: int) -> int:
         return self._chunks.retain(self._mappings.around(address).chunk)
-
-    @driver_call
-    def mem_get_allocation_properties_from_handle(self, handle: int) -> Properties:
-        return self._chunks.get(handle).properties
 
     @driver_call
     def mem_get_address_range(self, address: int) -> tuple[int, int]:

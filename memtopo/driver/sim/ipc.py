@@ -6,12 +6,14 @@ Chunks are shared by shareable handles (facts 25 to 29, 43, 44), allocations by 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 from memtopo.driver.sim import shared_files
 from memtopo.driver.sim.allocations import Allocation, Allocations
 from memtopo.driver.sim.calls import Refused, invalid
 from memtopo.driver.sim.chunks import Chunk, Chunks, Creation
 from memtopo.driver.sim.devices import INVISIBLE_GPU, Devices
+from memtopo.driver.sim.multicast import KIND
 from memtopo.driver.sim.physical import Arena
 from memtopo.driver.sim.shared_files import Files, SharedHandle, Tag, nonce
 from memtopo.driver.types import HandleType, Location, Properties, gpu
@@ -86,9 +88,17 @@ _FABRIC = shared_files.HandleErrors(_INVALID, _INVALID, _INVALID)  # never measu
 class ChunkSharing:
     """Exports chunks of one process by shareable handles, and imports those of others."""
 
-    def __init__(self, devices: Devices, creation: Creation, chunks: Chunks, arena: Arena, files: Files) -> None:
+    def __init__(
+        self,
+        devices: Devices,
+        creation: Creation,
+        chunks: Chunks,
+        arena: Arena,
+        files: Files,
+        adopt_multicast: Callable[[int, Tag], int],
+    ) -> None:
         self._devices, self._creation, self._chunks = devices, creation, chunks
-        self._arena, self._files = arena, files
+        self._arena, self._files, self._adopt_multicast = arena, files, adopt_multicast
 
     def export(self, handle: int, kind: HandleType, flags: int) -> int | bytes:
         """New file descriptor or fabric handle of a chunk (facts 26, 44)."""
@@ -112,7 +122,9 @@ class ChunkSharing:
             handle = shared_files.check_handle_size(shared)
             self._creation.check_fabric()
             shared_handle = shared_files.unpack_handle(handle, _FABRIC)
-            fd, tag = shared_files.open_handle(shared_handle, "chunk", self._files, _FABRIC)
+            fd, tag = shared_files.open_handle(shared_handle, "chunk", self._files, _FABRIC, KIND)
+        if tag.kind == KIND:
+            return self._adopt_multicast(fd, tag)
         location = self._devices.locate(tag.location)
         properties = Properties(location, HandleType.NONE, compressible=tag.compressible)
         return self._chunks.adopt(properties, tag.granule, self._arena.adopt(fd, tag))
@@ -121,10 +133,10 @@ class ChunkSharing:
         """Open the file of a descriptor, which stays the caller's; returns a new descriptor and the tag."""
         if not isinstance(fd, int) or not 0 <= fd < 1 << 31:
             raise invalid("that is no file descriptor")
-        found = self._files.adopt(f"/proc/self/fd/{fd}", "chunk", "memory")
+        found = self._files.adopt(f"/proc/self/fd/{fd}", "chunk", "memory", KIND)
         if found is None:
             raise Refused("CUDA_ERROR_UNKNOWN", "the file descriptor is no chunk's")
-        if found[1].size % found[1].granule:  # external memory (fact 59), which was never tried
+        if found[1].kind != KIND and found[1].size % found[1].granule:  # external memory (fact 59), never tried
             self._files.close(found[0])
             raise Refused("CUDA_ERROR_UNKNOWN", "the memory's size is not a multiple of the granularity")
         return found

@@ -47,6 +47,7 @@ class Mappings:
             raise unsupported("only a whole chunk can be mapped: the offset must be 0")
         if size != chunk.size:
             raise unsupported("only a whole chunk can be mapped: the size must be the chunk's")
+        chunk.check_complete()
         index = self._free_index(address, size, chunk.granule)
         if chunk.anchor:
             chunk.anchor.map(address)

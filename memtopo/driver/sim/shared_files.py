@@ -21,7 +21,7 @@ from memtopo.driver.sim.calls import Refused, invalid
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _SPARE = 200  # descriptors that the process may need beside
 _NAME = re.compile(
-    r"/memfd:memtopo (chunk|allocation|event|memory|timeline|binary) ([0-9]{1,19}) ([0-9]{1,19})"
+    r"/memfd:memtopo (chunk|multicast|allocation|event|memory|timeline|binary) ([0-9]{1,19}) ([0-9]{1,19})"
     r" ((?:gpu|node) [0-9a-f]{1,32}) ([01]) ([01]) ([0-9a-f]{16}) \(deleted\)"
 )
 
@@ -29,7 +29,8 @@ _NAME = re.compile(
 class Tag(NamedTuple):
     """Description of the object in a file, encoded in the file's name, so that it travels with the descriptor.
 
-    `kind` is chunk, allocation or event, or for objects of an external API memory, timeline or binary (semaphores).
+    `kind` is chunk, multicast, allocation or event, or for objects of an external API memory, timeline or binary
+    (semaphores).
     `location` is the GPU by UUID or the NUMA node, since ordinals differ between processes (fact 38); it has no meaning
     for a semaphore. `nonce` distinguishes the file from every other file.
     """
@@ -223,11 +224,14 @@ def unpack_handle(handle: bytes, errors: HandleErrors) -> SharedHandle:
     return SharedHandle(pid, start_time, fd, nonce.hex())
 
 
-def open_handle(shared: SharedHandle, kind: str, files: Files, errors: HandleErrors) -> tuple[int, Tag]:
-    """Open the file that a handle names; returns a new descriptor and the tag. Refuses if it is gone."""
+def open_handle(shared: SharedHandle, kind: str, files: Files, errors: HandleErrors, *others: str) -> tuple[int, Tag]:
+    """Open the file that a handle names, of a kind or of `others`; returns a new descriptor and the tag.
+
+    Refuses if it is gone.
+    """
     if not shared.is_alive:
         raise Refused(errors.exporter_gone, "the process that shared it is gone, or in another pid namespace")
-    found = files.adopt(f"/proc/{shared.pid}/fd/{shared.fd}", kind)
+    found = files.adopt(f"/proc/{shared.pid}/fd/{shared.fd}", kind, *others)
     if found is None:
         raise Refused(errors.object_gone, f"the process that shared it has no such {kind} any more")
     if found[1].nonce != shared.nonce:
