@@ -5,6 +5,9 @@ PY ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
+# Tests start many processes; without bytecode each would compile what it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help demo docs test test-full test-gpu test-gpu-full differential record fuzz mutate lint format bench clean
 

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
+import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+# A job in the background ignores SIGINT, and so would all processes that tests start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("default", deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", settings.get_profile("default"), derandomize=True, print_blob=True)
@@ -32,6 +38,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason="needs --gpu"))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _fork_server() -> None:
+    """The server of processes, if a test needs it, is there before any test counts processes and descriptors."""
+    if helper := sys.modules.get("tests.helpers.python_process"):
+        helper.fork_server()
 
 
 @pytest.fixture

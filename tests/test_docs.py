@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 from typing import NamedTuple
@@ -18,6 +17,7 @@ from memtopo.language import read_file
 from memtopo.output.diagram.build import build_diagram
 from memtopo.output.diagram.mermaid import mermaid
 from memtopo.rules.validation import validate
+from tests.helpers.python_process import run_python
 from tests.helpers.specs import ROOT, document
 
 BLOCK = re.compile(r"^```(\S+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -63,7 +63,7 @@ def test_commands_in_the_docs_print_the_output_below_them(block: Block) -> None:
     words = shlex.split(command.removeprefix("$ "))
     assert words[0] == "memtopo"
     environment = {**os.environ, "COLUMNS": "80", "NO_COLOR": "1", "GITHUB_ACTIONS": ""}
-    done = subprocess.run(
+    done = run_python(
         [sys.executable, "-m", *words], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
     )
     pattern = ".*".join(re.escape(part) for part in "\n".join(expected).split("…"))

@@ -25,6 +25,7 @@ from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import NoLayout
 from tests.api.child_process import Process
 from tests.helpers.processes import open_descriptors
+from tests.helpers.python_process import PythonProcess
 
 HOLD = "specs/hold.yaml"
 Start = Callable[..., Process]
@@ -246,7 +247,7 @@ def hold_processes(runtime: Path, machine: str, spec: str | Path = "specs/weight
     """Hold a multi-process spec, and wait until it serves."""
     command = [sys.executable, "-m", "memtopo", "apply", str(spec), "--machine", machine, "--hold"]
     env = {**os.environ, "XDG_RUNTIME_DIR": str(runtime)}
-    process = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    process = PythonProcess(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     assert process.stderr
     assert any(line.startswith("holding ") for line in process.stderr)
     return process

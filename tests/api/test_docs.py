@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 import memtopo
 from tests.api.child_process import Process
 from tests.helpers.command_line import ROOT, environment
+from tests.helpers.python_process import run_python
 
 PAGE = (ROOT / "docs" / "api.md").read_text()
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
@@ -39,7 +39,7 @@ def test_every_program_on_the_page_runs_without_a_warning(
     start(spec=str(loader) if "loader" in BLOCKS[number] else "specs/hold.yaml", machine="h200x2")
     command = [sys.executable, "-W", "error", "-c", BLOCKS[number]]
     env = environment(XDG_RUNTIME_DIR=str(runtime))
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    done = run_python(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
 from tests.helpers.command_line import ROOT, environment
+from tests.helpers.python_process import run_python
 
 
 def test_the_numpy_example_prints_its_documented_output() -> None:
     command = [sys.executable, "-W", "error", "examples/applied_numpy.py"]
-    done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, check=False)
+    done = run_python(command, cwd=ROOT, env=environment(), capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("[3. 4.] [1. 2.]\n", "")
 
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -12,6 +11,7 @@ from memtopo.common.errors import Unavailable, UsageError
 from memtopo.rules.files import collect
 from tests.ci.conftest import GOOD
 from tests.helpers.command_line import environment, run_memtopo, run_shell
+from tests.helpers.python_process import run_python
 
 M = "--machine=h200x2"
 
@@ -138,7 +138,7 @@ def test_unreadable_folders_are_named_and_others_traversed(folder: Path) -> None
         "import os; from memtopo.rules.files import collect; os.geteuid() or os.setuid(65534);"
         "print(*(source.name for each in ('.', '**/*.yaml') for source in collect([each])))"
     )
-    done = subprocess.run([sys.executable, "-c", script], env=environment(), capture_output=True, text=True, check=True)
+    done = run_python([sys.executable, "-c", script], env=environment(), capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["closed", "open/x.yaml"] * 2
 
 

@@ -23,6 +23,7 @@ from tests.cli.conftest import InlineRunner
 from tests.helpers.command_line import MEMTOPO, ROOT, environment
 from tests.helpers.failing_driver import Failing
 from tests.helpers.held_layouts import held as held_in_thread
+from tests.helpers.python_process import PythonProcess
 
 SPEC = """
 memtopo: 1
@@ -74,9 +75,7 @@ def held(folder: Path, spec: str = "spec.yaml") -> Iterator[subprocess.Popen[byt
     """A held layout in the runtime directory `folder`, which is released at the end without a leak."""
     command = [*MEMTOPO, "apply", spec, "--machine", "h100x1", "--hold", "--json"]
     variables = environment(XDG_RUNTIME_DIR=str(folder), PYTHONPATH=str(ROOT))
-    with subprocess.Popen(
-        command, cwd=folder, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
+    with PythonProcess(command, cwd=folder, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stderr
         assert b"holding cache" in process.stderr.readline()
         try:

@@ -22,6 +22,7 @@ from tests.helpers.child_process import ChildProcess
 from tests.helpers.command_line import MEMTOPO, ROOT, CommandResult, environment
 from tests.helpers.holders import until
 from tests.helpers.namespaces import CONTAINER, require_namespaces
+from tests.helpers.python_process import PythonProcess, run_python
 
 HOLDER = "tests.sharing.children.holder"
 SPEC = """
@@ -89,7 +90,7 @@ def in_container(*command_lines: Sequence[str | Path]) -> list[CommandResult]:
     """Run command lines of memtopo, one after the other, in one container."""
     lines = json.dumps([[str(word) for word in line] for line in command_lines])
     command = [*CONTAINER, sys.executable, "-m", "tests.helpers.command_lines", lines]
-    done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, check=False)
+    done = run_python(command, cwd=ROOT, env=environment(), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return [CommandResult(*each) for each in json.loads(done.stdout)]
 
@@ -135,7 +136,7 @@ def held(tmp_path: Path, folder: Path) -> Iterator[None]:
     """A layout that `apply --hold --socket FOLDER` holds in a container."""
     require_namespaces()
     command = [*CONTAINER, *MEMTOPO, "apply", str(written(tmp_path, SPEC)), "--machine", "h200x2", "--hold"]
-    with subprocess.Popen(
+    with PythonProcess(
         [*command, "--socket", str(folder)], cwd=ROOT, env=environment(), stdout=subprocess.DEVNULL
     ) as holder:
         until((folder / "kv.sock").exists)
@@ -224,7 +225,7 @@ def test_a_folder_of_a_user_without_a_number_here_is_explained(folder: Path) -> 
         "except MemtopoError as error: print(error.message)"
     )
     command = ["unshare", "--user", "--map-root-user", sys.executable, "-c", program, "/"]
-    done = subprocess.run(
+    done = run_python(
         command, cwd=ROOT, env=environment(), capture_output=True, text=True, check=False,
         user=65533, group=65533, extra_groups=[],
     )  # fmt: skip

@@ -16,6 +16,7 @@ from memtopo.sharing.errors import ExchangeError
 from tests.cli.conftest import InlineRunner
 from tests.helpers.command_line import MEMTOPO, ROOT, environment
 from tests.helpers.holders import until
+from tests.helpers.python_process import PythonProcess
 
 
 def test_metrics_prints_those_of_one_layout_or_of_all(
@@ -53,7 +54,7 @@ def test_a_hold_keeps_a_file_of_metrics_and_removes_it(spec: Path, tmp_path: Pat
     """It has the memory of the layout by location."""
     file = tmp_path / "memtopo.prom"
     command = [*MEMTOPO, "apply", str(spec), "--machine", "h200x2", "--hold", "--metrics", str(file)]
-    with subprocess.Popen(
+    with PythonProcess(
         command, cwd=ROOT, env=environment(XDG_RUNTIME_DIR=str(runtime)), stdout=subprocess.DEVNULL
     ) as holder:
         until(file.exists)

@@ -25,6 +25,7 @@ from tests.cli.conftest import InlineRunner
 from tests.helpers.child_process import PATIENCE
 from tests.helpers.command_line import MEMTOPO, CommandResult, environment, run_memtopo, run_with_input, without_crash
 from tests.helpers.holders import asked, gone, raw, until
+from tests.helpers.python_process import PythonProcess, run_python
 
 SPEC = """
 memtopo: 1
@@ -49,7 +50,7 @@ def holding(*arguments: str | Path, start: tuple[str, ...] = (), **options: Any)
     """Hold a layout in the foreground; the first line of its output has been read."""
     command = [*start, *MEMTOPO, "apply", M, "--hold", "--json", *map(str, arguments)]
     variables = environment(**options.pop("variables", {}))
-    with subprocess.Popen(
+    with PythonProcess(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=variables, **options
     ) as process:
         assert process.stderr
@@ -160,7 +161,7 @@ def test_ctrl_c_while_a_detached_holder_starts_ends_it(spec: Path, tmp_path: Pat
     pipe = tmp_path / "machine.json"
     os.mkfifo(pipe)
     command = [*MEMTOPO, "apply", str(spec), "--machine", str(pipe), "--hold", "--detach"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment())
+    process = PythonProcess(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment())
     writer = os.open(pipe, os.O_WRONLY)  # returns once the holder has opened the other end
     with suppress(subprocess.TimeoutExpired):
         for _ in range(120):  # one that comes just before a read is noticed only after it
@@ -264,7 +265,7 @@ def activated(sock: socket.socket, *arguments: str | Path) -> Iterator[subproces
     """A holder to which a socket is passed as by systemd."""
     start = (sys.executable, "-c", ACTIVATED, str(sock.fileno()))
     command = [*start, *MEMTOPO[1:], "apply", M, "--hold", "--json", *map(str, arguments)]
-    with subprocess.Popen(
+    with PythonProcess(
         command,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -312,7 +313,7 @@ def test_lines_for_a_journal_have_priorities(spec: Path, tmp_path: Path) -> None
     with log.open("w") as stderr:
         command = [*MEMTOPO, "apply", str(spec), M, "--hold", "--for", "1ms"]
         variables = environment(JOURNAL_STREAM=stream)
-        done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=stderr, env=variables, check=False)
+        done = run_python(command, stdout=subprocess.DEVNULL, stderr=stderr, env=variables, check=False)
     assert done.returncode == 0
     lines = [line.split(" ")[:2] for line in log.read_text().splitlines()]
     assert lines == [["<6>memtopo:", word] for word in ("serving", "ending", "ended")]

@@ -15,6 +15,7 @@ from memtopo.cli.settings import MOST_COMBINATIONS, settings
 from memtopo.common.errors import UsageError
 from tests.cli.conftest import InlineRunner
 from tests.helpers.command_line import MEMTOPO, ROOT, environment
+from tests.helpers.python_process import PythonProcess
 
 SPEC = """\
 memtopo: 1
@@ -141,7 +142,7 @@ def held(folder: Path, *options: str, **variables: str) -> Iterator[subprocess.P
     command = [*MEMTOPO, "apply", "spec.yaml", M, "--hold", "--reload", "--json", *options]
     variables = environment(XDG_RUNTIME_DIR=str(folder), PYTHONPATH=str(ROOT), **variables)
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, cwd=folder, env=variables, stdout=pipe, stderr=pipe) as process:
+    with PythonProcess(command, cwd=folder, env=variables, stdout=pipe, stderr=pipe) as process:
         line_with(process, b"holding cache")
         try:
             yield process

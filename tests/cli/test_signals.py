@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.command_line import MEMTOPO, QUICKSTART, CommandResult, environment, without_crash
+from tests.helpers.python_process import PythonProcess
 
 BIG = """memtopo: 1
 name: big
@@ -30,7 +31,7 @@ class Running:
     def __init__(self, spec: Path) -> None:
         self._terminal, theirs = pty.openpty()
         command = [*MEMTOPO, "apply", str(spec), "--machine=h200x2", "--json"]
-        self.process = subprocess.Popen(
+        self.process = PythonProcess(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=theirs, env=environment(COLUMNS="80")
         )
         os.close(theirs)
@@ -146,7 +147,7 @@ def test_an_interrupt_before_building_exits_with_130_and_one_line(tmp_path: Path
     pipe = tmp_path / "machine.json"
     os.mkfifo(pipe)
     command = [*MEMTOPO, "apply", QUICKSTART, "--machine", str(pipe), *(["--json"] if as_json else [])]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment())
+    process = PythonProcess(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment())
     writer = os.open(pipe, os.O_WRONLY)  # returns once memtopo has opened the other end
     out, err = interrupted(process)
     os.close(writer)

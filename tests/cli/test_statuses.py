@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 from tests.cli.conftest import InlineRunner
 from tests.cli.few_processes_program import UNUSABLE
 from tests.helpers.command_line import QUICKSTART, ROOT, environment, run_memtopo
+from tests.helpers.python_process import run_python
 
 M = "--machine=h200x2"
 ONE_CHUNK = """memtopo: 1
@@ -82,7 +82,7 @@ def test_a_failed_driver_call_exits_with_4_after_undoing(run_inline: InlineRunne
 def test_a_system_that_starts_no_process_is_exit_status_4(arguments: tuple[str, ...], what: str) -> None:
     spec, *others = arguments
     command = [sys.executable, "-m", "tests.cli.few_processes_program", "apply", str(ROOT / "specs" / spec)]
-    done = subprocess.run(
+    done = run_python(
         [*command, "-mh200x4", *others], env=environment(), cwd=ROOT, capture_output=True, text=True, check=False
     )
     if done.returncode == UNUSABLE:

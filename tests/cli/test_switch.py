@@ -19,6 +19,7 @@ from tests.cli.conftest import InlineRunner
 from tests.helpers.child_process import ChildProcess
 from tests.helpers.command_line import MEMTOPO, ROOT, environment
 from tests.helpers.holders import until
+from tests.helpers.python_process import PythonProcess
 
 SPEC = """
 memtopo: 1
@@ -40,7 +41,7 @@ def held(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
     spec = folder / "spec.yaml"
     spec.write_text(SPEC)
     command = [*MEMTOPO, "apply", str(spec), "--machine", "h100x1", "--hold", "--json"]
-    with subprocess.Popen(
+    with PythonProcess(
         command, cwd=ROOT, env=environment(XDG_RUNTIME_DIR=str(folder)), stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
         assert process.stderr

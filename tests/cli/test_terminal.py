@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import pty
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import InlineRunner
 from tests.helpers.command_line import MEMTOPO, QUICKSTART, CommandResult, environment, run_memtopo, without_crash
+from tests.helpers.python_process import PythonProcess
 from tests.helpers.specs import SPECS
 
 M = "--machine=h200x4"
@@ -20,7 +20,7 @@ def on_terminal(*arguments: str, **variables: str) -> CommandResult:
     """Run memtopo with a terminal as both of its streams."""
     ours, theirs = pty.openpty()
     variables = {"TERM": "xterm-256color", "COLUMNS": "80"} | variables
-    process = subprocess.Popen(
+    process = PythonProcess(
         [*MEMTOPO, *arguments], stdin=theirs, stdout=theirs, stderr=theirs, env=environment(**variables)
     )
     os.close(theirs)

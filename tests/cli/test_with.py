@@ -17,6 +17,7 @@ from memtopo.machine import target
 from tests.helpers.child_process import PATIENCE
 from tests.helpers.command_line import MEMTOPO, QUICKSTART, ROOT, CommandResult, environment, run_memtopo
 from tests.helpers.holders import gone, until
+from tests.helpers.python_process import PythonProcess, run_python
 
 BEHAVING = f"{sys.executable} -m tests.sharing.children.misbehaving_producer"
 GPU = target.uuids(target.resolve("h200x2").machine)[0]
@@ -76,7 +77,7 @@ def test_coordinator_starts_a_producer_once_for_all_processes(tmp_path: Path) ->
 def test_an_existing_socket_is_used_and_its_holder_goes_on(spec: Path, tmp_path: Path) -> None:
     where = str(tmp_path / "camera.sock")
     env = environment(MEMTOPO_SOCKET=where)
-    with subprocess.Popen(SERVE.split(), stdout=subprocess.PIPE, env=env, cwd=ROOT, text=True) as producer:
+    with PythonProcess(SERVE.split(), stdout=subprocess.PIPE, env=env, cwd=ROOT, text=True) as producer:
         try:
             assert producer.stdout
             assert producer.stdout.readline() == f"serving as {producer.pid}\n"
@@ -164,7 +165,7 @@ def test_an_inherited_ignored_sigchld_does_not_keep_producers_alive(spec: Path) 
     ignoring = "import os, sys; from signal import *; signal(SIGCHLD, SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
     for more in ([], ["--with", f"camera={SERVE}"]):
         command = [sys.executable, "-c", ignoring, *MEMTOPO, "apply", str(spec), *M, "--json", *more]
-        done = subprocess.run(command, env=environment(), cwd=ROOT, capture_output=True, text=True, check=False)
+        done = run_python(command, env=environment(), cwd=ROOT, capture_output=True, text=True, check=False)
         assert (done.returncode, json.loads(done.stdout)["outcome"]) == (0, "ok"), done.stderr
 
 
@@ -191,7 +192,7 @@ def test_a_signal_during_the_start_ends_the_producer(spec: Path, number: signal.
     os.mkfifo(mark)
     code = f"open({str(mark)!r}, 'w').close(); import signal; signal.pause()"
     command = [*MEMTOPO, "apply", str(spec), *M, "--json", "--with", f'camera={sys.executable} -c "{code}"']
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment(), cwd=ROOT) as process:
+    with PythonProcess(command, stdout=subprocess.PIPE, env=environment(), cwd=ROOT) as process:
         mark.read_text()  # it has been started
         process.send_signal(number)
         out, _ = process.communicate(timeout=PATIENCE)
@@ -203,7 +204,7 @@ def test_imports_outlive_their_producer(spec: Path) -> None:
     """Fact 53; the report has the exit status of the producer."""
     command = [*MEMTOPO, "apply", str(spec), *M, "--json", "--hold", "--with", f"camera={BEHAVING} dies 65536 {GPU}"]
     env = environment()
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env, cwd=ROOT, text=True) as it:
+    with PythonProcess(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env, cwd=ROOT, text=True) as it:
         assert it.stderr
         result = list(takewhile(lambda line: not line.startswith("holding"), it.stderr))
         (pid,) = (int(line.rpartition(" ")[2]) for line in result if line.startswith("serving as "))

@@ -6,7 +6,6 @@ import os
 import pickle
 import select
 import socket
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from memtopo.driver.ledger import Ledger
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import DriverError, HandleType
 from tests.helpers.forwarding import AnyDriver
+from tests.helpers.python_process import PythonProcess
 
 ROOT = Path(__file__).parent.parent.parent
 EXPORT, IMPORT = "mem_export_to_shareable_handle", "mem_import_from_shareable_handle"
@@ -37,7 +37,7 @@ class Other(AnyDriver):  # type: ignore[misc]
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._channel.settimeout(PATIENCE)
         with theirs:
-            self._process = subprocess.Popen(
+            self._process = PythonProcess(
                 [sys.executable, str(Path(__file__)), str(theirs.fileno())],
                 env=os.environ | {"PYTHONPATH": str(ROOT)} | hidden,
                 pass_fds=[theirs.fileno()],

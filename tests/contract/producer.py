@@ -12,6 +12,7 @@ from pathlib import Path
 from memtopo.driver.trials import ExternalApi
 from memtopo.machine.target import external_api
 from tests.contract.external_resources import PATIENCE
+from tests.helpers.python_process import PythonProcess
 
 SIZE = 2 << 20
 BYTES = b"theirs"
@@ -25,7 +26,7 @@ def produced(uuid: bytes, *, on_hardware: bool) -> Iterator[tuple[int, int, subp
     with theirs:
         words = [str(theirs.fileno()), uuid.hex(), "vulkan" if on_hardware else "simulated"]
         command = [sys.executable, "-m", "tests.contract.producer", *words]
-        process = subprocess.Popen(command, cwd=Path(__file__).parent.parent.parent, pass_fds=[theirs.fileno()])
+        process = PythonProcess(command, cwd=Path(__file__).parent.parent.parent, pass_fds=[theirs.fileno()])
     try:
         with ours:
             _, fds, _, _ = socket.recv_fds(ours, 1, 2)

@@ -12,6 +12,7 @@ from tests.differential.calls import compiled
 from tests.differential.resource_calls import needs_of
 from tests.differential.resources import Surroundings
 from tests.differential.worker import open_driver, retained, simulated
+from tests.helpers.python_process import run_python
 
 PATIENCE = 30.0
 """Seconds after which a process hangs."""
@@ -21,12 +22,12 @@ def answers(driver: str, calls: Sequence[str]) -> list[str]:
     """Answers to the calls of one sequence in a fresh process; the last one is `died` if the process ended of it."""
     program = [sys.executable, "-m", "tests.differential.runner", driver]
     try:
-        done = subprocess.run(
+        done = run_python(
             program, input="\n".join(calls), capture_output=True, text=True, timeout=PATIENCE, check=False
         )
     except subprocess.TimeoutExpired as late:
         return [*_lines(late.stdout), "died HANG"]
-    found = done.stdout.splitlines()
+    found: list[str] = done.stdout.splitlines()
     if done.returncode < 0:
         return [*found, f"died {signal.Signals(-done.returncode).name}"]
     if len(found) != len(calls):

@@ -6,7 +6,6 @@ import fcntl
 import os
 import signal
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -39,6 +38,7 @@ from tests.contract.shared_resources import (
 )
 from tests.helpers.machines import identified, invented
 from tests.helpers.processes import open_descriptors
+from tests.helpers.python_process import run_python
 
 M = 2 * MiB
 WITH_FABRIC = invented(trials={"fabric": Trial(advertised=True, works=True)})
@@ -190,7 +190,7 @@ with SimDriver(invented(1)) as sim:
 @pytest.mark.parametrize(("hard", "said"), [(0, "CUDA_ERROR_OPERATING_SYSTEM"), (4096, "exported")])
 def test_running_out_of_descriptors_is_an_error(hard: int, said: str) -> None:
     """Without free descriptors a call fails as others do; the simulator raises the soft limit where it can"""
-    done = subprocess.run([sys.executable, "-c", RUN_OUT, str(hard)], capture_output=True, text=True, check=True)
+    done = run_python([sys.executable, "-c", RUN_OUT, str(hard)], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == said
 
 

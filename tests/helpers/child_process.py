@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.helpers.command_line import ROOT, environment
+from tests.helpers.python_process import PythonProcess
 
 PATIENCE = 60.0
 """Seconds after which a test gives up; none waits for them."""
@@ -34,7 +35,7 @@ class ChildProcess:
         **variables: str,
     ) -> None:
         known = {"XDG_RUNTIME_DIR": str(runtime)} if runtime else {}
-        self.process = subprocess.Popen(
+        self.process = PythonProcess(
             [*before, sys.executable, "-m", module, json.dumps(argument)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

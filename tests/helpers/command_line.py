@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from tests.helpers.python_process import run_python
 
 ROOT = Path(__file__).parent.parent.parent
 QUICKSTART = str(ROOT / "specs" / "quickstart.yaml")
@@ -73,7 +74,7 @@ def without_crash(result: CommandResult) -> CommandResult:
 
 def _run(command: list[str], variables: dict[str, str], stdin: bytes = b"") -> CommandResult:
     environ = environment(**variables)
-    done = subprocess.run(command, env=environ, input=stdin, capture_output=True, check=False, timeout=120)
+    done = run_python(command, env=environ, input=stdin, capture_output=True, check=False, timeout=120)
     return without_crash(CommandResult(done.returncode, done.stdout.decode(), done.stderr.decode()))
 
 

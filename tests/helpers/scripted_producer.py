@@ -14,6 +14,7 @@ from pathlib import Path
 
 import memtopo
 from memtopo.driver.sim import external_api
+from tests.helpers.python_process import PythonProcess
 
 SIZE = 8 << 20
 
@@ -43,7 +44,7 @@ def scripted_producer(where: Path, gpu: bytes) -> Iterator[ScriptedProducer]:
     """Start a producer on the GPU with a UUID, with its socket in a folder."""
     command = [sys.executable, "-m", "tests.helpers.scripted_producer", str(where / "camera.sock"), gpu.hex()]
     root = Path(__file__).parent.parent.parent
-    with subprocess.Popen(command, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with PythonProcess(command, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
         try:
             yield ScriptedProducer(process, process.stdout.readline().strip())

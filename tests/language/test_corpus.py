@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -16,6 +15,7 @@ from hypothesis import strategies as st
 from memtopo.language import read_text
 from tests.fuzz import checks
 from tests.fuzz.mutation import mutations, seeds
+from tests.helpers.python_process import run_python
 from tests.helpers.specs import ROOT
 
 CORPUS = sorted((Path(__file__).parent.parent / "corpus").iterdir())
@@ -37,7 +37,7 @@ def test_every_input_of_the_corpus_gets_a_document_or_diagnostics(path: Path) ->
 def test_validate_prints_one_json_document_for_any_input(path: Path) -> None:
     """Without control characters, and with its exit status."""
     command = [sys.executable, "-m", "memtopo", "validate", str(path), "--machine", "h200x2", "--json"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, check=False)
+    done = run_python(command, cwd=ROOT, capture_output=True, check=False)
     assert done.returncode in (0, 1), done.stderr
     assert "diagnostics" in json.loads(done.stdout)
     assert b"Traceback" not in done.stderr
@@ -67,7 +67,7 @@ def test_a_million_mutations_take_at_most_a_second_and_256_mib_each(shard: int) 
     count = int(os.environ.get("MEMTOPO_FUZZ", "1000000")) // SHARDS
     seed = int(os.environ.get("MEMTOPO_FUZZ_SEED", "1")) * SHARDS + shard
     command = [sys.executable, "-m", "tests.fuzz.shard", str(seed), str(count)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = run_python(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     slowest, peak = json.loads(done.stdout)
     assert slowest < 1, command

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.helpers.command_line import ROOT, environment
+from tests.helpers.python_process import run_python
 
 ENDING = ("SIGTERM", "SIGINT", "SIGHUP")
 
@@ -20,7 +20,7 @@ def points(folder: Path, number: str, stride: int) -> list[dict[str, Any]]:
     """Results of a change that nothing disturbs, and of one with a signal at each `stride`-th driver call."""
     command = [sys.executable, "-m", "tests.run.killed_change_program", number, str(stride)]
     variables = environment(XDG_RUNTIME_DIR=str(folder), PYTHONPATH=str(ROOT))
-    done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=300, check=True)
+    done = run_python(command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=300, check=True)
     whole, *others = [json.loads(line) for line in done.stdout.splitlines()]
     assert (whole["change"], whole["outcome"], whole["listed"]) == ("made", "ok", 0)
     assert len(others) == -(-whole["calls"] // stride) >= 50 // stride

@@ -25,6 +25,7 @@ from memtopo.sharing.surveys import Survey, survey
 from tests.helpers.holders import Holder, Process, raw
 from tests.helpers.line_count import executed_lines
 from tests.helpers.memfd_exports import PAGES
+from tests.helpers.python_process import PythonProcess
 
 NOBODY = 65534
 LONGEST = "n" * 128
@@ -45,7 +46,7 @@ def test_folder_is_0700_and_socket_and_lock_are_0600_under_any_umask(runtime: Pa
 def test_the_umask_does_not_change_who_can_connect(runtime: Path, umask: str) -> None:
     script = "import os,sys; os.umask(int(sys.argv[1], 8)); sys.argv[1:] = ['{}']; "
     script += "from tests.sharing.children.holder import main; main(lasting=30)"
-    holder = subprocess.Popen([sys.executable, "-c", script, umask], stdout=subprocess.PIPE)
+    holder = PythonProcess([sys.executable, "-c", script, umask], stdout=subprocess.PIPE)
     try:
         assert holder.stdout
         assert holder.stdout.readline()
@@ -248,7 +249,7 @@ def test_a_lock_that_a_client_holds_for_a_moment_does_not_refuse_a_holder(runtim
     (runtime / "memtopo").mkdir(mode=0o700)
     (runtime / "memtopo" / "kv.sock.lock").write_text(LOCK)
     script = "import fcntl,sys; f = open(sys.argv[1], 'a'); fcntl.flock(f, 2); print(flush=True); sys.stdin.read(1)"
-    cleaner = subprocess.Popen(
+    cleaner = PythonProcess(
         [sys.executable, "-c", script, str(runtime / "memtopo" / "kv.sock.lock")],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -25,6 +25,7 @@ from tests.helpers.command_line import QUICKSTART, ROOT, environment
 from tests.helpers.holders import gone, until
 from tests.helpers.machines import invented
 from tests.helpers.processes import open_descriptors
+from tests.helpers.python_process import PythonProcess
 from tests.helpers.specs import run, run_request, validate_text
 
 BEHAVING = (sys.executable, "-m", "tests.sharing.children.misbehaving_producer")
@@ -202,7 +203,7 @@ def test_processes_of_sessions_of_their_own_end_with_the_program_that_started_th
 def test_folders_of_dead_processes_are_removed_and_others_stay(folders: Path) -> None:
     (folders / "memtopo-program-of-another-program").mkdir(0o700)
     with (
-        subprocess.Popen([*STARTING, "sleep", "1000"], cwd=ROOT) as dead,
+        PythonProcess([*STARTING, "sleep", "1000"], cwd=ROOT) as dead,
         Program("camera", ["sleep", "1000"]) as living,
     ):
         until(lambda: len([*folders.glob("*/owner.lock")]) == 2)
@@ -247,7 +248,7 @@ def test_ctrl_c_does_not_reach_a_program() -> None:
 
 
 def test_a_program_ends_when_its_parent_is_killed() -> None:
-    with subprocess.Popen([*STARTING, *BEHAVING, "serve"], stdout=subprocess.PIPE, text=True, cwd=ROOT) as starter:
+    with PythonProcess([*STARTING, *BEHAVING, "serve"], stdout=subprocess.PIPE, text=True, cwd=ROOT) as starter:
         assert starter.stdout
         with connect(endpoint(socket=starter.stdout.readline().strip())) as client:
             starter.kill()
@@ -258,7 +259,7 @@ def test_a_program_ends_when_its_parent_is_killed() -> None:
 def test_processes_that_a_program_started_end_when_its_parent_is_killed(tmp_path: Path) -> None:
     files = [tmp_path / "group", tmp_path / "session"]
     code = f"sleep 1000 & echo $! > {files[0]}; setsid sleep 1000 & echo $! > {files[1]}; {' '.join(BEHAVING)} serve"
-    with subprocess.Popen([*STARTING, "sh", "-c", code], stdout=subprocess.PIPE, text=True, cwd=ROOT) as starter:
+    with PythonProcess([*STARTING, "sh", "-c", code], stdout=subprocess.PIPE, text=True, cwd=ROOT) as starter:
         assert starter.stdout
         starter.stdout.readline()
         started = [int(file.read_text()) for file in files]

@@ -26,6 +26,7 @@ from tests.helpers.child_process import PATIENCE
 from tests.helpers.command_line import ROOT, environment
 from tests.helpers.holders import until
 from tests.helpers.machines import invented
+from tests.helpers.python_process import PythonProcess, run_python
 from tests.helpers.specs import geometry_of
 
 MACHINE = invented(2)
@@ -161,7 +162,7 @@ def test_a_simulated_producer_ends_with_its_standard_input(tmp_path: Path) -> No
     command = [sys.executable, "-m", "memtopo.sharing.simulated_producer"]
     where = str(tmp_path / "camera.sock")
     env = environment(MEMTOPO_SOCKET=where)
-    with subprocess.Popen(command, stdin=subprocess.PIPE, cwd=ROOT, env=env) as process:
+    with PythonProcess(command, stdin=subprocess.PIPE, cwd=ROOT, env=env) as process:
         assert process.stdin
         process.stdin.write(script.encode())
         process.stdin.flush()
@@ -175,7 +176,7 @@ def test_a_simulated_producer_that_cannot_serve_prints_one_line(tmp_path: Path) 
     script = ProducerSpec("test", (), ())
     command = [sys.executable, "-m", "memtopo.sharing.simulated_producer"]
     env = environment(MEMTOPO_SOCKET=str(tmp_path / "missing" / "camera.sock"))
-    done = subprocess.run(command, input=script.encode(), cwd=ROOT, env=env, capture_output=True, check=False)
+    done = run_python(command, input=script.encode(), cwd=ROOT, env=env, capture_output=True, check=False)
     (line,) = done.stderr.decode().splitlines()
     assert (done.returncode, line.startswith("memtopo: simulated producer: folder ")) == (1, True)
 

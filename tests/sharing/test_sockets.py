@@ -6,7 +6,6 @@ import os
 import re
 import resource
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 from memtopo.sharing import sockets
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.sockets import Peer
+from tests.helpers.python_process import run_python
 from tests.helpers.specs import ROOT
 
 
@@ -137,7 +137,7 @@ except ExchangeError as error:
 
 def test_beyond_the_hard_limit_fewer_are_returned_or_the_error_names_it() -> None:
     """A process of its own, since a hard limit cannot be raised again."""
-    done = subprocess.run([sys.executable, "-c", LIMITED], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = run_python([sys.executable, "-c", LIMITED], cwd=ROOT, capture_output=True, text=True, check=True)
     code, message, hint = done.stdout.split("|")
     assert code == "limit"
     assert re.fullmatch(r"the limit of open files is 300, of which (\d+) are in use; (\d+) more are needed", message)

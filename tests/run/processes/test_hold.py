@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.helpers.holders import until
+from tests.helpers.python_process import PythonProcess, run_python
 from tests.helpers.specs import ROOT
 
 HELD, ATTACHED = (Path(__file__).with_name(name) for name in ("held.yaml", "attached.yaml"))
@@ -30,16 +31,14 @@ def _runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def memtopo(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "memtopo", *arguments], capture_output=True, text=True, check=False)
+    return run_python([sys.executable, "-m", "memtopo", *arguments], capture_output=True, text=True, check=False)
 
 
 @contextmanager
 def holding(spec: Path = HELD, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     """Hold a layout and wait until it serves; terminate it at the end, unless it has ended."""
     command = [sys.executable, "-m", "memtopo", "apply", str(spec), *M, "--hold", "--json", *arguments]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0
-    ) as process:
+    with PythonProcess(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0) as process:
         assert process.stderr
         assert any(line.startswith("holding ") for line in process.stderr), "it ended before it served"
         try:
@@ -211,13 +210,11 @@ def test_variables_of_options_of_a_hold_are_ignored_without_hold(monkeypatch: py
 def rounds(count: int, machine: str) -> None:
     """Assert that two processes have the same resources after so many holds, attachments and releases."""
     command = [sys.executable, ROUNDS]
-    with subprocess.Popen(
+    with PythonProcess(
         [*command, "hold", machine, str(count)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     ) as holder:
         try:
-            done = subprocess.run(
-                [*command, "attach", machine, str(count)], capture_output=True, check=True, timeout=200
-            )
+            done = run_python([*command, "attach", machine, str(count)], capture_output=True, check=True, timeout=200)
             out, _ = holder.communicate(timeout=60)
         finally:
             holder.kill()

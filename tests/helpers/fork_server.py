@@ -1,0 +1,175 @@
+"""A server of processes: each is forked once the modules of memtopo are imported, and runs a program in Python.
+
+An import of memtopo takes half a second of processor time, a fork some milliseconds. The server has one thread and no
+driver (fact 33). A process has the arguments, the environment, the working directory, the descriptors, the session and
+the group of its request, and the server's parent as its own; it has the modules and the hash seed of the server.
+`tests.helpers.python_process` has the other end.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import fcntl
+import gc
+import importlib
+import io
+import json
+import os
+import pkgutil
+import runpy
+import signal
+import socket
+import sys
+import threading
+import traceback
+import types
+from contextlib import suppress
+from typing import Any
+
+LARGEST = 200_000
+"""Bytes of a request."""
+
+MOST_DESCRIPTORS = 32
+_ABOVE = 500
+_PATH = [*sys.path]
+_LIBC = ctypes.PyDLL(None, use_errno=True)  # calls keep the interpreter's lock
+_SYS_CLONE = {"x86_64": 56, "aarch64": 220}.get(os.uname().machine, -1)
+_PR_GET_TID_ADDRESS = 40
+_CLONE_PARENT = 0x8000
+_CHILD_TID = 0x1000000 | 0x200000  # CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID
+
+
+def import_all() -> None:
+    """Import the modules of memtopo and those of the libraries that it imports late."""
+    import memtopo
+
+    for module in pkgutil.walk_packages(memtopo.__path__, "memtopo."):
+        if not module.name.endswith("__main__"):
+            with suppress(ImportError):
+                importlib.import_module(module.name)
+    for name in ("numpy", "rich.progress", "rich.live", "rich.table"):
+        with suppress(ImportError):
+            importlib.import_module(name)
+
+
+def main(descriptor: str) -> None:
+    """Serve until the other end is closed; in a process that was made, run the module that was requested."""
+    sock = socket.socket(fileno=int(descriptor))
+    import_all()
+    gc.collect()
+    gc.freeze()
+    interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests, which close the other end
+    while data := (received := socket.recv_fds(sock, LARGEST, MOST_DESCRIPTORS))[0]:
+        pid = _fork_sibling()
+        if not pid:
+            sock.detach()
+            signal.signal(signal.SIGINT, interrupt)
+            request = json.loads(data)
+            _become(request, received[1])
+            _exit(_status_of(request))
+        for fd in received[1]:
+            os.close(fd)
+        sock.send(pid.to_bytes(4, "little"))
+
+
+def _fork_sibling() -> int:
+    """Fork a process that is a child of the server's parent; return its id, 0 in the new process.
+
+    So its parent waits for it, and gets its signals, as if it had started it. os.fork has no such flag.
+    """
+    address = ctypes.c_void_p()
+    found = _LIBC.prctl(_PR_GET_TID_ADDRESS, ctypes.byref(address), 0, 0, 0) == 0
+    flags = _CLONE_PARENT | signal.SIGCHLD | (_CHILD_TID if found else 0)  # where the C library keeps a thread's id
+    ctypes.pythonapi.PyOS_BeforeFork()
+    pid: int = _LIBC.syscall(ctypes.c_long(_SYS_CLONE), ctypes.c_long(flags), None, None, address, None)
+    if pid:
+        ctypes.pythonapi.PyOS_AfterFork_Parent()
+        assert pid > 0, "clone failed"
+    else:
+        ctypes.pythonapi.PyOS_AfterFork_Child()
+    return pid
+
+
+def _status_of(request: dict[str, Any]) -> int:
+    """Run a module, a text or a file; return the exit status that an interpreter gives it."""
+    try:
+        if request["option"] == "-m":
+            runpy.run_module(request["program"], run_name="__main__", alter_sys=True)
+        elif request["option"] == "-c":
+            sys.modules["__main__"] = main_module = types.ModuleType("__main__")
+            exec(compile(request["program"], "<string>", "exec"), vars(main_module))
+        else:
+            runpy.run_path(request["program"], run_name="__main__")
+    except SystemExit as end:
+        if end.code is None or isinstance(end.code, int):
+            return end.code or 0
+        print(end.code, file=sys.stderr)  # noqa: T201 as the interpreter does
+        return 1
+    except KeyboardInterrupt:
+        traceback.print_exc()
+        return -signal.SIGINT
+    except BaseException:  # noqa: BLE001 as the interpreter does
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def _exit(status: int) -> None:
+    """End as the interpreter does, without taking its modules apart, which would copy most of the server's pages."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream and not stream.closed:
+                stream.flush()
+        except OSError:
+            status = 120
+    if status < 0:
+        signal.signal(-status, signal.SIG_DFL)
+        os.kill(os.getpid(), -status)
+    os._exit(status & 0xFF)
+
+
+def _become(request: dict[str, Any], received: list[int]) -> None:
+    """Give the forked process what the requested one has, and nothing of the server."""
+    if request["session"]:
+        os.setsid()
+    elif request["group"] >= 0:
+        os.setpgid(0, request["group"])
+    high = [fcntl.fcntl(fd, fcntl.F_DUPFD, _ABOVE) for fd in received]
+    os.closerange(0, _ABOVE)
+    for fd, number in zip(high, request["descriptors"], strict=True):
+        os.dup2(fd, number)
+    os.closerange(_ABOVE, _ABOVE + MOST_DESCRIPTORS)
+    os.chdir(request["folder"])
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    sys.argv = [request["option"] or request["program"], *request["arguments"]]
+    added = [*request["path"], *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    sys.path[:] = [*added, *(each for each in _PATH if each not in added)]
+    _open_streams(unbuffered=bool(os.environ.get("PYTHONUNBUFFERED")))
+
+
+def _open_streams(*, unbuffered: bool) -> None:
+    """Open the standard streams as the interpreter does when it starts."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        old = getattr(sys, name)
+        try:
+            raw = io.FileIO(number, "r" if number == 0 else "w", closefd=False)
+        except OSError:
+            new = None
+        else:
+            through = unbuffered and number > 0
+            buffer: Any = io.BufferedReader(raw) if number == 0 else raw if through else io.BufferedWriter(raw)
+            lines = number > 0 and (number == 2 or raw.isatty())
+            new = io.TextIOWrapper(
+                buffer, old.encoding, old.errors, "\n" if number else None, line_buffering=lines, write_through=through
+            )
+            new.mode = old.mode  # type: ignore[misc]
+        setattr(sys, name, new)
+        setattr(sys, f"__{name}__", new)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
