@@ -8,13 +8,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal, NoReturn
 
-OfferedKind = Literal["chunk", "buffer", "event", "memory", "semaphore"]
+OfferedKind = Literal["chunk", "buffer", "event", "range", "memory", "semaphore"]
 """Kinds of objects that one process can offer to another; memory and semaphores are external objects."""
 
-Via = Literal["fd", "fabric", "ipc", "opaque_fd", "timeline_fd"]
+Via = Literal["fd", "fabric", "ipc", "dmabuf", "opaque_fd", "timeline_fd"]
 """Transports of handles. External objects use the last two; a semaphore via `opaque_fd` is binary."""
 
-DESCRIPTORS: Collection[Via] = ("fd", "opaque_fd", "timeline_fd")
+DESCRIPTORS: Collection[Via] = ("fd", "dmabuf", "opaque_fd", "timeline_fd")
 """Transports by file descriptor, which a packet carries beside its bytes; handles of the others are bytes within it."""
 
 SECRET_BYTES = 64

@@ -17,6 +17,7 @@ from typing import Protocol
 from memtopo.driver.types import (
     Advice,
     Attribute,
+    DmaBufFlags,
     EventFlags,
     Grant,
     HandleType,
@@ -162,6 +163,12 @@ class Driver(Protocol):
         self, devices: int, size: int, handles: HandleType, *, recommended: bool = False
     ) -> int:
         """Minimum or recommended granularity, in bytes, of such a multicast object and its offsets (fact 87)."""
+
+    def mem_get_handle_for_address_range(self, address: int, size: int, flags: DmaBufFlags = DmaBufFlags.NONE) -> int:
+        """Export mapped or allocated memory as a new dma-buf, in whole pages of the host; returns its descriptor.
+
+        The descriptor is close-on-exec, the caller's to close, and pins the memory (facts 83, 84).
+        """
 
     def mem_alloc(self, size: int) -> int:
         """Allocate memory of the current context's device; returns its address (fact 45)."""

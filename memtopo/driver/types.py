@@ -102,6 +102,14 @@ class HostFlags(IntFlag):
     WRITECOMBINED = 4
 
 
+class DmaBufFlags(IntFlag):
+    """Flags of a dma-buf (`CUmemRangeFlags`)."""
+
+    NONE = 0
+    PCIE = 1
+    """The memory is mapped through PCIe (BAR1), also where a GPU has a faster link to the CPU."""
+
+
 class AllocationType(IntEnum):
     """Kind of physical memory (`CUmemAllocationType`)."""
 

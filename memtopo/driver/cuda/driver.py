@@ -33,6 +33,7 @@ from memtopo.driver.cuda.multicast import RefusedMulticast
 from memtopo.driver.types import (
     Advice,
     Attribute,
+    DmaBufFlags,
     DriverError,
     EventFlags,
     Grant,
@@ -201,6 +202,10 @@ class CudaDriver(RefusedMulticast, CudaKernels, BatchDriver):
         if not isinstance(shared, int) or not 0 <= shared < 1 << 31:
             raise DriverError(function.__name__, "CUDA_ERROR_INVALID_VALUE", "that is no file descriptor")
         return int(call(function, shared, numbered)[1])
+
+    def mem_get_handle_for_address_range(self, address: int, size: int, flags: DmaBufFlags = DmaBufFlags.NONE) -> int:
+        kind = cuda.CUmemRangeHandleType.CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD
+        return int(call(cuda.cuMemGetHandleForAddressRange, address, size, kind, int(flags))[1])
 
     def mem_alloc(self, size: int) -> int:
         return int(call(cuda.cuMemAlloc, size)[1])

@@ -11,6 +11,7 @@ from memtopo.driver.sim.allocations import Allocations
 from memtopo.driver.sim.calls import driver_call, invalid
 from memtopo.driver.sim.chunks import Chunks, Creation
 from memtopo.driver.sim.devices import Contexts, Devices, MemoryBudget
+from memtopo.driver.sim.dmabuf import DmaBufs
 from memtopo.driver.sim.events import EventCalls, Events
 from memtopo.driver.sim.external import ExternalCalls, ExternalMemory
 from memtopo.driver.sim.ipc import AllocationSharing, ChunkSharing, check_flags
@@ -24,6 +25,7 @@ from memtopo.driver.sim.shared_files import Files
 from memtopo.driver.sim.streams import Streams
 from memtopo.driver.types import (
     Attribute,
+    DmaBufFlags,
     DriverError,
     Grant,
     HandleType,
@@ -64,6 +66,9 @@ class SimDriver(KernelCalls, ManagedCalls, ExternalCalls, EventCalls, MulticastC
             self._devices, self._creation, self._chunks, self._arena, self._files, self._multicast.adopt
         )
         self._memory_handles = AllocationSharing(self._devices, self._allocations, self._arena, self._files)
+        self._dma_bufs = DmaBufs(
+            machine, self._mappings, self._allocations, self._sharing, self._memory_handles, self._arena
+        )
         self._streams = Streams()
         self._events = Events(self._devices, self._streams, self._files)
         self._managed = ManagedMemory(machine, self._allocations)
@@ -236,6 +241,10 @@ class SimDriver(KernelCalls, ManagedCalls, ExternalCalls, EventCalls, MulticastC
     @driver_call
     def mem_import_from_shareable_handle(self, shared: int | bytes, kind: HandleType) -> int:
         return self._sharing.take(shared, kind)
+
+    @driver_call
+    def mem_get_handle_for_address_range(self, address: int, size: int, flags: DmaBufFlags = DmaBufFlags.NONE) -> int:
+        return self._dma_bufs.export(address, size, flags)
 
     @driver_call
     def mem_alloc(self, size: int) -> int:

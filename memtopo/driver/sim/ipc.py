@@ -40,7 +40,7 @@ class AllocationSharing:
         allocation = self._allocations.find(address)
         if allocation is None or allocation.kind != "own":
             raise invalid("the address is in no allocation of this process's device memory")
-        tag = allocation.physical.tag or self._move(allocation)
+        tag = self.own_file(allocation)
         return shared_files.pack_handle(allocation.physical.fd, tag)
 
     def open(self, handle: bytes, device: int) -> int:
@@ -74,7 +74,11 @@ class AllocationSharing:
         if owner != gpu(device) and not self._devices.can_access_peer(device, owner.id):
             raise Refused("CUDA_ERROR_PEER_ACCESS_UNSUPPORTED", f"gpu{device} cannot access the memory of {owner}")
 
-    def _move(self, allocation: Allocation) -> Tag:
+    def own_file(self, allocation: Allocation) -> Tag:
+        """Move the memory into a file of its own, unless it is in one; returns its tag."""
+        if allocation.physical.is_alone:
+            assert allocation.physical.tag
+            return allocation.physical.tag
         location = self._devices.location_name(gpu(allocation.device))
         tag = Tag("allocation", allocation.size, 1, location, nonce())
         self._arena.share(allocation.physical, tag)
@@ -110,7 +114,7 @@ class ChunkSharing:
             raise invalid("an imported chunk cannot be exported again")
         if kind not in chunk.properties.handles:
             raise invalid(f"the chunk was not created with handle type {kind.words[0]}")
-        tag = chunk.physical.tag or self._move(chunk)
+        tag = self.own_file(chunk)
         return os.dup(chunk.physical.fd) if kind == HandleType.FD else shared_files.pack_handle(chunk.physical.fd, tag)
 
     def take(self, shared: int | bytes, kind: HandleType) -> int:
@@ -133,7 +137,7 @@ class ChunkSharing:
         """Open the file of a descriptor, which stays the caller's; returns a new descriptor and the tag."""
         if not isinstance(fd, int) or not 0 <= fd < 1 << 31:
             raise invalid("that is no file descriptor")
-        found = self._files.adopt(f"/proc/self/fd/{fd}", "chunk", "memory", KIND)
+        found = self._files.adopt_descriptor(fd, "chunk", "memory", KIND)
         if found is None:
             raise Refused("CUDA_ERROR_UNKNOWN", "the file descriptor is no chunk's")
         if found[1].kind != KIND and found[1].size % found[1].granule:  # external memory (fact 59), never tried
@@ -141,7 +145,11 @@ class ChunkSharing:
             raise Refused("CUDA_ERROR_UNKNOWN", "the memory's size is not a multiple of the granularity")
         return found
 
-    def _move(self, chunk: Chunk) -> Tag:
+    def own_file(self, chunk: Chunk) -> Tag:
+        """Move the memory into a file of its own, unless it is in one; returns its tag."""
+        if chunk.physical.is_alone:
+            assert chunk.physical.tag
+            return chunk.physical.tag
         location = self._devices.location_name(chunk.properties.location)
         _, _, rdma, compressible, _ = chunk.properties
         tag = Tag("chunk", chunk.size, chunk.granule, location, nonce(), rdma, compressible)

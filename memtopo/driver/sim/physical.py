@@ -6,7 +6,7 @@ import errno
 import mmap
 import os
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from memtopo.driver.sim.shared_files import Files, Tag
@@ -28,6 +28,11 @@ class Physical:
     size: int
     touched: bool = False
     tag: Tag | None = None
+
+    @property
+    def is_alone(self) -> bool:
+        """True if the memory is all that its shared file has."""
+        return self.tag is not None and self.tag.kind != "dmabuf"
 
     def read(self, at: int, count: int) -> bytes:
         """Read bytes from `at` on; untouched bytes are zero."""
@@ -80,13 +85,26 @@ class Arena:
         """Move memory with its bytes into a file of its own."""
         fd = self._files.create(tag)
         try:
-            if physical.touched:
+            if physical.touched or physical.tag:
                 _copy(physical, fd)
         except BaseException:
             self._files.close(fd)
             raise
         self.give(physical)
         physical.fd, physical.offset, physical.tag = fd, 0, tag
+
+    def gather(self, each: Sequence[Physical], tag: Tag) -> None:
+        """Move memories with their bytes into one file, one after another."""
+        fd, at = self._files.create(tag), 0
+        try:
+            for physical in each:
+                if physical.touched or physical.tag:
+                    _copy(physical, fd, at)
+                self.give(physical)
+                physical.fd, physical.offset, physical.tag = self._files.duplicate(fd), at, tag
+                at += physical.size
+        finally:
+            self._files.close(fd)
 
     def adopt(self, fd: int, tag: Tag) -> Physical:
         """Return the memory behind an open shared file."""
@@ -109,10 +127,10 @@ class Arena:
         self._close()
 
 
-def _copy(physical: Physical, fd: int) -> None:
-    """Copy touched pages to the start of another file; a hole stays a hole."""
+def _copy(physical: Physical, fd: int, to: int = 0) -> None:
+    """Copy touched pages to an offset of another file; a hole stays a hole."""
     for start, end in _touched(physical.fd, physical.offset, physical.offset + physical.size):
-        at = os.lseek(fd, start - physical.offset, os.SEEK_SET) + physical.offset
+        at = os.lseek(fd, to + start - physical.offset, os.SEEK_SET) + physical.offset - to
         while at < end:
             at += os.sendfile(fd, physical.fd, at, end - at)
 

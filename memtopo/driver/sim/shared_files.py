@@ -21,7 +21,7 @@ from memtopo.driver.sim.calls import Refused, invalid
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _SPARE = 200  # descriptors that the process may need beside
 _NAME = re.compile(
-    r"/memfd:memtopo (chunk|multicast|allocation|event|memory|timeline|binary) ([0-9]{1,19}) ([0-9]{1,19})"
+    r"/memfd:memtopo (chunk|multicast|allocation|event|memory|timeline|binary|dmabuf) ([0-9]{1,19}) ([0-9]{1,19})"
     r" ((?:gpu|node) [0-9a-f]{1,32}) ([01]) ([01]) ([0-9a-f]{16}) \(deleted\)"
 )
 
@@ -29,8 +29,8 @@ _NAME = re.compile(
 class Tag(NamedTuple):
     """Description of the object in a file, encoded in the file's name, so that it travels with the descriptor.
 
-    `kind` is chunk, multicast, allocation or event, or for objects of an external API memory, timeline or binary
-    (semaphores).
+    `kind` is chunk, multicast, allocation or event, dmabuf for memory of several of these, or for objects of an external
+    API memory, timeline or binary (semaphores).
     `location` is the GPU by UUID or the NUMA node, since ordinals differ between processes (fact 38); it has no meaning
     for a semaphore. `nonce` distinguishes the file from every other file.
     """
@@ -119,8 +119,8 @@ class Files:
         return None
 
     def adopt_descriptor(self, fd: int, *kinds: str) -> tuple[int, Tag] | None:
-        """Open the file behind a descriptor of this process, as `adopt` does."""
-        return self.adopt(f"/proc/self/fd/{fd}", *kinds)
+        """Open the file behind a descriptor of this process, as `adopt` does; None for a dma-buf."""
+        return None if is_dma_buf(fd) else self.adopt(f"/proc/self/fd/{fd}", *kinds)
 
     def close(self, fd: int) -> None:
         """Close one file."""
@@ -141,6 +141,19 @@ class Files:
     def close_all(self) -> None:
         """Close every file; a second call does nothing."""
         self._close()
+
+
+def dma_buf(fd: int) -> int:
+    """Return a dma-buf of a file: a new descriptor, which differs from the file's others in that it is read-only."""
+    return os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
+
+
+def is_dma_buf(fd: int) -> bool:
+    """Return whether an open descriptor is a dma-buf, which no call imports, of whatever file it is."""
+    try:
+        return fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY
+    except OSError:
+        return False
 
 
 def _is_whole(fd: int, tag: Tag) -> bool:
