@@ -82,6 +82,9 @@ CODES = {
     "MT705": Code("a wait without a signal", "warning"),
     "MT706": Code("a use that is only possible for chunks"),
     "MT707": Code("contradictory declarations of an external object"),
+    # dma-bufs
+    "MT713": Code("an export via dmabuf of memory without addresses of its own"),
+    "MT714": Code("an export via dmabuf that is not of whole pages"),
     # states, elastic ranges and changes
     "MT801": Code("a reserved name of a state"),
     "MT802": Code("memory that cannot be offloaded"),

@@ -102,6 +102,9 @@ def _resolve(scope: Scope, stages: Iterable[Stage]) -> Iterator[Diagnostic]:
     for stage in stages:
         for kind in _BY_STAGE[stage]:
             yield from kind.resolve(scope)
+        if stage is Stage.MAPPED:
+            for kind in scope.kinds:
+                yield from kind.resolve_mapped(scope)
 
 
 def _joint_limits(scopes: Sequence[Scope]) -> Iterator[Diagnostic]:

@@ -319,6 +319,7 @@ class RangeGroup(Group):
     """Equal ranges that one entry declares: `count` reservations of `size` bytes; elastic ones have an `elastic`."""
 
     noun = "range"
+    offered_as = "range"
 
     name: str
     path: Path

@@ -19,6 +19,7 @@ from memtopo.machine import Machine
 
 if TYPE_CHECKING:
     from memtopo.driver.protocol import Driver
+    from memtopo.kinds.dmabuf.memory import DmaBufMemory
     from memtopo.kinds.layout import Layout
     from memtopo.kinds.step import Step
 
@@ -32,6 +33,8 @@ class ExportKind(Kind):
     """Note for exports via another transport."""
     trials: ClassVar[Mapping[Via, str]] = {}
     """Trials of a machine that show whether a transport works, apart from those of the kind's own rules."""
+    tried: ClassVar[str] = "a trial with two processes"
+    """Such a trial, in words."""
     import_keys: ClassVar[tuple[str, ...]] = ("location", "size")
     """Keys by which an import declares its objects: all of them outside of the spec, any of them from a process."""
     committable: ClassVar[bool] = False
@@ -94,7 +97,11 @@ class Exported(Protocol):
     @property
     def via(self) -> Via: ...
     @property
+    def first(self) -> int: ...
+    @property
     def count(self) -> int: ...
+    @property
+    def dma_buf(self) -> DmaBufMemory | None: ...
     def label(self, index: int) -> str: ...
     def location_of(self, index: int) -> Location: ...
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Container, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from operator import eq
 from typing import TYPE_CHECKING, Self
 
@@ -17,21 +18,30 @@ from memtopo.geometry.model import Geometry
 from memtopo.kinds.alternatives import Support, chosen
 from memtopo.kinds.buffers import BUFFERS
 from memtopo.kinds.chunks import CHUNKS
+from memtopo.kinds.dmabuf import DMABUF, DmaBufs
+from memtopo.kinds.dmabuf.memory import DmaBufMemory
+from memtopo.kinds.dmabuf.resolution import resolve_memory
 from memtopo.kinds.events import EVENTS
 from memtopo.kinds.exportable import ExportKind
 from memtopo.kinds.kind import Kind, Rule, Scope, Stage
+from memtopo.kinds.ranges import RANGES
 from memtopo.kinds.resolution import Resolution, indices, refuses_growing
 from memtopo.language.alternatives import Alternatives
 from memtopo.language.entries import Entry
-from memtopo.language.fields import ChunkReference, Commit, Reference, Transport
+from memtopo.language.fields import ChunkReference, Commit, DmaBufMapping, ExportTransport, OwnName, Reference
 from memtopo.machine import Machine
 
 if TYPE_CHECKING:
     from memtopo.kinds.step import Step
 
 EXPORTABLE: dict[str, ExportKind] = {kind.group.noun: kind for kind in (CHUNKS, BUFFERS, EVENTS)}
-"""Kinds whose objects can be exported, by the key that names them in an export."""
+"""Kinds whose objects other processes can import, by the key that names them in an export."""
 
+_ALL: dict[str, Kind] = {**EXPORTABLE, RANGES.group.noun: RANGES}
+"""Kinds whose objects can be exported."""
+
+_DMA_BUFS = {noun: DmaBufs(kind) for noun, kind in _ALL.items() if kind.group.memory or kind is RANGES}
+"""Kinds whose memory can be exported as dma-bufs."""
 
 _COMMITTABLE = next(noun for noun, kind in EXPORTABLE.items() if kind.committable)
 
@@ -48,18 +58,24 @@ def _transports() -> str:
     for kind in EXPORTABLE.values():
         sections.setdefault(kind.transports, []).append(kind.plural)
     each = (f"{enumerated(transports)} for {enumerated(names, 'and')}" for transports, names in sections.items())
-    return ", ".join(each)
+    memory = enumerated((kind.plural for kind in _DMA_BUFS.values()), "and")
+    return f"{', '.join(each)}; dmabuf for {memory}"
 
 
 class Export(Entry):
-    """Chunks, buffers or an event, exported to other processes."""
+    """Chunks, buffers or an event, exported to other processes; or a range, for other devices."""
 
-    model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": [kind]} for kind in EXPORTABLE]})
+    model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": [kind]} for kind in _ALL]})
 
     chunk: ChunkReference | None = Field(default=None, description="A chunk, one of a counted chunk, or a slice.")
     buffer: ChunkReference | None = Field(default=None, description="A buffer, one of a counted one, or a slice.")
     event: ChunkReference | None = Field(default=None, description="An event.")
-    via: Transport = Field(description=f"{_transports()}.")
+    range: ChunkReference | None = Field(default=None, description="A range that chunks fill, via dmabuf.")
+    part: OwnName | None = Field(default=None, description="A named part of each chunk, in pages of 4KiB; via dmabuf.")
+    via: ExportTransport = Field(description=f"{_transports()}.")
+    mapping: DmaBufMapping | None = Field(
+        default=None, description="pcie: devices map a dma-buf through PCIe (BAR1), also where there is a faster way."
+    )
     commit: Commit | None = Field(
         default=None, description="required: one writer fills the chunks and commits them, and readers wait for that."
     )
@@ -67,8 +83,8 @@ class Export(Entry):
     @model_validator(mode="after")
     def _of_one_kind(self) -> Self:
         if not self.what:
-            examples = [f"'{{{key}: NAME, via: {kind.transports[0]}}}'" for key, kind in EXPORTABLE.items()]
-            message = f"an export names {enumerated(kind.article for kind in EXPORTABLE.values())}"
+            examples = [f"'{{{key}: NAME, via: {_usual(kind)}}}'" for key, kind in _ALL.items()]
+            message = f"an export names {enumerated(kind.article for kind in _ALL.values())}"
             raise InvalidValue("MT102", message, help=f"write {enumerated(examples)}")
         if len(self.what) > 1:
             both = " and ".join(f"{kind} {str(reference)!r}" for kind, reference in self.what)
@@ -80,8 +96,13 @@ class Export(Entry):
     @property
     def what(self) -> list[tuple[str, Reference]]:
         """Key and reference of each exported object; a valid entry has one."""
-        found = ((key, getattr(self, key)) for key in EXPORTABLE)
+        found = ((key, getattr(self, key)) for key in _ALL)
         return [(key, reference) for key, reference in found if reference]
+
+
+def _usual(kind: Kind) -> Via:
+    """Transport that messages suggest for a kind."""
+    return kind.transports[0] if isinstance(kind, ExportKind) else DMABUF
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +123,8 @@ class ExportGroup(Group):
     origin: None = None
     commit: bool = False
     """True if a writer commits the content before others may import it."""
+    dma_buf: DmaBufMemory | None = None
+    """Memory behind the objects, which are dma-bufs; None for any other transport."""
 
     def label(self, index: int) -> str:
         """Name of the object of one handle."""
@@ -109,11 +132,16 @@ class ExportGroup(Group):
 
     def location_of(self, index: int) -> Location:
         """Location of the object of one handle."""
+        if self.dma_buf:
+            return self.dma_buf.location(self.first + index)
         return self.group.location_of(self.first + index)
 
     @property
     def locations(self) -> tuple[Location, ...]:
         """Locations over which the handles are distributed round-robin."""
+        if self.dma_buf:
+            found = tuple(map(self.location_of, range(self.count)))
+            return found[:1] if len(set(found)) == 1 else found
         locations = tuple(self.group.locations)
         first = self.first % len(locations)
         rotated = (locations[first:] + locations[:first])[: self.count]
@@ -122,18 +150,23 @@ class ExportGroup(Group):
     @property
     def resources(self) -> Iterator[Hashable]:
         """Resources whose handles are exported."""
+        if self.dma_buf:
+            each = map(self.dma_buf.resources, range(self.first, self.first + self.count))
+            return chain.from_iterable(each)
         return ((self.group.noun, self.label(index)) for index in range(self.count))
 
     def continued_by(self, after: ExportGroup) -> bool:
         """Return whether handles of another export are of the same objects as these, and perhaps of more."""
         if self.commit != after.commit or (self.commit and self.count != after.count):
             return False
+        if self.dma_buf and after.dma_buf and self.dma_buf.bytes != after.dma_buf.bytes:
+            return False
         return self.via == after.via and all(map(eq, self.resources, after.resources))
 
     @property
     def exporter(self) -> ExportKind:
-        """Kind of the exported objects."""
-        return EXPORTABLE[self.kind]
+        """Kind of the exported objects, or their export as dma-bufs."""
+        return _DMA_BUFS[self.kind] if self.dma_buf else EXPORTABLE[self.kind]
 
 
 class Exports(Kind):
@@ -150,25 +183,30 @@ class Exports(Kind):
     group = ExportGroup
     stage = Stage.EXPORTED
 
+    def resolve(self, scope: Scope) -> Iterator[Diagnostic]:
+        """Resolve the exports that other processes import; dma-bufs follow after the mappings."""
+        return self._resolve(scope, dma_bufs=False)
+
+    def resolve_mapped(self, scope: Scope) -> Iterator[Diagnostic]:
+        return self._resolve(scope, dma_bufs=True)
+
+    def _resolve(self, scope: Scope, *, dma_bufs: bool) -> Iterator[Diagnostic]:
+        for name, entry in scope.spec.section(self.section).items():
+            if (entry.via == DMABUF) is dma_bufs:
+                group = yield from self.resolve_entry(scope, entry, scope.spec.at(self.section, name))
+                yield from scope.add(self, name, group)
+
     def resolve_entry(self, scope: Scope, entry: Export, path: Path) -> Resolution[ExportGroup | None]:
         key, reference = entry.what[0]
-        kind = EXPORTABLE[key]
+        kind = _ALL[key]
         group = scope.of(kind.group).get(reference.name)
-        if group is None:
-            yield from _missing(scope, path, kind, reference.name)
-            return None
-        via = yield from _via(scope, path, entry, kind, group)
-        if via is None:
-            return None
-        if (yield from refuses_growing(group, "an export needs chunks that stay", (*path, key))):
-            return None
-        span = yield from indices(reference, group, (*path, key))
-        if span is None:
-            return None
-        first, stop = span
-        counted = group.counted and (reference.first is None or stop - first > 1)
-        name, count, commit = str(path[-1]), stop - first, entry.commit is not None
-        return ExportGroup(name, path, key, via, group, first, count, counted, group.size, commit=commit)
+        if wrong := _misplaced(path, entry, kind):
+            yield wrong
+        elif group is None:
+            yield from _missing(scope, path, kind, reference.name, entry)
+        else:
+            return (yield from _exported(scope, path, entry, group))
+        return None
 
     def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
         """One test export per entry, since all objects of a group have the same properties."""
@@ -183,18 +221,49 @@ class Exports(Kind):
         return (committed_processes,)
 
 
+def _exported(scope: Scope, path: Path, entry: Export, group: Group) -> Resolution[ExportGroup | None]:
+    """Objects of a group that an entry exports; None if it has an error."""
+    key, reference = entry.what[0]
+    via = yield from _via(scope, path, entry, group)
+    where = (*path, key)
+    if via is None or (yield from refuses_growing(group, "an export needs chunks that stay", where)):
+        return None
+    span = yield from indices(reference, group, where)
+    if span is None:
+        return None
+    dma_buf = (yield from resolve_memory(scope, path, entry, group, span)) if via == DMABUF else None
+    if via == DMABUF and dma_buf is None:
+        return None
+    first, stop = span
+    return ExportGroup(
+        str(path[-1]),
+        path,
+        key,
+        via,
+        group,
+        first,
+        stop - first,
+        group.counted and (reference.first is None or stop - first > 1),
+        dma_buf.size if dma_buf else group.size,
+        commit=entry.commit is not None,
+        dma_buf=dma_buf,
+    )
+
+
 def transports(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """Yield MT404 for exports via a transport whose trial between two processes failed."""
     for export in geometry.of(ExportGroup).values():
         what = export.exporter.trials.get(export.via)
         if what is None:
             continue
-        via = "legacy IPC" if export.via == "ipc" else export.via
+        via = {"ipc": "legacy IPC", "dmabuf": "dma-buf"}.get(export.via, export.via)
         objects = f"{via} of {export.exporter.plural}"
         for location in sorted(set(export.locations)):
-            if (trial := machine.trial(location, what)).works is False:
+            if (trial := machine.trial(location, what)).refused:
                 message = f"export {export.name!r}: {objects} does not work on {location} of this machine"
-                note = trial.failure("a trial with two processes", "read wrong bytes")
+                note = "the device does not advertise it"
+                if trial.works is False:
+                    note = trial.failure(export.exporter.tried, "read wrong bytes")
                 help = "'memtopo probe' reports the likely cause"
                 yield Diagnostic("MT404", message, export.path, notes=(note,), help=help)
                 break
@@ -260,11 +329,13 @@ def touched_exports(before: Geometry, after: Geometry, undone: Container[Hashabl
             yield name
 
 
-def _missing(scope: Scope, path: Path, kind: ExportKind, name: str) -> Iterator[Diagnostic]:
+def _missing(scope: Scope, path: Path, kind: Kind, name: str, entry: Export) -> Iterator[Diagnostic]:
     """Yield the diagnostic of an exported name that is not of the kind of its key."""
     spec, key = scope.spec, kind.group.noun
+    if spec.may_have(kind.section, name):
+        return
     where = (*path, key)
-    others = (each for each in EXPORTABLE.values() if each is not kind)
+    others = (each for each in _ALL.values() if each is not kind)
     other = next((each for each in others if name in spec.section(each.section)), None)
     if name in spec.section("imports"):
         source = spec.section("imports")[name].source
@@ -274,18 +345,17 @@ def _missing(scope: Scope, path: Path, kind: ExportKind, name: str) -> Iterator[
         yield Diagnostic("MT602", message, where, notes=(note,), help=help)
     elif other:
         message = f"export {path[-1]!r}: {name!r} is {other.article}, not {kind.article}"
-        help = f"write '{{{other.group.noun}: {name}, via: {other.transports[0]}}}'"
-        yield Diagnostic("MT201", message, where, help=help)
-    elif not (
-        spec.may_have(kind.section, name)
-        or spec.may_have("imports", name)
-        or (yield from scope.unusable(name, EXPORTS, where))
-    ):
+        via = entry.via if entry.via == DMABUF and other.group.noun in _DMA_BUFS else _usual(other)
+        yield Diagnostic("MT201", message, where, help=f"write '{{{other.group.noun}: {name}, via: {via}}}'")
+    elif not (spec.may_have("imports", name) or (yield from scope.unusable(name, EXPORTS, where))):
         yield scope.errors.undeclared(key, name, where, spec.section(kind.section))
 
 
-def _via(scope: Scope, path: Path, entry: Export, kind: ExportKind, group: Group) -> Resolution[Via | None]:
+def _via(scope: Scope, path: Path, entry: Export, group: Group) -> Resolution[Via | None]:
     """Transport of an export. Of alternatives, the first that the objects are created for is taken."""
+    if entry.via == DMABUF:
+        return DMABUF
+    kind = EXPORTABLE[entry.what[0][0]]
     has, what = kind.handle_types(group), f"{group.noun} {group.name} is created"
     options: Sequence[Via] = entry.via.options if isinstance(entry.via, Alternatives) else (entry.via,)
     others = kind.other_handle_types(scope, group)
@@ -301,6 +371,25 @@ def _via(scope: Scope, path: Path, entry: Export, kind: ExportKind, group: Group
 
     via: Via | None = yield from chosen(scope, entry.via, f"export {path[-1]}: via", (*path, "via"), support)
     return via
+
+
+def _misplaced(path: Path, entry: Export, kind: Kind) -> Diagnostic | None:
+    """Return MT601 for a kind that cannot be a dma-buf, and for what only a dma-buf can be of."""
+    if entry.via == DMABUF:
+        if kind.group.noun in _DMA_BUFS:
+            return None
+        message = f"export {path[-1]!r}: {kind.article} cannot be shared via {DMABUF}"
+        return Diagnostic("MT601", message, (*path, "via"), notes=("a dma-buf is of memory (fact 83)",))
+    if not isinstance(kind, ExportKind):
+        message = f"export {path[-1]!r}: {kind.article} has no handle, and cannot be shared via {entry.via}"
+        help = f"write 'via: {DMABUF}' for other devices, or export its chunks to other processes"
+        return Diagnostic("MT601", message, (*path, "via"), help=help)
+    for key in ("part", "mapping"):
+        if getattr(entry, key):
+            message = f"export {path[-1]!r} has a {key}, and is not via {DMABUF}"
+            note = "the handles of other transports are of whole objects (facts 13, 46)"
+            return Diagnostic("MT601", message, (*path, key), notes=(note,), help=f"leave {key!r} out")
+    return None
 
 
 def _unsupported(path: Path, kind: ExportKind, via: Via, group: Group, possible: Collection[str]) -> Diagnostic | None:

@@ -104,6 +104,11 @@ class Kind:
         """Resolve the entry at `path` to a group; return None if it has an error."""
         raise NotImplementedError
 
+    def resolve_mapped(self, scope: Scope) -> Iterator[Diagnostic]:
+        """Resolve entries of the section that need the mappings of all chunks, after these are resolved."""
+        del scope
+        yield from ()
+
     def rules(self) -> tuple[Rule, ...]:
         """Rules that each process must satisfy."""
         return ()

@@ -6,6 +6,7 @@ the numbers and booleans that an editor's YAML reader makes of them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
@@ -155,19 +156,38 @@ Grants = dict[Annotated[str, WithJsonSchema(text_like(_DEVICE))], AccessName]
 SourceText = Annotated[Source, FromText(source, text_like(SOURCES))]
 ProducerText = Annotated[Source, FromText(producer, text_like(PRODUCERS))]
 TRANSPORTS = {each: each for each in ("fd", "fabric", "ipc")}
+_EXPORTED = {**TRANSPORTS, "dmabuf": "dmabuf"}
+_IMPORT_HINTS = {"dmabuf": "no CUDA driver imports a dma-buf (fact 84): export it via fd as well, and import that"}
 _OF_CHUNKS = "fd|fabric"
 
 
 def _transport(value: object) -> Via | Alternatives[Via]:
-    found: Via | Alternatives[Via] = or_else(one_of(TRANSPORTS, "a transport"), "fabric else fd")(value)
-    if isinstance(found, Alternatives) and "ipc" in found.words:
-        raise InvalidValue("MT107", "'ipc' has no alternative: fd and fabric carry chunks, which it cannot")
+    return _with_alternatives(one_of(TRANSPORTS, "a transport", _IMPORT_HINTS), value)
+
+
+def _exported_transport(value: object) -> Via | Alternatives[Via]:
+    return _with_alternatives(one_of(_EXPORTED, "a transport", {"dma_buf": "did you mean 'dmabuf'?"}), value)
+
+
+def _with_alternatives(read: Callable[[object], Via], value: object) -> Via | Alternatives[Via]:
+    found: Via | Alternatives[Via] = or_else(read, "fabric else fd")(value)
+    if isinstance(found, Alternatives) and (alone := next((each for each in _ALONE if each in found.words), None)):
+        raise InvalidValue("MT107", f"{alone!r} has no alternative: {_ALONE[alone]}")
     return found
 
 
+_ALONE = {
+    "ipc": "fd and fabric carry chunks, which it cannot",
+    "dmabuf": "fd and fabric are for other processes, and it is for other devices",
+}
+"""Transports that are no alternative to another one, with the reason."""
 Transport = Annotated[
     Via | Alternatives[Via], FromText(_transport, or_else_schema({"enum": [*TRANSPORTS]}, _OF_CHUNKS))
 ]
+ExportTransport = Annotated[
+    Via | Alternatives[Via], FromText(_exported_transport, or_else_schema({"enum": [*_EXPORTED]}, _OF_CHUNKS))
+]
+DmaBufMapping = Annotated[Literal["pcie"], FromText(one_of({"pcie": "pcie"}, "a mapping"), {"enum": ["pcie"]})]
 
 Commit = Annotated[
     Literal["required"], FromText(one_of({"required": "required"}, "a way to commit"), {"enum": ["required"]})

@@ -29,8 +29,8 @@ _NAME = re.compile(
 class Tag(NamedTuple):
     """Description of the object in a file, encoded in the file's name, so that it travels with the descriptor.
 
-    `kind` is chunk, multicast, allocation or event, dmabuf for memory of several of these, or for objects of an external
-    API memory, timeline or binary (semaphores).
+    `kind` is chunk, multicast, allocation or event, dmabuf for memory of several of these, or for objects of an
+    external API memory, timeline or binary (semaphores).
     `location` is the GPU by UUID or the NUMA node, since ordinals differ between processes (fact 38); it has no meaning
     for a semaphore. `nonce` distinguishes the file from every other file.
     """

@@ -9,6 +9,7 @@ from memtopo.common.units import exact
 from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.driver.types import Location
 from memtopo.geometry.groups import Group, Origin
+from memtopo.kinds.dmabuf import DMABUF
 from memtopo.kinds.exportable import ExportKind, Imported
 from memtopo.kinds.exports import EXPORTABLE, ExportGroup, enumerated
 from memtopo.kinds.imports.entry import LOCATIONS, Import, no_granules
@@ -16,7 +17,7 @@ from memtopo.kinds.imports.order import in_order, unequal_order
 from memtopo.kinds.kind import Scope, Sibling
 from memtopo.kinds.resolution import Resolution
 from memtopo.language.entries import Spec
-from memtopo.language.fields import LARGEST_COUNT
+from memtopo.language.fields import LARGEST_COUNT, Source
 
 _Declared = tuple[str, str, str]
 """Key of an import, its declared value, and the actual value."""
@@ -80,6 +81,10 @@ def _exports(scope: Scope, path: Path, entry: Import, sibling: Sibling) -> Resol
     source, where = entry.source, (*path, "from")
     found = [each.of(ExportGroup).get(source.export) for _, each in sibling.instances]
     exports = [export for export in found if export]
+    written = sibling.spec.section("exports").get(source.export)
+    if written and written.via == DMABUF:
+        yield _of_a_dma_buf(path, source, sibling)
+        return []
     if sibling.spec.countless or len(exports) < len(found):
         if not sibling.spec.may_have("exports", source.export):
             yield scope.errors.undeclared("export", source.export, where, sibling.spec.section("exports"))
@@ -99,6 +104,14 @@ def _exports(scope: Scope, path: Path, entry: Import, sibling: Sibling) -> Resol
         yield Diagnostic("MT604", message, where, labels=(label,), notes=(note,), help=help)
         return []
     return exports
+
+
+def _of_a_dma_buf(path: Path, source: Source, sibling: Sibling) -> Diagnostic:
+    message = f"import {path[-1]!r}: {source} is a dma-buf, which other devices import, and no CUDA driver"
+    note = "cuImportExternalMemory returns NOT_SUPPORTED (fact 84)"
+    label = Label("exported here", sibling.spec.at("exports", source.export), "key")
+    help = "export it via fd as well, and import that"
+    return Diagnostic("MT604", message, (*path, "from"), labels=(label,), notes=(note,), help=help)
 
 
 def _own_export(path: Path, entry: Import, export: ExportGroup) -> Diagnostic:

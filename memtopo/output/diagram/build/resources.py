@@ -48,7 +48,7 @@ def exports(geometry: Geometry, process: str, marks: Marks) -> Iterator[Export]:
         yield Export(
             name=export.name,
             kind=export.kind,
-            mark=marks.of(process, export.group) if export.size else "",
+            mark=marks.of(process, export.group) if export.group.memory else "",
             first=export.label(0),
             last=export.label(export.count - 1),
             via=export.via,

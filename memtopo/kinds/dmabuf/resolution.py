@@ -1,0 +1,130 @@
+"""Resolution of exports via dmabuf: memory of one GPU that is mapped throughout, in whole pages of the host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol
+
+from memtopo.common.units import NamedPart, exact
+from memtopo.diagnostics.model import Diagnostic, Label, Path
+from memtopo.driver.types import DmaBufFlags, Location
+from memtopo.geometry.groups import ChunkGroup, Group, RangeGroup
+from memtopo.geometry.model import Placement
+from memtopo.kinds.dmabuf.memory import PAGE, DmaBufMemory
+from memtopo.kinds.kind import Scope
+from memtopo.kinds.resolution import Resolution, requires_gpu
+
+_LISTED = 4
+"""Objects that a message names."""
+
+
+class DmaBufEntry(Protocol):
+    """Entry of an export via dmabuf."""
+
+    @property
+    def part(self) -> str | None: ...
+    @property
+    def mapping(self) -> str | None: ...
+
+
+def resolve_memory(
+    scope: Scope, path: Path, entry: DmaBufEntry, group: Group, span: tuple[int, int]
+) -> Resolution[DmaBufMemory | None]:
+    """Memory behind the objects of a group from the first index of a span to before the second."""
+    part = yield from _part(scope, path, entry.part, group)
+    if part is None:
+        return None
+    if part.offset % PAGE or part.size % PAGE:
+        yield _misaligned(path, group, part)
+        return None
+    flags = DmaBufFlags.PCIE if entry.mapping else DmaBufFlags.NONE
+    placements = tuple(_placements(scope, group))
+    memory = DmaBufMemory(group, part.offset, part.size, flags, placements)
+    if scope.has_unresolved("map") or scope.has_unresolved("ranges"):
+        return memory
+    wrong = [*_unmapped(path, memory, range(*span))]
+    yield from wrong
+    locations = () if wrong else dict.fromkeys(_locations(memory, range(*span)))
+    if wrong or (yield from requires_gpu(f"the memory of export {path[-1]!r}", locations, path)):
+        return None
+    return memory
+
+
+def _part(scope: Scope, path: Path, name: str | None, group: Group) -> Resolution[NamedPart | None]:
+    """Part of each object that is exported; without a name, all of it."""
+    if name is None:
+        return NamedPart(group.name, 0, group.size)
+    parts: Mapping[str, NamedPart] = {part.name: part for part in group.parts}
+    if name not in parts:
+        yield scope.errors.undeclared(f"part of {group.name!r}", name, (*path, "part"), parts)
+    return parts.get(name)
+
+
+def _placements(scope: Scope, group: Group) -> Iterator[Placement]:
+    """Placements of chunks, or in ranges."""
+    for (name, _), placements in scope.placements.items():
+        if isinstance(group, ChunkGroup):
+            yield from (each for each in placements if each.chunk is group)
+        elif isinstance(group, RangeGroup) and name == group.name:
+            yield from placements
+
+
+def _locations(memory: DmaBufMemory, indices: Sequence[int]) -> Iterator[Location]:
+    if isinstance(memory.group, RangeGroup):
+        yield from (location for each in memory.placements for location in each.chunk.distinct_locations)
+    else:
+        yield from map(memory.location, indices)
+
+
+def _unmapped(path: Path, memory: DmaBufMemory, indices: Sequence[int]) -> Iterator[Diagnostic]:
+    """Yield MT713 for chunks that are mapped nowhere, and ranges that chunks of one device do not fill."""
+    group = memory.group
+    if isinstance(group, RangeGroup):
+        for index in indices:
+            if found := _not_filled(path, memory, group, index):
+                yield found
+                return
+    elif isinstance(group, ChunkGroup):
+        mapped = {at for each in memory.placements for at in each.indices}
+        if missing := [group.label(index) for index in indices if index not in mapped]:
+            names = ", ".join(map(repr, missing[:_LISTED])) + " …" * (len(missing) > _LISTED)
+            message = f"export {path[-1]!r}: {names} {'is' if len(missing) == 1 else 'are'} mapped nowhere"
+            label = Label("declared here", group.path, "key")
+            note = "a dma-buf is of addresses, and a chunk has some where it is mapped (fact 83)"
+            help = "map it into a range, or export it via fd"
+            yield Diagnostic("MT713", message, path, labels=(label,), notes=(note,), help=help)
+
+
+def _not_filled(path: Path, memory: DmaBufMemory, group: RangeGroup, index: int) -> Diagnostic | None:
+    label, where, at = group.label(index), (*path, "range"), 0
+    declared = (Label("declared here", group.path, "key"),)
+    if group.elastic:
+        message = f"export {path[-1]!r}: range {label!r} is elastic, so that its memory comes and goes"
+        help = "export a range with fixed mappings, or its chunks"
+        return Diagnostic("MT713", message, where, labels=declared, help=help)
+    locations: set[Location] = set()
+    for placement in memory.inside(index):
+        if placement.offset > at:
+            break
+        at = max(at, placement.end)
+        locations.update(placement.chunk.location_of(each) for each in placement.indices)
+    if at < group.size:
+        message = f"export {path[-1]!r}: nothing is mapped at {exact(at)} of range {label!r}"
+        note = "a dma-buf is of memory without a hole (fact 83)"
+        help = "map chunks into all of it, or export the chunks"
+        return Diagnostic("MT713", message, where, labels=declared, notes=(note,), help=help)
+    if len(locations) > 1:
+        names = " and ".join(map(str, sorted(locations)[:_LISTED]))
+        message = f"export {path[-1]!r}: the chunks in range {label!r} are on {names}"
+        note = "a dma-buf is of the memory of one device (fact 83)"
+        return Diagnostic("MT713", message, where, labels=declared, notes=(note,), help="export its chunks")
+    return None
+
+
+def _misaligned(path: Path, group: Group, part: NamedPart) -> Diagnostic:
+    message = f"export {path[-1]!r}: {part.name!r} has {exact(part.size)} from {exact(part.offset)} of {group.name!r}"
+    note = f"a dma-buf begins and ends at pages of {exact(PAGE)} (fact 83)"
+    start, end = part.offset // PAGE * PAGE, -(-(part.offset + part.size) // PAGE) * PAGE
+    label = Label("declared here", (*group.path, "parts", part.name), "key")
+    help = f"make it the {exact(end - start)} from {exact(start)}"
+    return Diagnostic("MT714", message, (*path, "part"), labels=(label,), notes=(note,), help=help)

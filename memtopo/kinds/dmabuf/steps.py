@@ -1,0 +1,68 @@
+"""Step of exports via dmabuf."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from memtopo.driver.protocol import Driver
+from memtopo.driver.types import DmaBufFlags
+from memtopo.kinds.dmabuf.memory import DmaBufMemory
+from memtopo.kinds.layout import Layout
+from memtopo.kinds.step import PROBE_ADVICE, ErrorHint, Finding, Phase, Step, StepDescription
+
+
+@dataclass(frozen=True, slots=True)
+class TryExportDmaBuf(Step):
+    """Export the first of `count` dma-bufs as a test, after all chunks are mapped.
+
+    The descriptor is closed, since an open one pins the memory (fact 84); each importer gets a new one on request.
+    """
+
+    label: str
+    object: str
+    offset: int
+    size: int
+    flags: DmaBufFlags
+    count: int
+    needed: tuple[Hashable, ...]
+    memory: DmaBufMemory = field(compare=False)
+    first: int = field(compare=False)
+
+    phase = Phase.SETTLE
+    verb = "export"
+    call = "cuMemGetHandleForAddressRange"
+    hints: ClassVar = {
+        "NOT_SUPPORTED": ErrorHint(
+            "the driver exports no dma-buf of this memory (fact 83): it needs the open kernel modules, and Linux 5.12",
+            PROBE_ADVICE,
+        ),
+        "INVALID_VALUE": ErrorHint(
+            "a dma-buf is of mapped memory of one GPU, in whole pages of the host (fact 83)", PROBE_ADVICE
+        ),
+    }
+
+    @property
+    def needs(self) -> tuple[Hashable, ...]:
+        return self.needed
+
+    def do(self, driver: Driver, layout: Layout) -> None:
+        os.close(self._export(driver, layout))
+
+    def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
+        """Compare the size of a dma-buf, which its descriptor reports."""
+        fd = self._export(driver, layout)
+        try:
+            yield Finding("dma-buf", self.object, self.size, os.lseek(fd, 0, os.SEEK_END), self.path)
+        finally:
+            os.close(fd)
+
+    def _export(self, driver: Driver, layout: Layout) -> int:
+        address = self.memory.address(layout, self.first)
+        return driver.mem_get_handle_for_address_range(address, self.size, self.flags)
+
+    def describe(self) -> StepDescription:
+        words = ["dmabuf", *(["pcie"] if self.flags else []), *([f"{self.count:,} handles"] if self.count > 1 else [])]
+        return StepDescription(self.label, self.object.partition(".")[0], note=", ".join(words))
