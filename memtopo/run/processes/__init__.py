@@ -4,7 +4,8 @@ The coordinator starts the workers, sends all of them through the phases togethe
 other, and merges their reports. Every worker makes its own plan, from the same text and the same machine record.
 """
 
-from memtopo.run.processes.coordinator import TIMEOUT, Coordinator, Ensemble, apply
+from memtopo.run.processes.coordinator import Coordinator, apply
+from memtopo.run.processes.ensemble import TIMEOUT, Ensemble
 from memtopo.run.processes.held import HeldProcesses
 
 __all__ = ["TIMEOUT", "Coordinator", "Ensemble", "HeldProcesses", "apply"]

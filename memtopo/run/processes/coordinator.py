@@ -8,21 +8,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Self
 
-from memtopo import machine as machines
 from memtopo.common.clock import RunningClock
-from memtopo.common.errors import InternalError, MemtopoError
-from memtopo.common.spawn import start_hint
+from memtopo.common.errors import MemtopoError
 from memtopo.driver.handles import Handle
 from memtopo.executor import SafeProgress
 from memtopo.kinds.step import Phase
 from memtopo.language.names import AWAKE
-from memtopo.machine import Machine, target
 from memtopo.plans.report import Checks, Failure, PhaseTime, Progress, Report
 from memtopo.run.processes import messages
 from memtopo.run.processes.common_addresses import agree
+from memtopo.run.processes.ensemble import Ensemble, NotStarted, startup_limit
 from memtopo.run.processes.gates import gate_descriptors
 from memtopo.run.processes.joint_change import JointState
 from memtopo.run.processes.joint_plans import JointPlans
@@ -34,15 +32,8 @@ from memtopo.run.rehearsal import paths, stops
 from memtopo.run.request import RunRequest
 from memtopo.run.verification.rounds import UNSAFE
 from memtopo.sharing.client import IN_FLIGHT
-from memtopo.sharing.errors import reason
 from memtopo.sharing.offers import ChangeFailed
 from memtopo.sharing.sockets import reserve_descriptors
-
-TIMEOUT = 30.0
-"""Seconds of silence after which a process counts as dead."""
-
-_STARTUP, _SLOWER = 60.0, 10
-"""Seconds that a worker has for its imports and the driver's start, and the multiple of a short timeout."""
 
 SPARE = 3.0
 """Seconds beyond the timeout that a worker has for teardown before it is killed."""
@@ -51,70 +42,6 @@ _INTERVAL = 0.1
 _HEARTBEATS = 4
 """Heartbeats that each worker is sent within the timeout."""
 _START = "start"
-
-
-@dataclass(frozen=True, slots=True)
-class Ensemble:
-    """A multi-process layout: the whole layout as a request, its text, and the machine.
-
-    A process that is silent for `timeout` seconds counts as dead. `sockets` are those of external holders, by name, and
-    `allow_uids` other users whose holders are trusted. `worker` is a command that replaces memtopo's own worker.
-    """
-
-    request: RunRequest
-    text: str
-    machine: Machine
-    timeout: float = TIMEOUT
-    sockets: Mapping[str, str] = field(default_factory=dict)
-    allow_uids: tuple[int, ...] = ()
-    worker: Sequence[str] = ()
-    settings: Mapping[str, str] = field(default_factory=dict)
-    """Values of the spec's parameters that its text was read with."""
-    log: int | None = None
-    """Descriptor of the file that receives the standard error of the processes; None for that of this process."""
-
-    def environment(self, visible: Sequence[int]) -> dict[str, str]:
-        """Return the environment variable that makes the visible real GPUs, by UUID, the only ones of a worker."""
-        if not visible or self.request.machine.simulated:
-            return {}
-        uuids = [self.machine.devices[ordinal].uuid for ordinal in visible]
-        if None in uuids:
-            raise InternalError("a GPU that a process is to see has no UUID")
-        return {"CUDA_VISIBLE_DEVICES": ",".join(map(str, uuids))}
-
-    def start_message(self, label: str, visible: tuple[int, ...]) -> messages.Start:
-        """Return the first message to the worker of a process."""
-        return messages.Start(
-            process=label,
-            spec=self.request.spec or "<spec>",
-            text=self.text,
-            machine=machines.dump(self.machine),
-            machine_name=self.request.machine.name,
-            simulated=self.request.machine.simulated,
-            visible=visible,
-            timeout=self.timeout,
-            gpus=tuple(target.uuids(self.machine)),
-            sockets=dict(self.sockets),
-            allow_uids=self.allow_uids,
-            check=self.request.check,
-            seed=self.request.seed,
-            settings=dict(self.settings),
-        )
-
-
-class NotStarted(MemtopoError):
-    """A process of the layout that the system did not start; `started` others were."""
-
-    exit_code = 4
-
-    def __init__(self, started: int, error: OSError) -> None:
-        message = f"process {started + 1} of the layout cannot be started: {reason(error)}"
-        super().__init__(message, hint=start_hint(error))
-
-
-def startup_limit(timeout: float) -> float:
-    """Return the seconds of silence after which a starting process counts as dead."""
-    return max(timeout, min(_SLOWER * timeout, _STARTUP))
 
 
 class _Aborted(Exception):

@@ -18,7 +18,8 @@ from memtopo.executor import SafeProgress
 from memtopo.machine import Trial
 from memtopo.plans.report import Progress, Report
 from memtopo.run import processes
-from memtopo.run.processes.coordinator import Coordinator, NotStarted, startup_limit
+from memtopo.run.processes.coordinator import Coordinator
+from memtopo.run.processes.ensemble import NotStarted, startup_limit
 from tests.helpers.holders import until
 from tests.helpers.machines import identified, invented
 from tests.helpers.processes import open_descriptors
