@@ -1,6 +1,7 @@
 """The coordinator: starts the workers, sends all of them through the phases together, and merges their reports.
 
-It makes no driver call that lays out memory. If any process fails, dies or is interrupted, all others take down.
+It makes no driver call that lays out memory. If any process fails, dies or is interrupted, all others take down. The
+processes of a run may belong to several coordinators, which meet after each command; each makes the same decisions.
 """
 
 from __future__ import annotations
@@ -9,10 +10,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Self
+from typing import Any, Self
 
 from memtopo.common.clock import RunningClock
 from memtopo.common.errors import MemtopoError
+from memtopo.common.text import signal_name
 from memtopo.driver.handles import Handle
 from memtopo.executor import SafeProgress
 from memtopo.kinds.step import Phase
@@ -21,10 +23,10 @@ from memtopo.plans.report import Checks, Failure, PhaseTime, Progress, Report
 from memtopo.run.processes import messages
 from memtopo.run.processes.common_addresses import agree
 from memtopo.run.processes.ensemble import Ensemble, NotStarted, startup_limit
-from memtopo.run.processes.gates import gate_descriptors
 from memtopo.run.processes.joint_change import JointState
 from memtopo.run.processes.joint_plans import JointPlans
 from memtopo.run.processes.messages import Addresses, AgreeOn, ChangeCommand, ChangeResult, Command
+from memtopo.run.processes.peers import Peers
 from memtopo.run.processes.reports import merged_checks, merged_report
 from memtopo.run.processes.router import Router
 from memtopo.run.processes.worker_process import Expected, WorkerProcess, launch
@@ -54,12 +56,14 @@ def apply(
     progress: Progress | None = None,
     stop: Callable[[], int] = lambda: 0,
     held: Callable[[Coordinator], list[str]] | None = None,
+    peers: Peers | None = None,
 ) -> Report:
     """Build in all processes, check, and take down; `held` is called in between if everything is as declared.
 
     `stop` returns the number of the signal that requests a stop, or 0. Errors of the run are in the report, not raised.
+    `peers` have the processes that the ensemble leaves to other coordinators.
     """
-    with Coordinator(ensemble, SafeProgress(progress or Progress()), stop) as coordinator:
+    with Coordinator(ensemble, SafeProgress(progress or Progress()), stop, peers or Peers()) as coordinator:
         try:
             coordinator.build()
             if ensemble.request.rehearse and coordinator.as_declared:
@@ -76,26 +80,30 @@ def apply(
 
 
 class Coordinator:
-    """The workers of one run, from their start until all have ended."""
+    """The workers of one run, or of its part, from their start until all have ended.
 
-    def __init__(self, ensemble: Ensemble, progress: Progress, stop: Callable[[], int]) -> None:
-        self.ensemble, self._progress, self._stop = ensemble, progress, stop
+    `as_declared` is true as long as no process of the run, in other coordinators neither, found a difference.
+    """
+
+    def __init__(self, ensemble: Ensemble, progress: Progress, stop: Callable[[], int], peers: Peers) -> None:
+        self.ensemble, self._progress, self._stop, self._peers = ensemble, progress, stop, peers
         self.workers: dict[str, WorkerProcess] = {}
         self.times: list[PhaseTime] = []
         self.interrupted = 0
         self.notes: list[str] = []
         self.failure: Exception | None = None
+        self.as_declared = self._safe = True
         self._first_over: WorkerProcess | None = None
-        self._router = Router(self.workers)
+        self._router = Router(self.workers, peers)
         self._clock = RunningClock()
         plans = JointPlans(ensemble.request.geometry, ensemble.request.plan)
         self.joint = JointState(plans, self._command_change, stop)
 
     def __enter__(self) -> Self:
-        reserve_descriptors(len(self.ensemble.request.geometry.processes) * (IN_FLIGHT + 2))
+        reserve_descriptors(len(self.ensemble.processes) * (IN_FLIGHT + 2))
         try:
-            with gate_descriptors() as gates:
-                for label, geometry in self.ensemble.request.geometry.processes.items():
+            with self._peers.gates() as gates:
+                for label, geometry in self.ensemble.processes.items():
                     self._launch(label, gates, tuple(location.id for location in geometry.visible))
         except OSError as error:
             self._close()
@@ -116,36 +124,37 @@ class Coordinator:
         self._close()
 
     @property
-    def as_declared(self) -> bool:
-        """True if no process found a difference."""
-        return all(worker.as_declared for worker in self.workers.values())
-
-    @property
     def interval(self) -> float:
         """Seconds within which `watch` has to be called again, so that the workers receive their heartbeats in time."""
         return self.ensemble.timeout / _HEARTBEATS / 2
 
     def build(self) -> None:
         """Have all processes build, check and verify, phase by phase."""
-        plans = self.ensemble.request.plan.processes.values()
+        plans = self.ensemble.request.plan.processes
+        used = {phase for plan in plans.values() for phase, steps in plan.phases if steps}
         with self._timed(_START, len(self.workers)):
             self._await(Expected.READY, startup_limit(self.ensemble.timeout))
+            self._meet()
         for phase in Phase:
-            count = sum(len(steps) for plan in plans for each, steps in plan.phases if each is phase)
-            if count or phase is Phase.RESERVE:
-                with self._timed(phase, count):
+            if phase in used or phase is Phase.RESERVE:
+                with self._timed(phase, self._steps(phase)):
                     self._command_all(messages.BuildPhase(phase))
                     if phase is Phase.RESERVE:
-                        agree(self.ensemble.request.plan.processes, self._command_addresses)
-        with self._timed("check", sum(len(plan.steps) for plan in plans)):
+                        agree(plans, self._command_addresses)
+        with self._timed("check", self._steps()):
             self._command_all(messages.CheckSteps())
         self._verify()
+
+    def _steps(self, *only: Phase) -> int:
+        """Number of steps, or of those of some phases, in the processes here."""
+        plans = [self.ensemble.request.plan.processes[label] for label in self.workers]
+        return sum(len(steps) for plan in plans for phase, steps in plan.phases if not only or phase in only)
 
     def _verify(self) -> None:
         workers = self.workers.values()
         full = self.ensemble.request.check == "full"
         with self._timed("verify", len(workers), sum(worker.volume for worker in workers)):
-            if not all(worker.safe for worker in workers):
+            if not self._safe:
                 self._command_all(messages.SkipVerification(UNSAFE))
                 return
             for index in range(max(worker.rounds for worker in workers)):
@@ -156,8 +165,7 @@ class Coordinator:
 
     def rehearse(self) -> None:
         """Have all processes go through the states of the layout and back, and check each."""
-        safe = all(worker.safe for worker in self.workers.values())
-        full = safe and self.ensemble.request.check == "full"
+        full = self._safe and self.ensemble.request.check == "full"
         with self._timed("rehearse", stops(self.joint.plans.states)):
             for path in paths(self.joint.plans.states):
                 self._command_all(messages.WriteKept(path))
@@ -169,17 +177,23 @@ class Coordinator:
         """Have all processes keep the layout while `held` runs."""
         self._command_all(messages.Hold())
         self.notes += held(self)
-        if self._first_over:
+        if self._over:
             raise _Aborted
+
+    @property
+    def _over(self) -> bool:
+        """True if a process of the run has failed or ended, here or elsewhere."""
+        return self._first_over is not None or bool(self._peers.failed)
 
     def watch(self) -> int:
         """While held: number of the signal that requests a stop, -1 if a process has ended, else 0."""
         self._receive(0.0)
-        return -1 if self._first_over else self._stop()
+        return -1 if self._over else self._stop()
 
     def take_down(self) -> None:
         """Have all processes take down, and receive their reports; a process that takes too long is killed."""
         with self._timed("take down", len(self.workers)):
+            self._peers.leave(self._cause())
             for worker in self.workers.values():
                 worker.take_down()
             deadline = self._clock.time() + 2 * self.ensemble.timeout + SPARE
@@ -190,6 +204,14 @@ class Coordinator:
                     if not worker.gone and (late or worker.silent(self.ensemble.timeout + SPARE)):
                         worker.kill("did not take down in time")
         self._progress.end()
+
+    def _cause(self) -> str:
+        """Reason for which the processes take down, if it is a failure here."""
+        if first := self._first_over:
+            return f"process {first.label} {first.death or first.failed or 'ended'} ({first.activity})"
+        if self.failure:
+            return str(self.failure) or type(self.failure).__name__
+        return f"interrupted by {signal_name(self.interrupted)}" if self.interrupted else ""
 
     def report(self) -> Report:
         """Merge the reports of all workers."""
@@ -229,37 +251,57 @@ class Coordinator:
         for worker in self.workers.values():
             worker.command(command)
         self._await(Expected.DONE, self.ensemble.timeout)
+        self._meet()
 
     def _command_addresses(self, commands: Mapping[str, AgreeOn]) -> Mapping[str, Addresses]:
         """Have processes reserve ranges where they are asked to, and return the addresses that these have."""
-        for label, command in commands.items():
-            self.workers[label].command(command)
+        here = [label for label in commands if label in self.workers]
+        for label in here:
+            self.workers[label].command(commands[label])
         self._await(Expected.DONE, self.ensemble.timeout)
-        return {label: self.workers[label].addresses for label in commands}
+        found = self._gather({label: self.workers[label].addresses for label in here})
+        every = {label: addresses for part in found for label, addresses in part.items()}
+        return {label: every[label] for label in commands}
 
     def _command_change(self, command: ChangeCommand) -> Mapping[str, ChangeResult]:
         """Have all processes execute a command of a change. Raises `ChangeFailed` if one has ended or is silent."""
         for worker in self.workers.values():
             worker.command(command)
-        while any(worker.owes(Expected.DONE) for worker in self.workers.values()) and not self._first_over:
+        while any(worker.owes(Expected.DONE) for worker in self.workers.values()) and not self._over:
             self._receive(min(_INTERVAL, self.interval))
             self._kill_silent(self.ensemble.timeout)
-        if over := self._first_over:
-            how = over.death or over.failed or "ended"
-            message = f"process {over.label} {how} ({over.activity}); the layout is taken down"
-            raise ChangeFailed(message, broken=True)
+        if self._over:
+            raise ChangeFailed(f"{self._cause() or self._peers.failed}; the layout is taken down", broken=True)
         return {label: worker.change for label, worker in self.workers.items() if worker.change}
+
+    def _meet(self) -> None:
+        """Wait until all coordinators of the run are here, and learn what their processes found."""
+        workers = self.workers.values()
+        found = self._gather((all(each.as_declared for each in workers), all(each.safe for each in workers)))
+        self.as_declared, self._safe = map(all, zip(*found, strict=True))
+
+    def _gather(self, value: Any) -> Sequence[Any]:
+        """Wait until all coordinators of the run are here, and return the values of all; messages are routed."""
+        self._peers.arrive(value)
+        while (values := self._peers.arrived()) is None:
+            self._receive(min(_INTERVAL, self.interval))
+            self._require_all(self.ensemble.timeout)
+        return values
 
     def _await(self, expected: Expected, timeout: float) -> None:
         """Wait for a message of every worker, none of which may be silent for `timeout` seconds."""
         while any(worker.owes(expected) for worker in self.workers.values()):
             self._receive(min(_INTERVAL, self.interval))
-            if signal := self._stop():
-                self.interrupted = signal
-                raise _Aborted
-            self._kill_silent(timeout)
-            if self._first_over:
-                raise _Aborted
+            self._require_all(timeout)
+
+    def _require_all(self, timeout: float) -> None:
+        """Raise `_Aborted` if the run is to end: by a signal, or since a process has failed or is silent."""
+        if signal := self._stop():
+            self.interrupted = signal
+            raise _Aborted
+        self._kill_silent(timeout)
+        if self._over:
+            raise _Aborted
 
     def _receive_for_caller(self) -> None:
         """Receive messages while held. Raises `MemtopoError` if the answer that is waited for will not come."""

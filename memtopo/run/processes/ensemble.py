@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from memtopo import machine as machines
 from memtopo.common.errors import InternalError, MemtopoError
 from memtopo.common.spawn import start_hint
+from memtopo.geometry import Geometry
 from memtopo.machine import Machine, target
 from memtopo.run.processes import messages
 from memtopo.run.request import RunRequest
@@ -39,6 +40,14 @@ class Ensemble:
     """Values of the spec's parameters that its text was read with."""
     log: int | None = None
     """Descriptor of the file that receives the standard error of the processes; None for that of this process."""
+    labels: frozenset[str] | None = None
+    """Processes that one coordinator runs, if others run the rest; None for all."""
+
+    @property
+    def processes(self) -> Mapping[str, Geometry]:
+        """Geometry of each process that the coordinator runs, by label."""
+        every = self.request.geometry.processes
+        return every if self.labels is None else {label: every[label] for label in every if label in self.labels}
 
     def environment(self, visible: Sequence[int]) -> dict[str, str]:
         """Return the environment variable that makes the visible real GPUs, by UUID, the only ones of a worker."""

@@ -53,6 +53,48 @@ def gate_descriptors() -> Iterator[tuple[int, int, int, int]]:
             os.close(end)
 
 
+class SplitGate:
+    """A coordinator's ends of a gate of two pipes, by which its workers wait for processes elsewhere, too.
+
+    Its workers hold the write end of the one, whose end of file reports that all have left, and wait for the end of
+    the other, which `open` closes. If the coordinator dies, the system does, and they go on by themselves.
+    """
+
+    def __init__(self) -> None:
+        self._left, left = os.pipe2(os.O_CLOEXEC)
+        wait, self._hold = os.pipe2(os.O_CLOEXEC)
+        self.ends = wait, left
+        """Ends that the workers inherit, as those of a `Gate`; `inherited` closes them here."""
+        self.reported = False
+        self.opened = False
+
+    def inherited(self) -> None:
+        """Close the ends of the workers once all have been started."""
+        for end in self.ends:
+            os.close(end)
+
+    def fileno(self) -> int:
+        """Descriptor that is readable when all workers have left."""
+        return self._left
+
+    def all_left(self) -> bool:
+        """Return whether all workers have left or ended."""
+        poll = select.poll()
+        poll.register(self._left, select.POLLIN)
+        return bool(poll.poll(0))
+
+    def open(self) -> None:
+        """Let the workers go on; a second call does nothing."""
+        if not self.opened:
+            self.opened = True
+            os.close(self._hold)
+
+    def close(self) -> None:
+        """Close the coordinator's ends, once no worker is left."""
+        self.open()
+        os.close(self._left)
+
+
 class WorkerGates(TeardownGates):
     """Gates of the teardown with the other workers, each of which has `timeout` seconds to reach a gate.
 

@@ -46,14 +46,14 @@ class HeldProcesses:
 
     @property
     def plans(self) -> Sequence[Plan]:
-        """Plans of all processes of the layout as it is now."""
-        joint = self._coordinator.joint
-        return tuple(joint.plans.states[joint.state].values())
+        """Plans of all processes of the layout that run here as it is now."""
+        joint, here = self._coordinator.joint, self._coordinator.ensemble.processes
+        return tuple(plan for label, plan in joint.plans.states[joint.state].items() if label in here)
 
     @property
     def contexts(self) -> Sequence[str]:
         """GPU of each context that a process keeps."""
-        processes = self._coordinator.ensemble.request.geometry.processes.values()
+        processes = self._coordinator.ensemble.processes.values()
         return sorted(str(gpu(device)) for each in processes for device in each.kept_contexts)
 
     @property

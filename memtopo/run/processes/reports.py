@@ -47,7 +47,9 @@ def merged_report(
         leaks=leaks,
         left=_left([each.left for each in reports.values() if each.left]),
         notes=(*request.notes(), *_notes(workers)),
-        processes=tuple(_process(workers[label], failed=outcome != "ok") for label in request.geometry.processes),
+        processes=tuple(
+            _process(workers[label], failed=outcome != "ok") for label in request.geometry.processes if label in workers
+        ),
         check=request.check,
     )
 

@@ -1,4 +1,7 @@
-"""Routing of handles between workers: each request and each answer passes through the coordinator."""
+"""Routing of handles between workers: each request and each answer passes through the coordinator.
+
+Those of processes that run elsewhere go to its peers, and come from them.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from itertools import count as counter
 from memtopo.common.errors import MemtopoError
 from memtopo.driver.handles import Handle
 from memtopo.run.processes.messages import FromWorker, HandleAnswer, HandleRequest
+from memtopo.run.processes.peers import Peers
 from memtopo.run.processes.worker_process import WorkerProcess
 from memtopo.sharing.channel import Received
 from memtopo.sharing.errors import ExchangeError
@@ -21,8 +25,8 @@ class Router:
     request was abandoned is not taken for that of the next one.
     """
 
-    def __init__(self, workers: Mapping[str, WorkerProcess]) -> None:
-        self._workers = workers
+    def __init__(self, workers: Mapping[str, WorkerProcess], peers: Peers) -> None:
+        self._workers, self._peers = workers, peers
         self._requesters = (f"#{number}" for number in counter())
         self._awaiting: str | None = None
         self._answer: Received[HandleAnswer] | None = None
@@ -33,10 +37,25 @@ class Router:
         by_fd = {worker.channel.fileno(): worker for worker in self._workers.values() if not worker.gone}
         for fd, worker in by_fd.items():
             poll.register(fd, select.POLLIN | (select.POLLOUT if worker.channel.pending else 0))
-        for fd, _ in poll.poll(seconds * 1000):
-            worker = by_fd[fd]
+        for fd in self._peers.descriptors:
+            poll.register(fd, select.POLLIN)
+        ready = [fd for fd, _ in poll.poll(seconds * 1000)]
+        self._peers.serve(self)
+        for worker in [by_fd[fd] for fd in ready if fd in by_fd]:
             worker.channel.flush()
             yield from self._drain(worker)
+
+    def request_from_elsewhere(self, request: HandleRequest) -> None:
+        """Forward a request of a process elsewhere; the peers get the answer."""
+        holder = self._workers.get(request.holder)
+        if holder is None or holder.gone:
+            self._peers.answer(Received(HandleAnswer(request.requester, error="it is gone")))
+        else:
+            self._ask(holder, request)
+
+    def answer_from_elsewhere(self, answer: Received[HandleAnswer]) -> None:
+        """Forward an answer of a process elsewhere."""
+        self._return(answer)
 
     def request(
         self, holder: str, export: str, first: int, count: int, receive: Callable[[], None]
@@ -75,17 +94,22 @@ class Router:
 
     def _forward(self, requester: WorkerProcess, request: HandleRequest) -> None:
         holder = self._workers.get(request.holder)
-        if holder is None or holder.gone:
+        if holder and not holder.gone:
+            self._ask(holder, request)
+        elif holder or not self._peers.forward(request):
             requester.channel.send(HandleAnswer(requester.label, error="it is gone"))
             return
         requester.request_sent()
+
+    def _ask(self, holder: WorkerProcess, request: HandleRequest) -> None:
         holder.answer_due()
         holder.channel.send(request)
 
     def _return(self, answer: Received[HandleAnswer]) -> None:
         requester = self._workers.get(answer.message.requester)
         if requester is None:
-            self._keep(answer)
+            if not self._peers.answer(answer):
+                self._keep(answer)
             return
         requester.answer_received()
         requester.channel.send(answer.message, answer.handles)

@@ -20,6 +20,7 @@ from memtopo.plans.report import Progress, Report
 from memtopo.run import processes
 from memtopo.run.processes.coordinator import Coordinator
 from memtopo.run.processes.ensemble import NotStarted, startup_limit
+from memtopo.run.processes.peers import Peers
 from tests.helpers.holders import until
 from tests.helpers.machines import identified, invented
 from tests.helpers.processes import open_descriptors
@@ -186,7 +187,7 @@ def test_the_timeout_limits_the_start_of_a_process() -> None:
 
 @pytest.mark.parametrize("timeout", [0.05, 0.5, 30.0])
 def test_workers_are_sent_several_heartbeats_within_the_timeout(timeout: float) -> None:
-    coordinator = Coordinator(ensemble(TWO, MACHINE, timeout=timeout), SafeProgress(Progress()), lambda: 0)
+    coordinator = Coordinator(ensemble(TWO, MACHINE, timeout=timeout), SafeProgress(Progress()), lambda: 0, Peers())
     assert coordinator.interval < timeout / 4
 
 

@@ -16,6 +16,7 @@ from memtopo.common.errors import MemtopoError
 from memtopo.driver.handles import Handle
 from memtopo.run.processes import messages
 from memtopo.run.processes.messages import FromWorker, HandleAnswer, HandleRequest, ToWorker
+from memtopo.run.processes.peers import Peers
 from memtopo.run.processes.router import Router
 from memtopo.run.processes.worker_process import WorkerProcess
 from memtopo.sharing.channel import Channel, Received
@@ -39,7 +40,7 @@ class Run:
             self.workers[label] = WorkerProcess(label, process, channel, RunningClock())
             self.workers[label].receive(Received(messages.Ready(0, 0)))
             self.ends[label] = Channel(theirs, TO_WORKER)
-        self.router = Router(self.workers)
+        self.router = Router(self.workers, Peers())
 
     def routed(self) -> list[tuple[str, object]]:
         """Messages that have arrived and are not forwarded."""
