@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from memtopo.api import (
         ApiError,
         ExternalMemory,
+        HostMemory,
         InvalidSpec,
         NotApplied,
         NotChanged,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ApiError",
     "ExternalMemory",
+    "HostMemory",
     "InvalidSpec",
     "NotApplied",
     "NotChanged",

@@ -22,7 +22,7 @@ ENGLISH = {"access", "export", "external", "map", "range"}
 WORDS = {kind.section for kind in KINDS} | {kind.group.noun for kind in KINDS if hasattr(kind.group, "noun")}
 WORDS -= ENGLISH
 MODULES = {kind.__class__.__module__ for kind in KINDS}
-STATE = {"ranges", "chunks", "mappings", "buffers", "events", "managed", "external", "semaphores"}
+STATE = {"ranges", "chunks", "mappings", "buffers", "events", "managed", "pinned", "external", "semaphores"}
 """Attributes of a layout, by kind."""
 
 REASONS = {
@@ -42,6 +42,7 @@ REASONS = {
     "kinds/imports/siblings": "imports are of what is exported",
     "kinds/chunks/support": "a module of chunks",
     "kinds/mappings/placements": "chunks are mapped into ranges",
+    "kinds/pinned/registration": "a module of pinned memory",
     "kinds/ranges/addresses": "addresses of fixed ranges",
     "kinds/ranges/elastic": "chunks are mapped in elastic ranges",
     "kinds/ranges/elastic_steps": "chunks are mapped in elastic ranges",
@@ -72,6 +73,7 @@ REASONS = {
     "run/verification/access": "tries access to what is mapped into ranges",
     "run/verification/external": "waits for semaphores and reads external memory, in one order",
     "run/verification/isolation": "looks at the holes and ends of ranges",
+    "run/verification/shared_files": "compares registered memory with its file",
     "run/verification/verifier": "records events and waits for them in the rounds of verification",
     "sharing/connection": "notices have a key 'exports'",
     "sharing/exports": "serves exports",

@@ -19,7 +19,7 @@ from memtopo.api.live import Live
 from memtopo.api.specs import Loaded, load, plan
 from memtopo.api.synchronization import Event
 from memtopo.api.views import GpuView, HostView, View
-from memtopo.sharing.external import ExternalMemory, Semaphore, Serving, serve
+from memtopo.sharing.external import ExternalMemory, HostMemory, Semaphore, Serving, serve
 
 __all__ = [
     "ApiError",
@@ -32,6 +32,7 @@ __all__ = [
     "Event",
     "ExternalMemory",
     "GpuView",
+    "HostMemory",
     "HostView",
     "InvalidSpec",
     "Live",

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import ctypes
 import mmap
-import os
 from collections.abc import Iterable, Iterator
-from ctypes import c_int, c_long, c_size_t, c_void_p
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
+from memtopo.common.mapped_files import FIXED, READ, READ_WRITE, map_memory, unmap
 from memtopo.driver.types import Access
 
 if TYPE_CHECKING:
     from memtopo.driver.sim import SimDriver
 
-_FIXED = 0x10  # MAP_FIXED
 _NORESERVE = 0x4000  # MAP_NORESERVE
 _ANONYMOUS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE
-_PROTECTION = {Access.NONE: 0, Access.R: mmap.PROT_READ, Access.RW: mmap.PROT_READ | mmap.PROT_WRITE}
-_FAILED = c_void_p(-1).value
-
-_libc = ctypes.CDLL(None, use_errno=True)
-_mmap, _munmap = _libc.mmap, _libc.munmap
-_mmap.restype, _mmap.argtypes = c_void_p, [c_void_p, c_size_t, c_int, c_int, c_int, c_long]
-_munmap.restype, _munmap.argtypes = c_int, [c_void_p, c_size_t]
+_PROTECTION = {Access.NONE: 0, Access.R: READ, Access.RW: READ_WRITE}
 
 
 class Segment(NamedTuple):
@@ -56,15 +48,16 @@ class HostMapping:
     def _map_segments(self, segments: Iterable[Segment]) -> None:
         for each in _joined(segments):
             at, protection = self.address + each.at, _PROTECTION[each.access]
-            _map(at, each.size, protection, mmap.MAP_SHARED | _FIXED, each.fd, each.offset)
+            _map(at, each.size, protection, mmap.MAP_SHARED | FIXED, each.fd, each.offset)
 
     def blank(self) -> None:
         """Replace the memory by zeros permanently, so that views that are still in use do not access other memory."""
-        _map(self.address, self.size, _PROTECTION[Access.RW], _ANONYMOUS | _FIXED, -1, 0)
+        _map(self.address, self.size, _PROTECTION[Access.RW], _ANONYMOUS | FIXED, -1, 0)
 
     def close(self) -> None:
         """Free the addresses."""
-        _munmap(self.address, self.size)
+        with suppress(OSError):
+            unmap(self.address, self.size)
 
 
 def segments(driver: SimDriver, address: int, mappings: Iterable[tuple[int, int, Access]]) -> Iterator[Segment]:
@@ -97,8 +90,7 @@ def _adjacent(one: Segment, other: Segment) -> bool:
 
 
 def _map(address: int | None, size: int, protection: int, flags: int, fd: int, offset: int) -> int:
-    found = _mmap(address, size, protection, flags, fd, offset)
-    if found is None or found == _FAILED:
-        number = ctypes.get_errno()
-        raise OSError(number, f"the simulator's memory cannot be mapped: {os.strerror(number)}")
-    return int(found)
+    try:
+        return map_memory(address, size, protection, flags, fd, offset)
+    except OSError as error:
+        raise OSError(error.errno, f"the simulator's memory cannot be mapped: {error.strerror}") from error

@@ -35,12 +35,15 @@ def importing_spec(
     """
     found: dict[str, Any] = {
         "memtopo": 1, "name": name if NAME.fullmatch(name) else HOLDER,
-        "ranges": {}, "map": {}, "access": {}, "imports": {}, "external": {},
+        "ranges": {}, "map": {}, "access": {}, "imports": {}, "external": {}, "pinned": {},
     }  # fmt: skip
     for entry, offer in zip(entry_names(offers).values(), offers.values(), strict=True):
         locations = _locations(offer, gpus)
         if offer.kind == "memory":
             found["external"][entry] = _external(offer, locations[0])
+            continue
+        if offer.kind == "shm":
+            found["pinned"][entry] = _pinned(offer, "gpu0" if device is None else _device(device, gpus))
             continue
         found["imports"][entry] = _import(offer, locations, counted=offer.count > 1 or offer.name in reserve)
         if offer.kind == "chunk":
@@ -93,6 +96,10 @@ def _ordinal(offer: Offer, uuid: str, gpus: Sequence[str]) -> str:
         message = f"export {offer.name!r} is on a GPU that this process does not have ({uuid})"
         raise Unsuitable(message, hint="look at CUDA_VISIBLE_DEVICES; in the holder it is " + offer.location)
     return f"gpu{gpus.index(uuid)}"
+
+
+def _pinned(offer: Offer, device: str) -> dict[str, Any]:
+    return {"from": f"{HOLDER}/{offer.name}", "size": exact(offer.size), "accessed_by": device}
 
 
 def _users(locations: Sequence[str]) -> list[str]:

@@ -73,12 +73,15 @@ class Live:
         return MappingProxyType(self._session.layout.buffers)
 
     def address(self, name: str) -> int:
-        """Device address of a range, a buffer or managed memory; on a simulator, it is not valid in this process."""
+        """Device address of a range, a buffer, managed or pinned memory.
+
+        On a simulator, it is not valid in this process, except for memory of another program.
+        """
         self._require_open()
-        managed = self._session.layout.managed
-        found = self.ranges.get(name) or self.buffers.get(name) or managed.get(name)
+        known = {**self._session.layout.pinned, **self._session.layout.managed, **self.buffers, **self.ranges}
+        found = known.get(name)
         if found is None:
-            raise unknown("range, buffer or managed memory", name, [*self.ranges, *self.buffers, *managed])
+            raise unknown("range, buffer, managed or pinned memory", name, reversed(known))
         return found.address
 
     def range(self, name: str, dtype: object = "uint8", **part: Unpack[Part]) -> Any:
@@ -105,6 +108,13 @@ class Live:
     def managed(self, name: str, dtype: object = "uint8", **part: Unpack[Part]) -> View:
         """View of managed memory or a part of it, for the host or one of its GPUs; by default for the first GPU."""
         return self._view("managed memory", name, self._memory.managed, self._request(dtype, **part))
+
+    def pinned(self, name: str, dtype: object = "uint8", **part: Unpack[Part]) -> View:
+        """View of pinned memory or a part of it, for the host or one of its GPUs; by default for the host.
+
+        Memory of another program is valid as long as its file is not shortened: the CPU is refused by SIGBUS then.
+        """
+        return self._view("pinned memory", name, self._memory.pinned, self._request(dtype, **part))
 
     def external(self, name: str, dtype: object = "uint8", **part: Unpack[Part]) -> View:
         """View of an external object (`frame`) or of one of its buffers (`frame.y`), for its own GPU."""

@@ -24,6 +24,7 @@ from memtopo.kinds.buffers import BufferGroup
 from memtopo.kinds.elastic import ElasticContent
 from memtopo.kinds.external import ExternalObject
 from memtopo.kinds.managed import ManagedAllocation
+from memtopo.kinds.pinned import PinnedGroup
 
 _GPU = re.compile(r"gpu(0|[1-9][0-9]{0,5})")
 _NODE = re.compile(r"host:(0|[1-9][0-9]{0,5})")
@@ -57,6 +58,8 @@ class Memory:
         buffers = [(group, index) for group in geometry.of(BufferGroup).values() for index in range(group.count)]
         self._buffers = {group.label(index): (group.declared, group.location_of(index)) for group, index in buffers}
         self._managed = geometry.of(ManagedAllocation)
+        pinned = geometry.of(PinnedGroup).values()
+        self._pinned = {group.label(index): group for group in pinned for index in range(group.count)}
         self._external = {
             part.label: _ExternalPart(part.offset, part.size, memory.location, memory.name)
             for memory in geometry.of(ExternalObject).values()
@@ -115,6 +118,17 @@ class Memory:
             raise _not_declared_for(memory, location)
         return MemoryPart(label, start, end - start, location, Access.RW)
 
+    def pinned(self, label: str, request: ViewRequest) -> MemoryPart:
+        """Return bytes of pinned memory, for the host or a GPU that is declared to access it."""
+        if label not in self._pinned:
+            raise unknown("pinned memory", label, self._pinned)
+        memory = self._pinned[label]
+        start, end = request.span(f"pinned memory {label!r}", memory.size)
+        location = memory.location_of(0) if request.device is None else self.location(request.device)
+        if location.kind is LocationKind.GPU and location.id not in memory.contexts:
+            raise _not_declared_for(memory, location)
+        return MemoryPart(label, start, end - start, location, memory.access)
+
     def external(self, label: str, request: ViewRequest) -> MemoryPart:
         """Return bytes of an external object or of one of its buffers, which its own GPU may read and write."""
         if label not in self._external:
@@ -136,8 +150,12 @@ class Memory:
     def mappings(self, label: str, location: Location) -> Iterator[tuple[int, int, Access]]:
         """Offset, size and access of all mappings in a range for a location, or of another object as a whole."""
         if (size := self._size(label)) is not None:
-            return iter([(0, size, Access.RW)])
+            return iter([(0, size, self._pinned[label].access if label in self._pinned else Access.RW)])
         return ((at, size, access_at(grants, location)) for at, size, grants in self._ranges.mapped(label))
+
+    def is_of_process(self, label: str) -> bool:
+        """Return whether the CPU can use the address on a simulator, too: it is that of a mapped file."""
+        return label in self._pinned and self._pinned[label].registered
 
     def containing(self, label: str) -> tuple[str, int]:
         """Return the external object that contains a buffer, and its offset; any other object is its own container."""
@@ -169,6 +187,8 @@ class Memory:
             return self._buffers[label][0]
         if label in self._managed:
             return self._managed[label].size
+        if label in self._pinned:
+            return self._pinned[label].size
         return self._external[label].size if label in self._external else None
 
     def _mapped(self, label: str, offset: int, size: int, request: ViewRequest) -> MemoryPart:
@@ -206,9 +226,9 @@ def unknown(what: str, name: str, known: Iterable[str]) -> Unsuitable:
     return Unsuitable(f"there is no {what} {shorten(str(name))!r}", hint=f"did you mean {meant!r}?" if meant else there)
 
 
-def _not_declared_for(memory: ManagedAllocation, location: Location) -> Unsuitable:
+def _not_declared_for(memory: ManagedAllocation | PinnedGroup, location: Location) -> Unsuitable:
     able = ", ".join(f"gpu{device}" for device in sorted(memory.contexts))
-    message = f"managed memory {memory.name!r} is declared for the host and {able}, and not for {location}"
+    message = f"{memory.noun} {memory.name!r} is declared for the host and {able}, and not for {location}"
     return Unsuitable(message, hint=f"write 'accessed_by: [{location}]'")
 
 

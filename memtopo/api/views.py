@@ -309,7 +309,7 @@ class ViewFactory:
 
     def _exists(self, label: str) -> bool:
         layout = self._session.layout
-        return label in layout.ranges or label in layout.buffers or label in layout.managed
+        return any(label in each for each in (layout.ranges, layout.buffers, layout.managed, layout.pinned))
 
     def close(self, *, in_use: bool) -> None:
         """Invalidate all views; if some are `in_use`, a simulator's memory is replaced by zeros."""
@@ -325,7 +325,7 @@ class ViewFactory:
     def _address(self, part: MemoryPart) -> int:
         """Return the address of the object with the part, as it is used by the view."""
         simulator = self._session.simulator
-        if simulator is None:
+        if simulator is None or self._memory.is_of_process(part.label):
             return self._session.layout.address(part.label)
         label, offset = self._memory.containing(part.label)
         key = label, part.location

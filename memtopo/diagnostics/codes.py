@@ -74,7 +74,7 @@ CODES = {
     "MT607": Code("an export that cannot be committed"),
     "MT608": Code("an order that an import cannot have"),
     "MT609": Code("an address that no processes have in common"),
-    # managed and external memory
+    # managed, external and pinned memory
     "MT701": Code("managed memory that the machine does not support"),
     "MT702": Code("an external handle that the machine cannot import"),
     "MT703": Code("a part of an external object that cannot be mapped"),
@@ -85,6 +85,9 @@ CODES = {
     # dma-bufs
     "MT713": Code("an export via dmabuf of memory without addresses of its own"),
     "MT714": Code("an export via dmabuf that is not of whole pages"),
+    "MT715": Code("keys of pinned memory that do not go together"),
+    "MT716": Code("a part of a file that cannot be registered"),
+    "MT717": Code("pinned memory that cannot keep offloaded bytes"),
     # states, elastic ranges and changes
     "MT801": Code("a reserved name of a state"),
     "MT802": Code("memory that cannot be offloaded"),

@@ -8,13 +8,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal, NoReturn
 
-OfferedKind = Literal["chunk", "buffer", "event", "range", "memory", "semaphore"]
-"""Kinds of objects that one process can offer to another; memory and semaphores are external objects."""
+OfferedKind = Literal["chunk", "buffer", "event", "range", "memory", "semaphore", "shm"]
+"""Kinds of objects that one process can offer to another; memory and semaphores are external objects, and `shm` is
+memory of the host in a file."""
 
-Via = Literal["fd", "fabric", "ipc", "dmabuf", "opaque_fd", "timeline_fd"]
-"""Transports of handles. External objects use the last two; a semaphore via `opaque_fd` is binary."""
+Via = Literal["fd", "fabric", "ipc", "dmabuf", "opaque_fd", "timeline_fd", "memfd"]
+"""Transports of handles. External objects use `opaque_fd` and `timeline_fd`; a semaphore via `opaque_fd` is binary."""
 
-DESCRIPTORS: Collection[Via] = ("fd", "dmabuf", "opaque_fd", "timeline_fd")
+DESCRIPTORS: Collection[Via] = ("fd", "dmabuf", "opaque_fd", "timeline_fd", "memfd")
 """Transports by file descriptor, which a packet carries beside its bytes; handles of the others are bytes within it."""
 
 SECRET_BYTES = 64

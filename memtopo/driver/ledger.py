@@ -58,6 +58,8 @@ CALLS: dict[str, Opens | Closes] = {
     "mem_free": Closes("allocations"),
     "mem_host_alloc": Opens("pinned", size="size"),
     "mem_free_host": Closes("pinned"),
+    "mem_host_register": Opens("registered", key="address", size="size"),
+    "mem_host_unregister": Closes("registered"),
     "ipc_open_mem_handle": Opens("opened"),
     "ipc_close_mem_handle": Closes("opened"),
     "event_create": Opens("events"),
@@ -83,10 +85,10 @@ _SIZED = {entry.account for entry in CALLS.values() if isinstance(entry, Opens) 
 class Ledger(Forwarder, BatchDriver):
     """A driver that forwards every call to another one and notes what each successful call opened or closed.
 
-    `accounts` has sizes in bytes by address for reservations, mappings, page-locked host memory and allocations
-    (managed ones and buffers of external memory among them), and references by key for the rest: retains by device for
-    contexts, openings by address for opened memory. File descriptors of exported chunks are the caller's and not the
-    driver's, so that they are not counted.
+    `accounts` has sizes in bytes by address for reservations, mappings, page-locked and registered host memory and
+    allocations (managed ones and buffers of external memory among them), and references by key for the rest: retains by
+    device for contexts, openings by address for opened memory. File descriptors of exported chunks are the caller's and
+    not the driver's, so that they are not counted.
     """
 
     def __init__(self, driver: KernelDriver) -> None:

@@ -28,6 +28,7 @@ from memtopo.driver.types import (
     PeerAttribute,
     Properties,
     RangeAttribute,
+    RegisterFlags,
     SemaphoreHandleType,
 )
 
@@ -184,6 +185,18 @@ class Driver(Protocol):
 
     def mem_free_host(self, address: int) -> None:
         """Free page-locked memory by its start address; 0 is ignored (fact 74)."""
+
+    def mem_host_register(self, address: int, size: int, flags: RegisterFlags) -> None:
+        """Page-lock memory of the process, and map it for the GPUs at its own address (fact 85).
+
+        Needs a current context. The memory has to stay mapped until it is unregistered (fact 86).
+        """
+
+    def mem_host_unregister(self, address: int) -> None:
+        """End the registration that begins at an address; the memory stays mapped (fact 85)."""
+
+    def mem_host_get_device_pointer(self, address: int) -> int:
+        """Address of page-locked memory for the current context's device (facts 74, 85)."""
 
     def ipc_get_mem_handle(self, address: int) -> bytes:
         """IPC handle of 64 bytes for the allocation around an address (facts 31, 46)."""

@@ -110,6 +110,16 @@ class DmaBufFlags(IntFlag):
     """The memory is mapped through PCIe (BAR1), also where a GPU has a faster link to the CPU."""
 
 
+class RegisterFlags(IntFlag):
+    """Flags of the registration of host memory (`CU_MEMHOSTREGISTER_*`)."""
+
+    NONE = 0
+    PORTABLE = 1
+    DEVICEMAP = 2
+    IOMEMORY = 4
+    READ_ONLY = 8
+
+
 class AllocationType(IntEnum):
     """Kind of physical memory (`CUmemAllocationType`)."""
 

@@ -100,8 +100,6 @@ class Group:
     """True if the objects are events, which one process records and others wait for."""
     bound_to_context: ClassVar[bool] = True
     """True if the objects end with the contexts that they need; chunks and their mappings do not (fact 73)."""
-    produced: ClassVar[bool] = False
-    """True if another API creates the objects, outside of the spec."""
     offered_as: ClassVar[OfferedKind | None] = None
     """Word of the wire protocol for the objects; None if they cannot be offered."""
     name: str
@@ -110,6 +108,11 @@ class Group:
     counted: bool
     size: int
     origin: Origin | None
+
+    @property
+    def produced(self) -> bool:
+        """True if another API or program creates the objects, outside of the spec."""
+        return False
 
     @property
     def external(self) -> bool:

@@ -15,6 +15,7 @@ from memtopo.kinds.imports import IMPORTS
 from memtopo.kinds.kind import Kind
 from memtopo.kinds.managed import MANAGED
 from memtopo.kinds.mappings import MAPPINGS
+from memtopo.kinds.pinned import PINNED_MEMORY
 from memtopo.kinds.ranges import RANGES
 from memtopo.kinds.semaphores import SEMAPHORES
 from memtopo.kinds.states import STATES
@@ -31,6 +32,7 @@ KINDS: tuple[Kind, ...] = (
     EXPORTS,
     IMPORTS,
     MANAGED,
+    PINNED_MEMORY,
     EXTERNAL,
     SEMAPHORES,
     STATES,

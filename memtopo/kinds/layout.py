@@ -15,7 +15,7 @@ from memtopo.kinds.elastic import ElasticContent, Pool
 
 
 class Reservation(NamedTuple):
-    """Address and size in bytes of a range, a buffer or managed memory."""
+    """Address and size in bytes of a range, a buffer, managed or pinned memory."""
 
     address: int
     size: int
@@ -26,6 +26,14 @@ class Descriptor(NamedTuple):
 
     fd: int
     file: tuple[int, int, int]
+
+
+class SharedFile(NamedTuple):
+    """File that another program shares, mapped at `address` with `size` bytes; its descriptor stays open."""
+
+    fd: int
+    address: int
+    size: int
 
 
 class Wait(NamedTuple):
@@ -101,6 +109,10 @@ class Layout:
     copies: dict[str, int] = field(default_factory=dict)
     """Event of each copy to an offload area that is under way, by the label of its first chunk."""
     managed: dict[str, Reservation] = field(default_factory=dict)
+    pinned: dict[str, Reservation] = field(default_factory=dict)
+    """Page-locked memory of the host by label."""
+    files: dict[str, SharedFile] = field(default_factory=dict)
+    """Mapped files of other programs, by the name of the entry that registers them."""
     streams: dict[int, int] = field(default_factory=dict)
     """Stream of each GPU that waits for external semaphores, or that managed memory is attached to."""
     waiting: dict[int, Wait] = field(default_factory=dict)
@@ -125,12 +137,13 @@ class Layout:
     """References that a check has retained and not yet released, by the label of the expected chunk."""
 
     def address(self, label: str) -> int:
-        """Address of a range, a buffer or managed memory."""
+        """Address of a range, a buffer, managed or pinned memory."""
         return self.reservation(label).address
 
     def reservation(self, label: str) -> Reservation:
-        """Address and size of a range, a buffer or managed memory."""
-        return self.ranges.get(label) or self.buffers.get(label) or self.managed[label]
+        """Address and size of a range, a buffer, managed or pinned memory."""
+        own = self.ranges.get(label) or self.buffers.get(label) or self.managed.get(label)
+        return own or self.pinned[label]
 
 
 @contextmanager

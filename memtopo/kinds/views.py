@@ -30,7 +30,7 @@ class Identity(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MappedMemory:
-    """One chunk, buffer or managed allocation with all its views.
+    """One chunk, buffer, managed or pinned allocation with all its views.
 
     `ours` is true if a process of this run created it; only then may it be written.
     """
@@ -44,6 +44,8 @@ class MappedMemory:
     ours: bool = True
     resource: Hashable = None
     """Resource that its step provides."""
+    addressed: bool = False
+    """True if it has an address of its own, so that VMM access does not apply to it."""
 
 
 class Member(NamedTuple):
@@ -65,7 +67,7 @@ class Member(NamedTuple):
 
 
 def mapped_memory(member: Member, machine: Machine | None = None) -> list[MappedMemory]:
-    """Memory that a process creates or imports, in the order of creation, without external memory."""
+    """Memory that a process creates or imports, in the order of creation, without memory of other programs."""
     mapped: dict[str, list[View]] = {}
     access_of = granted(member.geometry)
     for placements in member.geometry.placements.values():
@@ -82,6 +84,7 @@ def mapped_memory(member: Member, machine: Machine | None = None) -> list[Mapped
             views=tuple(mapped.get(group.label(index), ())) or _own_view(group, index, machine),
             ours=not group.external,
             resource=(group.noun, group.label(index)),
+            addressed=group.addressed,
         )
         for group in member.geometry.every
         if group.memory and not group.produced

@@ -99,7 +99,11 @@ def lost(states: States, path: Sequence[str]) -> dict[str, frozenset[Hashable]]:
     awake = states[AWAKE]
     found = {
         label: frozenset[Hashable]().union(
-            *(_provided(plan) - _provided(states[name][label]) - _kept(states[name][label]) for name in path)
+            *(
+                (_provided(plan) - _provided(states[name][label]) - _kept(states[name][label]))
+                | _keepers(states[name][label])
+                for name in path
+            )
         )
         for label, plan in awake.items()
     }
@@ -124,3 +128,8 @@ def _provided(plan: Plan) -> frozenset[Hashable]:
 def _kept(plan: Plan) -> frozenset[Hashable]:
     """Resources whose bytes a state keeps elsewhere."""
     return frozenset(step.keeps for step in plan.steps)
+
+
+def _keepers(plan: Plan) -> frozenset[Hashable]:
+    """Resources whose bytes a state replaces by those that it keeps there."""
+    return frozenset(need for step in plan.steps if step.keeps is not None for need in step.needs)

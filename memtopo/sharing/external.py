@@ -1,9 +1,10 @@
-"""Server of external memory and semaphores: a program offers its descriptors to layouts of memtopo."""
+"""Server of external memory, semaphores and files: a program offers its descriptors to layouts of memtopo."""
 
 from __future__ import annotations
 
 import os
 import socket
+import stat
 import threading
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -68,7 +69,32 @@ class Semaphore:
         return Offer(name, "semaphore", via, 1, 0, _gpu_name(gpu) if gpu else "any GPU", gpu)
 
 
-External = ExternalMemory | Semaphore
+@dataclass(frozen=True, slots=True)
+class HostMemory:
+    """Memory of the host in a file, such as a memfd, by its descriptor, which stays the caller's.
+
+    Importers map the first `size` bytes and register them for their GPUs. Seal the file with F_SEAL_SHRINK: a process
+    that loads behind the end of a shortened file is ended by SIGBUS.
+    """
+
+    fd: int
+    size: int
+
+    def offer(self, name: str) -> Offer:
+        """Return the offer under a name. Raises `UsageError` for a size that the file does not have."""
+        try:
+            found = os.fstat(self.fd)
+        except (OSError, OverflowError) as error:
+            raise UsageError(f"the descriptor of {name!r}, {self.fd}, is not open") from error
+        if not stat.S_ISREG(found.st_mode):
+            raise UsageError(f"the descriptor of {name!r}, {self.fd}, is no file", hint="share a memfd")
+        if not isinstance(self.size, int) or isinstance(self.size, bool) or not 0 < self.size <= found.st_size:
+            message = f"host memory {name!r} has a size of {self.size!r}; its file has {found.st_size:,} bytes"
+            raise UsageError(message, hint="give it a size with os.ftruncate() first")
+        return Offer(name, "shm", "memfd", 1, self.size, "host")
+
+
+External = ExternalMemory | Semaphore | HostMemory
 
 
 @dataclass(slots=True)
@@ -209,7 +235,7 @@ def serve(
     *,
     allow_uids: Collection[int] = (),
 ) -> Serving:
-    """Offer external memory and semaphores to layouts of memtopo during a `with`.
+    """Offer external memory, semaphores and memory of the host to layouts of memtopo during a `with`.
 
     `where` is the path of a socket, or a name as a layout has one; a program that `--with` starts finds its path in
     MEMTOPO_SOCKET. Importers get new descriptors; the given ones are copied on entering, and stay the caller's to
@@ -218,7 +244,7 @@ def serve(
     """
     text = os.fspath(where)
     if invalid := [name for name, each in exports.items() if not isinstance(each, External)]:
-        raise UsageError(f"{invalid[0]!r} is neither ExternalMemory nor a Semaphore")
+        raise UsageError(f"{invalid[0]!r} is neither ExternalMemory nor a Semaphore nor HostMemory")
     provider = ExternalExports(dict(exports))
     gpus = dict.fromkeys(offer.location for offer in provider.offers() if offer.gpu)
     line = MachineLine("local", simulated=False, devices=tuple(gpus), driver="another API's")

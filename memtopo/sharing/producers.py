@@ -13,6 +13,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from memtopo.common.errors import Unavailable, UsageError
 from memtopo.common.spawn import python_command
@@ -20,7 +21,8 @@ from memtopo.common.text import nearest
 from memtopo.common.units import shorten
 from memtopo.diagnostics.messages import COMPARED, listed
 from memtopo.geometry import Geometry
-from memtopo.kinds.external import ExternalObject, produced
+from memtopo.kinds.external import ExternalObject
+from memtopo.kinds.pinned import PinnedGroup
 from memtopo.kinds.semaphores import ImportedSemaphore
 from memtopo.machine import Machine, target
 from memtopo.plans.report import Report
@@ -28,7 +30,7 @@ from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import NAME, endpoint, is_folder
 from memtopo.sharing.errors import ExchangeError, NoLayout
 from memtopo.sharing.programs import ProducerFailed, Program
-from memtopo.sharing.simulated_producer import Memory, ProducerSpec, Semaphore
+from memtopo.sharing.simulated_producer import File, Memory, ProducerSpec, Semaphore
 
 __all__ = [
     "Bound",
@@ -42,6 +44,8 @@ __all__ = [
     "start_producers",
     "unused",
 ]
+
+T = TypeVar("T")
 
 Bound = str | tuple[str, ...]
 """The path of a socket, or the words of a command."""
@@ -107,23 +111,32 @@ def producer_specs(members: Iterable[Geometry], machine: str, gpus: Sequence[str
     """
     memory: dict[str, dict[str, Memory]] = {}
     semaphores: dict[str, dict[str, Semaphore]] = {}
-    for each in (external for member in members for external in produced(member)):
-        (holder,), name, gpu = each.origin.holders, each.origin.export, gpus[each.location.id]
-        memory_of_holder = memory.setdefault(holder, {})
-        semaphores_of_holder = semaphores.setdefault(holder, {})
+    files: dict[str, dict[str, File]] = {}
+    for each in (group for member in members for group in member.every if group.produced):
+        if not each.origin:
+            continue
+        (holder,), name = each.origin.holders, each.origin.export
         match each:
             case ExternalObject():
-                memory_of_holder.setdefault(name, Memory(name, each.size, gpu, each.dedicated))
+                found = Memory(name, each.size, gpus[each.location.id], each.dedicated)
+                memory.setdefault(holder, {}).setdefault(name, found)
             case ImportedSemaphore():
-                declared = Semaphore(name, each.timeline, gpu, each.wait, each.signal)
-                first = semaphores_of_holder.setdefault(name, declared)
+                declared = Semaphore(name, each.timeline, gpus[each.location.id], each.wait, each.signal)
+                first = semaphores.setdefault(holder, {}).setdefault(name, declared)
                 wait, signal = _highest(first.wait, each.wait), _highest(first.signal, each.signal)
-                semaphores_of_holder[name] = replace(first, wait=wait, signal=signal)
+                semaphores[holder][name] = replace(first, wait=wait, signal=signal)
+            case PinnedGroup():
+                files.setdefault(holder, {}).setdefault(name, File(name, each.size))
     return {
-        holder: ProducerSpec(machine, tuple(objects.values()), tuple(semaphores[holder].values()))
-        for holder, objects in memory.items()
+        holder: ProducerSpec(machine, _of(holder, memory), _of(holder, semaphores), _of(holder, files))
+        for holder in dict.fromkeys([*memory, *semaphores, *files])
         if "/" not in holder
     }
+
+
+def _of(holder: str, objects: Mapping[str, Mapping[str, T]]) -> tuple[T, ...]:
+    """Objects of a holder."""
+    return tuple(objects.get(holder, {}).values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,8 +223,8 @@ def _simulated_programs(geometry: Geometry, machine: Machine, name: str, bound: 
 def _require_holders(geometry: Geometry, bound: Mapping[str, Bound]) -> None:
     """Require a process for each external object, before anything is built. Raises `UsageError`."""
     for member in geometry.members.values():
-        for each in produced(member):
-            (holder,) = each.origin.holders
+        for each in (group for group in member.every if group.produced and group.origin):
+            (holder,) = each.origin.holders if each.origin else ()
             if holder not in bound and "/" not in holder and not _is_held(holder):
                 message = f"{each.name!r} comes from {holder!r}, which is neither bound nor running"
                 hint = f"--with {holder}=/path/to/its/socket, or --with '{holder}=COMMAND'; in Python, bind="

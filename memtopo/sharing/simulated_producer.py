@@ -1,16 +1,17 @@
-"""Simulated producer: a process that serves external memory and semaphores on a simulated machine.
+"""Simulated producer: a process that serves external memory, semaphores and files on a simulated machine.
 
 It reads its specification from standard input, and ends with that.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import select
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 
 from memtopo.common.errors import MemtopoError
@@ -19,7 +20,7 @@ from memtopo.driver.sim import external_api
 from memtopo.plans.report import MachineLine
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import reason
-from memtopo.sharing.external import External, ExternalExports, ExternalMemory, Serving
+from memtopo.sharing.external import External, ExternalExports, ExternalMemory, HostMemory, Serving
 from memtopo.sharing.external import Semaphore as ExternalSemaphore
 
 PERIOD = 251
@@ -53,12 +54,21 @@ class Semaphore:
 
 
 @dataclass(frozen=True, slots=True)
+class File:
+    """Memory of the host of `size` bytes in a file."""
+
+    name: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
 class ProducerSpec:
     """The exports of one holder on a simulated machine."""
 
     machine: str
     memory: tuple[Memory, ...]
     semaphores: tuple[Semaphore, ...]
+    files: tuple[File, ...] = ()
 
     def encode(self) -> bytes:
         """Return the specification as one line for the producer's process."""
@@ -69,7 +79,8 @@ class ProducerSpec:
         """Return the specification of such a line."""
         fields = json.loads(line)
         memory = tuple(Memory(**each) for each in fields["memory"])
-        return ProducerSpec(fields["machine"], memory, tuple(Semaphore(**each) for each in fields["semaphores"]))
+        files = tuple(File(**each) for each in fields["files"])
+        return ProducerSpec(fields["machine"], memory, tuple(Semaphore(**each) for each in fields["semaphores"]), files)
 
 
 class SimulatedExports(ExternalExports):
@@ -95,6 +106,7 @@ def simulated_serving(spec: ProducerSpec, socket: str) -> Serving:
     semaphores = {each.name: each for each in spec.semaphores}
     objects: dict[str, External] = {each.name: _allocate(each) for each in spec.memory}
     objects |= {name: _create(each) for name, each in semaphores.items()}
+    objects |= {each.name: _make_file(each) for each in spec.files}
     line = MachineLine(spec.machine, simulated=True, devices=(), driver="simulated")
     return Serving(endpoint(socket=socket), SimulatedExports(objects, semaphores), line)
 
@@ -122,10 +134,25 @@ def _prepare(semaphore: Semaphore, fd: int) -> None:
 
 def _allocate(memory: Memory) -> ExternalMemory:
     fd = external_api.allocate(bytes.fromhex(memory.gpu), memory.size)
-    block = bytes(range(PERIOD)) * _BLOCK_PERIODS
-    for offset in range(0, min(memory.size, FILLED), len(block)):
-        external_api.write(fd, offset, block[: memory.size - offset])
+    for offset, block in _content(memory.size):
+        external_api.write(fd, offset, block)
     return ExternalMemory(fd, memory.size, memory.gpu, memory.dedicated)
+
+
+def _make_file(file: File) -> HostMemory:
+    """Make a memfd that cannot shrink."""
+    fd = os.memfd_create(f"memtopo-{file.name}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(fd, file.size)
+    for offset, block in _content(file.size):
+        os.pwrite(fd, block, offset)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+    return HostMemory(fd, file.size)
+
+
+def _content(size: int) -> Iterator[tuple[int, bytes]]:
+    """Blocks of the bytes that are filled, by their offsets."""
+    block = bytes(range(PERIOD)) * _BLOCK_PERIODS
+    return ((offset, block[: size - offset]) for offset in range(0, min(size, FILLED), len(block)))
 
 
 def _create(semaphore: Semaphore) -> ExternalSemaphore:

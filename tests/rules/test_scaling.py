@@ -61,6 +61,11 @@ ENTRIES: dict[str, Sequence[str]] = {
     "states": [
         "s$: {drop: [r$]}", "s$: {drop: c$, offload: {c1: host:0}}", "s$: {drop: [u$]}", "s$: {offload: {c$: u$}}",
         "awake: {drop: c$}", "s$: {drop: [c$, c$]}", "s$: {offload: {r$: gpu1}}", "s$: [c$]",
+        "s$: {offload: {c$: p1}}",
+    ],
+    "pinned": [
+        "p$: {size: 2MiB, count: 3}", "p$: {file: /dev/shm/f$, size: 2MiB}", "p$: {from: camera, size: 2MiB}",
+        "p$: {size: 2MiB, accessed_by: u$}", "p$: {file: f$, size: 2MiB}", "p$: {size: 2MiB, offset: 1B}", "p$: [u$]",
     ],
     "exports": [
         "o$: {chunk: c$, via: fd}", "o$: {chunk: u$, via: fd}", "o$: {buffer: b$, via: ipc}",

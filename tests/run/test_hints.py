@@ -19,8 +19,8 @@ from memtopo.kinds.access.steps import SetAccess
 from memtopo.kinds.buffers.steps import AllocateBuffer
 from memtopo.kinds.chunks.steps import CreateChunk
 from memtopo.kinds.managed.steps import AllocateManaged
+from memtopo.kinds.pinned.steps import PINNED, AllocatePinned
 from memtopo.kinds.ranges.steps import ReserveRange
-from memtopo.kinds.states.steps import AllocatePinned
 from memtopo.kinds.step import Step
 from memtopo.run.apply import apply
 from memtopo.run.hints import _BY_ERROR, _OF_COPIES, error_hint
@@ -108,7 +108,7 @@ def test_host_memory_that_is_exhausted_has_its_own_hint() -> None:
         (CreateChunk((), "c", 2 << 20, Properties(gpu(1))), "gpu1 has less than 2MiB"),
         (CreateChunk((), "c", 2 << 20, Properties(Location(LocationKind.HOST_NUMA, 3))), "NUMA node host:3"),
         (CreateChunk((), "c", 2 << 20, Properties(Location(LocationKind.HOST))), "the host has less than 2MiB"),
-        (AllocatePinned((), "c@pinned", 2 << 20, 0), "2MiB of the host's memory cannot be page-locked"),
+        (AllocatePinned((), "c@pinned", 2 << 20, (0,), PINNED), "2MiB of the host's memory cannot be page-locked"),
         (AllocateManaged((), "m", 2 << 20, 0, MemAttach.GLOBAL, gpu(0)), "no GPU's memory is taken yet"),
         (AllocateBuffer((), "b", 2 << 20, 1), "gpu1 has less than 2MiB"),
     ],

@@ -14,8 +14,9 @@ from memtopo.executor import Execution, StepFailed
 from memtopo.kinds.chunks.steps import CreateChunk
 from memtopo.kinds.layout import current
 from memtopo.kinds.mappings.steps import MapChunk
+from memtopo.kinds.pinned.steps import AllocatePinned
 from memtopo.kinds.resources import Synchronize
-from memtopo.kinds.states.steps import AllocatePinned, AwaitCopy, CopyIn, CopyOut
+from memtopo.kinds.states.steps import AwaitCopy, CopyIn, CopyOut
 from memtopo.planner import Plan
 from memtopo.plans.transition import Transition, transition
 from memtopo.run.transition import make_transition
@@ -95,7 +96,7 @@ def test_offloaded_bytes_return_under_the_same_addresses(text: str) -> None:
         for written in ([b"one", b"two", b"six", b"ten"], [b"1st", b"2nd", b"3rd", b"4th"]):
             write(layout, "weights", written)
             make_transition(layout.execution, states["asleep"])
-            areas = layout.execution.layout.ranges if text == PINNED else layout.execution.layout.chunks
+            areas = layout.execution.layout.pinned if text == PINNED else layout.execution.layout.chunks
             assert sorted(each for each in areas if "@" in each) == [f"{each}@{keeper}" for each in ("w.1", "w")]
             make_transition(layout.execution, states["awake"])
             assert load(layout, "weights", 3) == written

@@ -45,6 +45,7 @@ from memtopo.driver.types import (
     PeerAttribute,
     Properties,
     RangeAttribute,
+    RegisterFlags,
     SemaphoreHandleType,
 )
 
@@ -221,6 +222,15 @@ class CudaDriver(RefusedMulticast, CudaKernels, BatchDriver):
 
     def mem_free_host(self, address: int) -> None:
         call(cuda.cuMemFreeHost, address)
+
+    def mem_host_register(self, address: int, size: int, flags: RegisterFlags) -> None:
+        call(cuda.cuMemHostRegister, address, size, int(flags))
+
+    def mem_host_unregister(self, address: int) -> None:
+        call(cuda.cuMemHostUnregister, address)
+
+    def mem_host_get_device_pointer(self, address: int) -> int:
+        return int(call(cuda.cuMemHostGetDevicePointer, address, 0)[1])
 
     def ipc_get_mem_handle(self, address: int) -> bytes:
         return shared_bytes(call(cuda.cuIpcGetMemHandle, address)[1])

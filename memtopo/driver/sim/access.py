@@ -9,7 +9,7 @@ from memtopo.driver.sim.calls import Refused, invalid, unsupported
 from memtopo.driver.sim.mappings import Mapping, Mappings
 from memtopo.driver.sim.physical import Physical
 from memtopo.driver.sim.streams import Work
-from memtopo.driver.types import Access, Grant, Location, LocationKind, gpu
+from memtopo.driver.types import Access, Grant, Location, LocationKind, RegisterFlags, gpu
 from memtopo.machine import Machine
 
 HOST = Location(LocationKind.HOST)
@@ -104,6 +104,8 @@ class AccessRules:
             raise invalid(f"{gpu(device)} has no access to the allocation")
         if end > allocation.end:
             raise invalid("the bytes run past the end of the allocation")
+        if wanted == Access.RW and allocation.kind == "registered" and allocation.flags & RegisterFlags.READ_ONLY:
+            raise invalid("the memory is registered as read-only (fact 85)")
 
     def _check(self, grant: Grant) -> None:
         if not self._is_known(grant.location):

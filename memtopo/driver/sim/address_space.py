@@ -258,17 +258,25 @@ class AllocationBlocks:
 
     def take_host(self, size: int) -> int:
         """Take addresses, and memory of the host, for page-locked memory."""
-        self._budget.take(WHOLE_HOST, _round_up(size, PAGE))
+        self.lock(size)
         try:
             return self.take_addresses(size)
         except Refused:
-            self._budget.give(WHOLE_HOST, _round_up(size, PAGE))
+            self.unlock(size)
             raise
 
     def give_host(self, address: int, size: int) -> None:
         """Return such addresses and memory."""
-        self._budget.give(WHOLE_HOST, _round_up(size, PAGE))
+        self.unlock(size)
         self.give_addresses(address, size)
+
+    def lock(self, size: int) -> None:
+        """Take memory of the host in whole pages."""
+        self._budget.take(WHOLE_HOST, _round_up(size, PAGE))
+
+    def unlock(self, size: int) -> None:
+        """Return such memory."""
+        self._budget.give(WHOLE_HOST, _round_up(size, PAGE))
 
     def take_addresses(self, size: int) -> int:
         """Take addresses alone, for memory of other processes or large managed memory."""

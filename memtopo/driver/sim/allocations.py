@@ -10,10 +10,10 @@ from weakref import WeakValueDictionary
 
 from memtopo.driver.sim.address_space import BLOCK, PAGE, AllocationBlocks
 from memtopo.driver.sim.calls import invalid
-from memtopo.driver.sim.physical import Arena, Physical
+from memtopo.driver.sim.physical import Arena, Physical, ProcessMemory
 from memtopo.driver.types import HOST, HostFlags, Location, LocationKind, RangeAttribute
 
-Kind = Literal["own", "opened", "buffer", "managed", "pinned"]
+Kind = Literal["own", "opened", "buffer", "managed", "pinned", "registered"]
 _PINNED = HostFlags.PORTABLE | HostFlags.DEVICEMAP | HostFlags.WRITECOMBINED
 
 
@@ -39,7 +39,7 @@ class Allocation:
     @property
     def by_cpu(self) -> bool:
         """True if the CPU may load and store."""
-        return self.advised is not None or self.kind == "pinned"
+        return self.advised is not None or self.kind in {"pinned", "registered"}
 
     @property
     def size(self) -> int:
@@ -90,17 +90,30 @@ class Allocations:
         self._add(Allocation(address, address + size, device, users, physical, "pinned", flags=flags))
         return address
 
-    def flags(self, address: int) -> int:
-        """Flags of the page-locked memory around an address, which is mapped for devices anyway (fact 74)."""
-        found = self.find(address)
-        if found is None or found.kind != "pinned":
-            raise invalid("the address is in no page-locked memory")
-        return found.flags | HostFlags.DEVICEMAP
-
     def free_pinned(self, address: int) -> None:
         """Free page-locked memory; 0 is accepted and ignored (fact 74)."""
         if address:
             self._end(self._starting(address, "pinned"))
+
+    def any_in(self, start: int, end: int, *kinds: Kind) -> bool:
+        """Return whether an allocation, of some kinds, has an address from `start` to `end`."""
+        at = max(0, bisect_right(self._starts, start) - 1)
+        for first in self._starts[at:]:
+            if first >= end:
+                return False
+            if self._at[first].end > start and (not kinds or self._at[first].kind in kinds):
+                return True
+        return False
+
+    def register(self, device: int, address: int, size: int, flags: int, memory: ProcessMemory) -> None:
+        """Add memory of the process, for the CPU and all devices, in a device's context (fact 85)."""
+        self._blocks.lock(size)
+        users = set(range(self._devices))
+        self._add(Allocation(address, address + size, device, users, memory, "registered", flags=flags))
+
+    def unregister(self, address: int) -> None:
+        """Remove memory of the process by its start."""
+        self._end(self._starting(address, "registered"))
 
     def map(self, physical: Physical, device: int) -> int:
         """Map a part of external memory; returns its address (fact 53)."""
@@ -171,6 +184,9 @@ class Allocations:
             self._blocks.give(allocation.device, allocation.start, allocation.size)
         elif allocation.kind == "pinned":
             self._blocks.give_host(allocation.start, allocation.size)
+        elif allocation.kind == "registered":
+            self._blocks.unlock(allocation.size)
+            return
         elif allocation.advised is not None:
             allocation.advised.change(allocation.start, allocation.end, lambda _: PageUse())
             self._blocks.give_managed(allocation.device, allocation.start, allocation.size)

@@ -20,6 +20,7 @@ from memtopo.driver.sim.managed import ManagedCalls, ManagedMemory
 from memtopo.driver.sim.mappings import Mappings
 from memtopo.driver.sim.multicast import Broadcast, Multicast, MulticastCalls
 from memtopo.driver.sim.physical import Arena
+from memtopo.driver.sim.pinned import PinnedCalls, PinnedMemory
 from memtopo.driver.sim.semaphores import Semaphores
 from memtopo.driver.sim.shared_files import Files
 from memtopo.driver.sim.streams import Streams
@@ -29,7 +30,6 @@ from memtopo.driver.types import (
     DriverError,
     Grant,
     HandleType,
-    HostFlags,
     Location,
     PeerAttribute,
     Properties,
@@ -38,7 +38,7 @@ from memtopo.driver.types import (
 from memtopo.machine import Machine
 
 
-class SimDriver(KernelCalls, ManagedCalls, ExternalCalls, EventCalls, MulticastCalls):
+class SimDriver(KernelCalls, ManagedCalls, PinnedCalls, ExternalCalls, EventCalls, MulticastCalls):
     """A driver without a GPU: a recorded machine, every rule of `docs/driver-facts.md`, and memory that holds bytes.
 
     Errors have the driver's names and the reason in addition. Close it to free its memory.
@@ -72,6 +72,7 @@ class SimDriver(KernelCalls, ManagedCalls, ExternalCalls, EventCalls, MulticastC
         self._streams = Streams()
         self._events = Events(self._devices, self._streams, self._files)
         self._managed = ManagedMemory(machine, self._allocations)
+        self._pinned = PinnedMemory(self._allocations)
         self._external = ExternalMemory(self._devices, self._allocations, self._files)
         self._semaphores = Semaphores(self._streams, self._files)
 
@@ -255,20 +256,6 @@ class SimDriver(KernelCalls, ManagedCalls, ExternalCalls, EventCalls, MulticastC
         found = self._allocations.find(address)
         self._streams.check_done(None if found is None or found.kind == "managed" else found.device)
         self._allocations.free(address)
-
-    @driver_call
-    def mem_host_alloc(self, size: int, flags: HostFlags) -> int:
-        return self._allocations.pin(self._contexts.current(), size, flags)
-
-    @driver_call
-    def mem_host_get_flags(self, address: int) -> int:
-        self._contexts.current()
-        return self._allocations.flags(address)
-
-    @driver_call
-    def mem_free_host(self, address: int) -> None:
-        self._streams.check_done()
-        self._allocations.free_pinned(address)
 
     @driver_call
     def ipc_get_mem_handle(self, address: int) -> bytes:

@@ -7,6 +7,7 @@ import mmap
 import os
 import weakref
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from memtopo.driver.sim.shared_files import Files, Tag
@@ -53,12 +54,52 @@ class Physical:
 
     def copy(self, at: int, source: Physical, from_at: int, count: int) -> None:
         """Copy bytes of other memory; what is touched in neither stays untouched."""
-        low, high = source.offset + from_at, self.offset + at
-        theirs = [(start - low, end - low) for start, end in _touched(source.fd, low, low + count)]
-        ours = [(start - high, end - high) for start, end in _touched(self.fd, high, high + count)]
+        theirs = [(start - from_at, end - from_at) for start, end in source.extents(from_at, count)]
+        ours = [(start - at, end - at) for start, end in self.extents(at, count)]
         for start, end in [*theirs, *ours]:
             for piece in range(start, end, _COPIED):
                 self.write(at + piece, source.read(from_at + piece, min(_COPIED, end - piece)))
+
+    def extents(self, at: int, count: int) -> Iterator[tuple[int, int]]:
+        """Yield start and end of every touched part of `count` bytes from `at` on."""
+        low = self.offset + at
+        for start, end in _touched(self.fd, low, low + count):
+            yield start - self.offset, end - self.offset
+
+
+class ProcessMemory(Physical):
+    """Memory of this process at the address `offset`. A page that is gone is an `OSError`, and no signal."""
+
+    __slots__ = ()
+
+    def read(self, at: int, count: int) -> bytes:
+        with _process_memory() as fd:
+            return Physical(fd, self.offset, self.size).read(at, count)
+
+    def write(self, at: int, data: bytes | memoryview) -> None:
+        with _process_memory() as fd:
+            Physical(fd, self.offset, self.size).write(at, data)
+
+    def extents(self, at: int, count: int) -> Iterator[tuple[int, int]]:
+        yield at, at + count
+
+    def present(self, start: int, end: int) -> bool:
+        """Return whether each page between two addresses can be read: none is behind the end of its file."""
+        with _process_memory() as fd:
+            try:
+                return all(os.pread(fd, 1, page) for page in {start, end - PAGE})
+            except OSError:
+                return False
+
+
+@contextmanager
+def _process_memory() -> Iterator[int]:
+    """Descriptor of the memory of this process, by address; it is open for one access, and counts in no snapshot."""
+    fd = os.open("/proc/self/mem", os.O_RDWR | os.O_CLOEXEC)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
 
 
 class Arena:

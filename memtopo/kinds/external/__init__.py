@@ -74,7 +74,6 @@ class External(Entry):
 class ProducedGroup(Group):
     """Base of groups of external objects, which a producer outside of the spec creates on `location`."""
 
-    produced = True
     trial: ClassVar[str]
     """Trial of a machine for the import of such objects."""
 
@@ -82,6 +81,11 @@ class ProducedGroup(Group):
     path: Path
     location: Location
     origin: Origin
+
+    @property
+    def produced(self) -> bool:
+        """True: another API creates it."""
+        return True
 
     @property
     def contexts(self) -> frozenset[int]:

@@ -14,9 +14,10 @@ from memtopo.geometry.groups import ChunkGroup, RangeGroup
 from memtopo.geometry.model import Geometry
 from memtopo.geometry.sizing import granule, rounded_to_multiple
 from memtopo.kinds.kind import Difference, Kind, Rule, Scope, Stage
+from memtopo.kinds.pinned import PINNED_MEMORY, PinnedGroup
 from memtopo.kinds.resolution import Resolution, indices, refuses_growing
-from memtopo.kinds.states.groups import Absent, OffloadArea, StateGroup
-from memtopo.kinds.states.offload import copying_mappings, offloaded_in_place, offloading
+from memtopo.kinds.states.groups import Absent, OffloadArea, StateGroup, kept_at
+from memtopo.kinds.states.offload import copying_mappings, offloaded_in_place, offloaded_to_entries, offloading
 from memtopo.language.entries import Entry
 from memtopo.language.fields import ChunkReference, DeviceName, one_or_more
 from memtopo.language.names import AWAKE, NamedDevice, Reference
@@ -35,7 +36,8 @@ class State(Entry):
     ] = Field(default=[], description="Ranges or chunks whose memory goes, and comes back with undefined bytes.")
     offload: dict[ChunkReference, DeviceName] = Field(
         default={},
-        description="Ranges or chunks whose memory goes, with what keeps their bytes: host, host:0, a GPU, or pinned.",
+        description="Ranges or chunks whose memory goes, with what keeps their bytes: host, host:0, a GPU, pinned, or "
+        "the name of pinned memory.",
     )
 
 
@@ -44,10 +46,16 @@ PINNED = "pinned"
 
 
 class _Keeper(NamedTuple):
-    """Location that keeps offloaded bytes, in page-locked memory or in a chunk."""
+    """Location that keeps offloaded bytes, in page-locked memory, in that of an entry, or in a chunk."""
 
     location: Location
     pinned: bool = False
+    entry: PinnedGroup | None = None
+
+    @property
+    def word(self) -> str:
+        """Name of the keeper, as a spec writes it."""
+        return self.entry.name if self.entry else PINNED if self.pinned else str(self.location)
 
 
 class States(Kind):
@@ -101,27 +109,29 @@ class States(Kind):
     ) -> Resolution[Absent]:
         """Absent chunks with their area, which states that offload the same chunks to the same memory share."""
         whole = (first, stop) == (0, group.count)
-        location, pinned = keeper
-        label = f"{group.name if whole else Reference(group.name, first, stop)}@{PINNED if pinned else location}"
+        location, pinned, entry = keeper
+        label = f"{group.name if whole else Reference(group.name, first, stop)}@{keeper.word}"
         if label not in scope.of(OffloadArea):
-            unit = 1 if pinned else granule(scope.machine, Properties(location))
+            unit = 1 if pinned or entry else granule(scope.machine, Properties(location))
             size = rounded_to_multiple((stop - first) * group.size, unit, rounding=True)
             assert size
             device = next(iter(scope.geometry().gpus), 0) if pinned else None
-            yield from scope.add(self, label, OffloadArea(label, path, size, location, device))
+            yield from scope.add(self, label, OffloadArea(label, path, size, location, device, entry))
         return Absent(group, first, stop, label, path)
 
     def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
         from memtopo.kinds.states.steps import area_steps
 
         for area in geometry.of(OffloadArea).values():
-            yield from area_steps(area, area.pinned, geometry, machine)
+            if not area.inside:
+                yield from area_steps(area, area.pinned, geometry, machine)
 
     def variants(self, geometry: Geometry, steps: Sequence[Step]) -> Iterator[tuple[str, list[Step]]]:
         from memtopo.kinds.states.steps import Offloaded, Place
         from memtopo.kinds.step import remaining
 
-        reached = copying_mappings(geometry)
+        reached, areas = copying_mappings(geometry), geometry.of(OffloadArea)
+        places = kept_at(areas.values())
         for state in geometry.of(StateGroup).values():
             gone: set[Hashable] = {("elastic range", label) for label in state.emptied}
             gone |= {("elastic chunks", each.group.name) for each in state.absent if each.group.growing}
@@ -132,8 +142,9 @@ class States(Kind):
                     gone.add(("chunk", label))
                     if each.area is not None:
                         where, offset, device = reached[label]
-                        area = Place(each.area, number * each.group.size)
-                        kept.append(Offloaded(each.path, label, each.group.size, area, Place(where, offset), device))
+                        area, size = areas[each.area], each.group.size
+                        place = Place(*places[each.area]).after(number * size)
+                        kept.append(Offloaded(each.path, label, size, place, Place(where, offset), device, area.keeper))
             yield state.name, [*remaining(steps, gone), *kept]
 
     def changes(self, difference: Difference) -> Iterator[Step]:
@@ -142,7 +153,7 @@ class States(Kind):
         return copies(difference)
 
     def rules(self) -> tuple[Rule, ...]:
-        return offloading, offloaded_in_place
+        return offloading, offloaded_in_place, offloaded_to_entries
 
 
 def _chunks(
@@ -197,10 +208,16 @@ def _elastic_bytes(group: RangeGroup, path: Path) -> Diagnostic:
 
 
 def _keeper(scope: Scope, device: NamedDevice, path: Path) -> Resolution[_Keeper | None]:
-    """Location that a spec names for offloaded bytes."""
-    if device == PINNED and not scope.spec.may_have("devices", device):
-        return _Keeper(Location(LocationKind.HOST), pinned=True)
-    location = yield from scope.devices.resolve(device, path, also=(PINNED,))
+    """Location, or entry of pinned memory, that a spec names for offloaded bytes; a device comes before an entry."""
+    section = PINNED_MEMORY.section
+    if isinstance(device, str) and not scope.spec.may_have("devices", device):
+        if device == PINNED:
+            return _Keeper(Location(LocationKind.HOST), pinned=True)
+        if entry := scope.of(PinnedGroup).get(device):
+            return _Keeper(entry.location_of(0), entry=entry)
+        if scope.spec.may_have(section, device):
+            return None
+    location = yield from scope.devices.resolve(device, path, also=(PINNED, *scope.spec.section(section)))
     return _Keeper(location) if location else None
 
 

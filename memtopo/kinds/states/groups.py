@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from memtopo.diagnostics.model import At, Path
 from memtopo.driver.types import Location
 from memtopo.geometry.groups import ChunkGroup, Group
+from memtopo.kinds.pinned import PinnedGroup
 
 
 class Absent(NamedTuple):
@@ -53,7 +54,10 @@ class StateGroup(Group):
 
 @dataclass(frozen=True, slots=True)
 class OffloadArea(Group):
-    """Memory that keeps the bytes of offloaded chunks. It exists in all states, so that no switch has to create it."""
+    """Memory that keeps the bytes of offloaded chunks. It exists in all states, so that no switch has to create it.
+
+    It is memory of its own, or a part of the pinned memory `inside` of which it is.
+    """
 
     noun = "offload area"
     memory = True
@@ -63,7 +67,8 @@ class OffloadArea(Group):
     size: int
     location: Location
     pinned: int | None
-    """GPU in whose context page-locked memory is allocated; None for a chunk."""
+    """GPU in whose context page-locked memory is allocated; None for a chunk or a part."""
+    inside: PinnedGroup | None = None
     count: int = 1
     counted: bool = False
     origin: None = None
@@ -83,6 +88,27 @@ class OffloadArea(Group):
         """Name in a drawing: `offloaded weights`."""
         return f"offloaded {self.name.partition('@')[0]}"
 
+    @property
+    def keeper(self) -> Hashable:
+        """Resource of the memory."""
+        if self.inside:
+            return (self.inside.noun, self.inside.name)
+        return ("chunk" if self.pinned is None else PinnedGroup.noun, self.name)
+
     def shares(self) -> Mapping[Location, int]:
-        """One object at its location."""
-        return {self.location: 1}
+        """One object at its location; a part is counted with its entry."""
+        return {} if self.inside else {self.location: 1}
+
+
+def kept_at(areas: Iterable[OffloadArea]) -> dict[str, tuple[str, int]]:
+    """Label of the memory of each area, and its offset there, by the name of the area.
+
+    Each area in pinned memory has a part for itself, so that no switch replaces what another state keeps.
+    """
+    taken: dict[str, int] = {}
+    found: dict[str, tuple[str, int]] = {}
+    for area in areas:
+        memory = area.inside.name if area.inside else area.name
+        found[area.name] = memory, taken.get(memory, 0)
+        taken[memory] = taken.get(memory, 0) + area.size
+    return found

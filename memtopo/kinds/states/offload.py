@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from memtopo.common.units import exact, rounded
 from memtopo.diagnostics.model import Diagnostic, Label
 from memtopo.driver.types import Access, Location, LocationKind
 from memtopo.geometry.access import granted, mappings
 from memtopo.geometry.model import Geometry
-from memtopo.kinds.states.groups import Absent, OffloadArea, StateGroup
+from memtopo.kinds.pinned import PinnedGroup
+from memtopo.kinds.states.groups import Absent, OffloadArea, StateGroup, kept_at
 from memtopo.machine import Machine
 
 
@@ -48,6 +50,35 @@ def offloaded_in_place(geometry: Geometry, machine: Machine) -> Iterator[Diagnos
                 yield _in_place(each, own[0], area)
 
 
+def offloaded_to_entries(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
+    """Yield MT717 for bytes that are offloaded to pinned memory that cannot keep them, beside all others."""
+    del machine
+    areas = geometry.of(OffloadArea).values()
+    places = kept_at(areas)
+    for area in areas:
+        if area.inside and (diagnostic := _does_not_fit(area, area.inside, places[area.name][1])):
+            yield diagnostic
+
+
+def _does_not_fit(area: OffloadArea, entry: PinnedGroup, offset: int) -> Diagnostic | None:
+    what, label = area.name.rpartition("@")[0], Label("declared here", entry.path, "key")
+    if entry.counted:
+        message = f"{what!r} is offloaded to {entry.name!r}, which is counted: no object of it is named"
+        help = "offload it to pinned memory without a count"
+        return Diagnostic("MT717", message, area.path, labels=(label,), help=help)
+    if entry.read_only:
+        message = f"{what!r} is offloaded to {entry.name!r}, which is read-only"
+        label = Label("declared here", (*entry.path, "read_only"))
+        return Diagnostic("MT717", message, area.path, labels=(label,), help="map its file for writing, too")
+    end = offset + area.size
+    if end <= entry.size:
+        return None
+    others = f" after {rounded(offset)} that other chunks take" if offset else ""
+    message = f"{what!r} needs {rounded(area.size)} of {entry.name!r}{others}, which has {rounded(entry.size)}"
+    label = Label(f"{exact(entry.size)} declared here", (*entry.path, "size"))
+    return Diagnostic("MT717", message, area.path, labels=(label,), help=f"write 'size: {exact(end)}' at least")
+
+
 def _same(chunk: Location, keeper: Location) -> bool:
     """Return whether memory that keeps bytes is, or may be, that of their chunk: `host` may be any node."""
     if chunk == keeper or LocationKind.GPU in (chunk.kind, keeper.kind):
@@ -58,7 +89,7 @@ def _same(chunk: Location, keeper: Location) -> bool:
 def _in_place(absent: Absent, index: int, area: OffloadArea) -> Diagnostic:
     """Return MT809 for a chunk that is offloaded to its own memory."""
     chunk, location = absent.group.label(index), absent.group.location_of(index)
-    to = "pinned host memory" if area.pinned is not None else str(area.location)
+    to = "pinned host memory" if area.pinned is not None or area.inside else str(area.location)
     message = f"{chunk!r} is on {location}, and is offloaded to {to}, which frees nothing there"
     labels = (Label("declared here", absent.group.path, "key"),)
     host = location.kind is not LocationKind.GPU

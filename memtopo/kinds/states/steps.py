@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 from memtopo.driver.protocol import Driver
-from memtopo.driver.types import Access, EventFlags, Grant, HostFlags, Location, LocationKind, Properties, gpu
+from memtopo.driver.types import Access, EventFlags, Grant, Properties, gpu
 from memtopo.geometry.groups import Group
 from memtopo.geometry.model import Geometry
 from memtopo.kinds.access.steps import SetAccess
 from memtopo.kinds.chunks.steps import CreateChunk
 from memtopo.kinds.kind import Difference
-from memtopo.kinds.layout import Layout, Reservation, current
+from memtopo.kinds.layout import Layout, current
 from memtopo.kinds.mappings.steps import LONGEST_RUN, MapChunk
+from memtopo.kinds.pinned.steps import PINNED, AllocatePinned
 from memtopo.kinds.ranges.steps import ReserveRange
-from memtopo.kinds.step import ErrorHint, Finding, Phase, Readable, Step, StepDescription
+from memtopo.kinds.step import Phase, Readable, Step, StepDescription
 from memtopo.machine import Machine
 
 
@@ -26,7 +27,7 @@ def area_steps(area: Group, pinned: int | None, geometry: Geometry, machine: Mac
     Page-locked memory, allocated in the context of the GPU `pinned`, needs no grant.
     """
     if pinned is not None:
-        yield AllocatePinned(area.path, area.name, area.size, pinned)
+        yield AllocatePinned(area.path, area.name, area.size, (pinned,), PINNED)
         return
     grants = tuple(Grant(gpu(ordinal), Access.RW) for ordinal in geometry.gpus)
     visible = geometry.visible or [gpu(ordinal) for ordinal in range(len(machine.devices))]
@@ -37,72 +38,15 @@ def area_steps(area: Group, pinned: int | None, geometry: Geometry, machine: Mac
     yield SetAccess(area.path, area.name, 0, area.size, grants)
 
 
-PORTABLE = HostFlags.PORTABLE | HostFlags.DEVICEMAP
-
-
-@dataclass(frozen=True, slots=True)
-class AllocatePinned(Step):
-    """Allocate an area of page-locked host memory, in the context of a GPU and for all of them (fact 74)."""
-
-    label: str
-    size: int
-    device: int
-
-    phase = Phase.CREATE
-    verb = "allocate pinned"
-    undo_verb = "free pinned"
-    call = "cuMemHostAlloc"
-    undo_call = "cuMemFreeHost"
-    hints: ClassVar = {
-        "OUT_OF_MEMORY": ErrorHint(
-            "{bytes} of the host's memory cannot be page-locked: it has less free memory, or a limit in WSL (fact 77)",
-            "'free -h' shows the free memory; offload less, or to a GPU",
-        )
-    }
-
-    @property
-    def provides(self) -> Hashable:
-        return ("chunk", self.label)
-
-    @property
-    def allocates(self) -> tuple[Location, int]:
-        return Location(LocationKind.HOST), self.size
-
-    @property
-    def needs(self) -> tuple[Hashable, ...]:
-        return (("context", self.device),)
-
-    def do(self, driver: Driver, layout: Layout) -> None:
-        with current(driver, layout.contexts[self.device]):
-            layout.ranges[self.label] = Reservation(driver.mem_host_alloc(self.size, PORTABLE), self.size)
-
-    def undo(self, driver: Driver, layout: Layout) -> None:
-        if self.label in layout.ranges:
-            with current(driver, layout.contexts[self.device]):
-                driver.mem_free_host(layout.ranges[self.label].address)
-            del layout.ranges[self.label]
-
-    def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
-        with current(driver, layout.contexts[self.device]):
-            flags = HostFlags(driver.mem_host_get_flags(layout.ranges[self.label].address))
-        yield Finding("flags", self.label, PORTABLE, flags, self.path)
-
-    def describe(self) -> StepDescription:
-        return StepDescription(self.label, "host", self.size)
-
-    def leak_name(self) -> str:
-        return f"page-locked memory {self.label}"
-
-
 class Place(NamedTuple):
-    """Offset in a range or an area."""
+    """Offset in a range, an area or pinned memory."""
 
     range: str
     offset: int
 
     def address(self, layout: Layout) -> int:
         """Address of the place in a layout."""
-        return layout.ranges[self.range].address + self.offset
+        return layout.address(self.range) + self.offset
 
     def after(self, size: int) -> Place:
         """Place that is `size` bytes further."""
@@ -111,9 +55,10 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Offloaded(Step):
-    """Bytes of a chunk, `kept` in an area; a change to this state and from it copies them.
+    """Bytes of a chunk, `kept` in the memory of a `keeper`; a change to this state and from it copies them.
 
-    The GPU `device` copies them where the chunk is `mapped` in other states.
+    The GPU `device` copies them where the chunk is `mapped` in other states. The keeper is the resource of an area or
+    of pinned memory.
     """
 
     chunk: str
@@ -121,6 +66,7 @@ class Offloaded(Step):
     kept: Place
     mapped: Place
     device: int
+    keeper: Hashable
 
     phase = Phase.SETTLE
     verb = "keep"
@@ -132,7 +78,7 @@ class Offloaded(Step):
 
     @property
     def needs(self) -> tuple[Hashable, ...]:
-        return ("chunk", self.kept.range), ("range", self.mapped.range)
+        return self.keeper, ("range", self.mapped.range)
 
     @property
     def readable(self) -> Readable:

@@ -1,7 +1,8 @@
 """Verification of memory that the CPU and GPUs share: the CPU reads what a GPU stores, and a GPU what the CPU writes.
 
-It covers the ends of managed memory, and of host memory that the host may access, in the process that created it. The
-CPU makes copies of such host memory (fact 40), so a GPU writes there by memset or kernels, and reads by kernels alone.
+It covers the ends of managed and pinned memory, and of host memory that the host may access, in the process that
+created it. The CPU makes copies of such host memory (fact 40), and may make those of pinned memory, so a GPU writes
+there by memset or kernels, and reads by kernels alone.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from memtopo.driver.kernels import ALIGNED, Area, pattern
-from memtopo.driver.types import Access, Location, LocationKind
+from memtopo.driver.types import Access, HostFlags, Location, LocationKind
 from memtopo.kinds.layout import current
 from memtopo.kinds.step import Finding
 from memtopo.kinds.views import MappedMemory
@@ -135,10 +136,13 @@ class HostAccessVerifier(Verifier):
     def _host_has(self, access: Access, each: MappedMemory, address: int) -> bool:
         """Query the access of the CPU: a read or write without it ends the process (facts 21, 39, 40)."""
         driver = self._context.driver
-        if each.location.kind is not LocationKind.GPU:
+        if not each.addressed:
             return driver.mem_get_access(address, _NODE) & access == access
-        with current(driver, self._context.layout.contexts[each.location.id]):
-            return driver.pointer_is_managed(address)
+        view = next(iter(self._gpu_views(each, Access.R)))
+        with current(driver, self._context.layout.contexts[view.device]):
+            if each.location.kind is LocationKind.GPU:
+                return driver.pointer_is_managed(address)
+            return bool(driver.mem_host_get_flags(address) & HostFlags.DEVICEMAP)
 
     def _address(self, label: str, offset: int) -> int:
         return self._context.layout.address(label) + offset

@@ -23,6 +23,7 @@ from memtopo.run.verification.external import ExternalVerifier, Unsignalled
 from memtopo.run.verification.full import FullVerifier
 from memtopo.run.verification.host_access import HostAccessVerifier
 from memtopo.run.verification.samples import SampleVerifier
+from memtopo.run.verification.shared_files import SharedFileVerifier
 from memtopo.run.verification.verifier import VerificationContext, Verifier
 
 FORBIDDEN = "forbidden, on a replica"
@@ -162,7 +163,9 @@ class Verification:
         ):
             found.append(HostAccessVerifier(context, kernels=full))
         if any(geometry.produced for geometry in request.processes.values()):
-            found.append(ExternalVerifier(request.geometry, self._driver, self._execution.layout, self._poll))
+            layout = self._execution.layout
+            found.append(ExternalVerifier(request.geometry, self._driver, layout, self._poll))
+            found.append(SharedFileVerifier(request.geometry, self._driver, layout, kernels=full))
         return found
 
     @property

@@ -1,0 +1,45 @@
+"""Mappings of files into this process, at addresses of the system's choice or at given ones."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+from ctypes import c_int, c_long, c_size_t, c_void_p
+
+FIXED = 0x10
+"""MAP_FIXED: at the given address, in place of what is mapped there."""
+
+READ = mmap.PROT_READ
+READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
+
+_FAILED = c_void_p(-1).value
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_mmap, _munmap = _libc.mmap, _libc.munmap
+_mmap.restype, _mmap.argtypes = c_void_p, [c_void_p, c_size_t, c_int, c_int, c_int, c_long]
+_munmap.restype, _munmap.argtypes = c_int, [c_void_p, c_size_t]
+
+
+def map_memory(address: int | None, size: int, protection: int, flags: int, fd: int = -1, offset: int = 0) -> int:
+    """Map `size` bytes, of a file from an offset on or anonymous, and return their address. Raises `OSError`."""
+    found = _mmap(address, size, protection, flags, fd, offset)
+    if found is None or found == _FAILED:
+        raise _error()
+    return int(found)
+
+
+def map_shared(fd: int, offset: int, size: int, *, writable: bool) -> int:
+    """Map a part of a file, shared with the other processes that map it. Raises `OSError`."""
+    return map_memory(None, size, READ_WRITE if writable else READ, mmap.MAP_SHARED, fd, offset)
+
+
+def unmap(address: int, size: int) -> None:
+    """Unmap what is mapped at `size` bytes from an address on. Raises `OSError`."""
+    if _munmap(address, size):
+        raise _error()
+
+
+def _error() -> OSError:
+    number = ctypes.get_errno()
+    return OSError(number, os.strerror(number))

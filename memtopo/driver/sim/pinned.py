@@ -1,0 +1,113 @@
+"""Page-locked host memory: allocated by the driver (fact 74), or memory of the process that is registered (fact 85)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from memtopo.driver.sim.address_space import PAGE
+from memtopo.driver.sim.allocations import Allocations
+from memtopo.driver.sim.calls import CallGate, Refused, driver_call, invalid
+from memtopo.driver.sim.devices import Contexts
+from memtopo.driver.sim.physical import ProcessMemory
+from memtopo.driver.sim.streams import Streams
+from memtopo.driver.types import HostFlags, RegisterFlags
+
+_REGISTER = RegisterFlags.PORTABLE | RegisterFlags.DEVICEMAP | RegisterFlags.READ_ONLY
+"""Flags that are accepted for memory: IOMEMORY is for devices alone (fact 85)."""
+
+_LAST = 1 << 47
+
+
+class PinnedMemory:
+    """Rules of page-locked host memory."""
+
+    def __init__(self, allocations: Allocations) -> None:
+        self._allocations = allocations
+
+    def register(self, device: int, address: int, size: int, flags: int) -> None:
+        """Register any bytes of the process in a device's context; the pages that have them are locked (fact 85)."""
+        if size <= 0 or not 0 < address < _LAST or flags & ~_REGISTER:
+            raise invalid("the size or the address is 0, or a flag is unknown or for devices")
+        if self._allocations.any_in(address, address + size, "registered"):
+            raise Refused("CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED", "some of it is registered already")
+        if self._allocations.any_in(address, address + size):
+            raise invalid("the memory is an allocation of the driver")
+        start, end = address // PAGE * PAGE, -(-(address + size) // PAGE) * PAGE
+        memory = ProcessMemory(-1, address, size)
+        self._allocations.register(device, address, size, flags, memory)
+        if not (_is_mapped(start, end, writable=not flags & RegisterFlags.READ_ONLY) and memory.present(start, end)):
+            self._allocations.unregister(address)
+            raise invalid("a page is not mapped, behind the end of its file, or read-only without READ_ONLY")
+
+    def unregister(self, address: int) -> None:
+        """End the registration that begins at an address (fact 85)."""
+        found = self._allocations.find(address)
+        if found is None and address:
+            raise Refused("CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED", "the address is in no registered memory")
+        self._allocations.unregister(address)
+
+    def device_pointer(self, address: int) -> int:
+        """Address for a device: that of the CPU (facts 74, 85)."""
+        found = self._allocations.find(address)
+        if found is None or found.kind not in {"pinned", "registered"}:
+            raise invalid("the address is in no page-locked memory")
+        return address
+
+    def flags(self, address: int) -> int:
+        """Flags of page-locked memory, which is mapped for devices anyway, without READ_ONLY (facts 74, 85)."""
+        found = self._allocations.find(address)
+        if found is None or not found.by_cpu:
+            raise invalid("the address is in no memory of the host")
+        return (found.flags | HostFlags.DEVICEMAP) & ~RegisterFlags.READ_ONLY
+
+
+def _is_mapped(start: int, end: int, *, writable: bool) -> bool:
+    """Return whether each page of this process from `start` to `end` may be read, and written if `writable`."""
+    needed = {"r", "w"} if writable else {"r"}
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        span, permissions = line.split(maxsplit=2)[:2]
+        low, high = (int(each, 16) for each in span.split("-"))
+        if low <= start < high:
+            if not needed <= set(permissions):
+                return False
+            start = high
+        if start >= end:
+            return True
+    return False
+
+
+class PinnedCalls(CallGate):
+    """Driver calls for page-locked host memory."""
+
+    _allocations: Allocations
+    _contexts: Contexts
+    _pinned: PinnedMemory
+    _streams: Streams
+
+    @driver_call
+    def mem_host_alloc(self, size: int, flags: HostFlags) -> int:
+        return self._allocations.pin(self._contexts.current(), size, flags)
+
+    @driver_call
+    def mem_host_get_flags(self, address: int) -> int:
+        self._contexts.current()
+        return self._pinned.flags(address)
+
+    @driver_call
+    def mem_host_get_device_pointer(self, address: int) -> int:
+        self._contexts.current()
+        return self._pinned.device_pointer(address)
+
+    @driver_call
+    def mem_free_host(self, address: int) -> None:
+        self._streams.check_done()
+        self._allocations.free_pinned(address)
+
+    @driver_call
+    def mem_host_register(self, address: int, size: int, flags: RegisterFlags) -> None:
+        self._pinned.register(self._contexts.current(), address, size, flags)
+
+    @driver_call
+    def mem_host_unregister(self, address: int) -> None:
+        self._streams.check_done()
+        self._pinned.unregister(address)
