@@ -37,6 +37,7 @@ REASONS = {
     "kinds/dmabuf/resolution": "a dma-buf is of the addresses of chunks, ranges or buffers",
     "kinds/chunks/amounts": "resolves sizes and numbers of chunks",
     "kinds/mappings/fill": "chunks are mapped into ranges",
+    "kinds/kind": "what is mapped as chunks are is of a class of theirs",
     "kinds/imports/entry": "imports are of what is exported",
     "kinds/imports/outside": "imports are of what is exported",
     "kinds/imports/siblings": "imports are of what is exported",

@@ -13,6 +13,7 @@ from memtopo.api.specs import MachineLike, Params, Planned, SpecLike, plan_new
 from memtopo.driver.protocol import Driver
 from memtopo.geometry import Geometry
 from memtopo.plans.report import Report
+from memtopo.rules import require_tried
 from memtopo.sharing.imports import HolderHandles
 from memtopo.sharing.producers import Bound, Producers, start_producers, unused
 
@@ -41,6 +42,7 @@ class Applied(LiveContext[Live]):
         if planned.geometry.processes:
             message = f"{planned.document.name} is a multi-process spec, and 'applied' builds in this process only"
             raise Unsuitable(message, hint="'memtopo apply' starts a process for each")
+        require_tried(planned.geometry, planned.target.machine)
         if wrong := unused(self._bind, planned.geometry):
             raise Unsuitable(f"bind: {wrong[0]}", hint=wrong[1])
         running = self._producers = self._resources.enter_context(self._start_producers(planned))

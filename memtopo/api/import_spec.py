@@ -30,8 +30,8 @@ def importing_spec(
     """Return a spec with an import for each offer and, for each offer of chunks, a range in which they are mapped.
 
     `gpus` are the UUIDs of this process's GPUs by ordinal, as hex text; `access` is that to each offer, `reserve` the
-    size of the ranges that may be larger than their chunks. Raises `Unsuitable` for an offer of another GPU, and for a
-    semaphore.
+    size of the ranges that may be larger than their chunks. Raises `Unsuitable` for an offer of another GPU, and for
+    a semaphore and what only processes of its own spec import.
     """
     found: dict[str, Any] = {
         "memtopo": 1, "name": name if NAME.fullmatch(name) else HOLDER,
@@ -85,6 +85,9 @@ def _locations(offer: Offer, gpus: Sequence[str]) -> list[str]:
     """Locations of the offered memory by this process's ordinals, in round-robin order."""
     if offer.kind == "semaphore":
         message = f"export {offer.name!r} is a semaphore, which only a spec can wait for and signal"
+        raise Unsuitable(message, hint="name the exports to attach to")
+    if offer.kind in EXPORTABLE and not EXPORTABLE[offer.kind].outside:
+        message = f"export {offer.name!r} is {EXPORTABLE[offer.kind].article}, for the processes of its own spec"
         raise Unsuitable(message, hint="name the exports to attach to")
     if offer.gpu is None:
         return offer.location.split(", ")

@@ -201,6 +201,9 @@ class Memory:
         if gap := mapped.gap(start, end):
             message = f"nothing is mapped in range {mapped.label!r} from {exact(gap[0])} to {exact(gap[1])}"
             raise Unsuitable(f"{message}, and a view has no gaps", hint="view a part of it: offset=, size=")
+        if without := mapped.without_memory(start, end):
+            message = f"range {mapped.label!r} maps {without!r}, which kernels access by multimem instructions alone"
+            raise Unsuitable(message, hint=f"take its address: layout.ranges[{mapped.label!r}].address")
         able = mapped.locations(start, end)
         location = _default(mapped, start, end, able) if request.device is None else self.location(request.device)
         access = mapped.access(start, end, location) if location else Access.NONE

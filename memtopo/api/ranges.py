@@ -37,6 +37,11 @@ class MappedRange:
         following = next((each.offset for each in from_offset(self.placements, at) if each.offset > at), self.size)
         return at, min(following, end)
 
+    def without_memory(self, start: int, end: int) -> str | None:
+        """Return the name of an object between two offsets that has no memory of its own; None if there is none."""
+        placed = (each for each in from_offset(self.placements, start) if each.offset < end)
+        return next((each.chunk.name for each in placed if not each.chunk.memory), None)
+
     def access(self, start: int, end: int, location: Location) -> Access:
         """Return the access of a location to all bytes between two offsets, which must be mapped throughout."""
         at, found = start, Access.RW

@@ -21,6 +21,7 @@ from memtopo.kinds.events import EventGroup
 from memtopo.kinds.layout import HandleSource, NoHandleSource, current
 from memtopo.language.names import AWAKE
 from memtopo.plans.report import Check, Checks, PlanSummary, Report
+from memtopo.rules import require_tried
 from memtopo.rules.change import diagnose_change
 from memtopo.run.apply import Run
 from memtopo.run.capacity import DoesNotFit
@@ -126,6 +127,7 @@ class Session:
             raise Unsuitable(f"{message}, without some memory", hint=hint)
         planned = plan_spec(spec, self._planned.target, params)
         raise_errors(tuple(diagnose_change(self.geometry, planned.geometry)), planned.document)
+        require_tried(planned.geometry, planned.target.machine)
         request = replace(run.request, **_of_spec(planned), check=check)
         if isinstance(self.layout.handle_source, NoHandleSource):
             self.layout.handle_source = self._handles_for(planned.geometry) or self.layout.handle_source

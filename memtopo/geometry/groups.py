@@ -228,7 +228,7 @@ class ChunkGroup(Group):
     """
 
     noun = "chunk"
-    offered_as = "chunk"
+    offered_as: ClassVar[OfferedKind | None] = "chunk"
     memory = True
     bound_to_context = False
 

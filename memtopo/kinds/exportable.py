@@ -41,6 +41,8 @@ class ExportKind(Kind):
     """True if a writer can fill the objects, and their memory can be replaced while importers keep the old one."""
     commit_note: ClassVar[str] = "memory over legacy IPC is invalid once it is freed, so it is not replaced (fact 31)"
     """Note for exports of other kinds that are to be committed."""
+    outside: ClassVar[bool] = True
+    """True if processes outside of the spec can import the objects, and a spec can import those of others."""
     in_granules: ClassVar[bool] = False
     """True if an import may declare the size in granules."""
     anywhere: ClassVar[bool] = False

@@ -10,7 +10,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 from memtopo.diagnostics.model import At, Diagnostic, Label, Path
-from memtopo.geometry.groups import Group
+from memtopo.geometry.groups import ChunkGroup, Group
 from memtopo.geometry.model import Geometry, Instance, Part, Placement, Slice
 from memtopo.geometry.rooms import Rooms
 from memtopo.kinds.device_names import DeviceNames
@@ -63,6 +63,8 @@ class Kind:
     """True if the keys of the section are references to entries of another section."""
     group: ClassVar[type[Group]] = Group
     """Class of the groups that its entries are resolved to."""
+    imports: ClassVar[bool] = False
+    """True if its entries are resolved to groups of other kinds, which another process creates."""
     unique: ClassVar[bool] = True
     """True if an entry cannot share its name with entries of other kinds."""
     stage: ClassVar[Stage] = Stage.OWN
@@ -120,6 +122,11 @@ class Kind:
     def refused_changes(self, before: Geometry, after: Geometry) -> Iterator[Diagnostic]:
         """Diagnostics of entries of a process that a change from one geometry to another cannot make."""
         del before, after
+        yield from ()
+
+    def untried(self, geometry: Geometry, machine: Machine) -> Iterator[str]:
+        """Entries of a process that can be planned but are not built, with the reason: no trial shows that it works."""
+        del geometry, machine
         yield from ()
 
     def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
@@ -226,6 +233,16 @@ class Scope:
     def of(self, kind: type[G]) -> Mapping[str, G]:
         """Groups of one class by name, including imported ones."""
         return self._groups.get(kind, {})
+
+    def mappable(self, name: str) -> ChunkGroup | None:
+        """Chunks, or another object that is mapped as a chunk is, with a name; None if there are none."""
+        groups = (groups for kind, groups in self._groups.items() if issubclass(kind, ChunkGroup))
+        return next((found for each in groups if (found := each.get(name)) is not None), None)
+
+    def may_be_mapped(self, name: str) -> bool:
+        """Return true if an entry that is mapped as chunks are has a name, or may have it: it has an error."""
+        sections = (kind.section for kind in self.kinds if issubclass(kind.group, ChunkGroup) or kind.imports)
+        return any(self.spec.may_have(section, name) for section in sections)
 
     def referenced(self, key: str, kind: Kind, group: type[G]) -> Resolution[G | None]:
         """Group of one class that a key of a section refers to."""

@@ -26,6 +26,7 @@ class Imports(Kind):
     article = "an import"
     form = "w: {from: server.w}"
     entry = model = Import
+    imports = True
     stage = Stage.IMPORTED
 
     def numbered(self, spec: Spec) -> bool:

@@ -29,7 +29,7 @@ from memtopo.language.names import NamedDevice
 LOCATIONS = ("location", "device")
 """Keys that declare locations."""
 
-FORMS = tuple(dict.fromkeys(kind.import_keys for kind in EXPORTABLE.values()))
+FORMS = tuple(dict.fromkeys(kind.import_keys for kind in EXPORTABLE.values() if kind.outside))
 """Keys by which imports declare their objects, each for some of the kinds."""
 
 _KEYS = tuple(dict.fromkeys(chain(LOCATIONS, *FORMS)))

@@ -71,7 +71,7 @@ def _form(entry: Import) -> tuple[str, ...]:
 
 
 def _kinds(form: tuple[str, ...]) -> list[ExportKind]:
-    return [kind for kind in EXPORTABLE.values() if kind.import_keys == form]
+    return [kind for kind in EXPORTABLE.values() if kind.outside and kind.import_keys == form]
 
 
 def _objects(form: tuple[str, ...]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +13,7 @@ from memtopo.common.units import exact
 from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.driver.types import Access, Grant, Location, LocationKind, gpu
 from memtopo.geometry.access import granted, mappings
-from memtopo.geometry.groups import ChunkGroup, RangeGroup
+from memtopo.geometry.groups import RangeGroup
 from memtopo.geometry.model import Geometry, Placement, Slice
 from memtopo.kinds.kind import Kind, Rule, Scope, Stage
 from memtopo.kinds.mappings.placements import Content, resolve_content
@@ -102,16 +102,7 @@ class Mappings(Kind):
     def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
         from memtopo.kinds.mappings.steps import MapChunk
 
-        expected: dict[tuple[tuple[Grant, ...], bool], tuple[Grant, ...]] = {}
-        everywhere, access_of = host_has_access(geometry), granted(geometry)
-        for placements in geometry.placements.values():
-            label = placements[0].range.label(placements[0].instance)
-            for placement, index, offset, access in mappings(placements, access_of):
-                chunk = placement.chunk
-                known = access, everywhere or chunk.location_of(index).kind is not LocationKind.GPU
-                if known not in expected:
-                    expected[known] = expected_access(known[0], geometry, machine, with_host=known[1])
-                yield MapChunk(placement.path, label, offset, chunk.label(index), chunk.size, expected[known])
+        return mapping_steps(geometry, machine, MapChunk, memory=True)
 
     def joined(self, undo: Sequence[Step]) -> Sequence[Step]:
         from memtopo.kinds.mappings.steps import joined
@@ -120,6 +111,22 @@ class Mappings(Kind):
 
     def rules(self) -> tuple[Rule, ...]:
         return (past_the_end, overlaps)
+
+
+def mapping_steps(geometry: Geometry, machine: Machine, step: Callable[..., Step], *, memory: bool) -> Iterator[Step]:
+    """Steps that map chunks, which are `memory`, or other objects; `step` makes the one of a mapping."""
+    expected: dict[tuple[tuple[Grant, ...], bool], tuple[Grant, ...]] = {}
+    everywhere, access_of = host_has_access(geometry), granted(geometry)
+    for placements in geometry.placements.values():
+        label = placements[0].range.label(placements[0].instance)
+        for placement, index, offset, access in mappings(placements, access_of):
+            chunk = placement.chunk
+            if chunk.memory is not memory:
+                continue
+            known = access, everywhere or chunk.location_of(index).kind is not LocationKind.GPU
+            if known not in expected:
+                expected[known] = expected_access(known[0], geometry, machine, with_host=known[1])
+            yield step(placement.path, label, offset, chunk.label(index), chunk.size, expected[known])
 
 
 def past_the_end(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
@@ -178,7 +185,7 @@ def granules(scope: Scope) -> tuple[dict[str, int], set[str]]:
 
 def _slice(scope: Scope, entry: MapEntry, path: Path) -> Resolution[Slice]:
     name, where = entry.chunk.name, (*path, "chunk")
-    group = scope.of(ChunkGroup).get(name)
+    group = scope.mappable(name)
     if group is not None and not (yield from refuses_growing(group, "a program maps them, in an elastic range", where)):
         if span := (yield from indices(entry.chunk, group, where)):
             return Slice(group, *span, entry.chunk, entry.offset, path, entry.each, entry.order, entry.stride)
@@ -194,11 +201,7 @@ def _unknown_chunk(scope: Scope, name: str, where: Path) -> Iterator[Diagnostic]
         message = f"{name!r} is {other}, and only chunks can be mapped"
         help = "share a chunk via fd instead" if name in spec.section("imports") else "declare it under 'chunks'"
         yield Diagnostic("MT201", message, where, help=help)
-    elif not (
-        spec.may_have("chunks", name)
-        or spec.may_have("imports", name)
-        or (yield from scope.unusable(name, MAPPINGS, where))
-    ):
+    elif not (scope.may_be_mapped(name) or (yield from scope.unusable(name, MAPPINGS, where))):
         known = chain(spec.section("chunks"), spec.section("imports"))
         yield scope.errors.undeclared("chunk", name, where, known)
 

@@ -31,6 +31,8 @@ class MapChunk(Step):
     size: int
     access: tuple[Grant, ...]
 
+    joinable: ClassVar[bool] = True
+    """True if one call can unmap adjacent mappings together with it."""
     phase = Phase.MAP
     verb = "map"
     call = "cuMemMap"
@@ -177,12 +179,13 @@ def joined(undo: Sequence[Step]) -> Iterator[Step]:
     run: list[MapChunk] = []
     size = 0
     for step in undo:
-        if run and not (isinstance(step, MapChunk) and _precedes(step, run[-1]) and size + step.size <= LONGEST_RUN):
+        one = step if isinstance(step, MapChunk) and step.joinable else None
+        if run and not (one and _precedes(one, run[-1]) and size + one.size <= LONGEST_RUN):
             yield _together(run)
             run, size = [], 0
-        if isinstance(step, MapChunk):
-            run.append(step)
-            size += step.size
+        if one:
+            run.append(one)
+            size += one.size
         else:
             yield step
     if run:

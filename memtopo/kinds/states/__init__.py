@@ -166,19 +166,39 @@ def _chunks(
             return None
         span = yield from indices(reference, group, path, at=at)
         return None if span is None else [(group, *span)]
+    if other := scope.mappable(reference.name):
+        yield _no_memory(other, path, at)
+        return None
     if ranges := scope.of(RangeGroup).get(reference.name):
-        span = yield from indices(reference, ranges, path, at=at)
-        if span is None:
-            return None
-        if at == "key" and ranges.elastic:
-            yield _elastic_bytes(ranges, path)
-            return None
-        placed = (each for i in range(*span) for each in scope.placements.get((ranges.name, i), ()))
-        return list(dict.fromkeys((each.chunk, *span) for each in placed for span in each.spans))
+        return (yield from _chunks_in(scope, ranges, reference, path, at))
     if not any(scope.spec.may_have(section, reference.name) for section in ("chunks", "ranges", "imports")):
         known = dict.fromkeys([*scope.spec.section("ranges"), *scope.spec.section("chunks")])
         yield scope.errors.undeclared("range or chunk", reference.name, path, known, at)
     return None
+
+
+def _chunks_in(
+    scope: Scope, ranges: RangeGroup, reference: Reference, path: Path, at: At
+) -> Resolution[list[tuple[ChunkGroup, int, int]] | None]:
+    """Chunks that are mapped in the ranges of a reference, likewise."""
+    span = yield from indices(reference, ranges, path, at=at)
+    if span is None:
+        return None
+    if at == "key" and ranges.elastic:
+        yield _elastic_bytes(ranges, path)
+        return None
+    placed = [each for i in range(*span) for each in scope.placements.get((ranges.name, i), ())]
+    if without := next((each.chunk for each in placed if not each.chunk.memory), None):
+        yield _no_memory(without, path, at)
+        return None
+    return list(dict.fromkeys((each.chunk, *span) for each in placed for span in each.spans))
+
+
+def _no_memory(group: ChunkGroup, path: Path, at: At) -> Diagnostic:
+    """Return MT706 for an object that is mapped as a chunk is, but has no memory of its own."""
+    message = f"{group.name!r} has no memory of its own that a state could drop or offload"
+    label = Label("declared here", group.path, "key")
+    return Diagnostic("MT706", message, path, at, labels=(label,), help="name the chunks that are bound to it")
 
 
 def _elastic_ranges(scope: Scope, reference: Reference) -> Iterator[str]:

@@ -107,7 +107,7 @@ def _without(geometry: Geometry, gone: _Gone, state: str) -> Geometry:
 
 def _present(placement: Placement, gone: _Spans, chunks: Mapping[str, Group]) -> Iterator[Placement]:
     """Yield the parts of a placement whose chunks have memory."""
-    chunk = chunks[placement.chunk.name]
+    chunk = chunks.get(placement.chunk.name, placement.chunk)
     assert isinstance(chunk, ChunkGroup)
     ends = [(_reached(placement, first), _reached(placement, stop)) for first, stop in gone]
     start = 0

@@ -93,7 +93,7 @@ def replicas(geometry: Geometry) -> dict[Replica, Path]:
         for placement, index, _, grants in mappings(placements, access_of):
             group = placement.chunk
             properties = group.properties_of(index)
-            ours = group.origin is None or group.origin.siblings
+            ours = group.memory and (group.origin is None or group.origin.siblings)
             if ours and properties.location.kind is LocationKind.GPU and is_visible(geometry, properties.location):
                 access_by_location = dict(grants)
                 for device in geometry.gpus:

@@ -50,6 +50,8 @@ class Mappings(NamedTuple):
     def locations(self) -> tuple[Location, ...]:
         """Locations of the chunks in their round-robin order, from the first chunk on."""
         order = self.chunk.locations
+        if not self.chunk.memory:
+            return tuple(order)  # of the memory of every GPU of a team
         number = min(self.length, len(order)) if self.interval else 1
         return tuple(order[(self.first + nth * self.interval) % len(order)] for nth in range(number))
 
