@@ -9,6 +9,7 @@ import pytest
 
 from memtopo import machine
 from memtopo.run import processes
+from tests.helpers.machines import with_multicast
 from tests.helpers.specs import ENSEMBLES, EVERY_SPEC, ROOT, SPECS, ensemble, run, run_request
 
 
@@ -16,6 +17,7 @@ from tests.helpers.specs import ENSEMBLES, EVERY_SPEC, ROOT, SPECS, ensemble, ru
 def test_shipped_specs_build_verify_and_leave_nothing(path: Path) -> None:
     """On at most four GPUs, without diagnostics."""
     facts = machine.load("h200x4")
+    facts = with_multicast(facts) if path.stem == "multicast" else facts
     done = run(run_request(path, facts), facts)
     assert done.report.outcome == "ok", done.report
     assert done.ledger.empty

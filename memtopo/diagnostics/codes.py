@@ -88,6 +88,10 @@ CODES = {
     "MT715": Code("keys of pinned memory that do not go together"),
     "MT716": Code("a part of a file that cannot be registered"),
     "MT717": Code("pinned memory that cannot keep offloaded bytes"),
+    "MT718": Code("multicast that was never tried on the machine", "warning"),
+    "MT719": Code("a team that lacks a GPU, or a GPU outside of the team"),
+    "MT720": Code("memory that cannot be bound to a multicast object"),
+    "MT721": Code("more multicast objects than a switch has slots", "warning"),
     # states, elastic ranges and changes
     "MT801": Code("a reserved name of a state"),
     "MT802": Code("memory that cannot be offloaded"),

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal, NoReturn
 
-OfferedKind = Literal["chunk", "buffer", "event", "range", "memory", "semaphore", "shm"]
+OfferedKind = Literal["chunk", "buffer", "event", "range", "memory", "semaphore", "shm", "multicast"]
 """Kinds of objects that one process can offer to another; memory and semaphores are external objects, and `shm` is
 memory of the host in a file."""
 

@@ -6,6 +6,7 @@ The engine iterates over `KINDS` and names no kind itself. To add a kind, add a 
 from __future__ import annotations
 
 from memtopo.kinds.access import ACCESS
+from memtopo.kinds.bindings import BINDINGS
 from memtopo.kinds.buffers import BUFFERS
 from memtopo.kinds.chunks import CHUNKS
 from memtopo.kinds.events import EVENTS
@@ -15,6 +16,7 @@ from memtopo.kinds.imports import IMPORTS
 from memtopo.kinds.kind import Kind
 from memtopo.kinds.managed import MANAGED
 from memtopo.kinds.mappings import MAPPINGS
+from memtopo.kinds.multicast import MULTICAST
 from memtopo.kinds.pinned import PINNED_MEMORY
 from memtopo.kinds.ranges import RANGES
 from memtopo.kinds.semaphores import SEMAPHORES
@@ -31,6 +33,8 @@ KINDS: tuple[Kind, ...] = (
     EVENTS,
     EXPORTS,
     IMPORTS,
+    MULTICAST,
+    BINDINGS,
     MANAGED,
     PINNED_MEMORY,
     EXTERNAL,

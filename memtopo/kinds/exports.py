@@ -24,6 +24,7 @@ from memtopo.kinds.dmabuf.resolution import resolve_memory
 from memtopo.kinds.events import EVENTS
 from memtopo.kinds.exportable import ExportKind
 from memtopo.kinds.kind import Kind, Rule, Scope, Stage
+from memtopo.kinds.multicast import MULTICAST
 from memtopo.kinds.ranges import RANGES
 from memtopo.kinds.resolution import Resolution, indices, refuses_growing
 from memtopo.language.alternatives import Alternatives
@@ -34,7 +35,7 @@ from memtopo.machine import Machine
 if TYPE_CHECKING:
     from memtopo.kinds.step import Step
 
-EXPORTABLE: dict[str, ExportKind] = {kind.group.noun: kind for kind in (CHUNKS, BUFFERS, EVENTS)}
+EXPORTABLE: dict[str, ExportKind] = {kind.group.noun: kind for kind in (CHUNKS, BUFFERS, EVENTS, MULTICAST)}
 """Kinds whose objects other processes can import, by the key that names them in an export."""
 
 _ALL: dict[str, Kind] = {**EXPORTABLE, RANGES.group.noun: RANGES}
@@ -70,6 +71,7 @@ class Export(Entry):
     chunk: ChunkReference | None = Field(default=None, description="A chunk, one of a counted chunk, or a slice.")
     buffer: ChunkReference | None = Field(default=None, description="A buffer, one of a counted one, or a slice.")
     event: ChunkReference | None = Field(default=None, description="An event.")
+    multicast: ChunkReference | None = Field(default=None, description="A multicast object.")
     range: ChunkReference | None = Field(default=None, description="A range that chunks fill, via dmabuf.")
     part: OwnName | None = Field(default=None, description="A named part of each chunk, in pages of 4KiB; via dmabuf.")
     via: ExportTransport = Field(description=f"{_transports()}.")

@@ -100,6 +100,8 @@ class Layout:
     agreed: dict[str, int] = field(default_factory=dict)
     """Addresses that all instances of a counted process have agreed on, by the label of the range."""
     chunks: dict[str, int] = field(default_factory=dict)
+    bound: dict[tuple[str, int, int], int] = field(default_factory=dict)
+    """Bytes that are bound to a multicast object, by its label, GPU, and offset in it; its handle is in `chunks`."""
     mappings: dict[int, str] = field(default_factory=dict)
     """Addresses of mappings, each with the label of its chunk."""
     buffers: dict[str, Reservation] = field(default_factory=dict)

@@ -17,9 +17,9 @@ from memtopo.driver.ledger import Ledger
 from memtopo.driver.protocol import Driver
 from memtopo.driver.sim import DOCUMENTED, SimDriver
 from memtopo.driver.types import MULTICAST_SLOTS, Access, DriverError, Grant, HandleType, Properties, gpu
-from memtopo.machine import Machine, load, shipped
+from memtopo.machine import load, shipped
 from tests.contract.memory import INVALID_VALUE, OUT_OF_MEMORY, current, refused
-from tests.helpers.machines import WORKS, invented
+from tests.helpers.machines import invented, with_multicast
 
 M = 2 * MiB
 FD = HandleType.FD
@@ -27,13 +27,9 @@ RW = Grant(gpu(0), Access.RW)
 PACKAGE = Path(__file__).parent.parent.parent / "memtopo"
 
 
-def with_multicast(gpus: int = 2) -> Machine:
-    return invented(gpus, trials={"multicast": WORKS}, attributes={"MULTICAST_SUPPORTED": 1})
-
-
 @pytest.fixture
 def sim() -> Iterator[SimDriver]:
-    with SimDriver(with_multicast()) as driver:
+    with SimDriver(with_multicast(invented(2))) as driver:
         driver.init()
         yield driver
 
@@ -118,7 +114,7 @@ WRONG: list[tuple[str, Callable[[SimDriver, int], object]]] = [
 
 @pytest.mark.parametrize(("why", "call"), WRONG)
 def test_a_refusal_says_that_it_is_from_documentation(why: str, call: Callable[[SimDriver, int], object]) -> None:
-    with SimDriver(with_multicast(3)) as sim:
+    with SimDriver(with_multicast(invented(3))) as sim:
         sim.init()
         with pytest.raises(DriverError) as error:
             call(sim, team(sim))

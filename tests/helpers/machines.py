@@ -71,6 +71,29 @@ def invented(
     )
 
 
+def noted(text: str) -> Machine:
+    """Two GPUs with what a wrong example says of its machine."""
+    machine = invented(2, peers="no peers" not in text)
+    if "multicast works" in text:
+        return with_multicast(machine)
+    if "multicast was never tried" in text:
+        return _with_gpus(machine, {"multicast": Trial(advertised=True)}, {"MULTICAST_SUPPORTED": 1})
+    return machine
+
+
+def with_multicast(machine: Machine) -> Machine:
+    """The machine as if a trial of multicast had worked on each GPU: none has, on any hardware (fact 87)."""
+    return _with_gpus(machine, {"multicast": WORKS}, {"MULTICAST_SUPPORTED": 1})
+
+
+def _with_gpus(machine: Machine, trials: dict[str, Trial], attributes: dict[str, int]) -> Machine:
+    def changed_device(device: Device) -> Device:
+        memory = device.memory.model_copy(update={"trials": {**device.memory.trials, **trials}})
+        return device.model_copy(update={"memory": memory, "attributes": {**device.attributes, **attributes}})
+
+    return changed(machine, devices=[changed_device(device) for device in machine.devices])
+
+
 def identified(uuids: list[str]) -> Machine:
     """A machine of GPUs with the given UUIDs, as a process with a subset or another order of its GPUs reads it."""
     machine = invented(len(uuids))

@@ -75,6 +75,11 @@ ENTRIES: dict[str, Sequence[str]] = {
         "w$: {from: server/w$, location: gpu0, size: 2MiB}", "w$: {from: p.o$}", "w$: {from: u$.o$}", "w$: server.w$",
         "w$: {from: server/w$}", "c$: {from: server/w$, location: u$, size: 2MiB, count: 3}",
     ],
+    "multicast": [
+        "t$: {devices: gpus, size: 2MiB, handles: fd}", "t$: {devices: [gpu0, u$], size: 3MiB}", "c$: {devices: gpu1}",
+        "t$: {devices: [gpu0, gpu0], size: 2MiB}",
+    ],
+    "bind": ["t$: [c$]", "t$: [c$, {chunk: c1, offset: 2MiB}]", "u$: [c$]", "t$: {range: r$}", "t$: [u$]", "c$: c$"],
 }  # fmt: skip
 
 RANGE, CHUNK = "ranges: {r: {size: 64GiB}}\n", "chunks: {c: {location: gpu0, size: 2MiB, count: 2000, handles: fd}}"

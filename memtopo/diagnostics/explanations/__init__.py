@@ -19,7 +19,7 @@ GROUPS = {
     "MT3": "Arithmetic of the layout",
     "MT4": "Capabilities of the machine",
     "MT6": "Sharing between processes",
-    "MT7": "Managed, pinned and external memory",
+    "MT7": "Managed, pinned and external memory, dma-bufs, multicast",
     "MT8": "States, elastic ranges and changes",
     "MT9": "Parameters",
     "MT5": "Probably unintended",

@@ -1,0 +1,384 @@
+"""Bindings: the memory of each GPU behind a multicast object, which processes of its team bind (fact 87)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, NamedTuple, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from memtopo.common.units import exact
+from memtopo.diagnostics.model import Diagnostic, InvalidValue, Label, Path
+from memtopo.driver.types import Grant, Location, LocationKind, gpu
+from memtopo.geometry.groups import ChunkGroup, Group, RangeGroup
+from memtopo.geometry.model import Geometry
+from memtopo.kinds.kind import Kind, Rule, Scope, Stage
+from memtopo.kinds.mappings import mapping_steps
+from memtopo.kinds.multicast import MulticastGroup
+from memtopo.kinds.resolution import Resolution, indices, refuses_growing
+from memtopo.language.entries import Entry
+from memtopo.language.fields import Amount, ChunkReference, one_or_more, parse_reference
+from memtopo.language.names import Reference
+from memtopo.machine import Machine
+
+if TYPE_CHECKING:
+    from memtopo.kinds.step import Step
+
+
+def _bind_entry(value: object) -> object:
+    return {"chunk": value} if isinstance(value, str) else value
+
+
+class BindEntry(Entry):
+    """Memory bound to a multicast object: chunks, or the chunks in a range, by their addresses there.
+
+    It follows the memory of the same GPU that the entries before it bind, or begins at `offset` on every GPU.
+    """
+
+    chunk: ChunkReference | None = Field(default=None, description="Chunks to bind: part, part.3, or part.0:4.")
+    range: ChunkReference | None = Field(default=None, description="Range whose chunks are bound, by their addresses.")
+    offset: Amount | None = Field(
+        default=None, description="Offset in the object; by default the end of what the GPU has bound before."
+    )
+
+    @model_validator(mode="after")
+    def _of_one_kind(self) -> Self:
+        if (self.chunk is None) == (self.range is None):
+            message = "a binding names a chunk or a range"
+            raise InvalidValue("MT102" if self.chunk is None else "MT103", message, help="write '{chunk: NAME}'")
+        return self
+
+
+_Bound = Annotated[BindEntry, BeforeValidator(_bind_entry, json_schema_input_type=ChunkReference | BindEntry)]
+_OneOrMoreBound = _Bound | Annotated[list[_Bound], Field(min_length=1)]
+BindList = Annotated[list[_Bound], BeforeValidator(one_or_more, json_schema_input_type=_OneOrMoreBound)]
+
+
+class Binding(NamedTuple):
+    """Whole chunk bound at an offset of an object, in bytes; by its address in a range if it has a `range`."""
+
+    device: int
+    offset: int
+    chunk: ChunkGroup
+    nth: int
+    path: Path
+    range: str = ""
+    at: int = 0
+
+    @property
+    def end(self) -> int:
+        """Offset of the first byte after the chunk."""
+        return self.offset + self.chunk.size
+
+    @property
+    def label(self) -> str:
+        """Label of the chunk."""
+        return self.chunk.label(self.nth)
+
+
+@dataclass(frozen=True, slots=True)
+class BindGroup(Group):
+    """Everything that a process binds to one object."""
+
+    noun = "binding"
+    bound_to_context = False
+
+    name: str
+    path: Path
+    object: MulticastGroup
+    bindings: tuple[Binding, ...]
+    size: int
+    """Bytes of the GPU with the most."""
+    count: int = 1
+    counted: bool = False
+    origin: None = None
+
+    @property
+    def devices(self) -> tuple[int, ...]:
+        """Ordinals of the GPUs that the process adds to the team."""
+        return tuple(dict.fromkeys(each.device for each in self.bindings))
+
+    @property
+    def locations(self) -> tuple[Location, ...]:
+        """GPUs that the process adds to the team."""
+        return tuple(map(gpu, self.devices))
+
+    def location_of(self, index: int) -> Location:
+        return self.locations[index]
+
+    @property
+    def contexts(self) -> frozenset[int]:
+        """Ordinals of the GPUs that the process adds to the team."""
+        return frozenset(self.devices)
+
+    def details(self) -> Iterator[str]:
+        """Names of the entries whose memory is bound."""
+        yield f"bound: {', '.join(dict.fromkeys(each.chunk.name for each in self.bindings))}"
+
+
+class Bindings(Kind):
+    """Section `bind`."""
+
+    section = "bind"
+    description = "Memory that is bound to a multicast object, one chunk after another on each GPU: team: [part]."
+    plural = "bindings"
+    article = "a binding"
+    form = "team: [part]"
+    referred = "and memory can be bound to multicast objects only"
+    entry = BindList
+    model = BindEntry
+    group = BindGroup
+    drawn = "binding"
+    referring = True
+    unique = False
+    stage = Stage.MAPPED
+
+    def resolve(self, scope: Scope) -> Iterator[Diagnostic]:
+        number = 0
+        for key, entries in scope.spec.section("bind").items():
+            group = yield from self.resolve_entry(scope, entries, scope.spec.at("bind", key))
+            number += len(group.bindings) if group else 0
+            yield from scope.add(self, parse_reference(key).name, group)
+        if (yield from scope.too_many({"bind": number})):
+            scope.leave_out(self)
+
+    def resolve_entry(self, scope: Scope, entry: list[BindEntry], path: Path) -> Resolution[BindGroup | None]:
+        target = yield from _target(scope, path)
+        if target is None or (yield from indices(parse_reference(str(path[-1])), target, path, at="key")) is None:
+            return None
+        ends: dict[int, int] = {}
+        found: list[Binding] = []
+        for number, each in enumerate(entry):
+            where = (*path, number)
+            memory = yield from (_chunks(scope, each.chunk, where) if each.chunk else _mapped(scope, each.range, where))
+            if memory is None:
+                return None
+            start = each.offset.bytes(target.granule) if each.offset else None
+            found += _placed(memory, where, start, ends)
+        return BindGroup(target.name, path, target, tuple(found), max(ends.values(), default=0))
+
+    def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
+        from memtopo.kinds.multicast.steps import AddDevice, BindAddress, BindChunk, MapMulticast
+
+        for group in geometry.of(BindGroup).values():
+            name = group.name
+            for device in group.devices:
+                yield AddDevice(group.path, name, device)
+            for each in group.bindings:
+                place = name, each.device, each.offset, each.label, each.chunk.size
+                if each.range:
+                    yield BindAddress(each.path, *place, each.range, each.at)
+                else:
+                    yield BindChunk(each.path, *place)
+        yield from mapping_steps(geometry, machine, MapMulticast, memory=False)
+
+    def rules(self) -> tuple[Rule, ...]:
+        return bound_memory, bound_places, accessing_gpus
+
+    def joint_rules(self) -> tuple[Rule, ...]:
+        return (teams,)
+
+
+def _target(scope: Scope, path: Path) -> Resolution[MulticastGroup | None]:
+    """Object that a key names; yields MT201 if it names something else, or nothing."""
+    name = parse_reference(str(path[-1])).name
+    if found := scope.of(MulticastGroup).get(name):
+        return found
+    other = next((kind.article for kind in scope.kinds if kind.unique and name in scope.of(kind.group)), None)
+    if other:
+        message = f"{name!r} is {other}, {BINDINGS.referred}"
+        yield Diagnostic("MT201", message, path, "key", help="declare it under 'multicast'")
+    elif not (scope.spec.may_have("multicast", name) or scope.spec.may_have("imports", name)):
+        yield scope.errors.undeclared("multicast object", name, path, scope.spec.section("multicast"), "key")
+    return None
+
+
+class _Memory(NamedTuple):
+    """Chunk to bind, and its place in a range; no range if it is bound by its handle."""
+
+    chunk: ChunkGroup
+    nth: int
+    range: str = ""
+    at: int = 0
+
+
+def _chunks(scope: Scope, reference: Reference, where: Path) -> Resolution[list[_Memory] | None]:
+    path, name = (*where, "chunk"), reference.name
+    group = scope.of(ChunkGroup).get(name)
+    if group is None:
+        if not (scope.spec.may_have("chunks", name) or scope.spec.may_have("imports", name)):
+            yield scope.errors.undeclared("chunk", name, path, scope.spec.section("chunks"))
+        return None
+    if (yield from refuses_growing(group, "what is bound stays", path)):
+        return None
+    span = yield from indices(reference, group, path)
+    return None if span is None else [_Memory(group, index) for index in range(*span)]
+
+
+def _mapped(scope: Scope, reference: Reference | None, where: Path) -> Resolution[list[_Memory] | None]:
+    assert reference
+    path = (*where, "range")
+    group = scope.of(RangeGroup).get(reference.name)
+    if group is None:
+        if not scope.spec.may_have("ranges", reference.name):
+            yield scope.errors.undeclared("range", reference.name, path, scope.spec.section("ranges"))
+        return None
+    span = yield from indices(reference, group, path)
+    if span is None or scope.has_unresolved("map"):
+        return None
+    placed = (each for instance in range(*span) for each in scope.placements.get((group.name, instance), ()))
+    found = [
+        _Memory(each.chunk, each.index(nth), group.label(each.instance), each.offset + nth * each.chunk.size)
+        for each in placed
+        for nth in range(each.count)
+    ]
+    if not found:
+        message = f"nothing is mapped in range {str(reference)!r}, whose memory would be bound"
+        yield Diagnostic("MT720", message, path, labels=(Label("declared here", group.path, "key"),))
+        return None
+    return found
+
+
+def _placed(memory: list[_Memory], path: Path, start: int | None, ends: dict[int, int]) -> Iterator[Binding]:
+    """Bindings of one entry, from an offset on or where each GPU has nothing bound; `ends` has the end of each GPU."""
+    own: dict[int, int] = {}
+    for chunk, nth, label, at in memory:
+        location = chunk.location_of(nth)
+        device = location.id if location.kind is LocationKind.GPU else _HOST
+        offset = own.get(device, ends.get(device, 0) if start is None else start)
+        own[device] = ends[device] = offset + chunk.size
+        yield Binding(device, offset, chunk, nth, path, label, at)
+
+
+_HOST = -1
+"""Device of memory of the host, which cannot be bound."""
+
+
+def bound_memory(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
+    """Yield MT720 for memory that the driver cannot bind, and MT719 for that of a GPU outside of the team."""
+    del machine
+    for group in geometry.of(BindGroup).values():
+        for entry in dict.fromkeys(each.path for each in group.bindings):
+            of_entry = [each for each in group.bindings if each.path == entry]
+            if wrong := next(filter(None, (_unbindable(group, each) for each in of_entry)), None):
+                yield wrong
+
+
+def _unbindable(group: BindGroup, bound: Binding) -> Diagnostic | None:
+    chunk, target = bound.chunk, group.object
+    label = Label("declared here", chunk.path, "key")
+    what, whole = f"{bound.label!r}", f"multicast {target.name!r}"
+    if not chunk.memory or chunk.origin:
+        message = f"{what} cannot be bound to {whole}: it is not memory that this process creates"
+        help = "bind it in the process that creates it"
+        return Diagnostic("MT720", message, bound.path, labels=(label,), help=help)
+    if bound.device == _HOST:
+        message = f"{what} is memory of the host, and multicast is between GPUs"
+        return Diagnostic("MT720", message, bound.path, labels=(label,))
+    if gpu(bound.device) not in target.devices:
+        message = f"{what} is on gpu{bound.device}, which is not in the team of {whole}"
+        labels = (Label("its team", (*target.path, "devices")), label) if not target.origin else (label,)
+        return Diagnostic("MT719", message, bound.path, labels=labels)
+    if (target.origin or target.handles) and not chunk.handles:
+        message = f"{what} has no handle type, and {whole} has one"
+        note = "to an object that can be exported, or was imported, only shareable memory is bound (fact 87)"
+        help = f"declare {chunk.name!r} with 'handles: fd'"
+        return Diagnostic("MT720", message, bound.path, labels=(label,), notes=(note,), help=help)
+    return None
+
+
+def bound_places(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
+    """Yield MT720 for bindings past the end of their object, unaligned ones, and two of a GPU that overlap."""
+    del machine
+    for group in geometry.of(BindGroup).values():
+        latest: dict[int, Binding] = {}
+        for each in sorted(group.bindings, key=lambda each: each.offset):
+            before = latest.get(each.device)
+            if wrong := _misplaced(group, each, before):
+                yield wrong
+                break
+            latest[each.device] = each
+
+
+def _misplaced(group: BindGroup, each: Binding, before: Binding | None) -> Diagnostic | None:
+    target = group.object
+    where = f"{each.label!r} would be bound from {exact(each.offset)} to {exact(each.end)} of {target.name!r}"
+    if each.end > target.size:
+        label = Label(f"{exact(target.size)} declared here", target.path, "key")
+        help = f"increase its size to {exact(each.end)}, or bind less"
+        return Diagnostic("MT720", f"{where}, which ends there before", each.path, labels=(label,), help=help)
+    if each.offset % target.granule or each.chunk.size % target.granule:
+        note = f"offsets and sizes of what is bound are multiples of {exact(target.granule)}"
+        return Diagnostic("MT720", f"{where}, which is unaligned", each.path, notes=(note,))
+    if before and before.end > each.offset:
+        label = Label(f"{before.label!r} is bound up to {exact(before.end)} here", before.path)
+        message = f"{where}, over other memory of gpu{each.device}"
+        return Diagnostic("MT720", message, each.path, labels=(label,))
+    return None
+
+
+def accessing_gpus(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
+    """Yield MT719 for access to a multicast address by a GPU outside of the team."""
+    del machine
+    for (name, instance), placements in geometry.placements.items():
+        for target in (each.chunk for each in placements if isinstance(each.chunk, MulticastGroup)):
+            for part in geometry.parts.get(name, ()):
+                if part.instances[0] <= instance < part.instances[1]:
+                    yield from _outside(target, part.grants, part.keys)
+
+
+def _outside(target: MulticastGroup, grants: tuple[Grant, ...], keys: tuple[Path, ...]) -> Iterator[Diagnostic]:
+    for (location, access), key in zip(grants, keys, strict=True):
+        if access and location.kind is LocationKind.GPU and location not in target.devices:
+            message = f"{location} is not in the team of multicast {target.name!r}, which is mapped here"
+            yield Diagnostic("MT719", message, key, "key")
+
+
+def teams(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
+    """Yield MT719 for teams that lack a GPU, for which all calls would wait, or that two processes add one to."""
+    del machine
+    members = geometry.members
+    if any(member.has_unresolved(section) for member in members.values() for section in _TEAM_SECTIONS):
+        return
+    added: dict[tuple[str, str], dict[int, BindGroup]] = {}
+    for label, member in members.items():
+        for group in member.of(BindGroup).values():
+            own = added.setdefault(_identity(label, group.object), {})
+            for device in group.devices:
+                if other := own.get(device):
+                    yield _added_twice(group, other, device)
+                own.setdefault(device, group)
+    for label, member in members.items():
+        for target in member.of(MulticastGroup).values():
+            if not target.origin:
+                missing = [each for each in target.devices if each.id not in added.get((label, target.name), {})]
+                if missing:
+                    yield _incomplete(target, missing)
+
+
+_TEAM_SECTIONS = ("multicast", "bind", "chunks", "imports", "exports", "map", "ranges")
+
+
+def _identity(label: str, target: MulticastGroup) -> tuple[str, str]:
+    """Process that creates an object, and its name there."""
+    origin = target.origin
+    return (origin.holders[0], origin.exported.name) if origin and origin.exported else (label, target.name)
+
+
+def _incomplete(target: MulticastGroup, missing: list[Location]) -> Diagnostic:
+    names = ", ".join(map(str, missing))
+    message = f"no process binds memory of {names} to multicast {target.name!r}"
+    note = "a bind waits until all GPUs of the team are added, and a process adds those of which it binds memory"
+    help = f"write 'bind: {{{target.name}: […]}}' with chunks on {names}, or leave them out of the team"
+    return Diagnostic("MT719", message, (*target.path, "devices"), notes=(f"{note} (fact 87)",), help=help)
+
+
+def _added_twice(group: BindGroup, other: BindGroup, device: int) -> Diagnostic:
+    message = f"two processes bind memory of gpu{device} to multicast {group.object.name!r}"
+    labels = (Label("also bound here", other.path, "key"),) if other.path != group.path else ()
+    note = "each GPU of a team is added by one process"
+    return Diagnostic("MT719", message, group.path, "key", labels=labels, notes=(note,))
+
+
+BINDINGS = Bindings()

@@ -1,0 +1,248 @@
+"""Multicast objects: a team of GPUs, of which a store to one address reaches the memory of each (fact 87)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from memtopo.common.units import Size, exact
+from memtopo.diagnostics.model import Diagnostic, Path
+from memtopo.driver.handles import Handle, Via
+from memtopo.driver.types import MULTICAST_SLOTS, HandleType, Location, Properties
+from memtopo.geometry.groups import ChunkGroup, Group
+from memtopo.geometry.model import Geometry
+from memtopo.geometry.sizing import rounded_to_multiple, size_error
+from memtopo.kinds.alternatives import Support, chosen
+from memtopo.kinds.chunks.support import supported_at
+from memtopo.kinds.exportable import Exported, ExportKind, Imported
+from memtopo.kinds.kind import Rule, Scope
+from memtopo.kinds.resolution import Resolution, requires_gpu
+from memtopo.language.alternatives import Alternatives
+from memtopo.language.entries import Entry
+from memtopo.language.fields import Devices, Handles, PositiveAmount, Rounding
+from memtopo.language.names import NamedDevice
+from memtopo.machine import Machine
+
+if TYPE_CHECKING:
+    from memtopo.driver.protocol import Driver
+    from memtopo.kinds.layout import Layout
+    from memtopo.kinds.step import Step
+
+FROM_DOCUMENTATION = "from documentation: memtopo makes no multicast call on GPUs, and none was measured (fact 87)"
+
+
+class MulticastObject(Entry):
+    """A multicast object of a team of GPUs, each of which has as much memory bound to it."""
+
+    devices: Devices = Field(description="GPUs of the team: each binds memory, under 'bind'.")
+    size: PositiveAmount = Field(description="Bytes that each GPU may bind, and of the multicast address.")
+    handles: Handles = Field(default=[], description="Handle types for export to the other processes of the team.")
+    round: Rounding | None = Field(default=None, description="up: round the size up to a multiple of the granularity.")
+
+
+@dataclass(frozen=True, slots=True)
+class MulticastGroup(ChunkGroup):
+    """One multicast object, which is mapped as a chunk is, but has no memory: that of its `devices` is bound to it."""
+
+    noun = "multicast"
+    offered_as = "multicast"
+    memory = False
+
+    devices: tuple[Location, ...] = ()
+
+    def shares(self) -> Mapping[Location, int]:
+        """Nothing: the memory is that of the chunks that are bound."""
+        return {}
+
+    @property
+    def contexts(self) -> frozenset[int]:
+        """No GPU: those that are added and granted access have their contexts for that."""
+        return frozenset()
+
+    def details(self) -> Iterator[str]:
+        """Number of GPUs and handle types."""
+        yield f"team of {len(self.devices)} GPU{'s' * (len(self.devices) != 1)}"
+        yield from self.handles.words
+
+
+class Multicast(ExportKind):
+    """Section `multicast`."""
+
+    section = "multicast"
+    description = "Multicast objects of teams of GPUs, by name: team: {devices: gpus, size: 32MiB}."
+    plural = "multicast objects"
+    article = "a multicast object"
+    form = "team: {devices: gpus, size: 32MiB}"
+    entry = model = MulticastObject
+    group = MulticastGroup
+    drawn = "multicast"
+    transports = ("fd", "fabric")
+    transport_note = "legacy IPC supports buffers and events only (fact 31)"
+    import_keys = ("size",)
+    outside = False
+    in_granules = True
+    anywhere = True
+    commit_note = "a multicast object has no memory of its own"
+
+    def resolve_entry(self, scope: Scope, entry: MulticastObject, path: Path) -> Resolution[MulticastGroup | None]:
+        name = str(path[-1])
+        listed = yield from scope.devices.resolve_all(entry.devices, path, "devices")
+        if listed is None or (yield from requires_gpu(f"multicast {name!r}", listed, (*path, "devices"))):
+            return None
+        if twice := next((each for each in listed if listed.count(each) > 1), None):
+            yield Diagnostic("MT204", f"{twice} is in the team of {name!r} twice", (*path, "devices"))
+            return None
+        handles = yield from _handles(scope, entry, path)
+        unit = scope.machine.multicast_granule(listed)
+        declared = entry.size.bytes(unit)
+        size = rounded_to_multiple(declared, unit, rounding=entry.round is not None)
+        if size is None:
+            note = f"the granularity of multicast objects is assumed to be that of chunks, {exact(unit)} (fact 87)"
+            yield size_error("MT301", f"multicast {name!r}", declared, unit, (*path, "size"), note)
+        if size is None or handles is None:
+            return None
+        found = tuple(Properties(each, handles) for each in listed)
+        team = tuple(listed)
+        counted = False
+        return MulticastGroup(name, path, 1, counted, size, declared, unit, found, team, devices=team)
+
+    def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
+        from memtopo.kinds.multicast.steps import CreateMulticast, ImportMulticast
+        from memtopo.kinds.step import HandleReference
+
+        del machine
+        for group in geometry.of(MulticastGroup).values():
+            if group.origin:
+                kind = HandleType[group.origin.via.upper()]
+                yield ImportMulticast(group.path, group.name, group.size, kind, HandleReference.of(group, 0))
+            else:
+                team = ", ".join(map(str, group.devices))
+                yield CreateMulticast(group.path, group.name, group.size, len(group.devices), team, group.handles)
+
+    def handle_types(self, group: Group) -> tuple[str, ...]:
+        assert isinstance(group, MulticastGroup)
+        return tuple(group.handles.words)
+
+    def other_handle_types(self, scope: Scope, group: Group) -> tuple[str, ...]:
+        entry: MulticastObject | None = scope.spec.section(self.section).get(group.name)
+        found = (each for each in entry.handles if isinstance(each, Alternatives)) if entry else ()
+        return tuple(word for each in found for word in each.words)
+
+    def supports(self, scope: Scope, names: Sequence[NamedDevice], via: Via) -> Support:
+        return supported_at(scope, names, via)
+
+    def try_export(self, path: Path, export: Exported) -> Step:
+        from memtopo.kinds.multicast.steps import TryExportMulticast
+
+        return TryExportMulticast(path, export.name, export.label(0), HandleType[export.via.upper()], export.count)
+
+    def handle(self, driver: Driver, layout: Layout, export: Exported, index: int) -> Handle:
+        kind = HandleType[export.via.upper()]
+        return Handle.of(driver.mem_export_to_shareable_handle(layout.chunks[export.label(index)], kind))
+
+    def import_exported(self, imported: Imported, exported: Sequence[Group]) -> MulticastGroup:
+        group = exported[0]
+        assert isinstance(group, MulticastGroup)
+        plain = tuple(Properties(each) for each in group.devices)
+        return replace(group, name=imported.name, path=imported.path, properties=plain, origin=imported.origin)
+
+    def import_declared(self, imported: Imported, size: Size, machine: Machine) -> Resolution[None]:
+        raise NotImplementedError
+
+    def notes(self, geometry: Geometry) -> Iterator[str]:
+        for group in geometry.of(MulticastGroup).values():
+            if group.size != group.declared and not group.origin:
+                yield f"multicast {group.name}: {exact(group.declared)} rounded up to {exact(group.size)}"
+            yield f"multicast {group.name}: {FROM_DOCUMENTATION}"
+
+    def untried(self, geometry: Geometry, machine: Machine) -> Iterator[str]:
+        for group in geometry.of(MulticastGroup).values():
+            if found := _untried(group, machine):
+                yield f"multicast {group.name!r}: multicast was never tried on {', '.join(map(str, found))}"
+
+    def rules(self) -> tuple[Rule, ...]:
+        return supported, handle_types, cliques
+
+    def joint_rules(self) -> tuple[Rule, ...]:
+        return (slots,)
+
+
+def supported(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
+    """Yield MT405 for GPUs without multicast, and MT718 for those on which it was never tried."""
+    for group in _created(geometry):
+        where = (*group.path, "devices")
+        refused = [each for each in group.devices if machine.trial(each, "multicast").refused]
+        if refused:
+            trial = machine.trial(refused[0], "multicast")
+            message = f"multicast {group.name!r}: multicast does not work on {refused[0]} of this machine"
+            note = trial.failure("a trial", "failed") if trial.works is False else "the device does not advertise it"
+            yield Diagnostic("MT405", message, where, notes=(note,))
+        elif found := _untried(group, machine):
+            message = f"multicast {group.name!r}: multicast was never tried on {', '.join(map(str, found))}"
+            notes = ("it can be validated, planned and drawn; 'apply' refuses it (fact 87)",)
+            yield Diagnostic("MT718", f"{message} of this machine", where, notes=notes)
+
+
+def handle_types(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
+    """Yield MT404 for handle types that a GPU of the team does not support."""
+    for group in _created(geometry):
+        for word, location in ((word, each) for word in group.handles.words for each in group.devices):
+            trial = machine.trial(location, word)
+            if trial.refused or (trial.works is None and word != "fd"):
+                message = f"multicast {group.name!r}: handle type {word!r} does not work on {location} of this machine"
+                note = trial.failure("a trial of one granule", "failed") if trial.works is False else "it was not tried"
+                yield Diagnostic("MT404", message, (*group.path, "handles"), notes=(note,))
+                break
+
+
+def cliques(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
+    """Yield MT403 for teams of GPUs that cannot access the memory of one another."""
+    for group in _created(geometry):
+        for one, other in combinations(group.devices, 2):
+            if not (machine.can_access(one.id, other.id) and machine.can_access(other.id, one.id)):
+                message = f"multicast {group.name!r}: {one} and {other} have no access to the memory of each other"
+                note = "the GPUs of a team are of one clique, which NVLink connects (fact 87)"
+                yield Diagnostic("MT403", message, (*group.path, "devices"), notes=(note,))
+                break
+
+
+def slots(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
+    """Yield MT721 for more multicast objects in all processes than a switch has slots."""
+    del machine
+    every = [group for member in geometry.members.values() for group in _created(member)]
+    if len(every) > MULTICAST_SLOTS:
+        message = f"{len(every):,} multicast objects are more than the {MULTICAST_SLOTS} slots of a switch"
+        note = "a bind then fails with OUT_OF_MEMORY (fact 87, nccl#2077); other programs need slots, too"
+        help = "bind more memory to fewer objects, at other offsets"
+        yield Diagnostic("MT721", message, every[MULTICAST_SLOTS].path, "key", notes=(note,), help=help)
+
+
+def _created(geometry: Geometry) -> Iterator[MulticastGroup]:
+    return (group for group in geometry.of(MulticastGroup).values() if not group.origin)
+
+
+def _untried(group: MulticastGroup, machine: Machine) -> list[Location]:
+    return [each for each in group.devices if machine.trial(each, "multicast").works is None]
+
+
+def _handles(scope: Scope, entry: MulticastObject, path: Path) -> Resolution[HandleType | None]:
+    """Handle types of an entry; of alternatives, the first that works on all GPUs of the team."""
+
+    def support(option: HandleType) -> Support:
+        return supported_at(scope, entry.devices, "+".join((handles | option).words))
+
+    handles = HandleType.NONE
+    for index, each in enumerate(entry.handles):
+        where = (*path, "handles") if len(entry.handles) == 1 else (*path, "handles", index)
+        found = yield from chosen(scope, each, f"multicast {path[-1]}: handles", where, support)
+        if found is None:
+            return None
+        handles |= found
+    return handles
+
+
+MULTICAST = Multicast()

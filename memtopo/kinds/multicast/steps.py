@@ -1,0 +1,215 @@
+"""Steps of multicast objects, in the order of NCCL and PyTorch (fact 87).
+
+An object is created, or imported; its GPUs are added; then memory is bound that is mapped already, and last the object
+is mapped. The undo is in reverse: memory is unbound before it is unmapped and released.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from memtopo.driver.protocol import Driver
+from memtopo.driver.types import HandleType
+from memtopo.kinds.chunks.steps import TryExportChunk, release_chunk
+from memtopo.kinds.layout import Layout
+from memtopo.kinds.mappings.steps import MapChunk
+from memtopo.kinds.step import ErrorHint, HandleReference, Phase, Step, StepDescription
+
+_SYSTEM = ErrorHint("the fabric manager or the switches do not work as they should (fact 87)", "see its log")
+
+
+@dataclass(frozen=True, slots=True)
+class MulticastStep(Step):
+    """Base of the steps that have a handle of an object of `size` bytes under its label."""
+
+    label: str
+    size: int
+
+    holds_chunk = True
+    undo_verb = "release"
+    undo_call = "cuMemRelease"
+
+    @property
+    def provides(self) -> Hashable:
+        return ("multicast", self.label)
+
+    def undo(self, driver: Driver, layout: Layout) -> None:
+        release_chunk(driver, layout, self.label)
+
+    def leak_name(self) -> str:
+        return f"multicast object {self.label}"
+
+
+@dataclass(frozen=True, slots=True)
+class CreateMulticast(MulticastStep):
+    """Create an object for a team of `devices` GPUs, of which `team` has the names."""
+
+    devices: int
+    team: str
+    handles: HandleType
+
+    phase = Phase.CREATE
+    verb = "create"
+    call = "cuMulticastCreate"
+    hints: ClassVar = {
+        "NOT_SUPPORTED": ErrorHint("multicast was never tried on this machine (fact 87)", "plan and draw it only")
+    }
+
+    def do(self, driver: Driver, layout: Layout) -> None:
+        layout.chunks[self.label] = driver.multicast_create(self.devices, self.size, self.handles)
+
+    def describe(self) -> StepDescription:
+        return StepDescription(self.label, self.team, self.size, note=", ".join(("multicast", *self.handles.words)))
+
+
+@dataclass(frozen=True, slots=True)
+class ImportMulticast(MulticastStep):
+    """Import an object that another process of the spec has created."""
+
+    kind: HandleType
+    source: HandleReference
+
+    phase = Phase.IMPORT
+    verb = "import"
+    call = "cuMemImportFromShareableHandle"
+
+    @property
+    def needs(self) -> tuple[Hashable, ...]:
+        return (("holder", self.source.holder),)
+
+    @property
+    def imports(self) -> tuple[str, Hashable] | None:
+        return self.source.imported
+
+    def do(self, driver: Driver, layout: Layout) -> None:
+        handle = self.source.fetch(layout.handle_source)
+        layout.chunks[self.label] = driver.mem_import_from_shareable_handle(handle.shared, self.kind)
+
+    def describe(self) -> StepDescription:
+        note = ", ".join(("multicast", *self.kind.words))
+        return StepDescription(self.label, self.source.text, self.size, self.source.holder, note)
+
+
+@dataclass(frozen=True, slots=True)
+class TryExportMulticast(TryExportChunk):
+    """Export an object as a test, as a chunk."""
+
+    @property
+    def needs(self) -> tuple[Hashable, ...]:
+        return (("multicast", self.chunk),)
+
+
+@dataclass(frozen=True, slots=True)
+class AddDevice(Step):
+    """Add a GPU to the team of an object, until the object ends."""
+
+    object: str
+    device: int
+
+    phase = Phase.IMPORT
+    verb = "add"
+    call = "cuMulticastAddDevice"
+    renews_needs = True
+    hints: ClassVar = {
+        "INVALID_DEVICE": ErrorHint("the GPU is not of the clique of the others (fact 87)", "see nvidia-smi topo -m"),
+        "ILLEGAL_STATE": _SYSTEM,
+    }
+
+    @property
+    def provides(self) -> Hashable:
+        return ("team member", self.object, self.device)
+
+    @property
+    def needs(self) -> tuple[Hashable, ...]:
+        return (("multicast", self.object),)
+
+    def do(self, driver: Driver, layout: Layout) -> None:
+        driver.multicast_add_device(layout.chunks[self.object], self.device)
+
+    def describe(self) -> StepDescription:
+        return StepDescription(f"gpu{self.device}", self.object)
+
+
+@dataclass(frozen=True, slots=True)
+class BindChunk(Step):
+    """Bind a whole chunk of a GPU at an offset of an object."""
+
+    object: str
+    device: int
+    offset: int
+    chunk: str
+    size: int
+
+    phase = Phase.MAP
+    verb = "bind"
+    call = "cuMulticastBindMem"
+    undo_verb = "unbind"
+    undo_call = "cuMulticastUnbind"
+    hints: ClassVar = {
+        "OUT_OF_MEMORY": ErrorHint("the slots of the switch are taken (fact 87)", "see what else uses multicast"),
+        "SYSTEM_NOT_READY": _SYSTEM,
+    }
+
+    @property
+    def needs(self) -> tuple[Hashable, ...]:
+        member = "team member", self.object, self.device
+        return (("multicast", self.object), member, ("chunk", self.chunk))
+
+    def do(self, driver: Driver, layout: Layout) -> None:
+        objects = layout.chunks
+        driver.multicast_bind_mem(objects[self.object], self.offset, objects[self.chunk], 0, self.size)
+        layout.bound[self._place] = self.size
+
+    def undo(self, driver: Driver, layout: Layout) -> None:
+        if self._place in layout.bound:
+            driver.multicast_unbind(layout.chunks[self.object], self.device, self.offset, self.size)
+            del layout.bound[self._place]
+
+    def describe(self) -> StepDescription:
+        return StepDescription(self.chunk, self.object, self.size, (self.object, self.device), f"gpu{self.device}")
+
+    def leak_name(self) -> str:
+        return f"binding of {self.chunk} to {self.object} at {self.offset:#x}"
+
+    def blocks(self) -> tuple[str, ...]:
+        return (f"multicast object {self.object}", f"chunk {self.chunk}")
+
+    @property
+    def _place(self) -> tuple[str, int, int]:
+        return self.object, self.device, self.offset
+
+
+@dataclass(frozen=True, slots=True)
+class BindAddress(BindChunk):
+    """Bind a whole chunk by its address: that of a mapping at an offset of a range."""
+
+    range: str
+    at: int
+
+    call = "cuMulticastBindAddr"
+
+    @property
+    def needs(self) -> tuple[Hashable, ...]:
+        return (*BindChunk.needs.fget(self), ("range", self.range))  # type: ignore[attr-defined]
+
+    def do(self, driver: Driver, layout: Layout) -> None:
+        address = layout.ranges[self.range].address + self.at
+        driver.multicast_bind_addr(layout.chunks[self.object], self.offset, address, self.size)
+        layout.bound[self._place] = self.size
+
+
+@dataclass(frozen=True, slots=True)
+class MapMulticast(MapChunk):
+    """Map an object, as a chunk; its bytes are those of all GPUs, so that no check reads or writes them there."""
+
+    joinable = False
+
+    @property
+    def readable(self) -> None:  # type: ignore[override]
+        """None: only multimem instructions read at a multicast address."""
+
+    @property
+    def needs(self) -> tuple[Hashable, ...]:
+        return (("range", self.range), ("multicast", self.chunk))
