@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, NamedTuple, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from memtopo.common.units import exact
 from memtopo.diagnostics.model import Diagnostic, InvalidValue, Label, Path
@@ -35,6 +35,8 @@ class BindEntry(Entry):
 
     It follows the memory of the same GPU that the entries before it bind, or begins at `offset` on every GPU.
     """
+
+    model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": ["chunk"]}, {"required": ["range"]}]})
 
     chunk: ChunkReference | None = Field(default=None, description="Chunks to bind: part, part.3, or part.0:4.")
     range: ChunkReference | None = Field(default=None, description="Range whose chunks are bound, by their addresses.")

@@ -104,6 +104,11 @@ def _not_filled(path: Path, memory: DmaBufMemory, group: RangeGroup, index: int)
         return Diagnostic("MT713", message, where, labels=declared, help=help)
     locations: set[Location] = set()
     for placement in memory.inside(index):
+        if not placement.chunk.memory:
+            message = (
+                f"export {path[-1]!r}: range {label!r} maps {placement.chunk.name!r}, which has no memory of its own"
+            )
+            return Diagnostic("MT713", message, where, labels=declared, help="export the chunks that are bound to it")
         if placement.offset > at:
             break
         at = max(at, placement.end)
