@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 
-from bench import attach, build, diagrams, elastic, imports, scaling, sleep, startup, validation, verification
+from bench import apply, attach, build, diagrams, elastic, imports, scaling, sleep, startup, validation, verification
 
 BENCHMARKS = {
+    "apply": apply.main,
     "attach": attach.main,
     "build": build.main,
     "diagrams": diagrams.main,
