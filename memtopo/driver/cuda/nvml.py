@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from ctypes import c_uint, c_ulonglong
 from typing import Any, TypeVar
 
 from memtopo.common.units import shorten
@@ -119,25 +121,39 @@ def _message(error: Exception) -> str:
     return shorten((str(error).splitlines() or [type(error).__name__])[0].rstrip("."), 160)
 
 
-def free_memory(uuids: Iterable[str | None]) -> list[int | None]:
-    """Free bytes of each GPU, from NVML since the driver needs a context for it; None if NVML does not report it."""
-    try:
-        from cuda.bindings import nvml  # noqa: PLC0415  # bindings before 13.1 have none
+class _Memory(ctypes.Structure):
+    """`nvmlMemory_v2_t`."""
 
-        nvml.init_v2()
-    except Exception:  # noqa: BLE001  # without NVML, the total is still known
+    _fields_ = (("version", c_uint), *((name, c_ulonglong) for name in ("total", "reserved", "free", "used")))
+
+    def __init__(self) -> None:
+        super().__init__(ctypes.sizeof(_Memory) | 2 << 24)
+
+
+def free_memory(uuids: Iterable[str | None]) -> list[int | None]:
+    """Free bytes of each GPU, from NVML since the driver needs a context for it; None if NVML does not report it.
+
+    Every apply needs them, so these calls are made by ctypes: importing the bindings, and NumPy with them, takes 0.3 s.
+    """
+    try:
+        nvml = ctypes.CDLL("libnvidia-ml.so.1")
+        usable = nvml.nvmlInit_v2() == 0
+    except (OSError, AttributeError):  # without NVML, the total is still known
+        usable = False
+    if not usable:
         return [None for _ in uuids]
     try:
         return [_free(nvml, uuid) for uuid in uuids]
     finally:
-        nvml.shutdown()
+        nvml.nvmlShutdown()
 
 
-def _free(nvml: Any, uuid: str | None) -> int | None:
-    try:
-        return int(nvml.device_get_memory_info_v2(nvml.device_get_handle_by_uuid(uuid)).free)
-    except Exception:  # noqa: BLE001  # MIG instances, containers: likewise
+def _free(nvml: ctypes.CDLL, uuid: str | None) -> int | None:
+    """Free bytes of one GPU; None for MIG instances, and for a GPU that a container does not show."""
+    gpu, memory = ctypes.c_void_p(), _Memory()
+    if uuid is None or nvml.nvmlDeviceGetHandleByUUID(uuid.encode(), ctypes.byref(gpu)):
         return None
+    return None if nvml.nvmlDeviceGetMemoryInfo_v2(gpu, ctypes.byref(memory)) else int(memory.free)
 
 
 _PCIE = {10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
