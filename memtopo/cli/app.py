@@ -6,8 +6,10 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from importlib import import_module
 from itertools import pairwise, takewhile
+from threading import Thread
 from typing import Any
 
 import typer
@@ -65,6 +67,8 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _run_command(arguments: Sequence[str]) -> int:
+    if arguments[:1] == ["apply"] and _on_this_machine(arguments):
+        Thread(target=_initialise_cuda).start()
     # Not through typer's main, which handles broken pipes and Ctrl-C itself.
     with collector_frozen():
         command: Any = typer.main.get_command(program(arguments[0] if arguments else None))
@@ -76,6 +80,20 @@ def _run_command(arguments: Sequence[str]) -> int:
     except _WrongUsage as error:
         raise _usage_error(error, arguments, list(command.commands)) from error
     return status if isinstance(status, int) else 0
+
+
+def _on_this_machine(arguments: Sequence[str]) -> bool:
+    """Return true if a command is for the GPUs of this machine, which is the default."""
+    names = [word.partition("=")[2] for word in _joined(arguments, "-m", "--machine") if word.startswith("--machine=")]
+    return (names or [os.environ.get("MEMTOPO_MACHINE") or "local"])[-1] == "local" and "-h" not in arguments
+
+
+def _initialise_cuda() -> None:
+    """Initialise CUDA beside the imports of the command, which take as long. Errors occur again when it is used."""
+    from memtopo.driver.cuda import open_cuda
+
+    with suppress(Exception):
+        open_cuda()
 
 
 def _no_command(help: str, arguments: Sequence[str]) -> int:
@@ -151,13 +169,13 @@ def _print_failure(error: MemtopoError, arguments: Sequence[str]) -> None:
 
     words = list(takewhile(lambda word: word != "--", arguments))
     requested = [os.environ.get("MEMTOPO_FORMAT", "")] if words[:1] == ["validate"] else []
-    requested += [word.partition("=")[2] for word in _joined(words) if word.startswith("--format=")]
+    requested += [word.partition("=")[2] for word in _joined(words, "--format") if word.startswith("--format=")]
     if "--json" in words or os.environ.get("MEMTOPO_JSON", "").lower() in _TRUE:
         requested = ["json"]
     if requested and requested[-1] in formats.FORMATS:
         plain.print_document(formats.failure(formats.format_named(requested[-1]), error))
 
 
-def _joined(words: Sequence[str]) -> Iterator[str]:
-    """The words of a command line, `--format json` as `--format=json`."""
-    return (f"{word}={after}" if word == "--format" else word for word, after in pairwise([*words, ""]))
+def _joined(words: Sequence[str], *flags: str) -> Iterator[str]:
+    """The words of a command line, `--format json` as `--format=json`; the last flag is the name of all of them."""
+    return (f"{flags[-1]}={after}" if word in flags else word for word, after in pairwise([*words, ""]))

@@ -9,14 +9,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from memtopo import language, planner
-from memtopo.cli import service
-from memtopo.cli.held import show_command
-from memtopo.cli.hold import Holder, HoldOptions, hold_options
+from memtopo.cli.hold import HoldOptions, ServiceOptions, hold_options
 from memtopo.cli.options import (
     AllowUid,
     AsJson,
@@ -37,17 +35,17 @@ from memtopo.cli.options import (
     timeout_seconds,
 )
 from memtopo.cli.process import Interrupted, Stopper
-from memtopo.cli.service import ServiceOptions
 from memtopo.cli.settings import Set, settings
 from memtopo.cli.specs import Loaded, load
 from memtopo.common.errors import UsageError
 from memtopo.common.text import printable
 from memtopo.driver.ledger import Ledger
+from memtopo.driver.protocol import Driver
 from memtopo.executor import Stopped
 from memtopo.geometry import Geometry
 from memtopo.machine import dump
 from memtopo.machine.target import Target
-from memtopo.output import json, plain
+from memtopo.output import plain
 from memtopo.output.diagnostics import concise
 from memtopo.output.diagram.build import build_diagram
 from memtopo.output.progress import progress
@@ -56,16 +54,16 @@ from memtopo.plans.report import Check, Report
 from memtopo.rules import NotBuilt, require_tried
 from memtopo.rules.change import diagnose_change
 from memtopo.rules.validation import validate
-from memtopo.run import apply, processes
-from memtopo.run.held import Revision
+from memtopo.run import apply
 from memtopo.run.request import RunRequest
-from memtopo.sharing import producers
 from memtopo.sharing.endpoints import is_folder
 from memtopo.sharing.errors import ExchangeError
-from memtopo.sharing.holder import HolderInfo
-from memtopo.sharing.imports import CommitWait, HolderHandles
-from memtopo.sharing.producers import Producers
-from memtopo.sharing.sources import layout_source, parsed_source
+
+if TYPE_CHECKING:  # imported where it is used: a layout of one process that nobody holds needs none of it
+    from memtopo.cli.holder import Holder
+    from memtopo.run.held import Revision
+    from memtopo.sharing.imports import CommitWait, HolderHandles
+    from memtopo.sharing.producers import Producers
 
 With = Annotated[
     list[str] | None,
@@ -141,12 +139,17 @@ def _detach(context: typer.Context, spec: str, holding: HoldOptions, *, as_json:
     """Hold a spec in a process of its own, and with `--json` print the layout as `show` does. Returns the status."""
     if holding.service.ready_fd is not None:
         raise UsageError("--detach reports by its end that the layout is served", hint="leave --ready-fd out")
+    from memtopo.cli import service
+    from memtopo.cli.held import show_command
+
     status, path = service.detach(context, spec, holding.service.log)
     return show_command(socket=path, as_json=True) if path and as_json else status
 
 
 def _reread(spec: str, loaded: Loaded) -> str:
     """The source of a spec as it is in its file now. Raises `ExchangeError` if it cannot be read again."""
+    from memtopo.sharing.sources import layout_source
+
     if spec == "-" or loaded.saved:
         what = "a saved plan" if loaded.saved else "standard input"
         raise ExchangeError("invalid", f"the layout is from {what}, which is not read again", hint="use memtopo change")
@@ -189,6 +192,9 @@ def _of_spec(request: RunRequest, loaded: Loaded) -> RunRequest:
 
 def revision(source: str, before: RunRequest, target: Target) -> Revision:
     """The request to which a held layout is to be changed, from a source of a client. Raises `ExchangeError`."""
+    from memtopo.run.held import Revision
+    from memtopo.sharing.sources import layout_source, parsed_source
+
     document, machine = parsed_source(source)
     if machine not in ("", dump(target.machine)):
         raise ExchangeError("invalid", f"the change is for another machine than {target.name!r}", hint="plan it again")
@@ -227,37 +233,48 @@ class _Application:
     def run(self, holding: HoldOptions | None) -> Report:
         """Claim the layout's name if it is to be held, start its producers, and apply."""
         apply_request = self._in_processes if self.request.geometry.processes else self._in_process
-        with (
-            self._holder(holding) as holder,
-            self.bindings.producers(self.request.geometry, self.loaded.target, self.stop) as producers,
-        ):
-            report = producers.with_notes(apply_request(holder, producers.sockets))
-        return producers.with_survivors(report)
+        with self._holder(holding) as holder:
+            if not self.bindings.values and not self.request.geometry.imports_from_outside:
+                return apply_request(holder, {})
+            with self.bindings.producers(self.request.geometry, self.loaded.target, self.stop) as producers:
+                report = producers.with_notes(apply_request(holder, producers.sockets))
+            return producers.with_survivors(report)
 
     def _holder(self, holding: HoldOptions | None) -> AbstractContextManager[Holder | None]:
         if holding is None:
             return nullcontext()
+        from memtopo.cli.holder import claimed_holder
+        from memtopo.sharing.holder import HolderInfo
+        from memtopo.sharing.sources import layout_source
+
         source = layout_source(self.loaded.document, self.loaded.target.machine)
         about = HolderInfo(self.request.plan.name, self.request.spec, self.request.machine, source)
         target = self.loaded.target
         gpus = [device.uuid for device in target.machine.devices]
-        return holding.holder(about, self.stop, partial(revision, target=target), gpus, self.reread)
+        return claimed_holder(holding, about, self.stop, partial(revision, target=target), gpus, self.reread)
 
     def _in_process(self, holder: Holder | None, sockets: Mapping[str, str]) -> Report:
         driver = Ledger(self.loaded.target.open())
-        gpus = [driver.device_get_uuid(ordinal).hex() for ordinal in range(driver.device_get_count())]
+        outside = holder is not None or self.request.geometry.imports_from_outside  # a change may bring imports
         return apply.apply(
             self.request,
             driver,
             progress=progress(simulated=self.request.machine.simulated),
             stop=self.stop,
-            handle_source=HolderHandles(self.request.geometry, gpus, sockets, self.bindings.allow_uids, self._commits),
+            handle_source=self._handles_of_holders(driver, sockets) if outside else None,
             hold=holder.hold if holder else None,
         )
+
+    def _handles_of_holders(self, driver: Driver, sockets: Mapping[str, str]) -> HolderHandles:
+        from memtopo.sharing.imports import HolderHandles
+
+        gpus = [driver.device_get_uuid(ordinal).hex() for ordinal in range(driver.device_get_count())]
+        return HolderHandles(self.request.geometry, gpus, sockets, self.bindings.allow_uids, self._commits)
 
     @property
     def _commits(self) -> CommitWait:
         """Wait for the commit of imports, which a signal ends."""
+        from memtopo.sharing.imports import CommitWait
 
         def advance() -> None:
             if self.stop():
@@ -266,6 +283,8 @@ class _Application:
         return CommitWait(self.bindings.silence, advance, lambda text: plain.print_lines([printable(text)], sys.stderr))
 
     def _in_processes(self, holder: Holder | None, sockets: Mapping[str, str]) -> Report:
+        from memtopo.run import processes
+
         ensemble = processes.Ensemble(
             self.request,
             self.loaded.document.text,
@@ -283,6 +302,8 @@ class _Application:
 
 def _show(report: Report, *, as_json: bool) -> None:
     if as_json:
+        from memtopo.output import json
+
         plain.print_document(json.dumps(json.marked("report", report)).splitlines())
     else:
         from memtopo.output import console
@@ -313,6 +334,8 @@ class Bindings:
     @contextmanager
     def producers(self, geometry: Geometry, target: Target, stop: Callable[[], int]) -> Iterator[Producers]:
         """Start the producers that a layout imports from. Raises `MemtopoError`, `Interrupted`."""
+        from memtopo.sharing import producers
+
         if self.typed and (unused := producers.unused(self.values, geometry)):
             raise UsageError(f"--with: {unused[0]}", hint=unused[1])
         used = producers.holders(geometry)

@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import typer
 
+from memtopo.cli.hold import ServiceOptions
 from memtopo.cli.process import Stopper
 from memtopo.common.errors import MemtopoError, UsageError
 from memtopo.common.signals import ENDING, signal_wakeup
@@ -26,8 +27,6 @@ from memtopo.output import journal
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import reason
 from memtopo.sharing.holder import Event
-
-LogLevel = Literal["quiet", "info"]
 
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY
 _DETACHED = "memtopo.cli.service:main_of_detached"
@@ -40,29 +39,6 @@ class HolderDied(MemtopoError):
     def __init__(self, number: int) -> None:
         super().__init__(f"the holder was killed by {signal_name(number)} before it served")
         self.exit_code = 128 + number
-
-
-@dataclass(frozen=True, slots=True)
-class ServiceOptions:
-    """Options of a holder as a service: its log, the descriptor for readiness, reloads, and a process of its own."""
-
-    log: str | None = None
-    log_level: LogLevel = "info"
-    ready_fd: int | None = None
-    reload: bool = False
-    detach: bool = False
-
-    @contextmanager
-    def service(self, name: str) -> Iterator[Service]:
-        """Open the log of a layout before anything is built. Raises `UsageError`."""
-        if self.ready_fd is not None:
-            _require_open(self.ready_fd)
-        with ExitStack() as stack:
-            file = f"{self.log}{name}.log" if self.log and self.log.endswith("/") else self.log
-            log = _open_log(file) if file else None
-            if log is not None:
-                stack.callback(os.close, log)
-            yield Service(self, log, file)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +82,19 @@ class Service:
     def hangups(self) -> Hangups:
         """Recorder of SIGHUP, which requests a reload if it is enabled."""
         return Hangups(enabled=self.options.reload or "NOTIFY_SOCKET" in os.environ)
+
+
+@contextmanager
+def opened_service(options: ServiceOptions, name: str) -> Iterator[Service]:
+    """Open the log of a layout before anything is built. Raises `UsageError`."""
+    if options.ready_fd is not None:
+        _require_open(options.ready_fd)
+    with ExitStack() as stack:
+        file = f"{options.log}{name}.log" if options.log and options.log.endswith("/") else options.log
+        log = _open_log(file) if file else None
+        if log is not None:
+            stack.callback(os.close, log)
+        yield Service(options, log, file)
 
 
 class Hangups:

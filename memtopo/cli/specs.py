@@ -13,7 +13,7 @@ from memtopo.diagnostics.model import Diagnostic
 from memtopo.language import Document
 from memtopo.machine import target
 from memtopo.machine.target import Target
-from memtopo.output import diagnostics, json, plain
+from memtopo.output import diagnostics, plain
 from memtopo.plans import saved
 from memtopo.plans.saved import SavedPlan, StalePlan
 from memtopo.rules.validation import Validated, validate
@@ -60,6 +60,8 @@ class Loaded:
         if self.saved:
             raise StalePlan(f"the spec in the saved plan {self.origin!r} is not valid on this machine")
         if as_json:
+            from memtopo.output import json
+
             found = json.diagnostics_document(self.validated.diagnostics, self.document, self.target.name)
             plain.print_document(json.dumps(found).splitlines())
         return INVALID

@@ -191,6 +191,11 @@ class Geometry:
         """True if a group is created by another API."""
         return any(group.produced for group in self.every)
 
+    @property
+    def imports_from_outside(self) -> bool:
+        """True if a process imports objects from outside of the spec."""
+        return any(group.external for member in self.members.values() for group in member.every)
+
     def has_unresolved(self, section: str) -> bool:
         """Return true if an entry of a section was left out or depends on such an entry."""
         return any(left == section for left, _ in self.unresolved)

@@ -1,8 +1,8 @@
-"""Memory of a layout by location: what it has, and what a transition needs at its peak, compared with what is free."""
+"""Memory that a transition needs at its peak, by location, compared with what is free."""
 
 from __future__ import annotations
 
-from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Hashable, Iterator, Mapping
 
 from memtopo.common.errors import MemtopoError
 from memtopo.common.units import rounded
@@ -10,9 +10,7 @@ from memtopo.driver.types import DriverError, Location, LocationKind
 from memtopo.executor import Execution, StepFailed
 from memtopo.kinds.layout import current
 from memtopo.machine import CONTEXT_BYTES, Machine
-from memtopo.planner import Plan
 from memtopo.plans.transition import Transition
-from memtopo.sharing.statistics import LocationMemory
 
 
 class DoesNotFit(MemtopoError):
@@ -43,23 +41,6 @@ def _refusals(execution: Execution, steps: Transition) -> Iterator[str]:
     """Yield why the layout does not admit steps of a transition."""
     undone = {step.provides for step in steps.undo}
     yield from (reason for step in steps.do if (reason := step.refusal(execution.layout, undone)))
-
-
-def location_memory(plans: Iterable[Plan], gpus: Sequence[str | None]) -> tuple[LocationMemory, ...]:
-    """Memory that the steps of plans allocate by location; `gpus` are UUIDs by ordinal."""
-    sizes: dict[Location, list[int]] = {}
-    allocated = (step.allocates for plan in plans for step in plan.steps)
-    for location, size in (each for each in allocated if each):
-        sizes.setdefault(location, []).append(size)
-    return tuple(
-        LocationMemory(
-            str(location),
-            gpus[location.id] if location.kind is LocationKind.GPU and location.id < len(gpus) else None,
-            sum(found),
-            len(found),
-        )
-        for location, found in sorted(sizes.items())
-    )
 
 
 def _lacking(execution: Execution, growth: Mapping[Location, int], machine: Machine | None) -> Iterator[str]:

@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from memtopo.cli.service import Service, ServiceOptions
+from memtopo.cli.hold import ServiceOptions
+from memtopo.cli.service import Service, opened_service
 from memtopo.sharing.claims import claim
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
@@ -321,7 +322,7 @@ def test_lines_for_a_journal_have_priorities(spec: Path, tmp_path: Path) -> None
 
 def test_a_quiet_log_has_warnings_alone(tmp_path: Path) -> None:
     options = ServiceOptions(log=str(tmp_path / "log"), log_level="quiet")
-    with options.service("kv") as service:
+    with opened_service(options, "kv") as service:
         service.record(Event("serving", {}))
         service.record(Event("check failed", {}, "warning"))
     (line,) = (tmp_path / "log").read_text().splitlines()

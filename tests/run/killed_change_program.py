@@ -16,6 +16,7 @@ from typing import Any
 from memtopo import planner
 from memtopo.cli.apply import revision
 from memtopo.cli.hold import HoldOptions
+from memtopo.cli.holder import claimed_holder
 from memtopo.cli.process import Stopper
 from memtopo.common.errors import MemtopoError
 from memtopo.driver.ledger import Ledger
@@ -82,7 +83,7 @@ def hold(target: Target, number: int, at: int, out: int) -> None:
     revise = partial(revision, target=target)
     with Stopper(ending=True) as stopper:
         info = HolderInfo("killed", None, line)
-        with HoldOptions(None, None, 0.0, ()).holder(info, stopper.signal, revise) as holder:
+        with claimed_holder(HoldOptions(None, None, 0.0, ()), info, stopper.signal, revise) as holder:
 
             def held(run: Run) -> HoldResult:
                 run.begin_hold()

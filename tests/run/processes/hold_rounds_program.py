@@ -17,6 +17,7 @@ from pathlib import Path
 from memtopo import planner
 from memtopo.cli.apply import revision
 from memtopo.cli.hold import HoldOptions
+from memtopo.cli.holder import claimed_holder
 from memtopo.driver.ledger import Ledger
 from memtopo.language import read_file
 from memtopo.machine import target
@@ -48,7 +49,9 @@ def hold(found: Target) -> Callable[[], Report]:
 
     def once() -> Report:
         info = HolderInfo("held", None, made.machine)
-        with HoldOptions(None, None, 1.0, ()).holder(info, lambda: 0, partial(revision, target=found)) as holder:
+        with claimed_holder(
+            HoldOptions(None, None, 1.0, ()), info, lambda: 0, partial(revision, target=found)
+        ) as holder:
             return apply(made, ledger, hold=holder.hold)
 
     return once
