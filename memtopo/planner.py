@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import groupby
+from itertools import chain, groupby
 
 from memtopo.common.garbage_collection import collector_paused
 from memtopo.diagnostics.model import Path
@@ -17,7 +17,7 @@ from memtopo.kinds import KINDS
 from memtopo.kinds.resources import Attach, CreateStream, LoadKernels, RetainContext, Synchronize
 from memtopo.kinds.step import Phase, Step, remaining
 from memtopo.language.names import AWAKE
-from memtopo.machine import Machine
+from memtopo.machine import Machine, Machines
 from memtopo.machine.choices import Choice
 from memtopo.output.diagram.model import Diagram
 from memtopo.plans import folding
@@ -28,8 +28,8 @@ from memtopo.plans.report import PlanSummary, ProcessPlan, Row
 class Plan:
     """Steps of a layout in the order of building; teardown reverses it. Equal inputs give equal plans.
 
-    `memory` has the bytes to create by location. A multi-process layout has a plan for each process by label, and no
-    steps of its own.
+    `memory` has the bytes to create by location, which has its node if there are several. A multi-process layout has a
+    plan for each process by label, and no steps of its own.
     """
 
     name: str
@@ -39,6 +39,8 @@ class Plan:
     processes: Mapping[str, Plan] = field(default_factory=dict)
     choices: tuple[Choice, ...] = ()
     """Alternatives that the spec takes on the machine."""
+    nodes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Labels of the processes of each node by its name; empty for a layout of one host."""
 
     @cached_property
     def phases(self) -> tuple[tuple[Phase, tuple[Step, ...]], ...]:
@@ -81,14 +83,17 @@ class Plan:
         )
 
 
-def plan(geometry: Geometry, machine: Machine) -> Plan:
-    """Plan a geometry that satisfies the rules on this machine."""
+def plan(geometry: Geometry, machines: Machines) -> Plan:
+    """Plan a geometry that satisfies the rules on this machine, or on the machines of its nodes."""
     with collector_paused():
         if not geometry.processes:
-            return _plan(geometry, machine)
-        plan_of = {id(member): _plan(member, machine) for member in geometry.processes.values()}
+            return _plan(geometry, machines.of(None))
+        nodes = list(geometry.by_node)
+        machine_of = {id(each): machines.of(node) for node, part in nodes for each in part.processes.values()}
+        plan_of = {id(each): _plan(each, machine_of[id(each)]) for each in geometry.processes.values()}
         plans = {label: plan_of[id(member)] for label, member in geometry.processes.items()}
-        return Plan(geometry.name, (), _memory(*geometry.processes.values()), (), plans)
+        memory = (_memory(*part.processes.values(), node=node).items() for node, part in nodes)
+        return Plan(geometry.name, (), dict(chain.from_iterable(memory)), (), plans, nodes=geometry.nodes)
 
 
 def plan_states(plan: Plan, geometry: Geometry) -> dict[str, Plan]:
@@ -122,9 +127,10 @@ def memory_by_state(plan: Plan, geometry: Geometry) -> dict[str, dict[str, int]]
 def _allocated(plan: Plan) -> Counter[str]:
     """Bytes that the steps of all processes create, by location."""
     total: Counter[str] = Counter()
-    for step in (step for steps in plan.steps_by_process.values() for step in steps):
+    node_of = {label: node for node, labels in plan.nodes.items() for label in labels}
+    for label, step in ((label, step) for label, steps in plan.steps_by_process.items() for step in steps):
         if found := step.allocates:
-            total[str(found[0])] += found[1]
+            total[str(found[0].on(node_of.get(label)))] += found[1]
     return total
 
 
@@ -204,10 +210,10 @@ def _reserved(rows: Sequence[Row]) -> int:
     return sum(row.bytes_each * row.calls for row in rows if row.phase == Phase.RESERVE)
 
 
-def _memory(*members: Geometry) -> dict[str, int]:
-    """Bytes created at each location; imports belong to another process."""
+def _memory(*members: Geometry, node: str | None = None) -> dict[str, int]:
+    """Bytes created at each location of a node; imports belong to another process."""
     total: dict[Location, int] = {}
     for group in (group for member in members for group in member.every):
         for location, count in group.shares().items():
             total[location] = total.get(location, 0) + count * group.size
-    return {str(location): total[location] for location in sorted(total)}
+    return {str(location.on(node)): total[location] for location in sorted(total)}

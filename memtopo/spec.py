@@ -8,19 +8,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import Field, TypeAdapter
+from pydantic import AfterValidator, Field, TypeAdapter
 from pydantic import ValidationError as PydanticError
 
 from memtopo.diagnostics import messages, pydantic_errors
-from memtopo.diagnostics.model import Diagnostic, InvalidValue, Path
+from memtopo.diagnostics.model import Diagnostic, InvalidValue, Label, Path
 from memtopo.kinds import KINDS
 from memtopo.kinds.devices import DEVICES
 from memtopo.kinds.kind import Kind
 from memtopo.kinds.resolution import Resolution, collected
 from memtopo.language.entries import Entry, Spec
-from memtopo.language.fields import LARGEST_PROCESSES, NAME, Gpus, ProcessCount, parse_reference
+from memtopo.language.fields import LARGEST_PROCESSES, NAME, Gpus, Names, OwnName, ProcessCount, parse_reference
 from memtopo.language.limits import PARAMETERS
 
 __all__ = ["SECTIONS", "VERSION", "Process", "Spec", "read"]
@@ -29,6 +29,12 @@ VERSION = 1
 
 _LeftOut = frozenset[tuple[str, str]]
 """(section, name) of entries that are left out."""
+
+
+def _each_once(nodes: list[str]) -> list[str]:
+    if repeated := next((each for each in nodes if nodes.count(each) > 1), None):
+        raise InvalidValue("MT204", f"node {repeated!r} is listed twice", help="list it once")
+    return nodes
 
 
 class Process(Entry):
@@ -40,14 +46,20 @@ class Process(Entry):
     visible: Gpus = Field(
         default=[], description="The GPUs that are visible to the process; by default all that are visible to memtopo."
     )
+    node: OwnName | None = Field(default=None, description="The node that has the process, if the spec has nodes.")
+    nodes: Annotated[Names, AfterValidator(_each_once)] | None = Field(
+        default=None, description="Nodes of a counted process, each of which has an equal block of instances, in order."
+    )
 
 
 SECTIONS: dict[str, Kind] = {kind.section: kind for kind in (DEVICES, *KINDS)}
 """Sections of the language, in order."""
 
 _TOP = ("memtopo", "name", PARAMETERS, *SECTIONS, "processes")
-_HOSTS = ("host", "hosts", "node", "nodes", "machines")
-_PROCESS = ("count", "visible", *SECTIONS)
+_HOSTS = ("host", "hosts", "node", "nodes", "machine", "machines")
+_OF_NODES = "a process names its node: 'node: a', or 'nodes: [a, b]' for a counted one"
+_KEYS = tuple(Process.model_fields)
+_PROCESS = (*_KEYS, *SECTIONS)
 
 
 def read(root: Mapping[str, Any], refused: frozenset[Path] = frozenset()) -> tuple[Spec, list[Diagnostic]]:
@@ -118,11 +130,17 @@ def _named_process(name: str, entries: object, refused: frozenset[Path]) -> Reso
     yield from messages.first(_unknown_key(key, path) for key in entries if key not in _PROCESS)
     spec = yield from _sections(name, entries, path, refused)
     try:
-        own = Process.model_validate({key: entries[key] for key in ("count", "visible") if key in entries})
+        own = Process.model_validate({key: entries[key] for key in _KEYS if key in entries})
     except PydanticError as error:
-        yield from pydantic_errors.diagnose(error, path, lambda _: ("count", "visible"))
-        return replace(spec, left_out=spec.left_out | {("count", ""), ("visible", "")})
-    return replace(spec, instances=own.count, visible=tuple(own.visible))
+        yield from pydantic_errors.diagnose(error, path, lambda _: _KEYS)
+        return replace(spec, left_out=spec.left_out | {(key, "") for key in _KEYS})
+    if own.node and own.nodes:
+        label = Label("and several here", (*path, "nodes"), "key")
+        message = f"process {name!r} has 'node' and 'nodes'"
+        yield Diagnostic("MT103", message, (*path, "node"), "key", labels=(label,), help="leave one of them out")
+    nodes = (own.node,) if own.node else tuple(own.nodes or ())
+    key = "node" if own.node else "nodes"
+    return replace(spec, instances=own.count, visible=tuple(own.visible), nodes=nodes, node_key=key)
 
 
 def _unknown_key(key: str, path: Path) -> Diagnostic:
@@ -132,7 +150,8 @@ def _unknown_key(key: str, path: Path) -> Diagnostic:
     if key == PARAMETERS:
         message = f"process {path[-1]!r} contains 'params', which are those of the whole spec"
         return Diagnostic("MT101", message, (*path, key), "key", help="move them to the top of the spec")
-    return messages.unknown((*path, key), _PROCESS)
+    found = messages.unknown((*path, key), _PROCESS)
+    return found._replace(help="write 'node: a', or 'nodes: [a, b]' in a counted process") if key in _HOSTS else found
 
 
 def _sections(name: str, root: Mapping[str, Any], path: Path, refused: frozenset[Path]) -> Resolution[Spec]:
@@ -165,7 +184,7 @@ def _head(root: Mapping[str, Any], refused: set[str]) -> Iterator[Diagnostic]:
 
 def _unknown_section(key: str) -> Diagnostic:
     found = messages.unknown((key,), _TOP)
-    return found._replace(help="a spec describes the memory of one host") if key in _HOSTS else found
+    return found._replace(help=_OF_NODES) if key in _HOSTS else found
 
 
 def _section(path: Path, value: object, known: set[str]) -> Resolution[tuple[dict[str, Any], set[str]]]:

@@ -62,6 +62,7 @@ REASONS = {
     "output/diagram/graph": "draws the chunks that are mapped into ranges",
     "output/diagram/svg": "draws ranges",
     "output/diagram/tables": "lists the chunks that are mapped into ranges",
+    "kinds/imports/crossing": "imports from other nodes are of chunks that are exported via fabric",
     "output/held": "lists the exports of a held layout",
     "output/terminal/panel": "heads the column of chunks that are mapped into ranges",
     "rules/limits": "addresses of all ranges are limited together",

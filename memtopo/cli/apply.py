@@ -126,7 +126,7 @@ def apply_command(
     bound_holders = bindings(bound or [], trusted, timeout_seconds(timeout), socket)
     if holding and detach:
         return _detach(context, spec, holding, as_json=as_json)
-    loaded = load(spec, machine, settings(given))
+    loaded = load(spec, machine, settings(given), one_host=True)
     if loaded.validated.geometry is None:
         return loaded.refuse(as_json=as_json)
     request = replace(_request(loaded, spec, check, bound_holders.silence), rehearse=rehearse)

@@ -10,6 +10,7 @@ from typing import TextIO
 from memtopo.cli.settings import NONE_SET, Settings
 from memtopo.common.errors import UsageError
 from memtopo.diagnostics.model import Diagnostic
+from memtopo.kinds.nodes import names_nodes
 from memtopo.language import Document
 from memtopo.machine import target
 from memtopo.machine.target import Target
@@ -67,25 +68,35 @@ class Loaded:
         return INVALID
 
 
-def load(spec: str, machine: str, given: Settings = NONE_SET) -> Loaded:
+def load(spec: str, machine: str, given: Settings = NONE_SET, *, one_host: bool = False) -> Loaded:
     """Load a spec or a saved plan and a machine, and validate the spec.
 
-    Raises `Unavailable` for an unknown machine, `UnreadablePlan` for a damaged plan, and `UsageError` for an empty name
-    and for a saved plan with settings.
+    Raises `Unavailable` for an unknown machine, `UnreadablePlan` for a damaged plan, and `UsageError` for an empty
+    name, for a saved plan with settings, and with `one_host` for a spec with nodes.
     """
     if not spec:
         raise UsageError("SPEC is empty", hint="name a file, or - for standard input")
-    found = target.resolve(machine)
-    if plan := saved.open_saved(spec):
+    plan = saved.open_saved(spec)
+    if plan:
         given.refuse_for_plan(spec)
-        document = plan.spec.read()
-        found = with_needed_trials(found, document)
-        return Loaded(validate(document, found.machine), found, spec, plan)
-    return loaded_on(found, spec, given)
+    document = plan.spec.read() if plan else given.read(spec)
+    if one_host:
+        require_one_host(document)
+    return replace(_loaded(target.resolve(machine), document, spec), saved=plan)
 
 
 def loaded_on(target: Target, spec: str, given: Settings = NONE_SET) -> Loaded:
     """Load a spec for a machine, and validate it."""
-    document = given.read(spec)
+    return _loaded(target, given.read(spec), spec)
+
+
+def _loaded(target: Target, document: Document, spec: str) -> Loaded:
     target = with_needed_trials(target, document)
     return Loaded(validate(document, target.machine), target, spec)
+
+
+def require_one_host(document: Document) -> None:
+    """Raise `UsageError` for a spec whose processes name nodes, which one host cannot build."""
+    if nodes := names_nodes(document):
+        message = f"the processes of {document.name!r} are on nodes: {', '.join(nodes)}"
+        raise UsageError(message, hint=f"start it on a Ray cluster: memtopo apply {document.name} --on ray")

@@ -74,6 +74,11 @@ CODES = {
     "MT607": Code("an export that cannot be committed"),
     "MT608": Code("an order that an import cannot have"),
     "MT609": Code("an address that no processes have in common"),
+    "MT611": Code("a process without a node beside others with one"),
+    "MT612": Code("instances that cannot be divided among nodes"),
+    "MT613": Code("an import from another node by handles of one node"),
+    "MT614": Code("nodes between which fabric is not known to work"),
+    "MT615": Code("a node without a machine, or a machine without a node"),
     # managed, external and pinned memory
     "MT701": Code("managed memory that the machine does not support"),
     "MT702": Code("an external handle that the machine cannot import"),

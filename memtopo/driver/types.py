@@ -29,12 +29,22 @@ class LocationKind(IntEnum):
 
 
 class Location(NamedTuple):
-    """A GPU by ordinal, the host, or one of its NUMA nodes."""
+    """A GPU by ordinal, the host, or one of its NUMA nodes.
+
+    `node` is the name of another node of a cluster that has it; it is empty for what the process has itself.
+    """
 
     kind: LocationKind
     id: int = 0
+    node: str = ""
+
+    def on(self, node: str | None) -> Location:
+        """Return the same location of a node."""
+        return self._replace(node=node or "") if self.node != (node or "") else self
 
     def __str__(self) -> str:
+        if self.node:
+            return f"{self.node}/{self.on(None)}"
         match self.kind:
             case LocationKind.GPU:
                 return f"gpu{self.id}" if self.id >= 0 else "a gpu that is not visible"

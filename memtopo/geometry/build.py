@@ -13,9 +13,10 @@ from memtopo.geometry.rooms import Rooms, remaining_rooms
 from memtopo.kinds import KINDS
 from memtopo.kinds.device_sets import assigned
 from memtopo.kinds.kind import Scope, Sibling, Siblings, Stage
+from memtopo.kinds.nodes import check_nodes, nodes_of, rank
 from memtopo.language.entries import Spec
 from memtopo.language.fields import LARGEST_COUNT
-from memtopo.machine import Machine
+from memtopo.machine import Machines
 
 _BY_STAGE = {stage: tuple(kind for kind in KINDS if kind.stage is stage) for stage in Stage}
 """Kinds in the order of the registry, by the stage of their resolution."""
@@ -28,25 +29,29 @@ class ResolvedLayout(NamedTuple):
     diagnostics: list[Diagnostic]
 
 
-def lay_out(spec: Spec, machine: Machine) -> ResolvedLayout:
-    """Resolve names, granularities, offsets and access of a spec on a machine. Groups are not expanded.
+def lay_out(spec: Spec, machines: Machines) -> ResolvedLayout:
+    """Resolve names, granularities, offsets and access of a spec on the machines of its nodes, or on its one machine.
+
+    Groups are not expanded. Nothing is resolved if it is not known which processes are on which node.
 
     A spec with shares of memory is resolved twice: what they are shares of is known after the first time.
     """
+    if wrong := list(check_nodes(spec, machines)):
+        return ResolvedLayout(Geometry(spec.name, unresolved=spec.left_out | {("processes", "")}), wrong)
     processes = spec.processes.values() or (spec,)
     if not any(kind.has_shares(each) for kind in KINDS for each in processes):
-        return _lay_out(spec, machine, None)
-    return _lay_out(spec, machine, remaining_rooms(_lay_out(spec, machine, None).geometry, machine))
+        return _lay_out(spec, machines, None)
+    return _lay_out(spec, machines, remaining_rooms(_lay_out(spec, machines, None).geometry, machines))
 
 
-def _lay_out(spec: Spec, machine: Machine, rooms: Rooms | None) -> ResolvedLayout:
+def _lay_out(spec: Spec, machines: Machines, rooms: Rooms | None) -> ResolvedLayout:
     if not spec.processes:
-        scope = Scope(spec, machine, KINDS, rooms=rooms)
+        scope = Scope(spec, machines, KINDS, rooms=rooms)
         diagnostics = messages.first([*_resolve_own(scope), *_resolve_dependent(scope)])
         return ResolvedLayout(scope.geometry(), diagnostics)
     unread = frozenset(entry for section, entry in spec.left_out if section == "processes")
     alone = Siblings(frozenset(spec.processes), unread)
-    scopes = dict(_scopes(spec, machine, alone, rooms))
+    scopes = dict(_scopes(spec, machines, alone, rooms))
     siblings = alone._replace(processes=_siblings(spec, scopes))
     distinct = list({id(scope): scope for scope in scopes.values()}.values())
     # Imports require the exports of all processes.
@@ -59,22 +64,27 @@ def _lay_out(spec: Spec, machine: Machine, rooms: Rooms | None) -> ResolvedLayou
     diagnostics = list(dict.fromkeys(each for scope in distinct for each in found[id(scope)]))
     diagnostics += _joint_limits(list(scopes.values()))
     members = {label: geometries[id(scope)] for label, scope in scopes.items()}
-    return ResolvedLayout(Geometry(spec.name, unresolved=spec.left_out, processes=members), messages.first(diagnostics))
+    nodes = {node: tuple(label for label, each in scopes.items() if each.node == node) for node in nodes_of(spec)}
+    geometry = Geometry(spec.name, unresolved=spec.left_out, processes=members, nodes=nodes)
+    return ResolvedLayout(geometry, messages.first(diagnostics))
 
 
-def _scopes(spec: Spec, machine: Machine, siblings: Siblings, rooms: Rooms | None) -> Iterator[tuple[str, Scope]]:
+def _scopes(spec: Spec, machines: Machines, siblings: Siblings, rooms: Rooms | None) -> Iterator[tuple[str, Scope]]:
     """Scope of each process by label.
 
-    Processes of a counted process with the same devices share one, unless an entry depends on their numbers.
+    Processes of a counted process on one node with the same devices share one, unless an entry depends on their
+    numbers.
     """
     for name, process in spec.processes.items():
         shared: dict[tuple[object, ...], Scope] = {}
         numbered = any(kind.numbered(process) for kind in KINDS)
         for index in range(process.instances or 1):
-            devices = tuple(assigned(values, machine, index) for values in process.section("devices").values())
-            like = (*devices, index) if numbered else devices
+            node, local = rank(process, index)
+            machine = machines.of(node)
+            devices = (assigned(values, machine, local) for values in process.section("devices").values())
+            like = (node, *devices, *([index] if numbered else ()))
             if like not in shared:
-                shared[like] = Scope(process, machine, KINDS, index, siblings, rooms)
+                shared[like] = Scope(process, machines, KINDS, index, siblings, rooms)
             yield (f"{name}.{index}" if process.instances else name), shared[like]
 
 

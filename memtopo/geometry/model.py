@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeVar, cast
 
@@ -175,6 +175,21 @@ class Geometry:
     processes: Mapping[str, Geometry] = field(default_factory=dict)
     choices: tuple[Choice, ...] = ()
     """Alternatives that fields of the spec take on the machine."""
+    nodes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Labels of the processes of each node, in order, by its name; empty for a layout of one host."""
+
+    def node_of(self, label: str) -> str | None:
+        """Return the node of a process; None in a layout of one host."""
+        return next((node for node, labels in self.nodes.items() if label in labels), None)
+
+    @property
+    def by_node(self) -> Iterator[tuple[str | None, Geometry]]:
+        """Geometry of the processes of each node; that of all of them, without a node, for a layout of one host."""
+        if not self.nodes:
+            yield None, self
+        for node, labels in self.nodes.items():
+            members = {label: self.processes[label] for label in labels}
+            yield node, replace(self, processes=members, nodes={node: labels})
 
     def of(self, kind: type[G]) -> Mapping[str, G]:
         """Groups of one class by name."""

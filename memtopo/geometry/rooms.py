@@ -10,7 +10,7 @@ from memtopo.diagnostics.model import Path
 from memtopo.driver.types import Location, LocationKind, gpu
 from memtopo.geometry.groups import ChunkGroup, Group
 from memtopo.geometry.model import Geometry
-from memtopo.machine import CONTEXT_BYTES, Machine
+from memtopo.machine import CONTEXT_BYTES, Machine, Machines
 
 
 class Room(NamedTuple):
@@ -40,8 +40,21 @@ class Rooms(NamedTuple):
     spread: Mapping[Path, Sequence[tuple[Location, ...]]]
 
 
-def remaining_rooms(geometry: Geometry, machine: Machine) -> Rooms:
-    """Memory of each location that a geometry leaves besides its shares and the contexts of its processes."""
+def remaining_rooms(geometry: Geometry, machines: Machines) -> Rooms:
+    """Memory of each location that a geometry leaves besides its shares and the contexts of its processes.
+
+    Locations have their nodes.
+    """
+    every = [_rooms(each, machines.of(node), node) for node, each in geometry.by_node]
+    spread: dict[Path, tuple[tuple[Location, ...], ...]] = {}
+    for rooms in every:
+        for path, locations in rooms.spread.items():
+            spread[path] = (*spread.get(path, ()), *locations)
+    return Rooms({at: room for rooms in every for at, room in rooms.by_location.items()}, spread)
+
+
+def _rooms(geometry: Geometry, machine: Machine, node: str | None) -> Rooms:
+    """Memory of each location of one node."""
     used: Counter[Location] = Counter()
     shares: Counter[Location] = Counter()
     spread: dict[Path, dict[tuple[Location, ...], None]] = {}
@@ -55,8 +68,9 @@ def remaining_rooms(geometry: Geometry, machine: Machine) -> Rooms:
                 used.update(_kept(group))
     host = Location(LocationKind.HOST)
     used[host] = sum(size for location, size in used.items() if location.kind is not LocationKind.GPU)
-    rooms = {location: Room(whole, used[location], shares[location]) for location, whole in _memory(machine).items()}
-    return Rooms(rooms, {path: tuple(each) for path, each in spread.items()})
+    rooms = {at.on(node): Room(whole, used[at], shares[at]) for at, whole in _memory(machine).items()}
+    spread_on = {path: tuple(tuple(at.on(node) for at in each) for each in found) for path, found in spread.items()}
+    return Rooms(rooms, spread_on)
 
 
 def _kept(group: Group) -> dict[Location, int]:

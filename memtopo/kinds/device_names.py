@@ -11,10 +11,11 @@ from memtopo.common.units import shorten
 from memtopo.diagnostics.model import At, Diagnostic, Label, Path
 from memtopo.driver.types import Location, LocationKind, gpu
 from memtopo.kinds import device_sets
+from memtopo.kinds.nodes import rank
 from memtopo.kinds.resolution import NameErrors, Resolution, collected
 from memtopo.language.entries import Spec
 from memtopo.language.names import GPUS, NamedDevice, Near
-from memtopo.machine import Machine
+from memtopo.machine import Machines
 
 _GPU = re.compile(r"(?:gpu)?(0|[1-9][0-9]{0,5})")
 _NODE = re.compile(r"host:(0|[1-9][0-9]{0,5})")
@@ -30,9 +31,13 @@ _BUILT_IN = re.compile(r"gpu[0-9]+|host|gpus|peers")
 class DeviceNames:
     """Locations of one process by device name. Each error is reported once, at the first use of the name."""
 
-    def __init__(self, spec: Spec, machine: Machine, errors: NameErrors, index: int = 0) -> None:
-        """`index` is the number of the process within a counted process; it selects from names for several devices."""
-        self._spec, self._machine, self._errors, self._index = spec, machine, errors, index
+    def __init__(self, spec: Spec, machines: Machines, errors: NameErrors, index: int = 0) -> None:
+        """`index` is the number of the process within a counted process.
+
+        Its number among the instances on its node selects from names for several devices.
+        """
+        self.node, self._index = rank(spec, index)
+        self._spec, self._errors, self._machines, self._machine = spec, errors, machines, machines.of(self.node)
         self._known: dict[NamedDevice, Location | None] = {}
         self._used: set[NamedDevice] = set()
         self.visible: tuple[Location, ...] = ()
@@ -116,22 +121,26 @@ class DeviceNames:
         return locations if len(locations) == len(found) else None
 
     def everywhere(self, names: Sequence[NamedDevice]) -> list[Location]:
-        """Locations of some names in all instances of a counted process, without those with errors."""
+        """Locations of some names in all instances of a counted process, without those with errors.
+
+        They have their nodes if the spec has nodes.
+        """
         found: dict[Location, None] = {}
         for each in self._instances:
             locations, _ = collected(each.resolve_all(names, (), anywhere=True))
-            found |= dict.fromkeys(locations or ())
+            found |= dict.fromkeys(location.on(each.node) for location in locations or ())
         return list(found)
 
     @cached_property
     def _instances(self) -> list[DeviceNames]:
         """Device names of the instances of the process, once for those with the same devices."""
         declared = self._spec.section("devices").values()
-        indices = range(self._spec.instances or 1)
-        distinct = {
-            tuple(device_sets.assigned(each, self._machine, index) for each in declared): index for index in indices
-        }
-        found = [DeviceNames(self._spec, self._machine, NameErrors(), index) for index in distinct.values()]
+        distinct: dict[tuple[object, ...], int] = {}
+        for index in range(self._spec.instances or 1):
+            node, local = rank(self._spec, index)
+            machine = self._machines.of(node)
+            distinct[node, *(device_sets.assigned(each, machine, local) for each in declared)] = index
+        found = [DeviceNames(self._spec, self._machines, NameErrors(), index) for index in distinct.values()]
         for each in found:
             list(each.declare())
         return found

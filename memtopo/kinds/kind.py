@@ -14,10 +14,11 @@ from memtopo.geometry.groups import ChunkGroup, Group
 from memtopo.geometry.model import Geometry, Instance, Part, Placement, Slice
 from memtopo.geometry.rooms import Rooms
 from memtopo.kinds.device_names import DeviceNames
+from memtopo.kinds.nodes import rank
 from memtopo.kinds.resolution import NameErrors, Resolution
 from memtopo.language.entries import Entry, Spec
 from memtopo.language.fields import LARGEST_COUNT, parse_reference
-from memtopo.machine import Machine
+from memtopo.machine import Machine, Machines
 from memtopo.machine.choices import Choice
 
 if TYPE_CHECKING:
@@ -173,7 +174,7 @@ class Scope:
     def __init__(
         self,
         spec: Spec,
-        machine: Machine,
+        machines: Machines,
         kinds: Sequence[Kind],
         index: int = 0,
         siblings: Siblings | None = None,
@@ -184,10 +185,12 @@ class Scope:
         `rooms` is None while the memory that shares are of is not known; then they are as small as possible.
         """
         self.rooms = rooms
-        self.spec, self.machine, self.kinds, self.index = spec, machine, kinds, index
+        self.spec, self.machines, self.kinds, self.index = spec, machines, kinds, index
+        self.node = rank(spec, index).node
+        self.machine = machines.of(self.node)
         self.siblings = siblings or Siblings()
         self.errors = NameErrors()
-        self.devices = DeviceNames(spec, machine, self.errors, index)
+        self.devices = DeviceNames(spec, machines, self.errors, index)
         self.placements: dict[Instance, tuple[Placement, ...]] = {}
         self.parts: dict[str, tuple[Part, ...]] = {}
         self._unresolved: dict[str, set[str]] = {}

@@ -42,6 +42,10 @@ class Spec:
     visible: tuple[NamedDevice, ...] = ()
     """Names of the only GPUs that this process sees, in order; empty for all that the launching process sees."""
     processes: Mapping[str, Spec] = field(default_factory=dict)
+    nodes: tuple[str, ...] = ()
+    """Nodes of a process, in order; instances of a counted process are divided among them in equal blocks."""
+    node_key: str = "node"
+    """Key with which the spec names the nodes of a process: `node` or `nodes`."""
 
     def section(self, name: str) -> Mapping[str, Any]:
         """Entries of a section by name; empty where the spec has none."""

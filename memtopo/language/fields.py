@@ -203,6 +203,8 @@ ProcessOrder = Annotated[list[_OrderWord], BeforeValidator(one_or_more, json_sch
 _OneOrMoreDevices = DeviceName | Annotated[list[DeviceName], Field(min_length=1)]
 _OneOrMoreGpus = _Gpu | Annotated[list[_Gpu], Field(min_length=1)]
 Gpus = Annotated[list[DeviceName], BeforeValidator(one_or_more, json_schema_input_type=_OneOrMoreGpus)]
+_OneOrMoreNames = OwnName | Annotated[list[OwnName], Field(min_length=1)]
+Names = Annotated[list[OwnName], BeforeValidator(one_or_more, json_schema_input_type=_OneOrMoreNames)]
 _OneOrMoreHandles = HandleTypeName | Annotated[list[HandleTypeName], Field(min_length=1)]
 Devices = Annotated[list[DeviceName], BeforeValidator(one_or_more, json_schema_input_type=_OneOrMoreDevices)]
 _OneOrMoreIdentities = DeviceIdentity | Annotated[list[DeviceIdentity], Field(min_length=1)]

@@ -122,7 +122,8 @@ def source(value: object) -> Source:
         return Source(match[1], match[2], sibling=True)
     help = "write PROCESS.EXPORT of a sibling, LAYOUT/EXPORT of a held layout, or /path/to/socket/EXPORT"
     if re.fullmatch(_REMOTE, written):
-        help = "the holder is on this host: write LAYOUT/EXPORT, or /path/to/socket/EXPORT"
+        help = "a process on another node, of this spec, is PROCESS.EXPORT, and names its node with 'node: …'; "
+        help += "a holder is on the same host: LAYOUT/EXPORT, or /path/to/socket/EXPORT"
     if re.fullmatch(_INDEXED, written):
         help = "an import is of a whole export, of every process if it is counted; 'map' may name a part of it: w.0:4"
     raise InvalidValue("MT104", f"{shorten(written)!r} names no export", help=help)

@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
+from memtopo.machine.cluster import Cluster, Machines
 from memtopo.machine.files import LARGEST_FILE, VERSION, dump, load, parse, shipped
 from memtopo.machine.records import (
     CONTEXT_BYTES,
     Copies,
     Device,
     DriverFacts,
+    Fabric,
     Granularity,
     HostMemory,
     Machine,
@@ -25,12 +27,15 @@ __all__ = [
     "CONTEXT_BYTES",
     "LARGEST_FILE",
     "VERSION",
+    "Cluster",
     "Copies",
     "Device",
     "DriverFacts",
+    "Fabric",
     "Granularity",
     "HostMemory",
     "Machine",
+    "Machines",
     "Memory",
     "Peer",
     "Rate",

@@ -140,6 +140,16 @@ class Copies(_Record):
     sm_read: Rate | None = None
 
 
+class Fabric(_Record):
+    """NVLink domain of a GPU: the UUID of its cluster, and the clique in it, whose GPUs reach each other's memory.
+
+    The UUID identifies the cluster; it is absent in a record without identities.
+    """
+
+    cluster: str | None = None
+    clique: int
+
+
 class Device(_Record):
     """One GPU. `memory_bytes` is the total; `free_bytes` is known for live GPUs only and never recorded.
 
@@ -155,6 +165,7 @@ class Device(_Record):
     bus_id: str | None = None
     free_bytes: int | None = None
     copies: Copies | None = None
+    fabric: Fabric | None = None
 
     @property
     def room(self) -> int:
@@ -220,6 +231,18 @@ class Machine(_Record):
     host_bytes: int | None = Field(default=None, gt=0)
     pinned_bytes: int | None = Field(default=None, gt=0)
     surroundings: Surroundings | None = None
+
+    def of(self, node: str | None) -> Machine:
+        """Return the machine of a node: the same for each."""
+        del node
+        return self
+
+    @cached_property
+    def clique(self) -> Fabric | None:
+        """Clique of all GPUs together; None if it is not known, or if they are in several ones."""
+        found = {device.fabric for device in self.devices}
+        only = found.pop() if len(found) == 1 else None
+        return only if only and only.cluster else None
 
     @property
     def host_room(self) -> int:

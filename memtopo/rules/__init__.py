@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from memtopo.common.errors import MemtopoError
 from memtopo.diagnostics import messages
 from memtopo.diagnostics.model import Diagnostic
 from memtopo.geometry.model import Geometry
 from memtopo.kinds import KINDS
 from memtopo.kinds.kind import Rule
-from memtopo.machine import Machine
+from memtopo.machine import Machine, Machines
 from memtopo.rules import limits, unused
 
 RULES: tuple[Rule, ...] = (
@@ -29,23 +31,32 @@ class NotBuilt(MemtopoError):
     exit_code = 4
 
 
-def require_tried(geometry: Geometry, machine: Machine) -> None:
+def require_tried(geometry: Geometry, machines: Machines) -> None:
     """Raise `NotBuilt` for a layout with objects that may be planned, but were never tried on the machine."""
-    members = list({id(member): member for member in geometry.members.values()}.values())
-    found = [each for member in members for kind in KINDS for each in kind.untried(member, machine)]
+    found = [each for member in _members(geometry, machines) for kind in KINDS for each in kind.untried(*member)]
     if found:
         hint = "validate, plan and draw work; no option makes apply build it"
         raise NotBuilt(f"not applied: {found[0]} of this machine", hint=hint, details=found[1:])
 
 
-def diagnose(geometry: Geometry, machine: Machine) -> list[Diagnostic]:
-    """Diagnostics of all rules; equal ones of the instances of a counted process are merged."""
-    members = list({id(member): member for member in geometry.members.values()}.values())
+def diagnose(geometry: Geometry, machines: Machines) -> list[Diagnostic]:
+    """Diagnostics of all rules; equal ones of the instances of a counted process are merged.
+
+    Rules about all processes together are about those of one node.
+    """
+    nodes = [(each, machines.of(node)) for node, each in geometry.by_node]
+    members = _members(geometry, machines)
     found = [
         diagnostic
         for rule in RULES
-        for diagnostic in dict.fromkeys(each for member in members for each in messages.first(rule(member, machine)))
+        for diagnostic in dict.fromkeys(each for member in members for each in messages.first(rule(*member)))
     ]
     for rule in JOINT_RULES:
-        found += messages.first(dict.fromkeys(rule(geometry, machine)))
+        found += messages.first(dict.fromkeys(each for node in nodes for each in rule(*node)))
     return found
+
+
+def _members(geometry: Geometry, machines: Machines) -> Collection[tuple[Geometry, Machine]]:
+    """Different geometries of processes, each with the machine of its node."""
+    nodes = [(each, machines.of(node)) for node, each in geometry.by_node]
+    return {id(member): (member, machine) for each, machine in nodes for member in each.members.values()}.values()

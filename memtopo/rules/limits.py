@@ -36,7 +36,7 @@ def address_space(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
 
 def fits(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """Yield MT402 if all processes exceed the (free) memory of a GPU, or that of the host or one of its nodes."""
-    needed = _needed(geometry)
+    node, needed = next(iter(geometry.nodes), None), _needed(geometry)
     gpus = [member.gpus for member in geometry.members.values()]
     excess: dict[Path, _Share] = {}
     for ordinal, device in enumerate(machine.devices):
@@ -46,10 +46,10 @@ def fits(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
         over = sum(share.size for share in bound) + contexts * CONTEXT_BYTES - device.room
         if over > 0 and (bound or len(gpus) > 1):
             has = f"{rounded(device.room)}{' free' if device.free_bytes is not None else ''}"
-            yield _too_much(bound, contexts, f"gpu{ordinal}, which has {has}: {rounded(over)} too much")
+            yield _too_much(bound, contexts, f"{gpu(ordinal).on(node)}, which has {has}: {rounded(over)} too much")
         for share in _exceeding(shares, max(0, -over)):
             excess[share.path] = max(share, excess.get(share.path, share), key=lambda each: each.size)
-    yield from _fits_on_host(needed, excess, machine)
+    yield from _fits_on_host(needed, excess, machine, node)
 
 
 _HOST = Location(LocationKind.HOST)
@@ -80,30 +80,32 @@ def _exceeding(shares: Iterable[_Share], room: int) -> Iterator[_Share]:
             room = max(0, room - share.size)
 
 
-def _fits_on_host(needed: _Needed, excess: Mapping[Path, _Share], machine: Machine) -> Iterator[Diagnostic]:
+def _fits_on_host(
+    needed: _Needed, excess: Mapping[Path, _Share], machine: Machine, of_cluster: str | None
+) -> Iterator[Diagnostic]:
     """Diagnostics of the NUMA nodes, and of the whole host if more is missing than on its nodes.
 
-    `excess` is what the GPUs have no room for.
+    `excess` is what the GPUs have no room for, `of_cluster` the name of a node of a cluster.
     """
-    missing = 0
+    missing, host = 0, f"the host{f' of node {of_cluster}' * bool(of_cluster)}"
     for node, size in machine.node_bytes.items():
         shares = _largest_first(needed.get(node, {}))
         over = sum(share.size for share in shares) - size
         if over > 0:
             missing += over
-            yield _needs(shares, f"{node}, which has {rounded(size)}: {rounded(over)} too much")
+            yield _needs(shares, f"{node.on(of_cluster)}, which has {rounded(size)}: {rounded(over)} too much")
     on_host = [each for at, each in needed.items() if at.kind is not LocationKind.GPU]
     shares = _largest_first(_merged([*on_host, excess]))
     over = sum(share.size for share in shares) - machine.host_room
     if over > missing:
         assumed = "" if machine.host_bytes else "; the record does not have its memory, so 1 TiB is assumed"
-        yield _needs(shares, f"the host, which has {rounded(machine.host_room)}: {rounded(over)} too much", assumed)
+        yield _needs(shares, f"{host}, which has {rounded(machine.host_room)}: {rounded(over)} too much", assumed)
     elif machine.pinned_bytes:
         locked = [share for share in shares if not share.migrates]
         over = sum(share.size for share in locked) - machine.pinned_bytes
         if over > missing:
             room = rounded(machine.pinned_bytes)
-            yield _needs(locked, f"the host, where {room} may be page-locked: {rounded(over)} too much")
+            yield _needs(locked, f"{host}, where {room} may be page-locked: {rounded(over)} too much")
 
 
 def _too_much(shares: list[_Share], contexts: int, of: str) -> Diagnostic:

@@ -10,7 +10,7 @@ from memtopo.diagnostics.model import Diagnostic, Span, has_errors
 from memtopo.geometry.build import lay_out
 from memtopo.geometry.model import Geometry
 from memtopo.language import Document, suppressions
-from memtopo.machine import Machine
+from memtopo.machine import Machines
 
 
 class Validated(NamedTuple):
@@ -27,15 +27,15 @@ class Validated(NamedTuple):
     used: frozenset[Span] = frozenset()
 
 
-def validate(document: Document, machine: Machine) -> Validated:
-    """Validate a document against a machine. No driver is used."""
+def validate(document: Document, machines: Machines) -> Validated:
+    """Validate a document against a machine, or the machines of its nodes. No driver is used."""
     if document.diagnostics and not document.root:
         return Validated(document, document.diagnostics, None)
     with collector_paused():
         read, invalid = spec.read(document.root, document.left_out)
-        geometry, unplaced = lay_out(read, machine)
+        geometry, unplaced = lay_out(read, machines)
         found = (*document.diagnostics, *invalid, *unplaced)
-        violations = rules.diagnose(geometry, machine)
+        violations = rules.diagnose(geometry, machines)
         # Rules skip entries that depend on errors; a comment may name a diagnostic that they would report.
         noted = document.noted((*found, *violations))
         kept = suppressions.apply_suppressions(noted, document, complete=not has_errors(found))

@@ -50,7 +50,7 @@ def place_of(text: str) -> Place:
 @lru_cache(maxsize=1024)
 def location_text(location: Location) -> str:
     """Return `gpu0`, `host`, `host:0` or `host:current`."""
-    kind, number = location
+    kind, number, _ = location
     if kind == LocationKind.GPU:
         return f"gpu{number}"
     return f"host:{number}" if kind == LocationKind.HOST_NUMA else _KINDS.get(kind, f"{int(kind)}:{number}")

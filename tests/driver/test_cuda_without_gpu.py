@@ -106,9 +106,9 @@ def test_fd_with_fabric_is_the_raw_number_in_memory() -> None:
 def test_what_has_no_name_is_read_as_a_number() -> None:
     """A location or type that memtopo has no name for, or none at all, is seen and not hidden by an error"""
     prop = bindings.CUmemAllocationProp()
-    assert properties_of(prop) == ((0, 0), 0, False, False, 0)
+    assert tuple(properties_of(prop)) == ((0, 0, ""), 0, False, False, 0)
     ctypes.memmove(prop.getPtr(), struct.pack("4i", 9, 64, 77, -1), 16)
-    assert properties_of(prop) == ((77, -1), 64, False, False, 9)
+    assert tuple(properties_of(prop)) == ((77, -1, ""), 64, False, False, 9)
 
 
 def test_managed_is_written_as_asked() -> None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from itertools import product
+from typing import Any
 
 from memtopo.driver.types import Attribute, gpu
 from memtopo.machine import (
+    Cluster,
     Device,
     DriverFacts,
+    Fabric,
     Granularity,
     HostMemory,
     Machine,
+    Machines,
     Memory,
     Peer,
     Surroundings,
@@ -71,14 +75,19 @@ def invented(
     )
 
 
-def noted(text: str) -> Machine:
+def noted(text: str) -> Machines:
     """Two GPUs with what a wrong example says of its machine."""
     machine = invented(2, peers="no peers" not in text)
     if "multicast works" in text:
         return with_multicast(machine)
     if "multicast was never tried" in text:
         return _with_gpus(machine, {"multicast": Trial(advertised=True)}, {"MULTICAST_SUPPORTED": 1})
-    return machine
+    if "fabric works within" in text:
+        return invented(2, trials={"fabric": WORKS, "fd+fabric": WORKS})
+    if "fabric works" in text:
+        return with_fabric(2)
+    only = "only node a has" in text or "for node a only" in text
+    return Cluster({"a": machine}) if only else machine
 
 
 def with_multicast(machine: Machine) -> Machine:
@@ -92,6 +101,21 @@ def _with_gpus(machine: Machine, trials: dict[str, Trial], attributes: dict[str,
         return device.model_copy(update={"memory": memory, "attributes": {**device.attributes, **attributes}})
 
     return changed(machine, devices=[changed_device(device) for device in machine.devices])
+
+
+CLUSTER = "5ac6bcbb-0c31-4c0a-9e0a-3c4b0c4d1e2f"
+
+
+def in_clique(machine: Machine, clique: int = 1, cluster: str | None = CLUSTER) -> Machine:
+    """The machine with GPUs of one clique of a cluster, where fabric works; no machine that is shipped has one."""
+    fabric = Fabric(cluster=cluster, clique=clique)
+    return changed(machine, devices=[device.model_copy(update={"fabric": fabric}) for device in machine.devices])
+
+
+def with_fabric(gpus: int = 2, **others: Any) -> Machine:
+    """A machine of one clique where fabric handles work; `others` are the arguments of `invented`."""
+    trials = {"fabric": WORKS, "fd+fabric": WORKS}
+    return in_clique(invented(gpus, trials=trials, **others))
 
 
 def identified(uuids: list[str]) -> Machine:

@@ -15,7 +15,7 @@ from memtopo.driver.sim import SimDriver
 from memtopo.geometry import Geometry
 from memtopo.kinds.step import Step
 from memtopo.language import NO_SETTINGS, Document, read_file, read_text
-from memtopo.machine import Machine
+from memtopo.machine import Machine, Machines
 from memtopo.planner import Plan
 from memtopo.plans.report import Check, MachineLine, Report
 from memtopo.rules.validation import Validated, validate
@@ -41,7 +41,7 @@ def document(text: str) -> Document:
     return read_text((head + text).encode(), "test.yaml")
 
 
-def validate_text(text: str, machine: Machine | None = None) -> Validated:
+def validate_text(text: str, machine: Machines | None = None) -> Validated:
     """Validate a spec's text, completed by `document`, on a machine; two invented GPUs by default."""
     return validate(document(text), machine or invented(2))
 
@@ -51,24 +51,24 @@ def validate_verbatim(text: str, machine: Machine) -> Validated:
     return validate(read_text(text.encode(), "test.yaml"), machine)
 
 
-def codes(text: str, machine: Machine | None = None) -> list[str]:
+def codes(text: str, machine: Machines | None = None) -> list[str]:
     """Codes of all diagnostics of a spec."""
     return [fault.code for fault in diagnose(text, machine)]
 
 
-def diagnose(text: str, machine: Machine | None = None) -> tuple[Diagnostic, ...]:
+def diagnose(text: str, machine: Machines | None = None) -> tuple[Diagnostic, ...]:
     """Return all diagnostics of a spec."""
     return validate_text(text, machine).diagnostics
 
 
-def geometry_of(text: str, machine: Machine | None = None) -> Geometry:
+def geometry_of(text: str, machine: Machines | None = None) -> Geometry:
     """Geometry of a spec that may have warnings, but no errors."""
     found = validate_text(text, machine)
     assert found.geometry is not None, (found.diagnostics, text)
     return found.geometry
 
 
-def clean_geometry(text: str, machine: Machine | None = None) -> Geometry:
+def clean_geometry(text: str, machine: Machines | None = None) -> Geometry:
     """Geometry of a spec without any diagnostics."""
     found = validate_text(text, machine)
     assert not found.diagnostics, (found.diagnostics, text)
@@ -76,7 +76,7 @@ def clean_geometry(text: str, machine: Machine | None = None) -> Geometry:
     return found.geometry
 
 
-def plan_of(text: str, machine: Machine) -> Plan:
+def plan_of(text: str, machine: Machines) -> Plan:
     """Plan of a spec that may have warnings, but no errors."""
     return planner.plan(geometry_of(text, machine), machine)
 

@@ -200,7 +200,11 @@ processes:
     assert [*found.processes] == ["a"]
     assert found.left_out == {("processes", "b"), ("processes", "9")}
     a = found.processes["a"]
-    assert a.left_out == {("chunks", "bad"), ("exports", ""), ("count", ""), ("visible", "")}
+    assert a.left_out == {
+        ("chunks", "bad"),
+        ("exports", ""),
+        *((key, "") for key in ("count", "visible", "node", "nodes")),
+    }
     assert a.countless
     assert a.may_have("exports", "anything")
     assert a.may_have("chunks", "bad")

@@ -94,7 +94,7 @@ _Named = TypeVar("_Named", bound=IntEnum)
 @lru_cache(maxsize=1024)
 def allocation_prop(properties: Properties) -> Record:
     """A `CUmemAllocationProp`, cached for equal properties; not to be changed."""
-    kind, number = properties.location
+    kind, number, _ = properties.location
     flags = _COMPRESSION_GENERIC * properties.compressible, int(properties.rdma), 0
     packed = _PROP.pack(properties.type, properties.handles, kind, number, 0, *flags)
     return _filled(driver.CUmemAllocationProp(), packed)
@@ -103,13 +103,13 @@ def allocation_prop(properties: Properties) -> Record:
 @lru_cache(maxsize=1024)
 def access_descriptors(grants: tuple[Grant, ...]) -> list[Record]:
     """A list of `CUmemAccessDesc`, cached for equal grants; not to be changed."""
-    return [_filled(driver.CUmemAccessDesc(), _ACCESS.pack(*grant.location, grant.access)) for grant in grants]
+    return [_filled(driver.CUmemAccessDesc(), _ACCESS.pack(*grant.location[:2], grant.access)) for grant in grants]
 
 
 @lru_cache(maxsize=1024)
 def mem_location(location: Location) -> Record:
     """A `CUmemLocation`, cached for equal locations; not to be changed."""
-    return _filled(driver.CUmemLocation(), _LOCATION.pack(*location))
+    return _filled(driver.CUmemLocation(), _LOCATION.pack(*location[:2]))
 
 
 def ipc_mem_handle(data: bytes) -> Record:

@@ -15,7 +15,12 @@ from memtopo.machine import Machine, Trial
 
 
 def can_access(location: Location, owner: Location, machine: Machine) -> bool:
-    """Return true if a GPU, or the host, can access the memory of a location."""
+    """Return true if a GPU, or the host, can access the memory of a location.
+
+    GPUs can access all memory of other nodes that was imported: it is of their clique.
+    """
+    if owner.node:
+        return location.kind is LocationKind.GPU
     trial = access_trial(location, owner, machine)
     if owner.kind is not LocationKind.GPU:
         return trial is None or trial.works is not False
@@ -25,6 +30,8 @@ def can_access(location: Location, owner: Location, machine: Machine) -> bool:
 
 def access_trial(location: Location, owner: Location, machine: Machine) -> Trial | None:
     """Trial of access by a location: a store to a peer GPU, or access of a GPU or the CPU to host memory."""
+    if owner.node:
+        return None
     if owner.kind is not LocationKind.GPU:
         return machine.trial(owner, "gpu" if location.kind is LocationKind.GPU else "cpu")
     peer = machine.peers[location.id][owner.id] if location.kind is LocationKind.GPU else None
@@ -44,7 +51,7 @@ def peer_access(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """Yield MT403 for GPUs without peer access, and MT406 for grants of GPU memory to the host (fact 20)."""
     reported: set[tuple[object, ...]] = set()
     parts = AccessParts(geometry.parts)
-    unreachable = _Unreachable(machine)
+    unreachable = _Unreachable(geometry, machine)
     names = {name for name, each in geometry.parts.items() if any(unreachable.of(part.grants) for part in each)}
     names -= {name for section, name in geometry.unresolved if section == "access"}
     for where, placements in geometry.placements.items() if names else ():
@@ -84,7 +91,9 @@ def _subject(part: Part, location: Location, owner: Location) -> tuple[object, .
 class _Unreachable:
     """Grants to devices that cannot access the memory of a location."""
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, geometry: Geometry, machine: Machine) -> None:
+        foreign = (at for chunk in geometry.of(ChunkGroup).values() if chunk.origin for at in chunk.distinct_locations)
+        self._owners = list(dict.fromkeys([*machine.locations, *(at for at in foreign if at.node)]))
         self._machine = machine
         self._known: dict[tuple[Grant, ...], dict[Location, list[Location]]] = {}
 
@@ -92,7 +101,7 @@ class _Unreachable:
         """Devices of the grants without access, by the location of the memory; locations without any are left out."""
         if grants not in self._known:
             self._known[grants] = {
-                owner: devices for owner in self._machine.locations if (devices := self._devices(grants, owner))
+                owner: devices for owner in self._owners if (devices := self._devices(grants, owner))
             }
         return self._known[grants]
 

@@ -315,7 +315,8 @@ def _import(group: ChunkGroup, index: int, geometry: Geometry) -> Step:
 
     assert group.origin
     location = group.location_of(index)
-    if geometry.visible and location.kind is LocationKind.GPU and location not in geometry.visible:
+    seen = location.node or not geometry.visible or location in geometry.visible
+    if location.kind is LocationKind.GPU and not seen:
         location = gpu(UNSEEN)
     kind = HandleType[group.origin.via.upper()]
     return ImportChunk(group.path, group.label(index), group.size, location, kind, HandleReference.of(group, index))

@@ -69,7 +69,7 @@ def without_alternatives(entry: WithProperties) -> Taken | None:
 def supported_at(scope: Scope, names: Sequence[NamedDevice], word: str) -> Support:
     """Support of a handle type or property at the locations of some names, in all instances of the process."""
     locations = scope.devices.everywhere(names)
-    found = weakest(_support(location, word, scope.machine) for location in locations)
+    found = weakest(_support(location, word, scope.machines.of(location.node)) for location in locations)
     where = ", ".join(map(str, locations[:_LISTED])) + " …" * (len(locations) > _LISTED)
     return found._replace(reason=f"it worked in a trial on {where}") if found.works else found
 
@@ -113,7 +113,7 @@ def _support(location: Location, word: str, machine: Machine) -> Support:
         return Support(works=False, reason=f"memory of {location} cannot have it")
     if location.kind is LocationKind.HOST:
         return Support(works=False, reason="memory of 'host' has no handle types")
-    trial = machine.trial(location, word)
+    trial = machine.trial(location.on(None), word)
     if trial.works:
         return Support(works=True)
     if trial.refused or word in _WINDOWS:

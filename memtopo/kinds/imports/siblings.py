@@ -12,6 +12,7 @@ from memtopo.geometry.groups import Group, Origin
 from memtopo.kinds.dmabuf import DMABUF
 from memtopo.kinds.exportable import ExportKind, Imported
 from memtopo.kinds.exports import EXPORTABLE, ExportGroup, enumerated
+from memtopo.kinds.imports.crossing import crossing_fault
 from memtopo.kinds.imports.entry import LOCATIONS, Import, no_granules
 from memtopo.kinds.imports.order import in_order, unequal_order
 from memtopo.kinds.kind import Scope, Sibling
@@ -47,9 +48,13 @@ def from_sibling(scope: Scope, path: Path, entry: Import) -> Resolution[Group | 
     if itself and scope.spec.instances is None:
         yield _own_export(path, entry, exports[0])
         return None
+    if wrong := crossing_fault(scope, where, sibling, exports[0]):
+        yield wrong
+        return None
     origin = _origin(exports[0], sibling, f"{source.holder}.{scope.index}" if itself else "")
     counted = exports[0].counted or sibling.spec.instances is not None
-    imported = Imported(path, origin.each * len(exports), counted, _distributed(exports), origin)
+    nodes = [other.node if other.node != scope.node else None for _, other in sibling.instances]
+    imported = Imported(path, origin.each * len(exports), counted, _distributed(exports, nodes), origin)
     kind = exports[0].exporter
     group = kind.import_exported(imported, [export.group for export in exports])
     found = [*(yield from _contradictions(scope, entry, group, exports[0])), *_unseen(scope, where, kind, imported)]
@@ -133,9 +138,13 @@ def _unseen(scope: Scope, path: Path, kind: ExportKind, imported: Imported) -> I
         yield scope.devices.unseen(str(hidden), hidden, path, notes=(note,))
 
 
-def _distributed(exports: Sequence[ExportGroup]) -> tuple[Location, ...]:
-    """Locations of imported objects in the order of the holders, shortened to one period if they repeat."""
-    rounds = [export.locations for export in exports]
+def _distributed(exports: Sequence[ExportGroup], nodes: Sequence[str | None]) -> tuple[Location, ...]:
+    """Locations of imported objects in the order of the holders, shortened to one period if they repeat.
+
+    `nodes` are those of the holders, None for that of the importing process.
+    """
+    pairs = zip(exports, nodes, strict=True)
+    rounds = [tuple(each.on(node) for each in export.locations) for export, node in pairs]
     each = exports[0].count
     if len(rounds) == 1 or (len(set(rounds)) == 1 and each % len(rounds[0]) == 0):
         return rounds[0]

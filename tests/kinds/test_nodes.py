@@ -1,0 +1,194 @@
+"""Nodes of processes: which instance is on which, with the devices and the memory of that node, and what crosses."""
+
+from __future__ import annotations
+
+import pytest
+
+from memtopo import planner
+from memtopo.driver.types import gpu
+from memtopo.geometry.groups import ChunkGroup
+from memtopo.kinds.chunks.steps import ImportChunk
+from memtopo.machine import Cluster
+from memtopo.machine.queries import changed
+from tests.helpers.machines import in_clique, invented, with_fabric
+from tests.helpers.specs import clean_geometry, codes, diagnose, plan_of, steps_of
+
+HEAP = """
+processes:
+  pe:
+    count: 8
+    nodes: [a, b]
+    devices: {mine: gpus}
+    ranges: {heap: {size: 16MiB}}
+    chunks: {part: {location: mine, size: 2MiB, handles: fabric}}
+    exports: {part: {chunk: part, via: fabric}}
+    imports: {every: {from: pe.part}}
+    map: {heap: [every]}
+    access: {heap: {mine: rw}}
+"""
+
+PAIR = """
+processes:
+  server:
+    node: a
+    ranges: {w: {size: 4MiB}}
+    chunks: {w: {location: gpu0, size: 4MiB, handles: VIA}}
+    map: {w: [w]}
+    access: {w: {gpu0: rw}}
+    exports: {w: {chunk: w, via: VIA}}
+  reader:
+    node: b
+    ranges: {view: {size: 4MiB}}
+    imports: {w: {from: server.w}}
+    map: {view: [w]}
+    access: {view: {gpu0: r}}
+"""
+
+
+def pages(nodes: str, size: str = "4MiB", count: int = 2) -> str:
+    return f"""
+processes:
+  rank:
+    count: {count}
+    {nodes}
+    ranges: {{kv: {{size: {size}}}}}
+    chunks: {{page: {{location: gpu0, size: {size}}}}}
+    map: {{kv: [page]}}
+    access: {{kv: {{gpu0: rw}}}}
+"""
+
+
+def test_nodes_have_equal_blocks_of_instances_in_order() -> None:
+    found = clean_geometry(HEAP, with_fabric(4))
+    assert found.nodes == {
+        "a": ("pe.0", "pe.1", "pe.2", "pe.3"),
+        "b": ("pe.4", "pe.5", "pe.6", "pe.7"),
+    }
+    assert [found.node_of(label) for label in ("pe.3", "pe.4", "nobody")] == ["a", "b", None]
+
+
+def test_a_spec_without_nodes_is_of_one_host() -> None:
+    found = clean_geometry(HEAP.replace("    nodes: [a, b]\n", ""), with_fabric(4))
+    assert found.nodes == {}
+    assert found.node_of("pe.0") is None
+    assert [node for node, _ in found.by_node] == [None]
+
+
+def test_devices_are_distributed_on_each_node_as_local_ranks() -> None:
+    found = clean_geometry(HEAP, Cluster({"a": with_fabric(4), "b": with_fabric(2)}))
+    own = [member.of(ChunkGroup)["part"].location_of(0).id for member in found.processes.values()]
+    assert own == [0, 1, 2, 3, 0, 1, 0, 1]
+
+
+def test_memory_of_another_node_has_its_node() -> None:
+    found = clean_geometry(HEAP, with_fabric(4))
+    first, last = (found.processes[label].of(ChunkGroup)["every"] for label in ("pe.0", "pe.7"))
+    assert [str(first.location_of(index)) for index in (0, 3, 4, 7)] == ["gpu0", "gpu3", "b/gpu0", "b/gpu3"]
+    assert [str(last.location_of(index)) for index in (0, 3, 4, 7)] == ["a/gpu0", "a/gpu3", "gpu0", "gpu3"]
+    assert found.processes["pe.0"].gpus == [0]
+
+
+def test_a_plan_has_the_memory_of_each_node() -> None:
+    plan = plan_of(HEAP, with_fabric(4))
+    assert plan.memory == {f"{node}/gpu{ordinal}": 2 << 20 for node in "ab" for ordinal in range(4)}
+    assert plan.nodes == {"a": ("pe.0", "pe.1", "pe.2", "pe.3"), "b": ("pe.4", "pe.5", "pe.6", "pe.7")}
+    imports = steps_of(plan.processes["pe.0"], ImportChunk)
+    assert [each.location for each in imports] == [*map(gpu, range(4)), *(gpu(n).on("b") for n in range(4))]
+
+
+def test_states_have_the_memory_of_each_node() -> None:
+    text = pages("nodes: [a, b]") + "    states: {asleep: {drop: [kv]}}\n"
+    geometry = clean_geometry(text)
+    plan = planner.plan(geometry, invented(2))
+    assert planner.memory_by_state(plan, geometry) == {
+        "awake": {"a/gpu0": 4 << 20, "b/gpu0": 4 << 20},
+        "asleep": {"a/gpu0": 0, "b/gpu0": 0},
+    }
+
+
+def test_memory_is_limited_on_each_node_by_itself() -> None:
+    """Both instances together have too much for one GPU, and enough on two nodes."""
+    large = pages("nodes: [a, b]", "50GiB")
+    assert codes(large, invented(1)) == []
+    assert codes(pages("node: a", "50GiB"), invented(1)) == ["MT402"]
+    (found,) = diagnose(large, Cluster({"a": invented(1), "b": invented(1, memory=40 << 30)}))
+    assert "on b/gpu0, which has 40 GiB" in found.message
+
+
+def test_shares_are_of_the_memory_of_the_own_node_and_equal_everywhere() -> None:
+    """The instance with the least room, on b, decides."""
+    text = pages("nodes: [a, b]").replace("size: 4MiB", "size: fill", 1).replace("size: 4MiB", "size: 50%")
+    found = clean_geometry(text, Cluster({"a": invented(1), "b": invented(1, memory=40 << 30)}))
+    sizes = {member.of(ChunkGroup)["page"].size for member in found.processes.values()}
+    (size,) = sizes
+    assert 19 << 30 < size < 20 << 30
+
+
+@pytest.mark.parametrize("via", ["fd", "fabric"])
+def test_a_file_descriptor_does_not_cross_nodes(via: str) -> None:
+    found = codes(PAIR.replace("VIA", via), with_fabric(1))
+    assert found == ([] if via == "fabric" else ["MT613"])
+
+
+def test_a_refused_edge_has_both_positions() -> None:
+    (found,) = diagnose(PAIR.replace("VIA", "fd"), with_fabric(1))
+    assert found.path == ("processes", "reader", "imports", "w", "from")
+    assert [each.path for each in found.labels] == [("processes", "server", "exports", "w", "via")]
+    assert "via: fabric" in str(found.help)
+
+
+def test_fabric_needs_the_same_clique_on_both_nodes() -> None:
+    one = with_fabric(1)
+    other, elsewhere = in_clique(one, clique=2), in_clique(one, cluster="another cluster")
+    text = PAIR.replace("VIA", "fabric")
+    assert codes(text, Cluster({"a": one, "b": one})) == []
+    for machine in (other, elsewhere):
+        (found,) = diagnose(text, Cluster({"a": one, "b": machine}))
+        assert found.code == "MT614"
+        assert "different cliques" in found.message
+
+
+def test_fabric_between_nodes_without_a_recorded_clique_is_not_known_to_work() -> None:
+    unknown = in_clique(with_fabric(1), cluster=None)
+    (found,) = diagnose(PAIR.replace("VIA", "fabric"), Cluster({"a": with_fabric(1), "b": unknown}))
+    assert found.code == "MT614"
+    assert "not known to work: no clique is recorded of b" in found.message
+
+
+def test_gpus_of_several_cliques_are_of_none_together() -> None:
+    both = with_fabric(2)
+    first, second = both.devices
+    mixed = changed(both, devices=[first, in_clique(both, clique=7).devices[1]])
+    assert both.clique == first.fabric
+    assert mixed.clique is None
+    assert second.fabric == first.fabric
+
+
+def test_peers_reach_imported_memory_of_other_nodes() -> None:
+    text = PAIR.replace("VIA", "fabric").replace("view: {gpu0: r}", "view: {peers: r}")
+    found = clean_geometry(text, with_fabric(2))
+    assert found.processes["reader"].gpus == [0, 1]
+
+
+def test_the_host_cannot_access_memory_of_a_gpu_of_another_node() -> None:
+    text = PAIR.replace("VIA", "fabric").replace("view: {gpu0: r}", "view: {gpu0: r, host: r}")
+    assert codes(text, with_fabric(2)) == ["MT406"]
+
+
+def test_each_node_has_its_own_devices() -> None:
+    text = pages("nodes: [a, b]").replace("gpu0", "gpu1")
+    (found,) = diagnose(text, Cluster({"a": invented(2), "b": invented(1)}))
+    assert found.code == "MT401"
+
+
+def test_a_machine_for_a_node_that_the_spec_does_not_have_is_an_error() -> None:
+    machines = Cluster({"a": invented(1), "b": invented(1), "c": invented(1)})
+    assert codes(pages("nodes: [a, b]"), machines) == ["MT615"]
+    assert codes("ranges: {kv: {size: 2MiB}}", Cluster({"a": invented(1)})) == ["MT615"]
+
+
+@pytest.mark.parametrize(("count", "help"), [(3, "write 'count: 2 or 4', or 1 node"), (1, "write 'count: 2'")])
+def test_a_count_that_does_not_divide_is_answered_with_counts_that_do(count: int, help: str) -> None:
+    (found,) = diagnose(pages("nodes: [a, b]", count=count))
+    assert found.code == "MT612"
+    assert str(found.help).startswith(help)
