@@ -358,6 +358,16 @@ def test_files_that_replaced_those_of_a_holder_stay(tmp_path: Path) -> None:
     assert {each.name: each.read_text() for each in tmp_path.iterdir()} == dict.fromkeys(["kv", "kv.lock"], "precious")
 
 
+def test_a_link_to_a_dead_socket_stays_and_its_name_is_refused(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as other:
+        other.bind(str(tmp_path / "other"))
+    link = tmp_path / "kv"
+    link.symlink_to("other")
+    with pytest.raises(ExchangeError, match="it is no socket of this user"):
+        claim(endpoint(socket=str(link)))
+    assert link.is_symlink()
+
+
 @pytest.mark.parametrize("kind", ["link", "fifo", "directory"])
 def test_a_lock_that_is_no_regular_file_is_refused_without_waiting(runtime: Path, tmp_path: Path, kind: str) -> None:
     (runtime / "memtopo").mkdir(mode=0o700)
