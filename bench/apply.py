@@ -1,6 +1,6 @@
 """A whole `memtopo apply`, compared with bare_apply.py, which makes the same calls without any check.
 
-Both are whole processes, cold, from bytecode: a small layout, and one of 61,440 chunks with the fast check.
+Both are whole processes, cold, from bytecode: a small layout, and one of 30,720 chunks on each GPU with the fast check.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from memtopo.machine.target import resolve
 
 ROOT = Path(__file__).parent.parent
 ROUNDS = 5
-SMALL, MANY = 16, 61_440
+SMALL, MANY = 8, 30_720
+"""Chunks of each GPU."""
 LARGEST_SMALL, LARGEST_MANY, LARGEST_MEMORY = 1.2, 1.25, 150
 
 
@@ -34,8 +35,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, "PYTHONPYCACHEPREFIX": str(Path(folder) / "bytecode")}
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
-        _compare("small", gpus, SMALL // gpus, Path(folder), environment, LARGEST_SMALL)
-        _compare("many", gpus, MANY // gpus, Path(folder), environment, LARGEST_MANY)
+        _compare("small", gpus, SMALL, Path(folder), environment, LARGEST_SMALL)
+        _compare("many", gpus, MANY, Path(folder), environment, LARGEST_MANY)
 
 
 def _compare(name: str, gpus: int, chunks: int, folder: Path, environment: Mapping[str, str], largest: float) -> None:
