@@ -3,6 +3,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 PY ?= python3
 BIN := .venv/bin
+INSTALLED := .venv/.installed
 READY := .venv/.ready
 
 # Tests start many processes; without bytecode each would compile what it imports.
@@ -14,12 +15,16 @@ unexport PYTHONDONTWRITEBYTECODE
 help:  ## say what there is
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
-$(READY): pyproject.toml
+$(INSTALLED): pyproject.toml
 	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	@touch $@
+
+$(READY): $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@touch $@
 
-demo: $(READY)  ## lay out the quickstart on a simulated machine
+demo: $(INSTALLED)  ## lay out the quickstart on a simulated machine
 	$(BIN)/memtopo apply specs/quickstart.yaml --machine h200x2
 
 docs: $(READY)  ## write those pages of docs/ that are made from the program's own texts
