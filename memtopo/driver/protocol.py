@@ -3,10 +3,10 @@
 Addresses, handles, contexts, events and streams are ints; sizes are bytes. Every method raises `DriverError` if the
 driver does not return `CUDA_SUCCESS`, or if a number does not fit the driver's parameter.
 
-VMM calls and the export and import of chunks need no current context (facts 8, 44). A current context is needed by
-calls that copy, set or count memory, by `mem_get_address_range`, and by those for allocations and events except
-`mem_free`, `event_query` and `event_destroy` (facts 45 to 47). Managed allocations and buffers mapped from external
-memory are freed by `mem_free`.
+VMM calls and the export and import of chunks by handles need no current context (facts 8, 44). A current context is
+needed by calls that copy, set or count memory, by `mem_get_address_range`, by dma-bufs (fact 83), and by those for
+allocations and events except `mem_free`, `event_query` and `event_destroy` (facts 45 to 47). Managed allocations and
+buffers mapped from external memory are freed by `mem_free`.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ class Driver(Protocol):
     def mem_get_handle_for_address_range(self, address: int, size: int, flags: DmaBufFlags = DmaBufFlags.NONE) -> int:
         """Export mapped or allocated memory as a new dma-buf, in whole pages of the host; returns its descriptor.
 
-        The descriptor is close-on-exec, the caller's to close, and pins the memory (facts 83, 84).
+        Needs a current context. The descriptor is close-on-exec and the caller's to close; it pins memory (fact 84).
         """
 
     def mem_alloc(self, size: int) -> int:

@@ -13,7 +13,7 @@ from pydantic import ConfigDict, Field, model_validator
 from memtopo.diagnostics.model import Diagnostic, InvalidValue, Label, Path
 from memtopo.driver.handles import Via
 from memtopo.driver.types import Location
-from memtopo.geometry.groups import Group
+from memtopo.geometry.groups import Group, gpus
 from memtopo.geometry.model import Geometry
 from memtopo.kinds.alternatives import Support, chosen
 from memtopo.kinds.buffers import BUFFERS
@@ -148,6 +148,11 @@ class ExportGroup(Group):
         first = self.first % len(locations)
         rotated = (locations[first:] + locations[:first])[: self.count]
         return rotated[:1] if len(set(rotated)) == 1 else rotated
+
+    @property
+    def contexts(self) -> frozenset[int]:
+        """Ordinals of the GPUs in whose contexts dma-bufs are exported (fact 83)."""
+        return gpus(self.locations) if self.dma_buf else frozenset()
 
     @property
     def resources(self) -> Iterator[Hashable]:

@@ -39,6 +39,7 @@ _GPU_ATTRIBUTES = {
     "compressible": "GENERIC_COMPRESSION_SUPPORTED",
     "managed": "MANAGED_MEMORY",
     "concurrent": "CONCURRENT_MANAGED_ACCESS",
+    "dmabuf": "DMA_BUF_SUPPORTED",
     "external-semaphore": "TIMELINE_SEMAPHORE_INTEROP_SUPPORTED",
     "multicast": "MULTICAST_SUPPORTED",
 }

@@ -52,6 +52,7 @@ class LayoutExports:
         words = ", ".join(map(str, locations))
         objects, properties = group.group, group.exporter.properties(group.group)
         assert objects.offered_as
+        whole = group.size == objects.size
         return Offer(
             name=name,
             kind=objects.offered_as,
@@ -61,8 +62,8 @@ class LayoutExports:
             location=words,
             gpu=uuids,
             properties=properties,
-            declared=objects.declared_size,
-            parts=tuple(objects.parts),
+            declared=objects.declared_size if whole else group.size,
+            parts=tuple(objects.parts) if whole else (),
             commit="empty" if group.commit else None,
             entry=group.group.name,
             first=group.first,

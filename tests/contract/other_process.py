@@ -19,6 +19,7 @@ from tests.helpers.python_process import PythonProcess
 
 ROOT = Path(__file__).parent.parent.parent
 EXPORT, IMPORT = "mem_export_to_shareable_handle", "mem_import_from_shareable_handle"
+EXPORTS = (EXPORT, "mem_get_handle_for_address_range")
 HANDED_OVER = ("import_external_memory", "import_external_semaphore")
 """Calls that consume a descriptor: the copy in the other process is consumed, the argument stays open here."""
 
@@ -136,7 +137,7 @@ def _answer(channel: socket.socket, driver: Driver, method: str, args: tuple[Any
     except DriverError as error:
         _send(channel, ((error.call, error.name, error.reason), None))
         return
-    if method == EXPORT and isinstance(value, int):
+    if method in EXPORTS and isinstance(value, int):
         _send(channel, (None, None), [value])
         os.close(value)
     else:

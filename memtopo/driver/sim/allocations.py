@@ -134,6 +134,21 @@ class Allocations:
         allocation = self._at[self._starts[at]]
         return allocation if address < allocation.end else None
 
+    def unused(self, address: int) -> tuple[int, int | None]:
+        """End of the addresses without an allocation in the block around an address, and the device that has it.
+
+        The device is None if no allocation of this process is in the block, or behind its end (fact 45).
+        """
+        block = address - address % BLOCK
+        at = bisect_right(self._starts, address)
+        after = self._at[self._starts[at]] if at < len(self._starts) else None
+        before = self._at[self._starts[at - 1]] if at else None
+        end = min(after.start, block + BLOCK) if after else block + BLOCK
+        for each in (before, after):
+            if each and each.kind == "own" and each.start < block + BLOCK and each.end > block:
+                return end, each.device
+        return end, None
+
     def open(self, physical: Physical, device: int) -> Allocation:
         """Map another process's memory; it takes no memory of this process's budget (fact 46)."""
         address = self._blocks.take_addresses(physical.size)

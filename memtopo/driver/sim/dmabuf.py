@@ -8,12 +8,12 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from memtopo.driver.sim.allocations import Allocation, Allocations
-from memtopo.driver.sim.calls import invalid, unsupported
+from memtopo.driver.sim.calls import Refused, invalid, unsupported
 from memtopo.driver.sim.ipc import AllocationSharing, ChunkSharing
 from memtopo.driver.sim.mappings import Mapping, Mappings
 from memtopo.driver.sim.physical import Arena, Physical
 from memtopo.driver.sim.shared_files import Tag, dma_buf, make, nonce
-from memtopo.driver.types import DmaBufFlags, Location, LocationKind, gpu
+from memtopo.driver.types import DmaBufFlags, Location, LocationKind, Properties, gpu
 from memtopo.machine import Machine
 
 PAGE = 4 << 10
@@ -21,27 +21,16 @@ _NOWHERE = "gpu 0"  # no call imports it
 
 
 class _Piece(NamedTuple):
-    """Part of one mapping or allocation from its byte `first` to before `end`."""
+    """Bytes of one mapping or allocation that a range of addresses covers; `memory` is None between allocations."""
 
-    memory: Mapping | Allocation
-    first: int
-    end: int
+    memory: Mapping | Allocation | None
+    size: int
+    properties: Properties
 
     @property
     def whole(self) -> bool:
         """True for all of it."""
-        return self.end - self.first == self.memory.end - self.memory.start
-
-    @property
-    def physical(self) -> Physical:
-        """Bytes of the mapping or allocation."""
-        return self.memory.physical
-
-    @property
-    def location(self) -> Location:
-        """GPU or NUMA node that has the memory."""
-        memory = self.memory
-        return memory.chunk.properties.location if isinstance(memory, Mapping) else gpu(memory.device)
+        return self.memory is not None and self.size == self.memory.end - self.memory.start
 
 
 class DmaBufs:
@@ -65,43 +54,58 @@ class DmaBufs:
 
     def export(self, address: int, size: int, flags: int) -> int:
         """Return a new descriptor of the memory at these addresses."""
-        if flags & ~DmaBufFlags.PCIE:
+        if int(flags) & ~int(DmaBufFlags.PCIE):
             raise invalid("an unknown flag")
-        if size <= 0 or size % PAGE or address % PAGE:
+        if not address or size <= 0 or size % PAGE or address % PAGE:
             raise invalid("the address or the size is no multiple of the host's pages")
         pieces = list(self._pieces(address, address + size))
-        self._check(pieces)
+        self._check(pieces, flags)
         return self._descriptor(pieces, size)
 
     def _pieces(self, address: int, end: int) -> Iterator[_Piece]:
-        """Memory behind addresses; refuses a hole."""
+        """Memory behind addresses; refuses a hole, and what is neither mapped nor allocated by `cuMemAlloc`."""
         while address < end:
-            found = self._mappings.find(address) or self._allocations.find(address)
-            if found is None:
-                raise invalid(f"nothing is mapped or allocated at {address:#x}")
-            yield _Piece(found, address - found.start, min(end, found.end) - found.start)
-            address = found.end
+            memory = self._mappings.find(address) or self._allocations.find(address)
+            stop, properties = address, None
+            if isinstance(memory, Mapping):
+                stop, properties = memory.end, memory.chunk.properties
+            elif memory is None:
+                stop, device = self._allocations.unused(address)
+                properties = None if device is None else Properties(gpu(device))
+            elif memory.kind == "own":
+                stop, properties = memory.end, Properties(gpu(memory.device))
+            if properties is None:
+                raise invalid(f"nothing that a dma-buf can be of is at {address:#x}")
+            yield _Piece(memory, min(stop, end) - address, properties)
+            address = stop
 
-    def _check(self, pieces: Sequence[_Piece]) -> None:
-        """Refuse memory that is not of one GPU, and of one kind."""
-        for each in pieces:
-            if isinstance(each.memory, Allocation) and each.memory.kind != "own":
-                raise invalid(f"the memory is {each.memory.kind}")
-        if any(each.location.kind != LocationKind.GPU for each in pieces):
-            raise unsupported("it is memory of the host")
-        if any(one.location != other.location for one, other in pairwise(pieces)):
-            raise invalid("the memory is of several devices")
+    def _check(self, pieces: Sequence[_Piece], flags: int) -> None:
+        """Refuse flags and memory that the driver does not support."""
+        places = {each.properties.location for each in pieces}
+        if any(place.kind == LocationKind.GPU and not self._works(place, flags) for place in places):
+            raise unsupported("it did not work in a trial on this machine, or was not tried there")
+        if any(place.kind != LocationKind.GPU for place in places):
+            raise invalid("a part of it is memory of the host")
+        if len(places) > 1:
+            raise invalid("it is memory of several devices")
+        if any(each.properties.compressible for each in pieces):
+            raise Refused("CUDA_ERROR_UNKNOWN", "a part of it is compressible")
+
+    def _works(self, location: Location, flags: int) -> bool:
+        if flags & DmaBufFlags.PCIE:
+            return self._machine.trial(location, "dmabuf-pcie").works is True
+        return not self._machine.trial(location, "dmabuf").refused
 
     def _descriptor(self, pieces: Sequence[_Piece], size: int) -> int:
-        one = pieces[0].memory
-        if len(pieces) == 1 and pieces[0].whole:
-            self._chunks.own_file(one.chunk) if isinstance(one, Mapping) else self._shared.own_file(one)
-            return dma_buf(one.physical.fd)
-        tag = Tag("dmabuf", size, 1, _NOWHERE, nonce())
-        each = [piece.physical for piece in pieces]
-        if _is_one_file(each, size):
+        first = pieces[0].memory
+        if first and len(pieces) == 1 and pieces[0].whole:
+            self._chunks.own_file(first.chunk) if isinstance(first, Mapping) else self._shared.own_file(first)
+            return dma_buf(first.physical.fd)
+        each = [piece.memory.physical for piece in pieces if piece.memory]
+        if len(each) == len(pieces) and _is_one_file(each, size):
             return dma_buf(each[0].fd)
-        if all(piece.whole for piece in pieces) and not any(physical.tag for physical in each) and _distinct(each):
+        tag = Tag("dmabuf", size, 1, _NOWHERE, nonce())
+        if all(piece.whole for piece in pieces) and _can_move(each):
             self._arena.gather(each, tag)
             return dma_buf(each[0].fd)
         fd = make(tag)
@@ -116,9 +120,9 @@ def _is_one_file(each: Sequence[Physical], size: int) -> bool:
     tag = each[0].tag
     if tag is None or tag.size != size or any(physical.tag != tag for physical in each):
         return False
-    adjacent = all(one.offset + one.size == other.offset for one, other in pairwise(each))
-    return not each[0].offset and adjacent
+    return not each[0].offset and all(one.offset + one.size == other.offset for one, other in pairwise(each))
 
 
-def _distinct(each: Sequence[Physical]) -> bool:
-    return len({id(physical) for physical in each}) == len(each)
+def _can_move(each: Sequence[Physical]) -> bool:
+    """Return whether memories are not shared, and none of them is twice among them."""
+    return not any(physical.tag for physical in each) and len({id(physical) for physical in each}) == len(each)

@@ -245,6 +245,7 @@ class SimDriver(KernelCalls, ManagedCalls, PinnedCalls, ExternalCalls, EventCall
 
     @driver_call
     def mem_get_handle_for_address_range(self, address: int, size: int, flags: DmaBufFlags = DmaBufFlags.NONE) -> int:
+        self._contexts.current()
         return self._dma_bufs.export(address, size, flags)
 
     @driver_call

@@ -41,18 +41,26 @@ class ExternalMemory:
 
         Neither the size nor the kind of object is checked, so that a semaphore is accepted (facts 53, 55).
         """
-        _check(check_descriptor(fd), kind, size)
-        found = self._files.adopt_descriptor(fd, "memory", "chunk", TIMELINE, BINARY)
+        _check(check_descriptor(fd), kind, size, dma_bufs=self._imports_dma_bufs(device), dedicated=dedicated)
+        if kind == MemoryHandleType.DMABUF_FD:
+            found = self._files.adopt_dma_buf(fd)
+        else:
+            found = self._files.adopt_descriptor(fd, "memory", "chunk", TIMELINE, BINARY)
         close_descriptor(fd)
         if found is None:
             raise Refused("CUDA_ERROR_UNKNOWN", "the file descriptor is no memory's; it is closed now")
         own, tag = found
-        if not _is_semaphore(tag) and self._devices.locate(tag.location) != gpu(device):
+        if tag.kind != "dmabuf" and not _is_semaphore(tag) and self._devices.locate(tag.location) != gpu(device):
             self._files.close(own)
             raise Refused("CUDA_ERROR_UNKNOWN", f"the memory is not of gpu{device}; its file descriptor is closed now")
         number = next(self._numbers)
         self._open[number] = Memory(device, size, own, tag, dedicated)
         return number
+
+    def _imports_dma_bufs(self, device: int) -> bool:
+        """Return whether a trial of the machine has shown that dma-bufs can be imported (fact 84)."""
+        found = self._devices.get(device).memory.trials.get("external-dmabuf")
+        return found is not None and found.works is True
 
     def map(self, memory: int, offset: int, size: int) -> int:
         """Map a part of an object; returns the address. The buffer outlives the object (fact 53)."""
@@ -86,14 +94,17 @@ class ExternalMemory:
         return self._open[memory]
 
 
-def _check(fd: int, kind: MemoryHandleType, size: int) -> None:
-    """Refuse what is refused for any descriptor, which stays open (fact 54)."""
+def _check(fd: int, kind: MemoryHandleType, size: int, *, dma_bufs: bool, dedicated: bool) -> None:
+    """Refuse what is refused for any descriptor, which stays open (facts 54, 84)."""
     if size <= 0:
         raise invalid("the size is 0")
     if kind == MemoryHandleType.OPAQUE_FD:
         return
-    if kind == MemoryHandleType.DMABUF_FD and fd < 0:
-        raise invalid("that is no file descriptor")
+    if kind == MemoryHandleType.DMABUF_FD:
+        if fd < 0 or dedicated:
+            raise invalid("that is no file descriptor, or dedicated memory")
+        if dma_bufs:
+            return
     raise unsupported("only opaque file descriptors can be imported")
 
 

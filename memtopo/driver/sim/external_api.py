@@ -11,7 +11,7 @@ import os
 import time
 
 from memtopo.driver.sim import semaphores
-from memtopo.driver.sim.shared_files import Tag, make, nonce, read_tag
+from memtopo.driver.sim.shared_files import Tag, is_dma_buf, make, nonce, read_tag
 
 GRAIN = 64 << 10
 """Granularity of memory in bytes; sizes are rounded up, as Vulkan's are (fact 53)."""
@@ -65,15 +65,19 @@ def wait(fd: int, value: int = 1, timeout: float = 10.0) -> bool:
 
 
 def read(fd: int, offset: int, count: int) -> bytes:
-    """Read bytes of memory, or of a chunk that a simulated driver exported (fact 59)."""
+    """Read bytes of memory, or of a chunk or dma-buf that a simulated driver exported (facts 59, 83)."""
     _check_inside(fd, offset, count)
     return os.pread(fd, count, offset)
 
 
 def write(fd: int, offset: int, data: bytes) -> None:
-    """Write bytes to memory, or to a chunk that a simulated driver exported (fact 59)."""
+    """Write bytes to memory, or to a chunk or dma-buf that a simulated driver exported (facts 59, 83)."""
     _check_inside(fd, offset, len(data))
-    os.pwrite(fd, data, offset)
+    own = os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)  # the descriptor of a dma-buf is read-only
+    try:
+        os.pwrite(own, data, offset)
+    finally:
+        os.close(own)
 
 
 def _semaphore(fd: int) -> str:
@@ -85,7 +89,7 @@ def _semaphore(fd: int) -> str:
 
 def _check_inside(fd: int, offset: int, count: int) -> None:
     tag = _tag(fd)
-    if tag.kind not in {"memory", "chunk"}:
+    if tag.kind not in {"memory", "chunk"} and not is_dma_buf(fd):
         raise ValueError(f"the descriptor is of a simulated {tag.kind}, not of memory")
     if offset < 0 or count < 0 or offset + count > tag.size:
         raise ValueError(f"the memory has {tag.size} bytes")

@@ -122,6 +122,10 @@ class Files:
         """Open the file behind a descriptor of this process, as `adopt` does; None for a dma-buf."""
         return None if is_dma_buf(fd) else self.adopt(f"/proc/self/fd/{fd}", *kinds)
 
+    def adopt_dma_buf(self, fd: int) -> tuple[int, Tag] | None:
+        """Open the file behind a dma-buf, as `adopt` does; None for any other descriptor."""
+        return self.adopt(f"/proc/self/fd/{fd}", "chunk", "allocation", "dmabuf") if is_dma_buf(fd) else None
+
     def close(self, fd: int) -> None:
         """Close one file."""
         self._open.remove(fd)

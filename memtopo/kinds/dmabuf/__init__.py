@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from memtopo.diagnostics.model import Path
 from memtopo.driver.handles import Handle, Via
-from memtopo.geometry.groups import RangeGroup
+from memtopo.geometry.groups import Group, RangeGroup
 from memtopo.kinds.exportable import Exported, ExportKind
 from memtopo.kinds.kind import Kind
 
@@ -28,6 +28,7 @@ class DmaBufs(ExportKind):
     commit_note = "a process that imports committed memory maps it, and a dma-buf cannot be imported (fact 84)"
 
     def __init__(self, kind: Kind) -> None:
+        self._kind = kind
         self.group, self.plural, self.article = kind.group, kind.plural, kind.article  # type: ignore[misc]
 
     def try_export(self, path: Path, export: Exported) -> Step:
@@ -41,8 +42,12 @@ class DmaBufs(ExportKind):
             path, export.name, export.label(0), *memory.bytes, export.count, tuple(needs), memory, first
         )
 
+    def properties(self, group: Group) -> tuple[str, ...]:
+        return self._kind.properties(group) if isinstance(self._kind, ExportKind) else ()
+
     def handle(self, driver: Driver, layout: Layout, export: Exported, index: int) -> Handle:
+        from memtopo.kinds.dmabuf.steps import export_dma_buf
+
         memory = export.dma_buf
         assert memory
-        address = memory.address(layout, export.first + index)
-        return Handle.of(driver.mem_get_handle_for_address_range(address, memory.size, memory.flags))
+        return Handle.of(export_dma_buf(driver, layout, memory, export.first + index))

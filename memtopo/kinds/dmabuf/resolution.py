@@ -44,10 +44,33 @@ def resolve_memory(
         return memory
     wrong = [*_unmapped(path, memory, range(*span))]
     yield from wrong
-    locations = () if wrong else dict.fromkeys(_locations(memory, range(*span)))
-    if wrong or (yield from requires_gpu(f"the memory of export {path[-1]!r}", locations, path)):
+    if wrong or (yield from _unsupported(scope, path, memory, range(*span))):
         return None
     return memory
+
+
+def _unsupported(scope: Scope, path: Path, memory: DmaBufMemory, indices: Sequence[int]) -> Resolution[bool]:
+    """Yield diagnostics of memory that the driver exports no dma-buf of, and return true (fact 83)."""
+    locations = list(dict.fromkeys(_locations(memory, indices)))
+    if (yield from requires_gpu(f"the memory of export {path[-1]!r}", locations, path)):
+        return True
+    groups = [memory.group, *(each.chunk for each in memory.placements)]
+    compressible = (each for each in groups if isinstance(each, ChunkGroup) and each.properties[0].compressible)
+    if found := next(compressible, None):
+        message = f"export {path[-1]!r}: chunk {found.name!r} is compressible, and cannot be exported via dmabuf"
+        label = Label("compressible here", (*found.path, "compressible"))
+        note = "cuMemGetHandleForAddressRange returns UNKNOWN (fact 83)"
+        yield Diagnostic("MT405", message, path, labels=(label,), notes=(note,), help="leave 'compressible' out")
+        return True
+    for location in locations if memory.flags else ():
+        trial = scope.machine.trial(location, "dmabuf-pcie")
+        if not trial.works:
+            message = f"export {path[-1]!r}: a dma-buf that is mapped through PCIe does not work on {location}"
+            note = trial.failure("a trial", "failed") if trial.works is False else "it was not tried on this machine"
+            help = "leave 'mapping' out: without a faster way, devices map it through PCIe anyway"
+            yield Diagnostic("MT404", message, (*path, "mapping"), notes=(note,), help=help)
+            return True
+    return False
 
 
 def _part(scope: Scope, path: Path, name: str | None, group: Group) -> Resolution[NamedPart | None]:

@@ -10,8 +10,8 @@ from typing import ClassVar
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import DmaBufFlags
 from memtopo.kinds.dmabuf.memory import DmaBufMemory
-from memtopo.kinds.layout import Layout
-from memtopo.kinds.step import PROBE_ADVICE, ErrorHint, Finding, Phase, Step, StepDescription
+from memtopo.kinds.layout import Layout, current
+from memtopo.kinds.step import DEFECT_ADVICE, PROBE_ADVICE, ErrorHint, Finding, Phase, Step, StepDescription
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +40,10 @@ class TryExportDmaBuf(Step):
             PROBE_ADVICE,
         ),
         "INVALID_VALUE": ErrorHint(
-            "a dma-buf is of mapped memory of one GPU, in whole pages of the host (fact 83)", PROBE_ADVICE
+            "a dma-buf is of mapped memory of one GPU, in whole pages of the host (fact 83)", DEFECT_ADVICE
         ),
+        "UNKNOWN": ErrorHint("the driver exports no dma-buf of compressible memory (fact 83)", DEFECT_ADVICE),
+        "OPERATING_SYSTEM": ErrorHint("this process has too many open files (fact 83)", "raise the limit: ulimit -n"),
     }
 
     @property
@@ -49,20 +51,26 @@ class TryExportDmaBuf(Step):
         return self.needed
 
     def do(self, driver: Driver, layout: Layout) -> None:
-        os.close(self._export(driver, layout))
+        os.close(export_dma_buf(driver, layout, self.memory, self.first))
 
     def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
         """Compare the size of a dma-buf, which its descriptor reports."""
-        fd = self._export(driver, layout)
+        fd = export_dma_buf(driver, layout, self.memory, self.first)
         try:
             yield Finding("dma-buf", self.object, self.size, os.lseek(fd, 0, os.SEEK_END), self.path)
         finally:
             os.close(fd)
 
-    def _export(self, driver: Driver, layout: Layout) -> int:
-        address = self.memory.address(layout, self.first)
-        return driver.mem_get_handle_for_address_range(address, self.size, self.flags)
-
     def describe(self) -> StepDescription:
         words = ["dmabuf", *(["pcie"] if self.flags else []), *([f"{self.count:,} handles"] if self.count > 1 else [])]
         return StepDescription(self.label, self.object.partition(".")[0], note=", ".join(words))
+
+
+def export_dma_buf(driver: Driver, layout: Layout, memory: DmaBufMemory, index: int) -> int:
+    """Export one object in the context of its GPU; returns a descriptor, which the caller closes (fact 83).
+
+    Raises `KeyError` if it has no memory in the present state of the layout.
+    """
+    address = memory.address(layout, index)
+    with current(driver, layout.contexts[memory.location(index).id]):
+        return driver.mem_get_handle_for_address_range(address, memory.size, memory.flags)
