@@ -16,6 +16,7 @@ from memtopo.driver.handles import Handle, close_handles
 from memtopo.driver.types import LocationKind
 from memtopo.geometry import Geometry
 from memtopo.geometry.groups import Group
+from memtopo.kinds.dmabuf import DMABUF
 from memtopo.kinds.external import ExternalObject, ProducedGroup
 from memtopo.sharing.client import IN_FLIGHT, Client, connect
 from memtopo.sharing.endpoints import endpoint
@@ -223,7 +224,8 @@ class HolderHandles:
 
     def _comparisons(self, each: Group, offer: Offer) -> Iterator[_Comparison]:
         assert each.origin
-        yield _Comparison("a", _kind(each.offered_as or "", each.origin.via), _kind(offer.kind, offer.via))
+        if not (each.memory and each.origin.via == offer.via == DMABUF):  # which any memory may be behind
+            yield _Comparison("a", _kind(each.offered_as or "", each.origin.via), _kind(offer.kind, offer.via))
         yield _Comparison("via", each.origin.via, offer.via)
         yield _Comparison("count", f"{each.count:,}", f"{offer.count:,}")
         if each.memory:

@@ -63,9 +63,10 @@ def test_memory_handle_types_that_linux_cannot_import_are_refused_with_the_reaso
     (diagnostic,) = diagnose(FRAME.replace("opaque_fd", via))
     assert (diagnostic.code, diagnostic.path) == ("MT702", ("external", "frame", "via"))
     assert "NOT_SUPPORTED" in diagnostic.notes[0]
-    assert ("Windows" in diagnostic.notes[0]) == (via not in ("dma_buf", "nvscibuf"))
+    assert ("Windows" in diagnostic.notes[0]) == (via not in ("dmabuf", "dma_buf", "nvscibuf"))
 
 
+DMABUF = FRAME.replace("opaque_fd", "dmabuf")
 BINARY = TIMELINE.replace("timeline_fd", "opaque_fd").replace("signal: 1", "signal: true")
 
 NO_TIMELINES = {"TIMELINE_SEMAPHORE_INTEROP_SUPPORTED": 0}
@@ -76,6 +77,9 @@ NO_TIMELINES = {"TIMELINE_SEMAPHORE_INTEROP_SUPPORTED": 0}
     [
         (FRAME, {}, {"external-memory": FAILED}, ["MT702"]),
         (FRAME, NO_TIMELINES, {"external-memory": NEVER}, []),
+        (DMABUF, {}, {}, ["MT702"]),
+        (DMABUF, {}, {"external-dmabuf": FAILED}, ["MT702"]),
+        (DMABUF, {}, {"external-dmabuf": Trial(works=True), "external-memory": FAILED}, []),
         (TIMELINE, {}, {"external-semaphore": FAILED}, ["MT702"]),
         (TIMELINE, NO_TIMELINES, {}, ["MT702"]),
         (TIMELINE, NO_TIMELINES, {"external-semaphore": Trial(works=True)}, []),

@@ -14,6 +14,7 @@ from memtopo.driver.handles import Via
 from memtopo.driver.types import Location, MemoryHandleType
 from memtopo.geometry.groups import Group, InnerPart, Origin
 from memtopo.geometry.model import Geometry
+from memtopo.kinds.dmabuf import DMABUF
 from memtopo.kinds.kind import Kind, Rule, Scope
 from memtopo.kinds.resolution import Resolution, requires_gpu
 from memtopo.language.entries import Entry
@@ -31,18 +32,24 @@ FROM = "camera for its export with the name of this entry, camera/frame for anot
 _WINDOWS = "it exists on Windows only; on Linux the driver returns NOT_SUPPORTED (fact 54)"
 
 _REASONS = {
-    "dma_buf": "the driver exports DMA-BUFs but does not import them: it returns NOT_SUPPORTED (fact 54)",
+    "dma_buf": "a dma-buf is written 'dmabuf'; where it was tried, the driver returned NOT_SUPPORTED (fact 84)",
     "nvscibuf": "it exists on Jetson and DRIVE only; here the driver returns NOT_SUPPORTED (fact 54)",
     "nvscisync": "it exists on Jetson and DRIVE only; here the driver returns NOT_SUPPORTED (fact 54)",
 }
 """Reasons why handle types cannot be imported; all others exist on Windows only."""
 
 
+_HANDLE_TYPES: Mapping[str, MemoryHandleType] = {
+    "opaque_fd": MemoryHandleType.OPAQUE_FD,
+    DMABUF: MemoryHandleType.DMABUF_FD,
+}
+"""Handle types that CUDA may import on Linux."""
+
 MEMORY_KINDS = {
     each: each
     for each in (
-        "opaque_fd", "dma_buf", "opaque_win32", "opaque_win32_kmt", "d3d12_heap", "d3d12_resource", "d3d11_resource",
-        "d3d11_resource_kmt", "nvscibuf",
+        "opaque_fd", "dmabuf", "dma_buf", "opaque_win32", "opaque_win32_kmt", "d3d12_heap", "d3d12_resource",
+        "d3d11_resource", "d3d11_resource_kmt", "nvscibuf",
     )
 }  # fmt: skip
 """Handle types of external memory that the driver knows, by their names in a spec."""
@@ -61,7 +68,9 @@ class External(Entry):
     """Memory allocated by another API."""
 
     source: ProducerText = Field(alias="from", description=FROM)
-    via: MemoryKind = Field(description="Handle type: opaque_fd. CUDA cannot import the others on Linux.")
+    via: MemoryKind = Field(
+        description="Handle type: opaque_fd; or dmabuf, where a trial worked. CUDA cannot import the others on Linux."
+    )
     device: DeviceName = Field(description="GPU of the memory, identified by its UUID.")
     size: PositiveBytes = Field(description="Bytes of the whole object, as allocated.")
     dedicated: Boolean = Field(default=False, description="If true, it was allocated for a single image or buffer.")
@@ -74,9 +83,6 @@ class External(Entry):
 class ProducedGroup(Group):
     """Base of groups of external objects, which a producer outside of the spec creates on `location`."""
 
-    trial: ClassVar[str]
-    """Trial of a machine for the import of such objects."""
-
     name: str
     path: Path
     location: Location
@@ -86,6 +92,11 @@ class ProducedGroup(Group):
     def produced(self) -> bool:
         """True: another API creates it."""
         return True
+
+    @property
+    def trial(self) -> str:
+        """Trial of a machine for the import of such objects."""
+        raise NotImplementedError
 
     @property
     def contexts(self) -> frozenset[int]:
@@ -107,6 +118,11 @@ class ProducedGroup(Group):
         """True if the import requires that the device advertises support."""
         return False
 
+    @property
+    def must_be_tried(self) -> bool:
+        """True if the import requires a trial that worked."""
+        return False
+
     def properties(self) -> dict[str, str]:
         """Properties of the object, which must be equal in every entry that imports it."""
         raise NotImplementedError
@@ -121,7 +137,6 @@ class ExternalObject(ProducedGroup):
 
     noun = "external object"
     addressed = memory = True
-    trial = "external-memory"
     offered_as = "memory"
 
     size: int
@@ -129,6 +144,16 @@ class ExternalObject(ProducedGroup):
     buffers: tuple[InnerPart, ...] = ()
     count: int = 1
     counted: bool = False
+
+    @property
+    def trial(self) -> str:
+        """Trial of the import by its handle type."""
+        return "external-dmabuf" if self.must_be_tried else "external-memory"
+
+    @property
+    def must_be_tried(self) -> bool:
+        """True for dma-bufs, which no driver that was tried imports (fact 84)."""
+        return self.origin.via == DMABUF
 
     @property
     def inner(self) -> tuple[InnerPart, ...]:
@@ -187,7 +212,7 @@ class ExternalMemory(Kind):
             for key, part in entry.buffers.items()
         )
         wrong = [
-            *unsupported(what, path, entry.via, "opaque_fd"),
+            *unsupported(what, path, entry.via, *_HANDLE_TYPES),
             *from_process(what, path, entry.source, scope.siblings.names),
             *(_past(part, size, path) for part in parts if part.offset + part.size > size),
             *(_inside(part, path) for part in parts if part.offset and entry.dedicated),
@@ -195,7 +220,7 @@ class ExternalMemory(Kind):
         yield from wrong
         if wrong or location is None:
             return None
-        origin = producer_origin(name, entry.source, "opaque_fd")
+        origin = producer_origin(name, entry.source, DMABUF if entry.via == DMABUF else "opaque_fd")
         return ExternalObject(name, path, location, origin, size, entry.dedicated, parts)
 
     def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
@@ -210,7 +235,7 @@ class ExternalMemory(Kind):
         del machine
         for group in geometry.of(ExternalObject).values():
             yield DuplicateDescriptor(group.path, group.name, HandleReference.of(group, 0))
-            kind = MemoryHandleType[group.origin.via.upper()]
+            kind = _HANDLE_TYPES[group.origin.via]
             yield ImportMemory(group.path, group.name, group.size, group.location.id, kind, group.dedicated)
         for group in geometry.of(ExternalObject).values():
             for part in group.mapped:
@@ -227,11 +252,12 @@ def importable(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """Yield MT702 for objects whose trial failed, or whose required support is not advertised."""
     for group in produced(geometry):
         trial = machine.trial(group.location, group.trial)
-        if trial.works is False or (group.must_be_advertised and trial.refused):
+        untried = group.must_be_tried and not trial.works
+        if trial.works is False or untried or (group.must_be_advertised and trial.refused):
             message = (
                 f"{group.noun} {group.name!r}: {group.origin.via!r} does not work on {group.location} of this machine"
             )
-            yield Diagnostic("MT702", message, (*group.path, "via"), notes=(_reason(trial),))
+            yield Diagnostic("MT702", message, (*group.path, "via"), notes=(_reason(group, trial),))
 
 
 def equal_declarations(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
@@ -307,9 +333,11 @@ def _contradiction(first: ProducedGroup, group: ProducedGroup) -> Diagnostic | N
     return Diagnostic("MT707", message, group.path, "key", labels=(label,), help=help)
 
 
-def _reason(trial: Trial) -> str:
+def _reason(group: ProducedGroup, trial: Trial) -> str:
     if trial.works is False:
         return trial.failure("a trial", "read wrong bytes")
+    if group.must_be_tried:
+        return "it was not tried on this machine; on others the driver returned NOT_SUPPORTED (fact 84)"
     return "the device does not advertise timeline semaphores"
 
 

@@ -95,7 +95,6 @@ class ImportedSemaphore(ProducedGroup):
 
     noun = "semaphore"
     offered_as = "semaphore"
-    trial = "external-semaphore"
 
     timeline: bool
     wait: int | None = None
@@ -103,6 +102,11 @@ class ImportedSemaphore(ProducedGroup):
     count: int = 1
     counted: bool = False
     size: int = 0
+
+    @property
+    def trial(self) -> str:
+        """Trial of semaphores of both types."""
+        return "external-semaphore"
 
     @property
     def stream(self) -> int | None:

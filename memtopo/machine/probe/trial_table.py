@@ -11,6 +11,9 @@ from memtopo.machine import Machine, Trial
 STORE = "store"
 """Trial of a pair of GPUs: a kernel of one stores into the memory of the other, which reads it."""
 
+DMABUF_PCIE = "dmabuf-pcie"
+"""Trial of a dma-buf that is mapped through PCIe."""
+
 RATES = "rates"
 """Not a trial: measurement of copies between a GPU and a location."""
 
@@ -81,7 +84,10 @@ METHODS: dict[LocationKind, tuple[Method, ...]] = {
         Method("ipc-event", "ipc_event", (Attribute.IPC_EVENT_SUPPORTED,)),
         Method("pool-fd", "pool", _POOLS, _FD, bit=_FD),
         Method("pool-fabric", "pool", _POOLS, _FABRIC, bit=_FABRIC),
+        Method("dmabuf", "dma_buf", (Attribute.DMA_BUF_SUPPORTED,)),
+        Method(DMABUF_PCIE, "dma_buf"),
         Method("external-memory", "external_memory"),
+        Method("external-dmabuf", "external_dma_buf"),
         Method("external-semaphore", "external_semaphore", (Attribute.TIMELINE_SEMAPHORE_INTEROP_SUPPORTED,)),
         Method("multicast", "never", (Attribute.MULTICAST_SUPPORTED,), never=_MULTICAST),
     ),

@@ -5,13 +5,15 @@ A trial returns whether it worked, or raises the driver's error. It uses a granu
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 
 from memtopo.driver.handles import Handle
 from memtopo.driver.trials import WORD, ExternalApiSemaphore
 from memtopo.driver.types import (
+    DmaBufFlags,
     DriverError,
     EventFlags,
     HandleType,
@@ -23,7 +25,7 @@ from memtopo.driver.types import (
 )
 from memtopo.machine.probe.messages import ImportAnswer, ImportRequest, SharedObject
 from memtopo.machine.probe.trial_resources import FIRST, SECOND, THIRD, TrialResources, users, word
-from memtopo.machine.probe.trial_table import STORE, PlannedTrial
+from memtopo.machine.probe.trial_table import DMABUF_PCIE, STORE, PlannedTrial
 
 BUFFER = 64 << 10
 PATIENCE = 5.0
@@ -156,6 +158,55 @@ def _pool(resources: TrialResources, trial: PlannedTrial) -> bool:
         return resources.import_elsewhere("pool", trial.device, shared, handle_type=kind)
 
 
+def _dma_buf(resources: TrialResources, trial: PlannedTrial) -> bool:
+    """Export mapped memory as a dma-buf, whose descriptor reports the size (fact 83)."""
+    flags = DmaBufFlags.PCIE if trial.name == DMABUF_PCIE else DmaBufFlags.NONE
+    with _exported_dma_buf(resources, trial, flags) as (fd, size, _):
+        return os.lseek(fd, 0, os.SEEK_END) == size
+
+
+def _external_dma_buf(resources: TrialResources, trial: PlannedTrial) -> bool:
+    """Import a dma-buf of this GPU's memory as external memory, and exchange bytes (fact 84)."""
+    driver, kind = resources.driver, MemoryHandleType.DMABUF_FD
+    with (
+        _exported_dma_buf(resources, trial, DmaBufFlags.NONE) as (fd, size, address),
+        resources.current(trial.device),
+        ExitStack() as undo,
+    ):
+        resources.fill(trial.device, address, FIRST)
+        own = os.dup(fd)
+        try:
+            object_ = driver.import_external_memory(own, kind, size)
+        except DriverError:
+            with suppress(OSError):  # the driver may have closed it (fact 54)
+                os.close(own)
+            raise
+        undo.callback(driver.destroy_external_memory, object_)
+        mapped = driver.external_memory_get_mapped_buffer(object_, 0, size)
+        undo.callback(driver.mem_free, mapped)
+        found = resources.reads(trial.device, mapped, FIRST)
+        resources.fill(trial.device, mapped, SECOND)
+        return found and resources.reads(trial.device, address, SECOND)
+
+
+@contextmanager
+def _exported_dma_buf(
+    resources: TrialResources, trial: PlannedTrial, flags: DmaBufFlags
+) -> Iterator[tuple[int, int, int]]:
+    """A dma-buf of a new chunk, with its size and the address of the chunk."""
+    driver = resources.driver
+    with (
+        resources.chunk(trial.properties) as (handle, size),
+        resources.mapped(handle, size, [trial.location]) as address,
+        resources.current(trial.device),
+    ):
+        fd = driver.mem_get_handle_for_address_range(address, size, flags)
+        try:
+            yield fd, size, address
+        finally:
+            os.close(fd)
+
+
 def _external_memory(resources: TrialResources, trial: PlannedTrial) -> bool:
     """Exchange bytes with an external API that allocated the memory on this GPU (fact 35)."""
     with resources.external(trial.device) as external, resources.current(trial.device), ExitStack() as undo:
@@ -214,7 +265,9 @@ _TRIALS: dict[str, Callable[[TrialResources, PlannedTrial], bool]] = {
     "ipc": _ipc,
     "ipc_event": _ipc_event,
     "pool": _pool,
+    "dma_buf": _dma_buf,
     "external_memory": _external_memory,
+    "external_dma_buf": _external_dma_buf,
     "external_semaphore": _external_semaphore,
 }
 
