@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from memtopo.api.apply import Applied, applied
-from memtopo.api.attachment import Attached, Attachment, attach
+from memtopo.api.attachment import Attached, Attachment, attach, dma_bufs
+from memtopo.api.dmabuf import DmaBuf, DmaBufs
 from memtopo.api.elastic import Batch, ElasticChunks, ElasticRange
 from memtopo.api.errors import (
     ApiError,
@@ -27,6 +28,8 @@ __all__ = [
     "Attached",
     "Attachment",
     "Batch",
+    "DmaBuf",
+    "DmaBufs",
     "ElasticChunks",
     "ElasticRange",
     "Event",
@@ -48,6 +51,7 @@ __all__ = [
     "ViewOutlived",
     "applied",
     "attach",
+    "dma_bufs",
     "load",
     "plan",
     "serve",

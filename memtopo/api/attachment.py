@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal, Unpack
 
+from memtopo.api.dmabuf import DmaBufs, importable
 from memtopo.api.errors import Unsuitable
 from memtopo.api.import_spec import HOLDER, entry_names, importing_spec
 from memtopo.api.leases import Lease, Role, Terms
@@ -193,7 +194,7 @@ class Attachment(LiveContext[Attached]):
             client = terms.connect(self._where, self._allowed)
             stack.callback(client.close)
             status = client.status()
-            offers = terms.join(client, status.name, self._where.path)
+            offers = importable(terms.join(client, status.name, self._where.path), terms.exports)
             found = _machine(client, status, self._machine)
             driver = found.open()
             gpus = uuids(driver)
@@ -262,6 +263,25 @@ def attach(
         device, access, machine, allow_uids, on_change,
         {name: _bytes(size) for name, size in (reserve or {}).items()},
     )  # fmt: skip
+
+
+def dma_bufs(
+    layout: str | os.PathLike[str],
+    exports: Collection[str] | None = None,
+    *,
+    wait: str | float = 0.0,
+    socket: str | os.PathLike[str] | None = None,
+    allow_uids: Collection[int] = (),
+) -> DmaBufs:
+    """Open all dma-bufs that a held layout exports, or those of the named `exports`, for the duration of a `with`.
+
+    They are for other devices, such as network cards; neither CUDA nor a GPU is needed. `layout`, `wait`, `socket` and
+    `allow_uids` are as for `attach`. Entering raises `NoLayout`, `ExchangeError`, and `Unsuitable` for an export that
+    does not exist or is not via dmabuf.
+    """
+    requested = [exports] if isinstance(exports, str) else exports
+    where = _endpoint(os.fspath(layout), None if socket is None else os.fspath(socket))
+    return DmaBufs(where, requested, _seconds(wait), allow_uids)
 
 
 def _prefixes(name: str) -> list[str]:

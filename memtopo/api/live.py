@@ -9,6 +9,7 @@ from types import MappingProxyType, TracebackType
 from typing import Any, Generic, Literal, TypeVar, Unpack
 
 from memtopo.api.dlpack import dtype as known_dtype
+from memtopo.api.dmabuf import DmaBuf
 from memtopo.api.elastic import ElasticChunks, ElasticMemory, elastic_chunks, elastic_range
 from memtopo.api.errors import NotApplied, Unsuitable, ViewOutlived
 from memtopo.api.memory import Memory, MemoryPart, Part, Shape, ViewRequest, extents, unknown
@@ -17,6 +18,8 @@ from memtopo.api.specs import Params, SpecLike
 from memtopo.api.synchronization import Event, ExternalSemaphore, stream_handle
 from memtopo.api.views import View, ViewFactory
 from memtopo.common.signals import deferred
+from memtopo.kinds.dmabuf import DMABUF
+from memtopo.kinds.exports import ExportGroup
 from memtopo.kinds.layout import Reservation
 from memtopo.kinds.semaphores import ImportedSemaphore
 from memtopo.plans.report import Checks, MachineLine, PlanSummary, Report
@@ -135,6 +138,21 @@ class Live:
         if found is None:
             raise unknown("semaphore", name, self._session.geometry.of(ImportedSemaphore))
         return ExternalSemaphore(name, found.location.id, self._session.driver, self._session.layout)
+
+    def dma_buf(self, name: str, index: int = 0) -> DmaBuf:
+        """Return a new dma-buf of an export via dmabuf, or of one object of a counted one; the caller closes it."""
+        self._require_open()
+        exports = self._session.geometry.of(ExportGroup)
+        found = {each: group for each, group in exports.items() if group.via == DMABUF}
+        if name not in found or not 0 <= index < found[name].count:
+            raise unknown("export via dmabuf", f"{name}.{index}" if name in found else name, found)
+        group, session = found[name], self._session
+        try:
+            handle = group.exporter.handle(session.driver, session.layout, group, index)
+        except KeyError as error:
+            raise Unsuitable(f"export {name!r} has no memory in state {self.state!r}") from error
+        assert handle.fd is not None
+        return DmaBuf(f"{name}.{index}" if group.counted else name, group.size, handle.fd)
 
     @property
     def state(self) -> str:

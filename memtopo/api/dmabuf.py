@@ -1,0 +1,164 @@
+"""`memtopo.dma_bufs`: the dma-bufs that a held layout exports, for programs that register memory at other devices."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Collection, Mapping
+from contextlib import ExitStack
+from types import MappingProxyType
+from typing import Self
+
+from memtopo.api.errors import Unsuitable
+from memtopo.api.leases import Terms
+from memtopo.api.memory import unknown
+from memtopo.driver.handles import Handle
+from memtopo.kinds.dmabuf import DMABUF
+from memtopo.sharing.client import Client
+from memtopo.sharing.endpoints import Endpoint
+from memtopo.sharing.errors import ExchangeError
+from memtopo.sharing.offers import Offer
+from memtopo.sharing.status import Notice
+
+
+class DmaBuf:
+    """Descriptor of a dma-buf of `size` bytes, which `ibv_reg_dmabuf_mr` takes: `offset` 0 is its first byte.
+
+    The memory stays allocated until it is closed, and until all that was registered with it is gone (fact 84).
+    """
+
+    def __init__(self, name: str, size: int, fd: int) -> None:
+        self.name, self.size, self._fd = name, size, fd
+
+    @property
+    def fd(self) -> int:
+        """The open descriptor. Raises `Unsuitable` once it is closed."""
+        if self._fd < 0:
+            raise Unsuitable(f"dma-buf {self.name!r} is closed")
+        return self._fd
+
+    def fileno(self) -> int:
+        """Return the open descriptor."""
+        return self.fd
+
+    def close(self) -> None:
+        """Close the descriptor. A second call has no effect."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<dma-buf {self.name} of {self.size:,} bytes: {'open' if self._fd >= 0 else 'closed'}>"
+
+
+class DmaBufs:
+    """Dma-bufs of a held layout, open for the duration of a `with`. The connection is the lease of this process."""
+
+    def __init__(
+        self, where: Endpoint, exports: Collection[str] | None, seconds: float, allow_uids: Collection[int]
+    ) -> None:
+        self._where, self._requested = where, exports
+        self._seconds, self._allowed = seconds, allow_uids
+        self._resources = ExitStack()
+        self._client: Client | None = None
+        self._open: dict[str, tuple[DmaBuf, ...]] = {}
+        self.exports: Mapping[str, Offer] = {}
+        """The exports via dmabuf by name, as described by the holder."""
+
+    def __enter__(self) -> Self:
+        if self._client is not None:
+            raise Unsuitable("dma-bufs can be entered only once; call the function again for others")
+        with ExitStack() as stack:
+            terms = Terms(self._requested, "reader", time.monotonic() + self._seconds, None)
+            self._client = client = stack.enter_context(terms.connect(self._where, self._allowed))
+            stack.callback(self._close)
+            self.exports = MappingProxyType(_chosen(client.offers(), self._requested, self._where.path))
+            for name in self.exports:
+                self.take(name)
+            self._resources = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._resources.close()
+
+    def __getitem__(self, name: str) -> tuple[DmaBuf, ...]:
+        """Dma-bufs of an export in order: one, or one of each object of a counted one; none while it is let go."""
+        if name not in self.exports:
+            raise unknown("export via dmabuf", name, self.exports)
+        return self._open.get(name, ())
+
+    def take(self, name: str) -> tuple[DmaBuf, ...]:
+        """Open the dma-bufs of an export anew, after `let_go`; those that are open are closed.
+
+        Raises `ExchangeError`, with the code `absent` if it has no memory in the present state of the layout.
+        """
+        for each in self[name]:
+            each.close()
+        offer, received = self.exports[name], list[Handle]()
+        try:
+            received += self._connection.handles(name)
+        except ExchangeError:
+            for handle in received:
+                handle.close()
+            raise
+        self._open[name] = tuple(
+            DmaBuf(f"{name}.{index}" if offer.count > 1 else name, offer.size, handle.fd)
+            for index, handle in enumerate(received)
+            if handle.fd is not None
+        )
+        return self._open[name]
+
+    def notice(self, timeout: float = 0.0) -> Notice | None:
+        """Return the next notice of the holder, if one arrives within `timeout` seconds.
+
+        After `changing`, deregister the memory of its exports and call `let_go`, which the holder waits for; after
+        `changed`, `take` them again. Raises `ExchangeError` if the holder is gone: what is open remains valid.
+        """
+        return self._connection.notice(timeout)
+
+    def let_go(self, names: Collection[str]) -> None:
+        """Close the dma-bufs of exports, and report that to the holder."""
+        for name in names:
+            for each in self[name]:
+                each.close()
+            self._open.pop(name, None)
+        self._connection.let_go(list(names))
+
+    @property
+    def _connection(self) -> Client:
+        if self._client is None:
+            raise Unsuitable("dma-bufs are open inside of a 'with'")
+        return self._client
+
+    def _close(self) -> None:
+        for each in (each for opened in self._open.values() for each in opened):
+            each.close()
+
+
+def importable(offers: Mapping[str, Offer], requested: Collection[str] | None) -> Mapping[str, Offer]:
+    """Offers that a process can import. Raises `Unsuitable` if a dma-buf is `requested`, or if there are only these."""
+    found = {name: offer for name, offer in offers.items() if offer.via != DMABUF}
+    if len(found) < len(offers) and (requested is not None or not found):
+        name = next(name for name in offers if name not in found)
+        message = f"export {name!r} is a dma-buf, which other devices map, and no process imports"
+        raise Unsuitable(message, hint="memtopo.dma_bufs() opens it")
+    return found
+
+
+def _chosen(offers: Mapping[str, Offer], requested: Collection[str] | None, path: str) -> dict[str, Offer]:
+    """Offers of dma-bufs, all or the requested ones. Raises `Unsuitable`."""
+    found = {name: offer for name, offer in offers.items() if offer.via == DMABUF}
+    for name in requested or ():
+        if name in offers and name not in found:
+            raise Unsuitable(f"export {name!r} is via {offers[name].via}", hint="memtopo.attach() imports it")
+        if name not in found:
+            raise unknown("export via dmabuf", name, found)
+    if not found:
+        raise Unsuitable(f"nothing is exported via dmabuf at {path!r}")
+    return found if requested is None else {name: found[name] for name in requested}
