@@ -10,19 +10,27 @@ import pytest
 from memtopo import machine
 from memtopo.run import processes
 from tests.helpers.machines import with_multicast
-from tests.helpers.specs import ENSEMBLES, EVERY_SPEC, ROOT, SPECS, ensemble, run, run_request
+from tests.helpers.specs import ENSEMBLES, EVERY_SPEC, PLANNED_ONLY, ROOT, SPECS, ensemble, run, run_request
 
 
 @pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
 def test_shipped_specs_build_verify_and_leave_nothing(path: Path) -> None:
     """On at most four GPUs, without diagnostics."""
     facts = machine.load("h200x4")
-    facts = with_multicast(facts) if path.stem == "multicast" else facts
     done = run(run_request(path, facts), facts)
     assert done.report.outcome == "ok", done.report
     assert done.ledger.empty
     assert done.report.checks
     assert done.report.checks.tallies
+
+
+@pytest.mark.parametrize("path", PLANNED_ONLY, ids=lambda path: path.stem)
+def test_specs_that_are_planned_only_build_where_a_trial_worked(path: Path) -> None:
+    """On no shipped machine: this one is as if it had."""
+    facts = with_multicast(machine.load("h200x2"))
+    done = run(run_request(path, facts, "full"), facts)
+    assert done.report.outcome == "ok", done.report
+    assert done.ledger.empty
 
 
 @pytest.mark.parametrize("path", ENSEMBLES, ids=lambda path: path.stem)

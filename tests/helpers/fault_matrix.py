@@ -13,7 +13,7 @@ from memtopo.plans.report import Check, Report
 from memtopo.run.apply import apply
 from tests.helpers import faults
 from tests.helpers.lockstep import apply_together
-from tests.helpers.machines import invented
+from tests.helpers.machines import invented, with_multicast
 from tests.helpers.specs import ROOT, run_request
 
 MEMORY = """
@@ -64,10 +64,19 @@ processes:
     access: {v: {gpu1: rw}}
 """
 
+TEAM = """
+chunks: {part: {location: [gpu0, gpu1], size: 2MiB, count: 2}}
+multicast: {team: {devices: gpus, size: 2MiB}, other: {devices: gpus, size: 2MiB}}
+bind: {team: part, other: part}
+ranges: {uc: {size: 4MiB}, mc: {size: 2MiB}, o: {size: 2MiB}}
+map: {uc: part, mc: team, o: other}
+access: {uc: {gpus: rw}, mc: {gpus: rw}, o: {gpus: rw}}
+"""
+
 
 _NAMES = {
     MEMORY: "memory", FIXED: "a fixed address", HOST: "host memory", BUFFERS: "buffers", MANAGED: "managed memory",
-    EVENTS: "events", SHARED: "processes",
+    EVENTS: "events", SHARED: "processes", TEAM: "multicast",
 }  # fmt: skip
 DIFFERENCES = ROOT / "tests" / "golden" / "faults.json"
 """First difference of each aspect that a check finds of each fault."""
@@ -118,7 +127,7 @@ class Fault(NamedTuple):
         return Outcome(", ".join(sorted(aspects)), max(report.exit_code for report in reports), first)
 
     def _reports(self, check: Check) -> Iterator[Report]:
-        machine = invented(2)
+        machine = with_multicast(invented(2))
         if self.process:
             yield from apply_together(self.spec, machine, check, {self.process: self.driver}).values()
             return
@@ -198,6 +207,10 @@ MATRIX = (
     Fault("an import gives other memory", faults.ImportsAnotherChunk, SHARED, "bytes", "every byte", "reader"),
     Fault("all imports give the memory of the first", faults.ImportsOneChunk, SHARED, "bytes", "every byte", "reader"),
     Fault("an imported chunk is on another GPU", faults.ImportsFromOtherGpu, SHARED, "imported", "imported", "reader"),
+    Fault("a GPU is not added to a multicast team", faults.AddsNothing, TEAM, "a failed call", "a failed call"),
+    Fault("memory is not bound to a multicast object", faults.BindsNothing, TEAM, "a leak", "a leak"),
+    Fault("a range maps another multicast object", faults.MapsFirstObject, TEAM, "mapped chunk", "mapped chunk"),
+    Fault("memory stays bound to a multicast object", faults.UnbindsNothing, TEAM, "", ""),
     Fault("a mapping is not unmapped", faults.UnmapsNothing, MEMORY, "a leak", "a leak"),
     Fault("a chunk keeps a reference after its release", faults.KeepsChunk, MEMORY, "a leak", "a leak"),
     Fault("a reservation is not freed", faults.KeepsAddresses, MEMORY, "", ""),

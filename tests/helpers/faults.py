@@ -629,3 +629,39 @@ def _current_gpu(driver: KernelDriver) -> int:
         if found == context:
             return device
     raise AssertionError("no context is current")
+
+
+class AddsNothing(Forwarder):
+    """Adds no GPU to a multicast object."""
+
+    def multicast_add_device(self, *_: object) -> None:
+        pass
+
+
+class BindsNothing(Forwarder):
+    """Binds no memory to a multicast object."""
+
+    def multicast_bind_mem(self, *_: object) -> None:
+        pass
+
+
+class UnbindsNothing(Forwarder):
+    """Unbinds no memory from a multicast object."""
+
+    def multicast_unbind(self, *_: object) -> None:
+        pass
+
+
+class MapsFirstObject(Forwarder):
+    """Maps the first multicast object in place of every one."""
+
+    def __init__(self, driver: KernelDriver) -> None:
+        self._objects: list[int] = []
+        super().__init__(driver)
+
+    def multicast_create(self, devices: int, size: int, handles: HandleType, flags: int = 0) -> int:
+        self._objects.append(self._driver.multicast_create(devices, size, handles, flags))
+        return self._objects[-1]
+
+    def mem_map(self, address: int, size: int, handle: int, offset: int = 0, flags: int = 0) -> None:
+        self._driver.mem_map(address, size, self._objects[0] if handle in self._objects else handle, offset, flags)

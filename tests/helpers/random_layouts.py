@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
-from memtopo.machine import Machine
+from memtopo.machine import Machine, Trial
 from tests.helpers.machines import invented
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
@@ -32,7 +32,8 @@ def random_machine(seed: int) -> Machine:
         peers=chooser.random() < 0.7,
         granule=chooser.choice((2 * MIB, 2 * MIB, 64 * MIB)),
         nodes=chooser.randint(0, 2),
-        attributes=missing,
+        attributes=missing | {"MULTICAST_SUPPORTED": 1},
+        trials={"multicast": Trial(advertised=True, works=chooser.choice((True, True, False)))},
     )
 
 
@@ -58,6 +59,7 @@ class _Layout:
         yield from self._ranges()
         yield from self._section("buffers", [self._buffer(f"b{index}") for index in range(self._few())])
         yield from self._section("managed", [self._managed(f"m{index}") for index in range(self._few())])
+        yield from self._team()
         events = [f"e{index}: {{device: {self._gpu()}}}" for index in range(self._few())]
         yield from self._section("events", [f"e: {{device: {self._gpu()}}}", *events])
         yield from self._section("exports", [self._export(f"x{index}") for index in range(self._few())])
@@ -66,6 +68,14 @@ class _Layout:
         if entries:
             yield f"{name}:"
             yield from (f"  {entry}" for entry in entries)
+
+    def _team(self) -> Iterator[str]:
+        """A multicast object, seldom, to which chunks are bound that fit it or not."""
+        if self._chunks and self._chooser.random() < 0.2:
+            team = ", ".join(self._chooser.sample(self._gpus, self._chooser.randint(1, len(self._gpus))))
+            size = self._granule * self._chooser.choice((1, 2, 7))
+            yield from self._section("multicast", [f"t: {{devices: [{team}], size: {size}B}}"])
+            yield from self._section("bind", [f"t: [{self._chooser.choice([*self._chunks])}]"])
 
     def _few(self) -> int:
         return self._chooser.choice((0, 0, 0, 1, 2))

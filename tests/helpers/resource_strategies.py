@@ -35,6 +35,26 @@ def _allocation(draw: Draw, gpus: list[str]) -> Spec:
 
 
 @st.composite
+def multicast(draw: Draw, gpus: list[str]) -> Spec:
+    """Sections of one multicast object of some GPUs, with memory of each that is bound by handle or by address."""
+    team = draw(st.lists(st.sampled_from(gpus), unique=True, min_size=1))
+    each, granules = draw(st.integers(1, 2)), draw(st.integers(1, 2))
+    size, shared = f"{each * granules} granules", draw(st.booleans())
+    handles: Spec = {"handles": draw(st.sampled_from(["fd", "fabric else fd"]))} if shared else {}
+    bound: Any = draw(st.sampled_from(["own", ["own"], [{"range": "own-memory"}], [{"chunk": "own", "offset": "0"}]]))
+    count = each * len(team)
+    devices: Any = team if len(team) > 1 or draw(st.booleans()) else team[0]
+    return {
+        "chunks": {"own": {"location": team, "size": f"{granules} granules", "count": str(count), **handles}},
+        "multicast": {"team": {"devices": devices, "size": size, **handles}},
+        "bind": {"team": bound},
+        "ranges": {"own-memory": {"size": f"{count * granules} granules"}, "team-address": {"size": size}},
+        "map": {"own-memory": ["own"], "team-address": ["team"]},
+        "access": {"own-memory": {"gpus": "rw"}, "team-address": {team[0]: "rw"}},
+    }
+
+
+@st.composite
 def external_sections(draw: Draw, gpus: list[str]) -> Spec:
     """Sections of external memory and semaphores, of up to two producers."""
     producers = draw(st.lists(st.sampled_from(["camera", "B-2", "/run/x.sock"]), unique=True, max_size=2))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from memtopo.machine import Machine
 from tests.helpers import resource_strategies
-from tests.helpers.machines import invented
+from tests.helpers.machines import invented, with_multicast
 
 MIB = 1 << 20
 GRANULE = 2 * MIB
@@ -21,7 +21,7 @@ Draw = st.DrawFn
 
 def machine(gpus: int = GPUS) -> Machine:
     """A machine whose GPUs have identities, so that specs can name them in every way."""
-    plain = invented(gpus)
+    plain = with_multicast(invented(gpus))
     named = [
         device.model_copy(update={"uuid": f"GPU-00000000-0000-0000-0000-00000000000{index}", "bus_id": bus(index)})
         for index, device in enumerate(plain.devices)
@@ -75,7 +75,10 @@ def dicts(draw: Draw, gpus: int = GPUS, *, identified: bool = False, external: b
         sections["access"] |= draw(_access(name, entry, mapped, usable))
     sections["managed"] = draw(resource_strategies.managed(usable))
     sections |= draw(resource_strategies.external_sections(usable)) if external else {}
-    return {section: entries for section, entries in (spec | sections).items() if entries}
+    whole = spec | sections
+    for section, found in (draw(resource_strategies.multicast(usable)) if draw(st.booleans()) else {}).items():
+        whole[section] = {**whole.get(section, {}), **found}
+    return {section: entries for section, entries in whole.items() if entries}
 
 
 @st.composite

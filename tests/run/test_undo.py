@@ -13,12 +13,12 @@ from memtopo.driver.wrappers import Forwarder
 from memtopo.machine import Machine
 from memtopo.plans.report import Progress
 from memtopo.run import apply
-from tests.helpers.machines import invented
+from tests.helpers.machines import invented, with_multicast
 from tests.helpers.specs import ROOT, SPECS, run, run_request
 
 UNDO = {
     "cuMemUnmap", "cuMemRelease", "cuMemAddressFree", "cuMemFree", "cuStreamDestroy", "cuDestroyExternalMemory",
-    "cuDestroyExternalSemaphore", "cuDevicePrimaryCtxRelease",
+    "cuDestroyExternalSemaphore", "cuDevicePrimaryCtxRelease", "cuMulticastUnbind",
 }  # fmt: skip
 SAMPLED = 40
 SAMPLED_FULLY = 500
@@ -28,6 +28,15 @@ ranges: {a: {size: 8MiB}, b: {size: 4MiB}}
 chunks: {one: {location: gpu0, size: 2MiB}, two: {location: gpu1, size: 2MiB, count: 2}}
 map: {a: [one, two, one], b: [{chunk: two, offset: 0}]}
 access: {a: {gpu0: rw, gpu1: rw}, b: {gpu0: r}}
+"""
+
+TEAM = """
+chunks: {part: {location: [gpu0, gpu1], size: 2MiB, count: 2}}
+multicast: {team: {devices: gpus, size: 2MiB}}
+bind: {team: BOUND}
+ranges: {uc: {size: 4MiB}, mc: {size: 2MiB}}
+map: {uc: [part], mc: [team]}
+access: {uc: {gpus: rw}, mc: {gpus: rw}}
 """
 
 
@@ -67,6 +76,11 @@ def test_a_failure_of_any_call_is_undone_or_named(path: Path) -> None:
 
 def test_a_failure_of_each_call_of_a_small_layout_is_undone_or_named() -> None:
     fail_everywhere(RING, invented(2), 10_000)
+
+
+@pytest.mark.parametrize("bound", ["[part]", "{range: uc}"])
+def test_a_failure_of_each_call_of_a_team_is_undone_or_named(bound: str) -> None:
+    fail_everywhere(TEAM.replace("BOUND", bound), with_multicast(invented(2)), 10_000)
 
 
 @pytest.mark.exhaustive
