@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal, NoReturn
 
-OfferedKind = Literal["chunk", "buffer", "event", "range", "memory", "semaphore", "shm", "multicast"]
+OfferedKind = Literal["chunk", "buffer", "event", "allocation", "range", "memory", "semaphore", "shm", "multicast"]
 """Kinds of objects that one process can offer to another; memory and semaphores are external objects, and `shm` is
 memory of the host in a file."""
 
@@ -48,7 +48,10 @@ class Secret:
 
 @dataclass(frozen=True, slots=True)
 class Handle:
-    """One handle: a descriptor, which this object owns, or a secret; `offset` is that of a buffer in its block."""
+    """One handle: a descriptor, which this object owns, or a secret; `offset` is that of a buffer in its block.
+
+    An allocation has both: the descriptor of its pool, and the bytes that name it in the pool (fact 82).
+    """
 
     fd: int | None = None
     secret: Secret | None = None

@@ -26,6 +26,8 @@ from memtopo.driver.types import (
     MemAttach,
     MemoryHandleType,
     PeerAttribute,
+    PoolAttribute,
+    PoolProperties,
     Properties,
     RangeAttribute,
     RegisterFlags,
@@ -197,6 +199,54 @@ class Driver(Protocol):
 
     def mem_host_get_device_pointer(self, address: int) -> int:
         """Address of page-locked memory for the current context's device (facts 74, 85)."""
+
+    def mem_pool_create(self, properties: PoolProperties) -> int:
+        """Create a pool for stream-ordered allocations (fact 80)."""
+
+    def mem_pool_destroy(self, pool: int) -> None:
+        """Destroy a pool, created or imported; its memory stays until its last allocation is freed (fact 80)."""
+
+    def mem_pool_set_attribute(self, pool: int, attribute: PoolAttribute, value: int) -> None:
+        """Set one of the attributes that can be set (fact 80)."""
+
+    def mem_pool_get_attribute(self, pool: int, attribute: PoolAttribute) -> int:
+        """Attribute of a pool: 0 or 1, or bytes."""
+
+    def mem_pool_set_access(self, pool: int, grants: tuple[Grant, ...]) -> None:
+        """Set the access of locations to all allocations of a pool, earlier ones too (fact 81)."""
+
+    def mem_pool_get_access(self, pool: int, location: Location) -> int:
+        """Access flags of a location (fact 81)."""
+
+    def mem_alloc_from_pool_async(self, size: int, pool: int, stream: int = 0) -> int:
+        """Allocate memory of a pool in the order of a stream; returns its address at once (fact 80).
+
+        Stream 0 needs a current context. `mem_free` frees it at once, and `mem_free_async` in the order of a stream.
+        """
+
+    def mem_free_async(self, address: int, stream: int = 0) -> None:
+        """Free an allocation of a pool by its start address, in the order of a stream (fact 80)."""
+
+    def mem_pool_trim_to(self, pool: int, keep: int) -> None:
+        """Give back reserved memory that no allocation uses, down to `keep` bytes (fact 80)."""
+
+    def mem_pool_export_to_shareable_handle(self, pool: int, kind: HandleType, flags: int = 0) -> int | bytes:
+        """Export a pool as a new file descriptor, which is the caller's to close, or as 64 bytes (fact 82)."""
+
+    def mem_pool_import_from_shareable_handle(self, shared: int | bytes, kind: HandleType, flags: int = 0) -> int:
+        """Import another process's pool, of which nothing can be allocated here (fact 82).
+
+        A descriptor stays the caller's and may be closed at once.
+        """
+
+    def mem_pool_export_pointer(self, address: int) -> bytes:
+        """64 bytes that name an allocation of a pool to those that have imported the pool (fact 82)."""
+
+    def mem_pool_import_pointer(self, pool: int, data: bytes) -> int:
+        """Import one allocation of an imported pool; returns its address here (fact 82).
+
+        Free it with `mem_free` before its exporter does, and do not import it twice in one process.
+        """
 
     def ipc_get_mem_handle(self, address: int) -> bytes:
         """IPC handle of 64 bytes for the allocation around an address (facts 31, 46)."""

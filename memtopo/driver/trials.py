@@ -1,4 +1,4 @@
-"""Calls that only trials use: stores by a kernel, memory pools, and external APIs.
+"""Calls that only trials use: stores by a kernel, and external APIs.
 
 They are apart from `Driver`, since no layout is built with them. The same conventions apply: ints, bytes,
 `DriverError`.
@@ -7,8 +7,6 @@ They are apart from `Driver`, since no layout is built with them. The same conve
 from __future__ import annotations
 
 from typing import Protocol, Self
-
-from memtopo.driver.types import HandleType, Location
 
 WORD = 8
 """Bytes of a kernel's store."""
@@ -29,18 +27,6 @@ class TrialCalls(Protocol):
         Uses two words at `address`. The kernel gives up after about a second. If the CPU may not access managed memory
         while a kernel runs, the process ends with SIGSEGV.
         """
-
-    def mem_pool_create(self, location: Location, handles: HandleType) -> int:
-        """Create a memory pool that can be exported by these handle types."""
-
-    def mem_pool_export_to_shareable_handle(self, pool: int, kind: HandleType) -> int | bytes:
-        """Export a pool as a new file descriptor or as a handle of 64 bytes."""
-
-    def mem_pool_import_from_shareable_handle(self, shared: int | bytes, kind: HandleType) -> int:
-        """Import another process's pool."""
-
-    def mem_pool_destroy(self, pool: int) -> None:
-        """Destroy a pool that was created or imported here."""
 
 
 class ExternalApiMemory(Protocol):

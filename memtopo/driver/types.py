@@ -214,6 +214,27 @@ class Properties(NamedTuple):
         return ", ".join((str(self.location), *self.words))
 
 
+class PoolProperties(NamedTuple):
+    """Properties of a memory pool (`CUmemPoolProps`); a `max_size` of 0 bytes is no limit."""
+
+    location: Location
+    handles: HandleType = HandleType.NONE
+    max_size: int = 0
+
+
+class PoolAttribute(IntEnum):
+    """Attribute of a memory pool (`CUmemPool_attribute`); the first four can be set."""
+
+    REUSE_FOLLOW_EVENT_DEPENDENCIES = 1
+    REUSE_ALLOW_OPPORTUNISTIC = 2
+    REUSE_ALLOW_INTERNAL_DEPENDENCIES = 3
+    RELEASE_THRESHOLD = 4
+    RESERVED_MEM_CURRENT = 5
+    RESERVED_MEM_HIGH = 6
+    USED_MEM_CURRENT = 7
+    USED_MEM_HIGH = 8
+
+
 class Grant(NamedTuple):
     """Access for one location (`CUmemAccessDesc`)."""
 

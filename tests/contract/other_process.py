@@ -19,7 +19,8 @@ from tests.helpers.python_process import PythonProcess
 
 ROOT = Path(__file__).parent.parent.parent
 EXPORT, IMPORT = "mem_export_to_shareable_handle", "mem_import_from_shareable_handle"
-EXPORTS = (EXPORT, "mem_get_handle_for_address_range")
+EXPORTS = (EXPORT, "mem_get_handle_for_address_range", "mem_pool_export_to_shareable_handle")
+IMPORTS = (IMPORT, "mem_pool_import_from_shareable_handle")
 HANDED_OVER = ("import_external_memory", "import_external_semaphore")
 """Calls that consume a descriptor: the copy in the other process is consumed, the argument stays open here."""
 
@@ -59,7 +60,7 @@ class Other(AnyDriver):  # type: ignore[misc]
 
     def ask(self, method: str, *args: Any, **kwargs: Any) -> None:
         """Send a call without waiting for its answer."""
-        fds = [args[0]] if method in HANDED_OVER or (method == IMPORT and args[1] == HandleType.FD) else []
+        fds = [args[0]] if method in HANDED_OVER or (method in IMPORTS and args[1] == HandleType.FD) else []
         _send(self._channel, (method, args, kwargs), fds)
 
     def await_answer(self) -> None:

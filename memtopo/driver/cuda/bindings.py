@@ -17,7 +17,16 @@ from typing import Any, Protocol, TypeVar
 from cuda.bindings import driver
 
 from memtopo.common.errors import MemtopoError, Unavailable
-from memtopo.driver.types import AllocationType, DriverError, Grant, HandleType, Location, LocationKind, Properties
+from memtopo.driver.types import (
+    AllocationType,
+    DriverError,
+    Grant,
+    HandleType,
+    Location,
+    LocationKind,
+    PoolProperties,
+    Properties,
+)
 
 
 def call(function: Callable[..., tuple[Any, ...]], *arguments: object) -> tuple[Any, ...]:
@@ -74,6 +83,8 @@ def _refused(function: Callable[..., object], reason: object) -> DriverError:
 # type, requestedHandleTypes, location.type, location.id, win32HandleMetaData,
 # allocFlags.compressionType, .gpuDirectRDMACapable, .usage, .reserved
 _PROP = Struct("=iiiiQBBH4x")
+# allocType, handleTypes, location.type, location.id, win32SecurityAttributes, maxSize, usage, reserved
+_POOL = Struct("=iiiiQQH54x")
 _LOCATION = Struct("=ii")
 _ACCESS = Struct("=iii")
 
@@ -112,6 +123,19 @@ def mem_location(location: Location) -> Record:
     return _filled(driver.CUmemLocation(), _LOCATION.pack(*location[:2]))
 
 
+def pool_props(properties: PoolProperties) -> Record:
+    """A `CUmemPoolProps`. Raises `OverflowError` for a number that does not fit."""
+    (kind, number, _), handles, size = properties
+    if not 0 <= size < 1 << 64:
+        raise OverflowError(f"a size of {size}")
+    return _filled(driver.CUmemPoolProps(), _POOL.pack(AllocationType.PINNED, handles, kind, number, 0, size, 0))
+
+
+def pool_pointer(data: bytes) -> Record:
+    """A `CUmemPoolPtrExportData` of 64 bytes."""
+    return _filled(driver.CUmemPoolPtrExportData(), data)
+
+
 def ipc_mem_handle(data: bytes) -> Record:
     """A `CUipcMemHandle` of 64 bytes."""
     return _filled(driver.CUipcMemHandle(), data)
@@ -123,7 +147,7 @@ def ipc_event_handle(data: bytes) -> Record:
 
 
 def shared_bytes(handle: Record) -> bytes:
-    """Return the 64 bytes of a `CUipcMemHandle`, a `CUipcEventHandle` or a `CUmemFabricHandle`."""
+    """Return the 64 bytes of a `CUipcMemHandle` or another struct that is passed to another process."""
     return ctypes.string_at(handle.getPtr(), SHARED_BYTES)
 
 

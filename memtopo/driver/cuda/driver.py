@@ -30,6 +30,7 @@ from memtopo.driver.cuda.bindings import (
 )
 from memtopo.driver.cuda.kernels import CudaKernels
 from memtopo.driver.cuda.multicast import RefusedMulticast
+from memtopo.driver.cuda.pools import CudaPools
 from memtopo.driver.types import (
     Advice,
     Attribute,
@@ -61,7 +62,7 @@ _NOWHERE = -2
 _DEDICATED = 1  # a flag of CUDA_EXTERNAL_MEMORY_HANDLE_DESC
 
 
-class CudaDriver(RefusedMulticast, CudaKernels, BatchDriver):
+class CudaDriver(RefusedMulticast, CudaKernels, CudaPools, BatchDriver):
     """The CUDA driver. Its only state is the loaded kernels.
 
     `mem_create`, `mem_map` and `mem_release`, which a layout makes for each of thousands of chunks, do without `call`,

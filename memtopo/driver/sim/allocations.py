@@ -13,7 +13,7 @@ from memtopo.driver.sim.calls import invalid
 from memtopo.driver.sim.physical import Arena, Physical, ProcessMemory
 from memtopo.driver.types import HOST, HostFlags, Location, LocationKind, RangeAttribute
 
-Kind = Literal["own", "opened", "buffer", "managed", "pinned", "registered"]
+Kind = Literal["own", "opened", "buffer", "managed", "pinned", "registered", "pooled"]
 _PINNED = HostFlags.PORTABLE | HostFlags.DEVICEMAP | HostFlags.WRITECOMBINED
 
 
@@ -21,8 +21,9 @@ _PINNED = HostFlags.PORTABLE | HostFlags.DEVICEMAP | HostFlags.WRITECOMBINED
 class Allocation:
     """An allocation that the contexts of the devices `users` (ordinals) may read and write.
 
-    It is freed with the context of `device`. `opens` is the number of openings of another process's allocation. A
-    buffer is mapped external memory. `advised` has the advice for managed memory, which the CPU may use too (fact 39).
+    It is freed with the context of `device`, -1 of a pool. `opens` is the number of openings of another process's
+    allocation. A buffer is mapped external memory. `advised` has the advice for managed memory, which the CPU may use
+    too (fact 39).
     """
 
     start: int
@@ -39,7 +40,7 @@ class Allocation:
     @property
     def by_cpu(self) -> bool:
         """True if the CPU may load and store."""
-        return self.advised is not None or self.kind in {"pinned", "registered"}
+        return self.advised is not None or self.kind in {"pinned", "registered"} or HOST in self.users
 
     @property
     def size(self) -> int:
@@ -47,7 +48,10 @@ class Allocation:
         return self.end - self.start
 
 
-_STARTING: dict[Kind, str] = {"opened": "memory opened from another process", "pinned": "page-locked memory"}
+_STARTING: dict[Kind, str] = {
+    "opened": "memory opened from another process",
+    "pinned": "page-locked memory",
+}
 
 
 class Allocations:
@@ -126,6 +130,15 @@ class Allocations:
         if address:
             self._end(self._starting(address, "own", "buffer", "managed"))
 
+    def add(self, allocation: Allocation) -> None:
+        """Add an allocation of a pool."""
+        self._add(allocation)
+
+    def remove(self, allocation: Allocation) -> None:
+        """Remove an allocation of a pool, whose memory the pool has."""
+        del self._at[allocation.start]
+        del self._starts[bisect_left(self._starts, allocation.start)]
+
     def find(self, address: int) -> Allocation | None:
         """Allocation around an address; None if there is none."""
         at = bisect_right(self._starts, address) - 1
@@ -193,8 +206,7 @@ class Allocations:
         self._at[allocation.start] = allocation
 
     def _end(self, allocation: Allocation) -> None:
-        del self._at[allocation.start]
-        del self._starts[bisect_left(self._starts, allocation.start)]
+        self.remove(allocation)
         if allocation.kind == "own":
             self._blocks.give(allocation.device, allocation.start, allocation.size)
         elif allocation.kind == "pinned":

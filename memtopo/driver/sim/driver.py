@@ -21,6 +21,8 @@ from memtopo.driver.sim.mappings import Mappings
 from memtopo.driver.sim.multicast import Broadcast, Multicast, MulticastCalls
 from memtopo.driver.sim.physical import Arena
 from memtopo.driver.sim.pinned import PinnedCalls, PinnedMemory
+from memtopo.driver.sim.pool_sharing import PoolSharing, PoolSharingCalls
+from memtopo.driver.sim.pools import PoolCalls, Pools
 from memtopo.driver.sim.semaphores import Semaphores
 from memtopo.driver.sim.shared_files import Files
 from memtopo.driver.sim.streams import Streams
@@ -38,7 +40,9 @@ from memtopo.driver.types import (
 from memtopo.machine import Machine
 
 
-class SimDriver(KernelCalls, ManagedCalls, PinnedCalls, ExternalCalls, EventCalls, MulticastCalls):
+class SimDriver(
+    KernelCalls, ManagedCalls, PinnedCalls, ExternalCalls, EventCalls, MulticastCalls, PoolCalls, PoolSharingCalls
+):
     """A driver without a GPU: a recorded machine, every rule of `docs/driver-facts.md`, and memory that holds bytes.
 
     Errors have the driver's names and the reason in addition. Close it to free its memory.
@@ -57,7 +61,8 @@ class SimDriver(KernelCalls, ManagedCalls, PinnedCalls, ExternalCalls, EventCall
         self._addresses = Reservations(self._creation.address_granule())
         self._chunks = Chunks(self._creation, self._budget, self._arena)
         self._mappings = Mappings(self._addresses, self._chunks)
-        self._allocations = Allocations(AllocationBlocks(self._budget), self._arena, len(machine.devices))
+        blocks = AllocationBlocks(self._budget)
+        self._allocations = Allocations(blocks, self._arena, len(machine.devices))
         self._access = AccessRules(machine, self._mappings, self._allocations)
         self._contents = MemoryOperations(self._access)
         self._kernels = SimKernels(self._access, self._creation.address_granule())
@@ -73,6 +78,8 @@ class SimDriver(KernelCalls, ManagedCalls, PinnedCalls, ExternalCalls, EventCall
         self._events = Events(self._devices, self._streams, self._files)
         self._managed = ManagedMemory(machine, self._allocations)
         self._pinned = PinnedMemory(self._allocations)
+        self._pools = Pools(machine, self._devices, self._budget, blocks, self._allocations, self._arena, self._files)
+        self._pool_sharing = PoolSharing(machine, self._devices, self._pools, self._files)
         self._external = ExternalMemory(self._devices, self._allocations, self._files)
         self._semaphores = Semaphores(self._streams, self._files)
 
@@ -182,6 +189,7 @@ class SimDriver(KernelCalls, ManagedCalls, PinnedCalls, ExternalCalls, EventCall
     @driver_call
     def ctx_synchronize(self) -> None:
         self._streams.check_done(self._contexts.current())
+        self._pools.release()
 
     @driver_call
     def mem_get_info(self) -> tuple[int, int]:
@@ -255,6 +263,9 @@ class SimDriver(KernelCalls, ManagedCalls, PinnedCalls, ExternalCalls, EventCall
     @driver_call
     def mem_free(self, address: int) -> None:
         found = self._allocations.find(address)
+        if found and found.kind == "pooled":
+            self._pools.free(address)
+            return
         self._streams.check_done(None if found is None or found.kind == "managed" else found.device)
         self._allocations.free(address)
 

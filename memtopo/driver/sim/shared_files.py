@@ -21,7 +21,7 @@ from memtopo.driver.sim.calls import Refused, invalid
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _SPARE = 200  # descriptors that the process may need beside
 _NAME = re.compile(
-    r"/memfd:memtopo (chunk|multicast|allocation|event|memory|timeline|binary|dmabuf) ([0-9]{1,19}) ([0-9]{1,19})"
+    r"/memfd:memtopo (chunk|multicast|allocation|event|memory|timeline|binary|dmabuf|pool) ([0-9]{1,19}) ([0-9]{1,19})"
     r" ((?:gpu|node) [0-9a-f]{1,32}) ([01]) ([01]) ([0-9a-f]{16}) \(deleted\)"
 )
 
@@ -29,7 +29,7 @@ _NAME = re.compile(
 class Tag(NamedTuple):
     """Description of the object in a file, encoded in the file's name, so that it travels with the descriptor.
 
-    `kind` is chunk, multicast, allocation or event, dmabuf for memory of several of these, or for objects of an
+    `kind` is chunk, multicast, allocation, event or pool, dmabuf for memory of several of these, or for objects of an
     external API memory, timeline or binary (semaphores).
     `location` is the GPU by UUID or the NUMA node, since ordinals differ between processes (fact 38); it has no meaning
     for a semaphore. `nonce` distinguishes the file from every other file.

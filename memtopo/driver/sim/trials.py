@@ -9,14 +9,11 @@ from memtopo.driver.sim import external_api
 from memtopo.driver.sim.calls import CallGate, driver_call
 from memtopo.driver.sim.driver import SimDriver
 from memtopo.driver.trials import WORD
-from memtopo.driver.types import DriverError, HandleType, Location, Properties
+from memtopo.driver.types import DriverError
 
 
 class SimTrialCalls(CallGate):
-    """Trial calls of an initialised simulator.
-
-    A pool is simulated by a chunk of one granule; nothing is allocated from it.
-    """
+    """Trial calls of an initialised simulator."""
 
     def __init__(self, driver: SimDriver) -> None:
         super().__init__()
@@ -39,19 +36,6 @@ class SimTrialCalls(CallGate):
         self._driver.host_write(address, bytes(2 * WORD))
         self.store(address + WORD, value)
         return self._driver.host_read(address + WORD, WORD) == value.to_bytes(WORD, "little")
-
-    def mem_pool_create(self, location: Location, handles: HandleType) -> int:
-        properties = Properties(location, handles)
-        return self._driver.mem_create(self._driver.mem_get_allocation_granularity(properties), properties)
-
-    def mem_pool_export_to_shareable_handle(self, pool: int, kind: HandleType) -> int | bytes:
-        return self._driver.mem_export_to_shareable_handle(pool, kind)
-
-    def mem_pool_import_from_shareable_handle(self, shared: int | bytes, kind: HandleType) -> int:
-        return self._driver.mem_import_from_shareable_handle(shared, kind)
-
-    def mem_pool_destroy(self, pool: int) -> None:
-        self._driver.mem_release(pool)
 
 
 class SimExternalApi:

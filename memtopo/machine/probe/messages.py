@@ -25,13 +25,15 @@ class Start:
 class ImportRequest:
     """Request to import what a trial shares, by the driver of one GPU: its handle is beside the message.
 
-    `handle_type` is that of chunks and pools, and `size` that of chunks, in bytes.
+    `handle_type` is that of chunks and pools, `size` that of chunks, in bytes, and `pointer` that of an allocation of a
+    pool, in hexadecimal digits.
     """
 
     what: SharedObject
     device: int
     handle_type: int = 0
     size: int = 0
+    pointer: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,12 +120,14 @@ class TrialResources:
         *,
         handle_type: HandleType = HandleType.NONE,
         size: int = 0,
+        pointer: bytes = b"",
     ) -> bool:
         """Return whether the importing child finds `FIRST` in what is shared; it writes `SECOND` to it.
 
         Raises `DriverError` with the call that failed there.
         """
-        answer = self._importer(ImportRequest(what, device, int(handle_type), size), Handle.of(shared))
+        request = ImportRequest(what, device, int(handle_type), size, pointer.hex())
+        answer = self._importer(request, Handle.of(shared))
         if answer.error:
             raise DriverError(answer.call or "", answer.error)
         return answer.as_expected

@@ -13,12 +13,15 @@ from contextlib import ExitStack, contextmanager, suppress
 from memtopo.driver.handles import Handle
 from memtopo.driver.trials import WORD, ExternalApiSemaphore
 from memtopo.driver.types import (
+    Access,
     DmaBufFlags,
     DriverError,
     EventFlags,
+    Grant,
     HandleType,
     MemAttach,
     MemoryHandleType,
+    PoolProperties,
     Properties,
     SemaphoreHandleType,
     gpu,
@@ -149,13 +152,23 @@ def _ipc_event(resources: TrialResources, trial: PlannedTrial) -> bool:
 
 
 def _pool(resources: TrialResources, trial: PlannedTrial) -> bool:
-    """Export a memory pool to a process that imports it."""
-    kind = trial.method.handles
+    """Exchange bytes with a process that imports a memory pool, and an allocation of it (fact 82)."""
+    driver, kind = resources.driver, trial.method.handles
     with resources.current(trial.device), ExitStack() as undo:
-        pool = resources.extras.mem_pool_create(trial.location, kind)
-        undo.callback(resources.extras.mem_pool_destroy, pool)
-        shared = resources.extras.mem_pool_export_to_shareable_handle(pool, kind)
-        return resources.import_elsewhere("pool", trial.device, shared, handle_type=kind)
+        pool = driver.mem_pool_create(PoolProperties(trial.location, kind))
+        undo.callback(driver.mem_pool_destroy, pool)
+        if trial.location != gpu(trial.device):
+            driver.mem_pool_set_access(pool, (Grant(gpu(trial.device), Access.RW),))
+        address = driver.mem_alloc_from_pool_async(BUFFER, pool)
+        undo.callback(driver.mem_free, address)
+        driver.ctx_synchronize()
+        resources.fill(trial.device, address, FIRST)
+        shared, pointer = (
+            driver.mem_pool_export_to_shareable_handle(pool, kind),
+            driver.mem_pool_export_pointer(address),
+        )
+        imported = resources.import_elsewhere("pool", trial.device, shared, handle_type=kind, pointer=pointer)
+        return imported and resources.reads(trial.device, address, SECOND)
 
 
 def _dma_buf(resources: TrialResources, trial: PlannedTrial) -> bool:
@@ -308,10 +321,16 @@ def _import_ipc_event(resources: TrialResources, request: ImportRequest, shared:
 
 
 def _import_pool(resources: TrialResources, request: ImportRequest, shared: int | bytes) -> bool:
-    with resources.current(request.device):
-        pool = resources.extras.mem_pool_import_from_shareable_handle(shared, HandleType(request.handle_type))
-        resources.extras.mem_pool_destroy(pool)
-        return True
+    driver = resources.driver
+    with resources.current(request.device), ExitStack() as undo:
+        pool = driver.mem_pool_import_from_shareable_handle(shared, HandleType(request.handle_type))
+        undo.callback(driver.mem_pool_destroy, pool)
+        grant = Grant(gpu(request.device), Access.RW)
+        if driver.mem_pool_get_access(pool, grant.location) != Access.RW:
+            driver.mem_pool_set_access(pool, (grant,))
+        address = driver.mem_pool_import_pointer(pool, bytes.fromhex(request.pointer))
+        undo.callback(driver.mem_free, address)
+        return _read_and_write(resources, request.device, address)
 
 
 def _read_and_write(resources: TrialResources, device: int, address: int) -> bool:
