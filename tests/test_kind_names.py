@@ -52,6 +52,7 @@ REASONS = {
     "kinds/states/offload": "a module of states",
     "kinds/views": "the identity of an import is that of what its export is of",
     "machine/probe/messages": "a trial imports what another process exports, in terms of the driver",
+    "machine/probe/run": "trials are named after what the driver can do",
     "machine/probe/trial_table": "trials are named after what the driver can do",
     "machine/probe/trials": "trials are named after what the driver can do",
     "machine/records": "an attribute of devices is called managed memory",
@@ -84,7 +85,9 @@ REASONS = {
     "sharing/holder/commits": "requests to write and commit have a key 'exports'",
     "sharing/holder/responses": "the request to let go has a key 'exports'",
     "sharing/imports": "compares an offer of memory or a semaphore with its declaration (facts 53, 55)",
+    "sharing/offers": "the wire protocol has a word for each kind, and handles of allocations have two parts",
     "sharing/producers": "a simulated producer makes the memory and semaphores of another API",
+    "sharing/statistics": "counts the driver's allocations",
     "sharing/simulated_producer": "a simulated producer makes the memory and semaphores of another API",
 }
 

@@ -108,9 +108,8 @@ class Attached(Live):
         if found in self._importer.reserve and part.get("size") is None and not _definite(part.get("shape")):
             part["size"] = offer.size * offer.count - part.get("offset", 0)
         chunks = self.range if found == name else self.chunk
-        get: Callable[..., View] = {"buffer": self.buffer, "memory": self.external, "shm": self.pinned}.get(
-            offer.kind, chunks
-        )
+        others = {"buffer": self.buffer, "allocation": self.allocation, "memory": self.external, "shm": self.pinned}
+        get: Callable[..., View] = others.get(offer.kind, chunks)
         return get(entry_names(self.exports)[found] + name.removeprefix(found), dtype, **part)
 
     def commit(self) -> None:

@@ -73,7 +73,8 @@ def _external(offer: Offer, location: str) -> dict[str, Any]:
 
 
 def _import(offer: Offer, locations: Sequence[str], *, counted: bool) -> dict[str, Any]:
-    declared: dict[str, Any] = {"location": list(locations), "device": locations[0], "size": exact(offer.size)}
+    placed = {"location": list(locations), "pool": list(locations), "device": locations[0]}
+    declared: dict[str, Any] = {**placed, "size": exact(offer.size)}
     count = {"count": offer.count} if counted else {}
     kind = EXPORTABLE[offer.kind]
     keys = [*kind.import_keys, *(["parts"] if kind.has_parts and offer.parts else [])]

@@ -72,7 +72,7 @@ class Live:
 
     @property
     def buffers(self) -> Mapping[str, Reservation]:
-        """Address and size of each buffer, and of each mapped part of external memory."""
+        """Address and size of each buffer, each allocation of a pool, and each mapped part of external memory."""
         return MappingProxyType(self._session.layout.buffers)
 
     def address(self, name: str) -> int:
@@ -107,6 +107,10 @@ class Live:
     def buffer(self, name: str, dtype: object = "uint8", **part: Unpack[Part]) -> View:
         """View of a buffer or a part of it, for its own GPU."""
         return self._view("buffer", name, self._memory.buffer, self._request(dtype, **part))
+
+    def allocation(self, name: str, dtype: object = "uint8", **part: Unpack[Part]) -> View:
+        """View of an allocation of a pool or a part of it, for the pool's own location or a GPU with access to it."""
+        return self._view("allocation", name, self._memory.allocation, self._request(dtype, **part))
 
     def managed(self, name: str, dtype: object = "uint8", **part: Unpack[Part]) -> View:
         """View of managed memory or a part of it, for the host or one of its GPUs; by default for the first GPU."""

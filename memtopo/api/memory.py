@@ -20,6 +20,7 @@ from memtopo.common.units import exact, shorten
 from memtopo.diagnostics.messages import COMPARED, LISTED
 from memtopo.driver.types import Access, Location, LocationKind, gpu
 from memtopo.geometry import Geometry
+from memtopo.kinds.allocations import AllocationGroup
 from memtopo.kinds.buffers import BufferGroup
 from memtopo.kinds.elastic import ElasticContent
 from memtopo.kinds.external import ExternalObject
@@ -58,6 +59,8 @@ class Memory:
         buffers = [(group, index) for group in geometry.of(BufferGroup).values() for index in range(group.count)]
         self._buffers = {group.label(index): (group.declared, group.location_of(index)) for group, index in buffers}
         self._managed = geometry.of(ManagedAllocation)
+        pooled = geometry.of(AllocationGroup).values()
+        self._pooled = {group.label(index): (group, index) for group in pooled for index in range(group.count)}
         pinned = geometry.of(PinnedGroup).values()
         self._pinned = {group.label(index): group for group in pinned for index in range(group.count)}
         self._external = {
@@ -106,6 +109,21 @@ class Memory:
             raise unknown("buffer", label, self._buffers)
         size, location = self._buffers[label]
         return self._on_own_gpu(f"buffer {label!r}", label, size, location, request)
+
+    def allocation(self, label: str, request: ViewRequest) -> MemoryPart:
+        """Return bytes of an allocation of a pool, for the pool's own location or a GPU with access to the pool."""
+        if label not in self._pooled:
+            raise unknown("allocation", label, self._pooled)
+        group, index = self._pooled[label]
+        start, end = request.span(f"allocation {label!r}", group.size)
+        able = [grant.location for grant in group.own_access(index, None)]
+        location = able[0] if request.device is None else self.location(request.device)
+        if location.kind is LocationKind.HOST_NUMA:
+            location = Location(LocationKind.HOST)
+        if location not in able:
+            message = f"allocation {label!r} is accessible to {', '.join(map(str, able))}, and not to {location}"
+            raise Unsuitable(message, hint=f"write 'accessed_by: [{location}]' for its {group.pool_noun}")
+        return MemoryPart(label, start, end - start, location, Access.RW)
 
     def managed(self, label: str, request: ViewRequest) -> MemoryPart:
         """Return bytes of managed memory, for the host or a GPU that is declared to access it."""
@@ -185,6 +203,8 @@ class Memory:
     def _size(self, label: str) -> int | None:
         if label in self._buffers:
             return self._buffers[label][0]
+        if label in self._pooled:
+            return self._pooled[label][0].size
         if label in self._managed:
             return self._managed[label].size
         if label in self._pinned:

@@ -87,6 +87,10 @@ CODES = {
     "MT705": Code("a wait without a signal", "warning"),
     "MT706": Code("a use that is only possible for chunks"),
     "MT707": Code("contradictory declarations of an external object"),
+    # memory pools
+    "MT710": Code("a pool that cannot be created"),
+    "MT711": Code("allocations that exceed the maximum size of their pool"),
+    "MT712": Code("an allocation that a process imports twice"),
     # dma-bufs
     "MT713": Code("an export via dmabuf of memory without addresses of its own"),
     "MT714": Code("an export via dmabuf that is not of whole pages"),

@@ -147,6 +147,11 @@ class Group:
         """Usable bytes of each object, before rounding for legacy IPC."""
         return self.size
 
+    @property
+    def by_kernels(self) -> bool:
+        """True if GPUs access the objects by kernels alone, and the CPU may always: memory of host pools (fact 81)."""
+        return False
+
     def own_access(self, index: int, machine: Machine | None) -> tuple[Grant, ...]:
         """Access to an object at its own address; on a `machine`, without devices that cannot use it."""
         del index, machine

@@ -6,6 +6,7 @@ The engine iterates over `KINDS` and names no kind itself. To add a kind, add a 
 from __future__ import annotations
 
 from memtopo.kinds.access import ACCESS
+from memtopo.kinds.allocations import ALLOCATIONS
 from memtopo.kinds.bindings import BINDINGS
 from memtopo.kinds.buffers import BUFFERS
 from memtopo.kinds.chunks import CHUNKS
@@ -18,6 +19,7 @@ from memtopo.kinds.managed import MANAGED
 from memtopo.kinds.mappings import MAPPINGS
 from memtopo.kinds.multicast import MULTICAST
 from memtopo.kinds.pinned import PINNED_MEMORY
+from memtopo.kinds.pools import POOLS
 from memtopo.kinds.ranges import RANGES
 from memtopo.kinds.semaphores import SEMAPHORES
 from memtopo.kinds.states import STATES
@@ -31,6 +33,8 @@ KINDS: tuple[Kind, ...] = (
     ACCESS,
     BUFFERS,
     EVENTS,
+    POOLS,
+    ALLOCATIONS,
     EXPORTS,
     IMPORTS,
     MULTICAST,

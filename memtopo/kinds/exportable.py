@@ -48,6 +48,19 @@ class ExportKind(Kind):
     anywhere: ClassVar[bool] = False
     """True if a process can import objects of locations other than its visible GPUs."""
 
+    on_host: ClassVar[bool] = False
+    """True if a process can import objects of the host, where not `anywhere`."""
+    opens_own: ClassVar[bool] = True
+    """True if a process can import what it exports itself."""
+    own_note: ClassVar[str] = "legacy IPC returns INVALID_CONTEXT (fact 31)"
+    """Note for an import from the process that exports it, of objects that cannot be opened there."""
+    unseen_note: ClassVar[str] = "legacy IPC opens it on its own GPU"
+    """Note for an import of objects of a GPU that the process does not see, where not `anywhere`."""
+    as_dma_buf: ClassVar[bool] = True
+    """True if memory of the objects can be exported as a dma-buf."""
+    takes_access: ClassVar[bool] = False
+    """True if an import declares the devices with access by a key of its own, `accessed_by`."""
+
     has_parts: ClassVar[bool] = False
     """True if the objects can have named parts, which an import from outside of the spec may declare."""
 
@@ -55,6 +68,10 @@ class ExportKind(Kind):
         """Transports that the objects of a group are created for."""
         del group
         return self.transports
+
+    def created_by(self, group: Group) -> tuple[str, Path]:
+        """Noun and name, and the path, of the entry that declares the handle types of a group."""
+        return f"{self.group.noun} {group.name!r}", group.path
 
     def other_handle_types(self, scope: Scope, group: Group) -> tuple[str, ...]:
         """Handle types that the entry of a group declares as alternatives, taken or not."""
@@ -104,6 +121,8 @@ class Exported(Protocol):
     def count(self) -> int: ...
     @property
     def dma_buf(self) -> DmaBufMemory | None: ...
+    @property
+    def group(self) -> Group: ...
     def label(self, index: int) -> str: ...
     def location_of(self, index: int) -> Location: ...
 
@@ -119,6 +138,10 @@ class Imported:
     origin: Origin
     parts: Mapping[str, Size | str] | None = None
     """Declared parts of each object, of an import from outside of the spec."""
+    accessed_by: tuple[Location, ...] = ()
+    """Declared devices with access, besides the location of the objects."""
+    home: int = 0
+    """Ordinal of a GPU whose context is used to import objects of the host."""
 
     @property
     def name(self) -> str:

@@ -15,6 +15,7 @@ from memtopo.driver.handles import Via
 from memtopo.driver.types import Location
 from memtopo.geometry.groups import Group, gpus
 from memtopo.geometry.model import Geometry
+from memtopo.kinds.allocations import ALLOCATIONS
 from memtopo.kinds.alternatives import Support, chosen
 from memtopo.kinds.buffers import BUFFERS
 from memtopo.kinds.chunks import CHUNKS
@@ -35,13 +36,19 @@ from memtopo.machine import Machine
 if TYPE_CHECKING:
     from memtopo.kinds.step import Step
 
-EXPORTABLE: dict[str, ExportKind] = {kind.group.noun: kind for kind in (CHUNKS, BUFFERS, EVENTS, MULTICAST)}
+EXPORTABLE: dict[str, ExportKind] = {
+    kind.group.noun: kind for kind in (CHUNKS, BUFFERS, EVENTS, ALLOCATIONS, MULTICAST)
+}
 """Kinds whose objects other processes can import, by the key that names them in an export."""
 
 _ALL: dict[str, Kind] = {**EXPORTABLE, RANGES.group.noun: RANGES}
 """Kinds whose objects can be exported."""
 
-_DMA_BUFS = {noun: DmaBufs(kind) for noun, kind in _ALL.items() if kind.group.memory or kind is RANGES}
+_DMA_BUFS = {
+    noun: DmaBufs(kind)
+    for noun, kind in _ALL.items()
+    if kind is RANGES or (kind.group.memory and EXPORTABLE[noun].as_dma_buf)
+}
 """Kinds whose memory can be exported as dma-bufs."""
 
 _COMMITTABLE = next(noun for noun, kind in EXPORTABLE.items() if kind.committable)
@@ -64,7 +71,7 @@ def _transports() -> str:
 
 
 class Export(Entry):
-    """Chunks, buffers or an event, exported to other processes; or a range, for other devices."""
+    """Chunks, buffers, an event or allocations, exported to other processes; or a range, for other devices."""
 
     model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": [kind]} for kind in _ALL]})
 
@@ -72,6 +79,9 @@ class Export(Entry):
     buffer: ChunkReference | None = Field(default=None, description="A buffer, one of a counted one, or a slice.")
     event: ChunkReference | None = Field(default=None, description="An event.")
     multicast: ChunkReference | None = Field(default=None, description="A multicast object.")
+    allocation: ChunkReference | None = Field(
+        default=None, description="An allocation of a pool, one of a counted one, or a slice; its pool goes with it."
+    )
     range: ChunkReference | None = Field(default=None, description="A range that chunks fill, via dmabuf.")
     part: OwnName | None = Field(default=None, description="A named part of each chunk, in pages of 4KiB; via dmabuf.")
     via: ExportTransport = Field(description=f"{_transports()}.")
@@ -225,7 +235,7 @@ class Exports(Kind):
         return transports, committed_kinds, committed_alone
 
     def joint_rules(self) -> tuple[Rule, ...]:
-        return committed_processes, without_importers
+        return (committed_processes,)
 
 
 def _exported(scope: Scope, path: Path, entry: Export, group: Group) -> Resolution[ExportGroup | None]:
@@ -311,17 +321,6 @@ def committed_processes(geometry: Geometry, machine: Machine) -> Iterator[Diagno
             note = "processes of a spec import from one another while the layout is built, before anything is committed"
             help = "hold a layout of one process, and import from it"
             yield Diagnostic("MT607", message, (*export.path, "commit"), notes=(note,), help=help)
-
-
-def without_importers(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
-    """Yield MT601 for exports of a spec of one process that only processes of the same spec could import."""
-    del machine
-    for export in geometry.of(ExportGroup).values():
-        kind = EXPORTABLE.get(export.kind)
-        if kind and not kind.outside:
-            message = f"export {export.name!r}: {kind.article} is for processes of the same spec"
-            help = "declare the processes that import it under 'processes', or leave the export out"
-            yield Diagnostic("MT601", message, export.path, help=help)
 
 
 def _committed(geometry: Geometry) -> Iterator[ExportGroup]:
@@ -419,11 +418,10 @@ def _unsupported(path: Path, kind: ExportKind, via: Via, group: Group, possible:
         )
     if via in possible:
         return None
-    has = kind.handle_types(group)
-    message = f"export {path[-1]!r}: {kind.group.noun} {group.name!r} is created with "
-    message += f"{' and '.join(has) or 'no handle type'}, not with {via}"
-    label = Label("created here", group.path, "key")
-    help = f"declare the {kind.group.noun} with 'handles: [{', '.join([*has, via])}]'"
+    has, (created, created_at) = kind.handle_types(group), kind.created_by(group)
+    message = f"export {path[-1]!r}: {created} is created with {' and '.join(has) or 'no handle type'}, not with {via}"
+    label = Label("created here", created_at, "key")
+    help = f"declare the {created.partition(' ')[0]} with 'handles: [{', '.join([*has, via])}]'"
     return Diagnostic("MT601", message, (*path, "via"), labels=(label,), help=help)
 
 

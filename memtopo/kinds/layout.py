@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 from memtopo.common.errors import InternalError
 from memtopo.driver.handles import Handle
 from memtopo.driver.protocol import Driver
+from memtopo.driver.types import Grant
 from memtopo.geometry.model import Geometry
 from memtopo.kinds.elastic import ElasticContent, Pool
 
@@ -105,6 +106,12 @@ class Layout:
     mappings: dict[int, str] = field(default_factory=dict)
     """Addresses of mappings, each with the label of its chunk."""
     buffers: dict[str, Reservation] = field(default_factory=dict)
+    memory_pools: dict[str, int] = field(default_factory=dict)
+    """Stream-ordered pools, created and imported. Their allocations are in `buffers`."""
+    pool_settings: set[tuple[str, int]] = field(default_factory=set)
+    """Labels of pools with the attributes that are set."""
+    pool_grants: dict[str, tuple[Grant, ...]] = field(default_factory=dict)
+    """Access that is set for pools besides that of their own locations."""
     events: dict[str, int] = field(default_factory=dict)
     modules: dict[int, int] = field(default_factory=dict)
     """Loaded kernels by GPU."""

@@ -46,6 +46,8 @@ class MappedMemory:
     """Resource that its step provides."""
     addressed: bool = False
     """True if it has an address of its own, so that VMM access does not apply to it."""
+    by_kernels: bool = False
+    """True if GPUs access it by kernels alone, and the CPU may always."""
 
 
 class Member(NamedTuple):
@@ -85,6 +87,7 @@ def mapped_memory(member: Member, machine: Machine | None = None) -> list[Mapped
             ours=not group.external,
             resource=(group.noun, group.label(index)),
             addressed=group.addressed,
+            by_kernels=group.by_kernels,
         )
         for group in member.geometry.every
         if group.memory and not group.produced

@@ -165,9 +165,11 @@ class Channel(Generic[M]):
 
 
 def _decode_handles(packet: Packet, of: str) -> list[Handle]:
-    """Handles beside a message, which have no descriptors if they have secrets."""
+    """Handles beside a message, which have descriptors, secrets or both."""
     entries = list(Fields(packet.message, "a message").objects("handles", wire.MOST_FDS))
-    return decode_handles(entries, packet.fds, descriptors=not any(each.has("secret") for each in entries), of=of)
+    secrets = any(each.has("secret") for each in entries)
+    descriptors = bool(packet.fds) or not secrets
+    return decode_handles(entries, packet.fds, descriptors=descriptors, secrets=secrets, of=of)
 
 
 def _read(fd: int) -> bytes:

@@ -307,7 +307,8 @@ class Client:
             entries = list(answer.objects("handles", count))
             if not entries:
                 raise BadPacket(f"0 handles of {offer.name!r} came with {len(packet.fds)} descriptors")
-            return deque(messages.decode_handles(entries, packet.fds, descriptors=offer.descriptors, of=offer.name))
+            has = {"descriptors": offer.descriptors, "secrets": offer.secrets}
+            return deque(messages.decode_handles(entries, packet.fds, **has, of=offer.name))
         except ExchangeError:
             packet.close()
             raise

@@ -270,18 +270,19 @@ def decode_checks(fields: Fields) -> Checks:
     )
 
 
-def decode_handles(entries: Sequence[Fields], fds: Sequence[int], *, descriptors: bool, of: str) -> list[Handle]:
-    """Decode handles of one transport, of an export or a message; each owns its descriptor, if they are `descriptors`.
+def decode_handles(
+    entries: Sequence[Fields], fds: Sequence[int], *, descriptors: bool, secrets: bool, of: str
+) -> list[Handle]:
+    """Decode handles of one transport, of an export or a message: with `descriptors`, which they own, or `secrets`.
 
-    Raises `BadPacket`; then the descriptors stay the caller's.
+    Those of allocations have both. Raises `BadPacket`; then the descriptors stay the caller's.
     """
     if len(fds) != (len(entries) if descriptors else 0):
         raise BadPacket(f"{len(entries)} handles of {of!r} came with {len(fds)} descriptors")
     offsets = [each.number("offset") for each in entries]
-    if descriptors:
-        return [Handle(fd=fd, offset=offset) for fd, offset in zip(fds, offsets, strict=True)]
-    secrets = [_decode_secret(each.text("secret", _SECRET_CHARACTERS)) for each in entries]
-    return [Handle(secret=secret, offset=offset) for secret, offset in zip(secrets, offsets, strict=True)]
+    owned = fds if descriptors else [None] * len(entries)
+    found = [_decode_secret(each.text("secret", _SECRET_CHARACTERS)) if secrets else None for each in entries]
+    return [Handle(*each) for each in zip(owned, found, offsets, strict=True)]
 
 
 def _short(text: str) -> str:

@@ -19,6 +19,9 @@ CommitState = Literal["empty", "writing", "committed"]
 """Content of an export that a writer commits: none, some that its writer may change, or complete."""
 
 
+_POOLED: OfferedKind = "allocation"
+
+
 @dataclass(frozen=True, slots=True)
 class Offer:
     """One export: `count` equal objects of `size` bytes each, at a `location` (`gpu0`, `host:0`).
@@ -56,6 +59,16 @@ class Offer:
     def descriptors(self) -> bool:
         """True if the handles are file descriptors."""
         return self.via in DESCRIPTORS
+
+    @property
+    def secrets(self) -> bool:
+        """True if the handles are bytes, or have some beside the descriptor of a pool."""
+        return not self.descriptors or self.kind == _POOLED
+
+    @property
+    def bound(self) -> bool:
+        """True if importers have to let go of the objects before the holder does (facts 31, 32, 82)."""
+        return self.via == "ipc" or self.kind == _POOLED
 
 
 def exported_bytes(offers: Iterable[Offer]) -> int:

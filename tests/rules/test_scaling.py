@@ -67,12 +67,22 @@ ENTRIES: dict[str, Sequence[str]] = {
         "p$: {size: 2MiB, count: 3}", "p$: {file: /dev/shm/f$, size: 2MiB}", "p$: {from: camera, size: 2MiB}",
         "p$: {size: 2MiB, accessed_by: u$}", "p$: {file: f$, size: 2MiB}", "p$: {size: 2MiB, offset: 1B}", "p$: [u$]",
     ],
+    "pools": [
+        "q$: {location: gpu0, handles: fd}", "q$: {location: [gpu0, gpu1]}", "q$: {location: host, handles: fd}",
+        "q$: {location: gpu0, max_size: 2MiB, accessed_by: gpu1}", "q$: {location: u$}", "q$: {handles: ipc}",
+    ],
+    "allocations": [
+        "a$: {pool: q$, size: 8MiB}", "a$: {pool: q0, size: 8MiB, count: 3}", "a$: {pool: u$, size: 8MiB}",
+        "a$: {pool: q$}", "a$: {pool: c$, size: 1MiB}", "a$: q$",
+    ],
     "exports": [
         "o$: {chunk: c$, via: fd}", "o$: {chunk: u$, via: fd}", "o$: {buffer: b$, via: ipc}",
+        "o$: {allocation: a$, via: fd}",
         "o$: {event: e$, via: ipc}", "o$: {event: c$, via: fd}", "o$: {chunk: w$, via: fd}", "o$: [c$]",
     ],
     "imports": [
         "w$: {from: server/w$, location: gpu0, size: 2MiB}", "w$: {from: p.o$}", "w$: {from: u$.o$}", "w$: server.w$",
+        "w$: {from: server/w$, pool: gpu0, size: 2MiB}",
         "w$: {from: server/w$}", "c$: {from: server/w$, location: u$, size: 2MiB, count: 3}",
     ],
     "multicast": [

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from memtopo.common.errors import MemtopoError
-from memtopo.driver.handles import Handle
+from memtopo.driver.handles import Handle, Secret
 from memtopo.plans.report import Checks, Difference, MachineLine, Tally
 from memtopo.sharing import messages
 from memtopo.sharing.errors import BadPacket, ExchangeError
@@ -151,14 +151,27 @@ def test_handles_come_back_as_they_were() -> None:
     fields, fds = messages.encode_handles(secrets)
     assert fds == []
     entries = [Fields(each, "a handle") for each in fields]
-    assert [each.shared for each in messages.decode_handles(entries, [], descriptors=False, of="w")] == [
+    assert [each.shared for each in messages.decode_handles(entries, [], descriptors=False, secrets=True, of="w")] == [
         bytes([index]) * 64 for index in range(2)
     ]
     files = [Handle(fd=os.dup(0), offset=index * 512) for index in range(2)]
     fields, fds = messages.encode_handles(files)
     entries = [Fields(each, "a handle") for each in fields]
-    assert messages.decode_handles(entries, fds, descriptors=True, of="w") == files
+    assert messages.decode_handles(entries, fds, descriptors=True, secrets=False, of="w") == files
     for each in files:
+        each.close()
+
+
+def test_handles_with_descriptors_and_secrets_come_back_as_they_were() -> None:
+    both = [Handle(fd=os.dup(0), secret=Secret(bytes([index]) * 64)) for index in range(2)]
+    fields, fds = messages.encode_handles(both)
+    entries = [Fields(each, "a handle") for each in fields]
+    found = messages.decode_handles(entries, fds, descriptors=True, secrets=True, of="a")
+    assert [each.fd for each in found] == [each.fd for each in both]
+    assert [each.secret.reveal() for each in found if each.secret] == [bytes([index]) * 64 for index in range(2)]
+    with pytest.raises(BadPacket):
+        messages.decode_handles([Fields({"offset": 0}, "a handle")], fds[:1], descriptors=True, secrets=True, of="a")
+    for each in both:
         each.close()
 
 
@@ -168,14 +181,16 @@ def test_handles_come_back_as_they_were() -> None:
 def test_handles_with_other_descriptors_than_theirs_are_refused(fds: list[int], descriptors: bool) -> None:
     entries = [Fields({"offset": 0, "secret": "A" * 86 + "=="}, "a handle")] * 2
     with pytest.raises(BadPacket) as error:
-        messages.decode_handles(entries, fds, descriptors=descriptors, of="w")
+        messages.decode_handles(entries, fds, descriptors=descriptors, secrets=True, of="w")
     assert error.value.message == f"2 handles of 'w' came with {len(fds)} descriptors"
 
 
 @pytest.mark.parametrize("secret", ["", "A" * 88, "A" * 84, "*" * 88, "A" * 85 + "===", "é" * 88])
 def test_a_secret_is_64_bytes_in_base64(secret: str) -> None:
     with pytest.raises(BadPacket, match=r"^a handle is not 64 bytes in base64$"):
-        messages.decode_handles([Fields({"offset": 0, "secret": secret}, "it")], [], descriptors=False, of="w")
+        messages.decode_handles(
+            [Fields({"offset": 0, "secret": secret}, "it")], [], descriptors=False, secrets=True, of="w"
+        )
 
 
 @pytest.mark.parametrize(("length", "counts"), [(PAGE_BYTES // 4 - 3, [4, 1]), (PAGE_BYTES // 4 - 2, [3, 2])])

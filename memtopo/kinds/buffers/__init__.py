@@ -86,6 +86,8 @@ class Buffers(ExportKind):
     group = BufferGroup
     drawn = "buffer"
     transports = ("ipc",)
+    opens_own = False
+    unseen_note = "legacy IPC opens a buffer on its own GPU"
     trials: ClassVar[Mapping[Via, str]] = {"ipc": "ipc"}
 
     def resolve_entry(self, scope: Scope, entry: Buffer, path: Path) -> Resolution[BufferGroup | None]:

@@ -55,6 +55,8 @@ class Events(ExportKind):
     group = EventGroup
     drawn = "event"
     transports = ("ipc",)
+    opens_own = False
+    unseen_note = "legacy IPC opens an event on its own GPU"
     commit_note = "an event has no memory"
     trials: ClassVar[Mapping[Via, str]] = {"ipc": "ipc-event"}
     import_keys = ("device",)

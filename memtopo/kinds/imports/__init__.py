@@ -8,7 +8,7 @@ from memtopo.kinds.exports import EXPORTABLE, EXPORTS, enumerated
 from memtopo.kinds.imports.entry import Import
 from memtopo.kinds.imports.order import outside_order
 from memtopo.kinds.imports.outside import from_outside
-from memtopo.kinds.imports.siblings import ELSEWHERE, from_sibling, is_own
+from memtopo.kinds.imports.siblings import from_sibling, is_own
 from memtopo.kinds.kind import Kind, Scope, Stage
 from memtopo.kinds.resolution import Resolution
 from memtopo.language.entries import Spec
@@ -34,7 +34,8 @@ class Imports(Kind):
         exports = spec.section(EXPORTS.section)
         imports = spec.section(self.section).values()
         own = (exports.get(each.source.export) for each in imports if is_own(spec, each))
-        return any(each.order for each in imports) or any(export and export.via in ELSEWHERE for export in own)
+        kinds = (EXPORTABLE[key] for export in own if export for key, _ in export.what)
+        return any(each.order for each in imports) or any(not kind.opens_own for kind in kinds)
 
     def resolve_entry(self, scope: Scope, entry: Import, path: Path) -> Resolution[Group | None]:
         if not entry.source.sibling:

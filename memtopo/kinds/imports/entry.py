@@ -10,10 +10,13 @@ from pydantic import Field
 from memtopo.common.units import Size
 from memtopo.diagnostics.model import Diagnostic, Path
 from memtopo.driver.handles import Via
+from memtopo.driver.types import Location, LocationKind
 from memtopo.kinds.chunks.parts import Parts
 from memtopo.kinds.exportable import ExportKind
-from memtopo.kinds.exports import EXPORTABLE
+from memtopo.kinds.exports import EXPORTABLE, enumerated
 from memtopo.kinds.imports.order import Order
+from memtopo.kinds.kind import Scope
+from memtopo.kinds.resolution import Resolution
 from memtopo.language.alternatives import Alternatives
 from memtopo.language.entries import Entry
 from memtopo.language.fields import (
@@ -26,7 +29,7 @@ from memtopo.language.fields import (
 )
 from memtopo.language.names import NamedDevice
 
-LOCATIONS = ("location", "device")
+LOCATIONS = ("location", "device", "pool")
 """Keys that declare locations."""
 
 FORMS = tuple(dict.fromkeys(kind.import_keys for kind in EXPORTABLE.values() if kind.outside))
@@ -44,9 +47,13 @@ class Import(Entry):
     )
     via: Transport | None = Field(default=None, description="fd, fabric or ipc; by default that of the export, or fd.")
     location: Devices | None = Field(default=None, description="Location of the memory, as for a chunk.")
-    size: PositiveAmount | None = Field(default=None, description="Bytes of each chunk or buffer.")
+    size: PositiveAmount | None = Field(default=None, description="Bytes of each chunk, buffer or allocation.")
     count: Count | None = Field(default=None, description="Number of handles of a counted export.")
     device: DeviceName | None = Field(default=None, description="GPU of an event.")
+    pool: Devices | None = Field(default=None, description="Location of the pool of an allocation.")
+    accessed_by: Devices | None = Field(
+        default=None, description="GPUs with access to an allocation, besides that of its pool."
+    )
     parts: Parts | None = Field(default=None, description="Named parts of each chunk, as its holder declares them.")
     order: Order | None = Field(
         default=None,
@@ -84,3 +91,23 @@ def no_granules(path: Path, entry: Import, kind: ExportKind) -> Diagnostic | Non
     noun = kind.group.noun
     message = f"import {path[-1]!r} is {kind.article}, and a {noun} has no granules"
     return Diagnostic("MT105", message, (*path, key), help="write bytes: 2MiB")
+
+
+def declared_access(
+    scope: Scope, path: Path, entry: Import, kind: ExportKind
+) -> Resolution[tuple[tuple[Location, ...], int] | None]:
+    """Devices that an import declares to have access, and the ordinal of a GPU to import with; None for an error."""
+    if entry.accessed_by and not kind.takes_access:
+        message = f"import {path[-1]!r} declares 'accessed_by', and is {kind.article}"
+        help = f"leave it out: only {enumerated(_taking_access())} take it; access to a range is in 'access'"
+        yield Diagnostic("MT603", message, (*path, "accessed_by"), help=help)
+        return None
+    listed = yield from scope.devices.resolve_all(entry.accessed_by or [], path, "accessed_by")
+    if listed is None:
+        return None
+    users = [each.id for each in (*listed, *scope.devices.gpus) if each.kind is LocationKind.GPU]
+    return tuple(dict.fromkeys(listed)), users[0] if users else 0
+
+
+def _taking_access() -> list[str]:
+    return [kind.plural for kind in EXPORTABLE.values() if kind.takes_access]

@@ -12,7 +12,7 @@ from memtopo.kinds.alternatives import Support, chosen
 from memtopo.kinds.device_sets import has_set
 from memtopo.kinds.exportable import ExportKind, Imported
 from memtopo.kinds.exports import EXPORTABLE
-from memtopo.kinds.imports.entry import FORMS, LOCATIONS, Import, no_granules
+from memtopo.kinds.imports.entry import FORMS, LOCATIONS, Import, declared_access, no_granules
 from memtopo.kinds.kind import Scope
 from memtopo.kinds.resolution import Resolution, requires_gpu
 
@@ -34,13 +34,15 @@ def from_outside(scope: Scope, path: Path, entry: Import) -> Resolution[Group | 
     if wrong := no_granules(path, entry, kind) or _no_parts(path, entry, kind):
         yield wrong
         return None
-    if not kind.anywhere and (yield from requires_gpu(f"import {path[-1]!r}", locations, (*path, key))):
+    on_gpus = not (kind.anywhere or kind.on_host)
+    if on_gpus and (yield from requires_gpu(f"import {path[-1]!r}", locations, (*path, key))):
         return None
     via = yield from _via(scope, path, entry, kind, key)
-    if via is None:
+    access = yield from declared_access(scope, path, entry, kind)
+    if via is None or access is None:
         return None
     origin = Origin((entry.source.holder,), entry.source.export, count, via, siblings=False)
-    imported = Imported(path, count, entry.count is not None or each, locations, origin, entry.parts)
+    imported = Imported(path, count, entry.count is not None or each, locations, origin, entry.parts, *access)
     return (yield from kind.import_declared(imported, entry.amount(form) or Size(0), scope.machine))
 
 
@@ -75,9 +77,8 @@ def _kinds(form: tuple[str, ...]) -> list[ExportKind]:
 
 
 def _objects(form: tuple[str, ...]) -> str:
-    """Objects that an import declares by some keys: `memory`, or `an event`."""
-    kind = _kinds(form)[0]
-    return "memory" if kind.group.memory else kind.article
+    """Objects that an import declares by some keys: `memory`, `an event` or `an allocation`."""
+    return "memory" if form == FORMS[0] else _kinds(form)[0].article
 
 
 def _undeclared_properties(path: Path, entry: Import, form: tuple[str, ...]) -> Diagnostic:

@@ -13,7 +13,7 @@ from memtopo.kinds.dmabuf import DMABUF
 from memtopo.kinds.exportable import ExportKind, Imported
 from memtopo.kinds.exports import EXPORTABLE, ExportGroup, enumerated
 from memtopo.kinds.imports.crossing import crossing_fault
-from memtopo.kinds.imports.entry import LOCATIONS, Import, no_granules
+from memtopo.kinds.imports.entry import LOCATIONS, Import, declared_access, no_granules
 from memtopo.kinds.imports.order import in_order, unequal_order
 from memtopo.kinds.kind import Scope, Sibling
 from memtopo.kinds.resolution import Resolution
@@ -22,9 +22,6 @@ from memtopo.language.fields import LARGEST_COUNT, Source
 
 _Declared = tuple[str, str, str]
 """Key of an import, its declared value, and the actual value."""
-
-ELSEWHERE = ("ipc",)
-"""Transports whose handles cannot be opened in the process that exports them (fact 31)."""
 
 _LISTED = 8
 """Maximum number of locations in a message."""
@@ -44,18 +41,21 @@ def from_sibling(scope: Scope, path: Path, entry: Import) -> Resolution[Group | 
     exports = yield from _exports(scope, path, entry, sibling)
     if not exports:
         return None
-    itself = exports[0].via in ELSEWHERE and sibling.spec.path == scope.spec.path
+    itself = not exports[0].exporter.opens_own and sibling.spec.path == scope.spec.path
     if itself and scope.spec.instances is None:
         yield _own_export(path, entry, exports[0])
         return None
+    kind = exports[0].exporter
+    access = yield from declared_access(scope, path, entry, kind)
     if wrong := crossing_fault(scope, where, sibling, exports[0]):
         yield wrong
+    if wrong or access is None:
         return None
     origin = _origin(exports[0], sibling, f"{source.holder}.{scope.index}" if itself else "")
     counted = exports[0].counted or sibling.spec.instances is not None
     nodes = [other.node if other.node != scope.node else None for _, other in sibling.instances]
-    imported = Imported(path, origin.each * len(exports), counted, _distributed(exports, nodes), origin)
-    kind = exports[0].exporter
+    locations = _distributed(exports, nodes)
+    imported = Imported(path, origin.each * len(exports), counted, locations, origin, None, *access)
     group = kind.import_exported(imported, [export.group for export in exports])
     found = [*(yield from _contradictions(scope, entry, group, exports[0])), *_unseen(scope, where, kind, imported)]
     yield from found
@@ -121,9 +121,9 @@ def _of_a_dma_buf(path: Path, source: Source, sibling: Sibling) -> Diagnostic:
 
 def _own_export(path: Path, entry: Import, export: ExportGroup) -> Diagnostic:
     message = f"import {path[-1]!r} would open {entry.source} in the process that exports it"
-    note = "legacy IPC returns INVALID_CONTEXT (fact 31)"
-    same = enumerated(key for key, kind in EXPORTABLE.items() if export.via in kind.transports)
-    others = enumerated(kind.plural for kind in EXPORTABLE.values() if "fd" in kind.transports)
+    note = export.exporter.own_note
+    same = enumerated(key for key, kind in EXPORTABLE.items() if not kind.opens_own and export.via in kind.transports)
+    others = enumerated(kind.plural for kind in EXPORTABLE.values() if kind.opens_own)
     help = f"use the {same} directly, or share {others} via fd, which a process can import from itself"
     label = Label("exported here", export.path, "key")
     return Diagnostic("MT605", message, (*path, "from"), labels=(label,), notes=(note,), help=help)
@@ -134,8 +134,7 @@ def _unseen(scope: Scope, path: Path, kind: ExportKind, imported: Imported) -> I
     if kind.anywhere:
         return
     if hidden := next((each for each in dict.fromkeys(imported.locations) if not scope.devices.sees(each)), None):
-        note = f"legacy IPC opens {kind.article} on its own GPU"
-        yield scope.devices.unseen(str(hidden), hidden, path, notes=(note,))
+        yield scope.devices.unseen(str(hidden), hidden, path, notes=(kind.unseen_note,))
 
 
 def _distributed(exports: Sequence[ExportGroup], nodes: Sequence[str | None]) -> tuple[Location, ...]:

@@ -136,6 +136,8 @@ class HostAccessVerifier(Verifier):
     def _host_has(self, access: Access, each: MappedMemory, address: int) -> bool:
         """Query the access of the CPU: a read or write without it ends the process (facts 21, 39, 40)."""
         driver = self._context.driver
+        if each.by_kernels:
+            return True
         if not each.addressed:
             return driver.mem_get_access(address, _NODE) & access == access
         view = next(iter(self._gpu_views(each, Access.R)))

@@ -222,7 +222,7 @@ def _adjoin(one: Window, other: Window) -> bool:
 def _views(process: str, chunk: MappedMemory, access: Access) -> Iterator[MappedView]:
     """Views of a chunk by the GPUs that may copy from or to it."""
     on_host = chunk.location.kind is not LocationKind.GPU
-    for label, offset, grants in chunk.views:
+    for label, offset, grants in () if chunk.by_kernels else chunk.views:
         for device in _copying_gpus(grants, access, on_host=on_host):
             yield MappedView(process, device, label, offset)
 

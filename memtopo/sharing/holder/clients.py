@@ -191,8 +191,8 @@ class ClientConnection:
 
     @property
     def bound(self) -> bool:
-        """True if the client uses an export over ipc, which ends with the holder (facts 31, 32)."""
-        return any(each.offer.via == "ipc" for each in self._taken.values())
+        """True if the client uses an export that ends with the holder (facts 31, 32, 82)."""
+        return any(each.offer.bound for each in self._taken.values())
 
     @property
     def importer(self) -> Importer:

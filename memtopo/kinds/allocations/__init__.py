@@ -1,0 +1,331 @@
+"""Allocations of memory pools, which are shared with their pools."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from memtopo.common.units import Size, exact
+from memtopo.diagnostics.model import Diagnostic, Label, Path
+from memtopo.driver.handles import Handle, Secret
+from memtopo.driver.types import Access, Grant, HandleType, Location, LocationKind
+from memtopo.geometry.groups import Group, LocatedGroup, gpus, round_robin
+from memtopo.geometry.model import Geometry
+from memtopo.kinds.exportable import Exported, ExportKind, Imported
+from memtopo.kinds.kind import Rule, Scope
+from memtopo.kinds.pools import RESERVED, PoolGroup, other_grants, unreachable
+from memtopo.kinds.resolution import Resolution
+from memtopo.language.entries import Entry
+from memtopo.language.fields import Count, Name, PositiveBytes
+from memtopo.machine import Machine
+
+if TYPE_CHECKING:
+    from memtopo.driver.protocol import Driver
+    from memtopo.kinds.layout import Layout
+    from memtopo.kinds.step import Step
+
+_HOST = Location(LocationKind.HOST)
+_UNIT = 512
+"""Alignment of allocations in a pool (fact 80)."""
+
+
+class Allocation(Entry):
+    """Memory of a pool; with `count`, distributed round-robin over the pools of an entry with several locations."""
+
+    pool: Name = Field(description="Pool that it is allocated from.")
+    size: PositiveBytes = Field(description="Bytes of each allocation.")
+    count: Count | None = Field(
+        default=None, description="Number of allocations: a becomes a.0, a.1 and so on; by default one of each pool."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class AllocationGroup(LocatedGroup):
+    """Equal allocations that one entry declares: `count` of `size` bytes, distributed round-robin over `pools`.
+
+    `pools` are the labels of the pools, each at the location of the same index. Of imported allocations they are those
+    that the exporter's pools have here, for each holder in turn.
+    """
+
+    noun = "allocation"
+    offered_as = "allocation"
+    addressed = memory = True
+    bound_to_context = False
+
+    pools: tuple[str, ...] = ()
+    pool_path: Path = ()
+    shared: bool = False
+    """True if the pools can be exported."""
+    accessed_by: tuple[Location, ...] = ()
+    home: int = 0
+
+    def pool_of(self, index: int) -> str:
+        """Label of the pool of one allocation."""
+        return self.pools[self.pool_number(index)]
+
+    def pool_number(self, index: int) -> int:
+        """Index of the pool of one allocation in `pools`."""
+        if self.origin is None:
+            return index % len(self.pools)
+        holder, number = divmod(index, self.origin.each)
+        each = len(self.pools) // len(self.origin.holders)
+        return holder * each + (self.origin.first + number) % each
+
+    @property
+    def pool_noun(self) -> str:
+        """Noun for the entry that declares access: `pool`, or `import`."""
+        return "import" if self.origin else "pool"
+
+    def device_of(self, index: int) -> int:
+        """Ordinal of the GPU whose context and stream are used for an allocation."""
+        location = self.location_of(index)
+        return location.id if location.kind is LocationKind.GPU else self.home
+
+    def own_access(self, index: int, machine: Machine | None) -> tuple[Grant, ...]:
+        """Read and write access of the GPU or the host of the pool, and of those that have access to the pool."""
+        del machine
+        own = self.location_of(index)
+        of_owner = Grant(own if own.kind is LocationKind.GPU else _HOST, Access.RW)
+        return (of_owner, *other_grants(own, self.accessed_by))
+
+    @property
+    def by_kernels(self) -> bool:
+        """True for memory of the host, which the driver does not copy (fact 81)."""
+        return any(each.kind is not LocationKind.GPU for each in self.locations)
+
+    def shares(self) -> Mapping[Location, int]:
+        """Number of allocations that this process makes at each location."""
+        return {} if self.origin else round_robin(self.count, self.locations)
+
+    def details(self) -> Iterator[str]:
+        """Access of others than the pool's own location."""
+        if self.accessed_by and self.origin:
+            yield f"accessed by {', '.join(map(str, self.accessed_by))}"
+
+    @property
+    def contexts(self) -> frozenset[int]:
+        """Ordinals of the GPUs of the allocations, and of those with access."""
+        own = gpus(self.locations)
+        on_host = len(own) < len(set(self.locations))
+        return own | gpus(self.accessed_by) | (frozenset([self.home]) if on_host else frozenset())
+
+
+class Allocations(ExportKind):
+    """Section `allocations`."""
+
+    section = "allocations"
+    description = "Allocations of memory pools, by name, which can be exported with their pools."
+    plural = "allocations"
+    article = "an allocation"
+    form = "a: {pool: p, size: 8MiB}"
+    entry = model = Allocation
+    group = AllocationGroup
+    drawn = "allocation"
+    transports = ("fd",)
+    transport_note = "a pool is shared via fd (fact 82), together with 64 bytes for each of its allocations"
+    import_keys = ("pool", "size")
+    commit_note = "importers free an allocation before its exporter does (fact 82), so it is not replaced"
+    opens_own = False
+    own_note = "the driver does not import an allocation into the process that has it (fact 82)"
+    unseen_note = "an allocation is imported for the GPU of its pool"
+    on_host = True
+    as_dma_buf = False
+    takes_access = True
+
+    def resolve_entry(self, scope: Scope, entry: Allocation, path: Path) -> Resolution[AllocationGroup | None]:
+        pool = scope.of(PoolGroup).get(entry.pool)
+        if pool is None:
+            if not scope.spec.may_have("pools", entry.pool):
+                known = scope.spec.section("pools")
+                yield scope.errors.undeclared("pool", entry.pool, (*path, "pool"), known)
+            return None
+        counted = entry.count is not None or pool.counted
+        count = entry.count or pool.count
+        used = min(count, pool.count)
+        return AllocationGroup(
+            name=str(path[-1]),
+            path=path,
+            count=count,
+            counted=counted,
+            size=entry.size.bytes(1),
+            locations=pool.locations[:used],
+            pools=tuple(pool.label(index) for index in range(used)),
+            pool_path=pool.path,
+            shared=HandleType.FD in pool.handles,
+            accessed_by=pool.accessed_by,
+            home=pool.home,
+        )
+
+    def handle_types(self, group: Group) -> tuple[str, ...]:
+        assert isinstance(group, AllocationGroup)
+        return ("fd",) if group.shared else ()
+
+    def created_by(self, group: Group) -> tuple[str, Path]:
+        assert isinstance(group, AllocationGroup)
+        return f"pool {str(group.pool_path[-1])!r}", group.pool_path
+
+    def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
+        from memtopo.kinds.allocations.steps import AliasAllocation, AllocateFromPool, ImportPointer
+        from memtopo.kinds.step import HandleReference
+
+        del machine
+        imported, users = set[str](), _users(geometry)
+        for group in geometry.of(AllocationGroup).values():
+            if group.origin:
+                yield from _import_pools(group, imported, users)
+            for index in range(group.count):
+                label, device, pool = group.label(index), group.device_of(index), group.pool_of(index)
+                readers = tuple(sorted(gpus(grant.location for grant in group.own_access(index, None))))
+                if group.origin and (own := group.origin.own_label(index)):
+                    yield AliasAllocation(group.path, label, device, own)
+                elif group.origin:
+                    source = HandleReference.of(group, index)
+                    yield ImportPointer(group.path, label, group.size, device, pool, readers, source)
+                else:
+                    location = group.location_of(index)
+                    yield AllocateFromPool(group.path, label, group.size, device, pool, readers, location)
+
+    def rules(self) -> tuple[Rule, ...]:
+        return within_pools, imported_once, imported_access
+
+    def try_export(self, path: Path, export: Exported) -> Step:
+        from memtopo.kinds.allocations.steps import TryExportAllocation
+
+        group, first = _group(export), export.first
+        device, pool = group.device_of(first), group.pool_of(first)
+        return TryExportAllocation(path, export.name, export.label(0), device, pool, export.count)
+
+    def handle(self, driver: Driver, layout: Layout, export: Exported, index: int) -> Handle:
+        from memtopo.kinds.layout import current
+
+        group, number = _group(export), export.first + index
+        with current(driver, layout.contexts[group.device_of(number)]):
+            pointer = driver.mem_pool_export_pointer(layout.buffers[export.label(index)].address)
+            pool = layout.memory_pools[group.pool_of(number)]
+            fd = driver.mem_pool_export_to_shareable_handle(pool, HandleType.FD)
+        assert isinstance(fd, int)
+        return Handle(fd=fd, secret=Secret(pointer))
+
+    def import_exported(self, imported: Imported, exported: Sequence[Group]) -> AllocationGroup:
+        first = exported[0]
+        assert isinstance(first, AllocationGroup)
+        holders = imported.origin.holders
+        return _imported(imported, first.size, [f"{holder}.{pool}" for holder in holders for pool in first.pools])
+
+    def import_declared(self, imported: Imported, size: Size, machine: Machine) -> Resolution[AllocationGroup]:
+        del machine
+        yield from ()
+        text = imported.origin.text(imported.origin.holders[0])
+        count = len(imported.locations)
+        pools = [text] if count == 1 else [f"{text}.{number}" for number in range(count)]
+        return _imported(imported, size.bytes(1), pools)
+
+
+def within_pools(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
+    """Yield MT711 for allocations that exceed the maximum size of their pool together (fact 80)."""
+    del machine
+    pools = {pool.path: pool for pool in geometry.of(PoolGroup).values() if pool.max_size}
+    used = dict.fromkeys(pools, 0)
+    for group in geometry.of(AllocationGroup).values():
+        pool = pools.get(group.pool_path)
+        if pool is None:
+            continue
+        before = used[pool.path]
+        used[pool.path] += -(-group.count // pool.count) * -(-group.size // _UNIT) * _UNIT
+        limit = -(-pool.max_size // RESERVED) * RESERVED
+        if before <= limit < used[pool.path]:
+            message = f"allocation {group.name!r}: pool {pool.name!r} is to have {exact(used[pool.path])}"
+            label = Label("its maximum size", (*pool.path, "max_size"))
+            note = f"the driver returns OUT_OF_MEMORY beyond {exact(limit)}, in whole units of 32MiB (fact 80)"
+            yield Diagnostic("MT711", message, (*group.path, "size"), labels=(label,), notes=(note,))
+
+
+def imported_once(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
+    """Yield MT712 for allocations that a process imports twice: the first free would unmap both (fact 82)."""
+    del machine
+    found: dict[tuple[str, object], AllocationGroup] = {}
+    for group in geometry.of(AllocationGroup).values():
+        for handle in _handles(group):
+            other = found.setdefault(handle, group)
+            if other is not group:
+                message = f"import {group.name!r} is of an allocation that {other.name!r} imports, too"
+                label = Label("imported here", other.path, "key")
+                note = "the driver does not count imports of one allocation: the first free unmaps it (fact 82)"
+                help = f"use {other.name!r} in its place"
+                yield Diagnostic("MT712", message, (*group.path, "from"), labels=(label,), notes=(note,), help=help)
+                break
+
+
+def imported_access(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
+    """Yield MT403 and MT406 for devices that cannot access the memory of imported allocations."""
+    for group in geometry.of(AllocationGroup).values():
+        if group.origin:
+            yield from unreachable(f"import {group.name!r}", group.path, group.locations, group.accessed_by, machine)
+
+
+def _handles(group: AllocationGroup) -> Iterator[tuple[str, object]]:
+    """Holder of each imported allocation with what names it there; of own allocations there are none."""
+    if group.origin is None:
+        return
+    for index in range(group.count):
+        holder, number = group.origin.of(index)
+        yield holder, group.origin.resource(number) or (group.origin.export, number)
+
+
+def _group(export: Exported) -> AllocationGroup:
+    assert isinstance(export.group, AllocationGroup)
+    return export.group
+
+
+def _imported(imported: Imported, size: int, pools: Sequence[str]) -> AllocationGroup:
+    return AllocationGroup(
+        name=imported.name,
+        path=imported.path,
+        count=imported.count,
+        counted=imported.counted,
+        size=size,
+        locations=imported.locations,
+        origin=imported.origin,
+        pools=tuple(pools),
+        accessed_by=imported.accessed_by,
+        home=imported.home,
+    )
+
+
+def _users(geometry: Geometry) -> Mapping[str, Sequence[Location]]:
+    """Devices that have access to each imported pool, by any import of its allocations."""
+    found: dict[str, dict[Location, None]] = {}
+    for group in geometry.of(AllocationGroup).values():
+        for pool in group.pools if group.origin and group.accessed_by else ():
+            found.setdefault(pool, {}).update(dict.fromkeys(group.accessed_by))
+    return {pool: tuple(users) for pool, users in found.items()}
+
+
+def _import_pools(
+    group: AllocationGroup, imported: set[str], users: Mapping[str, Sequence[Location]]
+) -> Iterator[Step]:
+    """Import the pools of a group that are not `imported` yet, once each, and set the access of their `users`."""
+    from memtopo.kinds.pools.steps import ImportPool, SetImportedAccess
+    from memtopo.kinds.step import HandleReference
+
+    origin = group.origin
+    assert origin
+    for index in range(group.count):
+        pool, device = group.pool_of(index), group.device_of(index)
+        if pool in imported or origin.own_label(index):
+            continue
+        imported.add(pool)
+        source = HandleReference.of(group, index)
+        if origin.exported:
+            assert isinstance(origin.exported, AllocationGroup)
+            exporters = origin.exported.pool_of(origin.first + source.number)
+            source = source._replace(resource=("pool", exporters))
+        yield ImportPool(group.path, pool, device, source)
+        if grants := other_grants(group.location_of(index), users.get(pool, ())):
+            yield SetImportedAccess(group.path, pool, device, grants)
+
+
+ALLOCATIONS = Allocations()

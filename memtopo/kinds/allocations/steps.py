@@ -1,0 +1,183 @@
+"""Steps of allocations of memory pools."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from memtopo.driver.protocol import Driver
+from memtopo.driver.types import HandleType, Location
+from memtopo.kinds.buffers.steps import BufferStep
+from memtopo.kinds.layout import Layout, Reservation, current
+from memtopo.kinds.pools.steps import pool_name
+from memtopo.kinds.resources import OWN, Alias
+from memtopo.kinds.step import ErrorHint, Finding, HandleReference, Phase, Readable, Step, StepDescription
+
+
+@dataclass(frozen=True, slots=True)
+class AllocationStep(BufferStep):
+    """Base of steps that allocate from a pool, or import an allocation; `readers` are the GPUs with access."""
+
+    pool: str
+    readers: tuple[int, ...]
+
+    aspect = "allocation"
+    undo_verb = "free"
+
+    @property
+    def provides(self) -> Hashable:
+        return ("allocation", self.label)
+
+    def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
+        """Compare address and size, for the GPU that has the memory or has access to it."""
+        if self.device in self.readers:
+            yield from BufferStep.check(self, driver, layout)
+
+    def leak_name(self) -> str:
+        return f"allocation {self.label}"
+
+    def blocks(self) -> tuple[str, ...]:
+        return (pool_name(self.pool),)
+
+
+@dataclass(frozen=True, slots=True)
+class AllocateFromPool(AllocationStep):
+    """Allocate `size` bytes from a pool in stream 0 of a GPU, whose work is waited for after building (fact 80)."""
+
+    location: Location
+
+    phase = Phase.CREATE
+    verb = "allocate from pool"
+    call = "cuMemAllocFromPoolAsync"
+    undo_call = "cuMemFreeAsync"
+    hints: ClassVar = {
+        "OUT_OF_MEMORY": ErrorHint(
+            "the pool has reserved its maximum size, or {where} has no room for {bytes} (fact 80)",
+            "raise 'max_size', or free memory there",
+        )
+    }
+
+    @property
+    def allocates(self) -> tuple[Location, int]:
+        return self.location, self.size
+
+    @property
+    def needs(self) -> tuple[Hashable, ...]:
+        return (("pool", self.pool),)
+
+    @property
+    def readable(self) -> Readable:
+        return Readable(self.provides, self.label, 0, self.size, self.readers)
+
+    def do(self, driver: Driver, layout: Layout) -> None:
+        with current(driver, layout.contexts[self.device]):
+            address = driver.mem_alloc_from_pool_async(self.size, layout.memory_pools[self.pool])
+            layout.buffers[self.label] = Reservation(address, self.size)
+
+    def undo(self, driver: Driver, layout: Layout) -> None:
+        """Free it in stream 0 and wait: `cuMemFree` would leave it counted as in use by its pool (fact 80)."""
+        if self.label in layout.buffers:
+            with current(driver, layout.contexts[self.device]):
+                driver.mem_free_async(layout.buffers[self.label].address)
+                del layout.buffers[self.label]
+                driver.ctx_synchronize()
+
+    def describe(self) -> StepDescription:
+        return StepDescription(self.label, str(self.location), self.size, self.pool)
+
+
+@dataclass(frozen=True, slots=True)
+class ImportPointer(AllocationStep):
+    """Import one allocation of an imported pool, once in a process, and free it before its exporter does (fact 82)."""
+
+    source: HandleReference
+
+    phase = Phase.IMPORT
+    verb = "import allocation"
+    call = "cuMemPoolImportPointer"
+    undo_call = "cuMemFree"
+    hints: ClassVar = {
+        "INVALID_VALUE": ErrorHint(
+            "the exporter has freed the memory, or it is of another pool (fact 82)",
+            "keep it allocated for as long as it is used",
+        ),
+        "ALREADY_MAPPED": ErrorHint(
+            "this process has imported the allocation already (fact 82)", "import it once in each process"
+        ),
+    }
+
+    @property
+    def needs(self) -> tuple[Hashable, ...]:
+        return (("holder", self.source.holder), ("pool", self.pool))
+
+    @property
+    def imports(self) -> tuple[str, Hashable] | None:
+        return self.source.imported
+
+    def do(self, driver: Driver, layout: Layout) -> None:
+        data = self.source.fetch_bytes(layout.handle_source)
+        with current(driver, layout.contexts[self.device]):
+            address = driver.mem_pool_import_pointer(layout.memory_pools[self.pool], data)
+            layout.buffers[self.label] = Reservation(address, self.size)
+
+    def describe(self) -> StepDescription:
+        return StepDescription(self.label, self.source.text, self.size, self.source.holder, "fd")
+
+    def leak_name(self) -> str:
+        return f"imported allocation {self.label}"
+
+
+@dataclass(frozen=True, slots=True)
+class AliasAllocation(Alias):
+    """Use an allocation of this process as one that it imports from itself (fact 82)."""
+
+    verb = "alias allocation"
+    call = "cuMemPoolImportPointer"
+    noun = "allocation"
+
+    def objects(self, layout: Layout) -> dict[str, Any]:
+        return layout.buffers
+
+    def describe(self) -> StepDescription:
+        return StepDescription(self.label, self.own, like=self.own.partition(".")[0], note=OWN)
+
+
+@dataclass(frozen=True, slots=True)
+class TryExportAllocation(Step):
+    """Export the pool and the pointer of the first of `count` allocations as a test; the descriptor is closed."""
+
+    label: str
+    allocation: str
+    device: int
+    pool: str
+    count: int
+
+    phase = Phase.EXPORT
+    verb = "export allocation"
+    call = "cuMemPoolExportToShareableHandle"
+    hints: ClassVar = {
+        "INVALID_VALUE": ErrorHint("the pool cannot be shared (fact 82)", "'memtopo probe' shows what can")
+    }
+
+    @property
+    def calls(self) -> int:
+        return 2
+
+    @property
+    def needs(self) -> tuple[Hashable, ...]:
+        return (("allocation", self.allocation),)
+
+    def do(self, driver: Driver, layout: Layout) -> None:
+        with current(driver, layout.contexts[self.device]):
+            fd = driver.mem_pool_export_to_shareable_handle(layout.memory_pools[self.pool], HandleType.FD)
+            try:
+                driver.mem_pool_export_pointer(layout.buffers[self.allocation].address)
+            finally:
+                if isinstance(fd, int):
+                    os.close(fd)
+
+    def describe(self) -> StepDescription:
+        note = f"fd, {self.count:,} handles" if self.count > 1 else "fd"
+        return StepDescription(self.label, self.allocation.partition(".")[0], note=note)

@@ -1,0 +1,297 @@
+"""Memory pools, from which memory is allocated in the order of a stream, and which can be shared."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from pydantic import BeforeValidator, Field
+
+from memtopo.common.units import rounded
+from memtopo.diagnostics.model import Diagnostic, Label, Path
+from memtopo.driver.types import (
+    Access,
+    Attribute,
+    Grant,
+    HandleType,
+    Location,
+    LocationKind,
+    PoolAttribute,
+    PoolProperties,
+    gpu,
+)
+from memtopo.geometry.groups import LocatedGroup, gpus, round_robin
+from memtopo.geometry.model import Geometry
+from memtopo.kinds.access.peers import access_trial, can_access
+from memtopo.kinds.device_sets import has_set
+from memtopo.kinds.kind import Kind, Rule, Scope
+from memtopo.kinds.resolution import Resolution
+from memtopo.language.entries import Entry
+from memtopo.language.fields import Boolean, Devices, PositiveBytes, one_or_more
+from memtopo.language.scalars import FromText, one_of
+from memtopo.machine import Machine
+
+if TYPE_CHECKING:
+    from memtopo.kinds.step import Step
+
+RESERVED = 32 << 20
+"""Unit of the memory that a pool reserves (fact 80)."""
+
+_HINTS = {"fabric": "memtopo shares pools via fd: write fd", "ipc": "legacy IPC cannot carry pools (fact 82): write fd"}
+_Handle = Annotated[Literal["fd"], FromText(one_of({"fd": "fd"}, "a handle type of a pool", _HINTS), {"enum": ["fd"]})]
+PoolHandles = Annotated[
+    list[_Handle],
+    BeforeValidator(one_or_more, json_schema_input_type=_Handle | Annotated[list[_Handle], Field(min_length=1)]),
+]
+
+
+class Pool(Entry):
+    """A stream-ordered memory pool, or one for each of several locations; `allocations` are made from it."""
+
+    location: Devices = Field(description="GPU or NUMA node of the memory; with several, there is one pool for each.")
+    handles: PoolHandles = Field(default=[], description="fd, if the allocations are exported.")
+    max_size: PositiveBytes | None = Field(
+        default=None, description="Largest number of bytes that a pool may reserve; by default there is no limit."
+    )
+    release_threshold: PositiveBytes | None = Field(
+        default=None, description="Unused bytes that a pool keeps instead of giving them back; by default none."
+    )
+    reuse_follow_event_dependencies: Boolean = Field(
+        default=True, description="If false, memory is not reused in another stream that waits for its free."
+    )
+    reuse_allow_opportunistic: Boolean = Field(
+        default=True, description="If false, memory is not reused in a stream that did not wait for its free."
+    )
+    reuse_allow_internal_dependencies: Boolean = Field(
+        default=True, description="If false, the driver makes no stream wait for a free to reuse memory."
+    )
+    accessed_by: Devices = Field(
+        default=[], description="Other GPUs with access to all of its memory; those of a GPU have to be its peers."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PoolGroup(LocatedGroup):
+    """Pools that one entry declares, one at each of its `locations`.
+
+    `size` is what one of them reserves beyond its allocations, in bytes. `attributes` are those that differ from the
+    driver's defaults, and `accessed_by` the GPUs with access besides the pool's own.
+    """
+
+    noun = "pool"
+    bound_to_context = False
+
+    handles: HandleType = HandleType.NONE
+    max_size: int = 0
+    attributes: tuple[tuple[PoolAttribute, int], ...] = ()
+    accessed_by: tuple[Location, ...] = ()
+    home: int = 0
+    """Ordinal of the GPU whose context and stream are used for pools of the host."""
+
+    def device_of(self, index: int) -> int:
+        """Ordinal of the GPU whose context and stream are used for a pool."""
+        location = self.location_of(index)
+        return location.id if location.kind is LocationKind.GPU else self.home
+
+    def properties_of(self, index: int) -> PoolProperties:
+        """Properties that a pool is created with."""
+        return PoolProperties(self.location_of(index), self.handles, self.max_size)
+
+    def grants_of(self, index: int) -> tuple[Grant, ...]:
+        """Access that is set, which is that of others than the pool's own location."""
+        return other_grants(self.location_of(index), self.accessed_by)
+
+    def details(self) -> Iterator[str]:
+        """Handle types, limits and access."""
+        yield from self.handles.words
+        if self.max_size:
+            yield f"at most {rounded(self.max_size)}"
+        for attribute, value in self.attributes:
+            keeps = attribute is PoolAttribute.RELEASE_THRESHOLD
+            yield f"keeps {rounded(value)}" if keeps else f"no {attribute.name.lower().replace('_', ' ')}"
+        if self.accessed_by:
+            yield f"accessed by {', '.join(map(str, self.accessed_by))}"
+
+    def shares(self) -> Mapping[Location, int]:
+        """Number of pools at each location that reserve memory beyond their allocations."""
+        return round_robin(self.count, self.locations) if self.size else {}
+
+    @property
+    def contexts(self) -> frozenset[int]:
+        """Ordinals of the GPUs of the pools, and of those with access."""
+        own = gpus(self.locations)
+        return own | gpus(self.accessed_by) | ({self.home} if len(own) < len(set(self.locations)) else frozenset())
+
+
+def other_grants(own: Location, accessed_by: Iterable[Location]) -> tuple[Grant, ...]:
+    """Read and write access of devices to the memory of a pool, without that of its own location."""
+    return tuple(Grant(each, Access.RW) for each in accessed_by if each != own)
+
+
+class Pools(Kind):
+    """Section `pools`."""
+
+    section = "pools"
+    description = "Stream-ordered memory pools, by name, from which allocations are made."
+    plural = "pools"
+    article = "a pool"
+    form = "p: {location: gpu0, handles: fd}"
+    entry = model = Pool
+    group = PoolGroup
+    drawn = "pool"
+    unusable: ClassVar[Mapping[str, tuple[str, str]]] = {
+        "map": ("a pool has no physical handle that VMM can map", "declare a chunk"),
+        "access": ("access to a pool is part of its entry", "declare it with 'accessed_by'"),
+        "exports": ("a pool is exported with its allocations", "export an allocation of it: {allocation: a, via: fd}"),
+    }
+
+    def resolve(self, scope: Scope) -> Iterator[Diagnostic]:
+        allocations = _allocations(scope)
+        for name, entry in scope.spec.section(self.section).items():
+            group = yield from self.resolve_entry(scope, entry, scope.spec.at(self.section, name))
+            if group:
+                group = replace(group, size=_beyond_allocations(allocations.get(name, ()), group.count))
+            yield from scope.add(self, name, group)
+
+    def resolve_entry(self, scope: Scope, entry: Pool, path: Path) -> Resolution[PoolGroup | None]:
+        locations = yield from scope.devices.resolve_all(entry.location, path)
+        accessed_by = yield from scope.devices.resolve_all(entry.accessed_by, path, "accessed_by")
+        if locations is None or accessed_by is None:
+            return None
+        if not scope.machine.devices:
+            note = "its memory is allocated in a stream of a GPU"
+            yield Diagnostic("MT401", f"pool {path[-1]!r} needs a GPU", path, "key", notes=(note,))
+            return None
+        if wrong := _repeated(path, locations) or _on_the_host(path, locations, entry.handles):
+            yield wrong
+            return None
+        counted = len(locations) > 1 or has_set(entry.location)
+        users = [each.id for each in (*accessed_by, *scope.devices.gpus) if each.kind is LocationKind.GPU]
+        return PoolGroup(
+            name=str(path[-1]),
+            path=path,
+            count=len(locations),
+            counted=counted,
+            size=0,
+            locations=tuple(locations),
+            handles=HandleType.FD if entry.handles else HandleType.NONE,
+            max_size=entry.max_size.bytes(1) if entry.max_size else 0,
+            attributes=tuple(_attributes(entry)),
+            accessed_by=tuple(dict.fromkeys(accessed_by)),
+            home=users[0],
+        )
+
+    def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
+        from memtopo.kinds.pools.steps import CreatePool, SetPoolAccess, SetPoolAttribute
+
+        del machine
+        for group in geometry.of(PoolGroup).values():
+            for index in range(group.count):
+                label, device = group.label(index), group.device_of(index)
+                yield CreatePool(group.path, label, device, group.properties_of(index))
+                for attribute, value in group.attributes:
+                    yield SetPoolAttribute(group.path, label, device, attribute, value)
+                if grants := group.grants_of(index):
+                    yield SetPoolAccess(group.path, label, device, grants)
+
+    def rules(self) -> tuple[Rule, ...]:
+        return supported, peers
+
+    def notes(self, geometry: Geometry) -> Iterator[str]:
+        for group in geometry.of(PoolGroup).values():
+            if group.size:
+                each = "each reserves" if group.count > 1 else "reserves"
+                more = f"{rounded(group.size)} beyond its allocations"
+                yield f"pool {group.name}: {each} up to {more}, since a pool reserves memory in units of 32MiB"
+
+
+def supported(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
+    """Yield MT710 for GPUs without memory pools, and MT404 for pools to be shared where the trial of it failed."""
+    for group in geometry.of(PoolGroup).values():
+        for ordinal in sorted(gpus(group.locations)):
+            if machine.devices[ordinal].attributes.get(Attribute.MEMORY_POOLS_SUPPORTED.name) == 0:
+                message = f"pool {group.name!r}: gpu{ordinal} of this machine does not support memory pools"
+                yield Diagnostic("MT710", message, (*group.path, "location"), help="declare a chunk or a buffer")
+                break
+            trial = machine.trial(gpu(ordinal), "pool-fd")
+            if group.handles and trial.refused:
+                message = f"pool {group.name!r}: sharing a pool via fd does not work on gpu{ordinal} of this machine"
+                note = "the device does not advertise it"
+                if trial.works is False:
+                    note = trial.failure("a trial with two processes", "read wrong bytes")
+                help = "'memtopo probe' reports the likely cause"
+                yield Diagnostic("MT404", message, (*group.path, "handles"), notes=(note,), help=help)
+                break
+
+
+def peers(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
+    """Yield MT403 for GPUs without peer access to a pool, and MT406 for pools of a GPU accessed by the host."""
+    for group in geometry.of(PoolGroup).values():
+        yield from unreachable(f"pool {group.name!r}", group.path, group.locations, group.accessed_by, machine)
+
+
+def unreachable(
+    what: str, path: Path, owners: Sequence[Location], users: Sequence[Location], machine: Machine
+) -> Iterator[Diagnostic]:
+    """Yield MT403 and MT406 for the first of some devices that cannot access the memory of some locations."""
+    label = (Label("its memory", (*path, "location")),) if path[-2:-1] == ("pools",) else ()
+    for owner, user in ((owner, user) for owner in dict.fromkeys(owners) for user in users if user != owner):
+        if can_access(user, owner, machine):
+            continue
+        code = "MT403" if user.kind is LocationKind.GPU and owner.kind is LocationKind.GPU else "MT406"
+        message = f"{what}: {user} cannot access memory of {owner}"
+        trial = access_trial(user, owner, machine)
+        failed = trial is not None and trial.works is False
+        notes = (trial.failure("a store in a trial", "was lost without an error"),) if trial and failed else ()
+        help = f"leave {user} out of 'accessed_by'"
+        yield Diagnostic(code, message, (*path, "accessed_by"), labels=label, notes=notes, help=help)
+        return
+
+
+def _attributes(entry: Pool) -> Iterator[tuple[PoolAttribute, int]]:
+    """Attributes that differ from the driver's defaults."""
+    for attribute in (
+        PoolAttribute.REUSE_FOLLOW_EVENT_DEPENDENCIES,
+        PoolAttribute.REUSE_ALLOW_OPPORTUNISTIC,
+        PoolAttribute.REUSE_ALLOW_INTERNAL_DEPENDENCIES,
+    ):
+        if not getattr(entry, attribute.name.lower()):
+            yield attribute, 0
+    if entry.release_threshold:
+        yield PoolAttribute.RELEASE_THRESHOLD, entry.release_threshold.bytes(1)
+
+
+def _repeated(path: Path, locations: Sequence[Location]) -> Diagnostic | None:
+    if len(set(locations)) == len(locations):
+        return None
+    twice = next(each for each, times in Counter(locations).items() if times > 1)
+    message = f"pool {path[-1]!r} lists {twice} twice, and has one pool at each location"
+    return Diagnostic("MT204", message, (*path, "location"), help="declare another pool for it")
+
+
+def _on_the_host(path: Path, locations: Sequence[Location], handles: Sequence[str]) -> Diagnostic | None:
+    """Return MT710 for a pool of the host as a whole that is to be shared."""
+    if not handles or all(each.kind is not LocationKind.HOST for each in locations):
+        return None
+    message = f"pool {path[-1]!r} is of the host as a whole, whose pools have no handle types"
+    note = "the driver returns INVALID_VALUE; pools of a NUMA node can be shared (fact 80)"
+    return Diagnostic("MT710", message, (*path, "handles"), notes=(note,), help="write 'location: host:0'")
+
+
+def _allocations(scope: Scope) -> Mapping[str, Sequence[tuple[int, int | None]]]:
+    """Size and count of the entries that allocate from each pool, by the name of the pool."""
+    found: dict[str, list[tuple[int, int | None]]] = {}
+    for entry in scope.spec.section("allocations").values():
+        found.setdefault(entry.pool, []).append((entry.size.bytes(1), entry.count))
+    return found
+
+
+def _beyond_allocations(allocations: Iterable[tuple[int, int | None]], pools: int) -> int:
+    """Bytes that one of some pools reserves beyond its allocations, which lie side by side (fact 80)."""
+    used = sum(size * -(-(count or pools) // pools) for size, count in allocations)
+    return -used % RESERVED
+
+
+POOLS = Pools()
