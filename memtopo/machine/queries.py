@@ -36,7 +36,7 @@ def read(
     host_name: str | None = None,
     host_bytes: int | None = None,
 ) -> Machine:
-    """Return the record of the machine behind an initialised driver.
+    """Return the record of the machine behind an initialised driver, as it reports it: the record is not validated.
 
     The caller provides what the driver does not report: the kernel module's `release`, the `host_name`, the bytes of
     the host's memory and of NUMA nodes, and the `numa_nodes` with memory; if they are None, the nodes nearest to the
@@ -49,8 +49,8 @@ def read(
     host = _host(driver, _nodes(devices, numa_nodes), numa_bytes or {})
     nodes = [memory.memory_bytes for name, memory in host.items() if name != "host"]
     known = [each for each in nodes if each]
-    return Machine(
-        driver=DriverFacts(cuda=_version(driver.driver_get_version()), release=release),
+    return Machine.model_construct(
+        driver=DriverFacts.model_construct(cuda=_version(driver.driver_get_version()), release=release),
         devices=devices,
         peers=_peers(driver, len(devices)),
         host=host,
@@ -69,7 +69,7 @@ def anonymous(machine: Machine) -> Machine:
 def changed(machine: Machine, **fields: object) -> Machine:
     """Return the machine with other values for some fields."""
     # model_copy would also copy the cached properties of the old machine.
-    return Machine.model_validate({name: getattr(machine, name) for name in Machine.model_fields} | fields)
+    return Machine.model_construct(**{name: getattr(machine, name) for name in Machine.model_fields} | fields)
 
 
 def with_gpus(machine: Machine, ordinals: Sequence[int], uuids: Sequence[str]) -> Machine:
@@ -91,7 +91,7 @@ def _version(number: int) -> str:
 
 
 def _device(driver: Driver, ordinal: int, *, identify: bool) -> Device:
-    return Device(
+    return Device.model_construct(
         name=driver.device_get_name(ordinal),
         compute_capability=(
             driver.device_get_attribute(ordinal, Attribute.COMPUTE_CAPABILITY_MAJOR),
@@ -99,7 +99,7 @@ def _device(driver: Driver, ordinal: int, *, identify: bool) -> Device:
         ),
         memory_bytes=driver.device_total_mem(ordinal),
         attributes=_attributes(driver, ordinal),
-        memory=Memory(granularity=_granularities(driver, gpu(ordinal), _SHARED, (False, True))),
+        memory=Memory.model_construct(granularity=_granularities(driver, gpu(ordinal), _SHARED, (False, True))),
         uuid=uuid_text(driver.device_get_uuid(ordinal)) if identify else None,
         bus_id=driver.device_get_pci_bus_id(ordinal) if identify else None,
     )
@@ -119,7 +119,7 @@ def _granularities(
 
 
 def _granularity(driver: Driver, properties: Properties) -> Granularity:
-    return Granularity(
+    return Granularity.model_construct(
         handles=list(properties.handles.words),
         rdma=properties.rdma,
         compressible=properties.compressible,
@@ -135,7 +135,7 @@ def _host(driver: Driver, nodes: Sequence[int], sizes: Mapping[int, int]) -> dic
     found = {str(location): _granularities(driver, location, types, (False,)) for location, types in handles.items()}
     bytes_of = {str(Location(LocationKind.HOST_NUMA, node)): size for node, size in sizes.items()}
     return {
-        name: HostMemory(granularity=entries, memory_bytes=bytes_of.get(name))
+        name: HostMemory.model_construct(granularity=entries, memory_bytes=bytes_of.get(name))
         for name, entries in found.items()
         if entries
     }
@@ -157,7 +157,7 @@ def _peers(driver: Driver, count: int) -> list[list[Peer | None]]:
 
 def _peer(driver: Driver, device: int, peer: int) -> Peer:
     atomics = _or_none(driver.device_get_p2p_attribute, PeerAttribute.NATIVE_ATOMIC_SUPPORTED, device, peer)
-    return Peer(
+    return Peer.model_construct(
         access=driver.device_can_access_peer(device, peer),
         performance_rank=_or_none(driver.device_get_p2p_attribute, PeerAttribute.PERFORMANCE_RANK, device, peer),
         native_atomics=None if atomics is None else bool(atomics),
