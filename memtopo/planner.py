@@ -65,7 +65,7 @@ class Plan:
         """
         with collector_paused():
             rows = tuple(folding.rows(self.steps))
-        members = tuple(folding.processes(_processes(self.processes)))
+        members = tuple(folding.processes(_processes(self.processes, self.nodes)))
         return PlanSummary(
             name=self.name,
             rows=rows,
@@ -199,11 +199,12 @@ def _resources(geometry: Geometry) -> Iterator[Step]:
     yield from (Attach(path, holder) for holder, path in holders.items())
 
 
-def _processes(plans: Mapping[str, Plan]) -> Iterator[ProcessPlan]:
-    """Plans of processes by label."""
+def _processes(plans: Mapping[str, Plan], nodes: Mapping[str, Sequence[str]]) -> Iterator[ProcessPlan]:
+    """Plans of processes by label, each with its node if there are several."""
+    node_of = {label: node for node, labels in nodes.items() for label in labels}
     for label, plan in plans.items():
-        summary = plan.summary()
-        yield ProcessPlan(label, label, 1, summary.rows, summary.memory, summary.notes, summary.choices)
+        summary, node = plan.summary(), node_of.get(label)
+        yield ProcessPlan(label, label, 1, summary.rows, summary.memory, summary.notes, summary.choices, node)
 
 
 def _reserved(rows: Sequence[Row]) -> int:

@@ -25,7 +25,7 @@ from memtopo.cli.options import (
     HoldFor,
     LogFile,
     LogLevel,
-    MachineName,
+    MachineNames,
     MetricsPlace,
     ReadyFd,
     Reload,
@@ -95,7 +95,7 @@ Rehearse = Annotated[
 
 def apply_command(
     spec: SpecFile,
-    machine: MachineName = "local",
+    machine: MachineNames = None,
     given: Set = None,
     check: CheckLevel = "fast",
     hold: Hold = False,
@@ -184,7 +184,7 @@ def _of_spec(request: RunRequest, loaded: Loaded) -> RunRequest:
         request,
         spec=loaded.document.name,
         position_of=loaded.document.position,
-        picture=build_diagram(request.geometry, loaded.target.machine),
+        picture=build_diagram(request.geometry, loaded.target.machines),
         warnings=loaded.warnings,
         params=loaded.document.values,
     )

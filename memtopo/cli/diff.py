@@ -11,7 +11,7 @@ import typer
 
 from memtopo import planner
 from memtopo.cli.held import connect_to
-from memtopo.cli.options import AsJson, MachineName
+from memtopo.cli.options import AsJson, MachineNames
 from memtopo.cli.settings import Set, Settings, settings
 from memtopo.cli.specs import Loaded, load, loaded_on
 from memtopo.language.names import NAME
@@ -32,7 +32,7 @@ After = Annotated[str, typer.Argument(metavar="AFTER", help="The spec to change 
 DIFFERENT = 1
 
 
-def _loaded(before: str, after: str, machine: str, given: Settings) -> tuple[Loaded, Loaded]:
+def _loaded(before: str, after: str, machine: list[str] | None, given: Settings) -> tuple[Loaded, Loaded]:
     """Both specs on one machine: that of the held layout, if the first one names one. Raises `MemtopoError`."""
     if before == "-" or Path(before).exists() or not NAME.fullmatch(before):
         return load(before, machine, given), load(after, machine, given)
@@ -46,7 +46,7 @@ def _loaded(before: str, after: str, machine: str, given: Settings) -> tuple[Loa
 
 
 def diff_command(
-    before: Before, after: After, machine: MachineName = "local", given: Set = None, as_json: AsJson = False
+    before: Before, after: After, machine: MachineNames = None, given: Set = None, as_json: AsJson = False
 ) -> int:
     """Show what a change from one spec to another would do.
 
@@ -63,11 +63,11 @@ def diff_command(
     for loaded in both:
         loaded.print_diagnostics(sys.stderr)
     target = both[0].target
-    steps = [planner.plan(geometry, target.machine).steps_by_process for geometry in geometries]
+    steps = [planner.plan(geometry, target.machines).steps_by_process for geometry in geometries]
     names = both[0].document.name, both[1].document.name
     found = difference(steps[0], steps[1], names, (both[0].document.values, both[1].document.values))
     if not found.empty:
-        pictures = [build_diagram(geometry, target.machine) for geometry in geometries]
+        pictures = [build_diagram(geometry, target.machines) for geometry in geometries]
         found = replace(found, picture_before=pictures[0], picture_after=pictures[1])
     if as_json:
         plain.print_document(json.dumps(json.marked("difference", found)).splitlines())

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from memtopo.cli.files import write
-from memtopo.cli.options import AsJson, MachineName, SpecFile
+from memtopo.cli.options import AsJson, MachineNames, SpecFile
 from memtopo.cli.settings import Set, settings
 from memtopo.cli.specs import load
 from memtopo.common.errors import UsageError
@@ -71,7 +71,7 @@ StateName = Annotated[
 
 def draw_command(
     spec: SpecFile,
-    machine: MachineName = "local",
+    machine: MachineNames = None,
     given: Set = None,
     state: StateName = None,
     output: Output = None,
@@ -94,7 +94,7 @@ def draw_command(
     note = f"on {humanize.machine(line)}"
     if state is not None:
         geometry, note = _in_state(geometry, state), f"in state {state}, {note}"
-    shown = Drawing(build_diagram(geometry, loaded.target.machine), geometry.name, note, loaded.document.position)
+    shown = Drawing(build_diagram(geometry, loaded.target.machines), geometry.name, note, loaded.document.position)
     drawing = _Drawing(shown, line, ascii, width, state)
     for file, format_ in files.items():
         if file != "-":

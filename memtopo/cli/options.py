@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated, Literal
 
 import typer
 
 from memtopo.common.errors import UsageError
 from memtopo.common.units import NotADuration, parse_duration
+from memtopo.machine import target
+from memtopo.machine.target import Target
 
 SpecFile = Annotated[str, typer.Argument(metavar="SPEC", help="A spec; - reads standard input.", show_default=False)]
 MachineName = Annotated[
@@ -20,7 +23,33 @@ MachineName = Annotated[
         help="local, a shipped machine (see 'memtopo machines'), or a file made by 'memtopo probe -o'.",
     ),
 ]
+MachineNames = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--machine",
+        "-m",
+        envvar="MEMTOPO_MACHINE",
+        metavar="[NODE=]NAME|FILE",
+        help="local, a shipped machine (see 'memtopo machines'), or a file made by 'memtopo probe -o'; of a spec with "
+        "nodes, that of all of them, or again for each: a=h200x4.",
+        show_default="local",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", envvar="MEMTOPO_JSON", help="One JSON document on stdout.")]
+
+
+def machine_names(given: list[str] | None) -> list[str]:
+    """Names of machines. If the whole variable is the path of a file, its spaces do not separate names."""
+    whole = os.environ.get("MEMTOPO_MACHINE", "")
+    if given and given == whole.split() and os.path.exists(whole):  # noqa: PTH110 a path as it was written
+        return [whole]
+    return given or [target.LOCAL]
+
+
+def one_target(given: list[str] | None) -> Target:
+    """Return the target of `--machine`: the last one, or the machines of the nodes of a spec. Raises `MemtopoError`."""
+    *_, last = names = machine_names(given)
+    return target.resolve_nodes(names) if any(map(target.of_node, names)) else target.resolve(last)
 
 
 def duration(text: str) -> float:

@@ -12,13 +12,13 @@ from memtopo import planner
 from memtopo.cli.change import HeldChange
 from memtopo.cli.files import save
 from memtopo.cli.held import connect_to
-from memtopo.cli.options import AsJson, MachineName
+from memtopo.cli.options import AsJson, MachineNames
 from memtopo.cli.settings import Set, settings
 from memtopo.cli.specs import load
 from memtopo.language import Document, SpecText
 from memtopo.output import json, plain
 from memtopo.output.diagram.build import build_diagram
-from memtopo.plans.saved import SavedPlan, saved_facts, spec_digest
+from memtopo.plans.saved import SavedPlan, saved_facts, saved_nodes, spec_digest
 
 SpecOrName = Annotated[
     str,
@@ -47,7 +47,7 @@ After = Annotated[
 def plan_command(
     spec: SpecOrName,
     after: After = None,
-    machine: MachineName = "local",
+    machine: MachineNames = None,
     given: Set = None,
     output: Output = None,
     as_json: AsJson = False,
@@ -60,16 +60,16 @@ def plan_command(
     if after is not None:
         return _plan_change(spec, settings(given).read(after), output, as_json=as_json)
     loaded = load(spec, machine, settings(given))
-    geometry, target_machine = loaded.validated.geometry, loaded.target.machine
+    geometry, machines = loaded.validated.geometry, loaded.target.machines
     if geometry is None:
         return loaded.refuse(as_json=as_json)
-    planned = planner.plan(geometry, target_machine)
+    planned = planner.plan(geometry, machines)
     states = planner.memory_by_state(planned, geometry)
-    summary = planned.summary(build_diagram(geometry, target_machine), loaded.warnings, states, loaded.document.values)
+    summary = planned.summary(build_diagram(geometry, machines), loaded.warnings, states, loaded.document.values)
     loaded.print_diagnostics(sys.stderr)
     text = SpecText.of(loaded.document)
-    facts = saved_facts(target_machine, geometry)
-    document = SavedPlan(1, loaded.target.line, summary, text, facts, spec_digest(loaded.document))
+    facts, nodes = saved_facts(loaded.target.machine, geometry), saved_nodes(machines, geometry)
+    document = SavedPlan(1, loaded.target.line, summary, text, facts, spec_digest(loaded.document), nodes)
     if output is not None:
         save(output, json.dumps(replace(document, plan=replace(summary, picture=None)), compact=True))
     if as_json:

@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TextIO
 
+from memtopo.cli.options import one_target
 from memtopo.cli.settings import NONE_SET, Settings
 from memtopo.common.errors import UsageError
 from memtopo.diagnostics.model import Diagnostic
 from memtopo.kinds.nodes import names_nodes
 from memtopo.language import Document
-from memtopo.machine import target
 from memtopo.machine.target import Target
 from memtopo.output import diagnostics, plain
 from memtopo.plans import saved
@@ -68,7 +68,7 @@ class Loaded:
         return INVALID
 
 
-def load(spec: str, machine: str, given: Settings = NONE_SET, *, one_host: bool = False) -> Loaded:
+def load(spec: str, machines: list[str] | None, given: Settings = NONE_SET, *, one_host: bool = False) -> Loaded:
     """Load a spec or a saved plan and a machine, and validate the spec.
 
     Raises `Unavailable` for an unknown machine, `UnreadablePlan` for a damaged plan, and `UsageError` for an empty
@@ -82,7 +82,7 @@ def load(spec: str, machine: str, given: Settings = NONE_SET, *, one_host: bool 
     document = plan.spec.read() if plan else given.read(spec)
     if one_host:
         require_one_host(document)
-    return replace(_loaded(target.resolve(machine), document, spec), saved=plan)
+    return replace(_loaded(one_target(machines), document, spec), saved=plan)
 
 
 def loaded_on(target: Target, spec: str, given: Settings = NONE_SET) -> Loaded:
@@ -92,7 +92,7 @@ def loaded_on(target: Target, spec: str, given: Settings = NONE_SET) -> Loaded:
 
 def _loaded(target: Target, document: Document, spec: str) -> Loaded:
     target = with_needed_trials(target, document)
-    return Loaded(validate(document, target.machine), target, spec)
+    return Loaded(validate(document, target.machines), target, spec)
 
 
 def require_one_host(document: Document) -> None:

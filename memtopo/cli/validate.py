@@ -10,12 +10,13 @@ from typing import Annotated, NamedTuple
 import typer
 
 from memtopo.cli.files import write
-from memtopo.cli.options import AsJson
+from memtopo.cli.options import AsJson, MachineNames, machine_names
 from memtopo.cli.settings import SetMany, Settings, settings
 from memtopo.common.errors import MemtopoError, UsageError
 from memtopo.common.text import printable
 from memtopo.language import Document
-from memtopo.machine import Machine, target
+from memtopo.machine import Machines, target
+from memtopo.machine.target import Target
 from memtopo.output import formats, plain
 from memtopo.output.formats import Format, format_named
 from memtopo.rules import files
@@ -28,17 +29,6 @@ Specs = Annotated[
         metavar="SPEC",
         help="Specs, folders, or quoted patterns such as 'layouts/**/*.yaml'; - reads standard input.",
         show_default=False,
-    ),
-]
-Machines = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--machine",
-        "-m",
-        envvar="MEMTOPO_MACHINE",
-        metavar="NAME|FILE",
-        help="local, a shipped machine, or a file made by 'memtopo probe -o'; may be given again.",
-        show_default="local",
     ),
 ]
 Form = Annotated[
@@ -72,7 +62,7 @@ _INVALID = 1
 
 def validate_command(
     specs: Specs,
-    machine: Machines = None,
+    machine: MachineNames = None,
     given: SetMany = None,
     form: Form = None,
     report: Report = None,
@@ -90,12 +80,12 @@ def validate_command(
         chosen = files.selection(select or (), ignore or ())
         sources = files.collect(specs)
         variants = _variants(settings(given))
-        targets = {name: target.resolve(name) for name in _named(machine)}
+        targets = _targets(machine)
 
-        def tried(name: str, document: Document) -> Machine:
-            return with_needed_trials(targets[name], document).machine
+        def tried(name: str, document: Document) -> Machines:
+            return with_needed_trials(targets[name], document).machines
 
-        machines = {name: each.machine for name, each in targets.items()}
+        machines = {name: each.machines for name, each in targets.items()}
         checked: Checked = files.check(
             sources, machines, chosen, strict=strict, reader=_read, variants=variants, machine_for=tried
         )
@@ -125,12 +115,12 @@ def _read(each: Source) -> Document:
     return saved.spec_in(document)
 
 
-def _named(given: list[str] | None) -> list[str]:
-    """Names of the machines. If the whole variable is the path of a file, its spaces do not separate names."""
-    whole = os.environ.get("MEMTOPO_MACHINE", "")
-    if given and given == whole.split() and os.path.exists(whole):  # noqa: PTH110 a path as it was written
-        return [whole]
-    return given or ["local"]
+def _targets(given: list[str] | None) -> dict[str, Target]:
+    """Targets by name: each machine by itself, and those of nodes together. Raises `MemtopoError`."""
+    names = machine_names(given)
+    nodes = [name for name in names if target.of_node(name)]
+    found = [target.resolve(name) for name in names if name not in nodes]
+    return {each.name: each for each in [*found, *([target.resolve_nodes(nodes)] if nodes else [])]}
 
 
 class Reports(NamedTuple):

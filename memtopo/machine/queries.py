@@ -18,7 +18,7 @@ from memtopo.driver.types import (
     Properties,
     gpu,
 )
-from memtopo.machine import Device, DriverFacts, Granularity, HostMemory, Machine, Memory, Peer
+from memtopo.machine import Device, DriverFacts, Fabric, Granularity, HostMemory, Machine, Memory, Peer
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -62,8 +62,12 @@ def read(
 def anonymous(machine: Machine) -> Machine:
     """Return the machine without what identifies it, or changes: UUIDs, bus ids, the host's name, free memory."""
     unknown = {"uuid": None, "bus_id": None, "free_bytes": None}
-    devices = [device.model_copy(update=unknown) for device in machine.devices]
+    devices = [device.model_copy(update={**unknown, "fabric": _anonymous(device.fabric)}) for device in machine.devices]
     return changed(machine, devices=devices, host_name=None)
+
+
+def _anonymous(fabric: Fabric | None) -> Fabric | None:
+    return fabric and fabric.model_copy(update={"cluster": None})
 
 
 def changed(machine: Machine, **fields: object) -> Machine:

@@ -6,20 +6,23 @@ loads neither.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING
 
-from memtopo.common.errors import Unavailable
+from memtopo.common.errors import Unavailable, UsageError
 from memtopo.driver.types import DriverError
-from memtopo.machine import Machine, load, parse
+from memtopo.machine import Cluster, Machine, Machines, load, parse
 
 if TYPE_CHECKING:
     from memtopo.driver.cuda import CudaMeter
     from memtopo.driver.kernels import KernelDriver
     from memtopo.driver.trials import ExternalApi, TrialCalls
     from memtopo.plans.report import MachineLine
+
+_NODE = re.compile("[A-Za-z][A-Za-z0-9_-]*")
 
 LOCAL = "local"
 """Name of the machine that this process runs on."""
@@ -33,14 +36,23 @@ class Target:
     machine: Machine
     simulated: bool
     _opener: Callable[[], KernelDriver] = field(repr=False, compare=False)
+    nodes: Mapping[str, Target] = field(default_factory=dict)
+    """Targets of the nodes of a spec by name, of which `machine` is the first; empty for one machine."""
+
+    @property
+    def machines(self) -> Machines:
+        """The machine, or those of the nodes."""
+        return Cluster({node: each.machine for node, each in self.nodes.items()}) if self.nodes else self.machine
 
     @property
     def line(self) -> MachineLine:
-        """Description of the machine for a report."""
+        """Description of the machine for a report; it has the GPUs of all nodes."""
         from memtopo.plans.report import MachineLine  # noqa: PLC0415
 
         driver = self.machine.driver.release or f"CUDA {self.machine.driver.cuda}"
-        return MachineLine(self.name, self.simulated, tuple(device.name for device in self.machine.devices), driver)
+        machines = [each.machine for each in self.nodes.values()] or [self.machine]
+        names = tuple(device.name for machine in machines for device in machine.devices)
+        return MachineLine(self.name, self.simulated, names, driver)
 
     def open(self) -> KernelDriver:
         """Return an initialised driver; for a recorded machine, each call returns a new simulator."""
@@ -56,6 +68,30 @@ def resolve(text: str) -> Target:
     if text == LOCAL:
         return _local()
     return recorded(text, load(text))
+
+
+def of_node(text: str) -> tuple[str, str] | None:
+    """Return the node and the machine that a text such as `a=h200x4` names; None if it names no node."""
+    node, equals, name = text.partition("=")
+    return (node, name) if equals and _NODE.fullmatch(node) else None
+
+
+def resolve_nodes(texts: Sequence[str]) -> Target:
+    """Return the target of the machines of several nodes: `a=h200x4`, `b=local`.
+
+    Raises `UsageError` for a node that is named twice and for a machine without a node, and `Unavailable`.
+    """
+    named = [(text, of_node(text)) for text in texts]
+    if without := next((text for text, found in named if found is None), None):
+        hint = "name one machine for all nodes, or one for each: --machine NODE=NAME"
+        raise UsageError(f"machine {without!r} is of no node, and others are", hint=hint)
+    pairs = [found for _, found in named if found]
+    if twice := next((node for node, _ in pairs if [other for other, _ in pairs].count(node) > 1), None):
+        raise UsageError(f"node {twice!r} has two machines", hint="name one of them")
+    nodes = {node: resolve(name) for node, name in pairs}
+    first = next(iter(nodes.values()))
+    simulated = all(each.simulated for each in nodes.values())
+    return Target(" ".join(texts), first.machine, simulated, _opener=first.open, nodes=nodes)
 
 
 def recorded(name: str, machine: Machine) -> Target:

@@ -29,8 +29,9 @@ def subjects(first: str, last: str) -> str:
 
 
 def processes(plan: ProcessPlan | ProcessDifference) -> str:
-    """Processes of a plan: `reader.0 … reader.3, each`."""
-    return f"{subjects(plan.first, plan.last)}, each" if plan.count > 1 else plan.first
+    """Processes of a plan: `reader.0 … reader.3, each`; with their node: `reader.0 … reader.3 on a, each`."""
+    node = f" on {found}" if (found := getattr(plan, "node", None)) else ""
+    return f"{subjects(plan.first, plan.last)}{node}, each" if plan.count > 1 else f"{plan.first}{node}"
 
 
 def size(amount: int) -> str:

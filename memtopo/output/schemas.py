@@ -104,6 +104,7 @@ def _spec() -> _Schema:
             "type": "object",
             "properties": own["properties"] | sections,
             "additionalProperties": False,
+            "not": {"required": ["node", "nodes"]},
         },
     }
     return {

@@ -35,7 +35,10 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class ProcessPlan:
-    """Rows of the plan of one process, or of each of `count` equal processes, `first` to `last`."""
+    """Rows of the plan of one process, or of each of `count` equal processes, `first` to `last`.
+
+    They are on one `node`, if the layout has nodes; GPUs without a node are those of this one.
+    """
 
     first: str
     last: str
@@ -44,6 +47,7 @@ class ProcessPlan:
     memory: dict[str, int]
     notes: tuple[str, ...] = ()
     choices: tuple[Choice, ...] = ()
+    node: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

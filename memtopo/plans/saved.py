@@ -7,8 +7,8 @@ The saved steps are not executed: the text is validated and planned again, and t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from difflib import unified_diff
 from hashlib import sha256
 from json import dumps
@@ -24,7 +24,7 @@ from memtopo.geometry import Geometry
 from memtopo.kinds.views import all_mapped_memory
 from memtopo.language import Document, SpecText
 from memtopo.language.names import AWAKE
-from memtopo.machine import Machine
+from memtopo.machine import Cluster, Device, Machine, Machines
 from memtopo.planner import Plan
 from memtopo.plans.report import MachineLine, PlanDifference, PlanSummary, Row
 from memtopo.rules.validation import validate
@@ -67,6 +67,13 @@ class SavedPlan:
     facts: Machine
     digest: str | None = None
     """Digest of the spec, as of `spec_digest`."""
+    nodes: dict[str, Machine] = field(default_factory=dict)
+    """Machine of each node, if they were named for each; `facts` is then that of the first one."""
+
+    @property
+    def machines(self) -> Machines:
+        """The machine, or those of the nodes."""
+        return Cluster(self.nodes) if self.nodes else self.facts
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,16 +127,39 @@ def digest_of(source: str, state: str | None) -> str:
     return sha256(f"{state or ''}\0{source}".encode()).hexdigest()
 
 
-def saved_facts(machine: Machine, geometry: Geometry) -> Machine:
-    """Machine as a saved plan has it: without what identifies it, and with its free memory only if shares are of it."""
+def saved_nodes(machines: Machines, geometry: Geometry) -> dict[str, Machine]:
+    """Machines of the nodes as a saved plan has them; none if one machine is that of all nodes."""
+    if not isinstance(machines, Cluster):
+        return {}
+    uuids = {each.fabric.cluster for machine in machines.nodes.values() for each in machine.devices if each.fabric}
+    clusters = {uuid: f"cluster {number}" for number, uuid in enumerate(sorted(filter(None, uuids)))}
+    return {node: saved_facts(machine, geometry, clusters) for node, machine in machines.nodes.items()}
+
+
+def saved_facts(machine: Machine, geometry: Geometry, clusters: Mapping[str, str] | None = None) -> Machine:
+    """Machine as a saved plan has it: without what identifies it, and with its free memory only if shares are of it.
+
+    Clusters have the names of `clusters` in place of their UUIDs; by default all are one.
+    """
     from memtopo.machine.queries import anonymous, changed  # noqa: PLC0415 imported where it is used
 
     found = anonymous(machine)
+    pairs = zip(found.devices, machine.devices, strict=True)
+    devices = [_in_cluster(device, live, clusters) for device, live in pairs]
+    found = changed(found, devices=devices)
     if not any(group.follows_memory for member in geometry.members.values() for group in member.every):
         return found
     pairs = zip(found.devices, machine.devices, strict=True)
     devices = [device.model_copy(update={"free_bytes": live.free_bytes}) for device, live in pairs]
     return changed(found, devices=devices)
+
+
+def _in_cluster(device: Device, live: Device, clusters: Mapping[str, str] | None) -> Device:
+    """Return the GPU with the name of its cluster, if it is of one."""
+    if live.fabric is None or live.fabric.cluster is None:
+        return device
+    name = clusters[live.fabric.cluster] if clusters else "cluster 0"
+    return device.model_copy(update={"fabric": live.fabric.model_copy(update={"cluster": name})})
 
 
 def open_saved_change(name: str) -> SavedChange | None:
@@ -174,7 +204,7 @@ def compare(saved: SavedPlan, name: str, geometry: Geometry, now: Plan) -> None:
     chunks are compared with the geometry of the saved text on the saved machine. That is not possible if the spec names
     a GPU by its UUID or bus id, which are not saved.
     """
-    validated = validate(saved.spec.read(), saved.facts)
+    validated = validate(saved.spec.read(), saved.machines)
     then = validated.geometry or geometry
     old, new = list(_lines(saved.plan)), list(_lines(now.summary()))
     if old == new and all_mapped_memory(then) == all_mapped_memory(geometry):

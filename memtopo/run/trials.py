@@ -13,6 +13,8 @@ from memtopo.machine.target import Target
 
 def with_needed_trials(found: Target, document: Document) -> Target:
     """Return a target with the trials that decide the alternatives of a spec; a recorded machine has those it has."""
+    if found.nodes:
+        return replace(found, nodes={node: with_needed_trials(each, document) for node, each in found.nodes.items()})
     if found.simulated or not _has_alternatives(document):
         return found
     return replace(found, machine=tried_for(found.machine, document, simulated=False))

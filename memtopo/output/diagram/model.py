@@ -200,7 +200,8 @@ class HandleFlow:
 class ProcessDiagram:
     """`count` processes of one entry with the same content: `first`, and each `step`-th from there up to `last`.
 
-    `picture` is the diagram of the first one; its memory is what that process creates itself.
+    `picture` is the diagram of the first one; its memory is what that process creates itself. They are on one `node`,
+    if the layout has nodes; then the devices of the diagram have their nodes: `a/gpu0`.
     """
 
     first: str
@@ -209,6 +210,7 @@ class ProcessDiagram:
     step: int
     picture: Diagram
     path: Path
+    node: str = ""
 
 
 @dataclass(frozen=True, slots=True)

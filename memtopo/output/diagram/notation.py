@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
@@ -14,6 +15,7 @@ _NAMED = 3  # entries of an elastic range, and parts of a chunk
 _LONGEST_PART = 20  # characters of a part's name
 _SAME_ADDRESS = "same address in all processes"
 _DIGITS = 4  # of an offset in full
+_GPU = re.compile(r"((?:[^/]+/)?gpu)([0-9]+)")
 
 
 def granted(access: Sequence[DeviceAccess]) -> str:
@@ -66,12 +68,12 @@ def short_names(names: Sequence[str]) -> list[str]:
 
 
 def _gpu_ranges(names: Sequence[str]) -> Iterator[str]:
-    """Names, with consecutive GPUs as a range: `gpu0-3`."""
-    numbered = [(index, int(name[3:]) if name[:3] == "gpu" and name[3:].isdecimal() else None, name)
-                for index, name in enumerate(names)]  # fmt: skip
-    for _, group in groupby(numbered, key=lambda each: each[2] if each[1] is None else each[1] - each[0]):
+    """Names, with consecutive GPUs of a node as a range: `gpu0-3`, `a/gpu0-3`."""
+    numbered = [(index, _GPU.fullmatch(name), name) for index, name in enumerate(names)]
+    for _, group in groupby(numbered, key=lambda each: (each[1][1], int(each[1][2]) - each[0]) if each[1] else each[2]):
         found = list(group)
-        yield found[0][2] if len(found) == 1 else f"{found[0][2]}-{found[-1][1]}"
+        last = found[-1][1]
+        yield found[0][2] if len(found) == 1 or last is None else f"{found[0][2]}-{last[2]}"
 
 
 def offset(amount: int) -> str:
@@ -82,12 +84,16 @@ def offset(amount: int) -> str:
 
 
 def processes(process: ProcessDiagram) -> str:
-    """The processes of a diagram: `reader.0 … 3`, or `reader.0, reader.2 … 6` with other processes between them."""
+    """The processes of a diagram: `reader.0 … 3`, or `reader.0, reader.2 … 6` with other processes between them.
+
+    With their node: `reader.0 … 3 on a`.
+    """
+    node = f" on {process.node}" if process.node else ""
     if process.step == 1 or process.count == 1:
-        return name_range(process.first, process.last)
+        return name_range(process.first, process.last) + node
     stem, _, number = process.first.rpartition(".")
     second = f"{stem}.{int(number) + process.step}" if number.isdecimal() else process.last
-    return f"{process.first}, {name_range(second, process.last)}"
+    return f"{process.first}, {name_range(second, process.last)}{node}"
 
 
 def remark(range_: RangeDiagram) -> str:

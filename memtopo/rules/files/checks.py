@@ -13,7 +13,7 @@ from memtopo.diagnostics.codes import CODES
 from memtopo.diagnostics.model import Diagnostic, Span
 from memtopo.language import Document
 from memtopo.language.suppressions import NEVER
-from memtopo.machine import Machine
+from memtopo.machine import Machines
 from memtopo.rules.files.paths import STDIN, Source
 from memtopo.rules.files.results import Checked, File, Result
 from memtopo.rules.validation import Validated, validate
@@ -45,13 +45,13 @@ class Variant:
 
 def check(
     sources: Iterable[Source],
-    machines: Mapping[str, Machine],
+    machines: Mapping[str, Machines],
     chosen: Selection | None = None,
     *,
     strict: bool = False,
     reader: Callable[[Source], Document] = read,
     variants: Sequence[Variant] = (Variant(),),
-    machine_for: Callable[[str, Document], Machine] | None = None,
+    machine_for: Callable[[str, Document], Machines] | None = None,
 ) -> Checked:
     """Validate every variant of every file against every machine. A file that cannot be read has a result, too.
 
@@ -70,7 +70,7 @@ def _file(
     machines: Collection[str],
     variants: Sequence[Variant],
     chosen: Selection,
-    machine_for: Callable[[str, Document], Machine],
+    machine_for: Callable[[str, Document], Machines],
 ) -> File:
     documents = {variant: variant.applied(document) for variant in variants}
     found = {

@@ -244,7 +244,7 @@ def test_a_plan_has_its_diagram_in_json() -> None:
 @pytest.mark.parametrize("command", [plan_command, apply_command])
 def test_plan_and_apply_print_the_diagram_as_json(command: object, capsys: pytest.CaptureFixture[str]) -> None:
     assert callable(command)
-    assert command(str(ROOT / "specs" / "quickstart.yaml"), machine="h200x2", as_json=True) == 0
+    assert command(str(ROOT / "specs" / "quickstart.yaml"), machine=["h200x2"], as_json=True) == 0
     printed = json.loads(capsys.readouterr().out)["plan"]["picture"]
     assert [span["first"] for span in printed["ranges"][0]["pieces"]] == ["hot", "cold", "page.0"]
     assert [memory["device"] for memory in printed["memory"]] == ["gpu0", "gpu1"]

@@ -9,9 +9,10 @@ from typing import NamedTuple
 
 from memtopo.common.garbage_collection import collector_paused
 from memtopo.geometry import Geometry
-from memtopo.machine import Machine
+from memtopo.machine import Machines
 from memtopo.output.diagram.build.memory import Owner, memory
 from memtopo.output.diagram.build.names import Marks, process_entry
+from memtopo.output.diagram.build.nodes import on_node
 from memtopo.output.diagram.build.ranges import ranges
 from memtopo.output.diagram.build.resources import exports, flows, resources
 from memtopo.output.diagram.model import Diagram, HandleFlow, ProcessDiagram
@@ -30,13 +31,13 @@ class ProcessGroup(NamedTuple):
     geometry: Geometry
 
 
-def build_diagram(geometry: Geometry, machine: Machine) -> Diagram:
-    """The diagram of a geometry without errors on this machine."""
+def build_diagram(geometry: Geometry, machines: Machines) -> Diagram:
+    """The diagram of a geometry without errors on this machine, or on the machines of its nodes."""
     marks = Marks(geometry.members)
     with collector_paused():
         if geometry.processes:
-            return replace(_multi_process(geometry, machine, marks), choices=tuple(_choices(geometry)))
-        single = _process("", geometry, machine, marks, tuple(flows({"": geometry}, {"": ""})))
+            return replace(_multi_process(geometry, machines, marks), choices=tuple(_choices(geometry)))
+        single = _process(Owner("", geometry), machines, marks, tuple(flows({"": geometry}, {"": ""})))
         return replace(single, choices=tuple(_choices(geometry)))
 
 
@@ -51,34 +52,37 @@ def _choices(geometry: Geometry) -> Iterator[str]:
         yield f"… and {more:,} more choices"
 
 
-def _process(
-    process: str, geometry: Geometry, machine: Machine, marks: Marks, taken: Sequence[HandleFlow] = ()
-) -> Diagram:
-    return Diagram(
+def _process(owner: Owner, machines: Machines, marks: Marks, taken: Sequence[HandleFlow] = ()) -> Diagram:
+    """The diagram of one process."""
+    process, geometry = owner.process, owner.geometry
+    found = Diagram(
         ranges=tuple(ranges(geometry, process, marks)),
-        memory=tuple(memory([Owner(process, geometry)], machine, marks)),
+        memory=tuple(memory([owner._replace(processes=1)], machines, marks)),
         things=tuple(resources(geometry, process, marks)),
         exports=tuple(exports(geometry, process, marks)),
         flows=tuple(taken),
     )
+    return on_node(found, owner.node) if owner.node else found
 
 
-def _multi_process(geometry: Geometry, machine: Machine, marks: Marks) -> Diagram:
+def _multi_process(geometry: Geometry, machines: Machines, marks: Marks) -> Diagram:
     groups = list(_process_groups(geometry.processes))
     firsts = {label: group.labels[0] for group in groups for label in group.labels}
+    node_of = {label: node for node, labels in geometry.nodes.items() for label in labels}
+    owners = [Owner(each.labels[0], each.geometry, len(each.labels), node_of.get(each.labels[0])) for each in groups]
     processes = tuple(
         ProcessDiagram(
             first=group.labels[0],
             last=group.labels[-1],
             count=len(group.labels),
             step=group.step,
-            picture=_process(group.labels[0], group.geometry, machine, marks),
+            picture=_process(owner, machines, marks),
             path=group.geometry.path,
+            node=owner.node or "",
         )
-        for group in groups
+        for group, owner in zip(groups, owners, strict=True)
     )
-    owners = [Owner(group.labels[0], group.geometry, len(group.labels)) for group in groups]
-    total = tuple(memory(owners, machine, marks))
+    total = tuple(memory(owners, machines, marks))
     return Diagram((), total, processes=processes, flows=tuple(flows(geometry.processes, firsts)))
 
 

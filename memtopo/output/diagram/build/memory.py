@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from memtopo.driver.types import Location, LocationKind, gpu
 from memtopo.geometry import Geometry
 from memtopo.geometry.groups import Group
-from memtopo.machine import CONTEXT_BYTES, Machine
+from memtopo.machine import CONTEXT_BYTES, Machine, Machines
 from memtopo.output.diagram.build.names import Marks
 from memtopo.output.diagram.model import MemoryDiagram, MemoryShare
 
@@ -17,15 +18,23 @@ _Shares = dict[tuple[str, int], tuple[int, Group]]
 
 
 class Owner(NamedTuple):
-    """A process that owns memory, with the number of equal processes."""
+    """A process that owns memory, with the number of equal processes, and its node if the layout has nodes."""
 
     process: str
     geometry: Geometry
     processes: int = 1
+    node: str | None = None
 
 
-def memory(owners: Sequence[Owner], machine: Machine, marks: Marks) -> Iterator[MemoryDiagram]:
-    """Each memory with chunks of some processes, GPUs by ordinal first."""
+def memory(owners: Sequence[Owner], machines: Machines, marks: Marks) -> Iterator[MemoryDiagram]:
+    """Each memory with chunks of some processes, GPUs by ordinal first; node by node."""
+    for node in dict.fromkeys(owner.node for owner in owners):
+        own = [owner for owner in owners if owner.node == node]
+        for each in _memory_of_node(own, machines.of(node), marks):
+            yield replace(each, device=f"{node}/{each.device}") if node else each
+
+
+def _memory_of_node(owners: Sequence[Owner], machine: Machine, marks: Marks) -> Iterator[MemoryDiagram]:
     names = _names(owners)
     found = {location: (shares, _used(shares)) for location, shares in sorted(_shares(owners, marks).items())}
     on_nodes = sum(used for location, (_, used) in found.items() if location.kind is LocationKind.HOST_NUMA)
