@@ -108,6 +108,10 @@ class Layout:
     buffers: dict[str, Reservation] = field(default_factory=dict)
     memory_pools: dict[str, int] = field(default_factory=dict)
     """Stream-ordered pools, created and imported. Their allocations are in `buffers`."""
+    pool_imports: dict[int, int] = field(default_factory=dict)
+    """Number of imports of each imported pool: the driver returns the same handle for a pool each time (fact 82)."""
+    pool_pointers: dict[str, tuple[int, bytes]] = field(default_factory=dict)
+    """Imported pool of each imported allocation, and a digest of the bytes that name it there, by label."""
     pool_settings: set[tuple[str, int]] = field(default_factory=set)
     """Labels of pools with the attributes that are set."""
     pool_grants: dict[str, tuple[Grant, ...]] = field(default_factory=dict)

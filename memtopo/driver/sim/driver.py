@@ -290,7 +290,9 @@ class SimDriver(
 
     @driver_call
     def memcpy_htod(self, address: int, data: bytes) -> None:
-        self._contents.write(self._contexts.current(), address, data)
+        device = self._contexts.current()
+        self._pools.check_copy(address)
+        self._contents.write(device, address, data)
 
     @driver_call
     def memcpy_async(self, destination: int, source: int, count: int, stream: int = 0) -> None:
@@ -300,4 +302,6 @@ class SimDriver(
 
     @driver_call
     def memcpy_dtoh(self, address: int, count: int) -> bytes:
-        return self._contents.read(self._contexts.current(), address, count)
+        device = self._contexts.current()
+        self._pools.check_copy(address)
+        return self._contents.read(device, address, count)

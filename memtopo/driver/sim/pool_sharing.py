@@ -19,7 +19,7 @@ from memtopo.driver.sim.shared_files import (
     pack_handle,
     unpack_handle,
 )
-from memtopo.driver.types import HandleType, LocationKind, PoolProperties
+from memtopo.driver.types import HandleType, LocationKind, PoolProperties, Properties
 from memtopo.machine import Machine
 
 _SHARED = (HandleType.FD, HandleType.FABRIC)
@@ -41,7 +41,10 @@ class PoolSharing:
         pool = self._pools.own(number)
         if flags or pool.tag is None or kind not in _SHARED or kind not in pool.properties.handles:
             raise invalid("flags must be 0, and the pool created with the handle type")
-        return os.dup(pool.fd) if kind == HandleType.FD else pack_handle(pool.fd, pool.tag)
+        if kind == HandleType.FABRIC:
+            self._creation.check_permitted(Properties(pool.location, HandleType.FABRIC))
+            return pack_handle(pool.fd, pool.tag)
+        return os.dup(pool.fd)
 
     def take(self, shared: int | bytes, kind: HandleType, flags: int) -> int:
         """Import a pool, with the access of its own location alone; a second import gives the same number."""

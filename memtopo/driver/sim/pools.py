@@ -249,6 +249,12 @@ class Pools:
         for pool in self._open.values():
             self._trim(pool, pool.attributes[PoolAttribute.RELEASE_THRESHOLD])
 
+    def check_copy(self, address: int) -> None:
+        """Refuse copies between a program's memory and that of a pool of the host (fact 81)."""
+        found = self._allocations.find(address)
+        if found and found.kind == "pooled" and HOST in found.users:
+            raise invalid("memory of a pool of the host is copied by cuMemcpyAsync alone")
+
     def trim(self, number: int, keep: int) -> None:
         """Give back reserved memory that no allocation uses, down to `keep` bytes (fact 80)."""
         self._trim(self.own(number), keep)
@@ -259,7 +265,6 @@ class Pools:
             raise invalid(f"{location} does not exist")
         like = Properties(location, handles)
         self._creation.check(self._creation.granularity(like), like, 0)
-        self._creation.check_permitted(like)
         if not 0 <= size < _LARGEST:
             raise Refused("CUDA_ERROR_OUT_OF_MEMORY", "the maximum size exceeds the addresses of a process")
 

@@ -168,14 +168,16 @@ class Allocations(ExportKind):
         return f"pool {str(group.pool_path[-1])!r}", group.pool_path
 
     def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
+        """Imports of all pools, and then all allocations, own and imported."""
         from memtopo.kinds.allocations.steps import AliasAllocation, AllocateFromPool, ImportPointer
         from memtopo.kinds.step import HandleReference
 
         del machine
-        imported, users = set[str](), _users(geometry)
-        for group in geometry.of(AllocationGroup).values():
+        groups, imported, users = geometry.of(AllocationGroup).values(), set[str](), _users(geometry)
+        for group in groups:
             if group.origin:
                 yield from _import_pools(group, imported, users)
+        for group in groups:
             for index in range(group.count):
                 label, device, pool = group.label(index), group.device_of(index), group.pool_of(index)
                 readers = tuple(sorted(gpus(grant.location for grant in group.own_access(index, None))))
@@ -195,17 +197,12 @@ class Allocations(ExportKind):
         from memtopo.kinds.allocations.steps import TryExportAllocation
 
         group, first = _group(export), export.first
-        device, pool = group.device_of(first), group.pool_of(first)
-        return TryExportAllocation(path, export.name, export.label(0), device, pool, export.count)
+        return TryExportAllocation(path, export.name, export.label(0), group.pool_of(first), export.count)
 
     def handle(self, driver: Driver, layout: Layout, export: Exported, index: int) -> Handle:
-        from memtopo.kinds.layout import current
-
-        group, number = _group(export), export.first + index
-        with current(driver, layout.contexts[group.device_of(number)]):
-            pointer = driver.mem_pool_export_pointer(layout.buffers[export.label(index)].address)
-            pool = layout.memory_pools[group.pool_of(number)]
-            fd = driver.mem_pool_export_to_shareable_handle(pool, HandleType.FD)
+        pointer = driver.mem_pool_export_pointer(layout.buffers[export.label(index)].address)
+        pool = layout.memory_pools[_group(export).pool_of(export.first + index)]
+        fd = driver.mem_pool_export_to_shareable_handle(pool, HandleType.FD)
         assert isinstance(fd, int)
         return Handle(fd=fd, secret=Secret(pointer))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any, ClassVar
 
 from memtopo.driver.protocol import Driver
@@ -90,7 +91,10 @@ class AllocateFromPool(AllocationStep):
 
 @dataclass(frozen=True, slots=True)
 class ImportPointer(AllocationStep):
-    """Import one allocation of an imported pool, once in a process, and free it before its exporter does (fact 82)."""
+    """Import one allocation of an imported pool, once in a layout, and free it before its exporter does (fact 82).
+
+    What other exports offer too is imported with the first of them.
+    """
 
     source: HandleReference
 
@@ -117,10 +121,21 @@ class ImportPointer(AllocationStep):
         return self.source.imported
 
     def do(self, driver: Driver, layout: Layout) -> None:
-        data = self.source.fetch_bytes(layout.handle_source)
-        with current(driver, layout.contexts[self.device]):
-            address = driver.mem_pool_import_pointer(layout.memory_pools[self.pool], data)
-            layout.buffers[self.label] = Reservation(address, self.size)
+        data, pool = self.source.fetch_bytes(layout.handle_source), layout.memory_pools[self.pool]
+        named = pool, sha256(data).digest()
+        same = next((label for label, other in layout.pool_pointers.items() if other == named), None)
+        address = layout.buffers[same].address if same else driver.mem_pool_import_pointer(pool, data)
+        layout.pool_pointers[self.label] = named
+        layout.buffers[self.label] = Reservation(address, self.size)
+
+    def undo(self, driver: Driver, layout: Layout) -> None:
+        """Free it with the last of its labels: the first free would unmap it for all (fact 82)."""
+        named = layout.pool_pointers.get(self.label)
+        if named is None:
+            return
+        if sum(other == named for other in layout.pool_pointers.values()) == 1:
+            driver.mem_free(layout.buffers[self.label].address)
+        del layout.buffers[self.label], layout.pool_pointers[self.label]
 
     def describe(self) -> StepDescription:
         return StepDescription(self.label, self.source.text, self.size, self.source.holder, "fd")
@@ -150,7 +165,6 @@ class TryExportAllocation(Step):
 
     label: str
     allocation: str
-    device: int
     pool: str
     count: int
 
@@ -170,13 +184,12 @@ class TryExportAllocation(Step):
         return (("allocation", self.allocation),)
 
     def do(self, driver: Driver, layout: Layout) -> None:
-        with current(driver, layout.contexts[self.device]):
-            fd = driver.mem_pool_export_to_shareable_handle(layout.memory_pools[self.pool], HandleType.FD)
-            try:
-                driver.mem_pool_export_pointer(layout.buffers[self.allocation].address)
-            finally:
-                if isinstance(fd, int):
-                    os.close(fd)
+        fd = driver.mem_pool_export_to_shareable_handle(layout.memory_pools[self.pool], HandleType.FD)
+        try:
+            driver.mem_pool_export_pointer(layout.buffers[self.allocation].address)
+        finally:
+            if isinstance(fd, int):
+                os.close(fd)
 
     def describe(self) -> StepDescription:
         note = f"fd, {self.count:,} handles" if self.count > 1 else "fd"

@@ -9,7 +9,7 @@ from typing import ClassVar
 from memtopo.common.units import rounded
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import Access, Grant, HandleType, PoolAttribute, PoolProperties
-from memtopo.kinds.layout import Layout, current
+from memtopo.kinds.layout import Layout
 from memtopo.kinds.step import PROBE_ADVICE, ErrorHint, Finding, HandleReference, Phase, Step, StepDescription
 
 _DEFAULTS = {PoolAttribute.RELEASE_THRESHOLD: 0}
@@ -143,8 +143,10 @@ class SetPoolAccess(PoolStep):
 
     def undo(self, driver: Driver, layout: Layout) -> None:
         if self.label in layout.pool_grants:
-            none = tuple(grant._replace(access=Access.NONE) for grant in self.grants)
-            driver.mem_pool_set_access(layout.memory_pools[self.label], none)
+            kept = {grant for label in sharing(layout, self.label) for grant in layout.pool_grants.get(label, ())}
+            none = tuple(grant._replace(access=Access.NONE) for grant in self.grants if grant not in kept)
+            if none:
+                driver.mem_pool_set_access(layout.memory_pools[self.label], none)
             del layout.pool_grants[self.label]
 
     def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
@@ -191,11 +193,33 @@ class ImportPool(OpenPool):
 
     def do(self, driver: Driver, layout: Layout) -> None:
         fd = self.source.fetch_descriptor(layout.handle_source)
-        with current(driver, layout.contexts[self.device]):
-            layout.memory_pools[self.label] = driver.mem_pool_import_from_shareable_handle(fd, HandleType.FD)
+        pool = driver.mem_pool_import_from_shareable_handle(fd, HandleType.FD)
+        layout.pool_imports[pool] = layout.pool_imports.get(pool, 0) + 1
+        layout.memory_pools[self.label] = pool
+
+    def undo(self, driver: Driver, layout: Layout) -> None:
+        """Destroy the pool once for each import of it, with the last of its labels.
+
+        Two exports of one pool give the same handle, which cannot be destroyed while anything of it is used (fact 82).
+        """
+        if self.label not in layout.memory_pools:
+            return
+        pool = layout.memory_pools[self.label]
+        if not sharing(layout, self.label):
+            while layout.pool_imports[pool]:
+                driver.mem_pool_destroy(pool)
+                layout.pool_imports[pool] -= 1
+            del layout.pool_imports[pool]
+        del layout.memory_pools[self.label]
 
     def describe(self) -> StepDescription:
         return StepDescription(self.label, self.source.text, like=self.source.holder, note="fd")
+
+
+def sharing(layout: Layout, label: str) -> list[str]:
+    """Labels of other imports of the same pool."""
+    pool = layout.memory_pools[label]
+    return [other for other, handle in layout.memory_pools.items() if handle == pool and other != label]
 
 
 def pool_name(label: str) -> str:
