@@ -276,11 +276,29 @@ class ProcessReport:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeReport:
+    """Result of one node of a layout of several: its processes, the bytes to create by location, checks and rest.
+
+    `outcome` is ok, taken down, failed, different, leaked; ended, if its agent died and no process of it is left; or
+    lost, if that is not known. `lost` says how the agent was lost, or why it could not report.
+    """
+
+    name: str
+    host: str
+    outcome: str
+    lost: str | None = None
+    processes: tuple[str, ...] = ()
+    memory: dict[str, int] = field(default_factory=dict)
+    checks: Checks | None = None
+    left: Left | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """Report of one run of `apply`: `outcome` is ok, failed, leaked, different or interrupted.
 
     `placed` has the addresses of the ranges, if the layout was complete; in a multi-process report each process has its
-    own.
+    own. `nodes` has the nodes of a layout of several.
     """
 
     name: str
@@ -298,6 +316,7 @@ class Report:
     processes: tuple[ProcessReport, ...] = ()
     check: Check = "fast"
     placed: tuple[Placed, ...] = ()
+    nodes: tuple[NodeReport, ...] = ()
 
 
 class Progress:

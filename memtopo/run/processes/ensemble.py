@@ -9,7 +9,7 @@ from memtopo import machine as machines
 from memtopo.common.errors import InternalError, MemtopoError
 from memtopo.common.spawn import start_hint
 from memtopo.geometry import Geometry
-from memtopo.machine import Machine, target
+from memtopo.machine import Cluster, Machine, target
 from memtopo.run.processes import messages
 from memtopo.run.request import RunRequest
 from memtopo.sharing.errors import reason
@@ -40,8 +40,12 @@ class Ensemble:
     """Values of the spec's parameters that its text was read with."""
     log: int | None = None
     """Descriptor of the file that receives the standard error of the processes; None for that of this process."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Environment variables that all workers get."""
     labels: frozenset[str] | None = None
     """Processes that one coordinator runs, if others run the rest; None for all."""
+    cluster: Cluster | None = None
+    """Machines of all nodes of a layout of several; `machine` is then that of this node."""
 
     @property
     def processes(self) -> Mapping[str, Geometry]:
@@ -50,13 +54,13 @@ class Ensemble:
         return every if self.labels is None else {label: every[label] for label in every if label in self.labels}
 
     def environment(self, visible: Sequence[int]) -> dict[str, str]:
-        """Return the environment variable that makes the visible real GPUs, by UUID, the only ones of a worker."""
+        """Return environment variables of a worker, which make the visible real GPUs, by UUID, the only ones."""
         if not visible or self.request.machine.simulated:
-            return {}
+            return dict(self.variables)
         uuids = [self.machine.devices[ordinal].uuid for ordinal in visible]
         if None in uuids:
             raise InternalError("a GPU that a process is to see has no UUID")
-        return {"CUDA_VISIBLE_DEVICES": ",".join(map(str, uuids))}
+        return {**self.variables, "CUDA_VISIBLE_DEVICES": ",".join(map(str, uuids))}
 
     def start_message(self, label: str, visible: tuple[int, ...]) -> messages.Start:
         """Return the first message to the worker of a process."""
@@ -75,6 +79,7 @@ class Ensemble:
             check=self.request.check,
             seed=self.request.seed,
             settings=dict(self.settings),
+            cluster={node: machines.dump(each) for node, each in self.cluster.nodes.items()} if self.cluster else {},
         )
 
 

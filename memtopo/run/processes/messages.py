@@ -16,7 +16,8 @@ class Start:
     """First message to a worker: its process of the layout, and the text and machine from which it makes its own plan.
 
     `visible` are the ordinals, in the coordinator's numbering, of the only GPUs that the worker sees; empty for all.
-    `gpus` are the UUIDs of all GPUs as hex text. A coordinator that is silent for `timeout` seconds counts as dead.
+    `gpus` are the UUIDs of all GPUs as hex text. `machine` is that of the process's node, and `cluster` has those of
+    all nodes by name, if there are several. A coordinator that is silent for `timeout` seconds counts as dead.
     """
 
     process: str
@@ -33,6 +34,7 @@ class Start:
     check: Check = "fast"
     seed: int = 0
     settings: dict[str, str] = field(default_factory=dict)
+    cluster: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ def merged_report(
         checks=_checks(reports),
         failure=None if interrupted else failure,
         leaks=leaks,
-        left=_left([each.left for each in reports.values() if each.left]),
+        left=sum_of_left([each.left for each in reports.values() if each.left]),
         notes=(*request.notes(), *_notes(workers)),
         processes=tuple(
             _process(workers[label], failed=outcome != "ok") for label in request.geometry.processes if label in workers
@@ -115,8 +115,16 @@ def _checks(reports: Mapping[str, Report]) -> Checks | None:
 
 def merged_checks(found: Mapping[str, Checks]) -> Checks:
     """Merge the checks of several processes, by label."""
+    named = [replace(checks, differences=tuple(_differences(label, checks))) for label, checks in found.items()]
+    return sum_of_checks(named) or Checks(())
+
+
+def sum_of_checks(found: Sequence[Checks]) -> Checks | None:
+    """Sums of some checks, whose differences name their processes; None without any."""
+    if not found:
+        return None
     tallies: dict[str, Tally] = {}
-    for tally in (tally for checks in found.values() for tally in checks.tallies):
+    for tally in (tally for checks in found for tally in checks.tallies):
         before = tallies.get(tally.aspect, Tally(tally.aspect, 0, 0))
         reasons = dict.fromkeys(why for why in (before.why_not, tally.why_not) if why)
         tallies[tally.aspect] = Tally(
@@ -126,28 +134,26 @@ def merged_checks(found: Mapping[str, Checks]) -> Checks:
             before.not_checked + tally.not_checked,
             "; ".join(reasons) or None,
         )
-    differences = tuple(_differences(found))[:MAX_DIFFERENCES]
-    different = sum(checks.different for checks in found.values())
+    differences = tuple(each for checks in found for each in checks.differences)[:MAX_DIFFERENCES]
+    different = sum(checks.different for checks in found)
     return Checks(tuple(tallies.values()), differences, different, tuple(_rates(found)))
 
 
-def _rates(found: Mapping[str, Checks]) -> Iterator[Rate]:
+def _rates(found: Sequence[Checks]) -> Iterator[Rate]:
     """Sums of the bytes and seconds of all processes, for each device and memory."""
     total: dict[tuple[str, str, str], tuple[int, float]] = {}
-    for rate in (rate for checks in found.values() for rate in checks.rates):
+    for rate in (rate for checks in found for rate in checks.rates):
         key = rate.verb, rate.device, rate.memory
         size, seconds = total.get(key, (0, 0.0))
         total[key] = size + rate.bytes, seconds + rate.seconds
     return (Rate(*key, size, seconds) for key, (size, seconds) in total.items())
 
 
-def _differences(found: Mapping[str, Checks]) -> Iterator[Difference]:
-    for label, checks in found.items():
-        for each in checks.differences:
-            yield replace(each, subject=f"{label}: {each.subject}")
+def _differences(label: str, checks: Checks) -> Iterator[Difference]:
+    return (replace(each, subject=f"{label}: {each.subject}") for each in checks.differences)
 
 
-def _left(found: Sequence[Left]) -> Left | None:
+def sum_of_left(found: Sequence[Left]) -> Left | None:
     """Sums over all processes; of each device's memory, which they share, the numbers of the first process."""
     if not found:
         return None

@@ -14,7 +14,7 @@ from memtopo.executor import Stopped
 from memtopo.geometry import Geometry
 from memtopo.kinds.layout import HandleSource
 from memtopo.language import Document
-from memtopo.machine import Machine, parse, target
+from memtopo.machine import Cluster, Machine, parse, target
 from memtopo.planner import Plan
 from memtopo.plans.report import MachineLine, Progress
 from memtopo.rules.validation import validate
@@ -56,11 +56,13 @@ class WorkerHooks:
 def planned(start: Start, spec: Start | PlanChange) -> tuple[RunRequest, JointPlans]:
     """Plan all processes of a spec, and return the request of this one, too. Raises `MemtopoError`."""
     machine = parse(start.machine.encode(), start.machine_name)
+    nodes = {node: parse(text.encode(), node) for node, text in start.cluster.items()}
+    machines = Cluster(nodes) if nodes else machine
     document = language.read_text(spec.text.encode(), spec.spec, spec.settings)
-    geometry = validate(document, machine).geometry
+    geometry = validate(document, machines).geometry
     if geometry is None:
         raise InternalError("a spec is valid in the coordinator and invalid in a worker")
-    plan = planner.plan(geometry, machine)
+    plan = planner.plan(geometry, machines)
     request = replace(_request(start, document, geometry, plan.processes[start.process], machine), check=spec.check)
     return request, JointPlans(geometry, plan).built_with(start.process, built_plan(request))
 
