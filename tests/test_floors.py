@@ -24,6 +24,7 @@ FLOORS: list[set[str]] = [
     {"executor", "plans.saved", "sharing.external"},
     {"output", "run", "sharing.programs", "sharing.simulated_producer"},
     {"run.processes", "sharing.producers"},
+    {"run.nodes"},
     {"api", "cli"},
     {"", "__main__"},
 ]
@@ -34,8 +35,9 @@ IMPORTERS: dict[str, set[str]] = {
     "vulkan": {"vulkan"},
     "yaml": {"language"},
     "pydantic": {
-        "diagnostics", "kinds", "language", "machine", "output", "plans.saved", "sharing", "spec",
+        "diagnostics", "kinds", "language", "machine", "output", "plans.saved", "run.nodes", "sharing", "spec",
     },
+    "ray": {"run.nodes"},
     "pydantic_core": {"language"},
     "rich": {"output"},
     "typer": {"cli"},

@@ -1,0 +1,199 @@
+"""The agent of a node: runs the coordinator of the node's processes, and serves the other agents meanwhile."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from pydantic import TypeAdapter
+
+from memtopo import language, planner
+from memtopo.common.errors import InternalError, MemtopoError
+from memtopo.common.version import __version__
+from memtopo.machine import Cluster, Machine, dump, parse, target
+from memtopo.plans.report import Check, MachineLine, Report
+from memtopo.rules.validation import validate
+from memtopo.run import processes
+from memtopo.run.nodes.holding import Holding, holder
+from memtopo.run.nodes.peers import Call, HandleBytes, NodePeers
+from memtopo.run.processes.messages import HandleAnswer, HandleRequest
+from memtopo.run.request import RunRequest
+from memtopo.sharing.sources import layout_source
+
+RUN_VARIABLE = "MEMTOPO_RUN_OF_NODES"
+"""Environment variable of all workers of a run, by which those that an agent left behind are found."""
+
+_PAUSE = 0.05
+
+
+class About(NamedTuple):
+    """What an agent reports of itself: memtopo's version, its process, and its host."""
+
+    version: str
+    pid: int
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTask:
+    """The part of one node in a run: the whole spec, and the machines of all nodes, from which each agent plans alike.
+
+    `machines` has a record for each node, `names` what it is called. With `simulated`, the processes get simulators of
+    it, else the node's GPUs. `run` identifies the run, and `worker` replaces memtopo's own worker.
+    """
+
+    node: str
+    run: str
+    spec: str
+    text: str
+    settings: Mapping[str, str]
+    machines: Mapping[str, str]
+    names: Mapping[str, str]
+    simulated: bool
+    check: Check
+    seed: int
+    timeout: float
+    rehearse: bool = False
+    holding: Holding | None = None
+    worker: Sequence[str] = field(default=())
+
+    def ensemble(self) -> processes.Ensemble:
+        """Plan the layout, and return the part of this node. Raises `MemtopoError`."""
+        document = language.read_text(self.text.encode(), self.spec, self.settings)
+        cluster = Cluster({node: parse(text.encode(), self.names[node]) for node, text in self.machines.items()})
+        geometry = validate(document, cluster).geometry
+        if geometry is None:
+            raise InternalError("a spec is valid in the driver and invalid in an agent")
+        machine = cluster.of(self.node)
+        request = RunRequest(
+            plan=planner.plan(geometry, cluster),
+            geometry=geometry,
+            machine=self._line(machine),
+            spec=document.name,
+            position_of=document.position,
+            machine_facts=machine,
+            check=self.check,
+            seed=self.seed,
+            timeout=self.timeout,
+            rehearse=self.rehearse,
+        )
+        return processes.Ensemble(
+            request,
+            self.text,
+            machine,
+            self.timeout,
+            settings=self.settings,
+            worker=self.worker,
+            variables={RUN_VARIABLE: f"{self.run}/{self.node}"},
+            labels=frozenset(geometry.nodes[self.node]),
+            cluster=cluster,
+        )
+
+    def _line(self, machine: Machine) -> MachineLine:
+        names = tuple(device.name for device in machine.devices)
+        return MachineLine(self.names[self.node], self.simulated, names, machine.driver.cuda)
+
+
+class NodeResult(NamedTuple):
+    """Result of an agent: its report as JSON, or the error because of which there is none.
+
+    `cause` is why the processes took down, if that was found elsewhere.
+    """
+
+    report: str = ""
+    cause: str = ""
+    error: str = ""
+    hint: str | None = None
+    exit_code: int = 4
+
+
+class Agent:
+    """One node of a run. `run` stays in the thread that calls it; the other methods may be called meanwhile."""
+
+    def __init__(self) -> None:
+        self._peers: NodePeers | None = None
+        self._signal = 0
+        self._result: NodeResult | None = None
+
+    def about(self) -> About:
+        """Return what the driver has to know of this agent."""
+        return About(__version__, os.getpid(), platform.node())
+
+    def machine(self) -> str:
+        """Record of this node's GPUs, with which the driver validates. Raises `Unavailable` without any."""
+        return dump(target.resolve(target.LOCAL).machine)
+
+    def run(self, task: NodeTask, hub: Call, agents: Mapping[str, Call]) -> NodeResult:
+        """Build, check and take down the processes of the node together with the other agents'."""
+        try:
+            ensemble = task.ensemble()
+            nodes = ensemble.request.geometry.nodes
+            homes = {label: node for node, labels in nodes.items() for label in labels}
+            self._peers = NodePeers(task.node, homes, hub, agents)
+        except MemtopoError as error:
+            hub("end", task.node, error.message)
+            return NodeResult(error=error.message, hint=error.hint, exit_code=error.exit_code)
+        try:
+            self._result = self._apply(task, ensemble, self._peers, hub)
+        finally:
+            self._peers.close()
+        return self._result
+
+    def _apply(self, task: NodeTask, ensemble: processes.Ensemble, peers: NodePeers, hub: Call) -> NodeResult:
+        request = ensemble.request
+        source = layout_source(language.read_text(task.text.encode(), task.spec, task.settings), ensemble.machine)
+        try:
+            with holder(task.node, task.holding, request.plan.name, source, peers, hub) as holding:
+                held = holding.hold if holding else None
+                report = processes.apply(ensemble, stop=lambda: self._signal, held=held, peers=peers)
+        except MemtopoError as error:
+            peers.leave(error.message)
+            return NodeResult(error=error.message, hint=error.hint, exit_code=error.exit_code)
+        return NodeResult(TypeAdapter(Report).dump_json(report).decode(), peers.cause)
+
+    def alive(self) -> bool:
+        """Return at once, as a sign of life."""
+        return True
+
+    def result(self) -> NodeResult | None:
+        """Return the result of `run` once more, for a driver that lost the first; None as long as there is none."""
+        return self._result
+
+    def ask(self, request: HandleRequest) -> None:
+        """Take another agent's request for fabric handles of a process here; the answer is a call of its own."""
+        if self._peers is None:
+            raise InternalError("an agent is asked for handles before it runs")
+        self._peers.receive_request(request)
+
+    def answer(self, answer: HandleAnswer, handles: HandleBytes) -> None:
+        """Take another agent's answer to a request of a process here."""
+        if self._peers:
+            self._peers.receive_answer(answer, handles)
+
+    def stop(self, number: int) -> None:
+        """End the run as a signal of this number does."""
+        self._signal = number
+        if self._peers:
+            self._peers.wake()
+
+
+def left_behind(run: str, node: str, seconds: float) -> list[int]:
+    """Wait until no worker of a node's part of a run is left there; return the processes that are after so long."""
+    deadline = time.monotonic() + seconds
+    while (left := list(_workers(f"{RUN_VARIABLE}={run}/{node}"))) and time.monotonic() < deadline:
+        time.sleep(_PAUSE)
+    return left
+
+
+def _workers(variable: str) -> Iterator[int]:
+    """Processes of this user that have a variable in their environment, and have not ended."""
+    for entry in os.listdir("/proc"):
+        with suppress(OSError, ValueError):
+            if variable.encode() in Path("/proc", str(int(entry)), "environ").read_bytes().split(b"\0"):
+                yield int(entry)

@@ -1,0 +1,201 @@
+"""The driver of a run on several nodes: places the agents, notices those that are lost, merges the reports."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, wait
+from concurrent.futures import TimeoutError as NoAnswer
+from dataclasses import dataclass, field
+from typing import Any
+
+from memtopo.common.version import __version__
+from memtopo.language import Document
+from memtopo.machine import Machine, dump, parse
+from memtopo.plans.report import Report
+from memtopo.run.nodes.agent import About, NodeResult, NodeTask
+from memtopo.run.nodes.cluster import NoCluster, Placed, RayCluster
+from memtopo.run.nodes.holding import Holding
+from memtopo.run.nodes.hub import End
+from memtopo.run.nodes.reports import NodeEnd, merged_nodes
+from memtopo.run.request import RunRequest
+
+_INTERVAL = 0.1
+_PATIENCE = 120.0
+"""Seconds that a cluster has to place and start the agents."""
+
+_HUB = 5.0
+"""Seconds that the hub has to say how the run ended."""
+
+_SPARE = 20.0
+"""Seconds beyond the timeout of the workers that those of a lost agent have to take down by themselves."""
+
+
+@dataclass
+class _Node:
+    """One agent of a run, as the driver sees it: its pending call, and its end."""
+
+    name: str
+    call: Callable[..., Future[Any]]
+    pending: Future[Any]
+    beat: Future[Any] | None = None
+    heard: float = field(default_factory=time.monotonic)
+    end: NodeEnd | None = None
+
+
+def hosts(placed: Placed) -> dict[str, str]:
+    """Return the host of each node. Raises `NoCluster` for an agent of another version of memtopo."""
+    found: dict[str, About] = _answers(placed, "about")
+    for name, about in found.items():
+        if about.version != __version__:
+            message = f"node {name!r}, host {about.host}, has memtopo {about.version}, and the driver {__version__}"
+            raise NoCluster(message, hint="install the same version on all nodes")
+    return {name: about.host for name, about in found.items()}
+
+
+def local_machines(placed: Placed) -> dict[str, Machine]:
+    """Return the machine of each node, with its real GPUs. Raises `Unavailable` for a node without any."""
+    return {name: parse(text.encode(), f"node {name}") for name, text in _answers(placed, "machine").items()}
+
+
+def _answers(placed: Placed, method: str) -> dict[str, Any]:
+    """Results of a method of all agents. Raises `NoCluster` if one does not answer, and its `MemtopoError`."""
+    calls = {name: node.agent(method) for name, node in placed.nodes.items()}
+    try:
+        return {name: call.result(_PATIENCE) for name, call in calls.items()}
+    except NoAnswer as error:
+        raise NoCluster(f"an agent did not answer for {_PATIENCE:g} s") from error
+
+
+def drive(
+    cluster: RayCluster,
+    placed: Placed,
+    request: RunRequest,
+    tasks: Mapping[str, NodeTask],
+    hosts: Mapping[str, str],
+    *,
+    stop: Callable[[], int] = lambda: 0,
+    serving: Callable[[Mapping[str, str]], None] = lambda _: None,
+) -> Report:
+    """Run the tasks of all nodes, and return one report. `serving` gets the sockets once all nodes hold the layout."""
+    return _Drive(cluster, placed, tasks, stop, serving).run(request, hosts)
+
+
+class _Drive:
+    """One run: the agents until each has a result or is lost."""
+
+    def __init__(
+        self,
+        cluster: RayCluster,
+        placed: Placed,
+        tasks: Mapping[str, NodeTask],
+        stop: Callable[[], int],
+        serving: Callable[[Mapping[str, str]], None],
+    ) -> None:
+        self._cluster, self._placed, self._tasks, self._stop = cluster, placed, tasks, stop
+        self._report_serving = serving
+        self._timeout = next(iter(tasks.values())).timeout
+        self._stopped = 0
+        agents = {name: node.agent for name, node in placed.nodes.items()}
+        self._nodes = [
+            _Node(name, agents[name], agents[name]("run", task, placed.hub, agents)) for name, task in tasks.items()
+        ]
+        self._serving = placed.hub("serving") if next(iter(tasks.values())).holding else None
+
+    def run(self, request: RunRequest, hosts: Mapping[str, str]) -> Report:
+        while waiting := [node for node in self._nodes if node.end is None]:
+            wait([node.pending for node in waiting], timeout=_INTERVAL, return_when="FIRST_COMPLETED")
+            self._pass_on_stop(waiting)
+            self._note_serving()
+            for node in waiting:
+                self._look_at(node)
+        ends = {node.name: node.end for node in self._nodes if node.end}
+        return merged_nodes(request, ends, self._ends(), hosts, self._stopped)
+
+    def _pass_on_stop(self, waiting: Sequence[_Node]) -> None:
+        if (number := self._stop()) and not self._stopped:
+            self._stopped = number
+            for node in waiting:
+                node.call("stop", number)
+
+    def _note_serving(self) -> None:
+        if self._serving and self._serving.done():
+            if not self._serving.exception():
+                self._report_serving(self._serving.result())
+            self._serving = None
+
+    def _look_at(self, node: _Node) -> None:
+        """Take the result of an agent, or find that it is lost."""
+        if node.pending.done():
+            error = node.pending.exception()
+            if error is None and (result := node.pending.result()) is not None:
+                node.end = NodeEnd(result=result)
+            elif error is not None and (gone := self._cluster.gone(error)):
+                self._lose(node, gone.cause)
+            elif error is not None and not self._cluster.unavailable(error):
+                node.end = NodeEnd(result=NodeResult(error=f"internal error: {error}", exit_code=70))
+                self._placed.hub("end", node.name, f"internal error: {error}")
+            else:
+                node.pending = node.call("result")
+        self._listen(node)
+
+    def _listen(self, node: _Node) -> None:
+        """Ask for a sign of life from time to time; an agent without one for too long is lost."""
+        now = time.monotonic()
+        if node.beat and node.beat.done():
+            if not node.beat.exception():
+                node.heard = now
+            node.beat = None
+        if node.beat is None and now - node.heard > self._timeout / 4:
+            node.beat = node.call("alive")
+        if node.end is None and now - node.heard > self._timeout:
+            self._cluster.kill(self._placed.nodes[node.name])
+            self._lose(node, f"it gave no sign of life for {self._timeout:g} s")
+
+    def _lose(self, node: _Node, cause: str) -> None:
+        """Have the others take down, and find out what is left on the node."""
+        self._placed.hub("lose", node.name, f"its agent is lost: {cause}")
+        task, place = self._tasks[node.name], self._placed.nodes[node.name]
+        left = self._cluster.lost_processes(place, node.name, task.run, self._timeout + _SPARE)
+        node.end = NodeEnd(cause=cause, reachable=left is not None, left=tuple(left or ()))
+
+    def _ends(self) -> list[End]:
+        """Ends of all nodes in order, from the hub; none if it is gone."""
+        try:
+            return [End(*end) for end in self._placed.hub("ends").result(_HUB)]
+        except Exception:  # noqa: BLE001 errors of Ray have no common class here, and the reports of the nodes are there
+            return []
+
+
+def node_tasks(
+    request: RunRequest,
+    document: Document,
+    machines: Mapping[str, tuple[str, Machine]],
+    *,
+    timeout: float,
+    holding: Holding | None = None,
+    worker: Sequence[str] = (),
+) -> dict[str, NodeTask]:
+    """Return the task of each node of a validated spec; `machines` has each node's machine with its name."""
+    run = secrets.token_hex(8)
+    records = {node: dump(machine) for node, (_, machine) in machines.items()}
+    return {
+        node: NodeTask(
+            node=node,
+            run=run,
+            spec=document.name,
+            text=document.text,
+            settings=dict(document.settings),
+            machines=records,
+            names={node: name for node, (name, _) in machines.items()},
+            simulated=request.machine.simulated,
+            check=request.check,
+            seed=request.seed,
+            timeout=timeout,
+            rehearse=request.rehearse,
+            holding=holding,
+            worker=tuple(worker),
+        )
+        for node in request.geometry.nodes
+    }

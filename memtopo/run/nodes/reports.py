@@ -1,0 +1,171 @@
+"""Merging of the reports of all nodes of a run: one outcome, and for each node what was built, checked and left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from pydantic import TypeAdapter
+
+from memtopo.common.units import rounded
+from memtopo.plans.report import Failure, Leak, Left, NodeReport, PhaseTime, ProcessReport, Report
+from memtopo.run.nodes.agent import NodeResult
+from memtopo.run.nodes.hub import End
+from memtopo.run.processes.reports import sum_of_checks, sum_of_left
+from memtopo.run.request import RunRequest
+
+
+@dataclass(frozen=True)
+class NodeEnd:
+    """End of a node: the result of its agent, or the cause for which the agent was lost.
+
+    The node of a lost agent is `reachable`, or it may be dead or cut off; `left` are workers that did not end.
+    """
+
+    result: NodeResult | None = None
+    cause: str = ""
+    reachable: bool = True
+    left: tuple[int, ...] = ()
+
+    @property
+    def followed(self) -> bool:
+        """True if the node took down because of others; a failure in its own report follows from theirs."""
+        return self.result is not None and bool(self.result.cause)
+
+    @cached_property
+    def report(self) -> Report | None:
+        """Report of the node's processes, if there is one."""
+        found = self.result.report if self.result else ""
+        return TypeAdapter(Report).validate_json(found) if found else None
+
+
+def merged_nodes(
+    request: RunRequest, ends: Mapping[str, NodeEnd], order: Sequence[End], hosts: Mapping[str, str], interrupted: int
+) -> Report:
+    """Merge the ends of all nodes; its outcome is the worst. `order` has the nodes in the order of their ends."""
+    reports = {node: end.report for node, end in ends.items() if end.report}
+    leaks = (*(leak for report in reports.values() for leak in report.leaks), *_leaks(request, ends))
+    checks = sum_of_checks([report.checks for report in reports.values() if report.checks])
+    failure = _failure(ends, order)
+    outcome, exit_code = _outcome(ends, leaks, failure, interrupted, different=bool(checks and checks.different))
+    failed = outcome != "ok"
+    return Report(
+        name=request.plan.name,
+        spec=request.spec,
+        machine=request.machine,
+        outcome=outcome,
+        exit_code=exit_code,
+        plan=request.summary(),
+        times=tuple(_times(list(reports.values()))),
+        checks=checks,
+        failure=None if interrupted else failure,
+        leaks=leaks,
+        left=sum_of_left([_on_node(node, report.left) for node, report in reports.items() if report.left]),
+        notes=tuple(dict.fromkeys((*request.notes(), *(note for each in reports.values() for note in each.notes)))),
+        processes=tuple(_processes(request, ends, failed=failed)),
+        check=request.check,
+        nodes=tuple(_node(request, node, end, hosts.get(node, ""), failed=failed) for node, end in ends.items()),
+    )
+
+
+def _outcome(
+    ends: Mapping[str, NodeEnd], leaks: Sequence[Leak], failure: Failure | None, interrupted: int, *, different: bool
+) -> tuple[str, int]:
+    if leaks:
+        return "leaked", 5
+    if interrupted:
+        return "interrupted", 128 + interrupted
+    if different:
+        return "different", 6
+    if failure:
+        codes = [end.result.exit_code for end in ends.values() if end.result and end.result.error]
+        codes += [end.report.exit_code for end in ends.values() if end.report and end.report.failure]
+        return "failed", next((code for code in codes if code in {70, 3}), 4)
+    return "ok", 0
+
+
+def _failure(ends: Mapping[str, NodeEnd], order: Sequence[End]) -> Failure | None:
+    """Failure of the node that ended first because of one; the others followed it."""
+    causes = {end.node: end.cause for end in reversed(order) if end.cause}
+    first = [end.node for end in order if end.cause]
+    for node in dict.fromkeys([*first, *ends]):
+        end = ends[node]
+        if end.followed:
+            continue
+        if end.report and end.report.failure:
+            return end.report.failure
+        if end.result and end.result.error:
+            return Failure(f"node {node}", end.result.error, hint=end.result.hint)
+        if end.result is None:
+            meaning = "the other nodes took down what they had built"
+            return Failure(f"node {node}", f"its agent is lost: {end.cause}", meaning)
+        if node in causes:
+            return Failure(f"node {node}", causes[node])
+    found = (end.result.cause for end in ends.values() if end.result and end.result.cause)
+    return next((Failure("work with the other nodes", cause) for cause in found), None)
+
+
+def _leaks(request: RunRequest, ends: Mapping[str, NodeEnd]) -> Iterator[Leak]:
+    """What a lost node may still hold: workers that did not end, or all that its processes create."""
+    for node, end in ends.items():
+        if end.left:
+            pids = ", ".join(map(str, end.left))
+            yield Leak(f"node {node}: processes {pids}", "they did not end after their agent was lost")
+        elif not end.reachable:
+            held = [f"{rounded(size)} of {place}" for place, size in _memory(request, node).items()]
+            what = f"node {node}: {', '.join(held) or 'what its processes built'}"
+            yield Leak(what, f"lost, not taken down: {end.cause}", _labels(request, node))
+
+
+def _memory(request: RunRequest, node: str) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for label in _labels(request, node):
+        for place, size in request.plan.processes[label].memory.items():
+            total[place] = total.get(place, 0) + size
+    return total
+
+
+def _labels(request: RunRequest, node: str) -> tuple[str, ...]:
+    return tuple(request.geometry.nodes[node])
+
+
+def _processes(request: RunRequest, ends: Mapping[str, NodeEnd], *, failed: bool) -> Iterator[ProcessReport]:
+    reports = {each.name: each for end in ends.values() if end.report for each in end.report.processes}
+    for label in request.geometry.processes:
+        found = reports.get(label)
+        if found is None:
+            end = ends[request.geometry.node_of(label) or ""]
+            lost = end.result is None
+            outcome = ("ended" if end.reachable and not end.left else "lost") if lost else "failed"
+            yield ProcessReport(label, 0, outcome, f"with its agent: {end.cause}" if lost else None)
+        else:
+            yield replace(found, outcome="taken down") if failed and found.outcome == "ok" else found
+
+
+def _node(request: RunRequest, node: str, end: NodeEnd, host: str, *, failed: bool) -> NodeReport:
+    report = end.report
+    left = _on_node(node, report.left) if report and report.left else None
+    labels = _labels(request, node)
+    if report:
+        ok = {"ok", "interrupted"} | ({"failed"} if end.followed else set())
+        outcome = "taken down" if failed and report.outcome in ok else report.outcome
+        return NodeReport(node, host, outcome, None, labels, _memory(request, node), report.checks, left)
+    if end.result:
+        return NodeReport(node, host, "failed", end.result.error, labels)
+    outcome = "ended" if end.reachable and not end.left else "lost"
+    return NodeReport(node, host, outcome, end.cause, labels, _memory(request, node))
+
+
+def _on_node(node: str, left: Left) -> Left:
+    """What is left on a node, with the node in the names of its devices."""
+    return replace(left, memory=tuple(replace(each, device=f"{node}/{each.device}") for each in left.memory))
+
+
+def _times(reports: Sequence[Report]) -> Iterator[PhaseTime]:
+    """Phases of all nodes, which go through them together: the sums of the steps, and the longest time."""
+    merged: dict[str, PhaseTime] = {}
+    for each in (each for report in reports for each in report.times):
+        before = merged.get(each.phase, PhaseTime(each.phase, 0, 0.0))
+        merged[each.phase] = PhaseTime(each.phase, before.steps + each.steps, max(before.seconds, each.seconds))
+    yield from merged.values()

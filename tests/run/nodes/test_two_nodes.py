@@ -1,0 +1,106 @@
+"""Runs of two nodes within one process, without Ray: agents in threads, and real workers on simulators."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from concurrent.futures import Future
+from pathlib import Path
+
+import pytest
+
+from memtopo.machine import Cluster
+from memtopo.plans.report import Report
+from memtopo.run.nodes.agent import NodeResult, NodeTask, left_behind
+from memtopo.run.nodes.holding import Holding
+from memtopo.run.nodes.hub import End
+from memtopo.run.nodes.reports import NodeEnd, merged_nodes
+from memtopo.run.request import RunRequest
+from memtopo.sharing.client import connect
+from memtopo.sharing.endpoints import endpoint
+from tests.helpers.machines import with_fabric
+from tests.helpers.nodes import HubThread, node_request, node_tasks, running, with_worker
+from tests.helpers.processes import open_descriptors
+from tests.helpers.reports import tallies
+
+TWO = Path(__file__).with_name("two_nodes.yaml")
+CLUSTER = Cluster({"a": with_fabric(2), "b": with_fabric(2)})
+LABELS = ["rank.0", "rank.1", "rank.2", "rank.3"]
+
+
+def merged(request: RunRequest, hub: HubThread, results: Mapping[str, Future[NodeResult]]) -> Report:
+    ends = {node: NodeEnd(result=future.result(120)) for node, future in results.items()}
+    order = [End(*end) for end in hub("ends").result(10)]
+    return merged_nodes(request, ends, order, {"a": "first", "b": "second"}, 0)
+
+
+@pytest.fixture(scope="module")
+def tasks() -> tuple[RunRequest, dict[str, NodeTask]]:
+    request, document = node_request(TWO, CLUSTER, "full")
+    return request, node_tasks(request, document, CLUSTER)
+
+
+def test_two_nodes_share_a_heap_of_fabric_handles(tasks: tuple[RunRequest, dict[str, NodeTask]]) -> None:
+    request, parts = tasks
+    before = open_descriptors()
+    with running(parts) as (_, hub, results):
+        report = merged(request, hub, results)
+    assert (report.outcome, report.exit_code, report.failure) == ("ok", 0, None), report
+    assert [(each.name, each.outcome) for each in report.processes] == [(label, "ok") for label in LABELS]
+    assert len({each.placed for each in report.processes}) == 1
+    assert report.checks
+    assert tallies(report.checks)["every byte"].as_declared == 40
+    assert tallies(report.checks)["imported"].looked_at == 16
+    assert [(each.name, each.host, each.processes) for each in report.nodes] == [
+        ("a", "first", ("rank.0", "rank.1")),
+        ("b", "second", ("rank.2", "rank.3")),
+    ]
+    assert all(each.left and not any(each.left.ledger_after.values()) for each in report.nodes)
+    assert open_descriptors() == before
+
+
+def test_a_worker_that_dies_takes_down_both_nodes(
+    tasks: tuple[RunRequest, dict[str, NodeTask]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request, parts = tasks
+    monkeypatch.setenv("MEMTOPO_CRASH", "rank.3:mem_map#2:SIGKILL:self")
+    worker = Path(__file__).parents[1] / "processes" / "signalled_worker.py"
+    with running(with_worker(parts, sys.executable, "-P", str(worker))) as (_, hub, results):
+        report = merged(request, hub, results)
+    assert (report.outcome, report.exit_code) == ("failed", 4)
+    assert report.failure
+    assert (report.failure.step, report.failure.error) == ("rank.3: map", "process rank.3 was killed by SIGKILL")
+    assert [each.outcome for each in report.processes] == ["taken down"] * 3 + ["died"]
+    assert [each.outcome for each in report.nodes] == ["taken down", "failed"]
+    others = [each.left for each in report.processes if each.name != "rank.3"]
+    assert all(left and not any(left.ledger_after.values()) for left in others)
+    assert [left_behind(part.run, node, 0) for node, part in parts.items()] == [[], []]
+
+
+def test_a_held_layout_is_served_on_each_node_and_released_by_any(tmp_path: Path) -> None:
+    request, document = node_request(TWO, CLUSTER)
+    parts = node_tasks(request, document, CLUSTER, holding=Holding(f"{tmp_path}/{{node}}.sock"))
+    with running(parts) as (_, hub, results):
+        sockets = hub("serving").result(120)
+        assert sockets == {node: f"{tmp_path}/{node}.sock" for node in "ab"}
+        with connect(endpoint(socket=sockets["b"])) as client:
+            assert set(client.offers()) == {"rank.2.own", "rank.3.own"}
+            client.release()
+        report = merged(request, hub, results)
+    assert (report.outcome, report.exit_code) == ("ok", 0), report
+    assert any("node b: held for" in note and "a release here" in note for note in report.notes)
+    assert any("node a: held for" in note and "the end of another node" in note for note in report.notes)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_hub_that_is_gone_ends_both_nodes(tasks: tuple[RunRequest, dict[str, NodeTask]]) -> None:
+    request, parts = tasks
+    with running(parts) as (_, hub, results):
+        hub.close()
+        ends = {node: NodeEnd(result=future.result(120)) for node, future in results.items()}
+    report = merged_nodes(request, ends, [], {}, 0)
+    assert (report.outcome, report.exit_code) == ("failed", 4)
+    assert report.failure
+    assert report.failure.error == "the hub of the run is gone"
+    assert {each.outcome for each in report.nodes} == {"taken down"}
