@@ -41,10 +41,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _fork_server() -> None:
-    """The server of processes, if a test needs it, is there before any test counts processes and descriptors."""
-    if helper := sys.modules.get("tests.helpers.python_process"):
-        helper.fork_server()
+def _fork_server(request: pytest.FixtureRequest) -> None:
+    """The server of processes is there before any test counts descriptors; on a GPU each is a new interpreter."""
+    if "memtopo.common.spawn" in sys.modules and not request.config.getoption("--gpu"):
+        from tests.helpers import python_process
+
+        python_process.install(python_process.ForkServer())
 
 
 @pytest.fixture

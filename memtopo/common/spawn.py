@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from subprocess import Popen
 from typing import IO
 
 _ROOT = str(Path(__file__).parents[2])
@@ -44,7 +45,7 @@ def spawn(
     Without further arguments its standard error is this process's, and it has no standard input or output. Raises
     `OSError`.
     """
-    return subprocess.Popen(  # noqa: S603 a command of memtopo or of a caller, and no shell
+    return Popen(  # noqa: S603 a command of memtopo or of a caller, and no shell
         list(command),
         pass_fds=descriptors,
         stdin=stdin,

@@ -17,6 +17,7 @@ import io
 import json
 import os
 import pkgutil
+import resource
 import runpy
 import signal
 import socket
@@ -25,14 +26,14 @@ import threading
 import traceback
 import types
 from contextlib import suppress
-from typing import Any
+from typing import Any, NoReturn
 
 LARGEST = 200_000
 """Bytes of a request."""
 
-MOST_DESCRIPTORS = 32
-_ABOVE = 500
+MOST_DESCRIPTORS = 64
 _PATH = [*sys.path]
+_ERRORS = {"stdin": "surrogateescape", "stdout": "surrogateescape", "stderr": "backslashreplace"}
 _LIBC = ctypes.PyDLL(None, use_errno=True)  # calls keep the interpreter's lock
 _SYS_CLONE = {"x86_64": 56, "aarch64": 220}.get(os.uname().machine, -1)
 _PR_GET_TID_ADDRESS = 40
@@ -54,23 +55,34 @@ def import_all() -> None:
 
 
 def main(descriptor: str) -> None:
-    """Serve until the other end is closed; in a process that was made, run the module that was requested."""
+    """Serve until the other end is closed; in a process that was made, run the program that was requested."""
+    from tests.helpers import python_process
+
     sock = socket.socket(fileno=int(descriptor))
     import_all()
+    python_process.install(python_process.ThisProcess())
+    assert len(os.listdir("/proc/self/task")) == 1, "a module has started a thread"
     gc.collect()
     gc.freeze()
-    interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests, which close the other end
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests, which close the other end
     while data := (received := socket.recv_fds(sock, LARGEST, MOST_DESCRIPTORS))[0]:
         pid = _fork_sibling()
         if not pid:
-            sock.detach()
-            signal.signal(signal.SIGINT, interrupt)
-            request = json.loads(data)
-            _become(request, received[1])
-            _exit(_status_of(request))
+            run(json.loads(data), received[1])
         for fd in received[1]:
             os.close(fd)
         sock.send(pid.to_bytes(4, "little"))
+
+
+def run(request: dict[str, Any], descriptors: list[int]) -> NoReturn:
+    """Run the requested program in a process that was forked for it, and end it."""
+    streams = [sys.stdin, sys.stdout, sys.stderr]  # kept: the last reference would write what they have not written
+    try:
+        _become(request, descriptors)
+    except BaseException:  # noqa: BLE001 nothing of the process that was forked may run on
+        os.write(2, traceback.format_exc().encode())
+        os._exit(70)
+    _exit(_status_of(request) if streams else 0)
 
 
 def _fork_sibling() -> int:
@@ -115,7 +127,7 @@ def _status_of(request: dict[str, Any]) -> int:
     return 0
 
 
-def _exit(status: int) -> None:
+def _exit(status: int) -> NoReturn:
     """End as the interpreter does, without taking its modules apart, which would copy most of the server's pages."""
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
@@ -132,16 +144,18 @@ def _exit(status: int) -> None:
 
 
 def _become(request: dict[str, Any], received: list[int]) -> None:
-    """Give the forked process what the requested one has, and nothing of the server."""
+    """Give a forked process what the requested one has, and nothing of the process that it comes from."""
     if request["session"]:
         os.setsid()
     elif request["group"] >= 0:
         os.setpgid(0, request["group"])
-    high = [fcntl.fcntl(fd, fcntl.F_DUPFD, _ABOVE) for fd in received]
-    os.closerange(0, _ABOVE)
-    for fd, number in zip(high, request["descriptors"], strict=True):
-        os.dup2(fd, number)
-    os.closerange(_ABOVE, _ABOVE + MOST_DESCRIPTORS)
+    atexit._clear()
+    gc.enable()
+    _reset_signals(request["ignored"], request["blocked"])
+    _keep_descriptors(dict(zip(request["descriptors"], received, strict=True)))
+    os.umask(request["umask"])
+    for limit, (soft, hard) in request["limits"].items():
+        resource.setrlimit(int(limit), (soft, hard))
     os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(request["environment"])
@@ -151,10 +165,33 @@ def _become(request: dict[str, Any], received: list[int]) -> None:
     _open_streams(unbuffered=bool(os.environ.get("PYTHONUNBUFFERED")))
 
 
+def _reset_signals(ignored: list[int], blocked: list[int]) -> None:
+    """Set handlers and mask as a new interpreter has them."""
+    signal.set_wakeup_fd(-1)
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        with suppress(OSError, ValueError):  # those of the C library
+            python_own = number in {signal.SIGPIPE, signal.SIGXFSZ}
+            signal.signal(number, signal.SIG_IGN if number in ignored or python_own else signal.SIG_DFL)
+    if signal.SIGINT not in ignored:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+
+def _keep_descriptors(received: dict[int, int]) -> None:
+    """Give descriptors the numbers that they are to have, and close all others."""
+    free = max([*received, *received.values()]) + 1
+    moved = {number: fcntl.fcntl(fd, fcntl.F_DUPFD, free) for number, fd in received.items()}
+    for number, fd in moved.items():
+        os.dup2(fd, number)
+    for fd in map(int, os.listdir("/proc/self/fd")):
+        if fd not in received:
+            with suppress(OSError):  # that of the folder itself
+                os.close(fd)
+
+
 def _open_streams(*, unbuffered: bool) -> None:
     """Open the standard streams as the interpreter does when it starts."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
-        old = getattr(sys, name)
         try:
             raw = io.FileIO(number, "r" if number == 0 else "w", closefd=False)
         except OSError:
@@ -164,12 +201,8 @@ def _open_streams(*, unbuffered: bool) -> None:
             buffer: Any = io.BufferedReader(raw) if number == 0 else raw if through else io.BufferedWriter(raw)
             lines = number > 0 and (number == 2 or raw.isatty())
             new = io.TextIOWrapper(
-                buffer, old.encoding, old.errors, "\n" if number else None, line_buffering=lines, write_through=through
+                buffer, "utf-8", _ERRORS[name], "\n" if number else None, line_buffering=lines, write_through=through
             )
-            new.mode = old.mode  # type: ignore[misc]
+            new.mode = "w" if number else "r"  # type: ignore[misc]
         setattr(sys, name, new)
         setattr(sys, f"__{name}__", new)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])

@@ -4,57 +4,85 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import resource
+import signal
 import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tests.helpers.fork_server import LARGEST
+from memtopo.common import spawn
+from memtopo.common.spawn import python_command
+from tests.helpers.fork_server import LARGEST, run
 
 ROOT = Path(__file__).parent.parent.parent
-_READ_AT_START = ("PYTHON", "LANG", "LC_", "LD_", "MALLOC_", "OPENBLAS_", "OMP_")
+_READ_AT_START = ("PYTHON", "LANG", "LC_", "LD_", "MALLOC_")
 _C_LOCALES = ("", "C", "POSIX", "C.UTF-8")
 _MAY_DIFFER = ("PYTHONPATH", "PYTHONUNBUFFERED")
+_SERVER = "import sys; from tests.helpers.fork_server import main; main(sys.argv[1])"
+_ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
+"""Variables that keep libraries from starting threads, of which a forked process would have none."""
+
+_PATIENCE = 60.0
 
 
-class _ForkServer:
-    """A fork server, with its variables that an interpreter reads when it starts."""
+class ForkServer:
+    """A fork server, with its variables that an interpreter reads when it starts; the first fork starts it."""
 
     def __init__(self) -> None:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("LANG", "LC_"))}
         path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-        environment = kept | {"PYTHONPATH": path, "LANG": "C.UTF-8"}
+        self._environment = kept | {"PYTHONPATH": path, "LANG": "C.UTF-8"}
         self._lock = threading.Lock()
-        self.fixed = _read_at_start(environment)
-        self._sock, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._process: subprocess.Popen[bytes] | None = None
+        # Both ends stay open here, so that the start of the server changes no number of descriptors.
+        self._sock, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * LARGEST)
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.helpers.fork_server", str(theirs.fileno())],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                cwd=ROOT,
-                env=environment,
-                pass_fds=[theirs.fileno()],
-            )
+        self._sock.settimeout(_PATIENCE)
 
-    def fork(self, request: Mapping[str, Any], descriptors: Sequence[int]) -> int:
+    def accepts(self, environment: Mapping[str, str]) -> bool:
+        """Return whether an interpreter with these variables would start as the server did."""
+        return _read_at_start(environment) == _read_at_start(self._environment)
+
+    def fork(self, request: dict[str, Any], descriptors: list[int]) -> int:
         """Return the id of a new child of this process."""
         with self._lock:
-            socket.send_fds(self._sock, [json.dumps(request).encode()], list(descriptors))
-            pid = self._sock.recv(4)
-        assert pid, "the fork server has ended"
-        return int.from_bytes(pid, "little")
+            self._process = self._process or self._start()
+            socket.send_fds(self._sock, [json.dumps(request).encode()], descriptors)
+            return int.from_bytes(self._sock.recv(4), "little")
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        theirs = self._theirs.fileno()
+        return subprocess.Popen(
+            [sys.executable, "-c", _SERVER, str(theirs)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            cwd=ROOT,
+            env=self._environment | _ONE_THREAD,
+            pass_fds=[theirs],
+        )
 
 
-@cache
-def fork_server() -> _ForkServer:
-    """Return the server of this process, which is started by the first call and ends with this process."""
-    return _ForkServer()
+class ThisProcess:
+    """A process that was forked from a server, as the server of its own children."""
+
+    def accepts(self, environment: Mapping[str, str]) -> bool:
+        """Return whether a fork is safe, and an interpreter with these variables would start as this one did."""
+        return len(os.listdir("/proc/self/task")) == 1 and _read_at_start(environment) == _read_at_start(os.environ)
+
+    def fork(self, request: dict[str, Any], descriptors: list[int]) -> int:
+        """Return the id of a new child of this process, which never returns from here."""
+        return os.fork() or run(request, descriptors)
+
+
+def install(server: ForkServer | ThisProcess) -> None:
+    """Have a server make the processes that this one and memtopo in it start from now on."""
+    PythonProcess.server = server
+    vars(spawn)["Popen"] = OwnChild
 
 
 def _read_at_start(environment: Mapping[str, str]) -> dict[str, str]:
@@ -85,35 +113,61 @@ class PythonProcess(subprocess.Popen[Any]):
     """A process as `Popen` starts it: a program in Python is forked, with memtopo's modules from this repository.
 
     A variable that the interpreter reads when it starts, or an option that the server does not know, has a new
-    interpreter started, and so has every other program.
+    interpreter started, and so has every other program; so has every program if there is no server.
     """
+
+    server: ForkServer | ThisProcess | None = None
 
     def __init__(self, command: Sequence[str], *, env: Mapping[str, str] | None = None, **options: Any) -> None:
         environment = dict(os.environ if env is None else env)
         self._request: dict[str, Any] = {}
         program = _program(command) if options.keys() <= _OPTIONS else {}
-        if program and _read_at_start(environment) == fork_server().fixed:
+        if program and self.server and self.server.accepts(environment):
             self._request = program | {
                 "environment": environment,
                 "folder": str(options.get("cwd") or Path.cwd()),
                 "session": options.get("start_new_session", False),
-                "group": options.get("process_group", -1),
+                "group": -1 if options.get("process_group") is None else options["process_group"],
+                **_inherited(),
             }
         super().__init__(command, env=env, **options)
 
     def _execute_child(self, *arguments: Any) -> None:
         """Have the server fork, in place of fork and exec; the parameters are those of Python 3.11 to 3.13."""
-        if not self._request:
+        if not self._request or not self.server:
             super()._execute_child(*arguments)  # type: ignore[misc]
             return
         pass_fds, pipes = arguments[4], arguments[10:16]
         given = [pipe if pipe >= 0 else number for number, pipe in enumerate((pipes[0], pipes[3], pipes[5]))]
         numbers = [0, 1, 2, *pass_fds]
-        self.pid = fork_server().fork(self._request | {"descriptors": numbers}, [*given, *pass_fds])
+        self.pid = self.server.fork(self._request | {"descriptors": numbers}, [*given, *pass_fds])
         self._child_created = True
         self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
 
 
+class OwnChild(PythonProcess):
+    """A child that memtopo starts: its own functions are forked, programs of its users are started."""
+
+    def __init__(self, command: Sequence[str], **options: Any) -> None:
+        own = list(command[1:3]) == list(python_command("memtopo:main")[1:3])
+        self.server = PythonProcess.server if own else None
+        super().__init__(command, **options)
+
+
+def _inherited() -> dict[str, Any]:
+    """Properties of this process that a process which it starts has, too."""
+    status = Path("/proc/self/status").read_text()
+    handled = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
+    return {
+        "umask": int(re.findall(r"^Umask:\s*(\d+)", status, re.MULTILINE)[0], 8),
+        "limits": {number: resource.getrlimit(number) for number in _LIMITS},
+        "blocked": [*signal.pthread_sigmask(signal.SIG_BLOCK, [])],
+        "ignored": [number for number in handled - _IGNORED_BY_PYTHON if signal.getsignal(number) is signal.SIG_IGN],
+    }
+
+
+_LIMITS = [value for name, value in vars(resource).items() if name.startswith("RLIMIT_") and name != "RLIMIT_OFILE"]
+_IGNORED_BY_PYTHON = {signal.SIGPIPE, signal.SIGXFSZ}
 _OPTIONS = {
     *("stdin", "stdout", "stderr", "bufsize", "text", "encoding", "errors"),
     *("cwd", "pass_fds", "start_new_session", "process_group"),
