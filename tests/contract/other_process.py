@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from memtopo.common.mapped_files import map_shared
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import DriverError, HandleType
@@ -23,6 +24,9 @@ EXPORTS = (EXPORT, "mem_get_handle_for_address_range", "mem_pool_export_to_share
 IMPORTS = (IMPORT, "mem_pool_import_from_shareable_handle")
 HANDED_OVER = ("import_external_memory", "import_external_semaphore")
 """Calls that consume a descriptor: the copy in the other process is consumed, the argument stays open here."""
+
+MAP = "map_path"
+"""Call of the system, for memory that the driver registers."""
 
 PATIENCE = 120.0  # seconds for one call
 
@@ -132,9 +136,19 @@ def serve(channel: socket.socket) -> None:
             os.close(fd)
 
 
+def map_path(path: str, size: int) -> int:
+    """Map a file of another process, until this one ends."""
+    fd = os.open(path, os.O_RDWR)
+    try:
+        return map_shared(fd, 0, size, writable=True)
+    finally:
+        os.close(fd)
+
+
 def _answer(channel: socket.socket, driver: Driver, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     try:
-        value = getattr(driver, method)(*args, **kwargs)
+        call = map_path if method == MAP else getattr(driver, method)
+        value = call(*args, **kwargs)
     except DriverError as error:
         _send(channel, ((error.call, error.name, error.reason), None))
         return

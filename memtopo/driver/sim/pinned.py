@@ -26,7 +26,7 @@ class PinnedMemory:
 
     def register(self, device: int, address: int, size: int, flags: int) -> None:
         """Register any bytes of the process in a device's context; the pages that have them are locked (fact 85)."""
-        if size <= 0 or not 0 < address < _LAST or flags & ~_REGISTER:
+        if size <= 0 or not 0 < address < _LAST or int(flags) & ~int(_REGISTER):
             raise invalid("the size or the address is 0, or a flag is unknown or for devices")
         if self._allocations.any_in(address, address + size, "registered"):
             raise Refused("CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED", "some of it is registered already")
@@ -62,13 +62,17 @@ class PinnedMemory:
 
 
 def _is_mapped(start: int, end: int, *, writable: bool) -> bool:
-    """Return whether each page of this process from `start` to `end` may be read, and written if `writable`."""
+    """Return whether each page of this process from `start` to `end` may be read, and written if `writable`.
+
+    Pages of a file that is on a disk, shared with others, cannot be locked (fact 85).
+    """
     needed = {"r", "w"} if writable else {"r"}
     for line in Path("/proc/self/maps").read_text().splitlines():
-        span, permissions = line.split(maxsplit=2)[:2]
+        span, permissions, _, device = line.split(maxsplit=4)[:4]
         low, high = (int(each, 16) for each in span.split("-"))
         if low <= start < high:
-            if not needed <= set(permissions):
+            on_disk = "s" in permissions and not device.startswith("00:")
+            if on_disk or not needed <= set(permissions):
                 return False
             start = high
         if start >= end:
