@@ -16,8 +16,8 @@ STRICTER = {
     "driver_get_version": "refused before init like every call: hardware accepts it",
     "memcpy_htod": "a copy to host memory that ends the process on hardware is refused (facts 40, 67)",
     "memcpy_dtoh": "likewise a copy from it, and one of registered memory whose file was shortened (fact 86)",
-    "memset_d8": "a fill of registered memory that was unmapped, or whose file was shortened, is refused: hardware fills"
-    " the pages that are locked (fact 86)",
+    "memset_d8": "a fill of registered memory that was unmapped, or whose file was shortened, is refused:"
+    " hardware fills the pages that are locked (fact 86)",
     "device_primary_ctx_release": "with the last retain its allocations, opened memory and events are gone, and any use"
     " of them is refused: not tried on hardware",
     "ipc_open_mem_handle": "memory of a process of another pid namespace is refused, as are its events and fabric"
@@ -86,8 +86,8 @@ DOCUMENTED = {
 
 # Differences where it accepts more than hardware, since a simulator has the state of its own process alone, by method.
 LAXER = {
-    "mem_host_register": "a shared mapping of a file on a disk is registered if its file system has no device of its own,"
-    " such as overlayfs: hardware refuses it (fact 85)",
+    "mem_host_register": "a shared mapping of a file on a disk is registered if its file system has no device of its"
+    " own, such as overlayfs: hardware refuses it (fact 85)",
     "mem_address_reserve": "a free address hint is granted to reservations of any size: hardware ignores that of one"
     " that fits into a block of addresses that it has (fact 11)",
     "mem_get_info": "each process has all of the machine's memory: memory of other processes and of external APIs does"
