@@ -80,6 +80,8 @@ METHODS: dict[LocationKind, tuple[Method, ...]] = {
         Method("compressible", "use", (Attribute.GENERIC_COMPRESSION_SUPPORTED,), compressible=True),
         Method("managed", "managed", (Attribute.MANAGED_MEMORY,)),
         Method("concurrent", "concurrent", (Attribute.CONCURRENT_MANAGED_ACCESS,)),
+        Method("pinned", "pinned"),
+        Method("registered", "registered"),
         Method("ipc", "ipc"),
         Method("ipc-event", "ipc_event", (Attribute.IPC_EVENT_SUPPORTED,)),
         Method("pool-fd", "pool", _POOLS, _FD, bit=_FD),

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
+from memtopo.common.mapped_files import map_shared, unmap
 from memtopo.driver.handles import Handle
 from memtopo.driver.trials import WORD, ExternalApiSemaphore
 from memtopo.driver.types import (
@@ -19,10 +20,12 @@ from memtopo.driver.types import (
     EventFlags,
     Grant,
     HandleType,
+    HostFlags,
     MemAttach,
     MemoryHandleType,
     PoolProperties,
     Properties,
+    RegisterFlags,
     SemaphoreHandleType,
     gpu,
 )
@@ -128,6 +131,42 @@ def _concurrent(resources: TrialResources, trial: PlannedTrial) -> bool:
         address = resources.driver.mem_alloc_managed(BUFFER, MemAttach.GLOBAL)
         undo.callback(resources.driver.mem_free, address)
         return resources.extras.meet(address, int.from_bytes(word(FIRST), "little"))
+
+
+def _pinned(resources: TrialResources, trial: PlannedTrial) -> bool:
+    """Exchange bytes between the CPU and the GPU in page-locked memory (fact 74)."""
+    with resources.current(trial.device), ExitStack() as undo:
+        address = resources.driver.mem_host_alloc(BUFFER, HostFlags.PORTABLE | HostFlags.DEVICEMAP)
+        undo.callback(resources.driver.mem_free_host, address)
+        return _is_seen_by_both(resources, address)
+
+
+def _registered(resources: TrialResources, trial: PlannedTrial) -> bool:
+    """Exchange bytes between the CPU and the GPU in a memfd that is registered (fact 85)."""
+    with resources.current(trial.device), ExitStack() as undo:
+        fd = os.memfd_create("memtopo-trial", os.MFD_CLOEXEC)
+        undo.callback(os.close, fd)
+        os.ftruncate(fd, BUFFER)
+        address = map_shared(fd, 0, BUFFER, writable=True)
+        undo.callback(unmap, address, BUFFER)
+        resources.driver.mem_host_register(address, BUFFER, RegisterFlags.PORTABLE | RegisterFlags.DEVICEMAP)
+        undo.callback(resources.driver.mem_host_unregister, address)
+        return _is_seen_by_both(resources, address) and os.pread(fd, WORD, 0) == word(SECOND)
+
+
+def _is_seen_by_both(resources: TrialResources, address: int) -> bool:
+    """Read by the GPU what the CPU has written, by a copy to its memory, and the other way round, by a kernel."""
+    driver = resources.driver
+    copy = driver.mem_alloc(BUFFER)
+    try:
+        driver.host_write(address, word(FIRST))
+        driver.memcpy_async(copy, driver.mem_host_get_device_pointer(address), WORD)
+        read = driver.memcpy_dtoh(copy, WORD)
+        resources.extras.store(address, int.from_bytes(word(SECOND), "little"))
+        driver.ctx_synchronize()
+        return read == word(FIRST) and driver.host_read(address, WORD) == word(SECOND)
+    finally:
+        driver.mem_free(copy)
 
 
 def _ipc(resources: TrialResources, trial: PlannedTrial) -> bool:
@@ -275,6 +314,8 @@ _TRIALS: dict[str, Callable[[TrialResources, PlannedTrial], bool]] = {
     STORE: _store,
     "managed": _managed,
     "concurrent": _concurrent,
+    "pinned": _pinned,
+    "registered": _registered,
     "ipc": _ipc,
     "ipc_event": _ipc_event,
     "pool": _pool,

@@ -73,7 +73,7 @@ def test_every_method_is_planned_at_every_location() -> None:
     """And the trial of every pair of GPUs, in both directions"""
     planned = planned_trials(invented(3))
     of_gpu1 = {(each.location, each.name) for each in planned if each.location == gpu(1) and each.device == 1}
-    assert len(of_gpu1) == 19
+    assert len(of_gpu1) == 21
     pairs = [(each.device, each.location.id) for each in planned if each.name == "store"]
     assert sorted(pairs) == [(a, b) for a in range(3) for b in range(3) if a != b]
     assert all(a != b for a, b in pairwise(planned))

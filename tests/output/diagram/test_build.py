@@ -14,6 +14,7 @@ from memtopo.common.units import GiB, MiB
 from memtopo.geometry.groups import ChunkGroup, RangeGroup
 from memtopo.kinds.buffers import BufferGroup
 from memtopo.kinds.managed import ManagedAllocation
+from memtopo.kinds.pinned import PinnedGroup
 from memtopo.kinds.states.groups import OffloadArea
 from memtopo.language import read_file
 from memtopo.machine import CONTEXT_BYTES
@@ -78,7 +79,8 @@ def test_sums_are_those_of_the_geometry_and_the_plan(path: Path) -> None:
         assert each.free == (None if each.total is None else each.total - each.used - contexts)
         held.update({share.chunk: share.count for share in each.shares})
     others = sum(run.count for run in found.of(BufferGroup).values())
-    others += len(found.of(ManagedAllocation)) + len(found.of(OffloadArea))
+    others += len(found.of(ManagedAllocation)) + sum(not area.inside for area in found.of(OffloadArea).values())
+    others += sum(run.count for run in found.of(PinnedGroup).values() if not run.registered)
     assert held.total() == sum(run.limit or run.count for run in found.of(ChunkGroup).values()) + others
 
 

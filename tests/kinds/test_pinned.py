@@ -1,0 +1,161 @@
+"""Pinned host memory: its entries, what counts as memory of the host, and what states offload to it."""
+
+from __future__ import annotations
+
+import pytest
+
+from memtopo import planner
+from memtopo.common.units import GiB, MiB
+from memtopo.driver.types import Access, HostFlags, Location, LocationKind, RegisterFlags, gpu
+from memtopo.kinds.pinned import PinnedGroup
+from memtopo.kinds.pinned.registration import MapFile, RegisterMemory
+from memtopo.kinds.pinned.steps import PINNED, AllocatePinned
+from memtopo.kinds.states.groups import OffloadArea, kept_at
+from memtopo.kinds.step import HandleReference
+from memtopo.machine import Trial, queries
+from tests.helpers.machines import invented
+from tests.helpers.specs import clean_geometry, codes, diagnose, plan_of, steps_of
+
+HOST = Location(LocationKind.HOST)
+FAILED = Trial(advertised=None, works=False, error="CUDA_ERROR_NOT_SUPPORTED")
+
+
+def test_an_entry_becomes_a_group_of_its_gpus() -> None:
+    text = "devices: {d: 1}\npinned: {p: {size: 3B, count: 2, accessed_by: [d, gpu0, gpu1], write_combined: true}}"
+    p = clean_geometry(text).of(PinnedGroup)["p"]
+    assert (p.count, p.counted, p.size, p.gpus, p.write_combined, p.registered) == (2, True, 3, (1, 0), True, False)
+    assert p.contexts == {0, 1}
+    assert {each.location: each.access for each in p.own_access(0, None)} == dict.fromkeys(
+        (gpu(0), gpu(1), HOST), Access.RW
+    )
+
+
+def test_memory_is_accessed_by_the_first_visible_gpu_by_default() -> None:
+    assert clean_geometry("pinned: {p: {size: 2MiB}}").of(PinnedGroup)["p"].gpus == (0,)
+    text = "processes: {q: {count: 2, devices: {d: [gpu3, gpu2]}, visible: d, pinned: {p: {size: 2MiB}}}}"
+    found = clean_geometry(text, invented(4)).processes.values()
+    assert [each.of(PinnedGroup)["p"].gpus for each in found] == [(3,), (2,)]
+
+
+def test_memory_without_a_gpu_is_refused() -> None:
+    assert codes("pinned: {p: {size: 2MiB}}", invented(0)) == ["MT401"]
+
+
+def test_memory_of_a_file_is_that_of_another_program() -> None:
+    """It takes nothing of the host, and checks do not write it"""
+    text = "pinned: {p: {file: /dev/shm/f, offset: 4096B, size: 5000B, count: 3, read_only: true}}"
+    p = clean_geometry(text).of(PinnedGroup)["p"]
+    assert (p.file, p.offset, p.size, p.count, p.whole) == ("/dev/shm/f", 4096, 5000, 3, 15000)
+    assert p.produced
+    assert p.shares() == p.demand() == {}
+    assert {each.access for each in p.own_access(0, None)} == {Access.R}
+    assert planner.plan(clean_geometry(text), invented(1)).memory == {}
+
+
+@pytest.mark.parametrize(
+    ("source", "holder", "export"), [("engine", "engine", "p"), ("engine/r", "engine", "r"), ("/s/x/r", "/s/x", "r")]
+)
+def test_memory_from_a_producer_is_an_export_via_memfd(source: str, holder: str, export: str) -> None:
+    p = clean_geometry(f"pinned: {{p: {{from: {source}, size: 2MiB}}}}").of(PinnedGroup)["p"]
+    assert p.origin
+    assert (p.origin.holders, p.origin.export, p.origin.via, p.external) == ((holder,), export, "memfd", True)
+
+
+def test_allocated_memory_counts_as_memory_of_the_host() -> None:
+    machine = queries.changed(invented(1), host_bytes=GiB)
+    text = "pinned: {{p: {{size: {}, count: {}}}}}"
+    assert codes(text.format("256MiB", 4), machine) == []
+    (found,) = diagnose(text.format("256MiB", 5), machine)
+    assert found.code == "MT402"
+    assert found.path == ("pinned", "p", "size")
+
+
+def test_page_locked_memory_is_limited_apart_from_the_host() -> None:
+    machine = queries.changed(invented(1), host_bytes=4 * GiB, pinned_bytes=GiB)
+    assert codes("pinned: {p: {size: 2GiB}}", machine) == ["MT402"]
+    assert codes("pinned: {p: {size: 1GiB}}", machine) == []
+
+
+@pytest.mark.parametrize(("entry", "trial"), [("size: 2MiB", "pinned"), ("size: 2MiB, file: /f", "registered")])
+def test_memory_that_a_trial_refused_is_refused(entry: str, trial: str) -> None:
+    able, unable = invented(2), invented(2, trials={trial: FAILED})
+    mixed = able.model_copy(update={"devices": [able.devices[0], unable.devices[1]]})
+    text = f"pinned: {{p: {{{entry}, accessed_by: [gpu0, gpu1]}}}}"
+    (found,) = diagnose(text, mixed)
+    assert (found.code, found.path) == ("MT405", ("pinned", "p"))
+    assert found.message == "pinned memory 'p' does not work on gpu1 of this machine"
+    assert codes(text.replace(", gpu1", ""), mixed) == []
+
+
+def test_each_object_is_allocated_for_all_gpus() -> None:
+    plan = plan_of(
+        "pinned: {p: {size: 5B, count: 2, accessed_by: [gpu1, gpu0]}, w: {size: 2MiB, write_combined: true}}",
+        invented(2),
+    )
+    *ps, w = steps_of(plan, AllocatePinned)
+    assert [(each.label, each.size, each.gpus, each.flags) for each in ps] == [
+        ("p.0", 5, (1, 0), PINNED),
+        ("p.1", 5, (1, 0), PINNED),
+    ]
+    assert w.flags == PINNED | HostFlags.WRITECOMBINED
+
+
+def test_a_file_is_mapped_and_registered_once_for_all_its_objects() -> None:
+    text = (
+        "pinned: {p: {file: /f, offset: 8192B, size: 100B, count: 3, read_only: true}, q: {from: camera, size: 2MiB}}"
+    )
+    plan = plan_of(text, invented(1))
+    of_path, q = steps_of(plan, MapFile)
+    assert (of_path.size, of_path.source, of_path.offset, of_path.writable) == (300, "/f", 8192, False)
+    assert isinstance(q.source, HandleReference)
+    assert (q.source.holder, q.source.export, q.size, q.writable) == ("camera", "q", 2 * MiB, True)
+    registered, _ = steps_of(plan, RegisterMemory)
+    assert (registered.size, registered.objects) == (300, ("p.0", "p.1", "p.2"))
+    assert registered.flags == RegisterFlags.PORTABLE | RegisterFlags.DEVICEMAP | RegisterFlags.READ_ONLY
+    assert set(registered.blocks()) == {of_path.leak_name()}
+    order = [type(step) for step in plan.steps]
+    assert order.index(MapFile) < order.index(RegisterMemory)
+
+
+@pytest.mark.parametrize("path", ["f", "./f", "/dev/shm/", "", "~/f"])
+def test_a_path_that_is_not_absolute_is_refused(path: str) -> None:
+    assert codes(f"pinned: {{p: {{file: '{path}', size: 2MiB}}}}") == ["MT103"]
+
+
+def test_a_path_that_the_system_cannot_have_is_refused() -> None:
+    assert codes(f"pinned: {{p: {{file: '/{'x' * 4095}', size: 2MiB}}}}") == ["MT103"]
+    assert codes('pinned: {p: {file: "/a\\nb", size: 2MiB}}') == ["MT103"]
+    assert codes(f"pinned: {{p: {{file: '/{'x' * 4094}', size: 2MiB}}}}") == []
+
+
+LAYOUT = """
+ranges: {kv: {size: 64MiB}}
+chunks: {w: {location: gpu0, size: 16MiB}, x: {location: gpu0, size: 16MiB, count: 2}}
+map: {kv: [w, x]}
+access: {kv: {gpu0: rw}}
+"""
+
+
+def test_offloaded_chunks_have_a_part_of_pinned_memory_each() -> None:
+    """States that offload the same chunks share theirs"""
+    states = "states: {a: {offload: {w: p, x.0: p}}, b: {offload: {x.0: p, x.1: p}}}"
+    text = f"{LAYOUT}pinned: {{p: {{size: 48MiB}}}}\n{states}"
+    geometry = clean_geometry(text)
+    areas = geometry.of(OffloadArea)
+    assert kept_at(areas.values()) == {"w@p": ("p", 0), "x.0@p": ("p", 16 * MiB), "x.1@p": ("p", 32 * MiB)}
+    assert {area.keeper for area in areas.values()} == {("pinned memory", "p")}
+    assert all(area.demand() == {} for area in areas.values())
+    assert planner.plan(geometry, invented(1)).memory["host"] == 48 * MiB
+    assert codes(text.replace("48MiB", "47MiB")) == ["MT717"]
+
+
+def test_a_device_comes_before_pinned_memory_of_the_same_name() -> None:
+    text = f"devices: {{p: gpu1}}\n{LAYOUT}pinned: {{p: {{size: 1B}}}}\nstates: {{a: {{offload: {{w: p}}}}}}"
+    (area,) = clean_geometry(text).of(OffloadArea).values()
+    assert (area.location, area.inside) == (gpu(1), None)
+
+
+def test_pinned_memory_with_an_error_is_reported_once() -> None:
+    text = f"{LAYOUT}pinned: {{p: {{size: 64}}}}\nstates: {{a: {{offload: {{w: p}}}}}}"
+    assert codes(text) == ["MT105"]
+    assert codes(text.replace("w: p}", "w: q}").replace("64}", "64MiB}")) == ["MT201"]
