@@ -124,8 +124,7 @@ class RegisterMemory(PinnedStep):
 
     def undo(self, driver: Driver, layout: Layout) -> None:
         if self.objects[0] in layout.pinned:
-            with current(driver, layout.contexts[self.gpus[0]]):
-                driver.mem_host_unregister(self.address(layout))
+            driver.mem_host_unregister(self.address(layout))
             for label in self.objects:
                 del layout.pinned[label]
 

@@ -80,8 +80,7 @@ class AllocatePinned(PinnedStep):
 
     def undo(self, driver: Driver, layout: Layout) -> None:
         if self.label in layout.pinned:
-            with current(driver, layout.contexts[self.gpus[0]]):
-                driver.mem_free_host(layout.pinned[self.label].address)
+            driver.mem_free_host(layout.pinned[self.label].address)
             del layout.pinned[self.label]
 
     def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:

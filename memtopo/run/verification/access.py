@@ -53,10 +53,10 @@ class _View(NamedTuple):
 def permissions(context: VerificationContext, *, host_only: bool) -> Iterator[Finding]:
     """Check that the driver accepts fills, or copies from what a GPU may only read, before anything is written.
 
-    The last byte is tried, so that memory which is too small is found as well. With `host_only` only host memory is
-    tried, where a copy without access would end the process. Raises what `raise_if_stopped` raises.
+    The last byte is tried, so that memory which is too small is found as well. With `host_only` only host memory that
+    is mapped is tried, where a copy without access would end the process. Raises what `raise_if_stopped` raises.
     """
-    memory = [each for each in context.own_memory if not host_only or each.location.kind is not LocationKind.GPU]
+    memory = [each for each in context.own_memory if not host_only or _is_mapped_on_host(each)]
     for device, device_context in context.layout.contexts.items():
         # A list, not a generator: the code that takes the findings must not run in the device's context.
         found: list[Finding] = []
@@ -65,6 +65,10 @@ def permissions(context: VerificationContext, *, host_only: bool) -> Iterator[Fi
                 context.raise_if_stopped()
                 found.extend(_permitted(context, view, device))
         yield from found
+
+
+def _is_mapped_on_host(memory: MappedMemory) -> bool:
+    return memory.location.kind is not LocationKind.GPU and not memory.addressed
 
 
 def refusals(context: VerificationContext) -> Iterator[Finding]:

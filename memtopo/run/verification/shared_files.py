@@ -1,7 +1,7 @@
-"""Verification of files that other programs share: GPUs read at their registered addresses what the files have.
+"""Verification of files that other programs share: GPUs load at their registered addresses what the files have.
 
-Both ends of each object are compared. Nothing is written, and the CPU reads the files by their descriptors: a load
-behind the end of a file that was shortened would end the process (fact 86).
+Both ends of each object are compared, by kernels alone: the driver has the CPU make copies of such memory, which would
+end the process behind the end of a file that was shortened (fact 86). Nothing is written.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from memtopo.kinds.step import Finding
 from memtopo.run.verification.verifier import Verifier
 
 WINDOW = 64
-"""Bytes that are compared at each end; at the second end up to 15 more if the size is no multiple of 16."""
+"""Bytes that are compared at each end, from a multiple of 16 on; at the second end up to 15 more."""
 
 TRIES = 8
 """Number of tries to read the same bytes of a file before and after a GPU has read them."""
@@ -40,9 +40,10 @@ class _Window(NamedTuple):
     fd: int
     path: Path
 
-    def finding(self, expected: object, observed: object) -> Finding:
-        """Compare the bytes of the file with those that the GPU has read."""
-        return Finding(_ASPECT, f"{self.label} at {self.at:#x} by gpu{self.device}", expected, observed, self.path)
+    @property
+    def subject(self) -> str:
+        """Place of the bytes, and the GPU that loads them."""
+        return f"{self.label} at {self.at:#x} by gpu{self.device}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,39 +65,53 @@ class SharedFileVerifier(Verifier):
     def read(self, index: int) -> Iterator[Finding]:
         """Compare. Raises `DriverError`."""
         del index
-        for window in self._windows():
-            for _ in range(TRIES):
-                before = os.pread(window.fd, window.size, window.file_at)
-                if len(before) < window.size:
-                    yield window.finding(f"{window.size} bytes", f"{len(before)} bytes: the file was shortened")
-                    break
-                observed = self._read(window, before)
-                if os.pread(window.fd, window.size, window.file_at) == before:
-                    yield window.finding(before, observed)
-                    break
+        for window in self._windows() if self.kernels else ():
+            yield from self._compare(window)
 
     def expected(self, index: int) -> int:
         """Number of windows that are compared."""
         del index
-        return sum(1 for _ in self._windows())
+        return sum(1 for _ in self._windows()) if self.kernels else 0
+
+    def not_verified(self) -> Iterator[tuple[int, str]]:
+        """All windows, without kernels."""
+        if not self.kernels and (count := sum(1 for _ in self._windows())):
+            yield count, "a GPU's own load of host memory takes '--check full'"
 
     def _windows(self) -> Iterator[_Window]:
         for entry in self.geometry.of(PinnedGroup).values():
-            if not entry.registered or entry.name not in self.layout.files:
-                continue
-            fd, last = self.layout.files[entry.name].fd, max(0, entry.size - WINDOW) // ALIGNED * ALIGNED
-            ends = {0: min(WINDOW, last or entry.size), last: entry.size - last}
-            for index, device in product(range(entry.count), entry.gpus):
-                for at, size in ends.items():
-                    file_at = entry.offset + index * entry.size + at
-                    yield _Window(entry.label(index), at, file_at, size, device, fd, entry.path)
+            if entry.registered and entry.name in self.layout.files:
+                fd = self.layout.files[entry.name].fd
+                for index, device in product(range(entry.count), entry.gpus):
+                    for at, size in _ends(index * entry.size, entry.size):
+                        file_at = entry.offset + index * entry.size + at
+                        yield _Window(entry.label(index), at, file_at, size, device, fd, entry.path)
 
-    def _read(self, window: _Window, expected: bytes) -> object:
-        """Bytes that a GPU reads: by a copy, and by a kernel if they can be used, of which the fingerprint is known."""
+    def _compare(self, window: _Window) -> Iterator[Finding]:
+        """Compare the bytes of a window, unless the other program writes them all the time."""
         address = self.layout.address(window.label) + window.at
-        with current(self.driver, self.layout.contexts[window.device]):
-            copied = self.driver.memcpy_dtoh(address, window.size)
-            if copied != expected or not self.kernels or address % ALIGNED:
-                return copied
-            (loaded,) = self.driver.fingerprint([(address, window.size)])
-        return copied if loaded == fingerprint(expected, 0) else f"fingerprint {loaded:#018x} by a kernel"
+        for _ in range(TRIES):
+            before = os.pread(window.fd, window.size, window.file_at)
+            if len(before) < window.size:
+                seen = f"{len(before)} bytes: the file was shortened"
+                yield Finding(_ASPECT, window.subject, f"{window.size} bytes", seen, window.path)
+                return
+            with current(self.driver, self.layout.contexts[window.device]):
+                (loaded,) = self.driver.fingerprint([(address, window.size)])
+            if os.pread(window.fd, window.size, window.file_at) == before:
+                expected = f"fingerprint {fingerprint(before, 0):#018x}"
+                yield Finding(_ASPECT, window.subject, expected, f"fingerprint {loaded:#018x}", window.path)
+                return
+
+
+def _ends(start: int, size: int) -> Iterator[tuple[int, int]]:
+    """Offset and size of the bytes at both ends of an object that begins at `start` of its memory.
+
+    Kernels load from multiples of 16 on.
+    """
+    first = -start % ALIGNED
+    last = max(first, (start + size - WINDOW) // ALIGNED * ALIGNED - start)
+    if first < last:
+        yield first, min(WINDOW, last - first)
+    if last < size:
+        yield last, size - last
