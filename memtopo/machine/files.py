@@ -16,6 +16,7 @@ from memtopo.machine.records import (
     Copies,
     Device,
     DriverFacts,
+    Fabric,
     Granularity,
     HostMemory,
     Machine,
@@ -63,7 +64,12 @@ def _trusted(facts: dict[str, Any]) -> Machine:
 
 
 def _device(device: dict[str, Any]) -> Device:
-    read = {"compute_capability": tuple(device["compute_capability"]), "memory": _memory(device["memory"])}
+    read: dict[str, Any] = {
+        "compute_capability": tuple(device["compute_capability"]),
+        "memory": _memory(device["memory"]),
+    }
+    if "fabric" in device:
+        read["fabric"] = Fabric.model_construct(**device["fabric"])
     return Device.model_construct(**device | read | _copies(device))
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from memtopo.common.errors import Unavailable, UsageError
 from memtopo.driver.types import DriverError
-from memtopo.machine import Cluster, Machine, Machines, load, parse
+from memtopo.machine import Cluster, Fabric, Machine, Machines, load, parse
 
 if TYPE_CHECKING:
     from memtopo.driver.cuda import CudaMeter
@@ -161,12 +161,12 @@ def _local() -> Target:
     import platform  # noqa: PLC0415
 
     from memtopo.driver.cuda import (  # noqa: PLC0415
-        free_memory,
         host_memory,
         kernel_release,
         numa_bytes,
         numa_nodes,
         open_cuda,
+        readings,
     )
     from memtopo.machine import queries  # noqa: PLC0415 imported where it is used
 
@@ -183,12 +183,15 @@ def _local() -> Target:
         )
     except DriverError as error:
         raise Unavailable(f"the GPUs cannot be queried: {error.message}", hint="look at nvidia-smi") from error
-    free = free_memory(device.uuid for device in machine.devices)
-    pairs = zip(machine.devices, free, strict=True)
-    machine = queries.changed(
-        machine, devices=[device.model_copy(update={"free_bytes": left}) for device, left in pairs]
-    )
+    found = zip(machine.devices, readings([device.uuid for device in machine.devices]), strict=True)
+    devices = [each.model_copy(update={"free_bytes": now.free, "fabric": _fabric(now.clique)}) for each, now in found]
+    machine = queries.changed(machine, devices=devices)
     return Target(LOCAL, machine, simulated=False, _opener=lambda: driver)
+
+
+def _fabric(clique: tuple[str, int] | None) -> Fabric | None:
+    """Record of a clique, with the UUID of its cluster."""
+    return None if clique is None else Fabric(cluster=clique[0], clique=clique[1])
 
 
 def uuids(machine: Machine) -> list[str]:

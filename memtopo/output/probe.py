@@ -102,6 +102,13 @@ def _identities(gpus: Mapping[Location, Device]) -> Iterator[Grid]:
     ]
     if rows:
         yield Grid(("", "uuid", "bus id"), rows)
+    cliques = [
+        (where, f"{fabric.clique}", fabric.cluster or "not recorded")
+        for where, device in grouped(gpus, lambda device: device.fabric)
+        if (fabric := device.fabric)
+    ]
+    if cliques:
+        yield Grid(("", "clique", "of cluster"), cliques)
 
 
 def _granularity(memories: Mapping[Location, Memory]) -> Iterator[str | Grid]:

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from memtopo.common.errors import Unavailable
-from memtopo.driver.cuda.nvml import free_memory, gpu_usage, links
+from memtopo.driver.cuda.nvml import gpu_usage, links, readings
 from memtopo.driver.cuda.system import host_memory, inaccessible_devices, kernel_release, numa_bytes, numa_nodes
 from memtopo.driver.types import DriverError
 
@@ -19,7 +19,6 @@ __all__ = [
     "CudaDriver",
     "CudaMeter",
     "CudaTrialCalls",
-    "free_memory",
     "gpu_usage",
     "host_memory",
     "inaccessible_devices",
@@ -28,6 +27,7 @@ __all__ = [
     "numa_bytes",
     "numa_nodes",
     "open_cuda",
+    "readings",
 ]
 
 _SIMULATE = "use --machine h200x2 to validate or simulate without a GPU"

@@ -1,4 +1,4 @@
-"""Information from NVML: free memory of GPUs, links between them, and the processes that use their memory.
+"""Information from NVML: free memory and cliques of GPUs, links between them, and the processes that use their memory.
 
 `cuda.bindings` has NVML from version 13.1 on; without it, or without the driver's library, nothing of this is known.
 """
@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from ctypes import c_uint, c_ulonglong
-from typing import Any, TypeVar
+from ctypes import c_ubyte, c_uint, c_ulonglong
+from typing import Any, NamedTuple, TypeVar
+from uuid import UUID
 
 from memtopo.common.units import shorten
 from memtopo.driver.usage import GpuMemory, GpuUsage, ProcessMemory, Work
@@ -130,8 +131,15 @@ class _Memory(ctypes.Structure):
         super().__init__(ctypes.sizeof(_Memory) | 2 << 24)
 
 
-def free_memory(uuids: Iterable[str | None]) -> list[int | None]:
-    """Free bytes of each GPU, from NVML since the driver needs a context for it; None if NVML does not report it.
+class GpuReading(NamedTuple):
+    """Free bytes of a GPU, and the UUID of its cluster with the number of its clique; None where there is no answer."""
+
+    free: int | None = None
+    clique: tuple[str, int] | None = None
+
+
+def readings(uuids: Sequence[str | None]) -> list[GpuReading]:
+    """Free memory and clique of each GPU, from NVML since the driver needs a context for the one and lacks the other.
 
     Every apply needs them, so these calls are made by ctypes: importing the bindings, and NumPy with them, takes 0.3 s.
     """
@@ -141,19 +149,56 @@ def free_memory(uuids: Iterable[str | None]) -> list[int | None]:
     except (OSError, AttributeError):  # without NVML, the total is still known
         usable = False
     if not usable:
-        return [None for _ in uuids]
+        return [GpuReading() for _ in uuids]
     try:
-        return [_free(nvml, uuid) for uuid in uuids]
+        return [_reading(nvml, uuid) for uuid in uuids]
     finally:
         nvml.nvmlShutdown()
 
 
-def _free(nvml: ctypes.CDLL, uuid: str | None) -> int | None:
-    """Free bytes of one GPU; None for MIG instances, and for a GPU that a container does not show."""
+def _reading(nvml: ctypes.CDLL, uuid: str | None) -> GpuReading:
+    """Reading of one GPU; nothing of MIG instances, and of a GPU that a container does not show."""
     gpu, memory = ctypes.c_void_p(), _Memory()
     if uuid is None or nvml.nvmlDeviceGetHandleByUUID(uuid.encode(), ctypes.byref(gpu)):
-        return None
-    return None if nvml.nvmlDeviceGetMemoryInfo_v2(gpu, ctypes.byref(memory)) else int(memory.free)
+        return GpuReading()
+    free = None if nvml.nvmlDeviceGetMemoryInfo_v2(gpu, ctypes.byref(memory)) else int(memory.free)
+    return GpuReading(free, _clique(nvml, gpu))
+
+
+class FabricInfo(ctypes.Structure):
+    """`nvmlGpuFabricInfo_v2_t`."""
+
+    _fields_ = (
+        ("version", c_uint),
+        ("cluster", c_ubyte * 16),
+        ("status", c_uint),
+        ("clique", c_uint),
+        ("state", c_ubyte),
+        ("health", c_uint),
+    )
+
+    def __init__(self) -> None:
+        super().__init__(ctypes.sizeof(FabricInfo) | 2 << 24)
+
+    @property
+    def member(self) -> tuple[str, int] | None:
+        """UUID of the cluster and number of the clique; None for a GPU that is not registered, or of no cluster.
+
+        A GPU of no cluster has a UUID of zeros (fact 88).
+        """
+        if self.status or self.state != _REGISTERED or not any(self.cluster):
+            return None
+        return str(UUID(bytes=bytes(self.cluster))), int(self.clique)
+
+
+_REGISTERED = 3
+"""State of a GPU that is registered with the fabric manager (NVML_GPU_FABRIC_STATE_COMPLETED)."""
+
+
+def _clique(nvml: ctypes.CDLL, gpu: ctypes.c_void_p) -> tuple[str, int] | None:
+    info = FabricInfo()
+    query = getattr(nvml, "nvmlDeviceGetGpuFabricInfoV", None)  # older drivers have none
+    return None if query is None or query(gpu, ctypes.byref(info)) else info.member
 
 
 _PCIE = {10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}

@@ -123,6 +123,8 @@ def _device(where: str, old: Device, new: Device) -> Iterator[Difference]:
             yield from _value(where, name, value, new.attributes[name], breaks=bool(value) and not new.attributes[name])
     yield from _memory(where, old.memory, new.memory)
     yield from _copies(where, old.copies, new.copies)
+    if old.fabric and new.fabric:
+        yield from _value(where, "clique", old.fabric.clique, new.fabric.clique, breaks=True)
 
 
 def _memory(where: str, old: Memory, new: Memory) -> Iterator[Difference]:

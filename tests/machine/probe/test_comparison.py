@@ -9,7 +9,7 @@ from memtopo.driver.types import gpu
 from memtopo.machine import Copies, DriverFacts, Machine, Memory, Rate, Trial
 from memtopo.machine.probe.report import differences
 from memtopo.machine.queries import changed
-from tests.helpers.machines import complete, invented, with_nodes
+from tests.helpers.machines import complete, in_clique, invented, with_nodes
 
 BASE = complete(invented(2))
 NODES = with_nodes(BASE, 2 * GiB, 2 * GiB)
@@ -36,6 +36,13 @@ def peer(machine: Machine, **fields: object) -> Machine:
 def test_identity_dates_and_free_memory_are_not_compared() -> None:
     other = device(BASE, uuid="GPU-1", bus_id="0000:02:00.0", free_bytes=1)
     assert differences(BASE, changed(other, host_name="b", recorded="2030-01-01")) == []
+
+
+def test_another_clique_breaks_a_record_and_the_identity_of_its_cluster_does_not() -> None:
+    found = differences(in_clique(BASE), in_clique(BASE, clique=2))
+    assert [(each.where, each.what, each.breaks) for each in found] == [(f"gpu{n}", "clique", True) for n in range(2)]
+    assert differences(in_clique(BASE), in_clique(BASE, cluster="another")) == []
+    assert differences(BASE, in_clique(BASE)) == []
 
 
 def test_what_the_kernel_keeps_of_the_host_is_no_difference() -> None:
