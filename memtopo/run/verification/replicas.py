@@ -153,7 +153,7 @@ class _Task(NamedTuple):
     def from_json(cls, text: str) -> Self:
         """Decode a message of `to_json`."""
         simulated, visible, (properties, granule, device, access) = json.loads(text)
-        (kind, number), handles, rdma, compressible, *_ = properties
+        (kind, number, _), handles, rdma, compressible, *_ = properties
         location = Location(LocationKind(kind), number)
         created = Properties(location, HandleType(handles), rdma, compressible)
         return cls(simulated, tuple(visible), Replica(created, granule, device, Access(access)))
