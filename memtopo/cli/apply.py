@@ -85,6 +85,27 @@ Timeout = Annotated[
     ),
 ]
 
+On = Annotated[
+    str | None,
+    typer.Option(
+        "--on",
+        envvar="MEMTOPO_ON",
+        metavar="CLUSTER",
+        help="Apply a spec with nodes on a Ray cluster: ray, that of RAY_ADDRESS or of this host, or ray://HOST:PORT.",
+        show_default="this host",
+    ),
+]
+Gpus = Annotated[
+    int | None,
+    typer.Option(
+        "--gpus",
+        envvar="MEMTOPO_GPUS",
+        metavar="N",
+        min=0,
+        help="With --on: GPUs of each node.",
+        show_default="as many as each has",
+    ),
+]
 Rehearse = Annotated[
     bool,
     typer.Option(
@@ -112,6 +133,8 @@ def apply_command(
     bound: With = None,
     timeout: Timeout = "30s",
     rehearse: Rehearse = False,
+    on: On = None,
+    gpus: Gpus = None,
     as_json: AsJson = False,
     context: typer.Context = None,  # type: ignore[assignment]
 ) -> int:
@@ -124,12 +147,18 @@ def apply_command(
     lasts, trusted = None if lasting is None else duration(lasting), tuple(allow_uid or ())
     holding = hold_options(HoldOptions(socket, lasts, duration(grace), trusted, metrics, about_service), hold=hold)
     bound_holders = bindings(bound or [], trusted, timeout_seconds(timeout), socket)
+    request_of = partial(_request, spec=spec, check=check, timeout=bound_holders.silence, rehearse=rehearse)
+    if on is not None:
+        from memtopo.cli.nodes import OnNodes
+
+        options = OnNodes(on, spec, machine, settings(given), gpus, bound_holders.silence, holding, request_of, _show)
+        return options.apply(bound=bound or (), as_json=as_json)
     if holding and detach:
         return _detach(context, spec, holding, as_json=as_json)
     loaded = load(spec, machine, settings(given), one_host=True)
     if loaded.validated.geometry is None:
         return loaded.refuse(as_json=as_json)
-    request = replace(_request(loaded, spec, check, bound_holders.silence), rehearse=rehearse)
+    request = request_of(loaded)
     loaded.print_diagnostics(sys.stderr)
     application = _Application(request, loaded, bound_holders, partial(_reread, spec, loaded))
     return application.run_and_show(holding, as_json=as_json)
@@ -159,12 +188,12 @@ def _reread(spec: str, loaded: Loaded) -> str:
     return layout_source(document, loaded.target.machine)
 
 
-def _request(loaded: Loaded, spec: str, check: Check, timeout: float) -> RunRequest:
+def _request(loaded: Loaded, *, spec: str, check: Check, timeout: float, rehearse: bool) -> RunRequest:
     """The request to apply a spec. Raises `StalePlan` if a saved plan no longer agrees with it, and `NotBuilt`."""
     geometry, machine = loaded.validated.geometry, loaded.target.machine
     assert geometry
-    require_tried(geometry, machine)
-    plan = planner.plan(geometry, machine)
+    require_tried(geometry, loaded.target.machines)
+    plan = planner.plan(geometry, loaded.target.machines)
     if loaded.saved:
         saved.compare(loaded.saved, spec, geometry, plan)
     request = RunRequest(
@@ -174,6 +203,7 @@ def _request(loaded: Loaded, spec: str, check: Check, timeout: float) -> RunRequ
         machine_facts=machine,
         check=check,
         timeout=timeout,
+        rehearse=rehearse,
     )
     return _of_spec(request, loaded)
 

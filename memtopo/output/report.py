@@ -13,7 +13,19 @@ from memtopo.output import humanize, plan
 from memtopo.output.console import INDENT, Column, Rows, cell, heading, headline, notes, pairs, stacked
 from memtopo.output.diagram.model import ProcessDiagram
 from memtopo.output.terminal.diagram import Addresses
-from memtopo.plans.report import Checks, Failure, Leak, Left, PhaseTime, Placed, ProcessReport, Rate, Report, Tally
+from memtopo.plans.report import (
+    Checks,
+    Failure,
+    Leak,
+    Left,
+    NodeReport,
+    PhaseTime,
+    Placed,
+    ProcessReport,
+    Rate,
+    Report,
+    Tally,
+)
 
 _OUTCOME_STYLES = {"ok": "bold green", "interrupted": "bold yellow"}
 _LEFT = (
@@ -26,6 +38,15 @@ _PROCESSES = (
     Column("outcome"),
     Column("checked", "right"),
     Column("open", "right"),
+)
+_NODES = (
+    Column("node"),
+    Column("host"),
+    Column("outcome"),
+    Column("checked", "right"),
+    Column("open", "right"),
+    Column("processes"),
+    Column("lost"),
 )
 _RATES = (Column("by"), Column("did"), Column("memory"), Column("bytes", "right"), Column("rate", "right"))
 _TIMES = (Column("phase"), Column("steps", "right"), Column("time", "right"))
@@ -42,6 +63,7 @@ def renderable(report: Report) -> RenderableType:
 def _sections(report: Report) -> Iterator[list[RenderableType]]:
     yield _machine(report)
     yield plan.body(report.plan, addresses(report))
+    yield _nodes(report.nodes) if report.nodes else []
     yield _processes(report.processes) if report.processes else []
     yield check_sections(report.checks) if report.checks else []
     yield _rates(report.checks.rates) if report.checks else []
@@ -58,18 +80,31 @@ def _machine(report: Report) -> list[RenderableType]:
     return [headline("apply", report.name, machine), Padding(facts, (0, 0, 0, len("apply  ")))]
 
 
+def _nodes(nodes: tuple[NodeReport, ...]) -> list[RenderableType]:
+    rows = [
+        (each.name, each.host, each.outcome, *_counts(each), ", ".join(each.processes), each.lost or "")
+        for each in nodes
+    ]
+    return [heading("nodes"), Rows(_NODES, rows)]
+
+
 def _processes(processes: tuple[ProcessReport, ...]) -> list[RenderableType]:
     return [heading("processes"), Rows(_PROCESSES, [_process(each) for each in processes])]
 
 
 def _process(each: ProcessReport) -> tuple[str, ...]:
+    return each.name, str(each.pid or ""), each.lost or each.outcome, *_counts(each)
+
+
+def _counts(each: ProcessReport | NodeReport) -> tuple[str, str]:
+    """Observations that were as declared, and resources that are open after the teardown."""
     checked = opened = ""
     if each.checks:
         looked = sum(tally.looked_at for tally in each.checks.tallies)
         checked = f"{sum(tally.as_declared for tally in each.checks.tallies):,} of {looked:,}"
     if each.left:
         opened = f"{sum(each.left.ledger_after.values()):,}"
-    return each.name, str(each.pid), each.lost or each.outcome, checked, opened
+    return checked, opened
 
 
 def _rates(rates: tuple[Rate, ...]) -> list[RenderableType]:

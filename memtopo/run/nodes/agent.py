@@ -24,6 +24,7 @@ from memtopo.run.nodes.holding import Holding, holder
 from memtopo.run.nodes.peers import Call, HandleBytes, NodePeers
 from memtopo.run.processes.messages import HandleAnswer, HandleRequest
 from memtopo.run.request import RunRequest
+from memtopo.run.trials import with_needed_trials
 from memtopo.sharing.sources import layout_source
 
 RUN_VARIABLE = "MEMTOPO_RUN_OF_NODES"
@@ -38,6 +39,14 @@ class About(NamedTuple):
     version: str
     pid: int
     host: str
+
+
+class MachineOfNode(NamedTuple):
+    """Record of the machine of a node, or why there is none."""
+
+    record: str = ""
+    error: str = ""
+    hint: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +134,13 @@ class Agent:
         """Return what the driver has to know of this agent."""
         return About(__version__, os.getpid(), platform.node())
 
-    def machine(self) -> str:
-        """Record of this node's GPUs, with which the driver validates. Raises `Unavailable` without any."""
-        return dump(target.resolve(target.LOCAL).machine)
+    def machine(self, text: str, name: str, settings: Mapping[str, str]) -> MachineOfNode:
+        """Record of this node's GPUs, with the trials that a spec needs; the driver validates it with that."""
+        try:
+            document = language.read_text(text.encode(), name, settings)
+            return MachineOfNode(dump(with_needed_trials(target.resolve(target.LOCAL), document).machine))
+        except MemtopoError as error:
+            return MachineOfNode(error=error.message, hint=error.hint)
 
     def run(self, task: NodeTask, hub: Call, agents: Mapping[str, Call]) -> NodeResult:
         """Build, check and take down the processes of the node together with the other agents'."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 from memtopo.common.errors import Unavailable, UsageError
@@ -22,6 +24,7 @@ _GPU_DOMAIN = "ray.io/gpu-domain"
 _NODE_ID = "ray.io/node-id"
 _THREADS = 16
 """Calls that an agent serves at a time; its run is one of them."""
+_INTERVAL = 2.0
 _SURVEY = 30.0
 """Seconds that the survey of a node may take, the start of a Ray worker included."""
 
@@ -72,25 +75,29 @@ class RayCluster:
 
     @contextmanager
     def place(
-        self, nodes: Sequence[str], *, gpus: int, one_domain: bool, variables: Mapping[str, str], patience: float
+        self, nodes: Sequence[str], *, gpus: int, patience: float, stop: Callable[[], int] = lambda: 0
     ) -> Iterator[Placed]:
         """Place an agent with so many GPUs on a node each, and a hub beside the driver; all end with the block.
 
-        With `one_domain`, all nodes are of one NVLink domain if the cluster has any. Raises `NoCluster`.
+        With GPUs, all nodes are of one NVLink domain if the cluster has any. Raises `NoCluster`, also if `stop`
+        returns the number of a signal meanwhile.
         """
         from ray.util.placement_group import placement_group, remove_placement_group  # noqa: PLC0415 slow to import
 
         bundle = {"CPU": 1.0} | ({"GPU": float(gpus)} if gpus else {})
-        group = placement_group([bundle] * len(nodes), **self._strategy(one_domain=one_domain))
+        group = placement_group([bundle] * len(nodes), **self._strategy(one_domain=gpus > 0))
         actors: list[Any] = []
         try:
-            if not group.wait(patience):
+            deadline = time.monotonic() + patience
+            while not (placed := group.wait(_INTERVAL)) and time.monotonic() < deadline and not stop():
+                pass
+            if not placed:
                 raise NoCluster(self._too_few(len(nodes), gpus), hint="look at 'ray status'")
             hub = self._hub(nodes)
-            actors = [hub, *(self._agent(group, index, gpus, variables) for index in range(len(nodes)))]
+            actors = [hub, *(self._agent(group, index, gpus) for index in range(len(nodes)))]
             ids = self._ray.get([actor.node_id.remote() for actor in actors[1:]], timeout=patience)
-            placed = {name: PlacedNode(ActorCall(a), i) for name, a, i in zip(nodes, actors[1:], ids, strict=True)}
-            yield Placed(placed, ActorCall(hub))
+            pairs = zip(nodes, actors[1:], ids, strict=True)
+            yield Placed({name: PlacedNode(ActorCall(agent), at) for name, agent, at in pairs}, ActorCall(hub))
         except (self._ray.exceptions.RayActorError, self._ray.exceptions.GetTimeoutError) as error:
             raise NoCluster(f"an agent did not start: {_first_line(error)}", hint="look at Ray's logs") from error
         finally:
@@ -145,7 +152,7 @@ class RayCluster:
         options = {"num_cpus": 0, "max_restarts": 0, "scheduling_strategy": here}
         return self._ray.remote(Hub).options(**options).remote(list(nodes))
 
-    def _agent(self, group: Any, index: int, gpus: int, variables: Mapping[str, str]) -> Any:
+    def _agent(self, group: Any, index: int, gpus: int) -> Any:
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy  # noqa: PLC0415 likewise
 
         options: dict[str, Any] = {
@@ -155,8 +162,6 @@ class RayCluster:
             "max_concurrency": _THREADS,
             "scheduling_strategy": PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index),
         }
-        if variables:
-            options["runtime_env"] = {"env_vars": dict(variables)}
         return self._ray.remote(RayAgent).options(**options).remote()
 
     def _too_few(self, nodes: int, gpus: int) -> str:
@@ -182,12 +187,9 @@ def connected(address: str) -> Iterator[RayCluster]:
 
     Raises `UsageError` without the package, `NoCluster` without the cluster.
     """
-    if address != "ray" and not address.startswith("ray://"):
-        raise UsageError(f"--on {address!r} is no cluster", hint="write --on ray, or --on ray://HOST:PORT")
-    try:
-        import ray  # noqa: PLC0415 optional, and slow to import
-    except ImportError as error:
-        raise UsageError("--on ray needs the package ray", hint="pip install 'memtopo[ray]'") from error
+    require_ray(address)
+    import ray  # noqa: PLC0415 optional, and slow to import
+
     place = os.environ.get("RAY_ADDRESS", "auto") if address == "ray" else address
     handlers = {number: signal.getsignal(number) for number in ENDING}
     try:
@@ -202,6 +204,14 @@ def connected(address: str) -> Iterator[RayCluster]:
             yield RayCluster(ray)
     finally:
         ray.shutdown()
+
+
+def require_ray(address: str) -> None:
+    """Raise `UsageError` for an address that is none, or without the package."""
+    if address != "ray" and not address.startswith("ray://"):
+        raise UsageError(f"--on {address!r} is no cluster", hint="write --on ray, or --on ray://HOST:PORT")
+    if find_spec("ray") is None:
+        raise UsageError("--on ray needs the package ray", hint="pip install 'memtopo[ray]'")
 
 
 _START = "start one with 'ray start --head', or name the address in RAY_ADDRESS"

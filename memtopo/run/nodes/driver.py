@@ -14,7 +14,7 @@ from memtopo.common.version import __version__
 from memtopo.language import Document
 from memtopo.machine import Machine, dump, parse
 from memtopo.plans.report import Report
-from memtopo.run.nodes.agent import About, NodeResult, NodeTask
+from memtopo.run.nodes.agent import About, MachineOfNode, NodeResult, NodeTask
 from memtopo.run.nodes.cluster import NoCluster, Placed, RayCluster
 from memtopo.run.nodes.holding import Holding
 from memtopo.run.nodes.hub import End
@@ -54,14 +54,21 @@ def hosts(placed: Placed) -> dict[str, str]:
     return {name: about.host for name, about in found.items()}
 
 
-def local_machines(placed: Placed) -> dict[str, Machine]:
-    """Return the machine of each node, with its real GPUs. Raises `Unavailable` for a node without any."""
-    return {name: parse(text.encode(), f"node {name}") for name, text in _answers(placed, "machine").items()}
+def local_machines(placed: Placed, document: Document) -> dict[str, Machine]:
+    """Return the machine of each node, with its real GPUs and the trials that decide the alternatives of a spec.
+
+    Raises `NoCluster` for a node without GPUs.
+    """
+    found: dict[str, MachineOfNode] = _answers(placed, "machine", document.text, document.name, dict(document.settings))
+    for name, each in found.items():
+        if each.error:
+            raise NoCluster(f"node {name!r}: {each.error}", hint=each.hint)
+    return {name: parse(each.record.encode(), f"node {name}") for name, each in found.items()}
 
 
-def _answers(placed: Placed, method: str) -> dict[str, Any]:
-    """Results of a method of all agents. Raises `NoCluster` if one does not answer, and its `MemtopoError`."""
-    calls = {name: node.agent(method) for name, node in placed.nodes.items()}
+def _answers(placed: Placed, method: str, *arguments: object) -> dict[str, Any]:
+    """Results of a method of all agents. Raises `NoCluster` if one does not answer."""
+    calls = {name: node.agent(method, *arguments) for name, node in placed.nodes.items()}
     try:
         return {name: call.result(_PATIENCE) for name, call in calls.items()}
     except NoAnswer as error:

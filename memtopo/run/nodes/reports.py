@@ -114,8 +114,9 @@ def _leaks(request: RunRequest, ends: Mapping[str, NodeEnd]) -> Iterator[Leak]:
             yield Leak(f"node {node}: processes {pids}", "they did not end after their agent was lost")
         elif not end.reachable:
             held = [f"{rounded(size)} of {place}" for place, size in _memory(request, node).items()]
-            what = f"node {node}: {', '.join(held) or 'what its processes built'}"
-            yield Leak(what, f"lost, not taken down: {end.cause}", _labels(request, node))
+            labels = ", ".join(_labels(request, node))
+            what = f"node {node}: {', '.join(held) or 'what was built'} of {labels}"
+            yield Leak(what, f"lost, not known to be taken down: {end.cause}")
 
 
 def _memory(request: RunRequest, node: str) -> dict[str, int]:

@@ -44,7 +44,7 @@ def run(spec: Path, options: dict[str, Any]) -> Report:
     with (
         connected("ray") as ray,
         Stopper() as stopper,
-        ray.place(nodes, gpus=0, one_domain=True, variables={}, patience=120) as placed,
+        ray.place(nodes, gpus=0, patience=120) as placed,
     ):
         return drive(ray, placed, request, tasks, hosts(placed), stop=stopper.signal, serving=print_serving)
 

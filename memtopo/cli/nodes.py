@@ -1,0 +1,151 @@
+"""`memtopo apply --on ray`: place a spec of several nodes on a cluster, apply it there, and report."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NoReturn
+
+from memtopo.cli.hold import HoldOptions
+from memtopo.cli.options import machine_names
+from memtopo.cli.process import Interrupted, Stopper
+from memtopo.cli.settings import Settings
+from memtopo.cli.specs import Loaded, load
+from memtopo.common.errors import InternalError, UsageError
+from memtopo.common.text import printable
+from memtopo.kinds.nodes import names_nodes
+from memtopo.language import Document
+from memtopo.machine import Cluster, Machine
+from memtopo.machine.target import LOCAL, Target, of_node
+from memtopo.output import plain
+from memtopo.plans.report import Report
+from memtopo.rules.validation import validate
+from memtopo.run.request import RunRequest
+
+if TYPE_CHECKING:
+    from memtopo.run.nodes.cluster import Placed, RayCluster
+
+_PATIENCE = 120.0
+"""Seconds that a cluster has to place the agents."""
+
+
+@dataclass(frozen=True, slots=True)
+class OnNodes:
+    """Options of an apply on the nodes of a cluster at an address.
+
+    `request_of` makes the request of a loaded spec, and `show` prints its report. `gpus` is the number of GPUs of each
+    node; None for those of the node with the fewest.
+    """
+
+    address: str
+    spec: str
+    machines: list[str] | None
+    settings: Settings
+    gpus: int | None
+    timeout: float
+    holding: HoldOptions | None
+    request_of: Callable[[Loaded], RunRequest]
+    show: Callable[..., None]
+
+    def apply(self, *, bound: Sequence[str], as_json: bool) -> int:
+        """Apply the spec, and show the report; with recorded machines on simulators. Returns the exit status.
+
+        Raises `UsageError` for options that are for one host, as holders that are `bound` to names.
+        """
+        from memtopo.run.nodes.cluster import connected, require_ray
+
+        require_ray(self.address)
+        self._require_several(bound)
+        with Stopper(ending=True) as stopper:
+            if all(_machine(name) == LOCAL for name in machine_names(self.machines)):
+                document = self.settings.read(self.spec)
+                nodes = _nodes(names_nodes(document), document)
+                with connected(self.address) as ray, self._placed(ray, nodes, stopper.signal, real=True) as placed:
+                    loaded = _loaded(placed, document, self.spec)
+                    report = self._drive(ray, placed, loaded, stopper.signal) if loaded.validated.geometry else None
+            else:
+                loaded = load(self.spec, self.machines, self.settings)
+                report = self._simulate(loaded, stopper.signal) if loaded.validated.geometry else None
+            if report is None:
+                return loaded.refuse(as_json=as_json)
+            self.show(report, as_json=as_json)
+        return report.exit_code
+
+    def _require_several(self, bound: Sequence[str]) -> None:
+        flags: dict[str, object] = {"--with": bound}
+        if held := self.holding:
+            about = held.service
+            flags |= {"--metrics": held.metrics, "--log": about.log, "--reload": about.reload, "--detach": about.detach}
+            flags["--ready-fd"] = about.ready_fd is not None
+        if flag := next((flag for flag, given in flags.items() if given), None):
+            raise UsageError(f"{flag} is for layouts of one host", hint="leave it out with --on")
+
+    def _simulate(self, loaded: Loaded, stop: Callable[[], int]) -> Report:
+        from memtopo.run.nodes.cluster import connected
+
+        geometry = loaded.validated.geometry
+        nodes = _nodes(tuple(geometry.nodes) if geometry else (), loaded.document)
+        if not loaded.target.simulated:
+            raise UsageError("some nodes have recorded machines, and others real ones", hint="record all, or none")
+        with connected(self.address) as ray, self._placed(ray, nodes, stop, real=False) as placed:
+            return self._drive(ray, placed, loaded, stop)
+
+    def _placed(
+        self, ray: RayCluster, nodes: Sequence[str], stop: Callable[[], int], *, real: bool
+    ) -> AbstractContextManager[Placed]:
+        gpus = (ray.gpus_per_node() if self.gpus is None else self.gpus) if real else 0
+        return ray.place(nodes, gpus=gpus, patience=_PATIENCE, stop=stop)
+
+    def _drive(self, ray: RayCluster, placed: Placed, loaded: Loaded, stop: Callable[[], int]) -> Report:
+        from memtopo.run.nodes.driver import drive, hosts, node_tasks
+        from memtopo.run.nodes.holding import Holding
+
+        if number := stop():
+            raise Interrupted(number)
+        on, request = hosts(placed), self.request_of(loaded)
+        loaded.print_diagnostics(sys.stderr)
+        held = self.holding
+        holding = Holding(held.socket, held.lasting, held.grace, held.allow_uids) if held else None
+        machines = {node: _of(loaded.target, node) for node in placed.nodes}
+        tasks = node_tasks(request, loaded.document, machines, timeout=self.timeout, holding=holding)
+
+        def print_serving(sockets: Mapping[str, str]) -> None:
+            lines = [f"holding {request.plan.name} on node {node}, {on[node]}: {sockets[node]}" for node in sockets]
+            plain.print_lines(map(printable, lines), sys.stderr)
+
+        return drive(ray, placed, request, tasks, on, stop=stop, serving=print_serving)
+
+
+def _nodes(nodes: Sequence[str], document: Document) -> Sequence[str]:
+    if not nodes:
+        message = f"the processes of {document.name!r} are on no nodes"
+        raise UsageError(message, hint="write 'nodes: [a, b]' in a process, or leave --on out")
+    return nodes
+
+
+def _machine(text: str) -> str:
+    """Name of a machine, without that of its node."""
+    found = of_node(text)
+    return found[1] if found else text
+
+
+def _of(target: Target, node: str) -> tuple[str, Machine]:
+    each = target.nodes.get(node, target)
+    return each.name, each.machine
+
+
+def _loaded(placed: Placed, document: Document, spec: str) -> Loaded:
+    """A spec that is validated on the machines of the cluster."""
+    from memtopo.run.nodes.driver import local_machines
+
+    machines = local_machines(placed, document)
+    targets = {node: Target(LOCAL, each, simulated=False, _opener=_not_here) for node, each in machines.items()}
+    first = next(iter(machines.values()))
+    target = Target(LOCAL, first, simulated=False, _opener=_not_here, nodes=targets)
+    return Loaded(validate(document, Cluster(machines)), target, spec)
+
+
+def _not_here() -> NoReturn:
+    raise InternalError("the driver of another node is opened here")
