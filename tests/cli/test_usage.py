@@ -58,7 +58,11 @@ def test_version_is_one_line_on_stdout() -> None:
         (["plan", ""], "SPEC is empty", "name a file, or - for standard input"),
         (["plan", "a", "b", "c"], "unexpected argument: c", "see 'memtopo plan --help'"),
         (["apply", "x", "--frobnicate"], "no such option: --frobnicate", "see 'memtopo apply --help'"),
-        (["apply", "x", "--rehears"], "no such option: --rehears", "did you mean --rehearse? see 'memtopo apply --help'"),
+        (
+            ["apply", "x", "--rehears"],
+            "no such option: --rehears",
+            "did you mean --rehearse? see 'memtopo apply --help'",
+        ),
         (["apply", "x", "--machine"], "option '--machine' requires an argument", "see 'memtopo apply --help'"),
         (["apply", "x", "--json=3"], "option '--json' does not take a value", "see 'memtopo apply --help'"),
         (
