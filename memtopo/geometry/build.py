@@ -50,7 +50,7 @@ def _lay_out(spec: Spec, machines: Machines, rooms: Rooms | None) -> ResolvedLay
         diagnostics = messages.first([*_resolve_own(scope), *_resolve_dependent(scope)])
         return ResolvedLayout(scope.geometry(), diagnostics)
     unread = frozenset(entry for section, entry in spec.left_out if section == "processes")
-    alone = Siblings(frozenset(spec.processes), unread)
+    alone = Siblings(frozenset(spec.processes), unread, crossing=_crossing(spec))
     scopes = dict(_scopes(spec, machines, alone, rooms))
     siblings = alone._replace(processes=_siblings(spec, scopes))
     distinct = list({id(scope): scope for scope in scopes.values()}.values())
@@ -86,6 +86,13 @@ def _scopes(spec: Spec, machines: Machines, siblings: Siblings, rooms: Rooms | N
             if like not in shared:
                 shared[like] = Scope(process, machines, KINDS, index, siblings, rooms)
             yield (f"{name}.{index}" if process.instances else name), shared[like]
+
+
+def _crossing(spec: Spec) -> dict[tuple[str, str], str]:
+    """Process that imports an export on another node, by the exporting process and the export."""
+    nodes = len(nodes_of(spec)) > 1
+    processes = spec.processes.items() if nodes else ()
+    return {export: name for name, process in processes for kind in KINDS for export in kind.crossing(process, spec)}
 
 
 def _siblings(spec: Spec, scopes: Mapping[str, Scope]) -> dict[str, Sibling]:

@@ -7,6 +7,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from memtopo.diagnostics.model import Diagnostic, Path
+from memtopo.driver.types import HandleType
 from memtopo.kinds.kind import Scope
 from memtopo.kinds.resolution import Resolution
 from memtopo.language.alternatives import Alternatives
@@ -22,6 +23,27 @@ class Support(NamedTuple):
 
     works: bool | None
     reason: str = ""
+
+
+ACROSS = HandleType.FABRIC
+"""Handle type that is valid on other nodes (fact 88)."""
+
+
+def confined(scope: Scope, name: str, written: Any, handles: HandleType) -> Support | None:
+    """Refusal of one of the alternatives of handle types: without fabric, for an object that is imported elsewhere.
+
+    None if the object stays on one node, or if no alternative has fabric.
+    """
+    options = written.options if isinstance(written, Alternatives) else ()
+    if ACROSS in handles or not any(ACROSS in each for each in options):
+        return None
+    importer = scope.user_elsewhere(name)
+    return Support(works=False, reason=elsewhere(importer)) if importer else None
+
+
+def elsewhere(importer: str) -> str:
+    """Reason against handles that are valid on one node only."""
+    return f"process {importer!r} imports it on another node"
 
 
 def weakest(found: Iterable[Support]) -> Support:

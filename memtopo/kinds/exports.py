@@ -16,7 +16,7 @@ from memtopo.driver.types import Location
 from memtopo.geometry.groups import Group, gpus
 from memtopo.geometry.model import Geometry
 from memtopo.kinds.allocations import ALLOCATIONS
-from memtopo.kinds.alternatives import Support, chosen
+from memtopo.kinds.alternatives import ACROSS, Support, chosen, elsewhere
 from memtopo.kinds.buffers import BUFFERS
 from memtopo.kinds.chunks import CHUNKS
 from memtopo.kinds.dmabuf import DMABUF, DmaBufs
@@ -383,7 +383,11 @@ def _via(scope: Scope, path: Path, entry: Export, group: Group) -> Resolution[Vi
         yield wrong._replace(help=help)
         return None
 
+    importer = scope.importer_elsewhere(str(path[-1]))
+
     def support(via: Via) -> Support:
+        if importer and via not in ACROSS.words:
+            return Support(works=False, reason=elsewhere(importer))
         return Support(via in has, f"{what} {'with' if via in has else 'without'} it")
 
     via: Via | None = yield from chosen(scope, entry.via, f"export {path[-1]}: via", (*path, "via"), support)

@@ -92,6 +92,11 @@ class Kind:
         del spec
         return False
 
+    def crossing(self, process: Spec, spec: Spec) -> Iterator[tuple[str, str]]:
+        """Exports, each as a process of the spec and a name, that entries of a process import from another node."""
+        del process, spec
+        yield from ()
+
     def conflicts(self, group: Group | None) -> bool:
         """Return true if an entry cannot be named like an entry of another kind, of which `group` is resolved."""
         del group
@@ -266,6 +271,19 @@ class Scope:
             self._exported[key] = frozenset(each.name for entry in entries for kind, each in entry.what if kind == key)
         return name in self._exported[key]
 
+    def importer_elsewhere(self, export: str) -> str | None:
+        """Return the process that imports an export on another node; None if none does."""
+        return self.siblings.crossing.get((self.spec.name, export))
+
+    def user_elsewhere(self, name: str) -> str | None:
+        """Return the process that imports an object on another node, by any export of it; None if none does."""
+        sections = (
+            [kind.section for kind in self.kinds if kind.stage is Stage.EXPORTED] if self.siblings.crossing else []
+        )
+        exports = ((export, entry) for each in sections for export, entry in self.spec.section(each).items())
+        of_object = (export for export, entry in exports if any(each.name == name for _, each in entry.what))
+        return next(filter(None, map(self.importer_elsewhere, of_object)), None)
+
     def add(self, kind: Kind, name: str, group: Group | None) -> Iterator[Diagnostic]:
         """Add the group of an entry unless its name is already used; None stands for an entry with an error."""
         taken = kind.unique and (yield from self._taken(kind, name, group))
@@ -344,3 +362,5 @@ class Siblings(NamedTuple):
     names: frozenset[str] = frozenset()
     unread: frozenset[str] = frozenset()
     processes: Mapping[str, Sibling] = {}
+    crossing: Mapping[tuple[str, str], str] = {}
+    """Process that imports an export on another node, by the exporting process and the export."""

@@ -6,6 +6,7 @@ import pytest
 
 from memtopo import planner
 from memtopo.driver.types import gpu
+from memtopo.geometry import Geometry
 from memtopo.geometry.groups import ChunkGroup
 from memtopo.kinds.chunks.steps import ImportChunk
 from memtopo.machine import Cluster
@@ -56,6 +57,12 @@ processes:
     map: {{kv: [page]}}
     access: {{kv: {{gpu0: rw}}}}
 """
+
+
+def transports(geometry: Geometry) -> set[str]:
+    """Transports of all imports of all processes."""
+    groups = (group for each in geometry.processes.values() for group in each.of(ChunkGroup).values())
+    return {group.origin.via for group in groups if group.origin}
 
 
 def test_nodes_have_equal_blocks_of_instances_in_order() -> None:
@@ -192,3 +199,54 @@ def test_a_count_that_does_not_divide_is_answered_with_counts_that_do(count: int
     (found,) = diagnose(pages("nodes: [a, b]", count=count))
     assert found.code == "MT612"
     assert str(found.help).startswith(help)
+
+
+def test_fabric_that_failed_on_the_importing_node_is_refused() -> None:
+    one = with_fabric(1)
+    no_channel = in_clique(invented(1))
+    (found,) = diagnose(PAIR.replace("VIA", "fabric"), Cluster({"a": one, "b": no_channel}))
+    assert found.code == "MT614"
+    assert "it failed in a trial on b/gpu0" in found.message
+
+
+@pytest.mark.parametrize("written", ["fabric else fd", "fd else fabric"])
+def test_alternatives_take_fabric_where_any_import_crosses(written: str) -> None:
+    """The same in all instances, also in those that import from their own node."""
+    text = HEAP.replace("fabric", written)
+    found = clean_geometry(text, with_fabric(4))
+    assert transports(found) == {"fabric"}
+
+
+def test_alternatives_take_the_first_that_works_where_no_import_crosses() -> None:
+    """An import of the own number stays on its node."""
+    text = HEAP.replace("fabric", "fd else fabric").replace("from: pe.part", "from: pe.part, order: own")
+    found = clean_geometry(text.replace("16MiB", "2MiB"), with_fabric(4))
+    assert transports(found) == {"fd"}
+
+
+def test_a_choice_names_the_process_on_another_node() -> None:
+    found = clean_geometry(PAIR.replace("VIA", "fd else fabric"), with_fabric(1))
+    choices = [each.text for each in found.processes["server"].choices]
+    assert len(choices) == 2
+    assert all("not fd (process 'reader' imports it on another node)" in each for each in choices)
+
+
+def test_alternatives_of_which_none_crosses_are_refused() -> None:
+    """Fabric does not work on this machine, and file descriptors are of one node."""
+    assert codes(PAIR.replace("VIA", "fabric else fd"), invented(1)) == ["MT408"]
+
+
+def test_alternatives_of_a_process_are_the_same_on_all_its_nodes() -> None:
+    """Fabric works on a alone."""
+    text = HEAP.replace("fabric", "fabric else fd").replace("from: pe.part", "from: pe.part, order: own")
+    machines = Cluster({"a": with_fabric(4), "b": invented(4)})
+    found = clean_geometry(text.replace("16MiB", "2MiB"), machines)
+    assert transports(found) == {"fd"}
+
+
+@pytest.mark.parametrize(
+    ("order", "crosses"), [("own", False), ("next", True), ("own-first", True), ("[own, previous]", True)]
+)
+def test_the_order_of_an_import_decides_whether_it_crosses(order: str, crosses: bool) -> None:
+    text = HEAP.replace("fabric", "fd").replace("from: pe.part", f"from: pe.part, order: {order}")
+    assert ("MT613" in codes(text, with_fabric(4))) == crosses

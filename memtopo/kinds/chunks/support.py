@@ -9,7 +9,7 @@ from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.driver.types import HandleType, Location, LocationKind
 from memtopo.geometry.groups import ChunkGroup
 from memtopo.geometry.model import Geometry
-from memtopo.kinds.alternatives import Support, chosen, weakest
+from memtopo.kinds.alternatives import Support, chosen, confined, weakest
 from memtopo.kinds.kind import Scope
 from memtopo.kinds.resolution import Resolution
 from memtopo.language.alternatives import Alternatives
@@ -83,8 +83,9 @@ def _taken_handles(scope: Scope, entry: WithProperties, path: Path) -> Resolutio
         where = (*path, "handles") if len(entry.handles) == 1 else (*path, "handles", index)
         fixed = handles
 
-        def support(option: HandleType, fixed: HandleType = fixed) -> Support:
-            return supported_at(scope, entry.location, "+".join((fixed | option).words))
+        def support(option: HandleType, fixed: HandleType = fixed, written: object = each) -> Support:
+            refused = confined(scope, str(path[-1]), written, fixed | option)
+            return refused or supported_at(scope, entry.location, "+".join((fixed | option).words))
 
         found = yield from chosen(scope, each, f"chunk {path[-1]}: handles", where, support)
         if found is None:

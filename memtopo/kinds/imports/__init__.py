@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.geometry.groups import Group
 from memtopo.kinds.exports import EXPORTABLE, EXPORTS, enumerated
+from memtopo.kinds.imports.crossing import crosses
 from memtopo.kinds.imports.entry import Import
 from memtopo.kinds.imports.order import outside_order
 from memtopo.kinds.imports.outside import from_outside
@@ -36,6 +39,13 @@ class Imports(Kind):
         own = (exports.get(each.source.export) for each in imports if is_own(spec, each))
         kinds = (EXPORTABLE[key] for export in own if export for key, _ in export.what)
         return any(each.order for each in imports) or any(not kind.opens_own for kind in kinds)
+
+    def crossing(self, process: Spec, spec: Spec) -> Iterator[tuple[str, str]]:
+        """Exports of processes of the spec that instances of a process import from another node."""
+        for entry in process.section(self.section).values():
+            source, holder = entry.source, spec.processes.get(entry.source.holder)
+            if source.sibling and holder and crosses(process, entry.order, holder):
+                yield source.holder, source.export
 
     def resolve_entry(self, scope: Scope, entry: Import, path: Path) -> Resolution[Group | None]:
         if not entry.source.sibling:

@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from memtopo.diagnostics.model import Diagnostic, Label, Path
+from memtopo.kinds.alternatives import ACROSS
+from memtopo.kinds.device_sets import all_gpus
 from memtopo.kinds.exports import ExportGroup
+from memtopo.kinds.imports.order import in_order
 from memtopo.kinds.kind import Scope, Sibling
+from memtopo.kinds.nodes import rank
 from memtopo.language.entries import Spec
 from memtopo.machine import Machine
 
-CROSSING = "fabric"
+(CROSSING,) = ACROSS.words
 """Transport whose handles are valid on other nodes, those of the same clique (fact 88)."""
+
+
+def crosses(importer: Spec, order: Sequence[str] | None, exporter: Spec) -> bool:
+    """Return true if an instance of a process imports from an instance of another one that is on another node."""
+    count = exporter.instances or 1
+    if order is None or count != importer.instances:
+        return len({*importer.nodes, *exporter.nodes}) > 1
+    return any(
+        rank(exporter, other).node != rank(importer, index).node
+        for index in range(count)
+        for other in in_order(order, index, range(count))
+    )
 
 
 def elsewhere(scope: Scope, sibling: Sibling) -> list[tuple[str, Scope]]:
@@ -59,13 +77,14 @@ def _listed(process: Spec) -> str:
 def _unconnected(scope: Scope, other: Scope) -> str | None:
     """Reason why fabric handles are not known to work between two nodes; None if they are."""
     one, two = sorted((scope, other), key=lambda each: str(each.node))
-    unknown = [str(each.node) for each in (one, two) if each.machine.clique is None]
-    if unknown:
-        of = " and ".join(unknown)
-        return f"fabric between {one.node} and {two.node} is not known to work: no clique is recorded of {of}"
-    if not connected(one.machine, two.machine):
-        return f"fabric does not work between {one.node} and {two.node}, which are of different cliques"
-    return None
+    between = f"fabric between {one.node} and {two.node}"
+    for node, machine in ((each.node, each.machine) for each in (one, two)):
+        failed = (at for at in all_gpus(machine) if machine.trial(at, CROSSING).works is False)
+        if location := next(failed, None):
+            return f"{between} does not work: it failed in a trial on {location.on(node)}"
+    if unknown := [str(each.node) for each in (one, two) if each.machine.clique is None]:
+        return f"{between} is not known to work: no clique is recorded of {' and '.join(unknown)}"
+    return None if connected(one.machine, two.machine) else f"{between} does not work: they are of different cliques"
 
 
 def connected(one: Machine, other: Machine) -> bool:

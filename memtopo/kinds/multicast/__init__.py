@@ -16,7 +16,7 @@ from memtopo.driver.types import MULTICAST_SLOTS, HandleType, Location, Properti
 from memtopo.geometry.groups import ChunkGroup, Group
 from memtopo.geometry.model import Geometry
 from memtopo.geometry.sizing import rounded_to_multiple, size_error
-from memtopo.kinds.alternatives import Support, chosen
+from memtopo.kinds.alternatives import Support, chosen, confined
 from memtopo.kinds.chunks.support import supported_at
 from memtopo.kinds.exportable import Exported, ExportKind, Imported
 from memtopo.kinds.kind import Rule, Scope
@@ -233,7 +233,8 @@ def _handles(scope: Scope, entry: MulticastObject, path: Path) -> Resolution[Han
     """Handle types of an entry; of alternatives, the first that works on all GPUs of the team."""
 
     def support(option: HandleType) -> Support:
-        return supported_at(scope, entry.devices, "+".join((handles | option).words))
+        refused = confined(scope, str(path[-1]), each, handles | option)
+        return refused or supported_at(scope, entry.devices, "+".join((handles | option).words))
 
     handles = HandleType.NONE
     for index, each in enumerate(entry.handles):
