@@ -28,6 +28,7 @@ class Phase(StrEnum):
     IMPORT = "import"
     MAP = "map"
     GRANT = "grant"
+    BIND = "bind"
     SETTLE = "settle"
 
     @property
@@ -36,7 +37,7 @@ class Phase(StrEnum):
         return self in _USING_IMPORTS
 
 
-_USING_IMPORTS = (Phase.IMPORT, Phase.MAP, Phase.GRANT, Phase.SETTLE)
+_USING_IMPORTS = (Phase.IMPORT, Phase.MAP, Phase.GRANT, Phase.BIND, Phase.SETTLE)
 
 
 class ErrorHint(NamedTuple):
@@ -167,6 +168,10 @@ class Step:
     renews_needs: ClassVar[bool] = False
     """True if the resources that the step needs are created again when it goes, since only their end undoes the step,
     or the step has used them up."""
+    ends_with_needs: ClassVar[bool] = False
+    """True if the step is in effect for as long as the resources that it needs, whatever else is undone."""
+    undone_late: ClassVar[bool] = False
+    """True if a change undoes the step after all memory is released, so that a failure before that leaves it."""
     before_undo: ClassVar[bool] = False
     """True if a change does the step before it undoes any."""
     runs_on: ClassVar[bool] = False

@@ -43,7 +43,8 @@ class Stage(StrEnum):
     """Stages of a transition, in order. All processes of a layout complete one before any of them begins the next.
 
     The work of all GPUs is awaited before anything is copied, and all copies have begun before anything is unmapped.
-    Imports are given back before their memory is released, and return after it is created.
+    Imports are given back before their memory is released, and return after it is created. Memory is bound to a
+    multicast object after all processes have added their GPUs to it.
     """
 
     SETTLE = "settle"
@@ -52,6 +53,7 @@ class Stage(StrEnum):
     RELEASE = "release"
     CREATE = "create"
     MAP = "map"
+    BIND = "bind"
 
 
 @dataclass(frozen=True)
@@ -233,6 +235,8 @@ class _Difference:
 
 def undo_stage(step: Step) -> Stage:
     """Return the stage in which a step is undone, unless memory is released as it is unmapped."""
+    if step.undone_late:
+        return Stage.CREATE
     return Stage.UNMAP if step.phase.uses_imports else Stage.RELEASE
 
 
@@ -280,7 +284,8 @@ def _with_early_release(undo: Sequence[Step], used: AbstractSet[Hashable]) -> It
 
 def _by_phases(do: Iterable[Step]) -> Iterator[StagedAction]:
     for step in do:
-        yield Stage.MAP if step.phase.uses_imports else Stage.CREATE, Action(step)
+        stage = Stage.BIND if step.phase is Phase.BIND else Stage.MAP if step.phase.uses_imports else Stage.CREATE
+        yield stage, Action(step)
 
 
 def _by_parts(do: Sequence[Step], needed: AbstractSet[Hashable]) -> Iterator[StagedAction]:

@@ -144,12 +144,17 @@ class StagedTransition:
         A kept step is taken from the new plan, since its access may have been changed: a failed `cuMemSetAccess` may
         have made some of its grants (fact 62).
         """
-        undone = {each.effect for step in self._undone for each in step.parts or (step,)}
+        undone = {each.effect for step in self._undone for each in step.parts or (step,) if not each.ends_with_needs}
+        gone = {step.provides for step in self._undone if step.provides is not None}
         changed = {step.effect: step for step in self._new.steps} if self._attempted else {}
         for step in self._old.steps:
-            if step.effect not in undone:
+            if step.effect not in undone and not (step.ends_with_needs and not gone.isdisjoint(step.needs)):
                 yield changed.get(step.effect, step)
-        yield from (step for step in self._attempted if step.renews_needs and not step.undo_call)
+        made = {step.provides for step in self._attempted}
+        for step in self._attempted:
+            ends = step.ends_with_needs and not made.isdisjoint(step.needs)
+            if step.renews_needs and not step.undo_call and not ends:
+                yield step
         if self._undone:
             # What was undone had been copied before.
             yield from (step for step in self._new.steps if step.keeps is not None)

@@ -15,12 +15,20 @@ from memtopo.api import errors
 from memtopo.common.units import MiB
 from memtopo.driver.cuda.multicast import RefusedMulticast
 from memtopo.driver.types import DriverError, gpu
+from memtopo.kinds.access.steps import SetAccess
 from memtopo.kinds.bindings import BindGroup, Binding
 from memtopo.kinds.chunks.steps import CreateChunk
 from memtopo.kinds.layout import Layout
 from memtopo.kinds.mappings.steps import MapChunk
 from memtopo.kinds.multicast import FROM_DOCUMENTATION, MulticastGroup
-from memtopo.kinds.multicast.steps import AddDevice, BindAddress, BindChunk, CreateMulticast, MapMulticast
+from memtopo.kinds.multicast.steps import (
+    AddDevice,
+    BindAddress,
+    BindChunk,
+    CreateMulticast,
+    MapMulticast,
+    SetMulticastAccess,
+)
 from memtopo.kinds.step import Step
 from memtopo.machine import Machine, dump, shipped
 from memtopo.machine.target import recorded
@@ -110,6 +118,16 @@ def test_memory_is_mapped_before_it_is_bound_and_the_object_after_that() -> None
     kinds = (CreateChunk, CreateMulticast, AddDevice, MapChunk, BindChunk, MapMulticast)
     found = list(dict.fromkeys(order(plan_of(TEAM), *kinds)))
     assert found == [CreateChunk, CreateMulticast, AddDevice, MapChunk, BindChunk, MapMulticast]
+
+
+def test_gpus_are_added_in_all_processes_before_memory_is_bound_in_any() -> None:
+    """Processes end each phase together: the calls that wait for the whole team follow those that add to it."""
+    plan = plan_of(RANKS.replace("BOUND", "[part]")).processes["rank.0"]
+    phases = [phase for phase, _ in plan.phases]
+    assert phases.index(AddDevice.phase) < phases.index(BindChunk.phase) == phases.index(MapMulticast.phase)
+    assert phases.index(SetAccess.phase) < phases.index(SetMulticastAccess.phase)
+    bound = next(steps for phase, steps in plan.phases if phase is BindChunk.phase)
+    assert [type(step) for step in bound] == [BindChunk, MapMulticast, SetMulticastAccess]
 
 
 def test_the_objects_take_no_memory() -> None:

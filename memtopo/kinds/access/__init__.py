@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Discriminator, Field, Tag
@@ -95,12 +95,7 @@ class AccessKind(Kind):
         from memtopo.kinds.access.steps import SetAccess
 
         del machine
-        access_of = granted(geometry)
-        for where, placements in geometry.placements.items():
-            for span in access_of[where]:
-                label = span.range.label(span.instance)
-                for low, high in _calls(placements, span):
-                    yield SetAccess(span.path, label, low, high - low, span.grants)
+        return access_steps(geometry, SetAccess, memory=True)
 
     def changes(self, difference: Difference) -> Iterator[Step]:
         from memtopo.kinds.access.steps import access_changes
@@ -118,6 +113,17 @@ class AccessKind(Kind):
 
     def rules(self) -> tuple[Rule, ...]:
         return (split_mappings, past_the_end, peer_access)
+
+
+def access_steps(geometry: Geometry, step: Callable[..., Step], *, memory: bool) -> Iterator[Step]:
+    """Steps that grant access to ranges of chunks, which are `memory`, or of other objects; `step` makes each."""
+    access_of = granted(geometry)
+    for where, placements in geometry.placements.items():
+        if placements[0].chunk.memory is memory:
+            for span in access_of[where]:
+                label = span.range.label(span.instance)
+                for low, high in _calls(placements, span):
+                    yield step(span.path, label, low, high - low, span.grants)
 
 
 def split_mappings(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:

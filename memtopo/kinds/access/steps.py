@@ -65,30 +65,37 @@ class SetAccess(Step):
         return StepDescription(self.range, granted, 0, (group, self.grants))
 
 
-def access_changes(difference: Difference) -> Iterator[SetAccess]:
-    """Grants for new mappings, and those that differ for kept ones; adjacent mappings with equal grants share one."""
+def access_changes(
+    difference: Difference, mapping: type[MapChunk] = MapChunk, grant: type[SetAccess] = SetAccess
+) -> Iterator[SetAccess]:
+    """Grants for new mappings, and those that differ for kept ones; adjacent mappings with equal grants share one.
+
+    `mapping` and `grant` are the classes of the steps.
+    """
     _, kept, after = difference
     run: list[MapChunk] = []
     size = 0
     granted: tuple[Grant, ...] = ()
     expected: tuple[str, int] | None = None
     for effect, step in after.items():
-        if not isinstance(step, MapChunk) or not (grants := _differing(kept.get(effect), step)):
+        if type(step) is not mapping or not (grants := _differing(kept.get(effect), step)):
             continue
         full = len(run) == SHORT_GRANT or size + step.size > SHORT_GRANT_BYTES
         if full or (step.range, step.offset) != expected or grants != granted:
-            yield from _joint(run, size, granted)
+            yield from _joint(run, size, granted, grant)
             run, size, granted = [], 0, grants
         run.append(step)
         size += step.size
         expected = step.range, step.offset + step.size
-    yield from _joint(run, size, granted)
+    yield from _joint(run, size, granted, grant)
 
 
-def _joint(run: Sequence[MapChunk], size: int, grants: tuple[Grant, ...]) -> Iterator[SetAccess]:
+def _joint(
+    run: Sequence[MapChunk], size: int, grants: tuple[Grant, ...], grant: type[SetAccess]
+) -> Iterator[SetAccess]:
     """One grant for adjacent mappings; none for no mappings."""
     if run:
-        yield SetAccess(run[0].path, run[0].range, run[0].offset, size, grants)
+        yield grant(run[0].path, run[0].range, run[0].offset, size, grants)
 
 
 def _differing(old: Step | None, new: MapChunk) -> tuple[Grant, ...]:

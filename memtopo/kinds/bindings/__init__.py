@@ -13,7 +13,8 @@ from memtopo.diagnostics.model import Diagnostic, InvalidValue, Label, Path
 from memtopo.driver.types import Grant, Location, LocationKind, gpu
 from memtopo.geometry.groups import ChunkGroup, Group, RangeGroup
 from memtopo.geometry.model import Geometry
-from memtopo.kinds.kind import Kind, Rule, Scope, Stage
+from memtopo.kinds.access import access_steps
+from memtopo.kinds.kind import Difference, Kind, Rule, Scope, Stage
 from memtopo.kinds.mappings import mapping_steps
 from memtopo.kinds.multicast import MulticastGroup
 from memtopo.kinds.resolution import Resolution, indices, refuses_growing
@@ -161,7 +162,7 @@ class Bindings(Kind):
         return BindGroup(target.name, path, target, tuple(found), max(ends.values(), default=0))
 
     def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
-        from memtopo.kinds.multicast.steps import AddDevice, BindAddress, BindChunk, MapMulticast
+        from memtopo.kinds.multicast.steps import AddDevice, BindAddress, BindChunk, MapMulticast, SetMulticastAccess
 
         for group in geometry.of(BindGroup).values():
             name = group.name
@@ -174,9 +175,16 @@ class Bindings(Kind):
                 else:
                     yield BindChunk(each.path, *place)
         yield from mapping_steps(geometry, machine, MapMulticast, memory=False)
+        yield from access_steps(geometry, SetMulticastAccess, memory=False)
+
+    def changes(self, difference: Difference) -> Iterator[Step]:
+        from memtopo.kinds.access.steps import access_changes
+        from memtopo.kinds.multicast.steps import MapMulticast, SetMulticastAccess
+
+        return access_changes(difference, MapMulticast, SetMulticastAccess)
 
     def rules(self) -> tuple[Rule, ...]:
-        return bound_memory, bound_places, accessing_gpus
+        return bound_memory, bound_places, accessing_gpus, mixed_ranges
 
     def joint_rules(self) -> tuple[Rule, ...]:
         return (teams,)
@@ -328,6 +336,19 @@ def accessing_gpus(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]
             for part in geometry.parts.get(name, ()):
                 if part.instances[0] <= instance < part.instances[1]:
                     yield from _outside(target, part.grants, part.keys)
+
+
+def mixed_ranges(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
+    """Yield MT312 for ranges of multicast objects and chunks, which are mapped and accessed at different times."""
+    del machine
+    for placements in geometry.placements.values():
+        first = placements[0]
+        if other := next((each for each in placements if each.chunk.memory is not first.chunk.memory), None):
+            message = f"{other.chunk.name!r} and {first.chunk.name!r} are mapped into one range"
+            label = Label("mapped here", first.path)
+            help = "map chunks and multicast objects into ranges of their own"
+            note = "a multicast object is mapped after all chunks are, and memory of them is bound"
+            yield Diagnostic("MT312", message, other.path, labels=(label,), notes=(note,), help=help)
 
 
 def _outside(target: MulticastGroup, grants: tuple[Grant, ...], keys: tuple[Path, ...]) -> Iterator[Diagnostic]:

@@ -31,8 +31,6 @@ class MapChunk(Step):
     size: int
     access: tuple[Grant, ...]
 
-    joinable: ClassVar[bool] = True
-    """True if one call can unmap adjacent mappings together with it."""
     phase = Phase.MAP
     verb = "map"
     call = "cuMemMap"
@@ -179,7 +177,7 @@ def joined(undo: Sequence[Step]) -> Iterator[Step]:
     run: list[MapChunk] = []
     size = 0
     for step in undo:
-        one = step if isinstance(step, MapChunk) and step.joinable else None
+        one = step if isinstance(step, MapChunk) and type(step) is MapChunk else None
         if run and not (one and _precedes(one, run[-1]) and size + one.size <= LONGEST_RUN):
             yield _together(run)
             run, size = [], 0

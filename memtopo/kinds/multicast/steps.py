@@ -12,6 +12,7 @@ from typing import ClassVar
 
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import HandleType
+from memtopo.kinds.access.steps import SetAccess
 from memtopo.kinds.chunks.steps import TryExportChunk, release_chunk
 from memtopo.kinds.layout import Layout
 from memtopo.kinds.mappings.steps import MapChunk
@@ -22,11 +23,15 @@ _SYSTEM = ErrorHint("the fabric manager or the switches do not work as they shou
 
 @dataclass(frozen=True, slots=True)
 class MulticastStep(Step):
-    """Base of the steps that have a handle of an object of `size` bytes under its label."""
+    """Base of the steps that have a handle of an object of `size` bytes under its label.
+
+    A change gives it back after all else: GPUs that were added once cannot be added again if the change fails before.
+    """
 
     label: str
     size: int
 
+    undone_late = True
     holds_chunk = True
     undo_verb = "release"
     undo_call = "cuMemRelease"
@@ -112,6 +117,7 @@ class AddDevice(Step):
     verb = "add"
     call = "cuMulticastAddDevice"
     renews_needs = True
+    ends_with_needs = True
     hints: ClassVar = {
         "INVALID_DEVICE": ErrorHint("the GPU is not of the clique of the others (fact 87)", "see nvidia-smi topo -m"),
         "ILLEGAL_STATE": _SYSTEM,
@@ -142,7 +148,7 @@ class BindChunk(Step):
     chunk: str
     size: int
 
-    phase = Phase.MAP
+    phase = Phase.BIND
     verb = "bind"
     call = "cuMulticastBindMem"
     undo_verb = "unbind"
@@ -204,7 +210,12 @@ class BindAddress(BindChunk):
 class MapMulticast(MapChunk):
     """Map an object, as a chunk; its bytes are those of all GPUs, so that no check reads or writes them there."""
 
-    joinable = False
+    phase = Phase.BIND
+
+    @property
+    def position(self) -> tuple[str, int]:
+        """After all bindings, and before access to it."""
+        return "", 1
 
     @property
     def readable(self) -> None:  # type: ignore[override]
@@ -213,3 +224,15 @@ class MapMulticast(MapChunk):
     @property
     def needs(self) -> tuple[Hashable, ...]:
         return (("range", self.range), ("multicast", self.chunk))
+
+
+@dataclass(frozen=True, slots=True)
+class SetMulticastAccess(SetAccess):
+    """Grant access to an address where an object is mapped."""
+
+    phase = Phase.BIND
+
+    @property
+    def position(self) -> tuple[str, int]:
+        """After the mappings of all objects."""
+        return "", 2
