@@ -30,14 +30,14 @@ from memtopo.kinds.multicast.steps import (
     SetMulticastAccess,
 )
 from memtopo.kinds.step import Step
-from memtopo.machine import Machine, dump, shipped
+from memtopo.machine import Cluster, Machine, dump, shipped
 from memtopo.machine.target import recorded
 from memtopo.output.diagram.build import build_diagram
 from memtopo.planner import Plan
 from memtopo.rules import NotBuilt, require_tried
 from memtopo.run import processes
 from tests.helpers.command_line import run_memtopo
-from tests.helpers.machines import invented, with_multicast
+from tests.helpers.machines import invented, with_fabric, with_multicast
 from tests.helpers.specs import ROOT, document, ensemble, geometry_of, run, run_request, validate_text
 
 WORKS = with_multicast(invented(2))
@@ -141,6 +141,16 @@ def test_an_import_has_the_team_of_its_export() -> None:
     group = rank.of(MulticastGroup)["of-creator"]
     assert group.devices == (gpu(0), gpu(1))
     assert rank.of(BindGroup)["of-creator"].locations == (gpu(1),)
+
+
+def test_a_team_is_of_one_node() -> None:
+    text = RANKS.replace("BOUND", "[part]").replace("fd}", "fabric}").replace("count: 2", "count: 2\n    nodes: [a, b]")
+    text = text.replace("  creator:\n", "  creator:\n    node: a\n").replace("handles: fd", "handles: fabric")
+    text = text.replace("devices: gpus", "devices: gpu0").replace("devices: {mine: gpus}", "devices: {mine: gpu0}")
+    machine_of_node = with_multicast(with_fabric(1))
+    found = validate_text(text, Cluster({"a": machine_of_node, "b": machine_of_node})).diagnostics
+    assert [(each.code, each.path[-2:]) for each in found] == [("MT719", ("of-creator", "from"))]
+    assert "of another node" in found[0].message
 
 
 def test_an_object_built_on_a_machine_where_it_works_leaves_nothing() -> None:

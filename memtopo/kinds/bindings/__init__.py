@@ -187,7 +187,7 @@ class Bindings(Kind):
         return bound_memory, bound_places, accessing_gpus, mixed_ranges
 
     def joint_rules(self) -> tuple[Rule, ...]:
-        return (teams,)
+        return teams, nodes
 
 
 def _target(scope: Scope, path: Path) -> Resolution[MulticastGroup | None]:
@@ -387,6 +387,21 @@ def _identity(label: str, target: MulticastGroup) -> tuple[str, str]:
     """Process that creates an object, and its name there."""
     origin = target.origin
     return (origin.holders[0], origin.exported.name) if origin and origin.exported else (label, target.name)
+
+
+def nodes(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
+    """Yield MT719 for objects that a process of one node imports from another."""
+    del machine
+    for member in geometry.members.values():
+        for target in member.of(MulticastGroup).values():
+            if target.origin and target.origin.holders[0] not in geometry.members:
+                yield _of_another_node(target)
+
+
+def _of_another_node(target: MulticastGroup) -> Diagnostic:
+    message = f"multicast {target.name!r} is of another node, whose GPUs its team is of"
+    help = "create an object on each node, of the GPUs there"
+    return Diagnostic("MT719", message, (*target.path, "from"), help=help)
 
 
 def _incomplete(target: MulticastGroup, missing: list[Location]) -> Diagnostic:
