@@ -16,7 +16,7 @@ APART = ("driver", "api")
 """Rooms that name kinds by their purpose: the driver's objects, and the methods of the Python API."""
 
 CLASSES = {kind.group.__name__ for kind in KINDS} - {"Group"}
-ENGLISH = {"access", "export", "external", "map", "range"}
+ENGLISH = {"access", "bind", "export", "external", "map", "range"}
 """Words of the language that are English words or words of the wire protocol too."""
 
 WORDS = {kind.section for kind in KINDS} | {kind.group.noun for kind in KINDS if hasattr(kind.group, "noun")}
