@@ -48,6 +48,10 @@ managed:
   m: {size: 2MiB, prefer: gpu0, accessed_by: [gpu1], read_mostly: true, prefetch: gpu0}
   s: {size: 2MiB, attach: single}
 """
+POOLS = """
+pools: {p: {location: gpu0, max_size: 64MiB, release_threshold: 2MiB, accessed_by: gpu1}, q: {location: gpu1}}
+allocations: {a: {pool: p, size: 8MiB, count: 2}, b: {pool: q, size: 64KiB}}
+"""
 EVENTS = "events: {e: {device: gpu0}}\n"
 SHARED = """
 processes:
@@ -76,7 +80,7 @@ access: {uc: {gpus: rw}, mc: {gpus: rw}, o: {gpus: rw}}
 
 _NAMES = {
     MEMORY: "memory", FIXED: "a fixed address", HOST: "host memory", BUFFERS: "buffers", MANAGED: "managed memory",
-    EVENTS: "events", SHARED: "processes", TEAM: "multicast",
+    POOLS: "pools", EVENTS: "events", SHARED: "processes", TEAM: "multicast",
 }  # fmt: skip
 DIFFERENCES = ROOT / "tests" / "golden" / "faults.json"
 """First difference of each aspect that a check finds of each fault."""
@@ -201,6 +205,16 @@ MATRIX = (
     Fault("a prefetch is ignored", faults.IgnoresPrefetch, MANAGED, "prefetched", "prefetched"),
     Fault("managed memory is attached to all streams in place of one", faults.AttachesGlobally, MANAGED, "", ""),
     Fault("managed memory is not attached to its stream", faults.AttachesNothing, MANAGED, "", ""),
+    Fault("an allocation of a pool is smaller than requested", faults.AllocatesLess, POOLS,
+          "allocation, permitted", "allocation, permitted"),
+    Fault("allocations of a pool share memory", faults.AllocatesOnce, POOLS, "bytes", "every byte"),
+    Fault("a pool is on another GPU", faults.CreatesPoolElsewhere, POOLS,
+          "allocation, permitted, pool access", "allocation, permitted, pool access"),
+    Fault("attributes of a pool are ignored", faults.IgnoresPoolAttributes, POOLS, "pool", "pool"),
+    Fault("access to a pool is ignored", faults.IgnoresPoolAccess, POOLS,
+          "permitted, pool access", "permitted, pool access"),
+    Fault("the same, and the query denies it", faults.IgnoresPoolAccessSilently, POOLS, "permitted", "permitted"),
+    Fault("an allocation of a pool is not freed", faults.KeepsPoolAllocations, POOLS, "", ""),
     Fault("an event is not recorded", faults.RecordsNoEvent, EVENTS, "", ""),
     Fault("an event does not complete", faults.CompletesNoEvent, EVENTS, "event", "event"),
     Fault("an export gives another chunk", faults.ExportsAnotherChunk, SHARED, "bytes", "every byte", "server"),

@@ -19,6 +19,8 @@ from memtopo.driver.types import (
     Location,
     LocationKind,
     MemAttach,
+    PoolAttribute,
+    PoolProperties,
     Properties,
     gpu,
 )
@@ -468,7 +470,10 @@ class LosesStoresOfCpu(Faulty):
 
 
 class AllocatesLess(Faulty):
-    """Allocates half of each buffer and of managed memory."""
+    """Allocates half of each buffer, allocation of a pool, and managed memory."""
+
+    def mem_alloc_from_pool_async(self, size: int, pool: int, stream: int = 0) -> int:
+        return self._driver.mem_alloc_from_pool_async(size // 2, pool, stream)
 
     def mem_alloc(self, size: int) -> int:
         return self._driver.mem_alloc(size // 2)
@@ -492,6 +497,60 @@ class AllocatesOneBuffer(Faulty):
     def mem_free(self, address: int) -> None:
         with suppress(DriverError):
             self._driver.mem_free(address)
+
+
+class AllocatesOnce(Faulty):
+    """Gives all allocations of a pool the memory of the first."""
+
+    def __init__(self, driver: KernelDriver) -> None:
+        self._first: dict[int, int] = {}
+        super().__init__(driver)
+
+    def mem_alloc_from_pool_async(self, size: int, pool: int, stream: int = 0) -> int:
+        if pool not in self._first:
+            self._first[pool] = self._driver.mem_alloc_from_pool_async(size, pool, stream)
+        return self._first[pool]
+
+    def mem_free_async(self, address: int, stream: int = 0) -> None:
+        with suppress(DriverError):
+            self._driver.mem_free_async(address, stream)
+
+
+class CreatesPoolElsewhere(Faulty):
+    """Creates pools on the other GPU."""
+
+    def mem_pool_create(self, properties: PoolProperties) -> int:
+        other = gpu(1 - properties.location.id)
+        return self._driver.mem_pool_create(properties._replace(location=other))
+
+
+class IgnoresPoolAttributes(Faulty):
+    """Sets no attribute of a pool."""
+
+    def mem_pool_set_attribute(self, pool: int, attribute: PoolAttribute, value: int) -> None:
+        pass
+
+
+class IgnoresPoolAccess(Faulty):
+    """Sets no access to a pool."""
+
+    def mem_pool_set_access(self, pool: int, grants: tuple[Grant, ...]) -> None:
+        pass
+
+
+class IgnoresPoolAccessSilently(IgnoresPoolAccess):
+    """The same, and the query denies it."""
+
+    def mem_pool_get_access(self, pool: int, location: Location) -> int:
+        del pool, location
+        return int(Access.RW)
+
+
+class KeepsPoolAllocations(Faulty):
+    """Frees no allocation of a pool."""
+
+    def mem_free_async(self, address: int, stream: int = 0) -> None:
+        pass
 
 
 class AllocatesOnOtherGpu(Faulty):

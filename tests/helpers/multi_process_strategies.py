@@ -102,7 +102,10 @@ def _process(draw: Draw, name: str, count: int | None, gpus: int) -> _Process:
         spec["devices"] = {"mine": draw(_devices(plain, count))}
         usable = [*plain, "mine", "mine"]
     made: list[_Created] = []
-    for kind in draw(st.lists(st.sampled_from(["chunk", "chunk", "buffer", "event"]), max_size=4)):
+    for kind in draw(st.lists(st.sampled_from(["chunk", "chunk", "buffer", "event", "allocation"]), max_size=4)):
+        if kind == "allocation":
+            made.append(draw(_pooled(spec, f"a{len(made)}", plain)))
+            continue
         each, entry = draw(_entry(kind, f"{kind[0]}{len(made)}", usable))
         spec.setdefault(f"{kind}s", {})[each.name] = entry
         made.append(each)
@@ -140,6 +143,17 @@ def _entry(draw: Draw, kind: str, name: str, gpus: list[str]) -> tuple[_Created,
 
 
 @st.composite
+def _pooled(draw: Draw, spec: Spec, name: str, gpus: list[str]) -> _Created:
+    """Add a pool with an entry of allocations to a process."""
+    pool, entry = draw(resource_strategies.pool_with_allocation(f"q{name}", gpus, shared=True))
+    places = pool["location"] if isinstance(pool["location"], list) else [pool["location"]]
+    spec.setdefault("pools", {})[f"q{name}"] = pool
+    spec.setdefault("allocations", {})[name] = entry
+    counted = int(entry.get("count", len(places)))
+    return _Created("allocation", name, counted if "count" in entry or len(places) > 1 else None, 0)
+
+
+@st.composite
 def _exports(draw: Draw, process: _Process) -> list[_Offer]:
     """Exports of some entries of a process, whole or in part."""
     offers: list[_Offer] = []
@@ -148,7 +162,7 @@ def _exports(draw: Draw, process: _Process) -> list[_Offer]:
             continue
         name = f"x{len(offers)}"
         reference, count = draw(_reference(made))
-        via = "fd" if made.kind == "chunk" else "ipc"
+        via = "fd" if made.kind in ("chunk", "allocation") else "ipc"
         process.spec.setdefault("exports", {})[name] = {made.kind: reference, "via": via}
         offers.append(_Offer(process.name, process.counted, name, count, made))
     return offers
@@ -170,6 +184,12 @@ def _imports(draw: Draw, process: _Process, offers: list[_Offer]) -> list[tuple[
     taken = []
     for index, offer in enumerate(draw(st.lists(st.sampled_from(possible), max_size=3)) if possible else []):
         entry: Spec = {"from": f"{offer.process}.{offer.name}"}
+        if offer.made.kind == "allocation":  # one process imports each of them once
+            if draw(st.booleans()):
+                entry["accessed_by"] = draw(st.sampled_from(["gpus", "gpu0"]))
+            if entry["from"] not in [each["from"] for each in process.spec.get("imports", {}).values()]:
+                process.spec.setdefault("imports", {})[f"i{index}"] = entry
+            continue
         chunk, instances = offer.made.kind == "chunk", offer.counted or 1
         if offer.counted and offer.counted == process.counted and draw(st.booleans()):
             entry["order"] = draw(_ORDERS)

@@ -43,6 +43,9 @@ def random_layout(seed: int, machine: Machine) -> str:
     return "".join(f"{line}\n" for line in ("memtopo: 1", "name: random", *layout.lines()))
 
 
+_EXPORTS = (("chunk: c0", "fd"), ("buffer: b0", "ipc"), ("event: e0", "ipc"), ("allocation: a0", "fd"))
+
+
 class _Layout:
     """Choices for one spec: names and sizes of its chunks and ranges."""
 
@@ -59,6 +62,11 @@ class _Layout:
         yield from self._ranges()
         yield from self._section("buffers", [self._buffer(f"b{index}") for index in range(self._few())])
         yield from self._section("managed", [self._managed(f"m{index}") for index in range(self._few())])
+        pools = [f"q{index}" for index in range(self._few())]
+        yield from self._section("pools", [self._pool(name) for name in pools])
+        yield from self._section(
+            "allocations", [self._allocation(f"a{index}", pool) for index, pool in enumerate(pools)]
+        )
         yield from self._team()
         events = [f"e{index}: {{device: {self._gpu()}}}" for index in range(self._few())]
         yield from self._section("events", [f"e: {{device: {self._gpu()}}}", *events])
@@ -171,6 +179,24 @@ class _Layout:
         count = self._chooser.choice(("", "", ", count: 3"))
         return f"{name}: {{location: {self._gpu()}, size: {self._bytes()}B{count}}}"
 
+    def _pool(self, name: str) -> str:
+        fields = [f"location: {self._place()}"]
+        if self._chooser.random() < 0.5:
+            fields.append("handles: fd")
+        if self._chooser.random() < 0.3:
+            fields.append(f"max_size: {self._bytes()}B")
+        if self._chooser.random() < 0.3:
+            fields.append(f"release_threshold: {self._bytes()}B")
+        if self._chooser.random() < 0.2:
+            fields.append("reuse_allow_internal_dependencies: false")
+        if self._chooser.random() < 0.5:
+            fields.append(f"accessed_by: [{self._gpu()}, {self._place()}]")
+        return f"{name}: {{{', '.join(fields)}}}"
+
+    def _allocation(self, name: str, pool: str) -> str:
+        count = self._chooser.choice(("", "", ", count: 3"))
+        return f"{name}: {{pool: {pool}, size: {self._bytes()}B{count}}}"
+
     def _managed(self, name: str) -> str:
         fields = [f"size: {self._bytes()}B"]
         if self._chooser.random() < 0.3:
@@ -182,7 +208,9 @@ class _Layout:
         return f"{name}: {{{', '.join(fields)}}}"
 
     def _export(self, name: str) -> str:
-        what, via = self._chooser.choice((("chunk: c0", "fd"), ("buffer: b0", "ipc"), ("event: e0", "ipc")))
+        what, via = self._chooser.choice(
+            (("chunk: c0", "fd"), ("buffer: b0", "ipc"), ("event: e0", "ipc"), ("allocation: a0", "fd"))
+        )
         if self._chooser.random() < 0.8:
             return f"{name}: {{event: e, via: ipc}}"
         return f"{name}: {{{what}, via: {via}}}"

@@ -35,6 +35,37 @@ def _allocation(draw: Draw, gpus: list[str]) -> Spec:
 
 
 @st.composite
+def pools(draw: Draw, gpus: list[str], *, shared: bool = False) -> Spec:
+    """Sections of up to two pools, of these GPUs or the host, with allocations; exportable if they are `shared`."""
+    found: Spec = {"pools": {}, "allocations": {}}
+    for index in range(draw(st.integers(0, 2))):
+        pool, entry = draw(pool_with_allocation(f"q{index}", gpus, shared=shared))
+        found["pools"][f"q{index}"] = pool
+        found["allocations"][f"a{index}"] = entry
+    return {section: entries for section, entries in found.items() if entries}
+
+
+@st.composite
+def pool_with_allocation(draw: Draw, name: str, gpus: list[str], *, shared: bool) -> tuple[Spec, Spec]:
+    """Entries of a pool and of its allocations."""
+    places = draw(st.lists(st.sampled_from([*gpus, "host:0"]), min_size=1, max_size=2, unique=True))
+    pool: Spec = {"location": places if len(places) > 1 or draw(st.booleans()) else places[0]}
+    if shared or draw(st.booleans()):
+        pool["handles"] = draw(st.sampled_from(["fd", ["fd"]]))
+    for key, values in (("max_size", ["1GiB"]), ("release_threshold", ["1B", "32MiB"])):
+        if draw(st.booleans()):
+            pool[key] = draw(st.sampled_from(values))
+    if draw(st.booleans()):
+        pool["reuse_allow_opportunistic"] = draw(st.sampled_from(["true", "false"]))
+    if draw(st.booleans()):
+        pool["accessed_by"] = draw(st.sampled_from([*gpus, "gpus", gpus]))
+    entry: Spec = {"pool": name, "size": draw(st.sampled_from(["1B", "1000B", "64KiB", "8MiB", "33MiB"]))}
+    if draw(st.booleans()):
+        entry["count"] = str(draw(st.integers(1, 4)))
+    return pool, entry
+
+
+@st.composite
 def multicast(draw: Draw, gpus: list[str]) -> Spec:
     """Sections of one multicast object of some GPUs, with memory of each that is bound by handle or by address."""
     team = draw(st.lists(st.sampled_from(gpus), unique=True, min_size=1))

@@ -75,6 +75,7 @@ def dicts(draw: Draw, gpus: int = GPUS, *, identified: bool = False, external: b
         sections["access"] |= draw(_access(name, entry, mapped, usable))
     sections["managed"] = draw(resource_strategies.managed(usable))
     sections |= draw(resource_strategies.external_sections(usable)) if external else {}
+    sections |= draw(resource_strategies.pools(usable))
     whole = spec | sections
     for section, found in (draw(resource_strategies.multicast(usable)) if draw(st.booleans()) else {}).items():
         whole[section] = {**whole.get(section, {}), **found}

@@ -12,11 +12,11 @@ from memtopo.common.units import Size, exact
 from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.driver.handles import Handle, Secret
 from memtopo.driver.types import Access, Grant, HandleType, Location, LocationKind
-from memtopo.geometry.groups import Group, LocatedGroup, gpus, round_robin
+from memtopo.geometry.groups import Group, LocatedGroup, gpus
 from memtopo.geometry.model import Geometry
 from memtopo.kinds.exportable import Exported, ExportKind, Imported
 from memtopo.kinds.kind import Rule, Scope
-from memtopo.kinds.pools import RESERVED, PoolGroup, other_grants, unreachable
+from memtopo.kinds.pools import ALIGNED, RESERVED, PoolGroup, other_grants, unreachable
 from memtopo.kinds.resolution import Resolution
 from memtopo.language.entries import Entry
 from memtopo.language.fields import Count, Name, PositiveBytes
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from memtopo.kinds.step import Step
 
 _HOST = Location(LocationKind.HOST)
-_UNIT = 512
-"""Alignment of allocations in a pool (fact 80)."""
 
 
 class Allocation(Entry):
@@ -46,8 +44,8 @@ class Allocation(Entry):
 class AllocationGroup(LocatedGroup):
     """Equal allocations that one entry declares: `count` of `size` bytes, distributed round-robin over `pools`.
 
-    `pools` are the labels of the pools, each at the location of the same index. Of imported allocations they are those
-    that the exporter's pools have here, for each holder in turn.
+    Their memory is that of the pools. `pools` are the labels of these, each at the location of the same index; of
+    imported allocations, those that the exporter's pools have here, for each holder in turn.
     """
 
     noun = "allocation"
@@ -95,10 +93,6 @@ class AllocationGroup(LocatedGroup):
     def by_kernels(self) -> bool:
         """True for memory of the host, which the driver does not copy (fact 81)."""
         return any(each.kind is not LocationKind.GPU for each in self.locations)
-
-    def shares(self) -> Mapping[Location, int]:
-        """Number of allocations that this process makes at each location."""
-        return {} if self.origin else round_robin(self.count, self.locations)
 
     def details(self) -> Iterator[str]:
         """Access of others than the pool's own location."""
@@ -231,7 +225,7 @@ def within_pools(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
         if pool is None:
             continue
         before = used[pool.path]
-        used[pool.path] += -(-group.count // pool.count) * -(-group.size // _UNIT) * _UNIT
+        used[pool.path] += -(-group.count // pool.count) * -(-group.size // ALIGNED) * ALIGNED
         limit = -(-pool.max_size // RESERVED) * RESERVED
         if before <= limit < used[pool.path]:
             message = f"allocation {group.name!r}: pool {pool.name!r} is to have {exact(used[pool.path])}"

@@ -78,12 +78,14 @@ class AllocateFromPool(AllocationStep):
             layout.buffers[self.label] = Reservation(address, self.size)
 
     def undo(self, driver: Driver, layout: Layout) -> None:
-        """Free it in stream 0 and wait: `cuMemFree` would leave it counted as in use by its pool (fact 80)."""
+        """Free it in stream 0: `cuMemFree` would leave it counted as in use by its pool (fact 80).
+
+        Its memory is back once the pool is destroyed, or the GPU is waited for at the end of a change.
+        """
         if self.label in layout.buffers:
             with current(driver, layout.contexts[self.device]):
                 driver.mem_free_async(layout.buffers[self.label].address)
                 del layout.buffers[self.label]
-                driver.ctx_synchronize()
 
     def describe(self) -> StepDescription:
         return StepDescription(self.label, str(self.location), self.size, self.pool)

@@ -22,7 +22,7 @@ from memtopo.driver.types import (
     PoolProperties,
     gpu,
 )
-from memtopo.geometry.groups import LocatedGroup, gpus, round_robin
+from memtopo.geometry.groups import LocatedGroup, gpus
 from memtopo.geometry.model import Geometry
 from memtopo.kinds.access.peers import access_trial, can_access
 from memtopo.kinds.device_sets import has_set
@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 
 RESERVED = 32 << 20
 """Unit of the memory that a pool reserves (fact 80)."""
+
+ALIGNED = 512
+"""Alignment of allocations in a pool (fact 80)."""
 
 _HINTS = {"fabric": "memtopo shares pools via fd: write fd", "ipc": "legacy IPC cannot carry pools (fact 82): write fd"}
 _Handle = Annotated[Literal["fd"], FromText(one_of({"fd": "fd"}, "a handle type of a pool", _HINTS), {"enum": ["fd"]})]
@@ -76,8 +79,9 @@ class Pool(Entry):
 class PoolGroup(LocatedGroup):
     """Pools that one entry declares, one at each of its `locations`.
 
-    `size` is what one of them reserves beyond its allocations, in bytes. `attributes` are those that differ from the
-    driver's defaults, and `accessed_by` the GPUs with access besides the pool's own.
+    `reserves` are the bytes that each of them reserves for its allocations, and `size` the least of these but 0.
+    `attributes` are those that differ from the driver's defaults, and `accessed_by` the GPUs with access besides the
+    pool's own.
     """
 
     noun = "pool"
@@ -89,6 +93,7 @@ class PoolGroup(LocatedGroup):
     accessed_by: tuple[Location, ...] = ()
     home: int = 0
     """Ordinal of the GPU whose context and stream are used for pools of the host."""
+    reserves: tuple[int, ...] = ()
 
     def device_of(self, index: int) -> int:
         """Ordinal of the GPU whose context and stream are used for a pool."""
@@ -115,8 +120,12 @@ class PoolGroup(LocatedGroup):
             yield f"accessed by {', '.join(map(str, self.accessed_by))}"
 
     def shares(self) -> Mapping[Location, int]:
-        """Number of pools at each location that reserve memory beyond their allocations."""
-        return round_robin(self.count, self.locations) if self.size else {}
+        """Number of pools with allocations at each location."""
+        return {at: 1 for at, size in zip(self.locations, self.reserves, strict=False) if size}
+
+    def demand(self) -> Mapping[Location, int]:
+        """Bytes that the pool at each location reserves."""
+        return {at: size for at, size in zip(self.locations, self.reserves, strict=False) if size}
 
     @property
     def contexts(self) -> frozenset[int]:
@@ -152,7 +161,8 @@ class Pools(Kind):
         for name, entry in scope.spec.section(self.section).items():
             group = yield from self.resolve_entry(scope, entry, scope.spec.at(self.section, name))
             if group:
-                group = replace(group, size=_beyond_allocations(allocations.get(name, ()), group.count))
+                reserves = tuple(_reserved(allocations.get(name, ()), group.count))
+                group = replace(group, size=min(filter(None, reserves), default=0), reserves=reserves)
             yield from scope.add(self, name, group)
 
     def resolve_entry(self, scope: Scope, entry: Pool, path: Path) -> Resolution[PoolGroup | None]:
@@ -203,8 +213,7 @@ class Pools(Kind):
         for group in geometry.of(PoolGroup).values():
             if group.size:
                 each = "each reserves" if group.count > 1 else "reserves"
-                more = f"{rounded(group.size)} beyond its allocations"
-                yield f"pool {group.name}: {each} up to {more}, since a pool reserves memory in units of 32MiB"
+                yield f"pool {group.name}: {each} {rounded(group.size)} for its allocations, in whole units of 32MiB"
 
 
 def supported(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
@@ -288,10 +297,22 @@ def _allocations(scope: Scope) -> Mapping[str, Sequence[tuple[int, int | None]]]
     return found
 
 
-def _beyond_allocations(allocations: Iterable[tuple[int, int | None]], pools: int) -> int:
-    """Bytes that one of some pools reserves beyond its allocations, which lie side by side (fact 80)."""
-    used = sum(size * -(-(count or pools) // pools) for size, count in allocations)
-    return -used % RESERVED
+def _reserved(allocations: Sequence[tuple[int, int | None]], pools: int) -> Iterator[int]:
+    """Bytes that each of some pools reserves for its allocations, which lie side by side (fact 80)."""
+    whole = sum(_aligned(size) * ((count or pools) // pools) for size, count in allocations)
+    # Pool i has one more of each entry whose count leaves a remainder above i.
+    more = [0] * (pools + 1)
+    for size, count in allocations:
+        more[0] += _aligned(size)
+        more[(count or pools) % pools] -= _aligned(size)
+    rest = 0
+    for index in range(pools):
+        rest += more[index]
+        yield -(-(whole + rest) // RESERVED) * RESERVED
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNED) * ALIGNED
 
 
 POOLS = Pools()

@@ -158,9 +158,6 @@ class SetPoolAccess(PoolStep):
         note = ", ".join(f"{location} {access.word}" for location, access in self.grants)
         return StepDescription(self.label, f"gpu{self.device}", note=note)
 
-    def leak_name(self) -> str:
-        return f"access to {pool_name(self.label)}"
-
 
 @dataclass(frozen=True, slots=True)
 class SetImportedAccess(SetPoolAccess):

@@ -18,7 +18,7 @@ def resources(geometry: Geometry, process: str, marks: Marks) -> Iterator[Resour
     for kind in KINDS:
         if kind.drawn:
             for group in geometry.of(kind.group).values():
-                yield _resource(kind.drawn, group, marks.of(process, group) if group.memory else "")
+                yield _resource(kind.drawn, group, marks.of(process, group) if group.memory or group.shares() else "")
 
 
 def _resource(kind: str, group: Group, mark: str) -> Resource:

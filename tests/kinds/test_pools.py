@@ -1,0 +1,170 @@
+"""Memory pools and their allocations: resolution, rules, plans, and imports."""
+
+from __future__ import annotations
+
+import pytest
+
+from memtopo.common.units import MiB
+from memtopo.driver.types import Access, Grant, HandleType, Location, LocationKind, PoolAttribute, gpu
+from memtopo.kinds.allocations import AllocationGroup
+from memtopo.kinds.allocations.steps import AliasAllocation, AllocateFromPool, ImportPointer
+from memtopo.kinds.pools import PoolGroup
+from memtopo.kinds.pools.steps import CreatePool, ImportPool, SetImportedAccess, SetPoolAccess, SetPoolAttribute
+from memtopo.machine import Trial
+from tests.helpers.machines import invented
+from tests.helpers.sharing_specs import only_diagnostic
+from tests.helpers.specs import clean_geometry, codes, plan_of, steps_of
+
+HOST, NODE = Location(LocationKind.HOST), Location(LocationKind.HOST_NUMA, 0)
+RW = Access.RW
+MACHINE = invented(2)
+SERVER = """
+processes:
+  server:
+    pools: {p: {location: gpus, handles: fd}, h: {location: "host:0", handles: fd}}
+    allocations: {a: {pool: p, size: 8MiB, count: 4}, b: {pool: p, size: 1MiB}, c: {pool: h, size: 1MiB}}
+    exports:
+      a: {allocation: a, via: fd}
+      odd: {allocation: "a.1:2", via: fd}
+      b: {allocation: b, via: fd}
+      c: {allocation: c, via: fd}
+  reader: {imports: IMPORTS}
+"""
+
+
+def reader(imports: str) -> str:
+    return SERVER.replace("IMPORTS", imports)
+
+
+def test_an_entry_becomes_pools_with_what_differs_from_the_defaults() -> None:
+    text = """
+pools:
+  p: {location: [gpu1, host:0], handles: [fd], max_size: 40MiB, release_threshold: 1MiB, accessed_by: [gpu0, gpu1],
+    reuse_allow_opportunistic: false, reuse_follow_event_dependencies: true}
+allocations: {a: {pool: p, size: 20MiB, count: 3}}
+"""
+    geometry = clean_geometry(text)
+    p = geometry.of(PoolGroup)["p"]
+    assert (p.locations, p.handles, p.max_size, p.home) == ((gpu(1), NODE), HandleType.FD, 40 * MiB, 0)
+    assert p.attributes == (
+        (PoolAttribute.REUSE_ALLOW_OPPORTUNISTIC, 0),
+        (PoolAttribute.RELEASE_THRESHOLD, MiB),
+    )
+    assert [p.grants_of(0), p.grants_of(1)] == [(Grant(gpu(0), RW),), (Grant(gpu(0), RW), Grant(gpu(1), RW))]
+    assert p.reserves == (64 * MiB, 32 * MiB)  # two of 20 MiB, and one
+    assert (p.size, p.demand()) == (32 * MiB, {gpu(1): 64 * MiB, NODE: 32 * MiB})
+    a = geometry.of(AllocationGroup)["a"]
+    assert [a.pool_of(index) for index in range(3)] == ["p.0", "p.1", "p.0"]
+    assert [a.location_of(index) for index in range(3)] == [gpu(1), NODE, gpu(1)]
+    assert a.own_access(0, None) == (Grant(gpu(1), RW), Grant(gpu(0), RW))
+    assert a.own_access(1, None) == (Grant(HOST, RW), Grant(gpu(0), RW), Grant(gpu(1), RW))
+
+
+def test_allocations_are_one_of_each_pool_by_default() -> None:
+    text = """
+pools: {p: {location: gpus}, q: {location: gpu1}}
+allocations: {a: {pool: p, size: 1MiB}, b: {pool: q, size: 1MiB}}
+"""
+    found = clean_geometry(text).of(AllocationGroup)
+    assert [found["a"].label(index) for index in range(found["a"].count)] == ["a.0", "a.1"]
+    assert (found["b"].count, found["b"].label(0), found["b"].location_of(0)) == (1, "b", gpu(1))
+
+
+def test_a_plan_creates_a_pool_then_its_attributes_access_and_allocations() -> None:
+    text = """
+pools: {p: {location: gpu0, max_size: 64MiB, release_threshold: 1MiB, accessed_by: gpu1}}
+allocations: {a: {pool: p, size: 8MiB, count: 2}}
+"""
+    plan = plan_of(text, MACHINE)
+    kinds = (CreatePool, SetPoolAttribute, SetPoolAccess, AllocateFromPool)
+    assert [type(step) for step in plan.steps if isinstance(step, kinds)] == [*kinds, AllocateFromPool]
+    assert plan.memory == {"gpu0": 32 * MiB}
+    assert [step.readers for step in steps_of(plan, AllocateFromPool)] == [(0, 1), (0, 1)]
+
+
+def test_several_imports_of_one_pool_import_it_once_with_the_access_of_all() -> None:
+    text = reader("{a: {from: server.a, accessed_by: gpu1}, b: {from: server.b, accessed_by: gpu0}}")
+    plan = plan_of(text, MACHINE).processes["reader"]
+    assert [step.label for step in steps_of(plan, ImportPool)] == ["server.p.0", "server.p.1"]
+    assert [step.imports for step in steps_of(plan, ImportPool)] == [
+        ("server", ("pool", "p.0")),
+        ("server", ("pool", "p.1")),
+    ]
+    assert [(step.label, step.grants) for step in steps_of(plan, SetImportedAccess)] == [
+        ("server.p.0", (Grant(gpu(1), RW),)),
+        ("server.p.1", (Grant(gpu(0), RW),)),
+    ]
+    pools = {step.label: step.pool for step in steps_of(plan, ImportPointer)}
+    assert pools == {f"a.{index}": f"server.p.{index % 2}" for index in range(4)} | {
+        f"b.{index}": f"server.p.{index}" for index in range(2)
+    }
+
+
+def test_a_slice_is_of_the_pools_of_its_elements() -> None:
+    plan = plan_of(reader("{a: {from: server.odd}}"), MACHINE).processes["reader"]
+    assert [(step.label, step.pool, step.device) for step in steps_of(plan, ImportPointer)] == [("a", "server.p.1", 1)]
+
+
+def test_outside_of_the_spec_there_is_a_pool_at_each_location() -> None:
+    text = 'imports: {a: {from: server/a, pool: [gpu1, "host:0"], size: 8MiB, count: 3, accessed_by: gpu0}}'
+    plan = plan_of(text, MACHINE)
+    assert [step.label for step in steps_of(plan, ImportPool)] == ["server/a.0", "server/a.1"]
+    assert [step.pool for step in steps_of(plan, ImportPointer)] == ["server/a.0", "server/a.1", "server/a.0"]
+    assert [step.grants for step in steps_of(plan, SetImportedAccess)] == [(Grant(gpu(0), RW),)] * 2
+
+
+def test_a_process_uses_its_own_allocation_as_the_imported_one() -> None:
+    text = """
+processes:
+  rank:
+    count: 2
+    devices: {mine: gpus}
+    pools: {p: {location: mine, handles: fd}}
+    allocations: {a: {pool: p, size: 8MiB}}
+    exports: {a: {allocation: a, via: fd}}
+    imports: {all: {from: rank.a, accessed_by: mine}}
+"""
+    for number, (_, plan) in enumerate(plan_of(text, MACHINE).processes.items()):
+        assert [(step.label, step.own) for step in steps_of(plan, AliasAllocation)] == [(f"all.{number}", "a")]
+        assert [step.label for step in steps_of(plan, ImportPool)] == [f"rank.{1 - number}.p"]
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("pools: {p: {location: host, handles: fd}}\nallocations: {a: {pool: p, size: 8MiB}}", "MT710"),
+        ("pools: {p: {location: gpu0, max_size: 1MiB}}\nallocations: {a: {pool: p, size: 33MiB}}", "MT711"),
+        ("pools: {p: {location: gpu0, accessed_by: host}}\nallocations: {a: {pool: p, size: 8MiB}}", "MT406"),
+        ("imports: {a: {from: s/a, pool: gpu0, size: 8MiB, accessed_by: host}}", "MT406"),
+        ("imports: {a: {from: s/a, pool: gpu0, size: 8MiB, via: ipc}}", "MT603"),
+        ("imports: {a: {from: s/a, pool: gpu0}}", "MT603"),
+        ("imports: {a: {from: s/a, pool: gpu0, location: gpu0, size: 8MiB}}", "MT603"),
+        ("imports: {a: {from: s/a, location: gpu0, size: 2MiB, accessed_by: gpu1}}", "MT603"),
+        (reader("{a: {from: server.a}, again: {from: server.odd}}"), "MT712"),
+        (reader("{a: {from: server.a, size: 4MiB}}"), "MT604"),
+        (reader("{a: {from: server.a, pool: gpu0}}"), "MT604"),
+        (reader("{a: {from: server.a, location: gpu0}}"), "MT604"),
+    ],
+)
+def test_pools_that_cannot_be(text: str, code: str) -> None:
+    assert only_diagnostic(text).code == code
+
+
+def test_the_maximum_size_counts_whole_units() -> None:
+    """Fact 80."""
+    text = "pools: {p: {location: gpu0, max_size: SIZE}}\nallocations: {a: {pool: p, size: 8MiB, count: 4}}"
+    assert codes(text.replace("SIZE", "1B")) == []
+    assert codes(text.replace("SIZE", "1B").replace("count: 4", "count: 5")) == ["MT711"]
+
+
+def test_allocations_count_as_memory_in_whole_units_of_their_pool() -> None:
+    text = "pools: {p: {location: gpu0}}\nallocations: {a: {pool: p, size: SIZE}}"
+    room = invented(2).devices[0].room
+    assert codes(text.replace("SIZE", f"{room}B")) == ["MT402"]
+
+
+def test_a_pool_is_shared_where_a_trial_of_it_succeeded() -> None:
+    failed = invented(2, trials={"pool-fd": Trial(advertised=True, works=False, error="CUDA_ERROR_UNKNOWN")})
+    text = "pools: {p: {location: gpu0, handles: fd}}\nallocations: {a: {pool: p, size: 8MiB}}"
+    assert codes(text, failed) == ["MT404"]
+    assert codes(text.replace(", handles: fd", ""), failed) == []
