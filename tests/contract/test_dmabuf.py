@@ -30,7 +30,7 @@ from tests.contract.memory import (
     reserved,
 )
 from tests.contract.other_process import Other
-from tests.contract.shared_resources import FD, SHARED, allocated, closing, exported, imported, usable
+from tests.contract.shared_resources import FD, SHARED, allocated, closing, exported, imported, opened, usable
 
 UNKNOWN = "CUDA_ERROR_UNKNOWN"
 PAGE = 4 * KiB
@@ -85,7 +85,9 @@ def test_flags_of_a_dma_buf_are_none_or_pcie(driver: Driver, granule: int) -> No
     with current(driver), laid_out(driver, (granule,)) as start:
         for flags in (2, 4, 1 << 32, 1 << 63):
             refuse(driver, start, granule, flags)
-        refuse(driver, start, granule, 1, NOT_SUPPORTED)
+        for flags in (1, 3, 5, (1 << 63) | 1):
+            refuse(driver, start, granule, flags, NOT_SUPPORTED)
+        refuse(driver, start, 2 * granule, 1)
         refuse(driver, start, 1, 1)
         refuse(driver, start + 1, granule, 1)
 
@@ -339,6 +341,21 @@ def test_a_dma_buf_is_of_one_device(driver: Driver, granule: int) -> None:
         mapped(driver, start + granule, granule, two),
     ):
         refuse(driver, start, 2 * granule)
+        refuse(driver, start + granule - PAGE, 2 * PAGE)
+        with dma_buf(driver, start + granule, granule), current(driver, 1), dma_buf(driver, start, granule):
+            pass
+
+
+def test_memory_opened_by_legacy_ipc_is_no_dma_buf(driver: Driver, other: Other) -> None:
+    """Fact 83."""
+    context = other.device_primary_ctx_retain(0)
+    other.ctx_push_current(context)
+    theirs = other.mem_alloc(2 * MiB)
+    with current(driver), opened(driver, other.ipc_get_mem_handle(theirs)) as address:
+        refuse(driver, address, 2 * MiB)
+    other.mem_free(theirs)
+    other.ctx_pop_current()
+    other.device_primary_ctx_release(0)
 
 
 def test_a_simulated_device_shares_the_bytes_of_a_dma_buf(driver: Driver, granule: int, on_hardware: bool) -> None:

@@ -37,7 +37,7 @@ class DmaBufs:
     """Dma-bufs of the memory of one process.
 
     A dma-buf of a whole chunk or allocation is of its file, and has the same bytes; so is one of several that have not
-    been shared otherwise, which are moved into one file. Any other has the size alone.
+    been shared otherwise, which are moved into one file. Any other has the size alone, since a file has one dma-buf.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class DmaBufs:
 
     def export(self, address: int, size: int, flags: int) -> int:
         """Return a new descriptor of the memory at these addresses."""
-        if int(flags) & ~int(DmaBufFlags.PCIE):
+        if flags and not flags & DmaBufFlags.PCIE:
             raise invalid("an unknown flag")
         if not address or size <= 0 or size % PAGE or address % PAGE:
             raise invalid("the address or the size is no multiple of the host's pages")
@@ -98,7 +98,7 @@ class DmaBufs:
 
     def _descriptor(self, pieces: Sequence[_Piece], size: int) -> int:
         first = pieces[0].memory
-        if first and len(pieces) == 1 and pieces[0].whole:
+        if first and len(pieces) == 1 and pieces[0].whole and not first.physical.is_beside:
             self._chunks.own_file(first.chunk) if isinstance(first, Mapping) else self._shared.own_file(first)
             return dma_buf(first.physical.fd)
         each = [piece.memory.physical for piece in pieces if piece.memory]

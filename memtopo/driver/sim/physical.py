@@ -35,6 +35,11 @@ class Physical:
         """True if the memory is all that its shared file has."""
         return self.tag is not None and self.tag.kind != "dmabuf"
 
+    @property
+    def is_beside(self) -> bool:
+        """True if its file has other memory as well."""
+        return self.tag is not None and self.tag.kind == "dmabuf"
+
     def read(self, at: int, count: int) -> bytes:
         """Read bytes from `at` on; untouched bytes are zero."""
         parts = []

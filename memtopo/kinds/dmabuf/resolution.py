@@ -41,7 +41,7 @@ def resolve_memory(
     placements = tuple(_placements(scope, group))
     memory = DmaBufMemory(group, part.offset, part.size, flags, placements)
     if scope.has_unresolved("map") or scope.has_unresolved("ranges"):
-        return memory
+        return None
     wrong = [*_unmapped(path, memory, range(*span))]
     yield from wrong
     if wrong or (yield from _unsupported(scope, path, memory, range(*span))):
@@ -53,6 +53,10 @@ def _unsupported(scope: Scope, path: Path, memory: DmaBufMemory, indices: Sequen
     """Yield diagnostics of memory that the driver exports no dma-buf of, and return true (fact 83)."""
     locations = list(dict.fromkeys(_locations(memory, indices)))
     if (yield from requires_gpu(f"the memory of export {path[-1]!r}", locations, path)):
+        return True
+    if hidden := next((each for each in locations if not scope.devices.sees(each)), None):
+        note = "a dma-buf is exported in the context of its GPU (fact 83)"
+        yield scope.devices.unseen(str(hidden), hidden, path, notes=(note,))
         return True
     groups = [memory.group, *(each.chunk for each in memory.placements)]
     compressible = (each for each in groups if isinstance(each, ChunkGroup) and each.properties[0].compressible)

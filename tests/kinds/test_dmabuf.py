@@ -1,0 +1,177 @@
+"""Exports via dmabuf: memory with addresses of its own, in whole pages."""
+
+from __future__ import annotations
+
+import pytest
+
+from memtopo import planner
+from memtopo.driver.types import DmaBufFlags
+from memtopo.kinds.dmabuf.steps import TryExportDmaBuf
+from memtopo.kinds.exports import ExportGroup, touched_exports
+from memtopo.kinds.step import Phase
+from memtopo.machine import Trial
+from tests.helpers.machines import invented
+from tests.helpers.specs import clean_geometry, codes, diagnose
+
+OWN = """
+ranges: {r: {size: 8MiB}, half: {size: 4MiB}, two: {size: 4MiB, count: 2}, mixed: {size: 4MiB}}
+chunks:
+  w: {location: gpu0, size: 4MiB, handles: fd, parts: {flags: 4KiB, odd: 100B, tail: 8092B, data: rest}}
+  p: {location: [gpu0, gpu1], size: 2MiB, count: 4}
+  q: {location: gpu0, size: 2MiB, count: 4}
+  n: {location: gpu0, size: 2MiB}
+map: {r: [w, q.0, q.1], half: [p.0], two: [q], mixed: [p.2:4]}
+access: {r: {gpu0: rw}, half: {gpu0: rw}, two: {gpu0: rw}, mixed: {gpu0: rw}}
+buffers: {b: {location: [gpu0, gpu1], size: 100KiB, count: 2}}
+events: {e: {device: gpu0}}
+"""
+
+
+NEVER = "  n: {location: gpu0, size: 2MiB}\n"
+
+
+@pytest.mark.parametrize(
+    ("entry", "expected"),
+    [
+        ("{chunk: w, via: dmabuf}", []),
+        ("{chunk: w, part: flags, via: dmabuf}", []),
+        ("{chunk: w, part: odd, via: dmabuf}", ["MT714"]),
+        ("{chunk: w, part: tail, via: dmabuf}", ["MT714"]),
+        ("{chunk: w, part: data, via: dmabuf}", []),
+        ("{chunk: w, part: nothing, via: dmabuf}", ["MT201"]),
+        ("{chunk: q, part: data, via: dmabuf}", ["MT201"]),
+        ("{chunk: q, via: dmabuf}", []),
+        ("{chunk: q.1:3, via: dmabuf}", []),
+        ("{chunk: q.9, via: dmabuf}", ["MT202"]),
+        ("{chunk: p, via: dmabuf}", ["MT713"]),
+        ("{chunk: p.0, via: dmabuf}", []),
+        ("{chunk: p.1, via: dmabuf}", ["MT713"]),
+        ("{chunk: n, via: dmabuf}", ["MT713"]),
+        ("{range: r, via: dmabuf}", []),
+        ("{range: half, via: dmabuf}", ["MT713"]),
+        ("{range: two, via: dmabuf}", []),
+        ("{range: two.1, via: dmabuf}", []),
+        ("{range: mixed, via: dmabuf}", ["MT713"]),
+        ("{range: nothing, via: dmabuf}", ["MT201"]),
+        ("{range: w, via: dmabuf}", ["MT201"]),
+        ("{chunk: r, via: fd}", ["MT201"]),
+        ("{range: r, via: fd}", ["MT601"]),
+        ("{range: r, via: fabric else fd}", ["MT601"]),
+        ("{buffer: b, via: dmabuf}", []),
+        ("{buffer: b.1, via: dmabuf}", []),
+        ("{buffer: b, part: flags, via: dmabuf}", ["MT201"]),
+        ("{event: e, via: dmabuf}", ["MT601"]),
+        ("{chunk: w, part: flags, via: fd}", ["MT601"]),
+        ("{chunk: w, mapping: pcie, via: fd}", ["MT601"]),
+        ("{chunk: w, mapping: pcie, via: dmabuf}", ["MT404"]),
+        ("{chunk: w, mapping: bar1, via: dmabuf}", ["MT107"]),
+        ("{chunk: w, via: dmabuf else fd}", ["MT107"]),
+        ("{chunk: w, via: dma_buf}", ["MT107"]),
+        ("{chunk: w, via: dmabuf, commit: required}", ["MT607"]),
+    ],
+)
+def test_a_dma_buf_is_of_mapped_memory_of_one_gpu_in_whole_pages(entry: str, expected: list[str]) -> None:
+    """Fact 83."""
+    assert [code for code in codes(f"{OWN}exports: {{x: {entry}}}\n") if code != "MT501"] == expected
+
+
+@pytest.mark.parametrize(
+    ("attributes", "trials", "pcie", "expected"),
+    [
+        ({"DMA_BUF_SUPPORTED": 0}, {}, "", ["MT404"]),
+        ({"DMA_BUF_SUPPORTED": 0}, {"dmabuf": Trial(works=True)}, "", []),
+        ({}, {"dmabuf": Trial(works=False, error="CUDA_ERROR_NOT_SUPPORTED")}, "", ["MT404"]),
+        ({}, {"dmabuf-pcie": Trial(works=True)}, ", mapping: pcie", []),
+        ({}, {"dmabuf-pcie": Trial(works=False, error="CUDA_ERROR_NOT_SUPPORTED")}, ", mapping: pcie", ["MT404"]),
+    ],
+)
+def test_trials_decide_about_dma_bufs(
+    attributes: dict[str, int], trials: dict[str, Trial], pcie: str, expected: list[str]
+) -> None:
+    text = f"buffers: {{b: {{location: gpu0, size: 2MiB}}}}\nexports: {{x: {{buffer: b, via: dmabuf{pcie}}}}}\n"
+    assert codes(text, invented(1, attributes=attributes, trials=trials)) == expected
+
+
+def test_nothing_is_said_about_addresses_where_the_mapping_has_an_error() -> None:
+    text = f"{OWN}exports: {{x: {{range: r, via: dmabuf}}}}\n"
+    assert codes(text.replace("q.0, q.1]", "q.0, nothing]")).count("MT713") == 0
+    assert codes(text.replace("r: {size: 8MiB}", "r: {size: 7B}")).count("MT713") == 0
+    assert codes(text.replace("w: {location: gpu0", "w: {location: gpu7")).count("MT713") == 0
+
+
+PROCESSES = """
+processes:
+  server:
+    ranges: {r: {size: 2MiB}}
+    chunks: {w: {location: gpu1, size: 2MiB, handles: fd}}
+    map: {r: w}
+    access: {r: {gpu1: rw}}
+    exports: {w: {chunk: w, via: fd}, nic: {range: r, via: dmabuf}}
+  reader:
+    ranges: {v: {size: 2MiB}}
+    imports: {w: {from: server.w}}
+    map: {v: w}
+    access: {v: {gpu1: r}}
+    exports: {nic: {chunk: w, via: dmabuf}}
+"""
+
+
+def test_an_imported_chunk_is_exported_as_a_dma_buf() -> None:
+    """Unlike its export by a handle (facts 26, 83)."""
+    geometry = clean_geometry(PROCESSES).processes["reader"]
+    assert str(geometry.of(ExportGroup)["nic"].location_of(0)) == "gpu1"
+    assert geometry.kept_contexts == {1}
+    hidden = PROCESSES.replace("  reader:\n", "  reader:\n    visible: gpu0\n").replace("access: {v: {gpu1: r}}", "")
+    assert "MT606" in codes(hidden)
+
+
+def test_no_process_imports_a_dma_buf() -> None:
+    """Fact 84."""
+    text = PROCESSES.replace("from: server.w", "from: server.nic")
+    (found,) = [each for each in diagnose(text) if each.code == "MT604"]
+    assert found.path == ("processes", "reader", "imports", "w", "from")
+    assert found.labels[0].path == ("processes", "server", "exports", "nic")
+    assert "fd" in str(found.help)
+
+
+def test_dma_bufs_are_tried_after_all_mappings() -> None:
+    plan = planner.plan(
+        clean_geometry(
+            f"{OWN}exports: {{x: {{range: two, via: dmabuf}}}}\n".replace(NEVER, "").replace(
+                "half: [p.0]", "half: [p.0, p.1]"
+            )
+        ),
+        invented(2),
+    )
+    (step,) = [each for each in plan.steps if isinstance(each, TryExportDmaBuf)]
+    assert step.phase is Phase.SETTLE
+    assert set(step.needs) == {("range", "two.0"), ("chunk", "q.0"), ("chunk", "q.1")}
+    assert (step.object, step.size, step.count, step.flags) == ("two.0", 4 << 20, 2, DmaBufFlags.NONE)
+
+
+CHANGED = """
+ranges: {{r: {{size: 4MiB}}, s: {{size: 4MiB}}}}
+chunks: {{w: {{location: gpu0, size: 2MiB, count: 4, parts: {{a: {part}, b: rest}}}}}}
+map: {{r: [{first}], s: [{second}]}}
+access: {{r: {{gpu0: {access}}}, s: {{gpu0: rw}}}}
+exports: {{r: {{range: r, via: dmabuf}}, w: {{chunk: w.0, via: dmabuf}}, a: {{chunk: w.3, part: a, via: dmabuf}}}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "touched"),
+    [
+        ({}, set()),
+        ({"access": "r"}, set()),
+        ({"first": "w.1, w.0"}, {"r"}),
+        ({"first": "w.0, w.2", "second": "w.1, w.3"}, {"r"}),
+        ({"first": "w.2, w.3", "second": "w.0, w.1"}, {"r"}),
+        ({"part": "8KiB"}, {"a"}),
+    ],
+)
+def test_a_change_touches_the_dma_bufs_of_other_memory(change: dict[str, str], touched: set[str]) -> None:
+    """A chunk that is mapped elsewhere is the same memory."""
+    before = {"first": "w.0, w.1", "second": "w.2, w.3", "access": "rw", "part": "4KiB"}
+    old, new = (clean_geometry(CHANGED.format(**values)) for values in (before, before | change))
+    assert set(touched_exports(old, new, ())) == touched
+    assert set(touched_exports(old, old, {("chunk", "w.1")})) == {"r"}
