@@ -22,6 +22,7 @@ from memtopo.sharing import wire
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
 from tests.api.child_process import Process
+from tests.api.test_dmabuf import SPEC as NIC
 from tests.api.test_following import SPEC, M
 from tests.api.test_gpu_sharing import fnv
 from tests.helpers.child_process import PATIENCE
@@ -259,3 +260,41 @@ def following(attach: Path, env: dict[str, str], *words: str) -> Iterator[subpro
             yield program
         finally:
             program.kill()
+
+
+def test_a_program_without_cuda_receives_a_dma_buf(attach: Path, start: Callable[..., Process], runtime: Path) -> None:
+    """The size is that of the offer; an export via fd is none."""
+    start(spec="specs/nic-kv.yaml", machine="h100x1")
+    program = attach.with_name("dmabuf")
+    done = run(program, runtime, "nic-kv", "kv")
+    assert done.stdout.splitlines()[0] == f"kv.0: a dma-buf of {34 << 20} bytes"
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "flags.0: a dma-buf of 4096 bytes" in run(program, runtime, "nic-kv", "flags").stdout
+    refused = run(program, runtime, "nic-kv", "pages")
+    assert (refused.returncode, refused.stderr) == (1, "dmabuf: pages is via fd\n")
+    assert run(program, runtime, "nic-kv").returncode == 2
+
+
+def test_a_program_without_cuda_lets_go_of_a_dma_buf_and_takes_it_again(
+    attach: Path, machine: Target, runtime: Path
+) -> None:
+    """With --follow, when the holder takes the memory back and has it again."""
+    with held(NIC, machine):
+        words = [str(attach.with_name("dmabuf")), "--follow", "nic", "kv"]
+        env = environment(XDG_RUNTIME_DIR=str(runtime))
+        with subprocess.Popen(words, env=env, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout
+            lines = iter(process.stdout.readline, "")
+            _until(lines, "kv.0: a dma-buf")
+            with connect(endpoint("nic")) as client:
+                assert client.switch("half", wait=PATIENCE).kept == ()
+                _until(lines, "let go of kv")
+                _until(lines, "kv has no memory at present")
+                client.switch("awake", wait=PATIENCE)
+                _until(lines, "kv.0: a dma-buf")
+                client.release(wait=0.0)
+            assert process.wait(PATIENCE) == 0
+
+
+def _until(lines: Iterator[str], beginning: str) -> None:
+    assert any(line.startswith(beginning) for line in lines)
