@@ -125,6 +125,24 @@ def test_an_imported_chunk_is_exported_as_a_dma_buf() -> None:
     assert "MT606" in codes(hidden)
 
 
+OPENED = """
+processes:
+  server:
+    buffers: {b: {location: gpu0, size: 2MiB}}
+    exports: {b: {buffer: b, via: ipc}}
+  reader:
+    imports: {b: {from: server.b}}
+    exports: {nic: {buffer: b, via: dmabuf}}
+"""
+
+
+def test_a_buffer_that_is_opened_is_no_dma_buf() -> None:
+    """Fact 83."""
+    (found,) = diagnose(OPENED)
+    assert (found.code, found.path) == ("MT602", ("processes", "reader", "exports", "nic", "buffer"))
+    assert "server.b" in found.message
+
+
 def test_no_process_imports_a_dma_buf() -> None:
     """Fact 84."""
     text = PROCESSES.replace("from: server.w", "from: server.nic")

@@ -37,6 +37,7 @@ STRICTER = {
     "mem_get_allocation_properties_from_handle": "a handle that was released is refused: on hardware it is answered"
     " (fact 52)",
     "mem_export_to_shareable_handle": "a handle that was released is refused: on hardware the process dies (fact 51)",
+    "mem_get_handle_for_address_range": "memory of pools is refused: hardware exports it (fact 83)",
     "mem_import_from_shareable_handle": "external memory whose size is no multiple of the granularity is refused:"
     " such was not tried (fact 59)",
     "import_external_memory": "a chunk of the host's memory is refused: not tried on hardware",

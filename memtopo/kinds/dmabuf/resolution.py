@@ -34,17 +34,17 @@ def resolve_memory(
     part = yield from _part(scope, path, entry.part, group)
     if part is None:
         return None
-    if part.offset % PAGE or part.size % PAGE:
-        yield _misaligned(path, group, part)
+    if wrong := _imported(path, group) or _misaligned(path, group, part, named=entry.part is not None):
+        yield wrong
         return None
     flags = DmaBufFlags.PCIE if entry.mapping else DmaBufFlags.NONE
     placements = tuple(_placements(scope, group))
     memory = DmaBufMemory(group, part.offset, part.size, flags, placements)
     if scope.has_unresolved("map") or scope.has_unresolved("ranges"):
         return None
-    wrong = [*_unmapped(path, memory, range(*span))]
-    yield from wrong
-    if wrong or (yield from _unsupported(scope, path, memory, range(*span))):
+    unmapped = [*_unmapped(path, memory, range(*span))]
+    yield from unmapped
+    if unmapped or (yield from _unsupported(scope, path, memory, range(*span))):
         return None
     return memory
 
@@ -153,10 +153,27 @@ def _not_filled(path: Path, memory: DmaBufMemory, group: RangeGroup, index: int)
     return None
 
 
-def _misaligned(path: Path, group: Group, part: NamedPart) -> Diagnostic:
+def _imported(path: Path, group: Group) -> Diagnostic | None:
+    """Return MT602 for imported memory that is not mapped as chunks are: the driver refuses it (fact 83)."""
+    if not group.origin or isinstance(group, ChunkGroup):
+        return None
+    source = group.origin.text(group.origin.holders[0])
+    message = f"export {path[-1]!r} exports {group.name!r}, which is imported from {source}"
+    note = "cuMemGetHandleForAddressRange returns INVALID_VALUE for memory that was opened (fact 83)"
+    where = (*path, group.noun)
+    return Diagnostic("MT602", message, where, notes=(note,), help="export it via dmabuf in the process that has it")
+
+
+def _misaligned(path: Path, group: Group, part: NamedPart, *, named: bool) -> Diagnostic | None:
+    """Return MT714 for bytes that are no whole pages."""
+    if not (part.offset % PAGE or part.size % PAGE):
+        return None
     message = f"export {path[-1]!r}: {part.name!r} has {exact(part.size)} from {exact(part.offset)} of {group.name!r}"
     note = f"a dma-buf begins and ends at pages of {exact(PAGE)} (fact 83)"
     start, end = part.offset // PAGE * PAGE, -(-(part.offset + part.size) // PAGE) * PAGE
-    label = Label("declared here", (*group.path, "parts", part.name), "key")
+    where = (*group.path, "parts", part.name) if named else (*group.path, "size")
+    label = Label("declared here", where, "key" if named else "value")
     help = f"make it the {exact(end - start)} from {exact(start)}"
-    return Diagnostic("MT714", message, (*path, "part"), labels=(label,), notes=(note,), help=help)
+    return Diagnostic(
+        "MT714", message, (*path, "part" if named else group.noun), labels=(label,), notes=(note,), help=help
+    )
