@@ -18,6 +18,7 @@ _HOSTILE = [
     "ipc", "processes", "exports", "imports", "from", "via", "chunk", "buffer", "event", "visible", "mine", "x0", "i0",
     "129", "managed", "external", "semaphores", "attach", "prefer", "accessed_by", "prefetch", "read_mostly", "single",
     "dedicated", "buffers", "wait", "signal", "opaque_fd", "timeline_fd", "dma_buf", "d3d12_fence", "camera",
+    "pinned", "write_combined", "file", "/dev/shm/none", "read_only", "p0",
     "multicast", "bind", "devices", "team", "range",
     "camera/frame", "/run/x.sock", "m0", "s0", "18446744073709551615", "18446744073709551616",
 ]  # fmt: skip
