@@ -68,7 +68,8 @@ def run(arguments: Sequence[str]) -> int:
 
 def _run_command(arguments: Sequence[str]) -> int:
     if arguments[:1] == ["apply"] and _on_this_machine(arguments):
-        Thread(target=_initialise_cuda).start()
+        with suppress(RuntimeError):  # where no thread can be started, it is initialised when it is used
+            Thread(target=_initialise_cuda).start()
     # Not through typer's main, which handles broken pipes and Ctrl-C itself.
     with collector_frozen():
         command: Any = typer.main.get_command(program(arguments[0] if arguments else None))
@@ -85,6 +86,7 @@ def _run_command(arguments: Sequence[str]) -> int:
 def _on_this_machine(arguments: Sequence[str]) -> bool:
     """Return true if a command is for the GPUs of this machine, which is the default."""
     names = [word.partition("=")[2] for word in _joined(arguments, "-m", "--machine") if word.startswith("--machine=")]
+    names += [word[2:] for word in arguments if word.startswith("-m") and len(word) > len("-m")]
     return (names or [os.environ.get("MEMTOPO_MACHINE") or "local"])[-1] == "local" and "-h" not in arguments
 
 

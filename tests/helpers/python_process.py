@@ -71,8 +71,9 @@ class ThisProcess:
     """A process that was forked from a server, as the server of its own children."""
 
     def accepts(self, environment: Mapping[str, str]) -> bool:
-        """Return whether a fork is safe, and an interpreter with these variables would start as this one did."""
-        return len(os.listdir("/proc/self/task")) == 1 and _read_at_start(environment) == _read_at_start(os.environ)
+        """Return whether a fork is safe (fact 33), and an interpreter with these variables would start as this one."""
+        alone = len(os.listdir("/proc/self/task")) == 1 and "libcuda.so" not in Path("/proc/self/maps").read_text()
+        return alone and _read_at_start(environment) == _read_at_start(os.environ)
 
     def fork(self, request: dict[str, Any], descriptors: list[int]) -> int:
         """Return the id of a new child of this process, which never returns from here."""
