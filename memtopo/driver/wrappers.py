@@ -37,9 +37,14 @@ class Forwarder(_Forwarded):
 
     def __init__(self, driver: Driver) -> None:
         self._driver: Any = driver
-        for method in _CALLS:
-            if not hasattr(type(self), method):
-                setattr(self, method, self._wrap(method, getattr(driver, method)))
+
+    def __getattr__(self, method: str) -> Call:
+        """Wrap a method when it is first used: of all calls a run needs a few."""
+        if method not in _CALLS:
+            raise AttributeError(f"{type(self).__name__} has no {method}")
+        call = self._wrap(method, getattr(self._driver, method))
+        setattr(self, method, call)
+        return call
 
     def _wrap(self, method: str, call: Call) -> Call:
         """Return what is called for a method, by default the other driver's method itself."""
@@ -47,7 +52,7 @@ class Forwarder(_Forwarded):
         return call
 
 
-_CALLS = tuple(name for name in dir(KernelDriver) if not name.startswith("_"))
+_CALLS = frozenset(name for name in dir(KernelDriver) if not name.startswith("_"))
 
 
 @cache

@@ -25,6 +25,7 @@ import sys
 import threading
 import traceback
 import types
+import warnings
 from contextlib import suppress
 from typing import Any, NoReturn
 
@@ -162,6 +163,8 @@ def _become(request: dict[str, Any], received: list[int]) -> None:
     sys.argv = [request["option"] or request["program"], *request["arguments"]]
     added = [*request["path"], *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     sys.path[:] = [*added, *(each for each in _PATH if each not in added)]
+    if request["strict"]:
+        warnings.simplefilter("error")
     _open_streams(unbuffered=bool(os.environ.get("PYTHONUNBUFFERED")))
 
 

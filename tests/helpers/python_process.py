@@ -101,13 +101,15 @@ def _program(command: Sequence[str]) -> dict[str, Any]:
     words = [os.fspath(word) for word in command]
     if words[:1] != [sys.executable]:
         return {}
-    safe = words[1] == "-P"
-    option, *rest = words[1 + safe :]
+    strict, safe = words[1:3] == ["-W", "error"], words[1] == "-P"
+    option, *rest = words[1 + safe + 2 * strict :]
     if option in {"-m", "-c"}:
-        return {"option": option, "program": rest[0], "arguments": rest[1:], "path": [] if safe else [""]}
-    if option.endswith(".py"):
-        return {"option": "", "program": option, "arguments": rest, "path": [] if safe else [str(Path(option).parent)]}
-    return {}
+        given, path = {"option": option, "program": rest[0], "arguments": rest[1:]}, ""
+    elif option.endswith(".py"):
+        given, path = {"option": "", "program": option, "arguments": rest}, str(Path(option).parent)
+    else:
+        return {}
+    return {**given, "path": [] if safe else [path], "strict": strict}
 
 
 class PythonProcess(subprocess.Popen[Any]):

@@ -31,6 +31,7 @@ NAME = "{http://www.w3.org/2000/svg}"
 QUICKSTART = ROOT / "specs" / "quickstart.yaml"
 LARGEST = 2_000_000
 MANY = 100_000
+PARTS = 10_000
 
 
 def hovers(text: str) -> list[str]:
@@ -119,12 +120,12 @@ def test_parts_are_to_scale_and_never_invisible() -> None:
 
 
 def test_parts_beyond_the_limit_are_counted() -> None:
-    parts = tuple(Resource("part", f"f.{index}", "f", 1, MiB, offset=index * MiB) for index in range(MANY))
-    thing = Resource("external", "f", "f", 1, MANY * MiB, ("gpu0",), "camera/f", (), parts, external=True)
+    parts = tuple(Resource("part", f"f.{index}", "f", 1, MiB, offset=index * MiB) for index in range(PARTS))
+    thing = Resource("external", "f", "f", 1, PARTS * MiB, ("gpu0",), "camera/f", (), parts, external=True)
     for draw in (svg, page):
         text = draw(Diagram((), (), (thing,)), "title")
         assert len(text.encode()) < LARGEST
-        assert "… and 99,988 more" in text
+        assert "… and 9,988 more" in text
 
 
 def test_many_equal_chunks_have_one_label() -> None:

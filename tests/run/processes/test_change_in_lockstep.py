@@ -232,7 +232,7 @@ def equals(one: str, other: str) -> None:
         assert state_of(layout) == before
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
 @given(multi_process_strategies.pairs())
 def test_a_change_of_several_processes_equals_applying_the_new_spec(
     both: tuple[strategies.Spec, strategies.Spec],
