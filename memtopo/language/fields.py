@@ -195,7 +195,11 @@ Commit = Annotated[
 
 OWN_FIRST = "own-first"
 """Order of an import from a counted process: of the same number, then of the next ones, around."""
-_ORDERS = {each: each for each in (OWN_FIRST, "own", "next", "previous")}
+OWN_NODE = "own-node"
+"""Order of an import from a counted process: those on the node of the importing process."""
+WHOLE_ORDERS = (OWN_FIRST, OWN_NODE)
+"""Orders that cannot be part of a list."""
+_ORDERS = {each: each for each in (*WHOLE_ORDERS, "own", "next", "previous")}
 _OrderWord = Annotated[str, FromText(one_of(_ORDERS, "an order of processes"), {"enum": [*_ORDERS]})]
 _OneOrMoreOrders = _OrderWord | Annotated[list[_OrderWord], Field(min_length=1)]
 ProcessOrder = Annotated[list[_OrderWord], BeforeValidator(one_or_more, json_schema_input_type=_OneOrMoreOrders)]

@@ -201,6 +201,11 @@ def test_a_count_that_does_not_divide_is_answered_with_counts_that_do(count: int
     assert str(found.help).startswith(help)
 
 
+def test_fabric_that_failed_on_the_exporting_node_is_reported_once() -> None:
+    machines = Cluster({"a": in_clique(invented(1)), "b": with_fabric(1)})
+    assert codes(PAIR.replace("VIA", "fabric"), machines) == ["MT404"]
+
+
 def test_fabric_that_failed_on_the_importing_node_is_refused() -> None:
     one = with_fabric(1)
     no_channel = in_clique(invented(1))
@@ -245,8 +250,65 @@ def test_alternatives_of_a_process_are_the_same_on_all_its_nodes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("order", "crosses"), [("own", False), ("next", True), ("own-first", True), ("[own, previous]", True)]
+    ("order", "crosses"),
+    [("own", False), ("own-node", False), ("next", True), ("own-first", True), ("[own, previous]", True)],
 )
 def test_the_order_of_an_import_decides_whether_it_crosses(order: str, crosses: bool) -> None:
     text = HEAP.replace("fabric", "fd").replace("from: pe.part", f"from: pe.part, order: {order}")
     assert ("MT613" in codes(text, with_fabric(4))) == crosses
+
+
+def test_an_import_of_the_own_node_is_from_its_instances_in_order() -> None:
+    text = HEAP.replace("fabric", "fd").replace("from: pe.part", "from: pe.part, order: own-node").replace("16", "8")
+    found = clean_geometry(text, with_fabric(4))
+    holders = [each.of(ChunkGroup)["every"].origin for each in found.processes.values()]
+    assert [each and each.holders for each in holders] == [found.nodes["a"]] * 4 + [found.nodes["b"]] * 4
+
+
+def test_an_import_of_the_own_node_without_nodes_is_from_all_instances() -> None:
+    text = HEAP.replace("    nodes: [a, b]\n", "").replace("from: pe.part", "from: pe.part, order: own-node")
+    origin = clean_geometry(text, with_fabric(4)).processes["pe.7"].of(ChunkGroup)["every"].origin
+    assert origin
+    assert len(origin.holders) == 8
+
+
+def test_an_import_of_the_own_node_is_from_a_process_with_another_count_too() -> None:
+    text = PAIR.replace("VIA", "fd").replace("node: a", "count: 4\n    nodes: [a, b]")
+    text = text.replace("node: b", "count: 2\n    nodes: [a, b]").replace("server.w", "server.w, order: own-node")
+    found = clean_geometry(text.replace("view: {size: 4MiB}", "view: {size: 8MiB}"), invented(1))
+    origins = [found.processes[f"reader.{n}"].of(ChunkGroup)["w"].origin for n in range(2)]
+    assert [each and each.holders for each in origins] == [("server.0", "server.1"), ("server.2", "server.3")]
+
+
+def test_an_import_of_the_own_node_from_a_process_elsewhere_is_refused() -> None:
+    text = PAIR.replace("VIA", "fd").replace("node: a", "count: 1\n    nodes: [a]")
+    (found,) = diagnose(text.replace("server.w", "server.w, order: own-node"), invented(1))
+    assert (found.code, found.message) == (
+        "MT608",
+        "import 'w' is from the own node, and process 'server' is not on 'b'",
+    )
+
+
+def test_own_node_is_no_part_of_a_list() -> None:
+    (found,) = diagnose(HEAP.replace("from: pe.part", "from: pe.part, order: [own-node, next]"), with_fabric(4))
+    assert found.code == "MT103"
+
+
+def test_buffers_of_the_own_node_are_shared_by_legacy_ipc() -> None:
+    """The own ones in their place, which a process cannot open."""
+    text = """
+processes:
+  rank:
+    count: 4
+    nodes: [a, b]
+    devices: {mine: gpus}
+    buffers: {signal: {location: mine, size: 2MiB}}
+    exports: {signal: {buffer: signal, via: ipc}}
+    imports: {signals: {from: rank.signal, order: own-node}}
+"""
+    found = clean_geometry(text, invented(2))
+    group = next(each for each in found.processes["rank.2"].every if each.name == "signals")
+    assert group.origin
+    assert group.origin.holders == ("rank.2", "rank.3")
+    assert group.origin.own_label(0) == "signal"
+    assert group.origin.own_label(1) is None

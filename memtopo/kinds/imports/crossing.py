@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from memtopo.diagnostics.model import Diagnostic, Label, Path
+from memtopo.driver.types import Location
 from memtopo.kinds.alternatives import ACROSS
 from memtopo.kinds.device_sets import all_gpus
 from memtopo.kinds.exports import ExportGroup
@@ -12,6 +13,7 @@ from memtopo.kinds.imports.order import in_order
 from memtopo.kinds.kind import Scope, Sibling
 from memtopo.kinds.nodes import rank
 from memtopo.language.entries import Spec
+from memtopo.language.fields import OWN_NODE
 from memtopo.machine import Machine
 
 (CROSSING,) = ACROSS.words
@@ -20,6 +22,8 @@ from memtopo.machine import Machine
 
 def crosses(importer: Spec, order: Sequence[str] | None, exporter: Spec) -> bool:
     """Return true if an instance of a process imports from an instance of another one that is on another node."""
+    if OWN_NODE in (order or ()):
+        return False
     count = exporter.instances or 1
     if order is None or count != importer.instances:
         return len({*importer.nodes, *exporter.nodes}) > 1
@@ -63,7 +67,7 @@ def _not_carried(scope: Scope, path: Path, sibling: Sibling, export: ExportGroup
     help = f"write 'via: {CROSSING}', and 'handles: {CROSSING}' for {export.group.name!r}"
     if CROSSING not in export.exporter.transports:
         help = f"share {export.exporter.plural} within a node only, or chunks via {CROSSING}"
-    help += ", or give each node a process of its own" if own else ", or keep both processes on one node"
+    help += ", or 'order: own-node' for those of the same node alone" if own else ", or keep both processes on one node"
     choice = sibling.instances[0][1].choices.get((*export.path, "via"))
     notes = (choice.text,) if choice else ()
     return Diagnostic("MT613", message, path, labels=(label,), notes=notes, help=help)
@@ -78,13 +82,19 @@ def _unconnected(scope: Scope, other: Scope) -> str | None:
     """Reason why fabric handles are not known to work between two nodes; None if they are."""
     one, two = sorted((scope, other), key=lambda each: str(each.node))
     between = f"fabric between {one.node} and {two.node}"
-    for node, machine in ((each.node, each.machine) for each in (one, two)):
-        failed = (at for at in all_gpus(machine) if machine.trial(at, CROSSING).works is False)
-        if location := next(failed, None):
-            return f"{between} does not work: it failed in a trial on {location.on(node)}"
+    if _failed(other):
+        return None  # an export that does not work is reported where it is made
+    if location := _failed(scope):
+        return f"{between} does not work: it failed in a trial on {location.on(scope.node)}"
     if unknown := [str(each.node) for each in (one, two) if each.machine.clique is None]:
         return f"{between} is not known to work: no clique is recorded of {' and '.join(unknown)}"
     return None if connected(one.machine, two.machine) else f"{between} does not work: they are of different cliques"
+
+
+def _failed(scope: Scope) -> Location | None:
+    """Return a GPU of a process's node where fabric handles failed in a trial."""
+    gpus = all_gpus(scope.machine)
+    return next((each for each in gpus if scope.machine.trial(each, CROSSING).works is False), None)
 
 
 def connected(one: Machine, other: Machine) -> bool:

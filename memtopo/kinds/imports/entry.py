@@ -57,7 +57,8 @@ class Import(Entry):
     parts: Parts | None = Field(default=None, description="Named parts of each chunk, as its holder declares them.")
     order: Order | None = Field(
         default=None,
-        description="own-first: those of the same number, then of the next ones, around; or the neighbours of a ring.",
+        description="own-first: those of the same number, then of the next ones, around; own-node: those on the same "
+        "node; or the neighbours of a ring.",
     )
 
     @property

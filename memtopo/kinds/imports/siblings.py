@@ -14,11 +14,11 @@ from memtopo.kinds.exportable import ExportKind, Imported
 from memtopo.kinds.exports import EXPORTABLE, ExportGroup, enumerated
 from memtopo.kinds.imports.crossing import crossing_fault
 from memtopo.kinds.imports.entry import LOCATIONS, Import, declared_access, no_granules
-from memtopo.kinds.imports.order import in_order, unequal_order
+from memtopo.kinds.imports.order import in_order, none_on_node, unequal_order
 from memtopo.kinds.kind import Scope, Sibling
 from memtopo.kinds.resolution import Resolution
 from memtopo.language.entries import Spec
-from memtopo.language.fields import LARGEST_COUNT, Source
+from memtopo.language.fields import LARGEST_COUNT, OWN_NODE, Source
 
 _Declared = tuple[str, str, str]
 """Key of an import, its declared value, and the actual value."""
@@ -34,10 +34,8 @@ def from_sibling(scope: Scope, path: Path, entry: Import) -> Resolution[Group | 
     if sibling is None:
         yield _no_process(scope, source.holder, where)
         return None
-    if wrong := unequal_order(scope.spec, path, entry.order, sibling.spec):
-        yield wrong
+    if (sibling := (yield from _ordered(scope, path, entry, sibling))) is None:
         return None
-    sibling = sibling._replace(instances=in_order(entry.order, scope.index, sibling.instances))
     exports = yield from _exports(scope, path, entry, sibling)
     if not exports:
         return None
@@ -60,6 +58,20 @@ def from_sibling(scope: Scope, path: Path, entry: Import) -> Resolution[Group | 
     found = [*(yield from _contradictions(scope, entry, group, exports[0])), *_unseen(scope, where, kind, imported)]
     yield from found
     return None if found else group
+
+
+def _ordered(scope: Scope, path: Path, entry: Import, sibling: Sibling) -> Resolution[Sibling | None]:
+    """The process with those of its instances that an import is from, in order; None if there is an error."""
+    instances = sibling.instances
+    if OWN_NODE in (entry.order or ()):
+        instances = tuple(each for each in instances if each[1].node == scope.node)
+    wrong = unequal_order(scope.spec, path, entry.order, sibling.spec)
+    if wrong is None and not instances and scope.node is not None:
+        wrong = none_on_node(path, scope.node, sibling.spec)
+    if wrong:
+        yield wrong
+        return None
+    return sibling._replace(instances=in_order(entry.order, scope.index, instances))
 
 
 def _origin(export: ExportGroup, sibling: Sibling, own: str) -> Origin:

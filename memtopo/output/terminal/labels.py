@@ -182,10 +182,21 @@ def _importers(labels: Sequence[str], pictures: Mapping[str, ProcessDiagram]) ->
         same = [label for label in pictures if _entry(label) == entry]
         importing = [label for label in same if label in labels]
         every = 1 < len(same) == len(importing)
-        names += [f"every {entry}"] if every else [processes(pictures[label]) for label in importing]
+        names += [f"every {entry}"] if every else _by_node(entry, same, importing, pictures)
     yield from names[:MOST_IMPORTERS]
     if left_out := len(names[MOST_IMPORTERS:]):
         yield f"{left_out:,} more"
+
+
+def _by_node(
+    entry: str, same: Sequence[str], importing: Sequence[str], pictures: Mapping[str, ProcessDiagram]
+) -> Iterator[str]:
+    """Names of some processes of an entry, those of a node as one if they are all of it: `every rank on a`."""
+    for node in dict.fromkeys(pictures[label].node for label in importing):
+        whole = [label for label in same if pictures[label].node == node]
+        found = [label for label in importing if pictures[label].node == node]
+        every = node and 1 < len(whole) == len(found)
+        yield from [f"every {entry} on {node}"] if every else [processes(pictures[label]) for label in found]
 
 
 def _entry(label: str) -> str:
