@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import groupby, islice
 from typing import NamedTuple
 
 from memtopo.common.garbage_collection import collector_paused
@@ -93,16 +94,29 @@ class Execution:
         """Compare every step with what the driver reports. Raises `StepFailed` or `Stopped`."""
         self.resume()
         self.checked = 0
-        for step in self.plan.steps:
-            self.raise_if_stopped()
-            try:
+        for kind, steps in groupby(self.plan.steps, type):
+            while some := list(islice(steps, STRIDE)):
+                yield from self._check(kind, some)
+                self.progress.advance(len(some))
+
+    def _check(self, kind: type[Step], steps: Sequence[Step]) -> Iterator[Finding]:
+        """Check steps of one kind, those one by one that could not be checked together."""
+        self.raise_if_stopped()
+        step = steps[0]
+        try:
+            together = kind.check_each(steps, self.driver, self.layout)
+            yield from together.findings
+            self.checked += together.number
+            for step in steps[together.number :]:
+                if together.error:
+                    raise together.error  # noqa: TRY301
+                self.raise_if_stopped()
                 yield from step.check(self.driver, self.layout)
-            except Exception as error:
-                raise StepFailed(step, f"check of {step.verb} {step.describe().subject}", error) from error
-            self.checked += 1
-            if self.checked % STRIDE == 0:
-                self.progress.advance(STRIDE)
-        self.progress.advance(self.checked % STRIDE)
+                self.checked += 1
+        except Stopped:
+            raise
+        except Exception as error:
+            raise StepFailed(step, f"check of {step.verb} {step.describe().subject}", error) from error
 
     def take_down(self, gates: TeardownGates | None = None) -> Teardown:
         """Undo every step that was done, in reverse order; a failed undo does not stop the others.

@@ -7,10 +7,14 @@ calls takes several times as long as in a loop of its own.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import repeat, starmap
+from typing import TypeVar
 
 from memtopo.driver.protocol import Driver
-from memtopo.driver.types import DriverError, Properties
+from memtopo.driver.types import DriverError, Location, Properties
+
+T = TypeVar("T")
 
 
 class BatchDriver(ABC):
@@ -25,18 +29,21 @@ class BatchDriver(ABC):
     @abstractmethod
     def release_each(self, handles: Sequence[int]) -> tuple[int, DriverError | None]: ...
 
+    @abstractmethod
+    def retain_each(self, addresses: Sequence[int]) -> tuple[list[int], DriverError | None]: ...
+
+    @abstractmethod
+    def properties_each(self, handles: Sequence[int]) -> tuple[list[Properties], DriverError | None]: ...
+
+    @abstractmethod
+    def access_each(self, queried: Sequence[tuple[int, Location]]) -> tuple[list[int], DriverError | None]: ...
+
 
 def create_each(driver: Driver, size: int, properties: Sequence[Properties]) -> tuple[list[int], DriverError | None]:
     """Create a chunk of `size` bytes with each of the properties; return the handles, and the error."""
     if isinstance(driver, BatchDriver):
         return driver.create_each(size, properties)
-    handles: list[int] = []
-    try:
-        for each in properties:
-            handles.append(driver.mem_create(size, each))  # noqa: PERF401  # a failure keeps those before it
-    except DriverError as error:
-        return handles, error
-    return handles, None
+    return _answers(driver.mem_create, zip(repeat(size), properties))
 
 
 def map_each(driver: Driver, mappings: Sequence[tuple[int, int, int]]) -> tuple[int, DriverError | None]:
@@ -65,3 +72,35 @@ def release_each(driver: Driver, handles: Sequence[int]) -> tuple[int, DriverErr
     except DriverError as error:
         return released, error
     return released, None
+
+
+def retain_each(driver: Driver, addresses: Sequence[int]) -> tuple[list[int], DriverError | None]:
+    """Retain the chunks that are mapped at addresses; return their handles, and the error."""
+    if isinstance(driver, BatchDriver):
+        return driver.retain_each(addresses)
+    return _answers(driver.mem_retain_allocation_handle, zip(addresses))
+
+
+def properties_each(driver: Driver, handles: Sequence[int]) -> tuple[list[Properties], DriverError | None]:
+    """Return the properties of chunks by their handles, and the error."""
+    if isinstance(driver, BatchDriver):
+        return driver.properties_each(handles)
+    return _answers(driver.mem_get_allocation_properties_from_handle, zip(handles))
+
+
+def access_each(driver: Driver, queried: Sequence[tuple[int, Location]]) -> tuple[list[int], DriverError | None]:
+    """Return the access at each address of each location, and the error."""
+    if isinstance(driver, BatchDriver):
+        return driver.access_each(queried)
+    return _answers(driver.mem_get_access, queried)
+
+
+def _answers(call: Callable[..., T], arguments: Iterable[tuple[object, ...]]) -> tuple[list[T], DriverError | None]:
+    """Make calls until one fails; return the answers of those before, and the error."""
+    found: list[T] = []
+    try:
+        for answer in starmap(call, arguments):
+            found.append(answer)  # noqa: PERF402  # a failure keeps those before it
+    except DriverError as error:
+        return found, error
+    return found, None

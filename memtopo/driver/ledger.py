@@ -10,7 +10,7 @@ from typing import Any
 from memtopo.driver import batches
 from memtopo.driver.batches import BatchDriver
 from memtopo.driver.kernels import KernelDriver
-from memtopo.driver.types import DriverError, Properties
+from memtopo.driver.types import DriverError, Location, Properties
 from memtopo.driver.wrappers import Call, Forwarder, parameters
 
 Account = dict[int, int]
@@ -132,6 +132,19 @@ class Ledger(Forwarder, BatchDriver):
             if (count := account.pop(handle, 0)) > 1:
                 account[handle] = count - 1
         return released, error
+
+    def retain_each(self, addresses: Sequence[int]) -> tuple[list[int], DriverError | None]:
+        handles, error = batches.retain_each(self._driver, addresses)
+        account = self.accounts["handles"]
+        for handle in handles:
+            account[handle] = account.get(handle, 0) + 1
+        return handles, error
+
+    def properties_each(self, handles: Sequence[int]) -> tuple[list[Properties], DriverError | None]:
+        return batches.properties_each(self._driver, handles)
+
+    def access_each(self, queried: Sequence[tuple[int, Location]]) -> tuple[list[int], DriverError | None]:
+        return batches.access_each(self._driver, queried)
 
     def _wrap(self, method: str, call: Call) -> Call:
         entry = CALLS.get(method)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from functools import cache
@@ -13,7 +13,7 @@ from memtopo.common.errors import InternalError
 from memtopo.diagnostics.model import Path
 from memtopo.driver.handles import Handle
 from memtopo.driver.protocol import Driver
-from memtopo.driver.types import Location
+from memtopo.driver.types import DriverError, Location
 from memtopo.geometry.groups import Group
 from memtopo.kinds.layout import HandleSource, Layout
 
@@ -84,6 +84,14 @@ class Finding(NamedTuple):
     def equal(cls, aspect: str) -> Finding:
         """Return a finding without a difference, of which only the aspect is counted."""
         return cls(aspect, "", "", "")
+
+
+class CheckedSteps(NamedTuple):
+    """Number of the first steps that were checked and are as declared, their findings, and the error of the next."""
+
+    number: int
+    findings: Sequence[Finding] = ()
+    error: DriverError | None = None
 
 
 class CommonRange(NamedTuple):
@@ -274,6 +282,12 @@ class Step:
         """Compare the state that the driver reports with the spec."""
         del driver, layout
         yield from ()
+
+    @classmethod
+    def check_each(cls, steps: Sequence[Any], driver: Driver, layout: Layout) -> CheckedSteps:
+        """Check the first ones of some steps of this class, in loops of calls; the others are checked one by one."""
+        del steps, driver, layout
+        return CheckedSteps(0)
 
     def refusal(self, layout: Layout, undone: Container[Hashable]) -> str | None:
         """Return why a layout does not admit the step in a change that undoes some resources; None if it does."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import cast
 
 import pytest
 
 from memtopo.common.errors import InternalError
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.sim import SimDriver
+from memtopo.driver.types import Access, Grant, gpu
 from memtopo.executor import STRIDE, Execution, StepFailed, Stopped
 from memtopo.kinds.chunks.steps import CreateChunk
 from memtopo.kinds.mappings.steps import MapChunk
@@ -24,6 +26,14 @@ from tests.helpers.specs import plan_of
 
 M = 2 << 20
 MACHINE = invented(2)
+PAGES = """
+ranges: {a: {size: 12MiB}}
+chunks: {page: {location: [gpu0, gpu1], size: 2MiB, count: 6}}
+map: {a: [page]}
+access: {a: {gpu0: rw, gpu1: r}}
+"""
+"""Chunks that are checked together, since each is mapped once."""
+
 SPEC = """
 ranges: {a: {size: 8MiB}, b: {size: 4MiB, count: 2}}
 chunks: {one: {location: gpu0, size: 2MiB}, page: {location: [gpu0, gpu1], size: 2MiB, count: 4}}
@@ -109,6 +119,41 @@ def test_a_failed_check_names_its_step_and_counts_those_before_it() -> None:
         assert (failed.value.action, failed.value.path) == ("check of create page.1", ("chunks", "page"))
         assert failed.value.step is execution.plan.steps[execution.checked]
         execution.take_down()
+
+
+@pytest.mark.parametrize("at", [1, 3, 6])
+@pytest.mark.parametrize("method", ["mem_retain_allocation_handle", "mem_release", "mem_get_access"])
+def test_a_failed_check_of_one_of_many_mappings_is_that_of_its_own(method: str, at: int) -> None:
+    """Each mapping is retained and released once, and its access is queried of two GPUs."""
+    with ledger(only={method}) as driver:
+        execution = Execution(plan_of(PAGES, MACHINE), driver)
+        execution.build()
+        mappings = [step for step in execution.plan.steps if isinstance(step, MapChunk)]
+        failing = cast("Failing", driver._driver)
+        failing.at = failing.calls + at
+        with pytest.raises(StepFailed) as failed:
+            list(execution.check())
+        assert failed.value.step is mappings[(at - 1) // 2 if method == "mem_get_access" else at - 1]
+        assert failed.value.step is execution.plan.steps[execution.checked]
+        assert all(finding.expected == finding.observed for finding in execution.check())
+        execution.take_down()
+        assert driver.empty
+
+
+def test_the_check_of_many_mappings_finds_the_one_that_differs() -> None:
+    with ledger() as driver:
+        execution = Execution(plan_of(PAGES, MACHINE), driver)
+        execution.build()
+        steps = [step for step in execution.plan.steps if isinstance(step, MapChunk)]
+        other, gone = steps[1], steps[3]
+        address = execution.layout.address(other.range) + other.offset
+        driver.mem_set_access(address, other.size, (Grant(gpu(1), Access.NONE),))
+        driver.mem_unmap(execution.layout.address(gone.range) + gone.offset, gone.size)
+        found = list(execution.check())
+        wrong = [(each.aspect, each.subject) for each in found if each.expected != each.observed]
+        assert wrong == [("access", f"{other._subject} for gpu1"), ("mapped chunk", gone._subject)]
+        assert sum(each.aspect == "mapped chunk" for each in found) == len(steps)
+        assert sum(each.aspect == "access" for each in found) == 2 * (len(steps) - 1)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from collections.abc import Container, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from memtopo.driver.batches import release_each
+from memtopo.driver.batches import properties_each, release_each
 from memtopo.driver.handles import Handle
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import DriverError, HandleType, Location, LocationKind, Properties
@@ -16,6 +16,7 @@ from memtopo.kinds.layout import Layout
 from memtopo.kinds.step import (
     DEFECT_ADVICE,
     PROBE_ADVICE,
+    CheckedSteps,
     ErrorHint,
     Finding,
     HandleReference,
@@ -23,6 +24,8 @@ from memtopo.kinds.step import (
     Step,
     StepDescription,
 )
+
+_AS_CREATED = Finding.equal("properties")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,13 @@ class CreateChunk(Step):
     def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
         observed = driver.mem_get_allocation_properties_from_handle(layout.chunks[self.label])
         yield Finding("properties", self.label, _as_reported(self.properties), observed, self.path)
+
+    @classmethod
+    def check_each(cls, steps: Sequence[CreateChunk], driver: Driver, layout: Layout) -> CheckedSteps:
+        found, error = properties_each(driver, [layout.chunks[each.label] for each in steps])
+        pairs = enumerate(zip(steps, found, strict=False))
+        number = next((at for at, (each, seen) in pairs if _as_reported(each.properties) != seen), len(found))
+        return CheckedSteps(number, [_AS_CREATED] * number, error if number == len(found) else None)
 
     def describe(self) -> StepDescription:
         properties = self.properties

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from memtopo.common.errors import InternalError
+from memtopo.driver.batches import access_each, release_each, retain_each
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import Access, DriverError, Grant, LocationKind
 from memtopo.kinds.layout import Layout
-from memtopo.kinds.step import ErrorHint, Finding, Phase, Readable, Step, StepDescription, range_name
+from memtopo.kinds.step import CheckedSteps, ErrorHint, Finding, Phase, Readable, Step, StepDescription, range_name
 
 LONGEST_RUN = 128 << 20
 """Maximum bytes of one call that copies or unmaps adjacent chunks: memory is released while the next copy runs."""
@@ -98,6 +99,21 @@ class MapChunk(Step):
                 subject = f"{self._subject} for {location}"
                 yield Finding("access", subject, access.word, Access(observed).word, self.path)
 
+    @classmethod
+    def check_each(cls, steps: Sequence[MapChunk], driver: Driver, layout: Layout) -> CheckedSteps:
+        chunks = {each.chunk for each in steps}
+        if len(chunks) < len(steps) or not layout.retained.keys().isdisjoint(chunks):  # a chunk is retained once
+            return CheckedSteps(0)
+        addresses = [layout.address(each.range) + each.offset for each in steps]
+        number, error = _as_mapped(steps, addresses, driver, layout)
+        queried = [(at, location, access) for at in range(number) for location, access in steps[at].access]
+        seen, refused = access_each(driver, [(addresses[at], location) for at, location, _ in queried])
+        differs = next((at for at, access in enumerate(seen) if access != queried[at][2]), len(seen))
+        if differs < len(queried):
+            number, error = queried[differs][0], refused if differs == len(seen) else None
+        access_findings = [_EQUAL] * sum(len(each.access) for each in steps[:number])
+        return CheckedSteps(number, [_MAPPED] * number + access_findings, error)
+
     @property
     def _subject(self) -> str:
         return f"{self.chunk} in {self.range} at {self.offset:#x}"
@@ -128,6 +144,20 @@ class MapChunk(Step):
 
     def blocks(self) -> tuple[str, ...]:
         return (range_name(self.range),)
+
+
+def _as_mapped(
+    steps: Sequence[MapChunk], addresses: Sequence[int], driver: Driver, layout: Layout
+) -> tuple[int, DriverError | None]:
+    """Number of the first mappings that are of their chunks, and the error of the next, if it is no finding."""
+    handles, unknown = retain_each(driver, addresses)
+    released, refused = release_each(driver, handles)
+    left = zip(steps[released:], handles[released:], strict=False)
+    layout.retained.update((each.chunk, handle) for each, handle in left)  # the next check, or the undo, releases it
+    pairs = enumerate(zip(steps[:released], handles, strict=False))
+    number = next((at for at, (each, handle) in pairs if layout.chunks[each.chunk] != handle), released)
+    error = refused or (None if unknown and unknown.name == _UNMAPPED else unknown)
+    return number, error if number == released else None
 
 
 @dataclass(frozen=True, slots=True)
