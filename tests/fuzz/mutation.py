@@ -15,6 +15,7 @@ TOKENS = [
     b"size: ", b"gpu0", b"host:0", b"kv", b".0:2", b".9", b"  ", b"processes:\n", b"exports: ", b"imports: ", b"from: ",
     b"via: ipc", b"server.out", b"count: 127", b"visible: ",
     b"managed:\n", b"external: ", b"semaphores: ", b"prefer: ", b"accessed_by: ", b"via: opaque_fd", b"wait: ",
+    b"pinned:\n", b"file: /dev/shm/x", b"write_combined: true", b"read_only: ",
     b"signal: ", b"camera/frame", b"params: {a: $b, b: 2}\n", b"$a", b"$b * ", b"/ 3", b"$",
 ]  # fmt: skip
 

@@ -16,8 +16,10 @@ _HOSTILE = [
     "host", "host:7", "c0", "r0", "r0.9", "c0.1:1", "c0.0:2", "page", "none", "count", "size", "offset", "grant", "---",
     "...", "<<<<<<< HEAD", "a:1", "[]", "{}", "{a: {b: [c]}}", "fabric", "true", "server.x0", "reader.0.x0", "pe/x0",
     "ipc", "processes", "exports", "imports", "from", "via", "chunk", "buffer", "event", "visible", "mine", "x0", "i0",
+    "pools", "allocations", "allocation", "pool", "accessed_by", "q0", "a0",
     "129", "managed", "external", "semaphores", "attach", "prefer", "accessed_by", "prefetch", "read_mostly", "single",
     "dedicated", "buffers", "wait", "signal", "opaque_fd", "timeline_fd", "dma_buf", "d3d12_fence", "camera",
+    "pinned", "write_combined", "file", "/dev/shm/none", "read_only", "p0",
     "multicast", "bind", "devices", "team", "range",
     "camera/frame", "/run/x.sock", "m0", "s0", "18446744073709551615", "18446744073709551616",
 ]  # fmt: skip

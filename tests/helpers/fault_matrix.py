@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -14,6 +15,7 @@ from memtopo.run.apply import apply
 from tests.helpers import faults
 from tests.helpers.lockstep import apply_together
 from tests.helpers.machines import invented, with_multicast
+from tests.helpers.resource_strategies import shared_file
 from tests.helpers.specs import ROOT, run_request
 
 MEMORY = """
@@ -52,6 +54,12 @@ POOLS = """
 pools: {p: {location: gpu0, max_size: 64MiB, release_threshold: 2MiB, accessed_by: gpu1}, q: {location: gpu1}}
 allocations: {a: {pool: p, size: 8MiB, count: 2}, b: {pool: q, size: 64KiB}}
 """
+PINNED = f"""
+pinned:
+  p: {{size: 2MiB, count: 2, accessed_by: [gpu0, gpu1]}}
+  c: {{size: 64KiB, write_combined: true}}
+  f: {{file: /proc/{os.getpid()}/fd/{shared_file()}, size: 64KiB, count: 2, accessed_by: [gpu0, gpu1]}}
+"""
 EVENTS = "events: {e: {device: gpu0}}\n"
 SHARED = """
 processes:
@@ -80,6 +88,7 @@ access: {uc: {gpus: rw}, mc: {gpus: rw}, o: {gpus: rw}}
 
 _NAMES = {
     MEMORY: "memory", FIXED: "a fixed address", HOST: "host memory", BUFFERS: "buffers", MANAGED: "managed memory",
+    PINNED: "pinned memory",
     POOLS: "pools", EVENTS: "events", SHARED: "processes", TEAM: "multicast",
 }  # fmt: skip
 DIFFERENCES = ROOT / "tests" / "golden" / "faults.json"
@@ -215,6 +224,14 @@ MATRIX = (
           "permitted, pool access", "permitted, pool access"),
     Fault("the same, and the query denies it", faults.IgnoresPoolAccessSilently, POOLS, "permitted", "permitted"),
     Fault("an allocation of a pool is not freed", faults.KeepsPoolAllocations, POOLS, "", ""),
+    Fault("pinned memory is smaller than requested", faults.PinsLess, PINNED, "permitted, pinned", "permitted, pinned"),
+    Fault("two pinned allocations share memory", faults.PinsOnce, PINNED, "bytes", "every byte"),
+    Fault("flags of pinned memory are lost", faults.PinsWithoutFlags, PINNED, "flags", "flags"),
+    Fault("pinned memory has another address for a GPU", faults.PinsElsewhere, PINNED,
+          "device address", "device address"),
+    Fault("stores of the CPU to pinned memory are lost", faults.LosesStoresOfCpu, PINNED, "", "both sides"),
+    Fault("fills of pinned memory are lost", faults.LosesFills, PINNED, "both sides", "both sides, every byte"),
+    Fault("a GPU loads other bytes than a registered file has", faults.LoadsOtherBytes, PINNED, "", "shared file"),
     Fault("an event is not recorded", faults.RecordsNoEvent, EVENTS, "", ""),
     Fault("an event does not complete", faults.CompletesNoEvent, EVENTS, "event", "event"),
     Fault("an export gives another chunk", faults.ExportsAnotherChunk, SHARED, "bytes", "every byte", "server"),
@@ -229,6 +246,8 @@ MATRIX = (
     Fault("a chunk keeps a reference after its release", faults.KeepsChunk, MEMORY, "a leak", "a leak"),
     Fault("a reservation is not freed", faults.KeepsAddresses, MEMORY, "", ""),
     Fault("a buffer is not freed", faults.KeepsBuffers, BUFFERS, "", ""),
+    Fault("pinned memory is not freed", faults.KeepsPinned, PINNED, "", ""),
+    Fault("registered memory is not unregistered", faults.KeepsRegistered, PINNED, "", ""),
 )  # fmt: skip
 
 

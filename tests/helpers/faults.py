@@ -16,12 +16,14 @@ from memtopo.driver.types import (
     DriverError,
     Grant,
     HandleType,
+    HostFlags,
     Location,
     LocationKind,
     MemAttach,
     PoolAttribute,
     PoolProperties,
     Properties,
+    RegisterFlags,
     gpu,
 )
 from memtopo.driver.wrappers import Forwarder
@@ -627,6 +629,80 @@ class AttachesNothing(Faulty):
     """Attaches managed memory to no stream."""
 
     def stream_attach_mem_async(self, stream: int, address: int, flags: MemAttach) -> None:
+        pass
+
+
+class PinsLess(Faulty):
+    """Allocates half of pinned memory."""
+
+    def mem_host_alloc(self, size: int, flags: HostFlags) -> int:
+        return self._driver.mem_host_alloc(size // 2, flags)
+
+
+class PinsOnce(Faulty):
+    """Gives all pinned allocations of one size the same memory."""
+
+    def __init__(self, driver: KernelDriver) -> None:
+        self._pinned: dict[int, int] = {}
+        super().__init__(driver)
+
+    def mem_host_alloc(self, size: int, flags: HostFlags) -> int:
+        if size not in self._pinned:
+            self._pinned[size] = self._driver.mem_host_alloc(size, flags)
+        return self._pinned[size]
+
+    def mem_free_host(self, address: int) -> None:
+        with suppress(DriverError):
+            self._driver.mem_free_host(address)
+
+
+class PinsWithoutFlags(Faulty):
+    """Allocates and registers memory without flags."""
+
+    def mem_host_alloc(self, size: int, flags: HostFlags) -> int:
+        del flags
+        return self._driver.mem_host_alloc(size, HostFlags.NONE)
+
+    def mem_host_register(self, address: int, size: int, flags: RegisterFlags) -> None:
+        del flags
+        self._driver.mem_host_register(address, size, RegisterFlags.NONE)
+
+
+class PinsElsewhere(Faulty):
+    """Gives another address of page-locked memory to the second GPU."""
+
+    def mem_host_get_device_pointer(self, address: int) -> int:
+        return self._driver.mem_host_get_device_pointer(address) + (_current_gpu(self._driver) << 40)
+
+
+class LosesFills(Faulty):
+    """Fills nothing, by calls or by kernels."""
+
+    def memset_d8(self, address: int, value: int, count: int) -> None:
+        pass
+
+    def fill(self, areas: Sequence[Area]) -> None:
+        pass
+
+
+class LoadsOtherBytes(Faulty):
+    """Loads a wrong bit for each fingerprint."""
+
+    def fingerprint(self, parts: Sequence[tuple[int, int]]) -> tuple[int, ...]:
+        return tuple(each ^ 1 for each in self._driver.fingerprint(parts))
+
+
+class KeepsPinned(Faulty):
+    """Frees no pinned memory."""
+
+    def mem_free_host(self, address: int) -> None:
+        pass
+
+
+class KeepsRegistered(Faulty):
+    """Unregisters nothing."""
+
+    def mem_host_unregister(self, address: int) -> None:
         pass
 
 

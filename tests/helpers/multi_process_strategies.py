@@ -114,7 +114,9 @@ def _process(draw: Draw, name: str, count: int | None, gpus: int) -> _Process:
         each, entry = draw(_entry("chunk", "own", ["mine"]))
         spec.setdefault("chunks", {})["own"] = entry
         made.append(each)
-    spec |= {section: found for section, found in (("managed", draw(resource_strategies.managed(usable))),) if found}
+    others = {"managed": draw(resource_strategies.managed(usable))}
+    others["pinned"] = draw(resource_strategies.pinned(usable)) if draw(st.booleans()) else {}
+    spec |= {section: found for section, found in others.items() if found}
     return _Process(name, count, usable, made, spec)
 
 

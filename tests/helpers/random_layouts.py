@@ -67,6 +67,7 @@ class _Layout:
         yield from self._section(
             "allocations", [self._allocation(f"a{index}", pool) for index, pool in enumerate(pools)]
         )
+        yield from self._section("pinned", [self._pinned(f"p{index}") for index in range(self._few())])
         yield from self._team()
         events = [f"e{index}: {{device: {self._gpu()}}}" for index in range(self._few())]
         yield from self._section("events", [f"e: {{device: {self._gpu()}}}", *events])
@@ -205,6 +206,16 @@ class _Layout:
         fields += [f"{key}: {self._chooser.choice((self._gpu(), self._place()))}" for key in advice]
         if self._chooser.random() < 0.3:
             fields.append("read_mostly: true")
+        return f"{name}: {{{', '.join(fields)}}}"
+
+    def _pinned(self, name: str) -> str:
+        fields = [f"size: {self._bytes()}B"]
+        if self._chooser.random() < 0.3:
+            fields.append("write_combined: true")
+        if self._chooser.random() < 0.3:
+            fields.append("count: 3")
+        if self._chooser.random() < 0.5:
+            fields.append(f"accessed_by: [{', '.join(self._chooser.sample(self._gpus, len(self._gpus)))}]")
         return f"{name}: {{{', '.join(fields)}}}"
 
     def _export(self, name: str) -> str:

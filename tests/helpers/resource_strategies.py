@@ -1,7 +1,9 @@
-"""Random valid entries of managed memory, external memory and semaphores."""
+"""Random valid entries of managed, pinned and external memory, and of semaphores."""
 
 from __future__ import annotations
 
+import os
+from functools import cache
 from typing import Any
 
 from hypothesis import strategies as st
@@ -83,6 +85,37 @@ def multicast(draw: Draw, gpus: list[str]) -> Spec:
         "map": {"own-memory": ["own"], "team-address": ["team"]},
         "access": {"own-memory": {"gpus": "rw"}, "team-address": {team[0]: "rw"}},
     }
+
+
+@st.composite
+def pinned(draw: Draw, gpus: list[str]) -> Spec:
+    """A section of up to three entries of pinned memory, allocated or of a file, for GPUs of these names."""
+    return {f"p{index}": draw(_pinned(gpus)) for index in range(draw(st.integers(0, 3)))}
+
+
+@st.composite
+def _pinned(draw: Draw, gpus: list[str]) -> Spec:
+    entry: Spec = {"size": draw(st.sampled_from(["1B", "100B", "4096B", "64KiB", "1MiB"]))}
+    if draw(st.booleans()):
+        entry["count"] = str(draw(st.integers(1, 4)))
+    if draw(st.booleans()):
+        entry["accessed_by"] = draw(st.lists(st.sampled_from(gpus), min_size=1, max_size=3))
+    if draw(st.booleans()):
+        entry["file"] = f"/proc/{os.getpid()}/fd/{shared_file()}"
+        entry["offset"] = draw(st.sampled_from(["0", "4096B", "2MiB"]))
+        if draw(st.booleans()):
+            entry["read_only"] = draw(st.sampled_from(["true", "false"]))
+    elif draw(st.booleans()):
+        entry["write_combined"] = draw(st.sampled_from(["true", "false"]))
+    return entry
+
+
+@cache
+def shared_file() -> int:
+    """A memfd that all specs of this process register."""
+    fd = os.memfd_create("memtopo-specs", os.MFD_CLOEXEC)
+    os.ftruncate(fd, 8 << 20)
+    return fd
 
 
 @st.composite

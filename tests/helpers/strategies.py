@@ -74,6 +74,7 @@ def dicts(draw: Draw, gpus: int = GPUS, *, identified: bool = False, external: b
         sections["map"] |= keyed
         sections["access"] |= draw(_access(name, entry, mapped, usable))
     sections["managed"] = draw(resource_strategies.managed(usable))
+    sections["pinned"] = draw(resource_strategies.pinned(usable)) if draw(st.booleans()) else {}
     sections |= draw(resource_strategies.external_sections(usable)) if external else {}
     sections |= draw(resource_strategies.pools(usable))
     whole = spec | sections

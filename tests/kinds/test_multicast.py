@@ -12,6 +12,7 @@ import pytest
 import memtopo
 from memtopo import machine, planner
 from memtopo.api import errors
+from memtopo.api.import_spec import importing_spec
 from memtopo.common.units import MiB
 from memtopo.driver.cuda.multicast import RefusedMulticast
 from memtopo.driver.types import DriverError, gpu
@@ -25,6 +26,7 @@ from memtopo.kinds.multicast.steps import (
     AddDevice,
     BindAddress,
     BindChunk,
+    BindStep,
     CreateMulticast,
     MapMulticast,
     SetMulticastAccess,
@@ -36,6 +38,7 @@ from memtopo.output.diagram.build import build_diagram
 from memtopo.planner import Plan
 from memtopo.rules import NotBuilt, require_tried
 from memtopo.run import processes
+from memtopo.sharing.offers import Offer
 from tests.helpers.command_line import run_memtopo
 from tests.helpers.machines import invented, with_fabric, with_multicast
 from tests.helpers.specs import ROOT, document, ensemble, geometry_of, run, run_request, validate_text
@@ -107,7 +110,7 @@ def test_an_offset_is_that_on_every_gpu() -> None:
 def test_the_chunks_in_a_range_are_bound_by_their_addresses() -> None:
     text = TEAM.replace("bind: {team: [part]}", "bind: {team: {range: uc}}")
     assert places(bindings(text)) == places(bindings(TEAM))
-    steps = [step for step in plan_of(text).steps if isinstance(step, BindChunk)]
+    steps = [step for step in plan_of(text).steps if isinstance(step, BindStep)]
     assert {type(step) for step in steps} == {BindAddress}
     assert {step.call for step in steps} == {"cuMulticastBindAddr"}
     assert [step.at for step in steps if isinstance(step, BindAddress)] == [0, 4 * MiB, 8 * MiB, 12 * MiB]
@@ -282,3 +285,10 @@ def test_a_step_on_the_driver_for_gpus_raises_before_a_call() -> None:
     with pytest.raises(DriverError, match="makes no multicast call"):
         step.do(RefusedMulticast(), layout)  # type: ignore[arg-type]
     assert not layout.chunks
+
+
+def test_a_program_cannot_join_a_team() -> None:
+    """An offer of a multicast object is for the processes of its own spec."""
+    offer = Offer("creator.team", "multicast", "fd", 1, 2 * MiB, "gpu0", "00" * 16, (), 2 * MiB)
+    with pytest.raises(errors.Unsuitable, match="a multicast object, for the processes of its own spec"):
+        importing_spec("nvls", {offer.name: offer}, ["00" * 16], None, {offer.name: "rw"}, {})

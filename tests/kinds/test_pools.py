@@ -168,3 +168,18 @@ def test_a_pool_is_shared_where_a_trial_of_it_succeeded() -> None:
     text = "pools: {p: {location: gpu0, handles: fd}}\nallocations: {a: {pool: p, size: 8MiB}}"
     assert codes(text, failed) == ["MT404"]
     assert codes(text.replace(", handles: fd", ""), failed) == []
+
+
+def test_a_gpu_has_to_support_pools() -> None:
+    text = "pools: {p: {location: gpu0}}\nallocations: {a: {pool: p, size: 8MiB}}"
+    assert codes(text, invented(1, attributes={"MEMORY_POOLS_SUPPORTED": 0})) == ["MT710"]
+    assert codes(text.replace("gpu0", "host"), invented(1, attributes={"MEMORY_POOLS_SUPPORTED": 0})) == []
+    assert codes(text.replace("gpu0", "host"), invented(0)) == ["MT401"]
+
+
+def test_peers_have_access_to_a_pool_only_where_they_are_peers() -> None:
+    text = "pools: {p: {location: gpu0, accessed_by: gpu1}}\nallocations: {a: {pool: p, size: 8MiB}}"
+    assert codes(text, invented(2)) == []
+    assert codes(text, invented(2, peers=False)) == ["MT403"]
+    imported = "imports: {a: {from: s/a, pool: gpu0, size: 8MiB, accessed_by: gpu1}}"
+    assert codes(imported, invented(2, peers=False)) == ["MT403"]

@@ -139,8 +139,8 @@ class AddDevice(Step):
 
 
 @dataclass(frozen=True, slots=True)
-class BindChunk(Step):
-    """Bind a whole chunk of a GPU at an offset of an object."""
+class BindStep(Step):
+    """Base of the steps that bind a whole chunk of a GPU at an offset of an object. No call queries what is bound."""
 
     object: str
     device: int
@@ -150,7 +150,6 @@ class BindChunk(Step):
 
     phase = Phase.BIND
     verb = "bind"
-    call = "cuMulticastBindMem"
     undo_verb = "unbind"
     undo_call = "cuMulticastUnbind"
     hints: ClassVar = {
@@ -160,12 +159,10 @@ class BindChunk(Step):
 
     @property
     def needs(self) -> tuple[Hashable, ...]:
-        member = "team member", self.object, self.device
-        return (("multicast", self.object), member, ("chunk", self.chunk))
+        return _needs(self)
 
     def do(self, driver: Driver, layout: Layout) -> None:
-        objects = layout.chunks
-        driver.multicast_bind_mem(objects[self.object], self.offset, objects[self.chunk], 0, self.size)
+        self._bind(driver, layout, layout.chunks[self.object])
         layout.bound[self._place] = self.size
 
     def undo(self, driver: Driver, layout: Layout) -> None:
@@ -186,10 +183,24 @@ class BindChunk(Step):
     def _place(self) -> tuple[str, int, int]:
         return self.object, self.device, self.offset
 
+    def _bind(self, driver: Driver, layout: Layout, handle: int) -> None:
+        """Make the call, with the handle of the object."""
+        raise NotImplementedError
+
 
 @dataclass(frozen=True, slots=True)
-class BindAddress(BindChunk):
-    """Bind a whole chunk by its address: that of a mapping at an offset of a range."""
+class BindChunk(BindStep):
+    """Bind a chunk by its handle."""
+
+    call = "cuMulticastBindMem"
+
+    def _bind(self, driver: Driver, layout: Layout, handle: int) -> None:
+        driver.multicast_bind_mem(handle, self.offset, layout.chunks[self.chunk], 0, self.size)
+
+
+@dataclass(frozen=True, slots=True)
+class BindAddress(BindStep):
+    """Bind a chunk by its address: that of a mapping, `at` an offset of a range."""
 
     range: str
     at: int
@@ -198,12 +209,15 @@ class BindAddress(BindChunk):
 
     @property
     def needs(self) -> tuple[Hashable, ...]:
-        return (*BindChunk.needs.fget(self), ("range", self.range))  # type: ignore[attr-defined]
+        return (*_needs(self), ("range", self.range))
 
-    def do(self, driver: Driver, layout: Layout) -> None:
-        address = layout.ranges[self.range].address + self.at
-        driver.multicast_bind_addr(layout.chunks[self.object], self.offset, address, self.size)
-        layout.bound[self._place] = self.size
+    def _bind(self, driver: Driver, layout: Layout, handle: int) -> None:
+        driver.multicast_bind_addr(handle, self.offset, layout.ranges[self.range].address + self.at, self.size)
+
+
+def _needs(step: BindStep) -> tuple[Hashable, ...]:
+    """The object, the GPU in its team, and the chunk."""
+    return ("multicast", step.object), ("team member", step.object, step.device), ("chunk", step.chunk)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,77 @@
+"""Views of allocations of memory pools, own and attached."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import memtopo
+from memtopo.api.errors import Unsuitable
+from memtopo.common.units import MiB
+from tests.api.child_process import Process
+from tests.helpers.processes import open_descriptors
+
+SPEC = """
+memtopo: 1
+name: pooled
+pools:
+  p: {location: gpus, handles: fd, accessed_by: gpu0}
+  h: {location: "host:0", handles: fd}
+allocations: {a: {pool: p, size: 8MiB, count: 3}, b: {pool: p, size: 1000B}, c: {pool: h, size: 4MiB}}
+exports:
+  a: {allocation: a, via: fd}
+  one: {allocation: a.1, via: fd}
+  b: {allocation: b, via: fd}
+  c: {allocation: c, via: fd}
+"""
+Start = Callable[..., Process]
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> str:
+    file = tmp_path / "pooled.yaml"
+    file.write_text(SPEC)
+    return str(file)
+
+
+def test_an_allocation_is_viewed_by_those_with_access_to_its_pool(spec: str) -> None:
+    with memtopo.applied(spec, machine="h200x2") as layout:
+        views = [layout.allocation("a.1", device=device) for device in (None, "gpu0", "gpu1")]
+        assert [view.device for view in views] == ["gpu1", "gpu0", "gpu1"]
+        arrays = [np.from_dlpack(view) for view in views]
+        arrays[0][5] = 7
+        assert [array[5] for array in arrays] == [7, 7, 7]
+        assert len(arrays[0]) == 8 * MiB
+        host = layout.allocation("c", dtype="float32")
+        assert (host.device, host.shape) == ("host", (MiB,))
+        with pytest.raises(Unsuitable, match=r"accessible to host, and not to gpu0"):
+            layout.allocation("c", device="gpu0")
+        with pytest.raises(Unsuitable, match=r"accessible to gpu0, and not to gpu1"):
+            layout.allocation("a.0", device="gpu1")
+        with pytest.raises(Unsuitable, match=r"there is no allocation 'a'"):
+            layout.allocation("a")
+        assert layout.address("a.2") == layout.buffers["a.2"].address
+        del views, arrays, host
+        gc.collect()
+
+
+def test_an_importer_shares_allocations_and_leaves_nothing(start: Start, spec: str) -> None:
+    """What two exports offer, too: the driver gives one address for both (fact 82)."""
+    start(spec=spec, machine="h200x2")
+    before = open_descriptors()
+    for _ in range(3):
+        with memtopo.attach("pooled", machine="h200x2") as shared:
+            whole, one = (np.from_dlpack(shared.export(name)) for name in ("a.1", "one"))
+            whole[3] += 1
+            assert whole[3] == one[3]
+            del whole, one
+            gc.collect()
+        assert shared.report
+        assert shared.report.outcome == "ok"
+    with memtopo.attach("pooled", machine="h200x2", exports=["one"]) as shared:
+        assert shared.exports["one"].kind == "allocation"
+    assert open_descriptors() == before

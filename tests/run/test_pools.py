@@ -1,0 +1,99 @@
+"""Layouts with memory pools: built, changed, shared between processes, and taken down."""
+
+from __future__ import annotations
+
+from memtopo.driver.types import Access, PoolAttribute, gpu
+from memtopo.run.apply import Run
+from tests.helpers.failing_driver import Failing
+from tests.helpers.lockstep import apply_together, together
+from tests.helpers.machines import invented
+from tests.helpers.reports import tallies
+from tests.run.test_run_change import held, request_of
+
+POOLS = """
+pools: {p: {location: gpu0, handles: fd, release_threshold: 64MiB, accessed_by: gpu1}}
+allocations: {a: {pool: p, size: 8MiB, count: 2}, b: {pool: p, size: 1MiB}}
+"""
+SHARED = """
+processes:
+  server:
+    pools: {p: {location: gpus, handles: fd, accessed_by: gpus}, h: {location: "host:0", handles: fd}}
+    allocations: {a: {pool: p, size: 8MiB, count: 3}, b: {pool: p, size: 1000B}, c: {pool: h, size: 4MiB}}
+    exports: {a: {allocation: a, via: fd}, b: {allocation: b, via: fd}, c: {allocation: c, via: fd}}
+  reader:
+    imports:
+      a: {from: server.a, accessed_by: gpu1}
+      b: {from: server.b, accessed_by: gpus}
+      c: {from: server.c, accessed_by: gpu0}
+  host: {imports: {c: {from: server.c}}}
+"""
+MACHINE = invented(2)
+
+
+def pool_of(run: Run, label: str = "p") -> int:
+    return run.execution.layout.memory_pools[label]
+
+
+def test_every_process_sees_the_bytes_of_every_other_in_shared_pools() -> None:
+    for check in ("fast", "full"):
+        reports = apply_together(SHARED, MACHINE, check)
+        assert {report.outcome for report in reports.values()} == {"ok"}
+        reader = tallies(reports["reader"].checks)
+        assert reader["allocation"].as_declared == 6
+        assert reader["pool access"].as_declared == 3
+        assert not any(report.leaks for report in reports.values())
+
+
+def test_an_importer_has_the_access_that_it_declares_whatever_its_exporter_has() -> None:
+    """Fact 82."""
+    with together(SHARED, MACHINE) as found:
+        run = found.runs["reader"]
+        pool, driver = pool_of(run, "server.p.0"), run.execution.driver
+        assert driver.mem_pool_get_access(pool, gpu(1)) == Access.RW
+        server = found.runs["server"]
+        assert server.execution.driver.mem_pool_get_access(pool_of(server, "p.1"), gpu(0)) == Access.RW
+
+
+def test_a_change_of_attributes_and_access_keeps_a_pool_and_its_allocations() -> None:
+    other = POOLS.replace("64MiB, accessed_by: gpu1", "1MiB, reuse_allow_opportunistic: false")
+
+    def use(run: Run, failing: Failing) -> None:
+        del failing
+        pool, before = pool_of(run), dict(run.execution.layout.buffers)
+        driver = run.execution.driver
+        assert driver.mem_pool_get_access(pool, gpu(1)) == Access.RW
+        assert not run.change(request_of(other)).different
+        assert (pool_of(run), run.execution.layout.buffers) == (pool, before)
+        assert driver.mem_pool_get_access(pool, gpu(1)) == Access.NONE
+        assert driver.mem_pool_get_attribute(pool, PoolAttribute.RELEASE_THRESHOLD) == 1 << 20
+        assert driver.mem_pool_get_attribute(pool, PoolAttribute.REUSE_ALLOW_OPPORTUNISTIC) == 0
+        assert not run.change(request_of(POOLS.replace("release_threshold: 64MiB, ", ""))).different
+        assert driver.mem_pool_get_attribute(pool, PoolAttribute.RELEASE_THRESHOLD) == 0
+        assert driver.mem_pool_get_attribute(pool, PoolAttribute.REUSE_ALLOW_OPPORTUNISTIC) == 1
+
+    assert held(POOLS, use).outcome == "ok"
+
+
+def test_a_change_of_allocations_leaves_the_others_of_the_pool() -> None:
+    def use(run: Run, failing: Failing) -> None:
+        del failing
+        kept = run.execution.layout.buffers["b"]
+        assert not run.change(request_of(POOLS.replace("8MiB, count: 2", "40MiB, count: 3"))).different
+        assert run.execution.layout.buffers["b"] == kept
+        assert sorted(run.execution.layout.buffers) == ["a.0", "a.1", "a.2", "b"]
+        pool, driver = pool_of(run), run.execution.driver
+        assert driver.mem_pool_get_attribute(pool, PoolAttribute.USED_MEM_CURRENT) == 121 << 20
+
+    assert held(POOLS, use).outcome == "ok"
+
+
+def test_memory_that_a_pool_frees_comes_back_by_the_end_of_a_change() -> None:
+    """Fact 80: with the synchronisation that ends it, but for the units that allocations are in."""
+
+    def use(run: Run, failing: Failing) -> None:
+        del failing
+        assert not run.change(request_of(POOLS.replace("8MiB, count: 2", "1MiB").replace("64MiB", "1MiB"))).different
+        pool, driver = pool_of(run), run.execution.driver
+        assert driver.mem_pool_get_attribute(pool, PoolAttribute.RESERVED_MEM_CURRENT) == 64 << 20
+
+    assert held(POOLS.replace("8MiB, count: 2", "80MiB, count: 2"), use).outcome == "ok"
