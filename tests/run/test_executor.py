@@ -74,7 +74,7 @@ def test_teardown_leaves_nothing_open() -> None:
         assert (layout.ranges, layout.chunks, layout.mappings, layout.contexts, layout.retained) == ({}, {}, {}, {}, {})
         assert (teardown.leaks, teardown.failures) == ((), [])
         assert [time.phase for time in execution.times] == [
-            *(each for each in Phase if each not in (Phase.EXPORT, Phase.IMPORT)),
+            *(each for each in Phase if each not in (Phase.EXPORT, Phase.IMPORT, Phase.BIND)),
             "take down",
         ]
         assert [time.steps for time in execution.times[:-1]] == [len(steps) for _, steps in execution.plan.phases]

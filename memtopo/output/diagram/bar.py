@@ -31,8 +31,9 @@ _WORD_HEIGHT = 16.0  # of a lane with `r` or `rw`
 class Block:
     """A part of a bar: `count` chunks on `devices` round-robin, or a hole, which has no mark.
 
-    `name` and `words` are its label, `tooltip` all that is known of it. `twin` is the index of an earlier block of the
-    same bar with the same memory.
+    If there are more devices than chunks, the memory of all of them is at the same addresses. `name` and `words` are
+    its label, `tooltip` all that is known of it. `twin` is the index of an earlier block of the same bar with the same
+    memory.
     """
 
     size: int
@@ -98,6 +99,9 @@ def badge(letter: str, x: float, y: float) -> Iterator[str]:
 
 
 def _stripes(block: Block, area: Area, context: DrawingContext) -> Iterator[str]:
+    if len(block.devices) > block.count > 0:
+        yield from _columns(block, area, context)
+        return
     count = _stripe_count(block, area.height)
     height = area.height / count
     hues = [context.hue(device) for device in block.devices] or [0]
@@ -108,6 +112,14 @@ def _stripes(block: Block, area: Area, context: DrawingContext) -> Iterator[str]
         borders = (f"M{number(area.x)} {number(area.top + height * index)}h{number(area.width)}"
                    for index in range(1, count))  # fmt: skip
         yield path(borders, "l z")
+
+
+def _columns(block: Block, area: Area, context: DrawingContext) -> Iterator[str]:
+    """Memory of several devices at the same addresses, side by side."""
+    wide = area.width / len(block.devices)
+    for index, device in enumerate(block.devices):
+        column = Area(area.x + index * wide, area.top, wide, area.height)
+        yield element("path", {"d": _stripe(column, area.height, 0), **context.fill(context.hue(device))})
 
 
 def _stripe_count(block: Block, height: float) -> int:

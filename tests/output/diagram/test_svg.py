@@ -242,3 +242,12 @@ def test_memory_that_exceeds_its_gpu_fills_the_bar_of_the_gpu() -> None:
     bars = [rect for rect in ET.fromstring(drawn).iter(f"{NAME}rect") if rect.get("class") in ("o", "u")]
     whole, used = (float(rect.get("height", 0)) for rect in bars)
     assert 0 < used <= whole
+
+
+def test_memory_of_several_gpus_at_one_address_is_drawn_side_by_side() -> None:
+    """Behind a multicast address; chunks of two GPUs are drawn one below the other."""
+    drawn = ET.fromstring(spec_svg("specs/multicast.yaml"))
+    for first, columns in (("part.0", 1), ("team", 2)):
+        groups = [each for each in drawn.iter(f"{NAME}g") if (each.findtext(f"{NAME}title") or "").startswith(first)]
+        starts = {path.get("d", "").split()[0] for path in groups[0].findall(f"{NAME}path")[:2]}
+        assert len(starts) == columns, first
