@@ -1,6 +1,7 @@
 """A Ray cluster of several nodes on this host, until standard input ends; it prints the address.
 
-Arguments: the number of nodes besides the head. The head has no processor for agents.
+Arguments: the number of nodes besides the head, which has no processor for agents. Each line of input adds a node, as
+after the death of one, and is answered by a line.
 """
 
 from __future__ import annotations
@@ -14,13 +15,23 @@ def main(nodes: int) -> None:
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
     try:
         for _ in range(nodes):
-            cluster.add_node(num_cpus=2, object_store_memory=80 << 20)
+            add(cluster)
         cluster.wait_for_nodes()
-        sys.stdout.write(f"{cluster.address}\n")
-        sys.stdout.flush()
-        sys.stdin.read()
+        answer(cluster.address)
+        for _ in sys.stdin:
+            add(cluster)
+            answer("added")
     finally:
         cluster.shutdown()
+
+
+def add(cluster: Cluster) -> None:
+    cluster.add_node(num_cpus=2, object_store_memory=80 << 20)
+
+
+def answer(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,229 @@
+"""Layouts of three nodes on a real Ray cluster of this host: applied, held, and taken down whoever dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter
+
+from memtopo.machine import dump
+from memtopo.plans.report import Report
+from memtopo.run.nodes.agent import RUN_VARIABLE
+from memtopo.sharing.client import connect
+from memtopo.sharing.endpoints import endpoint
+from tests.helpers.machines import with_fabric
+
+pytestmark = [
+    pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed"),
+    pytest.mark.xdist_group("ray"),
+    pytest.mark.timeout(600),
+]
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[2]
+THREE = (HERE / "two_nodes.yaml").read_text().replace("count: 4", "count: 3").replace("[a, b]", "[a, b, c]")
+LABELS = {"a": "rank.0", "b": "rank.1", "c": "rank.2"}
+TIMEOUT = 5.0
+GRACE = 10.0
+"""Seconds after the end of a driver within which no process of a run is left."""
+
+PHASES = {
+    "open": "device_primary_ctx_retain#1",
+    "reserve": "mem_address_reserve#1",
+    "create": "mem_create#1",
+    "export": "mem_export_to_shareable_handle#1",
+    "import": "mem_import_from_shareable_handle#2",
+    "map": "mem_map#2",
+    "grant": "mem_set_access#1",
+    "check": "mem_get_access#1",
+    "verify": "memcpy_dtoh#1",
+    "take down": "mem_unmap#1",
+    "release": "mem_release#1",
+}
+"""A driver call of each phase."""
+
+VICTIMS = ("worker", "agent", "raylet", "hub", "driver")
+SAMPLE = [("agent", "map"), ("driver", "verify")]
+
+
+@dataclass
+class RayCluster:
+    """A cluster: its process, its address, and the environment of commands that use it."""
+
+    process: subprocess.Popen[str]
+    environment: dict[str, str]
+
+    def add_node(self) -> None:
+        """Add a node in place of a dead one."""
+        assert self.process.stdin
+        assert self.process.stdout
+        self.process.stdin.write("add\n")
+        self.process.stdin.flush()
+        assert self.process.stdout.readline() == "added\n"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[RayCluster]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "RAY_DISABLE_IMPORT_WARNING": "1", "PYTHONWARNINGS": "ignore"}
+    with subprocess.Popen(
+        [sys.executable, str(ROOT / "tests" / "helpers" / "ray_cluster.py"), "3"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=environment,
+        text=True,
+    ) as process:
+        assert process.stdout
+        address = process.stdout.readline().strip()
+        assert address, "the cluster did not start"
+        yield RayCluster(process, {**environment, "RAY_ADDRESS": address})
+        assert process.stdin
+        process.stdin.close()
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> Path:
+    file = tmp_path / "three.yaml"
+    file.write_text(THREE)
+    return file
+
+
+def left(run: str = "") -> list[int]:
+    """Workers of runs of nodes that have not ended."""
+    found = []
+    for entry in os.listdir("/proc"):
+        try:
+            if f"\0{RUN_VARIABLE}={run}".encode() in b"\0" + Path("/proc", entry, "environ").read_bytes():
+                found.append(int(entry))
+        except (OSError, ValueError):
+            continue
+    return found
+
+
+def none_left() -> bool:
+    """Wait until no worker is left."""
+    deadline = time.monotonic() + GRACE
+    while left() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return not left()
+
+
+def drive(cluster: RayCluster, spec: Path, **options: Any) -> tuple[Report | None, int, str]:
+    """Report of a driver, unless it died, its exit status, and its standard error."""
+    program = [sys.executable, str(HERE / "driver_program.py"), str(spec), cluster.environment["RAY_ADDRESS"]]
+    done = subprocess.run(
+        [*program, json.dumps(options)], capture_output=True, text=True, env=cluster.environment, check=False
+    )
+    report = TypeAdapter(Report).validate_json(done.stdout) if done.stdout else None
+    return report, done.returncode, done.stderr
+
+
+def test_the_command_applies_a_spec_on_the_nodes_of_a_cluster(cluster: RayCluster, spec: Path) -> None:
+    machine = spec.with_name("fabric.json")
+    machine.write_text(dump(with_fabric(2)))
+    command = [sys.executable, "-m", "memtopo", "apply", str(spec), "--on", "ray", "--machine", str(machine), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, env=cluster.environment, check=False)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["outcome"] == "ok"
+    assert [(node["name"], node["outcome"], node["processes"]) for node in report["nodes"]] == [
+        (node, "ok", [label]) for node, label in LABELS.items()
+    ]
+    assert all(not any(node["left"]["ledger_after"].values()) for node in report["nodes"])
+    tallies = {each["aspect"]: each for each in report["checks"]["tallies"]}
+    assert tallies["imported"]["as_declared"] == 9
+    assert none_left()
+
+
+def test_a_held_layout_is_released_on_any_node(cluster: RayCluster, spec: Path) -> None:
+    machine = spec.with_name("fabric.json")
+    machine.write_text(dump(with_fabric(2)))
+    sockets = {node: spec.with_name(f"{node}.sock") for node in LABELS}
+    command = [sys.executable, "-m", "memtopo", "apply", str(spec), "--on", "ray", "--machine", str(machine), "--hold"]
+    with subprocess.Popen(
+        [*command, "--socket", str(spec.with_name("{node}.sock"))],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=cluster.environment,
+        text=True,
+    ) as driver:
+        assert driver.stderr
+        assert {driver.stderr.readline().split()[4].strip(",") for _ in LABELS} == set(LABELS)
+        for node, label in LABELS.items():
+            with connect(endpoint(socket=str(sockets[node]))) as client:
+                assert set(client.offers()) == {f"{label}.own"}
+                assert client.check().different == 0
+        with connect(endpoint(socket=str(sockets["b"]))) as client:
+            assert client.release().gone
+        out, errors = driver.communicate(timeout=60)
+    assert driver.returncode == 0, errors
+    assert "until a release here" in " ".join(out.split())
+    assert not any(path.exists() for path in sockets.values())
+    assert none_left()
+
+
+@pytest.mark.exhaustive
+def test_a_signal_to_the_driver_takes_down_all_nodes(cluster: RayCluster, spec: Path) -> None:
+    report, status, errors = drive(cluster, spec, crash=crash("driver", "map", "SIGINT"), timeout=TIMEOUT)
+    assert report, errors
+    assert (report.outcome, report.exit_code, status) == ("interrupted", 130, 0)
+    assert {each.outcome for each in report.nodes} == {"taken down"}
+    assert none_left()
+
+
+def crash(victim: str, phase: str, number: str = "SIGKILL") -> dict[str, str]:
+    return {"process": "rank.1", "call": PHASES[phase], "signal": number, "victim": victim}
+
+
+def survived(cluster: RayCluster, spec: Path, victim: str, phase: str) -> None:
+    """Kill a victim at a call of a phase, and assert that the others take down and the report names it."""
+    report, status, errors = drive(cluster, spec, crash=crash(victim, phase), timeout=TIMEOUT)
+    if victim == "raylet":
+        cluster.add_node()
+    assert none_left()
+    if victim == "driver":
+        assert status == -signal.SIGKILL
+        return
+    assert report, errors
+    nodes = {each.name: each for each in report.nodes}
+    processes = {each.name: each for each in report.processes}
+    if report.outcome == "ok":  # all had been done before it was noticed
+        assert victim in {"raylet", "hub"}
+    else:
+        assert report.failure
+        assert report.exit_code == (5 if nodes["b"].outcome == "lost" else 4)
+    if victim == "worker":
+        assert processes["rank.1"].lost == "was killed by SIGKILL"
+        assert report.failure
+        assert "rank.1" in report.failure.error
+    if victim == "agent":
+        assert (nodes["b"].outcome, processes["rank.1"].outcome) == ("ended", "ended")
+        assert report.failure
+        assert report.failure.step == "node b"
+    for node in ("a", "c"):
+        assert nodes[node].outcome in {"taken down", "ok"}, report
+        rest = nodes[node].left
+        assert rest is None or not any(rest.ledger_after.values())
+
+
+@pytest.mark.parametrize(("victim", "phase"), SAMPLE)
+def test_whoever_is_killed_the_others_take_down(cluster: RayCluster, spec: Path, victim: str, phase: str) -> None:
+    survived(cluster, spec, victim, phase)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("victim", VICTIMS)
+def test_anybody_may_be_killed_at_any_phase(cluster: RayCluster, spec: Path, victim: str, phase: str) -> None:
+    survived(cluster, spec, victim, phase)
