@@ -56,6 +56,9 @@ Params = Mapping[str, str | int | bool]
 MachineLike = str | os.PathLike[str] | Target
 """`local`, the name of a shipped machine, the path of a recorded machine, or a target."""
 
+MachinesLike = MachineLike | Mapping[str, MachineLike]
+"""One machine, or a mapping from the nodes of a spec to theirs."""
+
 
 @dataclass(frozen=True, slots=True)
 class Planned:
@@ -83,7 +86,7 @@ def load(spec: SpecLike, *, params: Params | None = None) -> Loaded:
     return Loaded(document, read)
 
 
-def plan(spec: SpecLike, machine: MachineLike = "local", *, params: Params | None = None) -> Plan:
+def plan(spec: SpecLike, machine: MachinesLike = "local", *, params: Params | None = None) -> Plan:
     """Return the steps that build a spec on a machine.
 
     The driver is called only for `local`, to query the machine; what alternatives of the spec need is tried there, in
@@ -95,12 +98,16 @@ def plan(spec: SpecLike, machine: MachineLike = "local", *, params: Params | Non
     return plan_new(spec, machine, params).plan
 
 
-def resolved(machine: MachineLike) -> Target:
+def resolved(machine: MachinesLike) -> Target:
     """Return the target of a machine argument. Raises `Unavailable`."""
+    if isinstance(machine, Mapping):
+        if not machine:
+            raise ValueError("no node has a machine")
+        return target.of_nodes({node: resolved(each) for node, each in machine.items()})
     return machine if isinstance(machine, Target) else target.resolve(os.fspath(machine))
 
 
-def plan_new(spec: SpecLike, machine: MachineLike, params: Params | None = None) -> Planned:
+def plan_new(spec: SpecLike, machine: MachinesLike, params: Params | None = None) -> Planned:
     """Validate and plan a spec that nothing is built of yet, after the trials that its alternatives need."""
     document = _document(spec, params)
     return plan_spec(document, with_needed_trials(resolved(machine), document))
@@ -109,11 +116,11 @@ def plan_new(spec: SpecLike, machine: MachineLike, params: Params | None = None)
 def plan_spec(spec: SpecLike, found: Target, params: Params | None = None) -> Planned:
     """Validate a spec against a machine, and plan it. Raises `InvalidSpec` with all diagnostics."""
     document = _document(spec, params)
-    validated = validate(document, found.machine)
+    validated = validate(document, found.machines)
     raise_errors(validated.diagnostics, document)
     if validated.geometry is None:
         raise InternalError(f"{document.name} has no error, and no geometry")
-    steps = planner.plan(validated.geometry, found.machine)
+    steps = planner.plan(validated.geometry, found.machines)
     return Planned(document, found, validated.geometry, steps, _warnings(validated))
 
 

@@ -88,10 +88,14 @@ def resolve_nodes(texts: Sequence[str]) -> Target:
     pairs = [found for _, found in named if found]
     if twice := next((node for node, _ in pairs if [other for other, _ in pairs].count(node) > 1), None):
         raise UsageError(f"node {twice!r} has two machines", hint="name one of them")
-    nodes = {node: resolve(name) for node, name in pairs}
+    return of_nodes({node: resolve(name) for node, name in pairs})
+
+
+def of_nodes(nodes: Mapping[str, Target]) -> Target:
+    """Return the target of the machines of several nodes by name, at least one; it is simulated if all of them are."""
     first = next(iter(nodes.values()))
-    simulated = all(each.simulated for each in nodes.values())
-    return Target(" ".join(texts), first.machine, simulated, _opener=first.open, nodes=nodes)
+    name = " ".join(f"{node}={each.name}" for node, each in nodes.items())
+    return Target(name, first.machine, all(each.simulated for each in nodes.values()), first.open, nodes)
 
 
 def recorded(name: str, machine: Machine) -> Target:

@@ -114,3 +114,19 @@ def test_a_parameter_that_is_not_declared_or_has_no_text_is_refused(machine: Tar
         memtopo.plan(PAGES, machine, params={"pages": 1.5})  # type: ignore[dict-item]
     with pytest.raises(memtopo.InvalidSpec, match=r"note: \$pages is 0 as set"):
         memtopo.load(PAGES, params={"pages": 0})
+
+
+def test_each_node_of_a_spec_has_a_machine_of_a_mapping() -> None:
+    spec = ROOT / "specs" / "nodes" / "tensor-parallel.yaml"
+    found = memtopo.plan(spec, {"a": "h200x4", "b": "h200x2"})
+    assert {name: labels[0] for name, labels in found.nodes.items()} == {"a": "rank.0", "b": "rank.4"}
+    assert list(found.memory) == ["a/gpu0", "a/gpu1", "a/gpu2", "a/gpu3", "b/gpu0", "b/gpu1"]
+    assert memtopo.plan(spec, "h200x4").nodes == found.nodes
+
+
+def test_a_mapping_of_machines_without_a_node_of_the_spec_is_refused() -> None:
+    spec = ROOT / "specs" / "nodes" / "tensor-parallel.yaml"
+    with pytest.raises(memtopo.InvalidSpec, match="no machine is named for node 'b'"):
+        memtopo.plan(spec, {"a": "h200x4"})
+    with pytest.raises(ValueError, match="no node has a machine"):
+        memtopo.plan(spec, {})
