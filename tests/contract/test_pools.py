@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
@@ -18,11 +18,22 @@ from memtopo.driver.types import (
     LocationKind,
     PoolAttribute,
     PoolProperties,
+    Properties,
     gpu,
 )
-from tests.contract.memory import INVALID_CONTEXT, INVALID_VALUE, NODE, OUT_OF_MEMORY, current, refused
+from tests.contract.memory import (
+    INVALID_CONTEXT,
+    INVALID_DEVICE,
+    INVALID_VALUE,
+    NODE,
+    NOT_SUPPORTED,
+    OUT_OF_MEMORY,
+    created,
+    current,
+    refused,
+)
 from tests.contract.other_process import Other
-from tests.contract.shared_resources import FD, JUNK, closing
+from tests.contract.shared_resources import FD, JUNK, closing, exported
 
 SIZE = 8 * MiB
 RESERVED = 32 * MiB
@@ -52,6 +63,15 @@ def allocated(driver: Driver, pool: int, size: int = SIZE) -> Iterator[int]:
 
 
 @contextmanager
+def exported_pool(driver: Driver, pool: int) -> Iterator[int]:
+    """A descriptor of a pool."""
+    fd = driver.mem_pool_export_to_shareable_handle(pool, FD)
+    assert isinstance(fd, int)
+    with closing(fd):
+        yield fd
+
+
+@contextmanager
 def imported(driver: Driver, fd: int) -> Iterator[int]:
     pool = driver.mem_pool_import_from_shareable_handle(fd, FD)
     try:
@@ -72,6 +92,15 @@ def pointed(driver: Driver, pool: int, data: bytes) -> Iterator[int]:
 
 
 @contextmanager
+def imported_stale(driver: Driver, pool: int, data: bytes) -> Iterator[int]:
+    """The address of an imported allocation that its exporter has freed."""
+    address = driver.mem_pool_import_pointer(pool, data)
+    yield address
+    driver.ctx_synchronize()
+    driver.mem_free(address)
+
+
+@contextmanager
 def offered(other: Other, count: int = 1) -> Iterator[tuple[list[int], list[bytes], int]]:
     """Allocations of a pool of the other process with bytes, the data of their pointers, and the pool's descriptor."""
     with current(other), pooled(other) as pool:
@@ -79,7 +108,7 @@ def offered(other: Other, count: int = 1) -> Iterator[tuple[list[int], list[byte
         for number, address in enumerate(addresses):
             other.memset_d8(address, 0x41 + number, SIZE)
         other.ctx_synchronize()
-        with closing(other.mem_pool_export_to_shareable_handle(pool, FD)) as fd:
+        with exported_pool(other, pool) as fd:
             yield addresses, [other.mem_pool_export_pointer(address) for address in addresses], fd
         for address in addresses:
             other.mem_free_async(address)
@@ -129,11 +158,78 @@ def test_stream_0_needs_a_context_for_an_allocation(driver: Driver) -> None:
         driver.mem_alloc_from_pool_async(SIZE, pool)
 
 
+def test_no_memory_is_allocated_for_0_bytes(driver: Driver) -> None:
+    """Fact 80: the address is 0, which is freed without effect."""
+    with current(driver), pooled(driver) as pool:
+        assert driver.mem_alloc_from_pool_async(0, pool) == 0
+        driver.mem_free_async(0)
+
+
+def test_allocations_lie_side_by_side_at_multiples_of_512_bytes(driver: Driver) -> None:
+    """Fact 80: across units, too, so that five of 8 MiB reserve 64 MiB."""
+    with current(driver), pooled(driver) as pool:
+        sizes = (1, 513, 8 * MiB, 31 * MiB, 33 * MiB)
+        with ExitStack() as stack:
+            addresses = [stack.enter_context(allocated(driver, pool, size)) for size in sizes]
+            assert [address - addresses[0] for address in addresses] == [
+                0, 512, 1536, 1536 + 8 * MiB, 1536 + 39 * MiB,
+            ]  # fmt: skip
+            assert driver.mem_pool_get_attribute(pool, RESERVED_NOW) == 96 * MiB
+            assert driver.mem_pool_get_attribute(pool, USED_NOW) == sum(sizes)
+        assert driver.mem_pool_get_attribute(pool, RESERVED_NOW) == 0
+
+
+def test_bytes_past_the_end_of_an_allocation_are_refused(driver: Driver) -> None:
+    """Fact 80."""
+    with current(driver), pooled(driver) as pool, allocated(driver, pool, 1000) as address, refused(INVALID_VALUE):
+        driver.memset_d8(address, 0, 1001)
+
+
+def test_memory_that_is_freed_at_once_counts_as_in_use(driver: Driver) -> None:
+    """Fact 80."""
+    with current(driver), pooled(driver) as pool:
+        address = driver.mem_alloc_from_pool_async(SIZE, pool)
+        driver.ctx_synchronize()
+        driver.mem_free(address)
+        assert driver.mem_pool_get_attribute(pool, RESERVED_NOW) == 0
+        assert driver.mem_pool_get_attribute(pool, USED_NOW) == SIZE
+
+
+def test_a_freed_allocation_is_not_freed_again(driver: Driver) -> None:
+    """Fact 80."""
+    with current(driver), pooled(driver) as pool:
+        address = driver.mem_alloc_from_pool_async(SIZE, pool)
+        driver.mem_free_async(address)
+        for free in (driver.mem_free_async, driver.mem_free):
+            with refused(INVALID_VALUE):
+                free(address)
+        with refused(INVALID_VALUE):
+            driver.memcpy_dtoh(address, 4)
+
+
+def test_allocations_outlive_contexts_and_their_pool(driver: Driver) -> None:
+    """Fact 80."""
+    pool = driver.mem_pool_create(SHARED)
+    with current(driver):
+        address = driver.mem_alloc_from_pool_async(SIZE, pool)
+        driver.memset_d8(address, 5, SIZE)
+        driver.ctx_synchronize()
+    driver.mem_pool_destroy(pool)
+    with current(driver):
+        assert driver.memcpy_dtoh(address, 3) == b"\5\5\5"
+        driver.mem_free_async(address)
+        driver.ctx_synchronize()
+
+
 @pytest.mark.parametrize(
     ("properties", "error"),
     [
         (PoolProperties(HOST, FD), INVALID_VALUE),
         (PoolProperties(Location(LocationKind.HOST_NUMA_CURRENT)), INVALID_VALUE),
+        (PoolProperties(Location(LocationKind.HOST_NUMA, 900), FD), INVALID_VALUE),
+        (PoolProperties(gpu(900), FD), INVALID_VALUE),
+        (PoolProperties(gpu(0), HandleType.WIN32), INVALID_VALUE),
+        (PoolProperties(gpu(0), FD, 128 * TiB), OUT_OF_MEMORY),
     ],
 )
 def test_pools_that_cannot_be_created(driver: Driver, properties: PoolProperties, error: str) -> None:
@@ -188,6 +284,35 @@ def test_the_pools_own_gpu_has_access(driver: Driver) -> None:
         driver.mem_pool_set_access(pool, (Grant(gpu(0), Access.RW),))
 
 
+@pytest.mark.parametrize(
+    ("grants", "error"),
+    [
+        ((), INVALID_VALUE),
+        ((Grant(gpu(0), Access.NONE),), INVALID_DEVICE),
+        ((Grant(gpu(0), Access.R),), NOT_SUPPORTED),
+        ((Grant(gpu(900), Access.RW),), INVALID_DEVICE),
+        ((Grant(HOST, Access.RW),), NOT_SUPPORTED),
+        ((Grant(NODE, Access.NONE),), NOT_SUPPORTED),
+        ((Grant(gpu(0), Access.RW), Grant(gpu(0), Access.NONE)), INVALID_DEVICE),
+        ((Grant(gpu(0), Access.RW), Grant(HOST, Access.RW)), NOT_SUPPORTED),
+    ],
+)
+def test_access_that_a_pool_cannot_have(driver: Driver, grants: tuple[Grant, ...], error: str) -> None:
+    """Fact 81."""
+    with pooled(driver) as pool:
+        with refused(error):
+            driver.mem_pool_set_access(pool, grants)
+        assert driver.mem_pool_get_access(pool, gpu(0)) == Access.RW
+
+
+def test_the_access_of_locations_that_do_not_exist(driver: Driver) -> None:
+    """Fact 81: a GPU is refused, any node is answered as the host."""
+    with pooled(driver) as pool:
+        with refused(INVALID_VALUE):
+            driver.mem_pool_get_access(pool, gpu(900))
+        assert driver.mem_pool_get_access(pool, Location(LocationKind.HOST_NUMA, 900)) == Access.NONE
+
+
 @pytest.mark.usefixtures("two_gpus")
 def test_peers_have_the_access_that_is_set(driver: Driver) -> None:
     """Fact 81: for allocations from before it, too."""
@@ -211,9 +336,19 @@ def test_host_pools_are_of_the_cpu_until_a_gpu_has_access(driver: Driver) -> Non
         driver.memset_d8(address, 7, 2)
         driver.ctx_synchronize()
         assert driver.host_read(address, 4) == b"\7\7st"
+        assert driver.mem_get_address_range(address + 5) == (address, SIZE)
+        with refused(INVALID_VALUE):
+            driver.memcpy_dtoh(address, 4)
+        with refused(INVALID_VALUE):
+            driver.memcpy_htod(address, b"copy")
+        driver.memcpy_async(address + 8, address, 4)
+        driver.ctx_synchronize()
+        assert driver.host_read(address + 8, 4) == b"\7\7st"
         driver.mem_pool_set_access(pool, (Grant(gpu(0), Access.NONE),))
         with refused(INVALID_VALUE):
             driver.memset_d8(address, 7, 2)
+        with refused(NOT_SUPPORTED):
+            driver.mem_pool_set_access(pool, (Grant(NODE, Access.NONE),))
 
 
 def test_an_allocation_is_shared_with_its_pool(driver: Driver, other: Other) -> None:
@@ -226,6 +361,102 @@ def test_an_allocation_is_shared_with_its_pool(driver: Driver, other: Other) -> 
             driver.ctx_synchronize()
             assert other.memcpy_dtoh(addresses[1], 5) == b"hereB"
         assert other.memcpy_dtoh(addresses[0], 1) == b"A"
+
+
+def test_a_second_import_of_a_pool_gives_the_same_handle(driver: Driver, other: Other) -> None:
+    """Fact 82: it is destroyed as often as it was imported, after all that is imported from it is freed."""
+    with current(driver), offered(other) as (_, pointers, fd), imported(driver, fd) as pool:
+        with imported(driver, fd) as again:
+            assert again == pool
+        with pointed(driver, pool, pointers[0]) as here:
+            assert driver.memcpy_dtoh(here, 1) == b"A"
+            with refused(INVALID_VALUE):
+                driver.mem_pool_destroy(pool)
+
+
+def test_a_second_import_of_an_allocation_ends_with_the_first(driver: Driver, other: Other) -> None:
+    """Fact 82: it has the same address, which the first free unmaps."""
+    with current(driver), offered(other) as (addresses, pointers, fd), imported(driver, fd) as pool:
+        with pointed(driver, pool, pointers[0]) as here:
+            assert driver.mem_pool_import_pointer(pool, pointers[0]) == here
+        with refused(INVALID_VALUE):
+            driver.memcpy_dtoh(here, 1)
+        with refused(INVALID_VALUE):
+            driver.mem_free(here)
+        assert other.memcpy_dtoh(addresses[0], 1) == b"A"
+
+
+def test_the_bytes_of_freed_memory_are_imported(driver: Driver, other: Other) -> None:
+    """Fact 82: they are those of what the exporter allocates there next."""
+    with current(driver), current(other), pooled(other) as pool:
+        with allocated(other, pool) as there:
+            with exported_pool(other, pool) as fd:
+                pointer = other.mem_pool_export_pointer(there)
+                here = driver.mem_pool_import_from_shareable_handle(fd, FD)
+            with allocated(other, pool, 512):
+                pass
+        with imported_stale(driver, here, pointer) as address, allocated(other, pool) as next_there:
+            assert next_there == there
+            other.memset_d8(next_there, 9, SIZE)
+            other.ctx_synchronize()
+            assert driver.memcpy_dtoh(address, 2) == b"\t\t"
+        driver.mem_pool_destroy(here)
+
+
+def test_a_process_imports_its_own_pool_at_another_address(driver: Driver) -> None:
+    """Fact 82."""
+    with current(driver), pooled(driver) as pool, allocated(driver, pool) as address:
+        driver.memset_d8(address, 6, SIZE)
+        driver.ctx_synchronize()
+        with exported_pool(driver, pool) as fd:
+            pointer = driver.mem_pool_export_pointer(address)
+            own = driver.mem_pool_import_from_shareable_handle(fd, FD)
+        with pointed(driver, own, pointer) as here:
+            assert here != address
+            assert driver.memcpy_dtoh(here, 1) == b"\6"
+        driver.mem_pool_destroy(own)
+        assert driver.memcpy_dtoh(address, 1) == b"\6"
+
+
+def test_what_an_imported_pool_cannot_do(driver: Driver, other: Other) -> None:
+    """Fact 82: only access can be asked for and set."""
+    with current(driver), offered(other) as (_, pointers, fd), imported(driver, fd) as pool:
+        assert driver.mem_pool_get_access(pool, gpu(0)) == Access.RW
+        with refused(INVALID_VALUE):
+            driver.mem_pool_get_attribute(pool, RESERVED_NOW)
+        with refused(INVALID_VALUE):
+            driver.mem_pool_set_attribute(pool, PoolAttribute.RELEASE_THRESHOLD, 0)
+        with refused(INVALID_VALUE):
+            driver.mem_pool_trim_to(pool, 0)
+        with refused(INVALID_VALUE):
+            driver.mem_pool_export_to_shareable_handle(pool, FD)
+        with pointed(driver, pool, pointers[0]) as here, refused(INVALID_VALUE):
+            driver.mem_pool_export_pointer(here)
+
+
+def test_a_pointer_is_imported_into_its_own_pool_alone(driver: Driver, other: Other) -> None:
+    """Fact 82."""
+    with current(driver), offered(other) as (_, pointers, fd), offered(other) as (_, _, second):
+        with imported(driver, second) as wrong, refused(INVALID_VALUE):
+            driver.mem_pool_import_pointer(wrong, pointers[0])
+        with pooled(driver) as own, imported(driver, fd), refused(INVALID_VALUE):
+            driver.mem_pool_import_pointer(own, pointers[0])
+
+
+def test_an_allocation_of_a_killed_process_remains(driver: Driver, start: Callable[..., Other]) -> None:
+    """Fact 82: the descriptor alone keeps it, too."""
+    exporter = start()
+    context = exporter.device_primary_ctx_retain(0)
+    exporter.ctx_push_current(context)
+    pool = exporter.mem_pool_create(SHARED)
+    address = exporter.mem_alloc_from_pool_async(SIZE, pool)
+    exporter.memset_d8(address, 4, SIZE)
+    exporter.ctx_synchronize()
+    with exported_pool(exporter, pool) as fd:
+        pointer = exporter.mem_pool_export_pointer(address)
+        exporter.kill()
+        with current(driver), imported(driver, fd) as here, pointed(driver, here, pointer) as found:
+            assert driver.memcpy_dtoh(found, 2) == b"\4\4"
 
 
 def test_nothing_is_allocated_from_an_imported_pool(driver: Driver, other: Other) -> None:
@@ -271,6 +502,20 @@ def test_a_descriptor_of_something_else_is_no_pool(driver: Driver) -> None:
     """Fact 82."""
     with closing(os.memfd_create("other")) as fd, refused("CUDA_ERROR_UNKNOWN"):
         driver.mem_pool_import_from_shareable_handle(fd, FD)
+
+
+def test_pools_and_chunks_are_not_imported_as_each_other(driver: Driver, granule: int) -> None:
+    """Fact 82."""
+    with (
+        created(driver, granule, Properties(gpu(0), FD)) as chunk,
+        exported(driver, chunk) as fd,
+        refused(NOT_SUPPORTED),
+    ):
+        driver.mem_pool_import_from_shareable_handle(fd, FD)
+    with pooled(driver) as pool, exported_pool(driver, pool) as fd:
+        assert not os.get_inheritable(fd)
+        with refused(NOT_SUPPORTED):
+            driver.mem_import_from_shareable_handle(fd, FD)
 
 
 def test_pool_memory_has_no_handle_of_legacy_ipc(driver: Driver) -> None:

@@ -7,8 +7,10 @@ contract suite finds out what the calls do; here each argument has a number of i
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from struct import pack
 from typing import Any
 
@@ -32,6 +34,8 @@ from memtopo.driver.types import (
     MemAttach,
     MemoryHandleType,
     PeerAttribute,
+    PoolAttribute,
+    PoolProperties,
     Properties,
     RangeAttribute,
     SemaphoreHandleType,
@@ -42,7 +46,10 @@ SUCCESS = bindings.CUresult.CUDA_SUCCESS
 GIVEN = bytes(range(64))
 PROPERTIES = Properties(Location(LocationKind.HOST_NUMA, 3), HandleType.FD, rdma=True)
 PROP = pack("=iiiiQBBH4x", 1, 1, 3, 3, 0, 0, 1, 0)
+POOL = pack("=iiiiQQH54x", 1, 1, 3, 3, 0, 64 << 20, 0)
 NUMBERS = {
+    bindings.CUmemPoolProps: len(POOL),
+    bindings.CUmemPoolPtrExportData: 64,
     bindings.CUuuid: 16,
     bindings.CUmemAllocationProp: len(PROP),
     bindings.CUmemLocation: 8,
@@ -245,6 +252,52 @@ CALLS = [
         "cuWaitExternalSemaphoresAsync", ([99], [pack("=Q", 3)], 1, 66),
     ),
     Call(lambda d: d.destroy_external_semaphore(99), "cuDestroyExternalSemaphore", (99,)),
+    Call(
+        lambda d: d.mem_pool_create(PoolProperties(Location(LocationKind.HOST_NUMA, 3), HandleType.FD, 64 << 20)),
+        "cuMemPoolCreate", (POOL,), (111,), 111,
+    ),
+    Call(lambda d: d.mem_pool_destroy(111), "cuMemPoolDestroy", (111,)),
+    Call(
+        lambda d: d.mem_pool_set_attribute(111, PoolAttribute.RELEASE_THRESHOLD, 1 << 40),
+        "cuMemPoolSetAttribute", (111, 4, 1 << 40),
+    ),
+    Call(
+        lambda d: d.mem_pool_set_attribute(111, PoolAttribute.REUSE_ALLOW_OPPORTUNISTIC, 0),
+        "cuMemPoolSetAttribute", (111, 2, 0),
+    ),
+    Call(
+        lambda d: d.mem_pool_get_attribute(111, PoolAttribute.USED_MEM_CURRENT),
+        "cuMemPoolGetAttribute", (111, 7), (5,), 5,
+    ),
+    Call(
+        lambda d: d.mem_pool_set_access(111, (Grant(gpu(5), Access.RW), Grant(gpu(2), Access.NONE))),
+        "cuMemPoolSetAccess", (111, [pack("3i", 1, 5, 3), pack("3i", 1, 2, 0)], 2),
+    ),
+    Call(lambda d: d.mem_pool_get_access(111, gpu(5)), "cuMemPoolGetAccess", (111, pack("2i", 1, 5)), (3,), 3),
+    Call(
+        lambda d: d.mem_alloc_from_pool_async(8, 111, 66), "cuMemAllocFromPoolAsync", (8, 111, 66), (4096,), 4096
+    ),
+    Call(lambda d: d.mem_free_async(4096, 66), "cuMemFreeAsync", (4096, 66)),
+    Call(lambda d: d.mem_pool_trim_to(111, 8), "cuMemPoolTrimTo", (111, 8)),
+    Call(
+        lambda d: d.mem_pool_export_to_shareable_handle(111, HandleType.FABRIC, 2),
+        "cuMemPoolExportToShareableHandle", (111, 8, 2), (filled(bindings.CUmemFabricHandle, GIVEN),), GIVEN,
+    ),
+    Call(
+        lambda d: d.mem_pool_import_from_shareable_handle(7, HandleType.FD, 2),
+        "cuMemPoolImportFromShareableHandle", (7, 1, 2), (111,), 111,
+    ),
+    Call(
+        lambda d: d.mem_pool_import_from_shareable_handle(GIVEN, HandleType.FABRIC),
+        "cuMemPoolImportFromShareableHandle", (GIVEN, 8, 0), (111,), 111,
+    ),
+    Call(
+        lambda d: d.mem_pool_export_pointer(4096),
+        "cuMemPoolExportPointer", (4096,), (filled(bindings.CUmemPoolPtrExportData, GIVEN),), GIVEN,
+    ),
+    Call(
+        lambda d: d.mem_pool_import_pointer(111, GIVEN), "cuMemPoolImportPointer", (111, GIVEN), (4096,), 4096
+    ),
 ]  # fmt: skip
 
 
@@ -302,3 +355,18 @@ def test_a_refusal_of_every_call_is_its_error(monkeypatch: pytest.MonkeyPatch, c
     with pytest.raises(DriverError) as refused:
         call.make(CudaDriver())
     assert (refused.value.call, refused.value.name) == (call.function, "CUDA_ERROR_NOT_PERMITTED")
+
+
+def test_the_descriptor_of_a_pool_is_closed_on_exec(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unlike the driver's own (fact 82)."""
+    with Path(os.devnull).open() as file:
+        os.set_inheritable(file.fileno(), True)
+        monkeypatch.setattr(bindings, "cuMemPoolExportToShareableHandle", lambda *_: (SUCCESS, file.fileno()))
+        assert CudaDriver().mem_pool_export_to_shareable_handle(111, HandleType.FD) == file.fileno()
+        assert not os.get_inheritable(file.fileno())
+
+
+@pytest.mark.parametrize("size", [-1, 1 << 64])
+def test_a_maximum_size_that_does_not_fit_is_refused(size: int) -> None:
+    with pytest.raises(DriverError, match=r"cuMemPoolCreate: CUDA_ERROR_INVALID_VALUE"):
+        CudaDriver().mem_pool_create(PoolProperties(gpu(0), HandleType.FD, size))

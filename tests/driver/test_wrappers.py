@@ -129,6 +129,8 @@ def test_every_method_is_counted(method: str) -> None:
         ("mem_import_from_shareable_handle", "cuMemImportFromShareableHandle"),
         ("mem_alloc", "cuMemAlloc"),
         ("mem_host_alloc", "cuMemHostAlloc"),
+        ("mem_alloc_from_pool_async", "cuMemAllocFromPoolAsync"),
+        ("mem_pool_import_from_shareable_handle", "cuMemPoolImportFromShareableHandle"),
         ("mem_host_get_flags", "cuMemHostGetFlags"),
         ("mem_free_host", "cuMemFreeHost"),
         ("ipc_get_mem_handle", "cuIpcGetMemHandle"),

@@ -63,6 +63,11 @@ STRICTER = {
     "host_write": "where the CPU may not write it is refused: on hardware the process dies of SIGSEGV (facts 21, 40);"
     " likewise past the end of one mapping or allocation, even if more is mapped behind it",
     "host_read": "likewise where it may not read",
+    "mem_pool_destroy": "a pool that was destroyed, or never was one, is refused, here and in every call: on hardware"
+    " the process may die (facts 80, 82)",
+    "mem_free_async": "of other memory than that of pools it is refused: hardware accepts that of cuMemAlloc (fact 80)",
+    "mem_pool_import_pointer": "memory of a gpu that is not visible here has no access before it is set: hardware reads"
+    " it without (fact 82)",
 }
 
 # Calls whose answers come from documentation alone (fact 87): no hardware was tried, so each may differ from it.
@@ -103,6 +108,9 @@ LAXER = {
     "event_query": "a record has always completed (fact 47)",
     "host_read": "the CPU reads what a copy has written: of read-mostly memory that was prefetched to a gpu, hardware"
     " read older bytes once in 29 sequences (fact 60)",
+    "mem_pool_trim_to": "memory that was freed comes back without a synchronisation (fact 80)",
+    "mem_pool_export_to_shareable_handle": "a pool that was created for fabric, too, is exported as fd: hardware"
+    " refused it where fabric is not permitted (fact 82)",
     "fill": "only the first and last 4 KiB of each granule of an area are written",
     "verify": "likewise read; a mismatch between them is not seen, nor counted",
     "fingerprint": "likewise read; other bytes do not count",

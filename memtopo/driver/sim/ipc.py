@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from memtopo.driver.sim import shared_files
 from memtopo.driver.sim.allocations import Allocation, Allocations
-from memtopo.driver.sim.calls import Refused, invalid
+from memtopo.driver.sim.calls import Refused, invalid, unsupported
 from memtopo.driver.sim.chunks import Chunk, Chunks, Creation
 from memtopo.driver.sim.devices import INVISIBLE_GPU, Devices
 from memtopo.driver.sim.multicast import KIND
@@ -137,9 +137,12 @@ class ChunkSharing:
         """Open the file of a descriptor, which stays the caller's; returns a new descriptor and the tag."""
         if not isinstance(fd, int) or not 0 <= fd < 1 << 31:
             raise invalid("that is no file descriptor")
-        found = self._files.adopt_descriptor(fd, "chunk", "memory", KIND)
+        found = self._files.adopt_descriptor(fd, "chunk", "memory", "pool", KIND)
         if found is None:
             raise Refused("CUDA_ERROR_UNKNOWN", "the file descriptor is no chunk's")
+        if found[1].kind == "pool":
+            self._files.close(found[0])
+            raise unsupported("the file descriptor is a pool's (fact 82)")
         if found[1].kind != KIND and found[1].size % found[1].granule:  # external memory (fact 59), never tried
             self._files.close(found[0])
             raise Refused("CUDA_ERROR_UNKNOWN", "the memory's size is not a multiple of the granularity")

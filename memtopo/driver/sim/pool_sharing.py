@@ -7,7 +7,7 @@ from struct import Struct
 
 from memtopo.driver.sim.calls import CallGate, Refused, driver_call, invalid, unsupported
 from memtopo.driver.sim.chunks import Creation
-from memtopo.driver.sim.devices import Devices
+from memtopo.driver.sim.devices import Contexts, Devices
 from memtopo.driver.sim.physical import Physical
 from memtopo.driver.sim.pools import Pool, Pools, processor
 from memtopo.driver.sim.shared_files import (
@@ -41,6 +41,7 @@ class PoolSharing:
         pool = self._pools.own(number)
         if flags or pool.tag is None or kind not in _SHARED or kind not in pool.properties.handles:
             raise invalid("flags must be 0, and the pool created with the handle type")
+        pool.exported = True
         if kind == HandleType.FABRIC:
             self._creation.check_permitted(Properties(pool.location, HandleType.FABRIC))
             return pack_handle(pool.fd, pool.tag)
@@ -74,12 +75,14 @@ class PoolSharing:
             raise unsupported("the file descriptor is a chunk's")
         return found
 
-    def export_pointer(self, address: int) -> bytes:
-        """Return the 64 bytes of the allocation that begins at an address."""
+    def export_pointer(self, address: int, *, context: bool) -> bytes:
+        """Return the 64 bytes of the allocation that begins at an address; `context` is true if one is current."""
         found = self._pools.starting(address)
         if found is None or found[0].imports or found[0].tag is None or found[0].destroyed:
             raise invalid("no allocation of an own pool that can be shared begins at the address")
         pool, allocation = found
+        if not (pool.exported or context):
+            raise invalid("the pool was not exported before, and no context is current")
         assert pool.tag
         return _POINTER.pack(_MAGIC, allocation.physical.offset, allocation.size, bytes.fromhex(pool.tag.nonce))
 
@@ -104,6 +107,7 @@ class PoolSharing:
 class PoolSharingCalls(CallGate):
     """Driver calls that share pools."""
 
+    _contexts: Contexts
     _pool_sharing: PoolSharing
 
     @driver_call
@@ -116,7 +120,7 @@ class PoolSharingCalls(CallGate):
 
     @driver_call
     def mem_pool_export_pointer(self, address: int) -> bytes:
-        return self._pool_sharing.export_pointer(address)
+        return self._pool_sharing.export_pointer(address, context=self._contexts.any_current())
 
     @driver_call
     def mem_pool_import_pointer(self, pool: int, data: bytes) -> int:

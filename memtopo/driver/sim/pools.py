@@ -76,6 +76,7 @@ class Pool:
     pages: FreeRanges | None = None
     imports: int = 0
     destroyed: bool = False
+    exported: bool = False
     allocations: int = 0
     attributes: dict[PoolAttribute, int] = field(
         default_factory=lambda: dict.fromkeys(PoolAttribute, 0) | dict.fromkeys(_REUSE, 1)

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from memtopo.common.units import Size, exact
 from memtopo.diagnostics.model import Diagnostic, Label, Path
-from memtopo.driver.handles import Handle, Secret
+from memtopo.driver.handles import Handle
 from memtopo.driver.types import Access, Grant, HandleType, Location, LocationKind
 from memtopo.geometry.groups import Group, LocatedGroup, gpus
 from memtopo.geometry.model import Geometry
@@ -194,11 +194,10 @@ class Allocations(ExportKind):
         return TryExportAllocation(path, export.name, export.label(0), group.pool_of(first), export.count)
 
     def handle(self, driver: Driver, layout: Layout, export: Exported, index: int) -> Handle:
-        pointer = driver.mem_pool_export_pointer(layout.buffers[export.label(index)].address)
+        from memtopo.kinds.allocations.steps import exported_handle
+
         pool = layout.memory_pools[_group(export).pool_of(export.first + index)]
-        fd = driver.mem_pool_export_to_shareable_handle(pool, HandleType.FD)
-        assert isinstance(fd, int)
-        return Handle(fd=fd, secret=Secret(pointer))
+        return exported_handle(driver, pool, layout.buffers[export.label(index)].address)
 
     def import_exported(self, imported: Imported, exported: Sequence[Group]) -> AllocationGroup:
         first = exported[0]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, ClassVar
 
+from memtopo.driver.handles import Handle, Secret
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import HandleType, Location
 from memtopo.kinds.buffers.steps import BufferStep
@@ -186,13 +187,22 @@ class TryExportAllocation(Step):
         return (("allocation", self.allocation),)
 
     def do(self, driver: Driver, layout: Layout) -> None:
-        fd = driver.mem_pool_export_to_shareable_handle(layout.memory_pools[self.pool], HandleType.FD)
-        try:
-            driver.mem_pool_export_pointer(layout.buffers[self.allocation].address)
-        finally:
-            if isinstance(fd, int):
-                os.close(fd)
+        exported_handle(driver, layout.memory_pools[self.pool], layout.buffers[self.allocation].address).close()
 
     def describe(self) -> StepDescription:
         note = f"fd, {self.count:,} handles" if self.count > 1 else "fd"
         return StepDescription(self.label, self.allocation.partition(".")[0], note=note)
+
+
+def exported_handle(driver: Driver, pool: int, address: int) -> Handle:
+    """Descriptor of a pool with the bytes of one of its allocations; the caller closes it.
+
+    The pool is exported first: before any export of it, the driver may refuse its pointers (fact 82).
+    """
+    fd = driver.mem_pool_export_to_shareable_handle(pool, HandleType.FD)
+    assert isinstance(fd, int)
+    try:
+        return Handle(fd=fd, secret=Secret(driver.mem_pool_export_pointer(address)))
+    except BaseException:
+        os.close(fd)
+        raise
