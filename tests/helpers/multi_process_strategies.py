@@ -166,6 +166,8 @@ def _exports(draw: Draw, process: _Process) -> list[_Offer]:
         reference, count = draw(_reference(made))
         via = "fd" if made.kind in ("chunk", "allocation") else "ipc"
         process.spec.setdefault("exports", {})[name] = {made.kind: reference, "via": via}
+        if made.kind == "buffer" and draw(st.integers(0, 3)) == 0:  # for devices, so that no process imports it
+            process.spec["exports"][f"{name}-nic"] = {made.kind: reference, "via": "dmabuf"}
         offers.append(_Offer(process.name, process.counted, name, count, made))
     return offers
 

@@ -43,7 +43,10 @@ def random_layout(seed: int, machine: Machine) -> str:
     return "".join(f"{line}\n" for line in ("memtopo: 1", "name: random", *layout.lines()))
 
 
-_EXPORTS = (("chunk: c0", "fd"), ("buffer: b0", "ipc"), ("event: e0", "ipc"), ("allocation: a0", "fd"))
+_EXPORTS = (
+    ("chunk: c0", "fd"), ("buffer: b0", "ipc"), ("event: e0", "ipc"), ("allocation: a0", "fd"), ("chunk: c0", "dmabuf"),
+    ("range: r0", "dmabuf"), ("buffer: b0", "dmabuf"),
+)  # fmt: skip
 
 
 class _Layout:
@@ -219,9 +222,7 @@ class _Layout:
         return f"{name}: {{{', '.join(fields)}}}"
 
     def _export(self, name: str) -> str:
-        what, via = self._chooser.choice(
-            (("chunk: c0", "fd"), ("buffer: b0", "ipc"), ("event: e0", "ipc"), ("allocation: a0", "fd"))
-        )
-        if self._chooser.random() < 0.8:
+        what, via = self._chooser.choice(_EXPORTS)
+        if self._chooser.random() < 0.7:
             return f"{name}: {{event: e, via: ipc}}"
         return f"{name}: {{{what}, via: {via}}}"

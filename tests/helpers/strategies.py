@@ -77,10 +77,25 @@ def dicts(draw: Draw, gpus: int = GPUS, *, identified: bool = False, external: b
     sections["pinned"] = draw(resource_strategies.pinned(usable)) if draw(st.booleans()) else {}
     sections |= draw(resource_strategies.external_sections(usable)) if external else {}
     sections |= draw(resource_strategies.pools(usable))
+    sections["exports"] = draw(_dma_bufs(made, sections["map"]))
     whole = spec | sections
     for section, found in (draw(resource_strategies.multicast(usable)) if draw(st.booleans()) else {}).items():
         whole[section] = {**whole.get(section, {}), **found}
     return {section: entries for section, entries in whole.items() if entries}
+
+
+@st.composite
+def _dma_bufs(draw: Draw, made: list[tuple[_Chunk, Spec]], keyed: Spec) -> Spec:
+    """Exports via dmabuf of chunks that are mapped as a whole, on GPUs and without compression (fact 83)."""
+    lists = [entries if isinstance(entries, list) else [entries] for entries in keyed.values()]
+    mapped = {entry for entries in lists for entry in entries if isinstance(entry, str)}
+    possible = [
+        chunk.name
+        for chunk, entry in made
+        if chunk.name in mapped and not chunk.host and entry.get("compressible", "false") == "false"
+    ]
+    taken = draw(st.lists(st.sampled_from(possible), unique=True, max_size=2)) if possible else []
+    return {f"nic-{name}": {"chunk": name, "via": "dmabuf"} for name in taken}
 
 
 @st.composite

@@ -52,14 +52,17 @@ class DmaBufs:
         self._machine, self._mappings, self._allocations = machine, mappings, allocations
         self._chunks, self._shared, self._arena = chunks, shared, arena
 
-    def export(self, address: int, size: int, flags: int) -> int:
-        """Return a new descriptor of the memory at these addresses."""
+    def check(self, address: int, size: int, flags: int) -> None:
+        """Refuse what is refused without a context, too."""
         if flags and not flags & DmaBufFlags.PCIE:
             raise invalid("an unknown flag")
         if not address or size <= 0 or size % PAGE or address % PAGE:
             raise invalid("the address or the size is no multiple of the host's pages")
+
+    def export(self, address: int, size: int, flags: int) -> int:
+        """Return a new descriptor of the memory at these addresses, which are whole pages."""
         pieces = list(self._pieces(address, address + size))
-        self._check(pieces, flags)
+        self._check_memory(pieces, flags)
         return self._descriptor(pieces, size)
 
     def _pieces(self, address: int, end: int) -> Iterator[_Piece]:
@@ -79,7 +82,7 @@ class DmaBufs:
             yield _Piece(memory, min(stop, end) - address, properties)
             address = stop
 
-    def _check(self, pieces: Sequence[_Piece], flags: int) -> None:
+    def _check_memory(self, pieces: Sequence[_Piece], flags: int) -> None:
         """Refuse flags and memory that the driver does not support."""
         places = {each.properties.location for each in pieces}
         if any(place.kind == LocationKind.GPU and not self._works(place, flags) for place in places):

@@ -253,6 +253,7 @@ class SimDriver(
 
     @driver_call
     def mem_get_handle_for_address_range(self, address: int, size: int, flags: DmaBufFlags = DmaBufFlags.NONE) -> int:
+        self._dma_bufs.check(address, size, flags)
         self._contexts.current()
         return self._dma_bufs.export(address, size, flags)
 
