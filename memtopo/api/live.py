@@ -119,7 +119,8 @@ class Live:
     def pinned(self, name: str, dtype: object = "uint8", **part: Unpack[Part]) -> View:
         """View of pinned memory or a part of it, for the host or one of its GPUs; by default for the host.
 
-        Memory of another program is valid as long as its file is not shortened: the CPU is refused by SIGBUS then.
+        Memory of another program is that of its file: a load of the CPU behind the end of a shortened file ends the
+        process by SIGBUS, one after the layout was taken down by SIGSEGV.
         """
         return self._view("pinned memory", name, self._memory.pinned, self._request(dtype, **part))
 

@@ -105,24 +105,28 @@ def test_the_cpu_and_a_gpu_share_views(local: Target) -> None:
 
 
 def test_sharing_a_file_again_and_again_leaves_nothing(local: Target, tmp_path: Path) -> None:
-    """A producer sends a memfd to 200 layouts, one after the other."""
+    """A producer sends a memfd to 200 layouts, one after the other.
+
+    Descriptors are counted without it, since it closes connections in a thread of its own.
+    """
     del local
     with shared_file(4 * MiB) as file:
         exports = {"ring": memtopo.HostMemory(file, 4 * MiB)}
-        with memtopo.serve(f"{tmp_path}/engine.sock", exports) as served:
-            share(served.path, file)
+        counts = []
+        for rounds in (1, ROUNDS):
+            with memtopo.serve(f"{tmp_path}/engine{rounds}.sock", exports) as served:
+                share(served.path, file, rounds)
+            counts.append(len(os.listdir("/proc/self/fd")))
+        assert counts[0] == counts[1]
+        assert "memtopo-test" not in Path("/proc/self/maps").read_text()
 
 
-def share(engine: str, file: int) -> None:
-    """Apply layouts that write the file of a producer, and compare what they leave open."""
+def share(engine: str, file: int, rounds: int) -> None:
+    """Apply layouts that write the file of a producer."""
     spec = {"memtopo": 1, "name": "reader", "pinned": {"ring": {"from": "engine", "size": "4MiB"}}}
-    before = None
-    for number in range(ROUNDS):
+    for number in range(rounds):
         with memtopo.applied(spec, machine="local", bind={"engine": engine}) as layout:
             ctypes.memmove(layout.address("ring"), number.to_bytes(4, "little"), 4)
         assert layout.report
         assert layout.report.outcome == "ok"
         assert os.pread(file, 4, 0) == number.to_bytes(4, "little")
-        after = len(os.listdir("/proc/self/fd")), Path("/proc/self/maps").read_text().count("memtopo-test")
-        before = before or after
-        assert after == before

@@ -54,6 +54,25 @@ def test_a_worker_that_dies_is_named_and_the_others_take_down(process: str, call
     survived(run_with_crash(TWO, process, call, name), process, name)
 
 
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [("mem_host_register#1", "SIGKILL"), ("memset_d8#1", "SIGTERM"), ("mem_host_unregister#1", "SIGSTOP")],
+)
+def test_a_worker_that_dies_leaves_a_shared_file_to_the_others(call: str, name: str, tmp_path: Path) -> None:
+    """Its registration ends with it; the other process unregisters its own."""
+    file = os.memfd_create("memtopo-test", os.MFD_CLOEXEC)
+    os.ftruncate(file, 64 << 10)
+    os.pwrite(file, b"stays", 0)
+    shared = f"f: {{file: /proc/{os.getpid()}/fd/{file}, size: 64KiB}}, p: {{size: 64KiB}}"
+    spec = tmp_path / "shared.yaml"
+    member = f"{{pinned: {{{shared}}}, events: {{e: {{device: gpu0}}}}, exports: {{e: {{event: e, via: ipc}}}}}}"
+    text = f"one: {member}, two: {{pinned: {{{shared}}}, imports: {{e: {{from: one.e}}}}}}"
+    spec.write_text(f"memtopo: 1\nname: shared\nprocesses: {{{text}}}\n")
+    survived(run_with_crash(spec, "two", call, name), "two", name)
+    assert os.pread(file, 5, 0) == b"stays"
+    os.close(file)
+
+
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(("point", "name"), list(product(POINTS, SIGNALS)), ids=str)
 def test_a_worker_may_die_at_any_driver_call(point: tuple[str, int], name: str) -> None:
