@@ -38,6 +38,9 @@ class BatchDriver(ABC):
     @abstractmethod
     def access_each(self, queried: Sequence[tuple[int, Location]]) -> tuple[list[int], DriverError | None]: ...
 
+    @abstractmethod
+    def copy_each(self, copies: Sequence[tuple[int, int, int]], stream: int) -> DriverError | None: ...
+
 
 def create_each(driver: Driver, size: int, properties: Sequence[Properties]) -> tuple[list[int], DriverError | None]:
     """Create a chunk of `size` bytes with each of the properties; return the handles, and the error."""
@@ -93,6 +96,16 @@ def access_each(driver: Driver, queried: Sequence[tuple[int, Location]]) -> tupl
     if isinstance(driver, BatchDriver):
         return driver.access_each(queried)
     return _answers(driver.mem_get_access, queried)
+
+
+def copy_each(driver: Driver, copies: Sequence[tuple[int, int, int]], stream: int) -> DriverError | None:
+    """Copy in a stream, each given by destination, source and bytes, in any order; return the error (fact 89).
+
+    The stream is not 0. After an error, some of the copies may have been made.
+    """
+    if isinstance(driver, BatchDriver):
+        return driver.copy_each(copies, stream)
+    return _answers(driver.memcpy_async, [(*each, stream) for each in copies])[1]
 
 
 def _answers(call: Callable[..., T], arguments: Iterable[tuple[object, ...]]) -> tuple[list[T], DriverError | None]:

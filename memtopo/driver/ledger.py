@@ -146,6 +146,9 @@ class Ledger(Forwarder, BatchDriver):
     def access_each(self, queried: Sequence[tuple[int, Location]]) -> tuple[list[int], DriverError | None]:
         return batches.access_each(self._driver, queried)
 
+    def copy_each(self, copies: Sequence[tuple[int, int, int]], stream: int) -> DriverError | None:
+        return batches.copy_each(self._driver, copies, stream)
+
     def _wrap(self, method: str, call: Call) -> Call:
         entry = CALLS.get(method)
         if entry is None:

@@ -123,6 +123,14 @@ def mem_location(location: Location) -> Record:
     return _filled(driver.CUmemLocation(), _LOCATION.pack(*location[:2]))
 
 
+@lru_cache(maxsize=1)
+def batch_attributes() -> Record:
+    """A `CUmemcpyAttributes` for copies whose sources are read in the order of the stream; not to be changed."""
+    found = driver.CUmemcpyAttributes()
+    found.srcAccessOrder = driver.CUmemcpySrcAccessOrder.CU_MEMCPY_SRC_ACCESS_ORDER_STREAM
+    return found  # type: ignore[no-any-return]
+
+
 def pool_props(properties: PoolProperties) -> Record:
     """A `CUmemPoolProps`. Raises `OverflowError` for a number that does not fit."""
     (kind, number, _), handles, size = properties

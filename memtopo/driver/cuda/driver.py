@@ -12,12 +12,14 @@ from typing import Any
 
 from cuda.bindings import driver as cuda
 
+from memtopo.common.errors import Unavailable
 from memtopo.driver.batches import BatchDriver
 from memtopo.driver.cuda.bindings import (
     ERRORS,
     SHARED_BYTES,
     access_descriptors,
     allocation_prop,
+    batch_attributes,
     call,
     fitting,
     ipc_event_handle,
@@ -59,6 +61,9 @@ _prefetch = getattr(cuda, "cuMemPrefetchAsync_v2", cuda.cuMemPrefetchAsync)
 _ONE = 4  # bytes of an attribute
 _EVERY = 4 * 64  # of the attribute that lists GPUs and the host: more than a computer has
 _NOWHERE = -2
+_BATCHED = cuda.CUDA_VERSION >= 13_000  # noqa: PLR2004
+"""Whether the bindings have the function for batches of copies as it is since CUDA 13."""
+
 _DEDICATED = 1  # a flag of CUDA_EXTERNAL_MEMORY_HANDLE_DESC
 
 
@@ -96,6 +101,22 @@ class CudaDriver(RefusedMulticast, CudaKernels, CudaPools, BatchDriver):
             cuda.cuMemGetAccess, [(mem_location(location), address) for address, location in queried]
         )
         return [int(access) for _, access in answers], error
+
+    def copy_each(self, copies: Sequence[tuple[int, int, int]], stream: int) -> DriverError | None:
+        if not copies:
+            return None
+        targets, sources, sizes = zip(*copies, strict=True)
+        if _BATCHED:
+            pointers = [list(map(cuda.CUdeviceptr, each)) for each in (targets, sources)]
+            try:
+                call(cuda.cuMemcpyBatchAsync, *pointers, list(sizes), len(sizes), [batch_attributes()], [0], 1, stream)
+            except DriverError as error:
+                return error
+            except Unavailable:  # the driver is older than the bindings
+                pass
+            else:
+                return None
+        return _each(cuda.cuMemcpyAsync, zip(targets, sources, sizes, repeat(stream)))[1]
 
     def init(self) -> None:
         call(cuda.cuInit, 0)

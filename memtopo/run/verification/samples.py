@@ -7,6 +7,7 @@ The end of a chunk and the start of the next one are copied at once. Memory that
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice
@@ -20,6 +21,7 @@ from memtopo.kinds.layout import current
 from memtopo.kinds.step import Finding
 from memtopo.kinds.views import MappedMemory
 from memtopo.run.verification.access import CopyRefused
+from memtopo.run.verification.staging import LEAST, MOST, Staging, staging
 from memtopo.run.verification.verifier import (
     EventVerification,
     MappedView,
@@ -52,6 +54,10 @@ class Window(NamedTuple):
         if observed == self.expected:
             return _EQUAL
         return Finding("bytes", self.subject(device), self.expected, observed, self.chunk.path)
+
+
+_Group = Sequence[Window]
+"""Adjacent windows that one copy takes."""
 
 
 @dataclass(slots=True)
@@ -95,13 +101,12 @@ class SampleVerifier(Verifier):
         """Write every chunk's pattern once, and wait until it has arrived. Raises `DriverError` or `CopyRefused`."""
         context = self._context
         for device, windows in self._round(index).writes.items():
-            for batch in _batches(_joined(windows)):
-                with current(context.driver, context.layout.contexts[device]):
-                    for group in batch:
-                        context.raise_if_stopped()
-                        self._copy(device, group)
-                    context.driver.ctx_synchronize()
-                context.advance(sum(map(len, batch)))
+            with self._staging(device, windows) as memory:
+                for batch in _batches(_joined(windows), memory):
+                    with current(context.driver, context.layout.contexts[device]):
+                        self._write(device, batch, memory)
+                        context.driver.ctx_synchronize()
+                    context.advance(sum(map(len, batch)))
         self._events.record(index)
 
     def read(self, index: int) -> Iterator[Finding]:
@@ -112,8 +117,9 @@ class SampleVerifier(Verifier):
         yield from self._events.wait(index)
         for device, windows in self._round(index).reads.items():
             # Lists, not a generator: the code that takes the findings must not run in the device's context.
-            for batch in _batches(_joined(windows)):
-                yield from self._read(device, batch)
+            with self._staging(device, windows) as memory:
+                for batch in _batches(_joined(windows), memory):
+                    yield from self._read(device, batch, memory)
 
     def expected(self, index: int) -> int:
         """Number of windows that are read."""
@@ -126,26 +132,57 @@ class SampleVerifier(Verifier):
         if self._external:
             yield self._external, "this run did not create that memory, and does not write it"
 
-    def _copy(self, device: int, group: Sequence[Window]) -> None:
+    def _staging(self, device: int, windows: Sequence[Window]) -> AbstractContextManager[Staging | None]:
+        if len(windows) < LEAST:
+            return nullcontext()
+        size = MOST * max(2 * len(each.expected) for each in windows)
+        return staging(self._context.driver, self._context.layout.contexts[device], size)
+
+    def _write(self, device: int, batch: Sequence[_Group], memory: Staging | None) -> None:
+        staged, single = _divided(batch, memory)
+        if memory and staged:
+            self._context.raise_if_stopped()
+            try:
+                memory.write([(group[0].address, _data(group)) for group in staged])
+            except DriverError as error:
+                for group in staged:  # the copy that is refused is named
+                    self._copy(device, group)
+                raise _refused("copy to", staged[0][0], device, error) from error
+        for group in single:
+            self._context.raise_if_stopped()
+            self._copy(device, group)
+
+    def _copy(self, device: int, group: _Group) -> None:
         try:
-            self._context.driver.memcpy_htod(group[0].address, b"".join([window.expected for window in group]))
+            self._context.driver.memcpy_htod(group[0].address, _data(group))
         except DriverError as error:
             raise _refused("copy to", group[0], device, error) from error
 
-    def _read(self, device: int, batch: Sequence[Sequence[Window]]) -> list[Finding]:
+    def _read(self, device: int, batch: Sequence[_Group], memory: Staging | None) -> list[Finding]:
         context, found = self._context, []
+        staged, single = _divided(batch, memory)
         with current(context.driver, context.layout.contexts[device]):
-            for group in batch:
+            if memory and staged:
                 context.raise_if_stopped()
-                start = group[0].address
                 try:
-                    data = context.driver.memcpy_dtoh(start, group[-1].address + len(group[-1].expected) - start)
+                    every = memory.read([(group[0].address, _length(group)) for group in staged])
                 except DriverError as error:
-                    raise _refused("copy from", group[0], device, error) from error
-                for window in group:
-                    at = window.address - start
-                    found.append(window.finding(device, data[at : at + len(window.expected)]))
+                    for group in staged:
+                        self._bytes(device, group)
+                    raise _refused("copy from", staged[0][0], device, error) from error
+                found += [
+                    each for group, data in zip(staged, every, strict=True) for each in _compared(device, group, data)
+                ]
+            for group in single:
+                context.raise_if_stopped()
+                found += _compared(device, group, self._bytes(device, group))
         return found
+
+    def _bytes(self, device: int, group: _Group) -> bytes:
+        try:
+            return self._context.driver.memcpy_dtoh(group[0].address, _length(group))
+        except DriverError as error:
+            raise _refused("copy from", group[0], device, error) from error
 
     def _round(self, index: int) -> _Round:
         """Windows of a round; the latest is kept, since its write and its read need the same."""
@@ -204,10 +241,37 @@ def _joined(windows: Iterable[Window]) -> Iterator[list[Window]]:
         yield group
 
 
-def _batches(groups: Iterator[list[Window]]) -> Iterator[list[list[Window]]]:
+def _batches(groups: Iterator[list[Window]], memory: Staging | None) -> Iterator[list[list[Window]]]:
     """Batches of groups, after each of which progress is reported."""
-    while batch := list(islice(groups, STRIDE)):
+    while batch := list(islice(groups, MOST if memory else STRIDE)):
         yield batch
+
+
+def _divided(batch: Sequence[_Group], memory: Staging | None) -> tuple[Sequence[_Group], Sequence[_Group]]:
+    """Groups that are copied together, which are those of chunks on GPUs (fact 89), and the others."""
+    if memory is None:
+        return (), batch
+    staged = [group for group in batch if _is_chunk_on_gpu(group[0].chunk)]
+    return staged, [group for group in batch if not _is_chunk_on_gpu(group[0].chunk)]
+
+
+def _is_chunk_on_gpu(memory: MappedMemory) -> bool:
+    return memory.location.kind is LocationKind.GPU and not memory.addressed
+
+
+def _data(group: _Group) -> bytes:
+    return b"".join([window.expected for window in group])
+
+
+def _length(group: _Group) -> int:
+    return group[-1].address + len(group[-1].expected) - group[0].address
+
+
+def _compared(device: int, group: _Group, data: bytes) -> Iterator[Finding]:
+    """Findings of the windows of a group, whose bytes one copy has read."""
+    for window in group:
+        at = window.address - group[0].address
+        yield window.finding(device, data[at : at + len(window.expected)])
 
 
 def _adjoin(one: Window, other: Window) -> bool:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from memtopo.driver.kernels import pattern, word
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.sim import SimDriver
-from memtopo.driver.types import Access, Grant, Properties, gpu
+from memtopo.driver.types import Access, Grant, Location, Properties, gpu
 from memtopo.kinds.layout import Layout
 from memtopo.kinds.step import Finding
 from memtopo.kinds.views import Member, mapped_memory
@@ -75,6 +75,60 @@ def test_every_difference_is_found_and_no_other(kind: type[SimDriver], expected:
     assert checks.different == len(checks.differences) == len(expected)
     assert (done.report.outcome, done.report.exit_code) == ("different", 6)
     assert done.report.leaks == ()
+
+
+MANY = """
+ranges: {kv: {size: 600MiB}}
+chunks: {page: {location: gpu0, size: 2MiB, count: 300}}
+map: {kv: [page]}
+access: {kv: {gpu0: rw, gpu1: r}}
+"""
+"""Chunks whose ends are copied in batches."""
+
+
+def test_the_ends_of_many_chunks_are_verified_in_batches() -> None:
+    done, checks = lied(SimDriver, MANY)
+    tally = tallies(checks)["bytes"]
+    assert (tally.looked_at, tally.as_declared, checks.different) == (1200, 1200, 0)
+    assert done.report.outcome == "ok"
+
+
+def test_one_of_many_chunks_that_differs_is_found() -> None:
+    class Stale(SimDriver):
+        """Drops what is copied to the start of one chunk."""
+
+        def mem_map(self, address: int, size: int, handle: int, offset: int = 0, flags: int = 0) -> None:
+            super().mem_map(address, size, handle, offset, flags)
+            self.mapped = [*getattr(self, "mapped", []), address]
+
+        def memcpy_async(self, destination: int, source: int, count: int, stream: int = 0) -> None:
+            ours = self.mapped[200] if len(self.mapped) > 200 else 0
+            super().memcpy_async(
+                destination, source, count // 2 if destination < ours < destination + count else count, stream
+            )
+
+    _, checks = lied(Stale, MANY)
+    subjects = {(each.aspect, each.subject) for each in checks.differences}
+    assert subjects == {("bytes", f"page.200 in kv at 0x19000000 by gpu{device}") for device in (0, 1)}
+
+
+@pytest.mark.parametrize("access", [Access.R, Access.NONE])
+def test_one_of_many_chunks_without_access_is_named(access: Access) -> None:
+    class LosesAccess(SimDriver):
+        """Takes the access of the 200th mapping away after all are granted, and claims that it has it."""
+
+        def mem_set_access(self, address: int, size: int, grants: tuple[Grant, ...]) -> None:
+            super().mem_set_access(address, size, grants)
+            self.lost = address + 200 * (2 << 20)
+            super().mem_set_access(self.lost, 2 << 20, (Grant(gpu(0), access),))
+
+        def mem_get_access(self, address: int, location: Location) -> int:
+            found = super().mem_get_access(address, location)
+            return Access.RW if (address, location) == (self.lost, gpu(0)) else found
+
+    _, checks = lied(LosesAccess, MANY)
+    subjects = [(each.aspect, each.subject) for each in checks.differences]
+    assert subjects == [("permitted", "copy to page.199 in kv at 0x18ffffc0 by gpu0")]
 
 
 def test_a_correct_driver_has_no_differences() -> None:
