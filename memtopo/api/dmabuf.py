@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Mapping
-from contextlib import ExitStack
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from types import MappingProxyType
 from typing import Self
 
@@ -80,7 +80,8 @@ class DmaBufs:
             stack.callback(self._close)
             self.exports = MappingProxyType(_chosen(client.offers(), self._requested, self._where.path))
             for name in self.exports:
-                self.take(name)
+                with _unless_absent():
+                    self.take(name)
             self._resources = stack.pop_all()
         return self
 
@@ -88,7 +89,10 @@ class DmaBufs:
         self._resources.close()
 
     def __getitem__(self, name: str) -> tuple[DmaBuf, ...]:
-        """Dma-bufs of an export in order: one, or one of each object of a counted one; none while it is let go."""
+        """Dma-bufs of an export in order: one, or one of each object of a counted one.
+
+        There are none after `let_go`, and while the export has no memory in the state of the layout.
+        """
         if name not in self.exports:
             raise unknown("export via dmabuf", name, self.exports)
         return self._open.get(name, ())
@@ -139,6 +143,16 @@ class DmaBufs:
     def _close(self) -> None:
         for each in (each for opened in self._open.values() for each in opened):
             each.close()
+
+
+@contextmanager
+def _unless_absent() -> Iterator[None]:
+    """Ignore that an export has no memory in the present state: the holder sends a notice when it is back."""
+    try:
+        yield
+    except ExchangeError as error:
+        if error.code != "absent":
+            raise
 
 
 def importable(offers: Mapping[str, Offer], requested: Collection[str] | None) -> Mapping[str, Offer]:

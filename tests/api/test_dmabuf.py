@@ -152,6 +152,18 @@ def test_a_program_follows_a_switch_of_the_layout(layout: Held, switch: Switch) 
         assert nic.read(bufs.take("kv")[0].fd, 0, 3) == b"new"
 
 
+def test_a_program_may_begin_while_memory_is_gone(layout: Held, switch: Switch) -> None:
+    """It takes the dma-bufs after the notice that the memory is back."""
+    switch("half").result()
+    with memtopo.dma_bufs("nic") as bufs:
+        assert sizes(bufs) == SIZES | {"kv": [], "pages": []}
+        awake = switch("awake")
+        assert notice(bufs).state == "awake"
+        awake.result()
+        assert len(bufs.take("pages")) == 2
+    del layout
+
+
 def test_a_program_that_keeps_its_dma_bufs_is_named(layout: Held, switch: Switch) -> None:
     """And keeps the old memory under force."""
     layout.write("kv", b"old")

@@ -19,14 +19,16 @@ KEYS = [
     "page", "page.1", "page.0:3", "gpu0", "gpu1", "host", "host:0", "a", "b", "processes", "<<", "", "9", "kv.2:2",
     "buffers", "events", "exports", "imports", "from", "via", "buffer", "event", "device", "visible", "server", "out",
     "managed", "external", "semaphores", "attach", "prefer", "accessed_by", "read_mostly", "prefetch", "dedicated",
-    "wait", "signal", "frame", "params", "$a", "pinned", "write_combined", "file", "read_only",
+    "wait", "signal", "frame", "params", "$a", "pinned", "write_combined", "file", "read_only", "range",
+    "part", "mapping",
 ]  # fmt: skip
 VALUES = [
     "1", "0", "2", "3", "16", "-1", "1e3", "true", "false", "yes", "up", "fd", "fabric", "r", "rw", "none", "2MiB",
     "4MiB", "32MiB", "3MiB", "1 granule", "4 granules", "64", "0x200000", "0x7fffffe00000", "999999999999", "GPU-x",
     "1c:00.0", "18446744073709551615 granules", "\x1b", "é", "\u202e", "ipc", "server.out", "a.out", "b.a", "kv/hot",
     "/x/y", "server.out.0", "server", "/", ".", "128", "64KiB", "global", "single", "opaque_fd", "timeline_fd",
-    "dma_buf", "nvscisync", "camera", "camera/frame", "a/b", "18446744073709551615", "18446744073709551616",
+    "dma_buf", "dmabuf", "pcie",
+    "nvscisync", "camera", "camera/frame", "a/b", "18446744073709551615", "18446744073709551616",
     "/dev/shm/ring", "/", "//", "/proc/self/mem",
     "$a", "$b", "$a * $b", "$a / 3 + 2MiB", "($b", "page.0:$a", "$", "${a}",
 ]  # fmt: skip

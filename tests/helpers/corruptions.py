@@ -20,7 +20,7 @@ _HOSTILE = [
     "129", "managed", "external", "semaphores", "attach", "prefer", "accessed_by", "prefetch", "read_mostly", "single",
     "dedicated", "buffers", "wait", "signal", "opaque_fd", "timeline_fd", "dma_buf", "d3d12_fence", "camera",
     "pinned", "write_combined", "file", "/dev/shm/none", "read_only", "p0",
-    "multicast", "bind", "devices", "team", "range",
+    "multicast", "bind", "devices", "team", "range", "dmabuf", "part", "mapping", "pcie",
     "camera/frame", "/run/x.sock", "m0", "s0", "18446744073709551615", "18446744073709551616",
 ]  # fmt: skip
 _WORD = re.compile(r"[A-Za-z0-9_.:-]+")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection
 from pathlib import Path
 
@@ -41,6 +42,22 @@ bind: {team: BOUND}
 ranges: {uc: {size: 4MiB}, mc: {size: 2MiB}}
 map: {uc: [part], mc: [team]}
 access: {uc: {gpus: rw}, mc: {gpus: rw}}
+"""
+
+NIC = """
+ranges: {kv: {size: 4MiB}, one: {size: 4MiB}}
+chunks:
+  page: {location: gpu0, size: 2MiB, count: 2}
+  w: {location: gpu1, size: 4MiB, handles: fd, parts: {a: 4KiB, b: rest}}
+map: {kv: [page], one: [w]}
+access: {kv: {gpu0: rw}, one: {gpu1: rw}}
+buffers: {b: {location: gpu0, size: 1MiB}}
+exports:
+  kv: {range: kv, via: dmabuf}
+  pages: {chunk: page, via: dmabuf}
+  a: {chunk: w, part: a, via: dmabuf}
+  w: {chunk: w, via: fd}
+  b: {buffer: b, via: dmabuf}
 """
 
 POOLS = """
@@ -96,6 +113,13 @@ def test_a_failure_of_each_call_of_a_small_layout_is_undone_or_named() -> None:
 @pytest.mark.parametrize("bound", ["[part]", "{range: uc}"])
 def test_a_failure_of_each_call_of_a_team_is_undone_or_named(bound: str) -> None:
     fail_everywhere(TEAM.replace("BOUND", bound), with_multicast(invented(2)), 10_000)
+
+
+def test_a_failure_of_each_call_of_a_layout_with_dma_bufs_is_undone() -> None:
+    """A failed pop after an export leaves no descriptor, either."""
+    before = len(os.listdir("/proc/self/fd"))
+    fail_everywhere(NIC, invented(2), 10_000)
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_a_failure_of_a_call_of_memory_pools_is_undone_or_named() -> None:

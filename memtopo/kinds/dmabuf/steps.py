@@ -71,6 +71,12 @@ def export_dma_buf(driver: Driver, layout: Layout, memory: DmaBufMemory, index: 
 
     Raises `KeyError` if it has no memory in the present state of the layout.
     """
-    address = memory.address(layout, index)
-    with current(driver, layout.contexts[memory.location(index).id]):
-        return driver.mem_get_handle_for_address_range(address, memory.size, memory.flags)
+    address, fd = memory.address(layout, index), -1
+    try:
+        with current(driver, layout.contexts[memory.location(index).id]):
+            fd = driver.mem_get_handle_for_address_range(address, memory.size, memory.flags)
+    except BaseException:
+        if fd >= 0:
+            os.close(fd)
+        raise
+    return fd
