@@ -235,7 +235,7 @@ class Exports(Kind):
         return transports, committed_kinds, committed_alone
 
     def joint_rules(self) -> tuple[Rule, ...]:
-        return (committed_processes,)
+        return committed_processes, without_importers
 
 
 def _exported(scope: Scope, path: Path, entry: Export, group: Group) -> Resolution[ExportGroup | None]:
@@ -321,6 +321,17 @@ def committed_processes(geometry: Geometry, machine: Machine) -> Iterator[Diagno
             note = "processes of a spec import from one another while the layout is built, before anything is committed"
             help = "hold a layout of one process, and import from it"
             yield Diagnostic("MT607", message, (*export.path, "commit"), notes=(note,), help=help)
+
+
+def without_importers(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
+    """Yield MT601 for exports of a spec of one process that only processes of the same spec could import."""
+    del machine
+    for export in geometry.of(ExportGroup).values():
+        kind = EXPORTABLE.get(export.kind)
+        if kind and not kind.outside:
+            message = f"export {export.name!r}: {kind.article} is for processes of the same spec"
+            help = "declare the processes that import it under 'processes', or leave the export out"
+            yield Diagnostic("MT601", message, export.path, help=help)
 
 
 def _committed(geometry: Geometry) -> Iterator[ExportGroup]:

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from memtopo.machine import dump
+from tests.helpers.machines import invented, with_multicast
 from tests.run.processes.crash_runs import GRACE, TIMEOUT, CrashRun, run_with_crash
 
-TWO = Path(__file__).with_name("two.yaml")
+TWO, TEAM = (Path(__file__).with_name(f"{name}.yaml") for name in ("two", "team"))
 SIGNALS = ("SIGKILL", "SIGTERM", "SIGSTOP")
 STARTUP = 30.0
 """Seconds that starting Python three times may take on a busy machine."""
@@ -71,6 +73,22 @@ def test_a_worker_that_dies_leaves_a_shared_file_to_the_others(call: str, name: 
     survived(run_with_crash(spec, "two", call, name), "two", name)
     assert os.pread(file, 5, 0) == b"stays"
     os.close(file)
+
+
+@pytest.mark.parametrize(
+    ("process", "call", "name"),
+    [
+        ("creator", "multicast_create#1", "SIGKILL"), ("rank.1", "multicast_add_device#1", "SIGKILL"),
+        ("rank.0", "multicast_bind_mem#1", "SIGTERM"), ("rank.1", "multicast_unbind#1", "SIGKILL"),
+    ],
+)  # fmt: skip
+def test_a_rank_of_a_team_that_dies_is_named_and_the_others_take_down(
+    process: str, call: str, name: str, tmp_path: Path
+) -> None:
+    """No call waits for it: each phase ends in all processes before the next begins, adding before binding."""
+    facts = tmp_path / "works.json"
+    facts.write_text(dump(with_multicast(invented(2))))
+    survived(run_with_crash(TEAM, process, call, name, machine=str(facts)), process, name)
 
 
 @pytest.mark.exhaustive
