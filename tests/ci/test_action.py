@@ -133,7 +133,8 @@ def test_installation_step_installs_the_requested_version(folder: Path) -> None:
 
 
 def test_without_a_version_that_of_the_action_is_installed(folder: Path) -> None:
-    done = step(INSTALL, folder, PATH=path(), PIP_NO_INDEX="1", PIP_NO_DEPS="1")
+    offline = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(folder), "PIP_NO_DEPS": "1"}
+    done = step(INSTALL, folder, PATH=path(), **offline)
     assert done.returncode != 0  # what builds it is not to be had without a network
     assert "hatchling" in done.stderr
 
@@ -145,7 +146,8 @@ def path() -> str:
 def wheel(target: Path) -> None:
     """A wheel of memtopo, packed by hand since nothing that builds one may be fetched."""
     info = f"memtopo-{__version__}.dist-info"
-    files = {str(file.relative_to(ROOT)): file.read_bytes() for file in (ROOT / "memtopo").rglob("*") if file.is_file()}
+    sources = [file for file in (ROOT / "memtopo").rglob("*") if file.is_file() and file.suffix != ".pyc"]
+    files = {str(file.relative_to(ROOT)): file.read_bytes() for file in sources}
     files |= {
         f"{info}/METADATA": f"Metadata-Version: 2.1\nName: memtopo\nVersion: {__version__}\n".encode(),
         f"{info}/WHEEL": b"Wheel-Version: 1.0\nGenerator: hand\nRoot-Is-Purelib: true\nTag: py3-none-any\n",

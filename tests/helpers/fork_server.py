@@ -36,7 +36,8 @@ MOST_DESCRIPTORS = 64
 _PATH = [*sys.path]
 _ERRORS = {"stdin": "surrogateescape", "stdout": "surrogateescape", "stderr": "backslashreplace"}
 _LIBC = ctypes.PyDLL(None, use_errno=True)  # calls keep the interpreter's lock
-_SYS_CLONE = {"x86_64": 56, "aarch64": 220}.get(os.uname().machine, -1)
+_ON_X86 = os.uname().machine == "x86_64"
+_SYS_CLONE = 56 if _ON_X86 else 220  # the latter on most others
 _PR_GET_TID_ADDRESS = 40
 _CLONE_PARENT = 0x8000
 _CHILD_TID = 0x1000000 | 0x200000  # CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID
@@ -72,7 +73,7 @@ def main(descriptor: str) -> None:
             run(json.loads(data), received[1])
         for fd in received[1]:
             os.close(fd)
-        sock.send(pid.to_bytes(4, "little"))
+        sock.send(max(pid, 0).to_bytes(4, "little"))
 
 
 def run(request: dict[str, Any], descriptors: list[int]) -> NoReturn:
@@ -87,7 +88,7 @@ def run(request: dict[str, Any], descriptors: list[int]) -> NoReturn:
 
 
 def _fork_sibling() -> int:
-    """Fork a process that is a child of the server's parent; return its id, 0 in the new process.
+    """Fork a process that is a child of the server's parent; return its id, 0 in the new process, or -1.
 
     So its parent waits for it, and gets its signals, as if it had started it. os.fork has no such flag.
     """
@@ -95,10 +96,10 @@ def _fork_sibling() -> int:
     found = _LIBC.prctl(_PR_GET_TID_ADDRESS, ctypes.byref(address), 0, 0, 0) == 0
     flags = _CLONE_PARENT | signal.SIGCHLD | (_CHILD_TID if found else 0)  # where the C library keeps a thread's id
     ctypes.pythonapi.PyOS_BeforeFork()
-    pid: int = _LIBC.syscall(ctypes.c_long(_SYS_CLONE), ctypes.c_long(flags), None, None, address, None)
+    last = (address, None) if _ON_X86 else (None, address)
+    pid: int = _LIBC.syscall(ctypes.c_long(_SYS_CLONE), ctypes.c_long(flags), None, None, *last)
     if pid:
         ctypes.pythonapi.PyOS_AfterFork_Parent()
-        assert pid > 0, "clone failed"
     else:
         ctypes.pythonapi.PyOS_AfterFork_Child()
     return pid
@@ -202,7 +203,7 @@ def _open_streams(*, unbuffered: bool) -> None:
         else:
             through = unbuffered and number > 0
             buffer: Any = io.BufferedReader(raw) if number == 0 else raw if through else io.BufferedWriter(raw)
-            lines = number > 0 and (number == 2 or raw.isatty())
+            lines = number > 0 and not unbuffered and (number == 2 or raw.isatty())
             new = io.TextIOWrapper(
                 buffer, "utf-8", _ERRORS[name], "\n" if number else None, line_buffering=lines, write_through=through
             )

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import resource
+import select
 import signal
 import socket
 import subprocess
@@ -27,8 +28,6 @@ _SERVER = "import sys; from tests.helpers.fork_server import main; main(sys.argv
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
 """Variables that keep libraries from starting threads, of which a forked process would have none."""
 
-_PATIENCE = 60.0
-
 
 class ForkServer:
     """A fork server, with its variables that an interpreter reads when it starts; the first fork starts it."""
@@ -42,18 +41,21 @@ class ForkServer:
         # Both ends stay open here, so that the start of the server changes no number of descriptors.
         self._sock, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * LARGEST)
-        self._sock.settimeout(_PATIENCE)
 
     def accepts(self, environment: Mapping[str, str]) -> bool:
         """Return whether an interpreter with these variables would start as the server did."""
         return _read_at_start(environment) == _read_at_start(self._environment)
 
     def fork(self, request: dict[str, Any], descriptors: list[int]) -> int:
-        """Return the id of a new child of this process."""
+        """Return the id of a new child of this process; 0 if the server can make none."""
         with self._lock:
             self._process = self._process or self._start()
-            socket.send_fds(self._sock, [json.dumps(request).encode()], descriptors)
-            return int.from_bytes(self._sock.recv(4), "little")
+            if self._process.poll() is None:
+                socket.send_fds(self._sock, [json.dumps(request).encode()], descriptors)
+            while self._process.poll() is None:
+                if select.select([self._sock], [], [], 1.0)[0]:
+                    return int.from_bytes(self._sock.recv(4), "little")
+        return 0
 
     def _start(self) -> subprocess.Popen[bytes]:
         theirs = self._theirs.fileno()
@@ -136,16 +138,21 @@ class PythonProcess(subprocess.Popen[Any]):
         super().__init__(command, env=env, **options)
 
     def _execute_child(self, *arguments: Any) -> None:
-        """Have the server fork, in place of fork and exec; the parameters are those of Python 3.11 to 3.13."""
-        if not self._request or not self.server:
+        """Start the process; the parameters are those of Python 3.11 to 3.13."""
+        if not self._request or not self.server or not self._fork(*arguments):
             super()._execute_child(*arguments)  # type: ignore[misc]
-            return
+
+    def _fork(self, *arguments: Any) -> bool:
+        """Have the server fork; return whether it has."""
+        assert self.server
         pass_fds, pipes = arguments[4], arguments[10:16]
         given = [pipe if pipe >= 0 else number for number, pipe in enumerate((pipes[0], pipes[3], pipes[5]))]
         numbers = [0, 1, 2, *pass_fds]
         self.pid = self.server.fork(self._request | {"descriptors": numbers}, [*given, *pass_fds])
-        self._child_created = True
-        self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
+        if self.pid:
+            self._child_created = True
+            self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
+        return bool(self.pid)
 
 
 class OwnChild(PythonProcess):
