@@ -84,7 +84,8 @@ def _undivided(process: Spec) -> Iterator[Diagnostic]:
         help = f"write 'count: {number}' for one on each node, or 'node: {process.nodes[0]}'"
         yield Diagnostic("MT612", message, where, help=help)
         return
-    message = f"the {count} instances of process {process.name!r} cannot be divided among {number} nodes equally"
+    instances = f"{count} instance{'s' * (count != 1)} of process {process.name!r}"
+    message = f"{instances} cannot be divided among {number} nodes equally"
     near = [each for each in (count // number * number, -(-count // number) * number) if each]
     fewer = max((each for each in range(1, number) if count % each == 0), default=1)
     help = f"write 'count: {' or '.join(map(str, dict.fromkeys(near)))}', or {fewer} node{'s' * (fewer != 1)}"

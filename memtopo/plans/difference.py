@@ -18,23 +18,29 @@ def difference(
     after: Mapping[str, Sequence[Step]],
     names: tuple[str, str],
     params: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {}),
+    nodes: Mapping[str, Sequence[str]] | None = None,
 ) -> PlanDifference:
     """Difference of two plans with these names, from their steps by process, of which both have the same.
 
-    A layout of one process has the label ''. `params` are the values of the parameters of both specs.
+    A layout of one process has the label ''. `params` are the values of the parameters of both specs,
+    `nodes` the labels of the processes of each node, if there are nodes.
     """
     changes = transitions(before, after)
     each = [_of_process(label, before[label], change) for label, change in changes.items()]
     single = each[0] if [*before] == [""] else None
-    counted = [_counted(chain.from_iterable(steps.values())) for steps in (before, after)]
-    memory = _memory(counted[0], counted[1], Transition.together(changes))
+    memory: dict[Location, MemoryChange] = {}
+    for node, labels in (nodes or {"": [*before]}).items():
+        counted = [_counted(chain.from_iterable(steps[label] for label in labels)) for steps in (before, after)]
+        together = Transition.together({label: changes[label] for label in labels if label in changes})
+        own = _memory(counted[0], counted[1], together).items()
+        memory |= {location.on(node): change for location, change in sorted(own)}
     return PlanDifference(
         *names,
         undo=single.undo if single else (),
         do=single.do if single else (),
         kept=sum(process.kept for process in each),
         lost=single.lost if single else (),
-        memory={str(location): each for location, each in sorted(memory.items())},
+        memory={str(location): change for location, change in memory.items()},
         processes=() if single else tuple(folding.processes(each)),
         params=_changed(*params),
     )

@@ -22,10 +22,17 @@ def diagnose_change(before: Geometry, after: Geometry) -> Iterator[Diagnostic]:
 
 
 def diagnose_processes(before: Geometry, after: Geometry) -> Iterator[Diagnostic]:
-    """Yield MT807 for a spec with other processes than the layout."""
+    """Yield MT807 for a spec with other processes than the layout, or with the same on other nodes."""
     ours, theirs = [*before.processes], [*after.processes]
     if set(ours) != set(theirs):
         yield from _other_processes(ours, theirs)
+    elif moved := next((label for label in theirs if before.node_of(label) != after.node_of(label)), None):
+        where = [
+            f"on node {node}" if node else "on no node" for node in (each.node_of(moved) for each in (before, after))
+        ]
+        message = f"process {moved!r} of the layout is {where[0]}, and {where[1]} here: a change keeps it where it is"
+        help = "release the layout, and apply the spec"
+        yield Diagnostic("MT807", message, ("processes", moved.partition(".")[0]), "key", help=help)
 
 
 def _other_processes(before: list[str], after: list[str]) -> Iterator[Diagnostic]:

@@ -106,3 +106,18 @@ def test_apply_without_a_cluster_says_how_to_start_the_spec(
     assert (found.status, found.out) == (2, "")
     assert "the processes of 'heap.yaml' are on nodes: a, b" in found.err
     assert "memtopo apply heap.yaml --on ray" in found.err
+
+
+def test_a_difference_has_the_memory_of_each_node(run_inline: InlineRunner, spec: str) -> None:
+    Path("larger.yaml").write_text(SPEC.replace("4MiB", "8MiB").replace("16MiB", "32MiB"))
+    found = run_inline("diff", spec, "larger.yaml", "-m", "./two.json", "--json").document
+    assert {name: (each["before"], each["after"]) for name, each in found["memory"].items()} == {
+        f"{node}/gpu{n}": (4 << 20, 8 << 20) for node in "ab" for n in range(2)
+    }
+
+
+def test_a_process_on_another_node_is_no_change_of_a_layout(run_inline: InlineRunner, spec: str) -> None:
+    Path("moved.yaml").write_text(SPEC.replace("[a, b]", "[b, a]"))
+    found = run_inline("diff", spec, "moved.yaml", "-m", "./two.json")
+    assert found.status == 1
+    assert "error[MT807]: process 'pe.0' of the layout is on node a, and on node b here" in found.err

@@ -312,3 +312,8 @@ processes:
     assert group.origin.holders == ("rank.2", "rank.3")
     assert group.origin.own_label(0) == "signal"
     assert group.origin.own_label(1) is None
+
+
+def test_imports_of_a_process_without_a_valid_node_are_not_judged() -> None:
+    text = PAIR.replace("VIA", "fd").replace("node: b", "node: [b]")
+    assert codes(text, invented(1)) == ["MT104"]

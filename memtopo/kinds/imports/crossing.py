@@ -35,8 +35,9 @@ def crosses(importer: Spec, order: Sequence[str] | None, exporter: Spec) -> bool
 
 
 def elsewhere(scope: Scope, sibling: Sibling) -> list[tuple[str, Scope]]:
-    """Label and scope of the exporting instances on other nodes than the importing process."""
-    return [(label, other) for label, other in sibling.instances if other.node != scope.node]
+    """Label and scope of the exporting instances on other nodes than the importing process, of those that are known."""
+    known = [] if scope.node is None else sibling.instances
+    return [(label, other) for label, other in known if other.node not in (scope.node, None)]
 
 
 def crossing_fault(scope: Scope, path: Path, sibling: Sibling, export: ExportGroup) -> Diagnostic | None:
