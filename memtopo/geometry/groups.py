@@ -65,8 +65,8 @@ def round_robin(count: int, locations: Sequence[Location]) -> Mapping[Location, 
 
 
 def gpus(locations: Iterable[Location]) -> frozenset[int]:
-    """Ordinals of the GPUs of the process's own node among some locations."""
-    return frozenset(each.id for each in locations if each.kind is LocationKind.GPU and not each.node)
+    """Ordinals of the GPUs among some locations, of one node."""
+    return frozenset(location.id for location in locations if location.kind is LocationKind.GPU)
 
 
 class InnerPart(NamedTuple):

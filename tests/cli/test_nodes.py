@@ -121,3 +121,12 @@ def test_a_process_on_another_node_is_no_change_of_a_layout(run_inline: InlineRu
     found = run_inline("diff", spec, "moved.yaml", "-m", "./two.json")
     assert found.status == 1
     assert "error[MT807]: process 'pe.0' of the layout is on node a, and on node b here" in found.err
+
+
+def test_a_picture_has_the_memory_of_each_gpu_of_each_node_once(run_inline: InlineRunner, spec: str) -> None:
+    picture = run_inline("draw", spec, "-m", "./two.json", "--json").document["picture"]
+    assert [(each["device"], each["used"]) for each in picture["memory"]] == [
+        (f"{node}/gpu{n}", 4 << 20) for node in "ab" for n in range(2)
+    ]
+    shown = {place for each in picture["processes"][3]["picture"]["ranges"][0]["pieces"] for place in each["locations"]}
+    assert shown == {"a/gpu0", "a/gpu1", "b/gpu0", "b/gpu1"}

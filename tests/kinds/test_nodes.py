@@ -9,10 +9,13 @@ from memtopo.driver.types import gpu
 from memtopo.geometry import Geometry
 from memtopo.geometry.groups import ChunkGroup
 from memtopo.kinds.chunks.steps import ImportChunk
+from memtopo.language import SpecText
 from memtopo.machine import Cluster
 from memtopo.machine.queries import changed
+from memtopo.plans.report import MachineLine
+from memtopo.plans.saved import SavedPlan, compare, saved_facts, saved_nodes
 from tests.helpers.machines import in_clique, invented, with_fabric
-from tests.helpers.specs import clean_geometry, codes, diagnose, plan_of, steps_of
+from tests.helpers.specs import clean_geometry, codes, diagnose, document, plan_of, steps_of
 
 HEAP = """
 processes:
@@ -82,9 +85,9 @@ def test_a_spec_without_nodes_is_of_one_host() -> None:
 
 
 def test_devices_are_distributed_on_each_node_as_local_ranks() -> None:
-    found = clean_geometry(HEAP, Cluster({"a": with_fabric(4), "b": with_fabric(2)}))
+    found = clean_geometry(HEAP, Cluster({"a": with_fabric(4), "b": with_fabric(3)}))
     own = [member.of(ChunkGroup)["part"].location_of(0).id for member in found.processes.values()]
-    assert own == [0, 1, 2, 3, 0, 1, 0, 1]
+    assert own == [0, 1, 2, 3, 0, 1, 2, 0]
 
 
 def test_memory_of_another_node_has_its_node() -> None:
@@ -317,3 +320,17 @@ processes:
 def test_imports_of_a_process_without_a_valid_node_are_not_judged() -> None:
     text = PAIR.replace("VIA", "fd").replace("node: b", "node: [b]")
     assert codes(text, invented(1)) == ["MT104"]
+
+
+def test_a_saved_plan_of_nodes_holds_on_their_machines() -> None:
+    """The clusters of these have names in place of their UUIDs, by which they are still one."""
+    machines = Cluster({"a": with_fabric(2), "b": with_fabric(4)})
+    text = HEAP.replace("{mine: gpus}", "{mine: [gpu0, gpu1]}")
+    geometry = clean_geometry(text, machines)
+    plan = planner.plan(geometry, machines)
+    facts, nodes = saved_facts(machines.of("a"), geometry), saved_nodes(machines, geometry)
+    line = MachineLine("test", simulated=True, devices=(), driver="13.0")
+    saved = SavedPlan(1, line, plan.summary(), SpecText.of(document(text)), facts, nodes=nodes)
+    assert isinstance(saved.machines, Cluster)
+    assert {node: len(each.devices) for node, each in saved.machines.nodes.items()} == {"a": 2, "b": 4}
+    compare(saved, "plan.json", geometry, plan)
