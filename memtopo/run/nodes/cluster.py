@@ -192,18 +192,18 @@ def connected(address: str) -> Iterator[RayCluster]:
 
     place = os.environ.get("RAY_ADDRESS", "auto") if address == "ray" else address
     handlers = {number: signal.getsignal(number) for number in ENDING}
-    try:
-        ray.init(address=place, namespace=NAMESPACE, log_to_driver=False, logging_level="ERROR")
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        raise NoCluster(f"no Ray cluster answers at {place!r}: {_first_line(error)}", hint=_START) from error
-    finally:
-        for number, handler in handlers.items():  # Ray installs one that ends the process at once
-            signal.signal(number, handler)
-    try:
-        with redirect_stdout(sys.stderr):  # Ray prints messages of its own
+    with redirect_stdout(sys.stderr):  # Ray prints messages of its own, until it is shut down
+        try:
+            ray.init(address=place, namespace=NAMESPACE, log_to_driver=False, logging_level="ERROR")
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            raise NoCluster(f"no Ray cluster answers at {place!r}: {_first_line(error)}", hint=_START) from error
+        finally:
+            for number, handler in handlers.items():  # Ray installs one that ends the process at once
+                signal.signal(number, handler)
+        try:
             yield RayCluster(ray)
-    finally:
-        ray.shutdown()
+        finally:
+            ray.shutdown()
 
 
 def require_ray(address: str) -> None:

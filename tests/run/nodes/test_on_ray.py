@@ -34,6 +34,8 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
 THREE = (HERE / "two_nodes.yaml").read_text().replace("count: 4", "count: 3").replace("[a, b]", "[a, b, c]")
 LABELS = {"a": "rank.0", "b": "rank.1", "c": "rank.2"}
+CLUSTER = "MEMTOPO_TEST_CLUSTER"
+"""Environment variable of all processes of the cluster of these tests."""
 TIMEOUT = 5.0
 GRACE = 10.0
 """Seconds after the end of a driver within which no process of a run is left."""
@@ -75,7 +77,7 @@ class RayCluster:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[RayCluster]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "RAY_DISABLE_IMPORT_WARNING": "1", "PYTHONWARNINGS": "ignore"}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore", CLUSTER: str(os.getpid())}
     with subprocess.Popen(
         [sys.executable, str(ROOT / "tests" / "helpers" / "ray_cluster.py"), "3"],
         stdin=subprocess.PIPE,
@@ -99,12 +101,14 @@ def spec(tmp_path: Path) -> Path:
     return file
 
 
-def left(run: str = "") -> list[int]:
-    """Workers of runs of nodes that have not ended."""
+def left() -> list[int]:
+    """Workers of runs on the cluster that have not ended."""
+    marks = [f"\0{RUN_VARIABLE}=".encode(), f"\0{CLUSTER}={os.getpid()}\0".encode()]
     found = []
     for entry in os.listdir("/proc"):
         try:
-            if f"\0{RUN_VARIABLE}={run}".encode() in b"\0" + Path("/proc", entry, "environ").read_bytes():
+            environment = b"\0" + Path("/proc", entry, "environ").read_bytes()
+            if all(mark in environment for mark in marks):
                 found.append(int(entry))
         except (OSError, ValueError):
             continue
@@ -171,6 +175,40 @@ def test_a_held_layout_is_released_on_any_node(cluster: RayCluster, spec: Path) 
     assert "until a release here" in " ".join(out.split())
     assert not any(path.exists() for path in sockets.values())
     assert none_left()
+
+
+@pytest.mark.exhaustive
+def test_a_node_that_dies_while_held_is_lost_and_not_taken_down(cluster: RayCluster, spec: Path) -> None:
+    socket = str(spec.with_name("{node}.sock"))
+    program = [sys.executable, str(HERE / "driver_program.py"), str(spec), cluster.environment["RAY_ADDRESS"]]
+    with subprocess.Popen(
+        [*program, json.dumps({"socket": socket, "timeout": TIMEOUT})],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=cluster.environment,
+        text=True,
+    ) as driver:
+        assert driver.stderr
+        assert driver.stderr.readline().startswith("serving ")
+        agents = {parent(pid) for pid in left() if environment_of(pid).get(RUN_VARIABLE, "").endswith("/b")}
+        os.kill(parent(agents.pop()), signal.SIGKILL)
+        out, errors = driver.communicate(timeout=120)
+    cluster.add_node()
+    assert out, errors
+    report = TypeAdapter(Report).validate_json(out)
+    assert (report.outcome, report.exit_code) == ("leaked", 5), report
+    assert [each.outcome for each in report.nodes] == ["taken down", "lost", "taken down"]
+    assert [each.what for each in report.leaks] == ["node b: 2 MiB of gpu0 of rank.1"]
+    assert none_left()
+
+
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def environment_of(pid: int) -> dict[str, str]:
+    entries = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
+    return dict(entry.partition("=")[::2] for entry in entries if entry)
 
 
 @pytest.mark.exhaustive
