@@ -221,7 +221,7 @@ def memory_notes(left: Left | None, geometry: Geometry) -> Iterator[str]:
         if less > 0 and device.device in migrated:
             yield f"{change}; the driver keeps a block of managed memory until the process ends (fact 60)"
         else:
-            yield f"{change}; another process may use it"
+            yield f"{change}; another process may use it, or keep it by an open descriptor"
 
 
 def _joined(names: Sequence[str]) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -14,13 +13,11 @@ import memtopo
 from memtopo.api.dmabuf import DmaBuf, DmaBufs
 from memtopo.driver.sim import external_api as nic
 from memtopo.machine.target import Target
-from memtopo.sharing.client import connect
-from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError, NoLayout
-from memtopo.sharing.status import Notice, Switched
+from memtopo.sharing.status import Notice
 from tests.api.child_process import Process
 from tests.helpers.child_process import PATIENCE
-from tests.helpers.held_layouts import Held, held
+from tests.helpers.held_layouts import Held, Switch, held, switching
 from tests.helpers.processes import open_descriptors
 
 M = 2 << 20
@@ -47,7 +44,6 @@ SPEC: dict[str, Any] = {
     "states": {"half": {"drop": ["kv", "more"]}},
 }
 SIZES = {"kv": [2 * M], "pages": [M, M], "flags": [4096], "card": [2 * M], "b": [M]}
-Switch = Callable[..., Future[Switched]]
 
 
 @pytest.fixture
@@ -61,13 +57,9 @@ def layout(machine: Target, runtime: Any) -> Iterator[Held]:
 @pytest.fixture
 def switch(layout: Held) -> Iterator[Switch]:
     """Requests a switch of the layout, in a thread."""
-    with ThreadPoolExecutor() as pool:
-
-        def request(state: str, *, force: bool = False, wait: float = PATIENCE) -> Switched:
-            with connect(endpoint("nic")) as client:
-                return client.switch(state, force=force, wait=wait)
-
-        yield lambda *words, **terms: pool.submit(request, *words, **terms)
+    del layout
+    with switching("nic") as request:
+        yield request
 
 
 def sizes(bufs: DmaBufs) -> dict[str, list[int]]:

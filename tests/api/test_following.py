@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -22,10 +22,10 @@ from memtopo.machine.target import Target
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError
-from memtopo.sharing.status import Changed, Notice, Switched
+from memtopo.sharing.status import Changed, Notice
 from tests.api.test_apply import failing
 from tests.helpers.child_process import PATIENCE
-from tests.helpers.held_layouts import Held, held
+from tests.helpers.held_layouts import Held, Switch, held, switching
 from tests.helpers.holders import until
 from tests.helpers.processes import open_descriptors
 
@@ -43,7 +43,6 @@ SPEC = {
     "exports": {"w": {"chunk": "w", "via": "fd"}, "page": {"chunk": "page", "via": "fd"}},
     "states": {"asleep": {"offload": {"weights": "host:0"}, "drop": ["kv"]}, "half": {"drop": ["kv"]}},
 }
-Switch = Callable[..., Future[Switched]]
 
 
 @pytest.fixture
@@ -57,13 +56,9 @@ def layout(machine: Target, runtime: Any) -> Iterator[Held]:
 @pytest.fixture
 def switch(layout: Held) -> Iterator[Switch]:
     """Requests a switch of the layout, in a thread."""
-    with ThreadPoolExecutor() as pool:
-
-        def request(state: str, *, force: bool = False, wait: float = PATIENCE) -> Switched:
-            with connect(endpoint("sleeper")) as client:
-                return client.switch(state, force=force, wait=wait)
-
-        yield lambda *words, **terms: pool.submit(request, *words, **terms)
+    del layout
+    with switching("sleeper") as request:
+        yield request
 
 
 @pytest.fixture

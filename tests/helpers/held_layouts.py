@@ -6,6 +6,7 @@ import json
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -26,10 +27,12 @@ from memtopo.run.held import HeldLayout
 from memtopo.run.imports import Follower
 from memtopo.run.request import HoldResult, RunRequest
 from memtopo.sharing.claims import claim
+from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.holder import HolderInfo, hold
 from memtopo.sharing.imports import HolderHandles
 from memtopo.sharing.sources import layout_source
+from memtopo.sharing.status import Switched
 from tests.helpers.child_process import PATIENCE
 
 
@@ -80,6 +83,21 @@ def _serve(run: Run, document: Document, target: Target, stop: Callable[[], int]
         if layout.failure:
             raise layout.failure
     return HoldResult(follower.notes)
+
+
+Switch = Callable[..., Future[Switched]]
+
+
+@contextmanager
+def switching(name: str) -> Iterator[Switch]:
+    """A function that requests a switch of a held layout in a thread."""
+    with ThreadPoolExecutor() as pool:
+
+        def request(state: str, *, force: bool = False, wait: float = PATIENCE) -> Switched:
+            with connect(endpoint(name)) as client:
+                return client.switch(state, force=force, wait=wait)
+
+        yield lambda *words, **terms: pool.submit(request, *words, **terms)
 
 
 @contextmanager
