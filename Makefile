@@ -33,10 +33,10 @@ docs: $(READY)  ## write those pages of docs/ that are made from the program's o
 	$(BIN)/python docs/make_gallery.py
 
 test: $(READY)  ## run the tests
-	$(BIN)/python -m pytest -n auto -q
+	$(BIN)/python -m pytest -n auto --dist worksteal -q
 
 test-full: $(READY)  ## run the tests, those that take minutes too
-	$(BIN)/python -m pytest -n auto -q -m "exhaustive or not exhaustive"
+	$(BIN)/python -m pytest -n auto --dist worksteal -q -m "exhaustive or not exhaustive"
 
 GPU_TESTS := tests/contract tests/gpu tests/api/test_on_gpu.py tests/api/test_gpu_sharing.py
 
