@@ -45,8 +45,7 @@ class NodePeers(Peers):
         self._left = False
         self.cause = ""
         """Reason for which the teardown began, if it was found elsewhere."""
-        self.released = False
-        """True once another node has begun its teardown without a failure: the layout is to be released."""
+        self._released = False
         self._failed = ""
         self._watch = self._called(self._hub("ended"))
 
@@ -59,9 +58,14 @@ class NodePeers(Peers):
             end: End = self._watch.result()
             self._failed = f"node {end[0]}: {end[1]}" if end[1] else ""
             if not end[1]:
-                self.released = True
+                self._released = True
                 self._watch = self._called(self._hub("failed"))
         return self._failed
+
+    @property
+    def released(self) -> bool:
+        """True once another node has begun its teardown without a failure: the layout is to be released."""
+        return not self.failed and self._released
 
     @property
     def descriptors(self) -> Collection[int]:
