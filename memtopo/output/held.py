@@ -148,7 +148,7 @@ def _properties(status: Status, now: float) -> Iterator[tuple[str, str]]:
 def _contexts(gpus: Sequence[str]) -> str:
     """Contexts by GPU, and what they take (fact 73)."""
     if not gpus:
-        return "none, so that chunks alone take memory of GPUs"
+        return "none, so that the memory of the layout alone is in use"
     counts = (f"{count} on {gpu}" for gpu, count in Counter(gpus).items())
     return f"{', '.join(counts)}; each takes some 500 MiB ('memtopo who' has the bytes)"
 

@@ -125,7 +125,7 @@ def test_an_importer_that_let_go_of_everything_has_nothing_at_present(monkeypatc
 @pytest.mark.parametrize(
     ("contexts", "shown"),
     [
-        ((), "none, so that chunks alone take memory of GPUs"),
+        ((), "none, so that the memory of the layout alone is in use"),
         (("gpu0", "gpu1", "gpu1"), "1 on gpu0, 2 on gpu1; each takes some 500 MiB ('memtopo who' has the bytes)"),
     ],
 )
