@@ -66,6 +66,11 @@ class Offer:
         return not self.descriptors or self.kind == _POOLED
 
     @property
+    def single(self) -> bool:
+        """True if a process has to import each of the objects once: the first free would end all imports (fact 82)."""
+        return self.kind == _POOLED
+
+    @property
     def bound(self) -> bool:
         """True if importers have to let go of the objects before the holder does (facts 31, 32, 82)."""
         return self.via == "ipc" or self.kind == _POOLED

@@ -75,3 +75,33 @@ def test_an_importer_shares_allocations_and_leaves_nothing(start: Start, spec: s
     with memtopo.attach("pooled", machine="h200x2", exports=["one"]) as shared:
         assert shared.exports["one"].kind == "allocation"
     assert open_descriptors() == before
+
+
+def test_a_process_imports_an_allocation_over_one_connection(start: Start, spec: str) -> None:
+    """The first of two attachments to end would unmap it for the other (fact 82)."""
+    start(spec=spec, machine="h200x2")
+    with memtopo.attach("pooled", machine="h200x2", exports=["a"]) as shared:
+        for again in ("a", "one"):  # the second has some of the first
+            with (
+                pytest.raises(memtopo.NotApplied, match=r"this process has imported allocations of export 'a' already"),
+                memtopo.attach("pooled", machine="h200x2", exports=[again]),
+            ):
+                pass
+        with memtopo.attach("pooled", machine="h200x2", exports=["b"]) as other:
+            assert len(np.from_dlpack(other.export("b.0"))) == 1000
+        assert not shared.check().differences
+    with memtopo.attach("pooled", machine="h200x2", exports=["one"]) as shared:
+        assert shared.exports["one"].kind == "allocation"
+
+
+def test_two_names_of_one_holder_do_not_import_an_allocation_twice(start: Start, spec: str) -> None:
+    start(spec=spec, machine="h200x2")
+    with memtopo.attach("pooled", machine="h200x2", exports=["one"]) as shared:
+        path = shared.socket
+    one = {"via": "fd", "pool": "gpu1", "size": "8MiB"}
+    imports = {"a": {"from": "pooled/one", **one}, "b": {"from": f"{path}/one", **one}}
+    with (
+        pytest.raises(memtopo.NotApplied, match=r"this process has imported allocations of export 'one' already"),
+        memtopo.applied({"memtopo": 1, "name": "twice", "imports": imports}, machine="h200x2"),
+    ):
+        pass

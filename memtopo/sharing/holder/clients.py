@@ -174,6 +174,14 @@ class ClientConnection:
         self.attached = self.served = True
         self.let_go_of.pop(offer.name, None)
 
+    def common(self, offer: Offer, first: int, count: int) -> str | None:
+        """Return an export from which the client has some of the objects behind handles of an offer."""
+        wanted = ((1 << count) - 1) << offer.first + first
+        for name, (taken, handles) in self._taken.items():
+            if taken.objects == offer.objects and handles << taken.first & wanted:
+                return name
+        return None
+
     def let_go(self, exports: Iterable[str]) -> list[str]:
         """Forget the handles of exports, which the client has closed; return the names of those that it had."""
         found = [name for name in dict.fromkeys(exports) if self._taken.pop(name, None)]

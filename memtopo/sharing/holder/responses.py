@@ -230,7 +230,7 @@ class Responder:
             self.events.add_of_client("importer let go", {**connection.identity, **exports})
         connection.send({"ok": {"generation": self.generation, "exports": found}})
 
-    def _handles(self, connection: ClientConnection, fields: Fields, _: Clients) -> None:
+    def _handles(self, connection: ClientConnection, fields: Fields, clients: Clients) -> None:
         fields.allow_only("request", "export", "first", "count")
         offer = self._offer(fields.text("export", LONGEST_NAME))
         first, count = fields.number("first"), fields.number("count", 1)
@@ -240,6 +240,8 @@ class Responder:
             raise ExchangeError("releasing", f"layout {self._info.name!r} is being released")
         self.contents.require_readable(offer.name, connection)
         _require_read(connection)
+        if offer.single:
+            _require_single(connection, offer, first, min(count, self._batch), clients)
         self._send_handles(connection, offer, first, min(count, self._batch))
 
     def _send_handles(self, connection: ClientConnection, offer: Offer, first: int, count: int) -> None:
@@ -308,6 +310,17 @@ def _require_read(connection: ClientConnection) -> None:
     """Raise `ExchangeError` while handles lie in the client's queue, where their descriptors pin memory."""
     if connection.unread():
         raise ExchangeError("unread", "the handles before these were not read", hint="read each answer first")
+
+
+def _require_single(connection: ClientConnection, offer: Offer, first: int, count: int, clients: Clients) -> None:
+    """Raise `ExchangeError` if the process of a client has some of the objects by another connection (fact 82)."""
+    for each in clients:
+        if each is connection or not each.peer.pid or each.peer.pid != connection.peer.pid or each.gone():
+            continue
+        if name := each.common(offer, first, count):
+            message = f"this process has imported allocations of export {name!r} already, over another connection"
+            hint = "use that import: the driver does not count them, and the first free would unmap both (fact 82)"
+            raise ExchangeError("imported", message, hint=hint)
 
 
 def descriptors_in_flight() -> ExchangeError:
