@@ -12,7 +12,7 @@ from typing import Literal, Unpack
 
 from memtopo.api.dmabuf import DmaBufs, importable
 from memtopo.api.errors import Unsuitable
-from memtopo.api.import_spec import HOLDER, entry_names, importing_spec
+from memtopo.api.import_spec import HOLDER, device_name, entry_names, importing_spec
 from memtopo.api.leases import Lease, Role, Terms
 from memtopo.api.live import Live, LiveContext
 from memtopo.api.memory import Part, Shape, extents, unknown
@@ -66,6 +66,9 @@ class Importer:
 
     def _granted(self, offer: Offer) -> AccessName:
         """Access to an export: readers of what a writer commits only read. Raises `Unsuitable`."""
+        if offer.kind == "allocation" and self.access not in (None, "rw"):
+            message = f"export {offer.name!r} is an allocation, with access 'rw' and not {self.access!r} (fact 81)"
+            raise Unsuitable(message, hint="leave out 'access', or name the other exports")
         if self.role == "writer" or not offer.commit:
             return self.access or "rw"
         if self.access == "rw":
@@ -110,6 +113,8 @@ class Attached(Live):
         chunks = self.range if found == name else self.chunk
         others = {"buffer": self.buffer, "allocation": self.allocation, "memory": self.external, "shm": self.pinned}
         get: Callable[..., View] = others.get(offer.kind, chunks)
+        if offer.kind == "allocation" and self._importer.device is not None:
+            part.setdefault("device", device_name(self._importer.device, self._importer.gpus))
         return get(entry_names(self.exports)[found] + name.removeprefix(found), dtype, **part)
 
     def commit(self) -> None:

@@ -43,13 +43,15 @@ def importing_spec(
             found["external"][entry] = _external(offer, locations[0])
             continue
         if offer.kind == "shm":
-            found["pinned"][entry] = _pinned(offer, "gpu0" if device is None else _device(device, gpus))
+            found["pinned"][entry] = _pinned(offer, "gpu0" if device is None else device_name(device, gpus))
             continue
         found["imports"][entry] = _import(offer, locations, counted=offer.count > 1 or offer.name in reserve)
+        if offer.kind == "allocation" and device is not None:
+            found["imports"][entry] |= _access(device_name(device, gpus), locations)
         if offer.kind == "chunk":
             found["ranges"][entry] = {"size": exact(reserve.get(offer.name, offer.size * offer.count))}
             found["map"][entry] = [entry]
-            users = _users(locations) if device is None else [_device(device, gpus)]
+            users = _users(locations) if device is None else [device_name(device, gpus)]
             found["access"][entry] = dict.fromkeys(users, access[offer.name])
     return found
 
@@ -106,12 +108,17 @@ def _pinned(offer: Offer, device: str) -> dict[str, Any]:
     return {"from": f"{HOLDER}/{offer.name}", "size": exact(offer.size), "accessed_by": device}
 
 
+def _access(device: str, locations: Sequence[str]) -> dict[str, str]:
+    """Access of a device to imported pools; none is declared for the only location that they are at."""
+    return {} if _users(locations) == _users([device]) else {"accessed_by": device}
+
+
 def _users(locations: Sequence[str]) -> list[str]:
     """Devices with access by default: the GPUs that have the memory, or the host."""
     return list(dict.fromkeys("host" if each.startswith("host") else each for each in locations))
 
 
-def _device(device: str | int, gpus: Sequence[str]) -> str:
+def device_name(device: str | int, gpus: Sequence[str]) -> str:
     """Return the name of a device in the spec, for an ordinal, a name or a UUID."""
     if isinstance(device, int):
         return f"gpu{device}"

@@ -122,7 +122,7 @@ class Memory:
             location = Location(LocationKind.HOST)
         if location not in able:
             message = f"allocation {label!r} is accessible to {', '.join(map(str, able))}, and not to {location}"
-            raise Unsuitable(message, hint=f"write 'accessed_by: [{location}]' for its {group.pool_noun}")
+            raise Unsuitable(message, hint=_granting(group, location))
         return MemoryPart(label, start, end - start, location, Access.RW)
 
     def managed(self, label: str, request: ViewRequest) -> MemoryPart:
@@ -253,6 +253,15 @@ def _not_declared_for(memory: ManagedAllocation | PinnedGroup, location: Locatio
     able = ", ".join(f"gpu{device}" for device in sorted(memory.contexts))
     message = f"{memory.noun} {memory.name!r} is declared for the host and {able}, and not for {location}"
     return Unsuitable(message, hint=f"write 'accessed_by: [{location}]'")
+
+
+def _granting(group: AllocationGroup, location: Location) -> str:
+    """Return a hint that says how a location gets access to the pool of an allocation."""
+    if location.kind is not LocationKind.GPU:
+        return "the host has no access to the memory of a GPU: copy it"
+    written = f"write 'accessed_by: [{location}]' for its {group.pool_noun}"
+    attached = group.origin is not None and not group.origin.siblings
+    return f"{written}; of what is attached, attach(…, device='{location}')" if attached else written
 
 
 def _default(mapped: MappedRange, start: int, end: int, able: Sequence[Location]) -> Location | None:

@@ -105,3 +105,39 @@ def test_two_names_of_one_holder_do_not_import_an_allocation_twice(start: Start,
         memtopo.applied({"memtopo": 1, "name": "twice", "imports": imports}, machine="h200x2"),
     ):
         pass
+
+
+def test_access_of_an_attachment_to_pools_is_read_and_write(start: Start, spec: str) -> None:
+    """Fact 81."""
+    start(spec=spec, machine="h200x2")
+    for access in ("r", "x"):
+        with (
+            pytest.raises(Unsuitable, match=rf"export 'a' is an allocation.* not {access!r}"),
+            memtopo.attach("pooled", machine="h200x2", access=access),  # type: ignore[arg-type]
+        ):
+            pass
+    with memtopo.attach("pooled", machine="h200x2", access="rw", exports=["b"]) as shared:
+        assert not shared.export("b.0").read_only
+
+
+def test_an_attachment_to_pools_is_for_the_device_that_it_names(start: Start, spec: str) -> None:
+    start(spec=spec, machine="h200x2")
+    with memtopo.attach("pooled", machine="h200x2", exports=["a"], device="gpu1") as shared:
+        assert [shared.export(f"a.{index}").device for index in range(3)] == ["gpu1"] * 3
+        assert shared.export("a.0", device="gpu0").device == "gpu0"
+    with memtopo.attach("pooled", machine="h200x2", exports=["c"], device="host") as shared:
+        assert shared.export("c").device == "host"
+    with memtopo.attach("pooled", machine="h200x2", exports=["a"]) as shared:
+        with pytest.raises(Unsuitable, match=r"not to gpu1") as refused:
+            shared.export("a.0", device="gpu1")
+        assert "attach(…, device='gpu1')" in str(refused.value.hint)
+        with pytest.raises(Unsuitable, match=r"not to host") as refused:
+            shared.export("a.0", device="host")
+        assert "accessed_by" not in str(refused.value.hint)
+    for device, code in (("gpu9", "MT401"), ("host", "MT406")):
+        with (
+            pytest.raises(memtopo.InvalidSpec) as invalid,
+            memtopo.attach("pooled", machine="h200x2", exports=["a"], device=device),
+        ):
+            pass
+        assert [each.code for each in invalid.value.diagnostics] == [code]
