@@ -24,6 +24,7 @@ from memtopo.driver.types import (
     Access,
     Advice,
     Attribute,
+    DmaBufFlags,
     DriverError,
     EventFlags,
     Grant,
@@ -166,6 +167,10 @@ CALLS = [
     Call(
         lambda d: d.mem_import_from_shareable_handle(GIVEN, HandleType.FABRIC),
         "cuMemImportFromShareableHandle", (GIVEN, 8), (77,), 77,
+    ),
+    Call(
+        lambda d: d.mem_get_handle_for_address_range(4096, 8192, DmaBufFlags.PCIE),
+        "cuMemGetHandleForAddressRange", (4096, 8192, 1, 1), (9,), 9,
     ),
     Call(lambda d: d.mem_alloc(8), "cuMemAlloc", (8,), (4096,), 4096),
     Call(lambda d: d.mem_free(4096), "cuMemFree", (4096,)),
