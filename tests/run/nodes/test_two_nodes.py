@@ -60,6 +60,46 @@ def test_two_nodes_share_a_heap_of_fabric_handles(tasks: tuple[RunRequest, dict[
     assert open_descriptors() == before
 
 
+MIXED = """
+memtopo: 1
+name: mixed
+processes:
+  server:
+    node: a
+    chunks: {near: {location: gpu0, size: 2MiB, handles: [fd]}, far: {location: gpu0, size: 2MiB, handles: [fabric]}}
+    ranges: {all: {size: 4MiB}}
+    map: {all: [near, far]}
+    access: {all: {gpu0: rw}}
+    exports: {near: {chunk: near, via: fd}, far: {chunk: far, via: fabric}}
+  beside:
+    node: a
+    imports: {w: {from: server.near}}
+    ranges: {view: {size: 2MiB}}
+    map: {view: [w]}
+    access: {view: {gpu1: rw}}
+  apart:
+    node: b
+    imports: {w: {from: server.far}}
+    ranges: {view: {size: 2MiB}}
+    map: {view: [w]}
+    access: {view: {gpu1: r}}
+"""
+
+
+def test_descriptors_go_within_a_node_and_fabric_handles_between() -> None:
+    request, document = node_request(MIXED, CLUSTER, "full")
+    with running(node_tasks(request, document, CLUSTER)) as (_, hub, results):
+        report = merged(request, hub, results)
+    assert (report.outcome, report.exit_code) == ("ok", 0), report
+    assert [(each.name, each.processes) for each in report.nodes] == [("a", ("server", "beside")), ("b", ("apart",))]
+    found = {each.name: tallies(each.checks) for each in report.processes if each.checks}
+    assert {name: each["every byte"].as_declared for name, each in found.items()} == {
+        "server": 4,
+        "beside": 2,
+        "apart": 1,
+    }
+
+
 def test_a_worker_that_dies_takes_down_both_nodes(
     tasks: tuple[RunRequest, dict[str, NodeTask]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
