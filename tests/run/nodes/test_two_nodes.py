@@ -95,7 +95,7 @@ def test_descriptors_go_within_a_node_and_fabric_handles_between() -> None:
     found = {each.name: tallies(each.checks) for each in report.processes if each.checks}
     assert {name: each["every byte"].as_declared for name, each in found.items()} == {
         "server": 4,
-        "beside": 2,
+        "beside": 1,
         "apart": 1,
     }
 
