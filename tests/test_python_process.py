@@ -78,6 +78,11 @@ def test_a_forked_process_ends_as_a_started_one(code: str) -> None:
     assert forked.stderr.splitlines()[-1:] == started.stderr.splitlines()[-1:]
 
 
+def test_a_module_that_is_imported_already_runs_without_a_warning() -> None:
+    done = run_python([sys.executable, "-m", "memtopo.common.text"], capture_output=True, env=environment())
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
 def test_programs_of_users_and_other_locales_get_a_new_interpreter() -> None:
     code = "print('tests.helpers.fork_server' in __import__('sys').modules)"
     command = [sys.executable, "-c", code]

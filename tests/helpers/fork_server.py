@@ -109,6 +109,8 @@ def _status_of(request: dict[str, Any]) -> int:
     """Run a module, a text or a file; return the exit status that an interpreter gives it."""
     try:
         if request["option"] == "-m":
+            if not hasattr(sys.modules.get(request["program"]), "__path__"):
+                sys.modules.pop(request["program"], None)  # it is imported here, but not there
             runpy.run_module(request["program"], run_name="__main__", alter_sys=True)
         elif request["option"] == "-c":
             sys.modules["__main__"] = main_module = types.ModuleType("__main__")
