@@ -26,6 +26,7 @@ from memtopo.kinds.events import EVENTS
 from memtopo.kinds.exportable import ExportKind
 from memtopo.kinds.kind import Kind, Rule, Scope, Stage
 from memtopo.kinds.multicast import MULTICAST
+from memtopo.kinds.pools import POOLS
 from memtopo.kinds.ranges import RANGES
 from memtopo.kinds.resolution import Resolution, indices, refuses_growing
 from memtopo.language.alternatives import Alternatives
@@ -91,6 +92,14 @@ class Export(Entry):
     commit: Commit | None = Field(
         default=None, description="required: one writer fills the chunks and commits them, and readers wait for that."
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_no_pool(cls, written: object) -> object:
+        if isinstance(written, dict) and POOLS.group.noun in written:
+            note, help = POOLS.unusable["exports"]
+            raise InvalidValue("MT101", note, help=help)
+        return written
 
     @model_validator(mode="after")
     def _of_one_kind(self) -> Self:
@@ -291,8 +300,10 @@ def committed_kinds(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic
     del machine
     for export in _committed(geometry):
         if not export.exporter.committable:
-            message = f"export {export.name!r}: {export.exporter.article} cannot be committed"
+            what = "a dma-buf" if export.dma_buf else export.exporter.article
+            message = f"export {export.name!r}: {what} cannot be committed"
             help = f"remove 'commit', or export {EXPORTABLE[_COMMITTABLE].article}"
+            help += f" via {EXPORTABLE[_COMMITTABLE].transports[0]}" * bool(export.dma_buf)
             notes = (export.exporter.commit_note,)
             yield Diagnostic("MT607", message, (*export.path, "commit"), notes=notes, help=help)
 
@@ -411,7 +422,10 @@ def _misplaced(path: Path, entry: Export, kind: Kind) -> Diagnostic | None:
         if kind.group.noun in _DMA_BUFS:
             return None
         message = f"export {path[-1]!r}: {kind.article} cannot be shared via {DMABUF}"
-        return Diagnostic("MT601", message, (*path, "via"), notes=("a dma-buf is of memory (fact 83)",))
+        pooled = kind is ALLOCATIONS  # the driver exports it, too (fact 83)
+        note = "memtopo exports no memory of pools as dma-bufs" if pooled else "a dma-buf is of memory (fact 83)"
+        help = "declare a buffer, or export it via fd to processes" if pooled else None
+        return Diagnostic("MT601", message, (*path, "via"), notes=(note,), help=help)
     if not isinstance(kind, ExportKind):
         message = f"export {path[-1]!r}: {kind.article} has no handle, and cannot be shared via {entry.via}"
         help = f"write 'via: {DMABUF}' for other devices, or export its chunks to other processes"

@@ -85,7 +85,10 @@ def parse_reference(written: str) -> Reference:
     if not match:
         help = "a slice names both ends: page.0:4" if ":" in written else None
         if part := re.fullmatch(rf"({NAME_PATTERN}(?:\.[0-9]+)?)\.{NAME_PATTERN}", written):
-            help = f"name a chunk as a whole: {part[1]}; programs, drawings and importers know its parts"
+            help = (
+                f"name a chunk as a whole: {part[1]}; programs, drawings and importers know its parts, and an export "
+            )
+            help += f"via dmabuf may have one: {{chunk: {part[1]}, part: {written.rpartition('.')[2]}}}"
         raise InvalidValue(
             "MT104", f"{shorten(written)!r} is not a name, an index (page.3) or a slice (page.0:4)", help=help
         )

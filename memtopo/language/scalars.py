@@ -43,7 +43,11 @@ def text(value: object, expected: str) -> str:
         if value:
             return value
         raise InvalidValue("MT103", f"expected {expected}, found nothing")
-    raise InvalidValue("MT103", f"expected {expected}, found a {'list' if isinstance(value, list) else 'mapping'}")
+    alone = isinstance(value, list) and len(value) == 1 and isinstance(value[0], str)
+    help = f"write {shorten(value[0])} without brackets" if alone and isinstance(value, list) else None
+    raise InvalidValue(
+        "MT103", f"expected {expected}, found a {'list' if isinstance(value, list) else 'mapping'}", help=help
+    )
 
 
 def one_of(words: Mapping[str, Any], what: str, hints: Mapping[str, str] = _NO_HINTS) -> Callable[[object], Any]:
@@ -66,7 +70,7 @@ def one_of(words: Mapping[str, Any], what: str, hints: Mapping[str, str] = _NO_H
 def one_or_more(value: object) -> object:
     """Return a list that is not empty; a single value becomes a list of one."""
     if not value:
-        raise InvalidValue("MT103", "expected at least one, found none")
+        raise InvalidValue("MT103", "expected at least one, found none", help="leave it out, or list one")
     return value if isinstance(value, list) else [value]
 
 
@@ -84,6 +88,9 @@ LARGEST_COUNT = 2_000_000
 LARGEST_TIMELINE_VALUE = (1 << 64) - 1
 """The largest value of a timeline semaphore."""
 
+_SMALL = 3
+"""Digits of a number without a unit that probably counts MiB."""
+
 _GROUPED = r"[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+(?:_[0-9]+)+"
 ADDRESS = re.compile(r"0x[0-9A-Fa-f]{1,16}")
 
@@ -94,6 +101,8 @@ def size(value: object) -> Size:
         return parse_size(text(value, "a size such as 64MiB or 4 granules"))
     except NotASize as error:
         meant = error.meant if error.meant and parse_size(error.meant).amount else None
+        if meant and isinstance(value, str) and value.isdecimal() and len(value) <= _SMALL:
+            meant = f"{value}MiB, or {meant} for bytes"
         raise InvalidValue("MT105", str(error), help=f"write {meant}" if meant else _elsewhere(value)) from error
 
 
@@ -139,6 +148,18 @@ def least_count(value: object) -> int | Share:
 def positive_bytes(value: object) -> Size:
     """Read a size that is more than 0, in bytes."""
     return _in_bytes(positive(value))
+
+
+def bytes_or(without: str) -> Callable[[object], Size]:
+    """Return a function that reads a size that is more than 0, in bytes; `without` is the help for 0."""
+
+    def read(value: object) -> Size:
+        found = _in_bytes(size(value))
+        if found.amount == 0:
+            raise InvalidValue("MT105", "a size of 0 is nothing to build", help=without)
+        return found
+
+    return read
 
 
 def offset_bytes(value: object) -> Size:

@@ -183,3 +183,43 @@ def test_peers_have_access_to_a_pool_only_where_they_are_peers() -> None:
     assert codes(text, invented(2, peers=False)) == ["MT403"]
     imported = "imports: {a: {from: s/a, pool: gpu0, size: 8MiB, accessed_by: gpu1}}"
     assert codes(imported, invented(2, peers=False)) == ["MT403"]
+
+
+def one_pool(text: str, pool: str = "location: gpu0, handles: fd", size: str = "size: 8MiB") -> str:
+    return f"pools: {{p: {{{pool}}}}}\nallocations: {{a: {{pool: p, {size}}}}}\n{text}"
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "advice"),
+    [
+        (one_pool("", "location: gpu0, max_size: 128TiB"), "MT710", "lower 'max_size'"),
+        (one_pool("", "location: gpu0, max_size: 1000000000000000000B"), "MT710", "lower 'max_size'"),
+        (one_pool("", "location: gpu0, max_size: 0B"), "MT105", "leave it out: there is no limit then"),
+        (one_pool("", "location: gpu0, release_threshold: 0B"), "MT105", "leave it out: a pool keeps nothing then"),
+        (one_pool("", "location: gpu0, max_size: 256"), "MT105", "write 256MiB, or 256B for bytes"),
+        (one_pool("", "location: gpu0, handles: []"), "MT103", "leave it out, or list one"),
+        (one_pool("", "location: gpu0, max_size: 32MiB", "size: 20MiB, count: 3"), "MT711", "'max_size: 64MiB'"),
+        (one_pool("exports: {x: {allocation: [a], via: fd}}"), "MT103", "write a without brackets"),
+        (one_pool("exports: {x: {allocation: a, via: dmabuf}}"), "MT601", "declare a buffer"),
+        (one_pool("exports: {x: {pool: p, via: fd}}"), "MT101", "export an allocation of it: {allocation: a, via: fd}"),
+        (one_pool("access: {a: {gpu0: rw}}"), "MT706", "'accessed_by' of its pool"),
+        (one_pool("states: {asleep: {drop: [a]}}"), "MT706", "declare a chunk"),
+        (
+            "imports: {i: {from: s/a, location: gpu0, size: 8MiB, accessed_by: gpu1}}",
+            "MT603",
+            "for an allocation, write 'pool: …' in place of 'location: …'",
+        ),
+    ],
+)
+def test_errors_about_pools_say_what_to_write(text: str, code: str, advice: str) -> None:
+    found = only_diagnostic(text)
+    assert found.code == code
+    assert advice in (found.help or "")
+
+
+def test_a_limit_above_the_memory_is_noted() -> None:
+    above = plan_of(one_pool("", "location: gpu0, max_size: 90TiB"), MACHINE)
+    assert any("its max_size of 90 TiB is more than gpu0 has" in note for note in above.notes)
+    assert not any(
+        "max_size" in note for note in plan_of(one_pool("", "location: gpu0, max_size: 1GiB"), MACHINE).notes
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
@@ -128,6 +128,13 @@ class Allocations(ExportKind):
     on_host = True
     as_dma_buf = False
     takes_access = True
+    unusable: ClassVar[Mapping[str, tuple[str, str]]] = {
+        "access": (
+            "access to an allocation is that to its pool (fact 81)",
+            "declare it with 'accessed_by' of its pool",
+        ),
+        "states": ("an allocation stays as long as the layout", "declare a chunk, which a state can drop"),
+    }
 
     def resolve_entry(self, scope: Scope, entry: Allocation, path: Path) -> Resolution[AllocationGroup | None]:
         pool = scope.of(PoolGroup).get(entry.pool)
@@ -218,19 +225,20 @@ def within_pools(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """Yield MT711 for allocations that exceed the maximum size of their pool together (fact 80)."""
     del machine
     pools = {pool.path: pool for pool in geometry.of(PoolGroup).values() if pool.max_size}
-    used = dict.fromkeys(pools, 0)
+    used, exceeding = dict.fromkeys(pools, 0), dict[Path, AllocationGroup]()
     for group in geometry.of(AllocationGroup).values():
-        pool = pools.get(group.pool_path)
-        if pool is None:
-            continue
-        before = used[pool.path]
-        used[pool.path] += -(-group.count // pool.count) * -(-group.size // ALIGNED) * ALIGNED
-        limit = -(-pool.max_size // RESERVED) * RESERVED
-        if before <= limit < used[pool.path]:
-            message = f"allocation {group.name!r}: pool {pool.name!r} is to have {exact(used[pool.path])}"
-            label = Label("its maximum size", (*pool.path, "max_size"))
-            note = f"the driver returns OUT_OF_MEMORY beyond {exact(limit)}, in whole units of 32MiB (fact 80)"
-            yield Diagnostic("MT711", message, (*group.path, "size"), labels=(label,), notes=(note,))
+        if pool := pools.get(group.pool_path):
+            used[pool.path] += -(-group.count // pool.count) * -(-group.size // ALIGNED) * ALIGNED
+            if used[pool.path] > -(-pool.max_size // RESERVED) * RESERVED:
+                exceeding.setdefault(pool.path, group)
+    for path, group in exceeding.items():
+        pool = pools[path]
+        limit, needed = (-(-size // RESERVED) * RESERVED for size in (pool.max_size, used[path]))
+        message = f"allocation {group.name!r}: pool {pool.name!r} is to have {exact(used[path])}"
+        label = Label("its maximum size", (*pool.path, "max_size"))
+        note = f"the driver returns OUT_OF_MEMORY beyond {exact(limit)}, in whole units of 32MiB (fact 80)"
+        help = f"write 'max_size: {exact(needed)}', or allocate less"
+        yield Diagnostic("MT711", message, (*group.path, "size"), labels=(label,), notes=(note,), help=help)
 
 
 def imported_once(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
-from memtopo.common.units import NamedPart, exact
+from memtopo.common.units import NamedPart, exact, shorten
 from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.driver.types import DmaBufFlags, Location
 from memtopo.geometry.groups import ChunkGroup, Group, RangeGroup
@@ -83,7 +83,8 @@ def _part(scope: Scope, path: Path, name: str | None, group: Group) -> Resolutio
         return NamedPart(group.name, 0, group.size)
     parts: Mapping[str, NamedPart] = {part.name: part for part in group.parts}
     if name not in parts:
-        yield scope.errors.undeclared(f"part of {group.name!r}", name, (*path, "part"), parts)
+        found = scope.errors.undeclared("part", name, (*path, "part"), parts)
+        yield found._replace(message=f"{group.name!r} has no part {shorten(name)!r}")
     return parts.get(name)
 
 

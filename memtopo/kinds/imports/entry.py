@@ -101,6 +101,8 @@ def declared_access(
     if entry.accessed_by and not kind.takes_access:
         message = f"import {path[-1]!r} declares 'accessed_by', and is {kind.article}"
         help = f"leave it out: only {enumerated(_taking_access())} take it; access to a range is in 'access'"
+        if entry.location:
+            help += "; for an allocation, write 'pool: …' in place of 'location: …'"
         yield Diagnostic("MT603", message, (*path, "accessed_by"), help=help)
         return None
     listed = yield from scope.devices.resolve_all(entry.accessed_by or [], path, "accessed_by")

@@ -171,6 +171,7 @@ class PinnedMemory(Kind):
             "the driver exports no handle of it, and legacy IPC returns INVALID_VALUE (fact 74)",
             "let both processes register one file: 'file: /dev/shm/NAME'",
         ),
+        "states": ("it stays as long as the layout", "leave it out: a state may 'offload' chunks to it"),
     }
 
     def resolve_entry(self, scope: Scope, entry: Pinned, path: Path) -> Resolution[PinnedGroup | None]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
-from memtopo.common.units import rounded
+from memtopo.common.units import Size, exact, rounded
 from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.driver.types import (
     Access,
@@ -29,8 +29,8 @@ from memtopo.kinds.device_sets import has_set
 from memtopo.kinds.kind import Kind, Rule, Scope
 from memtopo.kinds.resolution import Resolution
 from memtopo.language.entries import Entry
-from memtopo.language.fields import Boolean, Devices, PositiveBytes, one_or_more
-from memtopo.language.scalars import FromText, one_of
+from memtopo.language.fields import Boolean, Devices, one_or_more
+from memtopo.language.scalars import FromText, bytes_or, one_of, text_like
 from memtopo.machine import Machine
 
 if TYPE_CHECKING:
@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 
 RESERVED = 32 << 20
 """Unit of the memory that a pool reserves (fact 80)."""
+
+LARGEST = 128 << 40
+"""Maximum size that the driver refuses, and every larger one (fact 80)."""
 
 ALIGNED = 512
 """Alignment of allocations in a pool (fact 80)."""
@@ -50,15 +53,20 @@ PoolHandles = Annotated[
 ]
 
 
+_BYTES = text_like(r"[1-9][0-9]{0,19} ?(B|KiB|MiB|GiB|TiB)")
+_MaxSize = Annotated[Size, FromText(bytes_or("leave it out: there is no limit then"), _BYTES)]
+_Threshold = Annotated[Size, FromText(bytes_or("leave it out: a pool keeps nothing then"), _BYTES)]
+
+
 class Pool(Entry):
     """A stream-ordered memory pool, or one for each of several locations; `allocations` are made from it."""
 
     location: Devices = Field(description="GPU or NUMA node of the memory; with several, there is one pool for each.")
     handles: PoolHandles = Field(default=[], description="fd, if the allocations are exported.")
-    max_size: PositiveBytes | None = Field(
+    max_size: _MaxSize | None = Field(
         default=None, description="Largest number of bytes that a pool may reserve; by default there is no limit."
     )
-    release_threshold: PositiveBytes | None = Field(
+    release_threshold: _Threshold | None = Field(
         default=None, description="Unused bytes that a pool keeps instead of giving them back; by default none."
     )
     reuse_follow_event_dependencies: Boolean = Field(
@@ -94,6 +102,8 @@ class PoolGroup(LocatedGroup):
     home: int = 0
     """Ordinal of the GPU whose context and stream are used for pools of the host."""
     reserves: tuple[int, ...] = ()
+    beyond: Location | None = field(default=None, compare=False)
+    """Location that has less memory than the maximum size."""
 
     def device_of(self, index: int) -> int:
         """Ordinal of the GPU whose context and stream are used for a pool."""
@@ -174,7 +184,12 @@ class Pools(Kind):
             note = "its memory is allocated in a stream of a GPU"
             yield Diagnostic("MT401", f"pool {path[-1]!r} needs a GPU", path, "key", notes=(note,))
             return None
-        if wrong := _repeated(path, locations) or _on_the_host(path, locations, entry.handles):
+        limit = entry.max_size.bytes(1) if entry.max_size else 0
+        if (
+            wrong := _repeated(path, locations)
+            or _on_the_host(path, locations, entry.handles)
+            or _too_large(path, limit)
+        ):
             yield wrong
             return None
         counted = len(locations) > 1 or has_set(entry.location)
@@ -187,7 +202,8 @@ class Pools(Kind):
             size=0,
             locations=tuple(locations),
             handles=HandleType.FD if entry.handles else HandleType.NONE,
-            max_size=entry.max_size.bytes(1) if entry.max_size else 0,
+            max_size=limit,
+            beyond=next((each for each in locations if limit > _memory(scope.machine, each) > 0), None),
             attributes=tuple(_attributes(entry)),
             accessed_by=tuple(dict.fromkeys(accessed_by)),
             home=users[0],
@@ -214,6 +230,8 @@ class Pools(Kind):
             if group.size:
                 each = "each reserves" if group.count > 1 else "reserves"
                 yield f"pool {group.name}: {each} {rounded(group.size)} for its allocations, in whole units of 32MiB"
+            if group.beyond:
+                yield f"pool {group.name}: its max_size of {rounded(group.max_size)} is more than {group.beyond} has"
 
 
 def supported(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
@@ -287,6 +305,23 @@ def _on_the_host(path: Path, locations: Sequence[Location], handles: Sequence[st
     message = f"pool {path[-1]!r} is of the host as a whole, whose pools have no handle types"
     note = "the driver returns INVALID_VALUE; pools of a NUMA node can be shared (fact 80)"
     return Diagnostic("MT710", message, (*path, "handles"), notes=(note,), help="write 'location: host:0'")
+
+
+def _too_large(path: Path, limit: int) -> Diagnostic | None:
+    """Return MT710 for a maximum size that the driver refuses."""
+    if limit < LARGEST:
+        return None
+    message = f"pool {path[-1]!r}: the driver creates no pool with a max_size of {rounded(limit)}"
+    note = f"it returns OUT_OF_MEMORY for {exact(LARGEST)} (fact 80)"
+    help = "lower 'max_size', or leave it out: there is no limit then"
+    return Diagnostic("MT710", message, (*path, "max_size"), notes=(note,), help=help)
+
+
+def _memory(machine: Machine, location: Location) -> int:
+    """Bytes of memory at a location; 0 if it is unknown."""
+    if location.kind is LocationKind.GPU:
+        return machine.devices[location.id].memory_bytes if location.id < len(machine.devices) else 0
+    return machine.node_bytes.get(location, 0)
 
 
 def _allocations(scope: Scope) -> Mapping[str, Sequence[tuple[int, int | None]]]:

@@ -56,6 +56,9 @@ class CreatePool(OpenPool):
     hints: ClassVar = {
         "NOT_SUPPORTED": ErrorHint("{where} does not support memory pools", PROBE_ADVICE),
         "INVALID_VALUE": ErrorHint("{where} does not support pools with these handle types (fact 80)", PROBE_ADVICE),
+        "OUT_OF_MEMORY": ErrorHint(
+            "the maximum size is more than the driver has addresses for (fact 80)", "lower 'max_size'"
+        ),
     }
 
     def do(self, driver: Driver, layout: Layout) -> None:

@@ -65,6 +65,7 @@ class States(Kind):
     description = "States without some of the memory: asleep: {offload: {weights: host:0}, drop: [kv]}."
     plural = "absent chunks of states"
     article = "a state"
+    referred = "and a state drops chunks alone"
     entry = model = State
     group = StateGroup
     unique = False
@@ -171,7 +172,8 @@ def _chunks(
         return None
     if ranges := scope.of(RangeGroup).get(reference.name):
         return (yield from _chunks_in(scope, ranges, reference, path, at))
-    if not any(scope.spec.may_have(section, reference.name) for section in ("chunks", "ranges", "imports")):
+    declared = any(scope.spec.may_have(section, reference.name) for section in ("chunks", "ranges", "imports"))
+    if not (declared or (yield from scope.unusable(reference.name, STATES, path, at))):
         known = dict.fromkeys([*scope.spec.section("ranges"), *scope.spec.section("chunks")])
         yield scope.errors.undeclared("range or chunk", reference.name, path, known, at)
     return None
