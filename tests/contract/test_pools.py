@@ -386,8 +386,10 @@ def test_a_second_import_of_an_allocation_ends_with_the_first(driver: Driver, ot
         assert other.memcpy_dtoh(addresses[0], 1) == b"A"
 
 
-def test_the_bytes_of_freed_memory_are_imported(driver: Driver, other: Other) -> None:
-    """Fact 82: they are those of what the exporter allocates there next."""
+def test_the_bytes_of_freed_memory_are_imported(driver: Driver, other: Other, on_hardware: bool) -> None:
+    """Fact 82: the simulator has those of what the exporter allocates there next."""
+    if on_hardware:
+        pytest.skip("the memory behind its address may be other memory by then")
     with current(driver), current(other), pooled(other) as pool:
         with allocated(other, pool) as there:
             with exported_pool(other, pool) as fd:

@@ -23,14 +23,14 @@ SAME = settings(
 
 
 @SAME
-@given(spec=specs(gpus=1))
+@given(spec=specs(gpus=1, multicast=False))
 def test_an_accepted_random_spec_is_built_as_declared_on_one_gpu(spec: str, local: Target) -> None:
     """And leaves nothing."""
     builds(spec, local)
 
 
 @SAME
-@given(spec=specs(gpus=2))
+@given(spec=specs(gpus=2, multicast=False))
 def test_an_accepted_random_spec_is_built_as_declared_on_two_gpus(spec: str, local: Target) -> None:
     """With access across them."""
     if len(local.machine.devices) == 1:

@@ -55,11 +55,13 @@ class _Mapped(NamedTuple):
 
 
 @st.composite
-def dicts(draw: Draw, gpus: int = GPUS, *, identified: bool = False, external: bool = False) -> Spec:
+def dicts(
+    draw: Draw, gpus: int = GPUS, *, identified: bool = False, external: bool = False, multicast: bool = True
+) -> Spec:
     """A valid spec as plain data, without `memtopo` and `name`, for a machine of so many GPUs and one NUMA node.
 
     Where they are `identified`, as those of `machine()` are, they may be named by UUID and bus id. With `external`, it
-    has entries of external producers, which the build of the spec requires.
+    has entries of external producers, which its build requires; without `multicast` it can be built on GPUs.
     """
     devices = draw(_devices(gpus, identified=identified))
     usable = _gpus(devices, gpus)
@@ -79,7 +81,8 @@ def dicts(draw: Draw, gpus: int = GPUS, *, identified: bool = False, external: b
     sections |= draw(resource_strategies.pools(usable))
     sections["exports"] = draw(_dma_bufs(made, sections["map"]))
     whole = spec | sections
-    for section, found in (draw(resource_strategies.multicast(usable)) if draw(st.booleans()) else {}).items():
+    teams = draw(resource_strategies.multicast(usable)) if multicast and draw(st.booleans()) else {}
+    for section, found in teams.items():
         whole[section] = {**whole.get(section, {}), **found}
     return {section: entries for section, entries in whole.items() if entries}
 
@@ -375,6 +378,8 @@ def _flow(value: Any) -> str:
 
 
 @st.composite
-def specs(draw: Draw, gpus: int = GPUS, *, identified: bool = False, external: bool = False) -> str:
+def specs(
+    draw: Draw, gpus: int = GPUS, *, identified: bool = False, external: bool = False, multicast: bool = True
+) -> str:
     """A valid spec's text; see `dicts`."""
-    return draw(written(draw(dicts(gpus, identified=identified, external=external))))
+    return draw(written(draw(dicts(gpus, identified=identified, external=external, multicast=multicast))))
