@@ -20,7 +20,7 @@ from memtopo.api.session import Session, uuids
 from memtopo.api.specs import MachineLike, Planned, plan_spec, resolved
 from memtopo.api.views import View
 from memtopo.common.errors import UsageError
-from memtopo.common.units import NotADuration, NotASize, parse_duration, parse_size
+from memtopo.common.units import NotADuration, NotASize, parse_duration, parse_size, shorten
 from memtopo.driver.kernels import KernelDriver
 from memtopo.language import Document
 from memtopo.language.names import AWAKE
@@ -105,7 +105,8 @@ class Attached(Live):
         found = next((each for each in _prefixes(name) if each in self.exports), name)
         offer = self.exports.get(found)
         if offer is None:
-            raise unknown("export", name, self.exports)
+            raise unknown_export(name, self.exports)
+        _require_element(offer, found, name)
         if offer.kind == "event":
             raise Unsuitable(f"export {name!r} is an event, which has no memory", hint="event() returns it")
         if found in self._importer.reserve and part.get("size") is None and not _definite(part.get("shape")):
@@ -291,6 +292,29 @@ def dma_bufs(
 def _prefixes(name: str) -> list[str]:
     """Return a name, and the name without its last one and two words: `w.3.signal`, `w.3`, `w`."""
     return [name, *(name.rsplit(".", words)[0] for words in (1, 2))]
+
+
+def unknown_export(name: str, exports: Collection[str]) -> Unsuitable:
+    """Return the error for an unknown export; the name of its entry may be meant: `server_w.0` for `server.w.0`."""
+    entries = {entry: export for export, entry in entry_names(exports).items()}
+    entry = next((each for each in _prefixes(name) if each in entries), None)
+    if entry is None:
+        return unknown("export", name, exports)
+    meant = entries[entry] + name.removeprefix(entry)
+    return Unsuitable(f"there is no export {shorten(name)!r}", hint=f"did you mean {meant!r}?")
+
+
+def _require_element(offer: Offer, export: str, name: str) -> None:
+    """Raise `Unsuitable` unless a name is that of one allocation of an export."""
+    if offer.kind != "allocation" or name in _elements(export, offer.count):
+        return
+    message = f"export {export!r} has no allocation {shorten(name)!r}"
+    hint = f"there are {export}.0 … {export}.{offer.count - 1}" if offer.count > 1 else f"write {export!r}"
+    raise Unsuitable(message, hint=hint)
+
+
+def _elements(export: str, count: int) -> frozenset[str]:
+    return frozenset(f"{export}.{index}" for index in range(count)) if count > 1 else frozenset([export])
 
 
 def _definite(shape: Shape) -> bool:

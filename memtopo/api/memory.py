@@ -78,7 +78,7 @@ class Memory:
         """Return bytes of a range, which must be mapped throughout."""
         found = self._ranges.find(label)
         if found is None:
-            raise unknown("range", label, self._ranges.labels)
+            raise self._no_range(label)
         return self._within(found, *request.span(f"range {label!r}", found.size), request)
 
     def elastic(self, content: ElasticContent, request: ViewRequest) -> MemoryPart:
@@ -113,6 +113,8 @@ class Memory:
     def allocation(self, label: str, request: ViewRequest) -> MemoryPart:
         """Return bytes of an allocation of a pool, for the pool's own location or a GPU with access to the pool."""
         if label not in self._pooled:
+            if some := self._allocations(label):
+                raise Unsuitable(f"there is no allocation {label!r}", hint=f"there are {some[0]} … {some[-1]}")
             raise unknown("allocation", label, self._pooled)
         group, index = self._pooled[label]
         start, end = request.span(f"allocation {label!r}", group.size)
@@ -193,6 +195,17 @@ class Memory:
         if device == "host":
             return Location(LocationKind.HOST)
         raise unknown("device", device, dict.fromkeys([*self._devices, "gpu0", "host"]))
+
+    def _allocations(self, name: str) -> list[str]:
+        """Labels of the allocations that an entry declares, in order."""
+        return [label for label, (group, _) in self._pooled.items() if group.name == name]
+
+    def _no_range(self, label: str) -> Unsuitable:
+        """Return the error for a name that is no range's, and perhaps that of an allocation."""
+        some = [label] if label in self._pooled else self._allocations(label)
+        if not some:
+            return unknown("range", label, self._ranges.labels)
+        return Unsuitable(f"there is no range {label!r}", hint=f"it is an allocation: allocation({some[0]!r})")
 
     def _on_own_gpu(self, what: str, label: str, size: int, own: Location, request: ViewRequest) -> MemoryPart:
         start, end = request.span(what, size)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import memtopo
+from memtopo.api.attachment import unknown_export
 from memtopo.api.errors import Unsuitable
 from memtopo.common.units import MiB
 from tests.api.child_process import Process
@@ -141,3 +142,28 @@ def test_an_attachment_to_pools_is_for_the_device_that_it_names(start: Start, sp
         ):
             pass
         assert [each.code for each in invalid.value.diagnostics] == [code]
+
+
+def hint(access: Callable[[], object]) -> str:
+    with pytest.raises(Unsuitable) as refused:
+        access()
+    return str(refused.value.hint)
+
+
+def test_names_of_allocations_are_listed(start: Start, spec: str) -> None:
+    start(spec=spec, machine="h200x2")
+    with memtopo.attach("pooled", machine="h200x2", exports=["a", "c"]) as shared:
+        for name in ("a", "a.9", "a.01", "a.0.x"):
+            assert hint(lambda name=name: shared.export(name)) == "there are a.0 … a.2"  # type: ignore[misc]
+        assert hint(lambda: shared.export("c.0")) == "write 'c'"
+        assert hint(lambda: shared.allocation("a")) == "there are a.0 … a.2"
+        assert hint(lambda: shared.range("a")) == "it is an allocation: allocation('a.0')"
+        assert hint(lambda: shared.range("c")) == "it is an allocation: allocation('c')"
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"), [("server_a.0", "did you mean 'server.a.0'?"), ("server_a", "did you mean 'server.a'?")]
+)
+def test_an_export_of_a_process_is_named_by_it(name: str, meant: str) -> None:
+    """And not as the entry of its import, which is that of its range."""
+    assert unknown_export(name, ["server.a", "server.b"]).hint == meant
