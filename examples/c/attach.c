@@ -145,10 +145,13 @@ static bool attach(int sock, char *export, const char *text, bool following) {
     chunk.index = dot ? strtoull(dot + 1, NULL, 10) : 0;
     if (dot) *dot = 0;
     if (!wire_offer(sock, export, offer)) return false;
-    printf("%s: %" PRIu64 " x %" PRIu64 " bytes via %s on GPU %s\n", offer->name, offer->count, offer->size, offer->via,
-           offer->gpu);
+    printf("%s: %" PRIu64 " x %" PRIu64 " bytes via %s%s%s\n", offer->name, offer->count, offer->size, offer->via,
+           *offer->gpu ? " on GPU " : "", offer->gpu);
+    if (!strcmp(offer->via, "dmabuf"))
+        return fprintf(stderr, "attach: '%s' is a dma-buf: ./dmabuf takes it\n", offer->name), false;
     if (strcmp(offer->kind, "chunk") || strcmp(offer->via, "fd"))
-        return fprintf(stderr, "attach: this program imports chunks over fd alone\n"), false;
+        return fprintf(stderr, "attach: '%s' is of kind %s via %s, and this program imports chunks over fd alone\n",
+                       offer->name, offer->kind, offer->via), false;
     int fd = wire_descriptor(sock, offer, chunk.index);
     if (fd == FAILED || (fd == NOT_NOW && !following)) return false;
     if (fd == NOT_NOW) printf("%s has no memory at present\n", offer->name);

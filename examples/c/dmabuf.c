@@ -47,6 +47,7 @@ static void print_fdinfo(int fd) {
     fclose(file);
 }
 
+/* The CPU cannot map a dma-buf of a GPU's memory (fact 83); one of a simulator is a file, which it can. */
 static void print_cpu_use(int fd, size_t size) {
     struct sync sync = {SYNC_READ};
     const bool begun = !ioctl(fd, SYNC, &sync);

@@ -75,15 +75,15 @@ static int dial(int file) {
 
 int wire_connect(const char *layout) {
     char path[4096];
-    if (!socket_path(layout, path, sizeof path)) return fprintf(stderr, "attach: the path is too long\n"), -1;
+    if (!socket_path(layout, path, sizeof path)) return fprintf(stderr, "%s: the path is too long\n", program_invocation_short_name), -1;
     int file = open(path, O_PATH | O_NOFOLLOW | O_CLOEXEC);
     int sock = file < 0 ? -1 : dial(file);
-    if (sock < 0) fprintf(stderr, "attach: no holder answers at %s: %s\n", path, strerror(errno));
+    if (sock < 0) fprintf(stderr, "%s: no holder answers at %s: %s\n", program_invocation_short_name, path, strerror(errno));
     if (file >= 0) close(file);
     struct ucred peer;
     socklen_t length = sizeof peer;
     if (sock >= 0 && (getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &peer, &length) || peer.uid != geteuid())) {
-        fprintf(stderr, "attach: the holder at %s is another user's\n", path);
+        fprintf(stderr, "%s: the holder at %s is another user's\n", program_invocation_short_name, path);
         close(sock);
         return -1;
     }
@@ -110,7 +110,7 @@ static bool receive(int sock, struct packet *packet) {
     packet->count = 0;
     const ssize_t length = recvmsg(sock, &header, MSG_CMSG_CLOEXEC);
     if (length <= 0) {
-        fprintf(stderr, "attach: no answer: %s\n", length ? strerror(errno) : "the holder ended the connection");
+        fprintf(stderr, "%s: no answer: %s\n", program_invocation_short_name, length ? strerror(errno) : "the holder ended the connection");
         return false;
     }
     take_descriptors(&header, packet);
@@ -120,7 +120,7 @@ static bool receive(int sock, struct packet *packet) {
     if (whole && json_complete(packet->text) && json_number(json_member(packet->text, "memtopo"), &version) &&
         version == 1)
         return true;
-    fprintf(stderr, "attach: the answer is no packet of version 1, or was cut off\n");
+    fprintf(stderr, "%s: the answer is no packet of version 1, or was cut off\n", program_invocation_short_name);
     drop(packet);
     return false;
 }
@@ -134,7 +134,7 @@ static bool receive_answer(int sock, struct packet *packet) {
         if (!is_notice(packet)) return true;
         drop(packet);
         char *text = early.count < MOST_NOTICES ? strdup(packet->text) : NULL;
-        if (!text) return fprintf(stderr, "attach: the holder sends notices and no answer\n"), false;
+        if (!text) return fprintf(stderr, "%s: the holder sends notices and no answer\n", program_invocation_short_name), false;
         early.text[early.count++] = text;
     }
 }
@@ -143,7 +143,7 @@ static bool receive_answer(int sock, struct packet *packet) {
  * empty object. */
 static const char *ask(int sock, const char *request, struct packet *packet) {
     const bool sent = send(sock, request, strlen(request), MSG_NOSIGNAL) >= 0;
-    if (!sent) fprintf(stderr, "attach: the holder does not listen: %s\n", strerror(errno));
+    if (!sent) fprintf(stderr, "%s: the holder does not listen: %s\n", program_invocation_short_name, strerror(errno));
     if (!sent || !receive_answer(sock, packet)) {
         strcpy(packet->text, "{}");
         return NULL;
@@ -152,7 +152,7 @@ static const char *ask(int sock, const char *request, struct packet *packet) {
     if (ok) return ok;
     char message[1024] = "?";
     json_text(json_member(json_member(packet->text, "error"), "message"), message, sizeof message);
-    fprintf(stderr, "attach: the holder refuses: %s\n", message);
+    fprintf(stderr, "%s: the holder refuses: %s\n", program_invocation_short_name, message);
     drop(packet);
     return NULL;
 }
@@ -176,6 +176,7 @@ static bool read_offer(const char *text, struct offer *offer) {
 
 bool wire_offer(int sock, const char *name, struct offer *offer) {
     static struct packet packet;
+    char known[256] = "";
     for (uint64_t first = 0, total = 1; first < total;) {
         char request[128];
         snprintf(request, sizeof request, "{\"memtopo\":1,\"request\":\"offers\",\"first\":%" PRIu64 "}", first);
@@ -184,10 +185,15 @@ bool wire_offer(int sock, const char *name, struct offer *offer) {
         drop(&packet);
         const char *each = json_first(json_member(ok, "offers"));
         if (!each || !json_number(json_member(ok, "total"), &total)) break;
-        for (; each; each = json_next(each), first++)
-            if (read_offer(each, offer) && !strcmp(offer->name, name)) return true;
+        for (; each; each = json_next(each), first++) {
+            if (!read_offer(each, offer)) continue;
+            if (!strcmp(offer->name, name)) return true;
+            const size_t used = strlen(known);
+            snprintf(known + used, sizeof known - used, "%s%s", used ? ", " : "", offer->name);
+        }
     }
-    fprintf(stderr, "attach: there is no export '%s'\n", name);
+    fprintf(stderr, "%s: there is no export '%s'; there are: %s\n", program_invocation_short_name, name,
+            *known ? known : "none");
     return false;
 }
 
@@ -199,7 +205,7 @@ int wire_descriptor(int sock, const struct offer *offer, uint64_t index) {
              index);
     if (!ask(sock, request, &packet)) return not_now(&packet) ? NOT_NOW : FAILED;
     if (packet.count == 1) return packet.fds[0];
-    fprintf(stderr, "attach: %d descriptors came where one was asked for\n", packet.count);
+    fprintf(stderr, "%s: %d descriptors came where one was asked for\n", program_invocation_short_name, packet.count);
     drop(&packet);
     return FAILED;
 }
@@ -236,7 +242,7 @@ bool wire_notice(int sock, const char *name, struct notice *notice) {
         if (errno != EINTR) return false;
     if (!receive(sock, &packet)) return false;
     drop(&packet);
-    if (!is_notice(&packet)) return fprintf(stderr, "attach: an answer came without a request\n"), false;
+    if (!is_notice(&packet)) return fprintf(stderr, "%s: an answer came without a request\n", program_invocation_short_name), false;
     read_notice(packet.text, name, notice);
     return true;
 }

@@ -273,6 +273,9 @@ def test_a_program_without_cuda_receives_a_dma_buf(attach: Path, start: Callable
     refused = run(program, runtime, "nic-kv", "pages")
     assert (refused.returncode, refused.stderr) == (1, "dmabuf: pages is via fd\n")
     assert run(program, runtime, "nic-kv").returncode == 2
+    unknown = run(program, runtime, "nic-kv", "nosuch").stderr
+    assert unknown == "dmabuf: there is no export 'nosuch'; there are: kv, flags, pages\n"
+    assert "attach: 'kv' is a dma-buf: ./dmabuf takes it\n" in run(attach, runtime, "nic-kv", "kv").stderr
 
 
 def test_a_program_without_cuda_lets_go_of_a_dma_buf_and_takes_it_again(
