@@ -57,3 +57,8 @@ def test_a_memory_file_is_read_from_its_beginning() -> None:
     fd = memory_file(b"content")
     assert os.read(fd, 100) == b"content"
     os.close(fd)
+
+
+def test_a_process_does_nothing_without_the_parent_that_it_is_to_end_with() -> None:
+    command = python_command("tests.common.test_spawn:answer", parent=os.getppid())
+    assert subprocess.run(command, check=False, stderr=subprocess.PIPE).stderr == b""

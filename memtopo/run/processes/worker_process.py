@@ -26,7 +26,7 @@ _EXIT = 10.0
 """Seconds that a worker's interpreter and driver have to shut down after its last message."""
 
 _POLL_INTERVAL = 0.01
-_COMMAND = python_command("memtopo.run.processes.worker:main")
+_WORKER = "memtopo.run.processes.worker:main"
 
 
 class Expected(Enum):
@@ -235,8 +235,9 @@ def launch(
     """
     # Blocked until the worker ignores them: a terminal sends them to the whole process group.
     previous = signal.pthread_sigmask(signal.SIG_BLOCK, TERMINAL)
+    own = python_command(_WORKER, parent=os.getpid())
     try:
-        process, sock = spawn_connected(command or _COMMAND, stderr=stderr, descriptors=gates, environment=environment)
+        process, sock = spawn_connected(command or own, stderr=stderr, descriptors=gates, environment=environment)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, previous)
     return WorkerProcess(label, process, Channel(sock, get_args(FromWorker)), clock)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import select
 import socket
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -244,3 +246,26 @@ def test_files_of_the_drivers_events_go_with_their_process(pair: Pair) -> None:
     pair.worker.receive(None)
     assert (own.exists(), other.exists()) == (False, True)
     other.unlink()
+
+
+_LAUNCHES = """
+import signal, sys
+from memtopo.common.clock import RunningClock
+from memtopo.run.processes.worker_process import launch
+worker = launch("a", [int(sys.argv[1])], {"PYTHONPATH": sys.argv[2]}, RunningClock())
+signal.pause()
+"""
+
+
+def test_a_worker_ends_with_a_coordinator_that_is_killed_while_it_imports(tmp_path: Path) -> None:
+    """Its import of pydantic, which begins with a byte to the test and does not end, stands for a slow one."""
+    read, write = os.pipe()
+    endless = f"import os, signal\nsignal.alarm(60)\nos.write({write}, b'x')\nsignal.pause()\n"
+    (tmp_path / "pydantic.py").write_text(endless)
+    command = [sys.executable, "-c", _LAUNCHES, str(write), str(tmp_path)]
+    with subprocess.Popen(command, pass_fds=[write]) as coordinator, os.fdopen(read, "rb", buffering=0) as end:
+        os.close(write)
+        assert end.read(1) == b"x"
+        coordinator.kill()
+        assert select.select([end], [], [], 10)[0], "the worker is left"
+        assert end.read(1) == b""
