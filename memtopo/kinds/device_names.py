@@ -28,6 +28,13 @@ _LISTED = 8
 _BUILT_IN = re.compile(r"gpu[0-9]+|host|gpus|peers")
 
 
+def built_in(name: str) -> str:
+    """Return what a built-in name denotes, in words; empty for other names."""
+    if not _BUILT_IN.fullmatch(name):
+        return ""
+    return "a set of GPUs" if name in device_sets.SETS else f"the machine's {'host' if name == 'host' else 'GPU'}"
+
+
 class DeviceNames:
     """Locations of one process by device name. Each error is reported once, at the first use of the name."""
 
@@ -195,10 +202,7 @@ class DeviceNames:
         """Device of this process; process 0 checks all of them, so that errors in unused ones are reported as well."""
         path = self._spec.at("devices", name)
         members = device_sets.expanded(values, self._every_gpu)
-        if _BUILT_IN.fullmatch(name):
-            what = (
-                "a set of GPUs" if name in device_sets.SETS else f"the machine's {'host' if name == 'host' else 'GPU'}"
-            )
+        if what := built_in(name):
             message = f"{name!r} is the built-in name of {what}"
             yield Diagnostic("MT203", message, path, "key", help="choose another name")
             return None

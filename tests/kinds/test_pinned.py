@@ -37,6 +37,12 @@ def test_memory_is_accessed_by_the_first_visible_gpu_by_default() -> None:
     assert [each.of(PinnedGroup)["p"].gpus for each in found] == [(3,), (2,)]
 
 
+@pytest.mark.parametrize("name", ["host", "gpu0", "gpu7", "gpus", "peers", "pinned"])
+def test_no_name_hides_a_device_that_keeps_offloaded_bytes(name: str) -> None:
+    (diagnostic,) = diagnose(f"pinned: {{{name}: {{size: 2MiB}}}}")
+    assert (diagnostic.code, diagnostic.path, diagnostic.at) == ("MT203", ("pinned", name), "key")
+
+
 def test_memory_without_a_gpu_is_refused() -> None:
     assert codes("pinned: {p: {size: 2MiB}}", invented(0)) == ["MT401"]
 

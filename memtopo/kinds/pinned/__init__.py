@@ -13,6 +13,7 @@ from memtopo.diagnostics.model import Diagnostic, InvalidValue, Label, Path
 from memtopo.driver.types import Access, Grant, HostFlags, Location, LocationKind, RegisterFlags, gpu
 from memtopo.geometry.groups import Group, Origin
 from memtopo.geometry.model import Geometry
+from memtopo.kinds.device_names import built_in
 from memtopo.kinds.external import FROM, from_process
 from memtopo.kinds.kind import Kind, Rule, Scope
 from memtopo.kinds.resolution import Resolution
@@ -177,7 +178,7 @@ class PinnedMemory(Kind):
     def resolve_entry(self, scope: Scope, entry: Pinned, path: Path) -> Resolution[PinnedGroup | None]:
         name = str(path[-1])
         gpus = yield from _gpus(scope, entry, path)
-        wrong = [*_contradicting(entry, path), *_unaligned(entry, path)]
+        wrong = [*_misnamed(name, path), *_contradicting(entry, path), *_unaligned(entry, path)]
         if entry.source:
             wrong += from_process(f"pinned memory {name!r}", path, entry.source, scope.siblings.names)
         yield from wrong
@@ -253,6 +254,17 @@ def _gpus(scope: Scope, entry: Pinned, path: Path) -> Resolution[tuple[int, ...]
         return None
     first: Sequence[Location] = scope.devices.visible[:1] or (gpu(0),)
     return tuple(dict.fromkeys(location.id for location in listed or first))
+
+
+def _misnamed(name: str, path: Path) -> Iterator[Diagnostic]:
+    """Yield MT203 for a name that would hide a device, or `pinned`, where a state says what keeps offloaded bytes."""
+    if what := built_in(name):
+        message = f"{name!r} is the built-in name of {what}"
+    elif name == PinnedMemory.section:
+        message = f"{name!r} stands for pinned memory of the layout's own under 'offload'"
+    else:
+        return
+    yield Diagnostic("MT203", message, path, "key", help="choose another name")
 
 
 def _contradicting(entry: Pinned, path: Path) -> Iterator[Diagnostic]:
