@@ -6,14 +6,13 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 
-from memtopo.api.errors import Unsuitable
+from memtopo.api.errors import Unsuitable, require_tried
 from memtopo.api.live import Live, LiveContext
 from memtopo.api.session import Session, uuids
 from memtopo.api.specs import MachineLike, Params, Planned, SpecLike, plan_new
 from memtopo.driver.protocol import Driver
 from memtopo.geometry import Geometry
 from memtopo.plans.report import Report
-from memtopo.rules import require_tried
 from memtopo.sharing.imports import HolderHandles
 from memtopo.sharing.producers import Bound, Producers, start_producers, unused
 

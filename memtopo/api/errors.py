@@ -6,12 +6,15 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from memtopo import rules
 from memtopo.common.errors import MemtopoError
 from memtopo.diagnostics.model import Diagnostic, Path, has_errors
 from memtopo.plans.report import Failure, Report
 
 if TYPE_CHECKING:
+    from memtopo.geometry.model import Geometry
     from memtopo.language import Document
+    from memtopo.machine import Machines
 
 _LISTED = 10
 """Differences that a message lists."""
@@ -51,6 +54,12 @@ class NotApplied(ApiError):
         self.report = report
         self.exit_code = report.exit_code
         super().__init__("; ".join(_summary(report)), hint=report.failure.hint if report.failure else None)
+
+
+class NotBuilt(ApiError):
+    """Valid spec with objects that were never tried on the machine, which are planned only; nothing was built."""
+
+    exit_code = 4
 
 
 class NotSwitched(ApiError):
@@ -112,6 +121,14 @@ def _summary(report: Report) -> Iterator[str]:
 def _failed(failure: Failure) -> str:
     place = f"{failure.place}: " if failure.place else ""
     return f"{place}{failure.step}: {failure.error}{f' ({failure.reason})' if failure.reason else ''}"
+
+
+def require_tried(geometry: Geometry, machines: Machines) -> None:
+    """Raise `NotBuilt` for a layout with objects that may be planned, but were never tried on the machine."""
+    try:
+        rules.require_tried(geometry, machines)
+    except rules.NeverTried as error:
+        raise NotBuilt("\n".join((error.message, *error.details)), hint=error.hint) from None
 
 
 def raise_errors(diagnostics: Sequence[Diagnostic], document: Document) -> None:

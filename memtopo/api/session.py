@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from memtopo.api.errors import NotApplied, NotChanged, NotSwitched, Unsuitable, raise_errors
+from memtopo.api.errors import NotApplied, NotChanged, NotSwitched, Unsuitable, raise_errors, require_tried
 from memtopo.api.specs import Params, Planned, SpecLike, plan_spec
 from memtopo.common.signals import deferred
 from memtopo.diagnostics.messages import not_awake
@@ -21,7 +21,6 @@ from memtopo.kinds.events import EventGroup
 from memtopo.kinds.layout import HandleSource, NoHandleSource, current
 from memtopo.language.names import AWAKE
 from memtopo.plans.report import Check, Checks, PlanSummary, Report
-from memtopo.rules import require_tried
 from memtopo.rules.change import diagnose_change
 from memtopo.run.apply import Run
 from memtopo.run.capacity import DoesNotFit

@@ -51,7 +51,7 @@ from memtopo.output.diagram.build import build_diagram
 from memtopo.output.progress import progress
 from memtopo.plans import saved
 from memtopo.plans.report import Check, Report
-from memtopo.rules import NotBuilt, require_tried
+from memtopo.rules import NeverTried, require_tried
 from memtopo.rules.change import diagnose_change
 from memtopo.rules.validation import validate
 from memtopo.run import apply
@@ -189,7 +189,7 @@ def _reread(spec: str, loaded: Loaded) -> str:
 
 
 def _request(loaded: Loaded, *, spec: str, check: Check, timeout: float, rehearse: bool) -> RunRequest:
-    """The request to apply a spec. Raises `StalePlan` if a saved plan no longer agrees with it, and `NotBuilt`."""
+    """The request to apply a spec. Raises `StalePlan` if a saved plan no longer agrees with it, and `NeverTried`."""
     geometry, machine = loaded.validated.geometry, loaded.target.machine
     assert geometry
     require_tried(geometry, loaded.target.machines)
@@ -237,7 +237,7 @@ def revision(source: str, before: RunRequest, target: Target) -> Revision:
         raise ExchangeError("invalid", f"the spec cannot be changed to: {first}{others}")
     try:
         require_tried(geometry, target.machine)
-    except NotBuilt as refused:
+    except NeverTried as refused:
         raise ExchangeError("invalid", refused.message, hint=refused.hint) from refused
     request = replace(before, geometry=geometry, plan=planner.plan(geometry, target.machine))
     return Revision(_of_spec(request, loaded), layout_source(document, target.machine))

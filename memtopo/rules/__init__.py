@@ -25,18 +25,18 @@ JOINT_RULES: tuple[Rule, ...] = (limits.fits, *(rule for kind in KINDS for rule 
 """Rules about all processes together."""
 
 
-class NotBuilt(MemtopoError):
+class NeverTried(MemtopoError):
     """A valid spec that is not built on a machine: no trial shows that it works there. Nothing was changed."""
 
     exit_code = 4
 
 
 def require_tried(geometry: Geometry, machines: Machines) -> None:
-    """Raise `NotBuilt` for a layout with objects that may be planned, but were never tried on the machine."""
+    """Raise `NeverTried` for a layout with objects that may be planned, but were never tried on the machine."""
     found = [each for member in _members(geometry, machines) for kind in KINDS for each in kind.untried(*member)]
     if found:
         hint = "validate, plan and draw work; no option makes apply build it"
-        raise NotBuilt(f"not applied: {found[0]} of this machine", hint=hint, details=found[1:])
+        raise NeverTried(f"not applied: {found[0]} of this machine", hint=hint, details=found[1:])
 
 
 def diagnose(geometry: Geometry, machines: Machines) -> list[Diagnostic]:

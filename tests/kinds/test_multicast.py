@@ -36,7 +36,7 @@ from memtopo.machine import Cluster, Machine, dump, shipped
 from memtopo.machine.target import recorded
 from memtopo.output.diagram.build import build_diagram
 from memtopo.planner import Plan
-from memtopo.rules import NotBuilt, require_tried
+from memtopo.rules import NeverTried, require_tried
 from memtopo.run import processes
 from memtopo.sharing.offers import Offer
 from tests.helpers.command_line import run_memtopo
@@ -195,7 +195,7 @@ def test_no_shipped_machine_builds_a_team(name: str) -> None:
     advertised = facts.devices[0].attributes["MULTICAST_SUPPORTED"]
     assert [each.code for each in found.diagnostics] == (["MT718"] if advertised else ["MT405"])
     if found.geometry:
-        with pytest.raises(NotBuilt, match="never tried on gpu0"):
+        with pytest.raises(NeverTried, match="never tried on gpu0"):
             require_tried(found.geometry, facts)
 
 
@@ -222,8 +222,10 @@ def test_apply_refuses_what_was_never_tried(tmp_path: Path) -> None:
 def test_a_program_cannot_build_what_was_never_tried() -> None:
     spec = ROOT / "specs" / "multicast.yaml"
     assert memtopo.plan(spec, "h200x2").steps
-    with pytest.raises(NotBuilt), memtopo.applied(spec, "h200x2"):
+    with pytest.raises(memtopo.ApiError, match="never tried on gpu0, gpu1") as refused, memtopo.applied(spec, "h200x2"):
         pass
+    assert isinstance(refused.value, memtopo.NotBuilt)
+    assert refused.value.exit_code == 4
 
 
 def test_a_layout_is_not_changed_to_one_with_a_team_that_was_never_tried() -> None:
@@ -231,7 +233,7 @@ def test_a_layout_is_not_changed_to_one_with_a_team_that_was_never_tried() -> No
     with memtopo.applied(plain, "h200x2") as layout:
         before = layout.ranges
         changed = {**json.loads(json.dumps(memtopo.load(plain).document.root)), **_sections()}
-        with pytest.raises(NotBuilt):
+        with pytest.raises(memtopo.NotBuilt):
             layout.change(changed)
         assert layout.ranges == before
 
