@@ -274,7 +274,7 @@ def test_a_program_without_cuda_receives_a_dma_buf(attach: Path, start: Callable
     assert (refused.returncode, refused.stderr) == (1, "dmabuf: pages is via fd\n")
     assert run(program, runtime, "nic-kv").returncode == 2
     unknown = run(program, runtime, "nic-kv", "nosuch").stderr
-    assert unknown == "dmabuf: there is no export 'nosuch'; there are: kv, flags, pages\n"
+    assert unknown == "dmabuf: there is no export 'nosuch'; there are: pages, kv, flags\n"
     assert "attach: 'kv' is a dma-buf: ./dmabuf takes it\n" in run(attach, runtime, "nic-kv", "kv").stderr
 
 
