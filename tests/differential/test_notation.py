@@ -16,8 +16,8 @@ from tests.differential.notation import (
 )
 
 LOCATIONS = st.one_of(
-    st.builds(Location, st.just(LocationKind.GPU), st.integers(-1, 9)),
-    st.builds(Location, st.just(LocationKind.HOST_NUMA), st.integers(0, 9)),
+    st.builds(Location, st.just(LocationKind.GPU), st.integers(-1, 9), st.just("")),
+    st.builds(Location, st.just(LocationKind.HOST_NUMA), st.integers(0, 9), st.just("")),
     st.sampled_from([Location(LocationKind.HOST), Location(LocationKind.HOST_NUMA_CURRENT)]),
 )
 SIZES = st.one_of(st.integers(0, 1 << 48), st.integers(0, 1 << 20).map(lambda count: count << 20))

@@ -155,7 +155,7 @@ def dma_buf(fd: int) -> int:
 def is_dma_buf(fd: int) -> bool:
     """Return whether an open descriptor is a dma-buf, which no call imports, of whatever file it is."""
     try:
-        return fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY
+        return fd >= 0 and fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY
     except OSError:
         return False
 

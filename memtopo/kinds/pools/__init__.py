@@ -145,8 +145,10 @@ class PoolGroup(LocatedGroup):
 
 
 def other_grants(own: Location, accessed_by: Iterable[Location]) -> tuple[Grant, ...]:
-    """Read and write access of devices to the memory of a pool, without that of its own location."""
-    return tuple(Grant(each, Access.RW) for each in accessed_by if each != own)
+    """Access of devices besides the location of a pool; the host always has access to pools of its nodes (fact 81)."""
+    on_host = own.kind is not LocationKind.GPU
+    others = (each for each in accessed_by if each != own and not (on_host and each.kind is not LocationKind.GPU))
+    return tuple(Grant(each, Access.RW) for each in others)
 
 
 class Pools(Kind):

@@ -23,9 +23,9 @@ from memtopo.run.verification.rounds import FORBIDDEN, UNSAFE
 from memtopo.run.verification.verifier import MappedView
 from tests.helpers import faulty_drivers
 from tests.helpers.faulty_drivers import run_on
-from tests.helpers.machines import invented
+from tests.helpers.machines import invented, with_multicast
 from tests.helpers.reports import tallies
-from tests.helpers.specs import ENSEMBLES, EVERY_SPEC, Run, ensemble, run, run_request
+from tests.helpers.specs import ENSEMBLES, EVERY_SPEC, PLANNED_ONLY, Run, ensemble, run, run_request
 
 SPEC = """
 ranges: {kv: {size: 12MiB}, view: {size: 2MiB}}
@@ -215,6 +215,7 @@ def _slow_in_full(path: Path) -> object:
 @pytest.mark.parametrize("path", [_slow_in_full(path) for path in EVERY_SPEC], ids=lambda path: path.stem)
 def test_every_shipped_spec_passes_a_full_check(path: Path) -> None:
     made = machine.load("h200x4")
+    made = with_multicast(made) if path in PLANNED_ONLY else made
     report = processes.apply(ensemble(path, made, check="full")) if path in ENSEMBLES else run(
         run_request(path, made, "full"), made
     ).report  # fmt: skip
