@@ -176,6 +176,11 @@ class Group:
         """Details for a diagram besides size and location."""
         yield from ()
 
+    @property
+    def connects(self) -> tuple[Group, Sequence[Group]] | None:
+        """Another group, and those whose memory this one binds to it; None for objects of their own."""
+        return None
+
     def shares(self) -> Mapping[Location, int]:
         """Number of objects that this process creates in the memory of each location."""
         return {}

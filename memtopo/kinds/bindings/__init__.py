@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, NamedTuple, Self
 
@@ -114,6 +114,11 @@ class BindGroup(Group):
     def contexts(self) -> frozenset[int]:
         """Ordinals of the GPUs that the process adds to the team."""
         return frozenset(self.devices)
+
+    @property
+    def connects(self) -> tuple[Group, Sequence[Group]]:
+        """The object, and the chunks that are bound to it."""
+        return self.object, tuple({each.chunk.name: each.chunk for each in self.bindings}.values())
 
     def details(self) -> Iterator[str]:
         """Names of the entries whose memory is bound."""

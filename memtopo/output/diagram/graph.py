@@ -37,7 +37,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """A mapping, an export, or a flow of `handles`, between two nodes by their ids."""
+    """A mapping, an export, a binding, or a flow of `handles`, between two nodes by their ids."""
 
     source: str
     target: str
@@ -102,7 +102,7 @@ def _numbered(groups: Iterable[Iterable[_Keyed]]) -> Iterator[list[_Keyed]]:
 
 def _process_nodes(process: str, diagram: Diagram, flows: Sequence[HandleFlow], most: int) -> Iterator[_Keyed]:
     taken = [flow for flow in flows if flow.target == process]
-    objects = (each for each in diagram.things if not each.mark and not each.origin)
+    objects = (each for each in diagram.things if not each.mark and not each.origin and not each.bound)
     yield from _first(process, "memory", _memory_nodes(diagram), most)
     yield from _first(process, "object", map(_object_node, objects), most)
     yield from _first(process, "import", _import_nodes(taken, diagram), most)
@@ -188,28 +188,41 @@ def _export_node(export: Export) -> tuple[str, Node]:
 
 
 def _process_edges(diagram: Diagram, ids: Mapping[_Key, str]) -> Iterator[Edge]:
-    """Mappings and exports of all processes, those between two nodes as one edge."""
+    """Mappings, exports and bindings of all processes, those between two nodes as one edge."""
     texts: dict[tuple[str, str], list[str]] = {}
     for process, shown in [("", diagram), *((each.first, each.picture) for each in diagram.processes)]:
-        for source, target, text in chain(_mappings(process, shown), _exports(process, shown)):
+        for source, target, text in chain(
+            _mappings(process, shown, ids), _bindings(process, shown), _exports(process, shown)
+        ):
             if source in ids and target in ids:
                 texts.setdefault((ids[source], ids[target]), []).append(text)
     for (start, end), lines in texts.items():
         yield Edge(start, end, tuple(_first_lines(lines)))
 
 
-def _mappings(process: str, diagram: Diagram) -> Iterator[tuple[_Key, _Key, str]]:
+def _mappings(process: str, diagram: Diagram, ids: Mapping[_Key, str]) -> Iterator[tuple[_Key, _Key, str]]:
     for range_ in diagram.ranges:
         spans = [span for span in range_.pieces if span.chunk]
         same_access = len({span.access for span in spans}) < 2  # noqa: PLR2004
         for span in spans:
             access = "" if same_access else f", {granted(span.access)}"
             text = f"{chunk_names(span, range_.count)} at {offset(span.offset)}{access}"
-            yield _source(process, span), (process, "range", range_.first), text
+            memory, other = _sources(process, span)
+            yield memory if memory in ids else other, (process, "range", range_.first), text
 
 
-def _source(process: str, span: MappingSpan) -> _Key:
-    return (process, "import", _entry(span)) if span.origin else (process, "memory", span.chunk)
+def _sources(process: str, span: MappingSpan) -> tuple[_Key, _Key]:
+    """Keys of what is mapped: memory or an import, and an object without memory."""
+    name = _entry(span)
+    return (process, "import", name) if span.origin else (process, "memory", span.chunk), (process, "object", name)
+
+
+def _bindings(process: str, diagram: Diagram) -> Iterator[tuple[_Key, _Key, str]]:
+    imported = {each.name for each in diagram.things if each.origin}
+    for each in diagram.things:
+        target = (process, "import" if each.target in imported else "object", each.target)
+        for mark in each.bound:
+            yield (process, "memory", mark), target, "bound"
 
 
 def _entry(span: MappingSpan) -> str:

@@ -135,7 +135,8 @@ class Resource:
     the order of the spec, each from its `offset` on; they may overlap, and need not cover it.
 
     `noun` is the kind in a sentence where `kind` alone is no noun (`managed memory`). An `external` resource was made
-    by another API; it came by `via` if that is to be shown.
+    by another API; it came by `via` if that is to be shown. A resource with `bound` is no object: the memory of these
+    marks is bound to the resource or import `target`.
     """
 
     kind: str
@@ -152,6 +153,8 @@ class Resource:
     noun: str = field(default="", kw_only=True, metadata=RENDERED)
     external: bool = field(default=False, kw_only=True, metadata=RENDERED)
     via: str = field(default="", kw_only=True, metadata=RENDERED)
+    target: str = field(default="", kw_only=True, metadata=RENDERED)
+    bound: tuple[str, ...] = field(default=(), kw_only=True, metadata=RENDERED)
 
 
 @dataclass(frozen=True, slots=True)

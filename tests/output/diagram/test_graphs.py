@@ -15,6 +15,7 @@ from memtopo.output.diagram.graph import Graph, Node, graph
 from memtopo.output.diagram.mermaid import MOST_CHARACTERS, MOST_EDGES, mermaid
 from memtopo.output.diagram.model import Diagram
 from tests.helpers.diagrams import HOSTILE_TEXTS, hostile_diagram, hostile_processes, spec_diagram, text_diagram
+from tests.helpers.machines import invented, with_multicast
 from tests.helpers.specs import EVERY_SPEC, ROOT
 
 DOT = shutil.which("dot")
@@ -58,6 +59,35 @@ def test_a_graph_has_chunks_ranges_and_mappings() -> None:
     assert [node.lines for node in shown.nodes] == [("data", "8 MiB", "gpu0"), ("ring", "16 MiB", "gpu0 rw")]
     assert edges(shown) == [("chunk data", "range ring", ("data at 0", "data at 8 MiB"), False)]
     assert shown.clusters == ()
+
+
+def test_memory_is_bound_to_an_object_that_is_mapped() -> None:
+    shown = graph(spec_diagram(ROOT / "specs" / "multicast.yaml")[0])
+    assert [node.lines[0] for node in shown.nodes] == ["part", "team", "own", "both"]
+    assert edges(shown) == [
+        ("chunk part", "range own", ("part.0 … 1 at 0",), False),
+        ("multicast team", "range both", ("team at 0",), False),
+        ("chunk part", "multicast team", ("bound",), False),
+    ]
+
+
+def test_memory_is_bound_to_an_object_of_another_process() -> None:
+    text = (
+        "processes: {"
+        "creator: {multicast: {team: {devices: gpus, size: 2MiB, handles: fd}}, "
+        "exports: {team: {multicast: team, via: fd}}}, "
+        "rank: {count: 2, devices: {mine: gpus}, ranges: {mc: {size: 2MiB}}, "
+        "chunks: {part: {location: mine, size: 2MiB, handles: fd}}, imports: {team: {from: creator.team}}, "
+        "bind: {team: part}, map: {mc: team}, access: {mc: {mine: rw}}}}"
+    )
+    found = edges(graph(text_diagram(text, with_multicast(invented(2)))))
+    assert ("multicast team", "export team", (), False) in found
+    assert [each for each in found if each[:2] == ("chunk part", "import team")] == [
+        ("chunk part", "import team", ("bound",), False)
+    ] * 2
+    assert [each for each in found if each[:2] == ("import team", "range mc")] == [
+        ("import team", "range mc", ("team at 0",), False)
+    ] * 2
 
 
 def test_handles_lead_from_an_export_to_an_import_of_another_process() -> None:

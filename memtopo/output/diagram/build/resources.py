@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from memtopo.geometry import Geometry
 from memtopo.geometry.groups import Group
@@ -18,7 +19,12 @@ def resources(geometry: Geometry, process: str, marks: Marks) -> Iterator[Resour
     for kind in KINDS:
         if kind.drawn:
             for group in geometry.of(kind.group).values():
-                yield _resource(kind.drawn, group, marks.of(process, group) if group.memory or group.shares() else "")
+                found = _resource(kind.drawn, group, marks.of(process, group) if group.memory or group.shares() else "")
+                if group.connects:
+                    target, bound = group.connects
+                    marked = tuple(dict.fromkeys(marks.of(process, each) for each in bound))
+                    found = replace(found, target=target.name, bound=marked)
+                yield found
 
 
 def _resource(kind: str, group: Group, mark: str) -> Resource:
