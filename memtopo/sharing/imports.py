@@ -235,7 +235,8 @@ class HolderHandles:
         if isinstance(each, ProducedGroup):
             yield from self._external_comparisons(each, offer)
         else:
-            yield _Comparison("location", self._identity(each), offer.gpu or offer.location)
+            offered = ", ".join(map(self._gpu, offer.gpu.split(","))) if offer.gpu else offer.location
+            yield _Comparison("location", self._identity(each), offered)
 
     def _external_comparisons(self, each: ProducedGroup, offer: Offer) -> Iterator[_Comparison]:
         """Yield properties that no driver checks: the GPU, for a semaphore only if it is offered, and `dedicated`."""
@@ -250,10 +251,10 @@ class HolderHandles:
         return f"gpu{self._gpus.index(uuid)} ({uuid})" if uuid in self._gpus else uuid
 
     def _identity(self, group: Group) -> str:
-        """Return the locations of a group in terms that are the same in every process."""
+        """Return the locations of a group, with what is the same of them in every process."""
         locations = list(dict.fromkeys(map(group.location_of, range(group.count))))
         if all(each.kind is LocationKind.GPU for each in locations):
-            return ",".join(self._gpus[each.id] for each in locations)
+            return ", ".join(self._gpu(self._gpus[each.id]) for each in locations)
         return ", ".join(map(str, locations))
 
 

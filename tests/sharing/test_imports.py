@@ -214,3 +214,14 @@ def test_a_holder_that_offers_no_declared_size_offers_whole_blocks(size: str, ac
         else:
             with pytest.raises(ImportMismatch, match="declares size 10MiB; kv/b has 12MiB"):
                 found.attach("kv")
+
+
+@pytest.mark.usefixtures("runtime")
+def test_a_location_is_compared_by_uuid_and_named_by_ordinal() -> None:
+    """Fact 38."""
+    found = holders(spec=IMPORT.replace("SIZE", "12MiB").replace("gpu0", "gpu1"))
+    with (
+        serving(offers(BUFFER)),
+        pytest.raises(ImportMismatch, match=rf"declares location gpu1 \({GPUS[1]}\); kv/b has gpu0 \({GPUS[0]}\)"),
+    ):
+        found.attach("kv")
