@@ -24,13 +24,14 @@ def address_space(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
         if group.memory and group.size >= ADDRESS_SPACE and (group.external or not group.origin):
             limit = f"do not fit into {rounded(ADDRESS_SPACE)} of addresses"
             message = f"{group.declared_as} {group.name!r}: {rounded(group.size)} {limit}"
-            yield Diagnostic("MT310", message, (*group.path, "size"))
+            yield Diagnostic("MT310", message, (*group.path, "size"), help="lower its size")
     total = 0
     for range_ in geometry.of(RangeGroup).values():
         total += range_.size * range_.count
         if total >= ADDRESS_SPACE:
             here = f"{rounded(total)} with the ranges before it do not fit into {rounded(ADDRESS_SPACE)} of addresses"
-            yield Diagnostic("MT310", f"range {range_.name!r}: {here}", (*range_.path, "size"))
+            help = "lower the size or the count of ranges"
+            yield Diagnostic("MT310", f"range {range_.name!r}: {here}", (*range_.path, "size"), help=help)
             return
 
 
@@ -125,7 +126,8 @@ def _needs(shares: list[_Share], of: str, more: str = "") -> Diagnostic:
     labels = tuple(Label(f"{rounded(share.size)} of it here", (*share.path, "size")) for share in others[:3])
     notes = (f"{largest.name!r} takes {rounded(largest.size)} of it{more}",)
     message = f"the layout needs {rounded(total)} on {of}"
-    return Diagnostic("MT402", message, (*largest.path, "size"), labels=labels, notes=notes)
+    help = "lower a size or a count, or use memory of another device"
+    return Diagnostic("MT402", message, (*largest.path, "size"), labels=labels, notes=notes, help=help)
 
 
 def _needed(geometry: Geometry) -> _Needed:

@@ -25,7 +25,7 @@ def test_an_object_ends_before_the_address_space_does(entry: str, named: str) ->
     path = entry.partition(":")[0], "c", "size"
     for size, shown in (("128TiB", "128 TiB"), ("200TiB", "200 TiB")):
         message = f"{named}: {shown} do not fit into 128 TiB of addresses"
-        assert found(entry.replace("SIZE", size)) == [Diagnostic("MT310", message, path)]
+        assert found(entry.replace("SIZE", size)) == [Diagnostic("MT310", message, path, help="lower its size")]
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,8 @@ def test_all_ranges_together_end_before_the_address_space_does(last: str, shown:
     """The first range that is too much is named, and none after it."""
     text = f"ranges: {{a: {{size: 127TiB}}, b: {{size: 1023GiB}}, c: {{{last}}}, d: {{size: 2MiB}}}}"
     message = f"range 'c': {shown} with the ranges before it do not fit into 128 TiB of addresses"
-    assert found(text) == ([Diagnostic("MT310", message, ("ranges", "c", "size"))] if shown else [])
+    expected = Diagnostic("MT310", message, ("ranges", "c", "size"), help="lower the size or the count of ranges")
+    assert found(text) == ([expected] if shown else [])
 
 
 def test_an_import_of_a_sibling_is_the_siblings_fault_alone() -> None:
