@@ -152,7 +152,7 @@ def _notes(held: HoldSummary) -> Iterator[str]:
     end = ends[held.why] if held.signal >= 0 else "one of its processes ended"
     yield f"held for {held.seconds:.1f} s, until {end}; served {served}"
     for importer in held.lost:
-        yield f"{_process(importer)} lost what it used over ipc: {_exports(importer)}"
+        yield f"{_process(importer)} lost what it used over ipc, or of pools: {_exports(importer)}"
     for importer in held.kept:
         yield f"{_process(importer)} keeps memory alive that it imported: {_exports(importer)}"
     yield from held.notes

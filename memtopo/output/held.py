@@ -18,7 +18,7 @@ from memtopo.output import humanize, report
 from memtopo.output.console import INDENT, Column, Rows, cell, heading, headline, notes, pairs
 from memtopo.output.terminal.diagram import TerminalDrawing
 from memtopo.sharing.offers import Offer
-from memtopo.sharing.status import Changed, Importer, Looked, Released, Status, Switched, Taken
+from memtopo.sharing.status import Changed, Importer, Looked, Released, Status, Switched
 from memtopo.sharing.surveys import Entry, Survey
 
 _LAYOUTS = (
@@ -106,12 +106,19 @@ def _changed(command: str, title: str, now: str, done: Switched | Changed) -> Re
 
 def released(done: Released) -> RenderableType:
     """Result of a release and its consequences for importers, with its verdict as the last line."""
-    lost = [f"{process_name(each.pid)} lost {_taken(each, 'ipc')}, which it used over ipc" for each in done.lost]
+    lost = [f"{process_name(each.pid)} lost {_lost(each)}" for each in done.lost]
     kept = [f"{process_name(each.pid)} may keep {rounded(each.bytes)} of memory from being free" for each in done.kept]
     verdict = "released: taken down" if done.gone else "released: its holder has not finished taking it down"
     consequences: list[RenderableType] = [notes([*lost, *kept]), Text()] if lost or kept else []
     head = Text.assemble(("release", "bold"), "  ", cell(done.name))
     return Group(head, Text(), *consequences, cell(verdict, "bold green" if done.gone else "bold yellow"))
+
+
+def _lost(importer: Importer) -> str:
+    """Exports that an importer used until the release, which ended them."""
+    bound = [each for each in importer.taken if each.bound]
+    how = "used over ipc" if all(each.via == "ipc" for each in bound) else "used over ipc, or of pools"
+    return f"{', '.join(each.export for each in bound) or 'memory'}, which it {how}"
 
 
 def _entry(entry: Entry, now: float) -> tuple[str, ...]:
@@ -176,13 +183,9 @@ def _importer(importer: Importer, now: float) -> tuple[str, ...]:
     return str(importer.pid or _UNKNOWN), str(importer.uid), age, *counts, _taken(importer)
 
 
-def _taken(importer: Importer, via: str | None = None) -> str:
-    names = ", ".join(each.export for each in importer.taken if _used_via(each, via))
+def _taken(importer: Importer) -> str:
+    names = ", ".join(each.export for each in importer.taken)
     return names or ("memory" if importer.handles else "nothing at present")
-
-
-def _used_via(taken: Taken, via: str | None) -> bool:
-    return via is None or taken.via == via
 
 
 def _time(seconds: float) -> str:

@@ -73,7 +73,12 @@ class Offer:
     @property
     def bound(self) -> bool:
         """True if importers have to let go of the objects before the holder does (facts 31, 32, 82)."""
-        return self.via == "ipc" or self.kind == _POOLED
+        return ends_with_holder(self.kind, self.via)
+
+
+def ends_with_holder(kind: OfferedKind, via: Via) -> bool:
+    """Return whether what is imported becomes invalid when the holder releases it (facts 31, 32, 82)."""
+    return via == "ipc" or kind == _POOLED
 
 
 def exported_bytes(offers: Iterable[Offer]) -> int:

@@ -9,7 +9,7 @@ from typing import Literal
 from memtopo.driver.handles import OfferedKind, Via
 from memtopo.output.diagram.model import Diagram
 from memtopo.plans.report import Checks, MachineLine
-from memtopo.sharing.offers import Offer
+from memtopo.sharing.offers import Offer, ends_with_holder
 
 State = Literal["serving", "releasing"]
 
@@ -26,6 +26,11 @@ class Taken:
     via: Via
     handles: int
     bytes: int
+
+    @property
+    def bound(self) -> bool:
+        """True if the objects become invalid when the holder releases them (facts 31, 32, 82)."""
+        return ends_with_holder(self.kind, self.via)
 
 
 @dataclass(frozen=True, slots=True)

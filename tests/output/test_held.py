@@ -89,6 +89,13 @@ def test_a_layout_shows_holder_exports_and_use_by_clients(monkeypatch: pytest.Mo
     assert shown[-1] == "     4712  1000  90 s       17  33 GiB  weights, scratch"
 
 
+def test_a_release_names_lost_allocations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are bound to the holder as memory over ipc is (fact 82)."""
+    taken = Taken("a", "allocation", "fd", 2, 16 << 20)
+    shown = lines(held.released(Released("kv", (replace(IMPORTER, taken=(taken,)),), (), True)), monkeypatch, 80)
+    assert "  note: process 4712 lost a, which it used over ipc, or of pools" in shown
+
+
 def test_a_release_names_lost_clients_and_possible_remaining_users(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = replace(IMPORTER, pid=4713)
     assert lines(held.released(Released("kv", (IMPORTER,), (kept,), True)), monkeypatch, 80) == [

@@ -301,7 +301,7 @@ def still_bound(bound: Clients) -> ExchangeError:
     more = f" and {len(bound) - _LISTED_PROCESSES} more" if len(bound) > _LISTED_PROCESSES else ""
     return ExchangeError(
         "attached",
-        f"what it exports over ipc is in use by {processes}{more}",
+        f"what it exports over ipc, or of pools, is in use by {processes}{more}",
         hint="--force notifies them, and releases it after --grace",
     )
 
