@@ -343,8 +343,15 @@ class ViewRequest:
         if shape.count(-1) == 1 and known > 0:
             shape = tuple(elements // known if extent == -1 else extent for extent in shape)
         if min(shape, default=0) < 0 or math.prod(shape) != elements:
-            raise Unsuitable(f"{what}: {elements:,} elements of {self.dtype.name} are not of shape {list(shape)}")
+            message = f"{what}: {elements:,} elements of {self.dtype.name} are not of shape {list(shape)}"
+            raise Unsuitable(message, hint=f"write shape={_possible(shape, elements)}")
         return shape
+
+
+def _possible(shape: tuple[int, ...], elements: int) -> str:
+    """Shape of so many elements: a last extent that divides them stays, and all else is one dimension."""
+    last = shape[-1] if shape else -1
+    return f"(-1, {last})" if len(shape) > 1 and last > 0 and elements % last == 0 else f"({elements},)"
 
 
 def extents(shape: Shape) -> tuple[int, ...] | None:

@@ -71,6 +71,15 @@ def test_a_dtype_is_given_by_name_or_as_numpy_object(dtype: object, layout: Live
     assert layout.range("kv", dtype=dtype).dtype.name == "float16"
 
 
+@pytest.mark.parametrize(("shape", "help"), [((3, -1), "(8388608,)"), ((3, -1, 1024), "(-1, 1024)")])
+def test_a_shape_that_does_not_fit_is_refused_with_one_that_does(
+    shape: tuple[int, ...], help: str, layout: Live
+) -> None:
+    with pytest.raises(memtopo.Unsuitable, match="8,388,608 elements") as refused:
+        layout.range("kv", shape=shape)
+    assert refused.value.hint == f"write shape={help}"
+
+
 @pytest.mark.parametrize(
     ("arguments", "shape"),
     [
