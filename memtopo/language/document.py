@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -177,7 +178,9 @@ class ObjectReader:
             return self._list(given, path)
         text = scalar_text(given)
         if text is None:
-            self._report("MT103", f"expected text, a number, a mapping or a list, found {_type_name(given)}", path)
+            message = f"expected text, a number, a mapping or a list, found {_type_name(given)}"
+            help = "pass its text: str(path)" if isinstance(given, os.PathLike) else None
+            self.diagnostics.add(lambda: Diagnostic("MT103", message, path, help=help))
         elif len(text) > LARGEST_SCALAR:
             self._report("MT002", f"a text of {len(text):,} characters; at most {LARGEST_SCALAR:,} are allowed", path)
             return None

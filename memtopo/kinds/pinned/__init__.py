@@ -38,6 +38,9 @@ _TRIALS = {False: "pinned", True: "registered"}
 
 def file_path(value: object) -> str:
     """Read the absolute path of a file."""
+    if value == "":
+        help = "write the path, such as /dev/shm/ring, or leave the key out"
+        raise InvalidValue("MT103", "expected the path of a file, found nothing", help=help)
     found = text(value, "the path of a file")
     if not found.startswith("/") or found.endswith("/"):
         help = "write an absolute path: a held layout and its clients have different working directories"

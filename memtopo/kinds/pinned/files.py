@@ -34,7 +34,7 @@ def open_file(path: str, *, writable: bool) -> int:
         finally:
             os.close(found)
     except OSError as error:
-        hint = "write 'read_only: true' if it may only be read" if isinstance(error, PermissionError) else None
+        hint = _HINTS.get(type(error))
         message = f"{path!r} cannot be opened for {'reading and writing' if writable else 'reading'}: {_reason(error)}"
         raise UnsuitableFile(message, hint=hint) from error
 
@@ -78,9 +78,14 @@ def _require_regular(fd: int, name: str) -> None:
     mode = os.fstat(fd).st_mode
     if not stat.S_ISREG(mode):
         what = next((word for is_kind, word in _KINDS if is_kind(mode)), "no file")
-        raise UnsuitableFile(f"{name!r} is {what}, and only memory in a regular file can be registered")
+        raise UnsuitableFile(f"{name!r} is {what}, and only memory in a regular file can be registered", hint=_FILE)
 
 
+_FILE = "name a file in /dev/shm, or a memfd: /proc/PID/fd/N"
+_HINTS = {
+    PermissionError: "write 'read_only: true' if it may only be read",
+    FileNotFoundError: "start the program that makes it first",
+}
 _KINDS = (
     (stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a pipe"), (stat.S_ISSOCK, "a socket"),
     (stat.S_ISCHR, "a device"), (stat.S_ISBLK, "a device"), (stat.S_ISLNK, "a link"),
