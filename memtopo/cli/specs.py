@@ -9,7 +9,7 @@ from typing import TextIO
 
 from memtopo.cli.options import one_target
 from memtopo.cli.settings import NONE_SET, Settings
-from memtopo.common.errors import UsageError
+from memtopo.common.errors import Unavailable, UsageError
 from memtopo.diagnostics.model import Diagnostic
 from memtopo.kinds.nodes import names_nodes
 from memtopo.language import Document
@@ -82,7 +82,13 @@ def load(spec: str, machines: list[str] | None, given: Settings = NONE_SET, *, o
     document = plan.spec.read() if plan else given.read(spec)
     if one_host:
         require_one_host(document)
-    return replace(_loaded(one_target(machines), document, spec), saved=plan)
+    try:
+        target = one_target(machines)
+    except Unavailable as error:
+        if plan and not machines and plan.machine.simulated:
+            error.hint = f"the plan is of {plan.machine.name}: use --machine {plan.machine.name}"
+        raise
+    return replace(_loaded(target, document, spec), saved=plan)
 
 
 def loaded_on(target: Target, spec: str, given: Settings = NONE_SET) -> Loaded:

@@ -29,6 +29,14 @@ def test_a_saved_plan_is_applied_if_it_still_holds(saved: Path) -> None:
         assert "ok: built, checked and taken down" in done.out
 
 
+def test_a_plan_of_a_simulated_machine_names_it_where_there_is_no_gpu(saved: Path) -> None:
+    done = run_memtopo("apply", str(saved))
+    assert (done.status, done.err.splitlines()[-1]) == (
+        3,
+        "memtopo: hint: the plan is of h200x2: use --machine h200x2",
+    )
+
+
 def test_a_saved_plan_equals_the_printed_one_without_the_drawing(saved: Path) -> None:
     """It contains the spec's text and the facts of the machine."""
     printed = run_memtopo("plan", QUICKSTART, "-m", "h200x2", "--json").out
