@@ -72,6 +72,8 @@ def unknown(path: Path, known: Sequence[str]) -> Diagnostic:
     """Diagnostic of a key that is not one of the `known` keys."""
     key = str(path[-1])
     meant = nearest(key, known)
+    if meant and meant[0] not in key[:2].lower() and key[0].lower() not in meant[:2]:
+        meant = None  # another word of similar letters: 'round' for 'count'
     help = f"did you mean {meant!r}?" if meant else f"known are {', '.join(known)}"
     return Diagnostic("MT101", f"unknown key {shorten(key)!r}", path, "key", help=help)
 

@@ -74,6 +74,8 @@ def _diagnostic(error: Any, path: Path, known: Keys, form: str) -> Diagnostic:
         return Diagnostic(cause.code, cause.message, path, cause.at, help=cause.help)
     if kind in _SHAPES:
         help = f"write '{path[-1]}: {form.partition(': ')[2]}'" if form and len(error["loc"]) == 1 else None
+        if help is None and kind == "dict_type" and _named(error["input"]):
+            help = f"write '{path[-1]}: {{{error['input'][0]}: …}}'"
         return Diagnostic("MT103", f"expected {_SHAPES[kind]}, found {_found(error['input'])}", path, help=help)
     return Diagnostic("MT103", str(error["msg"]).lower(), path)
 
@@ -82,6 +84,11 @@ def _entry(path: Path) -> str:
     """Description of an entry: its name, or its number in a list, counted from 1 since `kv.0` is a range."""
     *above, last = path
     return f"entry {last + 1} of {'.'.join(map(str, above))!r}" if isinstance(last, int) else repr(str(last))
+
+
+def _named(value: object) -> bool:
+    """Return true for a list that begins with text, which may have been meant as a key."""
+    return isinstance(value, list) and bool(value) and isinstance(value[0], str)
 
 
 def _found(value: object) -> str:

@@ -286,7 +286,8 @@ class DeviceNames:
             return gpu(ordinal)
         has = f": {'only gpu0' if count == 1 else f'gpu0 to gpu{count - 1}'}" if count else ""
         note = f"it has {count} GPU{'s' * (count != 1)}{has}"
-        yield Diagnostic("MT401", f"{_MISSING}gpu{ordinal}", path, at, notes=(note,))
+        help = "'gpus' is every GPU of a machine; --machine names another one, of which 'probe -o' makes a record"
+        yield Diagnostic("MT401", f"{_MISSING}gpu{ordinal}", path, at, notes=(note,), help=help)
         return None
 
     def _host(self, name: str, path: Path, at: At) -> Resolution[Location | None]:

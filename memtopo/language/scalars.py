@@ -237,6 +237,8 @@ def _number(written: str) -> int:
         return parse_count(written)
     except ValueError as error:
         meant = re.sub("[_,]", "", written) if re.fullmatch(_GROUPED, written) else written
+        if re.fullmatch("0[xX][0-9A-Fa-f]{1,16}", meant):
+            meant = str(int(meant, 16))
         help = f"write {int(meant)}" if meant.isascii() and meant.isdecimal() and len(meant) < 20 else None  # noqa: PLR2004
         help = help or _elsewhere(written)
         raise InvalidValue("MT106", str(error), help=help) from error

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from memtopo.diagnostics.model import At, Diagnostic
+from memtopo.language import Document
 from memtopo.machine import Machine
 from memtopo.output.diagnostics import text
 from tests.helpers.machines import invented
@@ -46,12 +49,29 @@ def errors(spec: str, machine: Machine | None = None) -> list[Diagnostic]:
         ("params: {g: gpu0}\naccess: {r: {$g: rw}}", "name the device: 'devices: {mine: $g}', and write 'mine' here"),
         ("params: {g: kv}\nranges: {$g: {size: 2MiB}}", "write the key itself: parameters are for values"),
         ("params: {n: 4}\nmap: {r: [p.0:$n]}", "a parameter is a whole value: declare the whole text"),
+        ("chunks: {c: {location: gpu0, size: 2MiB, count: '0x4'}}", "write 4"),
+        ("chunks: {c: {location: gpu7, size: 2MiB}}", "'gpus' is every GPU of a machine; --machine names another one"),
+        ("pinned: {p: {size: 2MiB, file: ''}}", "write the path, such as /dev/shm/ring"),
+        ("states: {s: {offload: [hot]}}", "write 'offload: {hot: …}'"),
+        ("multicast: {t: {devices: [gpu0, gpu0], size: 2MiB}}", "name it once"),
+        ("multicast: {t: {devices: gpus, size: 2MiB, count: 3}}", "known are devices, size, handles, round"),
         ("sizes: 1", "known are memtopo, name, params, devices, ranges, chunks, map, access, buffers"),
     ],
 )
 def test_help_says_what_to_write(spec: str, help: str) -> None:
     (found,) = errors(spec)
     assert str(found.help).startswith(help)
+
+
+def test_help_for_an_undeclared_name_lists_entries_with_errors_too() -> None:
+    found = errors("multicast: {t: {devices: gpus}, u: {size: 2MiB}}\nbind: {nope: [hot]}")
+    assert [each.help for each in found if each.path == ("bind", "nope")] == ["known are t, u"]
+
+
+def test_help_for_a_python_path_is_its_text() -> None:
+    spec = {"memtopo": 1, "name": "test", "pinned": {"p": {"size": "2MiB", "file": Path("/dev/shm/ring")}}}
+    (found,) = Document.from_object(spec).diagnostics
+    assert (found.path, found.help) == (("pinned", "p", "file"), "pass its text: str(path)")
 
 
 @pytest.mark.parametrize(

@@ -205,7 +205,9 @@ def _target(scope: Scope, path: Path) -> Resolution[MulticastGroup | None]:
         message = f"{name!r} is {other}, {BINDINGS.referred}"
         yield Diagnostic("MT201", message, path, "key", help="declare it under 'multicast'")
     elif not (scope.spec.may_have("multicast", name) or scope.spec.may_have("imports", name)):
-        yield scope.errors.undeclared("multicast object", name, path, scope.spec.section("multicast"), "key")
+        wrong = sorted(entry for section, entry in scope.spec.left_out if section == "multicast")
+        known = (*scope.spec.section("multicast"), *wrong)
+        yield scope.errors.undeclared("multicast object", name, path, known, "key")
     return None
 
 

@@ -19,6 +19,8 @@ from memtopo.machine import Machine, Trial
 _LISTED = 7
 """Entries with the same error that a diagnostic shows besides the first one."""
 
+FABRIC_HELP = "fabric handles need an IMEX channel (/dev/nvidia-caps-imex-channels) in this machine or container"
+
 _WINDOWS = ("win32", "win32_kmt")
 _PROPERTIES = ("rdma", "compressible")
 
@@ -199,7 +201,7 @@ def _not_supported(code: str, group: ChunkGroup, what: str, location: Location, 
     message = f"{_kind(group)} {group.name!r}: {what} does not work on {location} of this machine"
     help = None
     if "fabric" in what:
-        help = "fabric handles need an IMEX channel (/dev/nvidia-caps-imex-channels) in this machine or container"
+        help = FABRIC_HELP
     if "win32" in what:
         help = "they exist on Windows only; on Linux, use fd"
     return Diagnostic(code, message, path, notes=(_reason(what, trial),), help=help)

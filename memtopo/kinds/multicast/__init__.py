@@ -17,7 +17,7 @@ from memtopo.geometry.groups import ChunkGroup, Group
 from memtopo.geometry.model import Geometry
 from memtopo.geometry.sizing import rounded_to_multiple, size_error
 from memtopo.kinds.alternatives import Support, chosen, confined
-from memtopo.kinds.chunks.support import supported_at
+from memtopo.kinds.chunks.support import FABRIC_HELP, supported_at
 from memtopo.kinds.exportable import Exported, ExportKind, Imported
 from memtopo.kinds.kind import Rule, Scope
 from memtopo.kinds.resolution import Resolution, requires_gpu
@@ -94,7 +94,9 @@ class Multicast(ExportKind):
         if listed is None or (yield from requires_gpu(f"multicast {name!r}", listed, (*path, "devices"))):
             return None
         if twice := next((each for each in listed if listed.count(each) > 1), None):
-            yield Diagnostic("MT204", f"{twice} is in the team of {name!r} twice", (*path, "devices"))
+            yield Diagnostic(
+                "MT204", f"{twice} is in the team of {name!r} twice", (*path, "devices"), help="name it once"
+            )
             return None
         handles = yield from _handles(scope, entry, path)
         unit = scope.machine.multicast_granule(listed)
@@ -195,7 +197,8 @@ def handle_types(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
             if trial.refused or (trial.works is None and word != "fd"):
                 message = f"multicast {group.name!r}: handle type {word!r} does not work on {location} of this machine"
                 note = trial.failure("a trial of one granule", "failed") if trial.works is False else "it was not tried"
-                yield Diagnostic("MT404", message, (*group.path, "handles"), notes=(note,))
+                help = FABRIC_HELP if word == "fabric" else None
+                yield Diagnostic("MT404", message, (*group.path, "handles"), notes=(note,), help=help)
                 break
 
 
