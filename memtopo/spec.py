@@ -162,8 +162,11 @@ def _sections(name: str, root: Mapping[str, Any], path: Path, refused: frozenset
         left_out |= {(section, "<<") for section in SECTIONS}
     sections: dict[str, dict[str, Any]] = {}
     for section in SECTIONS:
+        if root.get(section, "") in ("", {}):
+            sections[section] = {}  # building a validator takes a millisecond per section
+            continue
         known = {entry for each, entry in left_out if each == section}
-        sections[section], dropped = yield from _section((*path, section), root.get(section, ""), known)
+        sections[section], dropped = yield from _section((*path, section), root[section], known)
         left_out |= {(section, entry) for entry in dropped}
     return Spec(name, sections, frozenset(left_out), path)
 
@@ -190,8 +193,6 @@ def _unknown_section(key: str) -> Diagnostic:
 def _section(path: Path, value: object, known: set[str]) -> Resolution[tuple[dict[str, Any], set[str]]]:
     """Entries of a section, and the names of those with errors; errors of `known` names are already reported."""
     name = str(path[-1])
-    if value in ("", {}):
-        return {}, set()  # building a validator takes a millisecond per section
     if not isinstance(value, dict):
         form = SECTIONS[name].form
         help = f"write '{name}: {{{form}}}'" if form else None

@@ -12,14 +12,18 @@ from memtopo.geometry.model import Geometry
 from memtopo.geometry.rooms import Rooms, remaining_rooms
 from memtopo.kinds import KINDS
 from memtopo.kinds.device_sets import assigned
-from memtopo.kinds.kind import Scope, Sibling, Siblings, Stage
+from memtopo.kinds.kind import Kind, Scope, Sibling, Siblings, Stage
 from memtopo.kinds.nodes import check_nodes, nodes_of, rank
 from memtopo.language.entries import Spec
 from memtopo.language.fields import LARGEST_COUNT
 from memtopo.machine import Machines
 
-_BY_STAGE = {stage: tuple(kind for kind in KINDS if kind.stage is stage) for stage in Stage}
-"""Kinds in the order of the registry, by the stage of their resolution."""
+_BY_STAGE = {
+    stage: tuple((kind, type(kind).resolve is Kind.resolve) for kind in KINDS if kind.stage is stage) for stage in Stage
+}
+"""Kinds in the order of the registry, by the stage of their resolution; true for those that resolve entries alone."""
+
+_AFTER_MAPPINGS = tuple(kind for kind in KINDS if type(kind).resolve_mapped is not Kind.resolve_mapped)
 
 
 class ResolvedLayout(NamedTuple):
@@ -117,10 +121,11 @@ def _resolve_dependent(scope: Scope) -> Iterator[Diagnostic]:
 
 def _resolve(scope: Scope, stages: Iterable[Stage]) -> Iterator[Diagnostic]:
     for stage in stages:
-        for kind in _BY_STAGE[stage]:
-            yield from kind.resolve(scope)
+        for kind, by_entries in _BY_STAGE[stage]:
+            if not by_entries or scope.spec.section(kind.section):
+                yield from kind.resolve(scope)
         if stage is Stage.MAPPED:
-            for kind in scope.kinds:
+            for kind in _AFTER_MAPPINGS:
                 yield from kind.resolve_mapped(scope)
 
 

@@ -117,6 +117,10 @@ class Kind:
         del scope
         yield from ()
 
+    def concerned(self, geometry: Geometry) -> bool:
+        """Return true if the rules of the kind may find something in a geometry."""
+        return self.group is Group or bool(geometry.of(self.group))
+
     def rules(self) -> tuple[Rule, ...]:
         """Rules that each process must satisfy."""
         return ()
@@ -326,7 +330,9 @@ class Scope:
     @cached_property
     def _repeated(self) -> frozenset[str]:
         """Names that more than one section has."""
-        sections = [self.spec.section(kind.section) for kind in self.kinds]
+        sections = [found for kind in self.kinds if kind.unique and (found := self.spec.section(kind.section))]
+        if sum(map(len, sections)) == len(set().union(*sections)):
+            return frozenset()
         counted = Counter(chain.from_iterable(sections))
         return frozenset(name for name, number in counted.items() if number > 1)
 

@@ -9,17 +9,15 @@ from memtopo.diagnostics import messages
 from memtopo.diagnostics.model import Diagnostic
 from memtopo.geometry.model import Geometry
 from memtopo.kinds import KINDS
-from memtopo.kinds.kind import Rule
+from memtopo.kinds.kind import Kind, Rule
 from memtopo.machine import Machine, Machines
 from memtopo.rules import limits, unused
 
-RULES: tuple[Rule, ...] = (
-    *(rule for kind in KINDS for rule in kind.rules()),
-    limits.address_space,
-    unused.chunks,
-    unused.ranges,
+RULES: tuple[tuple[Kind | None, Rule], ...] = (
+    *((kind, rule) for kind in KINDS for rule in kind.rules()),
+    *((None, rule) for rule in (limits.address_space, unused.chunks, unused.ranges)),
 )
-"""Rules about one process."""
+"""Rules about one process, each with the kind whose rule it is."""
 
 JOINT_RULES: tuple[Rule, ...] = (limits.fits, *(rule for kind in KINDS for rule in kind.joint_rules()))
 """Rules about all processes together."""
@@ -48,7 +46,8 @@ def diagnose(geometry: Geometry, machines: Machines) -> list[Diagnostic]:
     members = _members(geometry, machines)
     found = [
         diagnostic
-        for rule in RULES
+        for kind, rule in RULES
+        if kind is None or any(kind.concerned(member) for member, _ in members)
         for diagnostic in dict.fromkeys(each for member in members for each in messages.first(rule(*member)))
     ]
     for rule in JOINT_RULES:

@@ -241,6 +241,9 @@ class ExternalMemory(Kind):
             for part in group.mapped:
                 yield MapExternal(part.path, part.label, part.size, group.location.id, group.name, part.offset)
 
+    def concerned(self, geometry: Geometry) -> bool:
+        return next(produced(geometry), None) is not None  # its rules are those of semaphores, too
+
     def rules(self) -> tuple[Rule, ...]:
         return (importable,)
 
