@@ -30,9 +30,6 @@ class BatchDriver(ABC):
     def release_each(self, handles: Sequence[int]) -> tuple[int, DriverError | None]: ...
 
     @abstractmethod
-    def retain_each(self, addresses: Sequence[int]) -> tuple[list[int], DriverError | None]: ...
-
-    @abstractmethod
     def properties_each(self, handles: Sequence[int]) -> tuple[list[Properties], DriverError | None]: ...
 
     @abstractmethod
@@ -75,13 +72,6 @@ def release_each(driver: Driver, handles: Sequence[int]) -> tuple[int, DriverErr
     except DriverError as error:
         return released, error
     return released, None
-
-
-def retain_each(driver: Driver, addresses: Sequence[int]) -> tuple[list[int], DriverError | None]:
-    """Retain the chunks that are mapped at addresses; return their handles, and the error."""
-    if isinstance(driver, BatchDriver):
-        return driver.retain_each(addresses)
-    return _answers(driver.mem_retain_allocation_handle, zip(addresses))
 
 
 def properties_each(driver: Driver, handles: Sequence[int]) -> tuple[list[Properties], DriverError | None]:

@@ -133,13 +133,6 @@ class Ledger(Forwarder, BatchDriver):
                 account[handle] = count - 1
         return released, error
 
-    def retain_each(self, addresses: Sequence[int]) -> tuple[list[int], DriverError | None]:
-        handles, error = batches.retain_each(self._driver, addresses)
-        account = self.accounts["handles"]
-        for handle in handles:
-            account[handle] = account.get(handle, 0) + 1
-        return handles, error
-
     def properties_each(self, handles: Sequence[int]) -> tuple[list[Properties], DriverError | None]:
         return batches.properties_each(self._driver, handles)
 

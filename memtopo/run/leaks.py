@@ -108,8 +108,8 @@ class ResourceBalance:
             for device, free in sorted(before.free.items())
             if device in finally_free
         )
-        ledger = self._ledger_before, self._ledger_held, self._ledger.counts()
-        return Left(*ledger, before.fds, held.fds if held else None, after.fds - kept, memory)
+        opened = _shown(self._ledger_before, self._ledger_held, self._ledger.counts())
+        return Left(opened[0], opened[1], opened[2], before.fds, held.fds if held else None, after.fds - kept, memory)
 
     def leaks(self, teardown: Teardown, left: Left | None) -> tuple[Leak, ...]:
         """Return what could not be released, by name where it has one."""
@@ -227,3 +227,9 @@ def memory_notes(left: Left | None, geometry: Geometry) -> Iterator[str]:
 def _joined(names: Sequence[str]) -> str:
     some = [*names[:_NAMED], *([f"{len(names) - _NAMED:,} more"] if len(names) > _NAMED else [])]
     return " and ".join([", ".join(some[:-1]), some[-1]]) if len(some) > 1 else some[0]
+
+
+def _shown(*counts: dict[str, int]) -> list[dict[str, int]]:
+    """Counts of a ledger at several times, without accounts that were first used, and empty, at all of them."""
+    shown = {name for name in counts[-1] if name in counts[0] or any(each.get(name) for each in counts)}
+    return [{name: number for name, number in each.items() if name in shown} for each in counts]

@@ -88,10 +88,6 @@ class CudaDriver(RefusedMulticast, CudaKernels, CudaPools, BatchDriver):
         answers, error = _each(cuda.cuMemRelease, zip(handles))
         return len(answers), error
 
-    def retain_each(self, addresses: Sequence[int]) -> tuple[list[int], DriverError | None]:
-        answers, error = _each(cuda.cuMemRetainAllocationHandle, zip(addresses))
-        return [int(handle) for _, handle in answers], error
-
     def properties_each(self, handles: Sequence[int]) -> tuple[list[Properties], DriverError | None]:
         answers, error = _each(cuda.cuMemGetAllocationPropertiesFromHandle, zip(handles))
         return [properties_of(prop) for _, prop in answers], error

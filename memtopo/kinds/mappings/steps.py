@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from memtopo.common.errors import InternalError
-from memtopo.driver.batches import access_each, release_each, retain_each
+from memtopo.common.signals import deferred
+from memtopo.driver.batches import access_each
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import Access, DriverError, Grant, LocationKind
 from memtopo.kinds.layout import Layout
@@ -150,14 +151,31 @@ def _as_mapped(
     steps: Sequence[MapChunk], addresses: Sequence[int], driver: Driver, layout: Layout
 ) -> tuple[int, DriverError | None]:
     """Number of the first mappings that are of their chunks, and the error of the next, if it is no finding."""
-    handles, unknown = retain_each(driver, addresses)
-    released, refused = release_each(driver, handles)
-    left = zip(steps[released:], handles[released:], strict=False)
-    layout.retained.update((each.chunk, handle) for each, handle in left)  # the next check, or the undo, releases it
-    pairs = enumerate(zip(steps[:released], handles, strict=False))
-    number = next((at for at, (each, handle) in pairs if layout.chunks[each.chunk] != handle), released)
-    error = refused or (None if unknown and unknown.name == _UNMAPPED else unknown)
-    return number, error if number == released else None
+    retained = layout.retained
+    with deferred():
+        unknown = _retain(steps, addresses, driver, retained)
+        held = [each.chunk for each in steps if each.chunk in retained]
+        number = next((at for at, chunk in enumerate(held) if retained[chunk] != layout.chunks[chunk]), len(held))
+        try:
+            for chunk in held:
+                driver.mem_release(retained[chunk])
+                del retained[chunk]
+        except DriverError as refused:
+            released = held.index(chunk)
+            return (released, refused) if released <= number else (number, None)
+    return number, unknown if number == len(held) and unknown and unknown.name != _UNMAPPED else None
+
+
+def _retain(
+    steps: Sequence[MapChunk], addresses: Sequence[int], driver: Driver, retained: dict[str, int]
+) -> DriverError | None:
+    """Retain what is mapped, and note each handle at once, since a call may be interrupted; return the error."""
+    try:
+        for each, address in zip(steps, addresses, strict=True):
+            retained[each.chunk] = driver.mem_retain_allocation_handle(address)
+    except DriverError as error:
+        return error
+    return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from memtopo.kinds.layout import current
 from memtopo.kinds.step import Finding
 from memtopo.kinds.views import MappedMemory
 from memtopo.run.verification.access import CopyRefused
-from memtopo.run.verification.staging import LEAST, MOST, Staging, staging
+from memtopo.run.verification.staging import LEAST, Staging, staging
 from memtopo.run.verification.verifier import (
     EventVerification,
     MappedView,
@@ -102,7 +102,7 @@ class SampleVerifier(Verifier):
         context = self._context
         for device, windows in self._round(index).writes.items():
             with self._staging(device, windows) as memory:
-                for batch in _batches(_joined(windows), memory):
+                for batch in _batches(_joined(windows)):
                     with current(context.driver, context.layout.contexts[device]):
                         self._write(device, batch, memory)
                         context.driver.ctx_synchronize()
@@ -118,7 +118,7 @@ class SampleVerifier(Verifier):
         for device, windows in self._round(index).reads.items():
             # Lists, not a generator: the code that takes the findings must not run in the device's context.
             with self._staging(device, windows) as memory:
-                for batch in _batches(_joined(windows), memory):
+                for batch in _batches(_joined(windows)):
                     yield from self._read(device, batch, memory)
 
     def expected(self, index: int) -> int:
@@ -135,7 +135,7 @@ class SampleVerifier(Verifier):
     def _staging(self, device: int, windows: Sequence[Window]) -> AbstractContextManager[Staging | None]:
         if len(windows) < LEAST:
             return nullcontext()
-        size = MOST * max(2 * len(each.expected) for each in windows)
+        size = STRIDE * max(2 * len(each.expected) for each in windows)
         return staging(self._context.driver, self._context.layout.contexts[device], size)
 
     def _write(self, device: int, batch: Sequence[_Group], memory: Staging | None) -> None:
@@ -241,9 +241,9 @@ def _joined(windows: Iterable[Window]) -> Iterator[list[Window]]:
         yield group
 
 
-def _batches(groups: Iterator[list[Window]], memory: Staging | None) -> Iterator[list[list[Window]]]:
+def _batches(groups: Iterator[list[Window]]) -> Iterator[list[list[Window]]]:
     """Batches of groups, after each of which progress is reported."""
-    while batch := list(islice(groups, MOST if memory else STRIDE)):
+    while batch := list(islice(groups, STRIDE)):
         yield batch
 
 

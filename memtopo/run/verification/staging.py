@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import accumulate
 
 from memtopo.common.errors import InternalError
+from memtopo.common.signals import deferred
 from memtopo.driver.batches import copy_each
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import DriverError, HostFlags
@@ -15,9 +16,6 @@ from memtopo.kinds.layout import current
 
 LEAST = 256
 """Spans for which the memory is worth its allocation."""
-
-MOST = 2048
-"""Spans of one batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,22 +57,15 @@ class Staging:
 @contextmanager
 def staging(driver: Driver, context: int, size: int) -> Iterator[Staging | None]:
     """Staging memory of `size` bytes in a GPU's context; None if there is no such memory, as where all is locked."""
-    with current(driver, context):
-        try:
-            address = driver.mem_host_alloc(size, HostFlags.PORTABLE)
-        except DriverError:
-            address = 0
-    if not address:
-        yield None
-        return
+    address = stream = 0
     try:
-        with current(driver, context):
+        with deferred(), current(driver, context), suppress(DriverError):
+            address = driver.mem_host_alloc(size, HostFlags.PORTABLE)
             stream = driver.stream_create()
-        try:
-            yield Staging(driver, address, size, stream)
-        finally:
-            with current(driver, context):
-                driver.stream_destroy(stream)
+        yield Staging(driver, address, size, stream) if stream else None
     finally:
-        with current(driver, context):
-            driver.mem_free_host(address)
+        with deferred(), current(driver, context):
+            if stream:
+                driver.stream_destroy(stream)
+            if address:
+                driver.mem_free_host(address)
