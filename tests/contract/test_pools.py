@@ -482,6 +482,16 @@ def test_a_pool_without_handle_types_is_not_shared(driver: Driver) -> None:
             driver.mem_pool_export_pointer(address)
 
 
+def test_a_pool_is_exported_before_its_pointers(driver: Driver) -> None:
+    """Fact 82: with a current context and without."""
+    with pooled(driver) as pool, current(driver), allocated(driver, pool) as address:
+        with refused(INVALID_VALUE):
+            driver.mem_pool_export_pointer(address)
+        with exported_pool(driver, pool):
+            first = driver.mem_pool_export_pointer(address)
+        assert driver.mem_pool_export_pointer(address) == first
+
+
 def test_junk_has_no_pointer_data(driver: Driver) -> None:
     """Fact 82: nor has memory of `cuMemAlloc`."""
     with current(driver):

@@ -75,14 +75,14 @@ class PoolSharing:
             raise unsupported("the file descriptor is a chunk's")
         return found
 
-    def export_pointer(self, address: int, *, context: bool) -> bytes:
-        """Return the 64 bytes of the allocation that begins at an address; `context` is true if one is current."""
+    def export_pointer(self, address: int) -> bytes:
+        """Return the 64 bytes of the allocation that begins at an address, of a pool that was exported (fact 82)."""
         found = self._pools.starting(address)
         if found is None or found[0].imports or found[0].tag is None or found[0].destroyed:
             raise invalid("no allocation of an own pool that can be shared begins at the address")
         pool, allocation = found
-        if not (pool.exported or context):
-            raise invalid("the pool was not exported before, and no context is current")
+        if not pool.exported:
+            raise invalid("the pool was not exported before")
         assert pool.tag
         return _POINTER.pack(_MAGIC, allocation.physical.offset, allocation.size, bytes.fromhex(pool.tag.nonce))
 
@@ -120,7 +120,7 @@ class PoolSharingCalls(CallGate):
 
     @driver_call
     def mem_pool_export_pointer(self, address: int) -> bytes:
-        return self._pool_sharing.export_pointer(address, context=self._contexts.any_current())
+        return self._pool_sharing.export_pointer(address)
 
     @driver_call
     def mem_pool_import_pointer(self, pool: int, data: bytes) -> int:
