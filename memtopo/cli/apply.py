@@ -15,6 +15,7 @@ import typer
 
 from memtopo import language, planner
 from memtopo.cli.hold import HoldOptions, ServiceOptions, hold_options
+from memtopo.cli.nodes import OnNodes
 from memtopo.cli.options import (
     AllowUid,
     AsJson,
@@ -143,24 +144,35 @@ def apply_command(
     The check compares the memory with the spec. After the report nothing of it is left. With --hold the layout stays
     until a signal, 'memtopo release NAME' or --for, and its exports are served to other processes meanwhile.
     """
-    about_service = ServiceOptions(log, log_level, ready_fd, reload, detach)
     lasts, trusted = None if lasting is None else duration(lasting), tuple(allow_uid or ())
+    about_service = ServiceOptions(log, log_level, ready_fd, reload, detach)
     holding = hold_options(HoldOptions(socket, lasts, duration(grace), trusted, metrics, about_service), hold=hold)
-    bound_holders = bindings(bound or [], trusted, timeout_seconds(timeout), socket)
-    request_of = partial(_request, spec=spec, check=check, timeout=bound_holders.silence, rehearse=rehearse)
+    holders = bindings(bound or [], trusted, timeout_seconds(timeout), socket)
+    request_of = partial(_request, spec=spec, check=check, timeout=holders.silence, rehearse=rehearse)
     if on is not None:
-        from memtopo.cli.nodes import OnNodes
-
-        options = OnNodes(on, spec, machine, settings(given), gpus, bound_holders.silence, holding, request_of, _show)
-        return options.apply(bound=bound or (), as_json=as_json)
+        nodes = OnNodes(on, spec, machine, settings(given), gpus, holders.silence, holding, request_of, _show)
+        return nodes.apply(bound=bound or (), as_json=as_json)
     if holding and detach:
         return _detach(context, spec, holding, as_json=as_json)
-    loaded = load(spec, machine, settings(given), one_host=True)
+    return _apply_here(
+        load(spec, machine, settings(given), one_host=True), request_of, holders, holding, as_json=as_json
+    )
+
+
+def _apply_here(
+    loaded: Loaded,
+    request_of: Callable[[Loaded], RunRequest],
+    bound: Bindings,
+    holding: HoldOptions | None,
+    *,
+    as_json: bool,
+) -> int:
+    """Apply a spec in this process and its workers. Returns the exit status."""
     if loaded.validated.geometry is None:
         return loaded.refuse(as_json=as_json)
     request = request_of(loaded)
     loaded.print_diagnostics(sys.stderr)
-    application = _Application(request, loaded, bound_holders, partial(_reread, spec, loaded))
+    application = _Application(request, loaded, bound, partial(_reread, loaded.origin, loaded))
     return application.run_and_show(holding, as_json=as_json)
 
 

@@ -34,7 +34,7 @@ _PAUSE = 0.05
 
 
 class About(NamedTuple):
-    """What an agent reports of itself: memtopo's version, its process, and its host."""
+    """Report of an agent on itself: memtopo's version, its process, and its host."""
 
     version: str
     pid: int

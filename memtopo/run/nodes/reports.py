@@ -107,7 +107,7 @@ def _failure(ends: Mapping[str, NodeEnd], order: Sequence[End]) -> Failure | Non
 
 
 def _leaks(request: RunRequest, ends: Mapping[str, NodeEnd]) -> Iterator[Leak]:
-    """What a lost node may still hold: workers that did not end, or all that its processes create."""
+    """Leaks that a lost node may have: workers that did not end, or all that its processes create."""
     for node, end in ends.items():
         if end.left:
             pids = ", ".join(map(str, end.left))
@@ -159,7 +159,7 @@ def _node(request: RunRequest, node: str, end: NodeEnd, host: str, *, failed: bo
 
 
 def _on_node(node: str, left: Left) -> Left:
-    """What is left on a node, with the node in the names of its devices."""
+    """Resources left on a node, with the node in the names of its devices."""
     return replace(left, memory=tuple(replace(each, device=f"{node}/{each.device}") for each in left.memory))
 
 
