@@ -154,12 +154,10 @@ def apply_command(
         return nodes.apply(bound=bound or (), as_json=as_json)
     if holding and detach:
         return _detach(context, spec, holding, as_json=as_json)
-    return _apply_here(
-        load(spec, machine, settings(given), one_host=True), request_of, holders, holding, as_json=as_json
-    )
+    return _applied(load(spec, machine, settings(given), one_host=True), request_of, holders, holding, as_json=as_json)
 
 
-def _apply_here(
+def _applied(
     loaded: Loaded,
     request_of: Callable[[Loaded], RunRequest],
     bound: Bindings,
