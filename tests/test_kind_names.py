@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from memtopo.kinds import KINDS
-from memtopo.kinds.exports import EXPORTABLE
+from memtopo.kinds.exports.entry import EXPORTABLE
 
 ROOT = Path(__file__).parent.parent / "memtopo"
 APART = ("driver", "api")
@@ -37,9 +37,11 @@ REASONS = {
     "kinds/dmabuf/resolution": "a dma-buf is of the addresses of chunks, ranges or buffers",
     "kinds/chunks/amounts": "resolves sizes and numbers of chunks",
     "kinds/mappings/fill": "chunks are mapped into ranges",
+    "kinds/exports/entry": "the registry of the kinds that exports are of",
+    "kinds/exports/groups": "a module of exports",
+    "kinds/exports/rules": "a module of exports",
     "kinds/kind": "what is mapped as chunks are is of a class of theirs",
     "kinds/imports/entry": "imports are of what is exported",
-    "kinds/imports/outside": "imports are of what is exported",
     "kinds/imports/siblings": "imports are of what is exported",
     "kinds/chunks/support": "a module of chunks",
     "kinds/mappings/placements": "chunks are mapped into ranges",
@@ -70,7 +72,6 @@ REASONS = {
     "rules/unused": "rules between chunks, ranges, mappings and exports",
     "run/elastic": "creates, maps and releases chunks of elastic ranges",
     "run/apply": "reports the addresses of ranges",
-    "run/held": "finds the exports that a change touches",
     "run/processes/joint_plans": "finds the exports that a change touches",
     "run/leaks": "looks for handles of chunks that are open after their release (facts 27, 51, 52)",
     "run/verification/access": "tries access to what is mapped into ranges",

@@ -19,7 +19,7 @@ from memtopo.api.synchronization import Event, ExternalSemaphore, stream_handle
 from memtopo.api.views import View, ViewFactory
 from memtopo.common.signals import deferred
 from memtopo.kinds.dmabuf import DMABUF
-from memtopo.kinds.exports import ExportGroup
+from memtopo.kinds.exports.groups import ExportGroup
 from memtopo.kinds.layout import Reservation
 from memtopo.kinds.semaphores import ImportedSemaphore
 from memtopo.plans.report import Checks, MachineLine, PlanSummary, Report

@@ -11,7 +11,7 @@ from memtopo.driver.handles import Handle
 from memtopo.driver.types import gpu
 from memtopo.executor import StepFailed, Stopped
 from memtopo.geometry.model import Geometry
-from memtopo.kinds.exports import exported_resources, touched_exports
+from memtopo.kinds.exports.groups import exported_resources, touched_exports
 from memtopo.language.names import AWAKE
 from memtopo.planner import Plan
 from memtopo.plans.report import Checks

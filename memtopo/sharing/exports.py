@@ -9,7 +9,7 @@ from memtopo.driver.handles import Handle
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import LocationKind
 from memtopo.geometry import Geometry
-from memtopo.kinds.exports import ExportGroup
+from memtopo.kinds.exports.groups import ExportGroup
 from memtopo.kinds.layout import Layout
 from memtopo.plans.report import Checks
 from memtopo.sharing.errors import ExchangeError

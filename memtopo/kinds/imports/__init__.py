@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.geometry.groups import Group
-from memtopo.kinds.exports import EXPORTABLE, EXPORTS, enumerated
+from memtopo.kinds.exports import EXPORTS
+from memtopo.kinds.exports.entry import EXPORTABLE, enumerated
 from memtopo.kinds.imports.crossing import crosses
 from memtopo.kinds.imports.entry import Import
 from memtopo.kinds.imports.order import outside_order

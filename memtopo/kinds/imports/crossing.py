@@ -8,7 +8,7 @@ from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.driver.types import Location
 from memtopo.kinds.alternatives import ACROSS
 from memtopo.kinds.device_sets import all_gpus
-from memtopo.kinds.exports import ExportGroup
+from memtopo.kinds.exports.groups import ExportGroup
 from memtopo.kinds.imports.order import in_order
 from memtopo.kinds.kind import Scope, Sibling
 from memtopo.kinds.nodes import rank

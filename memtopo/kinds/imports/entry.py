@@ -13,7 +13,7 @@ from memtopo.driver.handles import Via
 from memtopo.driver.types import Location, LocationKind
 from memtopo.kinds.chunks.parts import Parts
 from memtopo.kinds.exportable import ExportKind
-from memtopo.kinds.exports import EXPORTABLE, enumerated
+from memtopo.kinds.exports.entry import EXPORTABLE, enumerated
 from memtopo.kinds.imports.order import Order
 from memtopo.kinds.kind import Scope
 from memtopo.kinds.resolution import Resolution

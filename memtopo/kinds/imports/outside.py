@@ -11,7 +11,7 @@ from memtopo.geometry.groups import Group, Origin
 from memtopo.kinds.alternatives import Support, chosen
 from memtopo.kinds.device_sets import has_set
 from memtopo.kinds.exportable import ExportKind, Imported
-from memtopo.kinds.exports import EXPORTABLE
+from memtopo.kinds.exports.entry import EXPORTABLE
 from memtopo.kinds.imports.entry import FORMS, LOCATIONS, Import, declared_access, no_granules
 from memtopo.kinds.kind import Scope
 from memtopo.kinds.resolution import Resolution, requires_gpu

@@ -11,7 +11,8 @@ from memtopo.driver.types import Location
 from memtopo.geometry.groups import Group, Origin
 from memtopo.kinds.dmabuf import DMABUF
 from memtopo.kinds.exportable import ExportKind, Imported
-from memtopo.kinds.exports import EXPORTABLE, ExportGroup, enumerated
+from memtopo.kinds.exports.entry import EXPORTABLE, enumerated
+from memtopo.kinds.exports.groups import ExportGroup
 from memtopo.kinds.imports.crossing import crossing_fault
 from memtopo.kinds.imports.entry import LOCATIONS, Import, declared_access, no_granules
 from memtopo.kinds.imports.order import in_order, none_on_node, unequal_order

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from memtopo.driver.types import Location
 from memtopo.geometry import Geometry
 from memtopo.geometry.groups import Group, Origin
-from memtopo.kinds.exports import ExportGroup
+from memtopo.kinds.exports.groups import ExportGroup
 
 LONGEST_CYCLE = 16
 """Locations after which a round-robin order may begin again, at most, to be recognised as one."""

@@ -9,7 +9,7 @@ from dataclasses import replace
 from memtopo.geometry import Geometry
 from memtopo.geometry.groups import Group
 from memtopo.kinds import KINDS
-from memtopo.kinds.exports import ExportGroup
+from memtopo.kinds.exports.groups import ExportGroup
 from memtopo.output.diagram.build.names import Marks, location_names, source
 from memtopo.output.diagram.model import Export, HandleFlow, Resource
 
