@@ -10,7 +10,7 @@ READY := .venv/.ready
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo docs test test-full test-gpu test-gpu-full differential record fuzz mutate lint format bench clean
+.PHONY: help demo docs dist test test-full test-gpu test-gpu-full differential record fuzz mutate lint format bench clean
 
 help:  ## say what there is
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -31,6 +31,9 @@ docs: $(READY)  ## write those pages of docs/ that are made from the program's o
 	$(BIN)/memtopo explain --all --markdown > docs/rules.md
 	$(BIN)/memtopo schema spec > docs/spec.schema.json
 	$(BIN)/python docs/make_gallery.py
+
+dist: $(READY)  ## build the wheel and the source distribution of a release into dist/
+	$(BIN)/python -m hatchling build -t sdist -t wheel
 
 test: $(READY)  ## run the tests
 	$(BIN)/python -m pytest -n auto --dist worksteal -q

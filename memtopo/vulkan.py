@@ -1,6 +1,6 @@
 """Headless Vulkan for trials, tests and examples: shared memory and semaphores, and copies of bytes.
 
-Needs the package `vulkan` (`pip install 'memtopo[vulkan]'`), a Vulkan loader and Vulkan 1.2. A GPU is found by its
+Needs the package `vulkan` (`pip install vulkan`), a Vulkan loader and Vulkan 1.2. A GPU is found by its
 UUID, which is the same in CUDA (fact 38). The caller closes the descriptors that `fd()` returns. Every call waits for
 its work, and errors are the package's own `vulkan.VkError`.
 """
@@ -16,7 +16,7 @@ try:
 except ModuleNotFoundError as error:
     if error.name != "vulkan":
         raise
-    message = "memtopo.vulkan needs the package vulkan: pip install 'memtopo[vulkan]'"
+    message = "memtopo.vulkan needs the package vulkan: pip install vulkan"
     raise ModuleNotFoundError(message, name="vulkan") from None
 
 __all__ = ["At", "Gpu", "Memory", "Semaphore"]

@@ -211,7 +211,7 @@ def require_ray(address: str) -> None:
     if address != "ray" and not address.startswith("ray://"):
         raise UsageError(f"--on {address!r} is no cluster", hint="write --on ray, or --on ray://HOST:PORT")
     if find_spec("ray") is None:
-        raise UsageError("--on ray needs the package ray", hint="pip install 'memtopo[ray]'")
+        raise UsageError("--on ray needs the package ray", hint="pip install 'ray>=2.55'")
 
 
 _START = "start one with 'ray start --head', or name the address in RAY_ADDRESS"

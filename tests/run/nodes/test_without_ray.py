@@ -20,9 +20,7 @@ def command(*arguments: str, code: str = NO_RAY) -> subprocess.CompletedProcess[
 def test_without_ray_a_cluster_is_refused_with_the_way_to_get_it(address: str) -> None:
     done = command("apply", str(TWO), "--on", address, "--machine", "h200x2")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == (
-        "memtopo: error: --on ray needs the package ray\nmemtopo: hint: pip install 'memtopo[ray]'\n"
-    )
+    assert done.stderr == ("memtopo: error: --on ray needs the package ray\nmemtopo: hint: pip install 'ray>=2.55'\n")
 
 
 def test_a_cluster_of_another_kind_is_refused() -> None:
