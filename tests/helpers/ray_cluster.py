@@ -1,21 +1,22 @@
 """A Ray cluster of several nodes on this host, until standard input ends; it prints the address.
 
-Arguments: the number of nodes besides the head, which has no processor for agents. Each line of input adds a node, as
-after the death of one, and is answered by a line.
+Arguments: the number of nodes besides the head, which has no processor for agents, and `--gpu` to give each of them one
+GPU of this host. Each line of input adds a node, as after the death of one, and is answered by a line.
 """
 
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 from ray.cluster_utils import Cluster
 
 
-def main(nodes: int) -> None:
+def main(nodes: int, *, gpu: bool = False) -> None:
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
     try:
-        for _ in range(nodes):
-            add(cluster)
+        for number in range(nodes):
+            add(cluster, **({"num_gpus": 1, "env_vars": {"CUDA_VISIBLE_DEVICES": str(number)}} if gpu else {}))
         cluster.wait_for_nodes()
         answer(cluster.address)
         for _ in sys.stdin:
@@ -25,8 +26,8 @@ def main(nodes: int) -> None:
         cluster.shutdown()
 
 
-def add(cluster: Cluster) -> None:
-    cluster.add_node(num_cpus=2, object_store_memory=80 << 20)
+def add(cluster: Cluster, **options: Any) -> None:
+    cluster.add_node(num_cpus=2, object_store_memory=80 << 20, **options)
 
 
 def answer(text: str) -> None:
@@ -35,4 +36,4 @@ def answer(text: str) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), gpu="--gpu" in sys.argv)

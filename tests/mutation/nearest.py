@@ -34,6 +34,7 @@ ELSEWHERE = {
         "tests/run/processes/test_joint_change.py",
         "tests/run/processes/test_reports_merged.py",
         "tests/run/processes/test_ensemble.py",
+        "tests/run/processes",
     ),
     "memtopo/sharing": ("tests/sharing/test_protocol.py", "tests/sharing/test_dishonest_holders.py"),
     "memtopo/sharing/descendants.py": ("tests/sharing/test_programs.py",),
@@ -44,7 +45,9 @@ ELSEWHERE = {
         "tests/sharing/test_responses.py",
         "tests/sharing/test_holder_shutdown.py",
         "tests/sharing/test_hostile_clients.py",
+        "tests/sharing",
     ),
+    "memtopo/sharing/holder/reloads.py": ("tests/cli/test_service.py",),
     "memtopo/sharing/producers.py": ("tests/sharing/test_programs.py",),
     "memtopo/spec.py": ("tests/language", "tests/kinds"),
 }
