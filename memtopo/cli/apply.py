@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from memtopo import language, planner
+from memtopo.cli import candidates
 from memtopo.cli.hold import HoldOptions, ServiceOptions, hold_options
 from memtopo.cli.nodes import OnNodes
 from memtopo.cli.options import (
@@ -92,6 +93,7 @@ On = Annotated[
         "--on",
         envvar="MEMTOPO_ON",
         metavar="CLUSTER",
+        autocompletion=candidates.clusters,
         help="Apply a spec with nodes on a Ray cluster: ray, that of RAY_ADDRESS or of this host, or ray://HOST:PORT.",
         show_default="this host",
     ),

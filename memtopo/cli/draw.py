@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from memtopo.cli import candidates
 from memtopo.cli.files import write
 from memtopo.cli.options import AsJson, MachineNames, SpecFile
 from memtopo.cli.settings import Set, settings
@@ -42,6 +43,7 @@ Form = Annotated[
         "--format",
         envvar="MEMTOPO_DRAW_FORMAT",
         metavar="FORM",
+        autocompletion=lambda: candidates.described(("text", "json", *FORMATS)),
         help=f"Format on stdout: text, json, {', '.join(FORMATS)}.",
         show_default="text",
     ),

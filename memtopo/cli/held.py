@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from memtopo.cli import candidates
 from memtopo.cli.options import (
     NOT_AS_DECLARED,
     AllowUid,
@@ -45,6 +46,12 @@ CheckSwitch = Annotated[
         help="What is checked afterwards: fast: queries; full: all bytes that it keeps, too, which nothing may write.",
     ),
 ]
+StateName = Annotated[
+    str,
+    typer.Argument(
+        metavar="STATE", help="One of its states, or awake.", show_default=False, autocompletion=candidates.states
+    ),
+]
 Wait = Annotated[
     str, typer.Option("--wait", envvar="MEMTOPO_WAIT", metavar="TIME", help="Time limit for its teardown.")
 ]
@@ -53,11 +60,13 @@ Wait = Annotated[
 def ls_command(socket: Socket = None, allow_uid: AllowUid = None, as_json: AsJson = False) -> int:
     """List the layouts that are held.
 
-    Sockets of dead holders are removed.
+    Sockets of dead holders are removed. Where nothing is held, nothing is written to stdout.
     """
     found = survey(socket, allow_uids=allow_uid or ())
     if as_json:
         plain.print_document(documents.dumps(documents.marked("layouts", found)).splitlines())
+    elif not found.layouts:
+        plain.print_message("no layout is held")
     else:
         from memtopo.output import console
         from memtopo.output import held as page
@@ -105,7 +114,7 @@ def check_command(
 
 def switch_command(
     name: HeldName,
-    state: Annotated[str, typer.Argument(metavar="STATE", help="One of its states, or awake.", show_default=False)],
+    state: StateName,
     socket: Socket = None,
     check: CheckSwitch = "fast",
     force: ForceChange = False,

@@ -7,12 +7,21 @@ from typing import Annotated
 import typer
 
 from memtopo import machine as machines
+from memtopo.cli import candidates
 from memtopo.cli.options import AsJson
 from memtopo.common.errors import UsageError
 from memtopo.machine import Machine
 from memtopo.output import json, plain
 
-Name = Annotated[str | None, typer.Argument(metavar="NAME|FILE", help="Show only this machine.", show_default=False)]
+Name = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="NAME|FILE",
+        help="Show only this machine.",
+        show_default=False,
+        autocompletion=candidates.recorded_machines,
+    ),
+]
 
 
 def machines_command(name: Name = None, as_json: AsJson = False) -> int:

@@ -24,7 +24,7 @@ _SOCKET = "unix:"
 
 
 def metrics_command(name: LayoutName = None, socket: Socket = None, allow_uid: AllowUid = None) -> int:
-    """Print metrics of held layouts in the text format of Prometheus.
+    """Print metrics of held layouts for Prometheus.
 
     Of one layout, or of all that are held. A holder that does not answer has only memtopo_layout_up, which is 0.
     """

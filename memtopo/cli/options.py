@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from memtopo.cli import candidates
 from memtopo.common.errors import UsageError
 from memtopo.common.units import NotADuration, parse_duration
 from memtopo.machine import target
@@ -20,6 +21,7 @@ MachineName = Annotated[
         "-m",
         envvar="MEMTOPO_MACHINE",
         metavar="NAME|FILE",
+        autocompletion=candidates.machines,
         help="local, a shipped machine (see 'memtopo machines'), or a file made by 'memtopo probe -o'.",
     ),
 ]
@@ -30,6 +32,7 @@ MachineNames = Annotated[
         "-m",
         envvar="MEMTOPO_MACHINE",
         metavar="[NODE=]NAME|FILE",
+        autocompletion=candidates.machines,
         help="local, a shipped machine (see 'memtopo machines'), or a file made by 'memtopo probe -o'; of a spec with "
         "nodes, that of all of them, or again for each: a=h200x4.",
         show_default="local",
@@ -68,7 +71,13 @@ def timeout_seconds(text: str) -> float:
 
 
 LayoutName = Annotated[
-    str | None, typer.Argument(metavar="NAME", help="A held layout, or the path of its socket.", show_default=False)
+    str | None,
+    typer.Argument(
+        metavar="NAME",
+        help="A held layout, or the path of its socket.",
+        show_default=False,
+        autocompletion=candidates.layouts,
+    ),
 ]
 Socket = Annotated[
     str | None,
@@ -158,7 +167,10 @@ CheckLevel = Annotated[
 
 # of changes and switches of a held layout
 
-HeldName = Annotated[str, typer.Argument(metavar="NAME", help="A held layout.", show_default=False)]
+HeldName = Annotated[
+    str,
+    typer.Argument(metavar="NAME", help="A held layout.", show_default=False, autocompletion=candidates.layouts),
+]
 ForceChange = Annotated[
     bool,
     typer.Option(

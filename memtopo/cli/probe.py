@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from memtopo import machine as machines
+from memtopo.cli import candidates
 from memtopo.cli.files import save
 from memtopo.cli.options import AsJson, MachineName
 from memtopo.cli.process import Interrupted, Stopper
@@ -44,12 +45,19 @@ AgainstName = Annotated[
         "--against",
         envvar="MEMTOPO_AGAINST",
         metavar="NAME|FILE",
+        autocompletion=candidates.recorded_machines,
         help="Report differences from a recorded machine; exit with 7 if it does not fit this one.",
     ),
 ]
 Form = Annotated[
     str | None,
-    typer.Option("--format", envvar="MEMTOPO_PROBE_FORMAT", metavar="FORM", help="text, json or markdown."),
+    typer.Option(
+        "--format",
+        envvar="MEMTOPO_PROBE_FORMAT",
+        metavar="FORM",
+        autocompletion=lambda: candidates.described(FORMS),
+        help="text, json or markdown.",
+    ),
 ]
 
 FORMS = ("text", "json", "markdown")

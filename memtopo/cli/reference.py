@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from memtopo.cli import candidates
 from memtopo.cli.options import AsJson
 from memtopo.common.errors import UsageError
 from memtopo.common.text import nearest
@@ -18,12 +19,20 @@ from memtopo.output import explain as rendering
 from memtopo.output import json, plain
 
 _NUMBERED = re.compile(r"MT[0-9]{3}")
-Codes = Annotated[list[str] | None, typer.Argument(metavar="CODE", help="MT301, …", show_default=False)]
+Codes = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="CODE", help="MT301, …", show_default=False, autocompletion=candidates.codes),
+]
 All = Annotated[bool, typer.Option("--all", envvar="MEMTOPO_ALL", help="Explain every code.")]
 Markdown = Annotated[bool, typer.Option("--markdown", envvar="MEMTOPO_MARKDOWN", help="Print as Markdown.")]
 Kind = Annotated[
     str,
-    typer.Argument(metavar="KIND", help="spec, machine, plan, report, diagnostics, …", show_default=False),
+    typer.Argument(
+        metavar="KIND",
+        help="spec, machine, plan, report, diagnostics, …",
+        show_default=False,
+        autocompletion=candidates.schemas,
+    ),
 ]
 
 

@@ -12,6 +12,7 @@ from typing import Annotated, NamedTuple
 import typer
 
 from memtopo import language
+from memtopo.cli import candidates
 from memtopo.common.errors import UsageError
 from memtopo.language import Document
 
@@ -27,6 +28,7 @@ Set = Annotated[
         "--set",
         envvar=_VARIABLE,
         metavar="NAME=VALUE",
+        autocompletion=candidates.parameters,
         help="Value of a parameter of the spec, also in MEMTOPO_SET_NAME; may be given again.",
     ),
 ]
@@ -36,6 +38,7 @@ SetMany = Annotated[
         "--set",
         envvar=_VARIABLE,
         metavar="NAME=VALUE,…",
+        autocompletion=candidates.parameters,
         help="Values of a parameter, each of which is validated, in all combinations with those of other parameters.",
     ),
 ]

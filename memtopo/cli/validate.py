@@ -9,6 +9,7 @@ from typing import Annotated, NamedTuple
 
 import typer
 
+from memtopo.cli import candidates
 from memtopo.cli.files import write
 from memtopo.cli.options import AsJson, MachineNames, machine_names
 from memtopo.cli.settings import SetMany, Settings, settings
@@ -37,6 +38,7 @@ Form = Annotated[
         "--format",
         envvar="MEMTOPO_FORMAT",
         metavar="FORM",
+        autocompletion=lambda: candidates.described(formats.FORMATS),
         help="text, concise, json, sarif, junit, github, gitlab or markdown; in GitHub Actions text and github.",
         show_default="text",
     ),
@@ -44,16 +46,32 @@ Form = Annotated[
 Report = Annotated[
     list[str] | None,
     typer.Option(
-        "--report", envvar="MEMTOPO_REPORT", metavar="FORM=FILE", help="A report in a file; may be given again."
+        "--report",
+        envvar="MEMTOPO_REPORT",
+        metavar="FORM=FILE",
+        autocompletion=candidates.reports,
+        help="A report in a file; may be given again.",
     ),
 ]
 Select = Annotated[
     list[str] | None,
-    typer.Option("--select", envvar="MEMTOPO_SELECT", metavar="CODE", help="Report only these: MT301, or MT3 for all."),
+    typer.Option(
+        "--select",
+        envvar="MEMTOPO_SELECT",
+        metavar="CODE",
+        autocompletion=candidates.codes,
+        help="Report only these: MT301, or MT3 for all.",
+    ),
 ]
 Ignore = Annotated[
     list[str] | None,
-    typer.Option("--ignore", envvar="MEMTOPO_IGNORE", metavar="CODE", help="Do not report these."),
+    typer.Option(
+        "--ignore",
+        envvar="MEMTOPO_IGNORE",
+        metavar="CODE",
+        autocompletion=candidates.codes,
+        help="Do not report these.",
+    ),
 ]
 Strict = Annotated[bool, typer.Option("--strict", envvar="MEMTOPO_STRICT", help="Exit with 1 for warnings as well.")]
 

@@ -42,8 +42,6 @@ _OTHER_NAMESPACE = "? is a process of another pid namespace"
 
 def layout_list(survey: Survey, now: float) -> RenderableType:
     """All held layouts, a line each; `now` is the time in seconds since the epoch."""
-    if not survey.layouts:
-        return cell("no layout is held")
     remarks = [f"{each.name}: {each.error}" for each in survey.layouts if each.error]
     if any(each.since is not None and not each.pid for each in survey.layouts):
         remarks.append(_OTHER_NAMESPACE)

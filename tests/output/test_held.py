@@ -50,7 +50,6 @@ def lines(shown: RenderableType, monkeypatch: pytest.MonkeyPatch, width: int) ->
     "shown",
     [
         held.layout_list(SURVEY, NOW),
-        held.layout_list(Survey(()), NOW),
         held.layout(STATUS, NOW),
         held.layout(replace(STATUS, importers=(), deadline=None, spec=None), NOW),
         held.checked(Looked("kv", False, CHECKS)),
@@ -73,7 +72,6 @@ def test_list_has_a_line_per_layout_and_the_reason_if_unknown(monkeypatch: pytes
         "",
         "  note: kv: no answer to 'status' within 2 s",
     ]
-    assert lines(held.layout_list(Survey(()), NOW), monkeypatch, 80) == ["no layout is held"]
 
 
 def test_a_layout_shows_holder_exports_and_use_by_clients(monkeypatch: pytest.MonkeyPatch) -> None:
