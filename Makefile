@@ -31,6 +31,7 @@ docs: $(READY)  ## write those pages of docs/ that are made from the program's o
 	$(BIN)/memtopo explain --all --markdown > docs/rules.md
 	$(BIN)/memtopo schema spec > docs/spec.schema.json
 	$(BIN)/python docs/make_gallery.py
+	$(BIN)/python docs/make_fact_index.py
 
 dist: $(READY)  ## build the wheel and the source distribution of a release into dist/
 	$(BIN)/python -m hatchling build -t sdist -t wheel

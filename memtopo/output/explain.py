@@ -1,4 +1,4 @@
-"""Explanations of codes: as text for a terminal, and as the Markdown page of all rules."""
+"""Explanations of codes, and driver facts: as text for a terminal, and as the Markdown page of all rules."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from collections.abc import Iterable, Iterator
 
 from memtopo.diagnostics.codes import CODES
 from memtopo.diagnostics.explanations import GROUPS, Example, Explanation
+from memtopo.diagnostics.facts import PAGE, Fact
 from memtopo.output.plain import DEFAULT_WIDTH, paint
 
 WIDEST_PROSE = 100
 
 _INDENT = 9
 _FACT = re.compile(r"\bfact ([0-9]+)")
+_ITEM = re.compile(r"\n(?=- |\|)")
+_MARKUP = re.compile(r"\*\*|\[([^]]+)\]\([^)]*\)")
 _INTRODUCTION = """\
 # Rules
 
@@ -31,9 +34,13 @@ def code_list() -> list[dict[str, str]]:
     return [{"code": name, "title": code.title, "severity": code.severity} for name, code in CODES.items()]
 
 
-def text(found: Iterable[Explanation], *, width: int = DEFAULT_WIDTH, colour: bool = False) -> list[str]:
-    """Explanations as text, separated by empty lines."""
-    blocks = [[*_explanation(each, min(width, WIDEST_PROSE), colour=colour)] for each in found]
+def text(found: Iterable[Explanation | Fact], *, width: int = DEFAULT_WIDTH, colour: bool = False) -> list[str]:
+    """Explanations and facts as text, separated by empty lines."""
+    widest = min(width, WIDEST_PROSE)
+    blocks = [
+        [*(_fact(each, widest, colour=colour) if isinstance(each, Fact) else _explanation(each, widest, colour=colour))]
+        for each in found
+    ]
     return [line for block in blocks for line in ("", *block)][1:]
 
 
@@ -47,12 +54,13 @@ def table(*, colour: bool = False) -> list[str]:
             for name, code in CODES.items()
             if name.startswith(prefix)
         ]
-    return [*lines[1:], "", "'memtopo explain CODE' says more about one of them"]
+    more = ["'memtopo explain CODE' says more about one of them", "'memtopo explain fact-15' prints a driver fact"]
+    return [*lines[1:], "", *more]
 
 
-def markdown(found: Iterable[Explanation]) -> list[str]:
-    """Explanations as Markdown, each with a heading."""
-    return [line for each in found for line in _section(each)]
+def markdown(found: Iterable[Explanation | Fact]) -> list[str]:
+    """Explanations and facts as Markdown, each with a heading or its number."""
+    return [line for each in found for line in (_entry(each) if isinstance(each, Fact) else _section(each))]
 
 
 def page(found: Iterable[Explanation]) -> list[str]:
@@ -85,6 +93,28 @@ def _labelled(label: str, prose: str, spec: str, width: int) -> Iterator[str]:
     yield from (f"{'':{_INDENT}}{line}".rstrip() for line in more)
 
 
+def _fact(each: Fact, width: int, *, colour: bool) -> Iterator[str]:
+    yield f"{paint(f'fact {each.number}', 'note', colour=colour)}: {each.topic}"
+    for block in each.text.split("\n\n"):
+        yield ""
+        for item in _ITEM.split(block):
+            yield from _wrapped(item, width)
+
+
+def _wrapped(item: str, width: int) -> Iterator[str]:
+    """Lines of a paragraph, of an item of a list, or of a row of a table, whose rules are left out."""
+    plain = " ".join(_MARKUP.sub(r"\1", item).replace("`", "'").split())
+    row = plain.strip("| ") if plain.startswith("|") else plain
+    if row.strip("-| "):
+        further = "    " if row != plain or plain.startswith("- ") else "  "
+        yield from textwrap.wrap(row, width, initial_indent="  ", subsequent_indent=further)
+
+
+def _entry(each: Fact) -> Iterator[str]:
+    yield from (f"**{each.number}.** {each.text}".splitlines())
+    yield ""
+
+
 def _section(each: Explanation) -> Iterator[str]:
     yield from (f'<a id="{each.code}"></a>', "", f"### {each.code}: {each.title}", "")
     if each.severity == "warning":
@@ -102,4 +132,4 @@ def _example(label: str, language: str, example: Example) -> Iterator[str]:
 
 
 def _linked(prose: str) -> str:
-    return _FACT.sub(r"[fact \1](driver-facts.md#fact-\1)", prose)
+    return _FACT.sub(rf"[fact \1]({PAGE}#fact-\1)", prose)

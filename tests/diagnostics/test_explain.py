@@ -6,6 +6,8 @@ import re
 
 import pytest
 
+from docs import make_fact_index
+from memtopo.diagnostics import facts
 from memtopo.diagnostics.codes import CODES
 from memtopo.diagnostics.explanations import GROUPS, Example, Explanation, explanation
 from memtopo.output import explain as rendering
@@ -134,3 +136,49 @@ def test_explain_markdown_of_codes_is_their_sections_of_the_page() -> None:
 
 def test_markdown_takes_precedence_over_the_json_variable() -> None:
     assert run_memtopo("explain", "MT301", "--markdown", MEMTOPO_JSON="1").out.startswith('<a id="MT301">')
+
+
+@pytest.mark.parametrize("name", ["fact-15", "FACT-15", "fact15"])
+def test_explain_prints_a_fact_under_its_topic(name: str) -> None:
+    done = run_memtopo("explain", name, COLUMNS="80")
+    lines = done.out.splitlines()
+    assert (done.status, lines[0]) == (0, "fact 15: Mapping")
+    assert "  Danger: a chunk mapped so that it runs past the end of its reservation →" in lines
+    assert done.widest <= 80
+
+
+def test_explain_prints_each_row_of_a_table_in_a_fact() -> None:
+    lines = run_memtopo("explain", "fact-58").out.splitlines()
+    assert "  'cuDestroyExternalSemaphore' | hangs" in lines
+    assert not any("--" in line for line in lines)
+
+
+def test_explain_json_has_facts_beside_codes() -> None:
+    read = run_memtopo("explain", "MT301", "fact-33", "--json").document
+    assert [each["code"] for each in read["codes"]] == ["MT301"]
+    assert read["facts"] == [{"number": 33, "topic": "Sharing", "text": "Never fork after `cuInit`: spawn."}]
+
+
+def test_explain_refuses_a_fact_that_does_not_exist() -> None:
+    done = run_memtopo("explain", "fact-9999")
+    assert (done.status, done.out) == (2, "")
+    assert f"facts are fact-1 to fact-{max(facts.facts())}" in done.err
+
+
+def test_facts_are_all_entries_of_the_page() -> None:
+    """Each begins with its number, under a heading."""
+    page = (ROOT / "docs" / "driver-facts.md").read_text()
+    assert [*facts.facts()] == [*range(1, page.count('<a id="fact-') + 1)]
+    assert all(each.topic and each.text for each in facts.facts().values())
+
+
+def test_index_of_facts_by_topic_has_all_of_them() -> None:
+    page = (ROOT / "docs" / "driver-facts.md").read_text()
+    by_topic = page[page.index("## By topic") : page.index("## By call")]
+    assert {int(number) for number in re.findall(r"#fact-([0-9]+)", by_topic)} == {*facts.facts()}
+
+
+def test_index_of_facts_by_call_is_current() -> None:
+    """`make docs` writes it."""
+    page = (ROOT / "docs" / "driver-facts.md").read_text()
+    assert make_fact_index.with_index(page) == page

@@ -1,0 +1,35 @@
+"""Writes the index of calls in docs/driver-facts.md: each driver call that facts name, with these facts."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from memtopo.diagnostics import facts
+
+PAGE = Path(__file__).parent / facts.PAGE
+_CALL = re.compile(r"`(cu[A-Z]\w+)`")
+_INDEX = re.compile(r"(?<=<!-- calls -->\n).*?(?=<!-- end of calls -->)", re.DOTALL)
+
+
+def main() -> None:
+    """Write the index anew."""
+    PAGE.write_text(with_index(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def with_index(page: str) -> str:
+    """Return a page of facts with the index of its calls."""
+    named: dict[str, list[int]] = {}
+    for number, fact in facts.read(page).items():
+        for call in dict.fromkeys(_CALL.findall(fact.text)):
+            named.setdefault(call, []).append(number)
+    rows = [f"| `{call}` | {_links(numbers)} |" for call, numbers in sorted(named.items())]
+    return _INDEX.sub("\n".join(["| call | facts |", "|---|---|", *rows, ""]), page)
+
+
+def _links(numbers: list[int]) -> str:
+    return ", ".join(f"[{number}](#fact-{number})" for number in numbers)
+
+
+if __name__ == "__main__":
+    main()
