@@ -39,7 +39,7 @@ Kind = Annotated[
 
 
 def explain_command(codes: Codes = None, all_: All = False, markdown: Markdown = False, as_json: AsJson = False) -> int:
-    """Explain codes of diagnostics, and print driver facts; without a code, list all codes."""
+    """Explain codes of diagnostics, or driver facts; without one, list all codes."""
     found: list[Explanation | Fact] = [_known(code) for code in (CODES if all_ else codes or ())]
     plain.print_lines(_markdown(found) if markdown else _json(found) if as_json else _text(found))
     return 0
