@@ -21,7 +21,10 @@ from tests.helpers.python_process import run_python
 from tests.helpers.specs import ROOT, document
 
 BLOCK = re.compile(r"^```(\S+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-PAGES = [ROOT / "README.md", *(ROOT / "docs" / name for name in ("spec.md", "drawing.md", "changing.md"))]
+PAGES = [
+    ROOT / "README.md",
+    *(ROOT / "docs" / name for name in ("spec.md", "drawing.md", "changing.md", "shell-and-editor.md")),
+]
 
 
 class Block(NamedTuple):

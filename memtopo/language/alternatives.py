@@ -58,4 +58,5 @@ def support_or_not(read: Callable[[object], bool]) -> Callable[[object], bool | 
 
 def or_else_schema(schema: dict[str, Any], words: str) -> dict[str, Any]:
     """JSON Schema of one value or alternatives of it; `words` is the pattern of one alternative."""
-    return {"anyOf": [schema, text_like(f"({words})( else ({words}))+")]}
+    message = "Alternatives, of which the first one that works is taken: fabric else fd."
+    return {"anyOf": [schema, text_like(f"({words})( else ({words}))+", message)]}

@@ -80,16 +80,18 @@ def part_size(value: object) -> Size | str:
     return REST if value == REST else positive(value)
 
 
-_ANY_AMOUNT = text_like(f"(0|[1-9][0-9]{{0,19}}) ?{_UNITS}")
-_POSITIVE_AMOUNT = text_like(f"[1-9][0-9]{{0,19}} ?{_UNITS}")
+_AMOUNT_MESSAGE = "A size with a unit, or in granules: 64MiB, 4 granules."
+_BYTES_MESSAGE = "A size with a unit: 64MiB."
+_ANY_AMOUNT = text_like(f"(0|[1-9][0-9]{{0,19}}) ?{_UNITS}", _AMOUNT_MESSAGE)
+_POSITIVE_AMOUNT = text_like(f"[1-9][0-9]{{0,19}} ?{_UNITS}", _AMOUNT_MESSAGE)
 _ZERO = {"type": "integer", "const": 0}
 
 Amount = Annotated[Size, FromText(size, {"anyOf": [_ANY_AMOUNT, _ZERO]})]
 PositiveAmount = Annotated[Size, FromText(positive, _POSITIVE_AMOUNT)]
-PositiveBytes = Annotated[Size, FromText(positive_bytes, text_like(f"[1-9][0-9]{{0,19}} ?{_BYTES}"))]
-OffsetBytes = Annotated[
-    Size, FromText(offset_bytes, {"anyOf": [text_like(f"(0|[1-9][0-9]{{0,19}}) ?{_BYTES}"), _ZERO]})
-]
+_POSITIVE_BYTES = text_like(f"[1-9][0-9]{{0,19}} ?{_BYTES}", _BYTES_MESSAGE)
+_ANY_BYTES = text_like(f"(0|[1-9][0-9]{{0,19}}) ?{_BYTES}", _BYTES_MESSAGE)
+PositiveBytes = Annotated[Size, FromText(positive_bytes, _POSITIVE_BYTES)]
+OffsetBytes = Annotated[Size, FromText(offset_bytes, {"anyOf": [_ANY_BYTES, _ZERO]})]
 REST = "rest"
 """Size of the part that takes what the other parts leave."""
 PartSize = Annotated[Size | str, FromText(part_size, {"anyOf": [_POSITIVE_AMOUNT, {"const": REST}]})]
@@ -105,13 +107,15 @@ EachCount = Annotated[
 ]
 ProcessCount = Annotated[int, FromText(processes, {"type": "integer", "minimum": 1, "maximum": LARGEST_PROCESSES})]
 # A YAML reader converts 0x… to an integer before the schema is applied.
-_ADDRESSES = {"anyOf": [text_like(ADDRESS.pattern), {"type": "integer", "minimum": 0}]}
+_ADDRESSES = {"anyOf": [text_like(ADDRESS.pattern, "An address: 0x7f0000000000."), {"type": "integer", "minimum": 0}]}
 Address = Annotated[int, FromText(address, _ADDRESSES)]
 Boolean = Annotated[bool, FromText(_boolean, {"type": "boolean"})]
-_SUPPORT = {"anyOf": [{"type": "boolean"}, text_like("true else false")]}
+_SUPPORT = {"anyOf": [{"type": "boolean"}, text_like("true else false", "true, false, or true else false.")]}
 BooleanOrElse = Annotated[bool | Alternatives[bool], FromText(support_or_not(_boolean), _SUPPORT)]
 Rounding = Annotated[Literal["up"], FromText(one_of({"up": "up"}, "a way to round"), {"enum": ["up"]})]
-_PERCENT = text_like(r"(100(\.0{1,3})?|[1-9][0-9]?(\.[0-9]{1,3})?|0\.(?!0{1,3}%)[0-9]{1,3})%")
+_PERCENT = text_like(
+    r"(100(\.0{1,3})?|[1-9][0-9]?(\.[0-9]{1,3})?|0\.(?!0{1,3}%)[0-9]{1,3})%", "A share of the memory that is left: 90%."
+)
 _FILL = {"const": "fill"}
 SizeOrShare = Annotated[Size | Share, FromText(size_or_share, {"anyOf": [_POSITIVE_AMOUNT, _PERCENT]})]
 SizeOrFill = Annotated[Size | Literal["fill"], FromText(size_or_fill, {"anyOf": [_POSITIVE_AMOUNT, _FILL]})]
@@ -136,25 +140,32 @@ HandleTypeName = Annotated[
 ]
 AccessName = Annotated[Access, FromText(one_of(ACCESS_NAMES, "an access"), {"enum": [*ACCESS_NAMES]})]
 
-Name = Annotated[str, WithJsonSchema(text_like(NAME_PATTERN))]
-OwnName = Annotated[str, FromText(name, text_like(NAME_PATTERN))]
-ReferringName = Annotated[str, WithJsonSchema(text_like(REFERENCE.pattern))]
+NAME_MESSAGE = "A name begins with a letter and continues with letters, digits, _ and -."
+_NAME_LIKE = text_like(NAME_PATTERN, NAME_MESSAGE)
+_REFERENCE_LIKE = text_like(REFERENCE.pattern, "A name, one of a counted entry, or a slice: page, page.3, page.0:4.")
+_DEVICE_LIKE = text_like(_DEVICE, "A device: gpu0, host, host:0, gpus, or a name of the section 'devices'.")
+Name = Annotated[str, WithJsonSchema(_NAME_LIKE)]
+OwnName = Annotated[str, FromText(name, _NAME_LIKE)]
+ReferringName = Annotated[str, WithJsonSchema(_REFERENCE_LIKE)]
+_NEAR_TEXT = "A GPU, or gpus for all: the NUMA node of the host that is nearest to it."
 _NEAR = {
     "type": "object",
-    "properties": {"near": text_like(NAME_PATTERN)},
+    "properties": {"near": _NAME_LIKE | {"description": _NEAR_TEXT}},
     "required": ["near"],
     "additionalProperties": False,
 }
-DeviceName = Annotated[NamedDevice, FromText(device, {"anyOf": [text_like(_DEVICE), _NEAR]})]
-_Gpu = Annotated[str, WithJsonSchema(text_like(f"(?!host$){NAME_PATTERN}"))]
+DeviceName = Annotated[NamedDevice, FromText(device, {"anyOf": [_DEVICE_LIKE, _NEAR]})]
+_Gpu = Annotated[str, WithJsonSchema(text_like(f"(?!host$){NAME_PATTERN}", "A GPU: gpu0, or a name for one."))]
 _IDENTITY = [{"type": "integer", "minimum": 0}, {"type": "string", "minLength": 1}]
-_NEAR_ANY = {**_NEAR, "properties": {"near": {"anyOf": _IDENTITY}}}
+_NEAR_ANY = {**_NEAR, "properties": {"near": {"anyOf": _IDENTITY, "description": _NEAR_TEXT}}}
 DeviceIdentity = Annotated[NamedDevice, FromText(device, {"anyOf": [*_IDENTITY, _NEAR_ANY]})]
-ChunkReference = Annotated[Reference, FromText(reference, text_like(REFERENCE.pattern))]
-Grants = dict[Annotated[str, WithJsonSchema(text_like(_DEVICE))], AccessName]
+ChunkReference = Annotated[Reference, FromText(reference, _REFERENCE_LIKE)]
+Grants = dict[Annotated[str, WithJsonSchema(_DEVICE_LIKE)], AccessName]
 
-SourceText = Annotated[Source, FromText(source, text_like(SOURCES))]
-ProducerText = Annotated[Source, FromText(producer, text_like(PRODUCERS))]
+_SOURCE_MESSAGE = "An export: PROCESS.EXPORT of this spec, or LAYOUT/EXPORT of another layout."
+_PRODUCER_MESSAGE = "A producer's object: PRODUCER/NAME, or PRODUCER for one of the entry's own name."
+SourceText = Annotated[Source, FromText(source, text_like(SOURCES, _SOURCE_MESSAGE))]
+ProducerText = Annotated[Source, FromText(producer, text_like(PRODUCERS, _PRODUCER_MESSAGE))]
 TRANSPORTS = {each: each for each in ("fd", "fabric", "ipc")}
 _EXPORTED = {**TRANSPORTS, "dmabuf": "dmabuf"}
 _IMPORT_HINTS = {"dmabuf": "no CUDA driver imports a dma-buf (fact 84): export it via fd as well, and import that"}

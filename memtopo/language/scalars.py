@@ -74,9 +74,9 @@ def one_or_more(value: object) -> object:
     return value if isinstance(value, list) else [value]
 
 
-def text_like(pattern: str) -> dict[str, Any]:
-    """JSON Schema of text that a pattern matches as a whole."""
-    return {"type": "string", "pattern": f"^(?:{pattern})$"}
+def text_like(pattern: str, message: str) -> dict[str, Any]:
+    """JSON Schema of text that a pattern matches as a whole; editors show the message for other text."""
+    return {"type": "string", "pattern": f"^(?:{pattern})$", "patternErrorMessage": message}
 
 
 LARGEST_PROCESSES = 128

@@ -15,7 +15,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode
 
 from memtopo import machine, spec
 from memtopo.language.arithmetic import PARAMETER_NAME, USE
-from memtopo.language.fields import LARGEST_PROCESSES, NAME, Name, ReferringName
+from memtopo.language.fields import LARGEST_PROCESSES, NAME, NAME_MESSAGE, Name, ReferringName
 from memtopo.language.limits import MOST_PARAMETERS
 from memtopo.machine.probe.report import ProbeReport
 from memtopo.output.json import DiagnosticsDocument, ErrorDocument, PictureDocument
@@ -27,6 +27,9 @@ from memtopo.usage.report import Usage
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
+_ID = "urn:memtopo:schema"
+"""Start of each schema's `$id`, which names it and is no address; `memtopo schema` prints it."""
+
 _Schema = dict[str, Any]
 
 _DEFINITION = re.compile(r"#/\$defs/(\w+)")
@@ -35,7 +38,7 @@ _DEFINITION = re.compile(r"#/\$defs/(\w+)")
 def schema(kind: str) -> _Schema:
     """The schema of one of `KINDS`."""
     title, make = _MAKERS[kind]
-    return {"$schema": DIALECT, **make(), "title": title}
+    return {"$schema": DIALECT, "$id": f"{_ID}:{kind}", **make(), "title": title}
 
 
 class _Generator(GenerateJsonSchema):
@@ -57,7 +60,10 @@ class _InputGenerator(_Generator):
 
     def dict_schema(self, schema: Any) -> _Schema:
         found = super().dict_schema(schema)
-        return found | {"additionalProperties": False} if "patternProperties" in found else found
+        if "patternProperties" not in found:
+            return found
+        message = found.pop("propertyNames")["patternErrorMessage"]
+        return found | {"additionalProperties": False, "errorMessage": message}
 
 
 class _OutputGenerator(_Generator):
@@ -92,14 +98,14 @@ def _spec() -> _Schema:
     used = _used(definitions["$defs"], str(sections))
     sections = {name: _with_uses(section) for name, section in sections.items()}
     version = {"type": "integer", "const": spec.VERSION, "description": "The version of the language."}
-    name = {"type": "string", "pattern": f"^{NAME.pattern}$", "description": "The layout's name."}
+    name = _NAMED | {"type": "string", "description": "The layout's name."}
     head = {"memtopo": version, "name": _or_use(name)}
     own = _with_uses(TypeAdapter(spec.Process).json_schema(schema_generator=_InputGenerator))
     processes = {
         "type": ["object", "null"],
         "description": "Several processes: the same sections, under a name each.",
         "maxProperties": LARGEST_PROCESSES,
-        "propertyNames": {"pattern": f"^{NAME.pattern}$"},
+        "propertyNames": _NAMED,
         "additionalProperties": {
             "type": "object",
             "properties": own["properties"] | sections,
@@ -107,27 +113,54 @@ def _spec() -> _Schema:
             "not": {"required": ["node", "nodes"]},
         },
     }
+    properties = head | {"params": _PARAMETERS} | sections | {"processes": processes}
     return {
         "type": "object",
-        "properties": head | {"params": _PARAMETERS} | sections | {"processes": processes},
+        "properties": {key: _with_hover_text(each, each["description"]) for key, each in properties.items()},
         "required": list(head),
         "additionalProperties": False,
         "if": {"required": ["processes"], "properties": {"processes": {"type": "object"}}},
         "then": {"properties": dict.fromkeys(spec.SECTIONS, False)},
-        "$defs": {"Use": _USE} | {name: _with_uses(each) for name, each in used.items()},
+        "$defs": {"Use": _USE} | {name: _with_hover_text(_with_uses(each), "") for name, each in used.items()},
     }
+
+
+_NAMED: _Schema = {"pattern": f"^{NAME.pattern}$", "patternErrorMessage": NAME_MESSAGE}
+
+
+def _with_hover_text(given: Any, text: str) -> Any:
+    """Schema in which the names of entries have the description of the mapping, or of the one around it."""
+    if isinstance(given, list):
+        return [_with_hover_text(each, text) for each in given]
+    if not isinstance(given, dict):
+        return given
+    text = given.get("description", text) if isinstance(given.get("description"), str) else text
+    found = {key: _with_hover_text(each, text) for key, each in given.items()}
+    if named := found.get("patternProperties"):
+        found["patternProperties"] = {pattern: _described(each, text) for pattern, each in named.items()}
+    if isinstance(found.get("additionalProperties"), dict):
+        found["additionalProperties"] = _described(found["additionalProperties"], text)
+    return found
+
+
+def _described(given: _Schema, text: str) -> _Schema:
+    return given if "description" in given or "$ref" in given else {"description": text} | given
 
 
 _PARAMETERS: _Schema = {
     "type": ["object", "null"],
     "description": "Values that others use as $name; an empty one is given by --set NAME=VALUE.",
     "maxProperties": MOST_PARAMETERS,
-    "propertyNames": {"pattern": f"^{PARAMETER_NAME}$"},
+    "propertyNames": {
+        "pattern": f"^{PARAMETER_NAME}$",
+        "patternErrorMessage": "A parameter's name begins with a letter and continues with letters, digits and _.",
+    },
     "additionalProperties": {"type": ["string", "number", "boolean", "null"]},
 }
 _USE: _Schema = {
     "type": "string",
     "pattern": USE.pattern,
+    "patternErrorMessage": "A parameter, $name, or an arithmetic of parameters: $pages * 2MiB.",
     "description": "A parameter, $name, or an arithmetic of parameters, numbers and sizes.",
 }
 _SCALARS = ("string", "integer", "boolean")

@@ -74,6 +74,43 @@ def whole(spec: str) -> str:
     return spec if "memtopo:" in spec else HEAD + spec
 
 
+def nodes(schema: Any) -> Iterator[dict[str, Any]]:
+    """All schemas within a schema, without conditions on values that others describe."""
+    for each in schema if isinstance(schema, list) else [schema]:
+        if isinstance(each, dict):
+            yield each
+            for key, inner in each.items():
+                if key not in {"if", "then", "not"}:
+                    yield from nodes(inner)
+
+
+def test_every_key_and_name_of_a_spec_has_hover_text() -> None:
+    schema = schemas.schema("spec")
+    described = {f"#/$defs/{name}" for name, each in schema["$defs"].items() if each["description"]}
+    keys = [
+        (key, each)
+        for node in nodes(schema)
+        for section in ("properties", "patternProperties")
+        for key, each in node.get(section, {}).items()
+        if isinstance(each, dict)
+    ]
+    assert len(keys) > 100
+    assert not [key for key, each in keys if not each.get("description") and each.get("$ref") not in described]
+
+
+def test_every_pattern_of_a_spec_has_a_message_for_editors() -> None:
+    found = [*nodes(schemas.schema("spec"))]
+    patterns = [node for node in found if isinstance(node.get("pattern"), str)]
+    names = [node for node in found if "patternProperties" in node]
+    assert min(len(patterns), len(names)) > 10
+    assert all(node["patternErrorMessage"].endswith(".") for node in patterns)
+    assert all(node["errorMessage"].endswith(".") for node in names)
+
+
+def test_every_schema_has_an_id_of_its_own() -> None:
+    assert len({schemas.schema(kind)["$id"] for kind in schemas.KINDS}) == len(schemas.KINDS)
+
+
 @pytest.mark.parametrize("kind", schemas.KINDS)
 def test_schemas_are_of_draft_2020_12_with_title_and_no_unused_definition(kind: str) -> None:
     schema = schemas.schema(kind)

@@ -52,7 +52,7 @@ def file_path(value: object) -> str:
     return found
 
 
-FilePath = Annotated[str, FromText(file_path, text_like("/.*[^/]"))]
+FilePath = Annotated[str, FromText(file_path, text_like("/.*[^/]", "An absolute path of a file: /dev/shm/ring."))]
 
 
 class Pinned(Entry):

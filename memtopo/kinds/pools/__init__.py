@@ -53,7 +53,7 @@ PoolHandles = Annotated[
 ]
 
 
-_BYTES = text_like(r"[1-9][0-9]{0,19} ?(B|KiB|MiB|GiB|TiB)")
+_BYTES = text_like(r"[1-9][0-9]{0,19} ?(B|KiB|MiB|GiB|TiB)", "A size with a unit: 64MiB.")
 _MaxSize = Annotated[Size, FromText(bytes_or("leave it out: there is no limit then"), _BYTES)]
 _Threshold = Annotated[Size, FromText(bytes_or("leave it out: a pool keeps nothing then"), _BYTES)]
 
