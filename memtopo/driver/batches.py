@@ -43,7 +43,7 @@ def create_each(driver: Driver, size: int, properties: Sequence[Properties]) -> 
     """Create a chunk of `size` bytes with each of the properties; return the handles, and the error."""
     if isinstance(driver, BatchDriver):
         return driver.create_each(size, properties)
-    return _answers(driver.mem_create, zip(repeat(size), properties))
+    return answers(driver.mem_create, zip(repeat(size), properties))
 
 
 def map_each(driver: Driver, mappings: Sequence[tuple[int, int, int]]) -> tuple[int, DriverError | None]:
@@ -78,14 +78,14 @@ def properties_each(driver: Driver, handles: Sequence[int]) -> tuple[list[Proper
     """Return the properties of chunks by their handles, and the error."""
     if isinstance(driver, BatchDriver):
         return driver.properties_each(handles)
-    return _answers(driver.mem_get_allocation_properties_from_handle, zip(handles))
+    return answers(driver.mem_get_allocation_properties_from_handle, zip(handles))
 
 
 def access_each(driver: Driver, queried: Sequence[tuple[int, Location]]) -> tuple[list[int], DriverError | None]:
     """Return the access at each address of each location, and the error."""
     if isinstance(driver, BatchDriver):
         return driver.access_each(queried)
-    return _answers(driver.mem_get_access, queried)
+    return answers(driver.mem_get_access, queried)
 
 
 def copy_each(driver: Driver, copies: Sequence[tuple[int, int, int]], stream: int) -> DriverError | None:
@@ -95,10 +95,10 @@ def copy_each(driver: Driver, copies: Sequence[tuple[int, int, int]], stream: in
     """
     if isinstance(driver, BatchDriver):
         return driver.copy_each(copies, stream)
-    return _answers(driver.memcpy_async, [(*each, stream) for each in copies])[1]
+    return answers(driver.memcpy_async, [(*each, stream) for each in copies])[1]
 
 
-def _answers(call: Callable[..., T], arguments: Iterable[tuple[object, ...]]) -> tuple[list[T], DriverError | None]:
+def answers(call: Callable[..., T], arguments: Iterable[tuple[object, ...]]) -> tuple[list[T], DriverError | None]:
     """Make calls until one fails; return the answers of those before, and the error."""
     found: list[T] = []
     try:

@@ -46,11 +46,11 @@ class FindingTally:
         """Count findings."""
         all_counts = self._counts
         for finding in findings:
-            aspect, _, expected, observed, _, _ = finding
+            aspect, _, expected, observed, _, _, count = finding
             counts = all_counts.get(aspect) or all_counts.setdefault(aspect, [0, 0])
-            counts[0] += 1
+            counts[0] += count
             if expected == observed:
-                counts[1] += 1
+                counts[1] += count
             else:
                 self._add_difference(finding)
 
@@ -86,7 +86,7 @@ class FindingTally:
     def _add_difference(self, finding: Finding) -> None:
         self.different += 1
         if len(self._differences) < MAX_DIFFERENCES:
-            aspect, subject, expected, observed, path, hint = finding
+            aspect, subject, expected, observed, path, hint, _ = finding
             start = _first_difference(expected, observed)
             wanted, seen = _text(expected, start), _text(observed, start)
             self._differences.append(Difference(aspect, subject, wanted, seen, path, hint=hint))

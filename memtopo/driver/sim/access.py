@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from memtopo.driver.sim.allocations import Allocation, Allocations
 from memtopo.driver.sim.calls import Refused, invalid, unsupported
 from memtopo.driver.sim.mappings import Mapping, Mappings
-from memtopo.driver.sim.physical import Physical
+from memtopo.driver.sim.physical import PAGE, Physical
 from memtopo.driver.sim.streams import Work
 from memtopo.driver.types import Access, Grant, Location, LocationKind, RegisterFlags, gpu
 from memtopo.machine import Machine
@@ -46,9 +46,9 @@ class AccessRules:
         if self._allocations.find(address):
             return 0
         mapping = self._mappings.around(address)
-        if location.kind == LocationKind.HOST:
-            return mapping.access.get(_last_changed(mapping), 0)
-        return mapping.access.get(_user(location), 0)
+        if location.kind is LocationKind.GPU:
+            return mapping.access.get(location, 0)
+        return mapping.access.get(_last_changed(mapping) if location.kind == LocationKind.HOST else HOST, 0)
 
     def address_range(self, address: int, device: int) -> tuple[int, int]:
         """Base and size of the mapping or allocation around an address, if the device has access to it."""
@@ -80,6 +80,18 @@ class AccessRules:
         if not (copying or device) and any(_last_changed(mapping) == HOST for mapping in found[1:]):
             raise invalid("the bytes run into host memory to which access was last changed for the host (fact 67)")
         return found
+
+    def whole(self, address: int, count: int, user: Location, wanted: int) -> Mapping | None:
+        """Mapping of a GPU's chunk with all of some bytes, if the user has access; None says nothing about others."""
+        found = self._mappings.find(address)
+        if found is None or address + count > found.end or _on_host(found):
+            return None
+        return found if found.access.get(user, 0) & wanted == wanted else None
+
+    def is_pinned(self, address: int, count: int) -> bool:
+        """Return whether an allocation of page-locked memory has all of some bytes."""
+        found = self._allocations.find(address)
+        return found is not None and found.kind == "pinned" and address + count <= found.end
 
     def cpu_reach(self, address: int, count: int, wanted: Access) -> tuple[Physical, int]:
         """Memory and offset for a load or store by the CPU (facts 21, 39); on hardware a refusal ends the process."""
@@ -134,7 +146,7 @@ class AccessRules:
 
     def _is_known(self, location: Location) -> bool:
         """Return whether a location is accepted: an existing GPU, the host, or any NUMA node, existing or not."""
-        if location.kind == LocationKind.GPU:
+        if location.kind is LocationKind.GPU:
             return location in self._machine.locations
         return location.kind != LocationKind.HOST_NUMA_CURRENT
 
@@ -162,7 +174,7 @@ def _user(location: Location) -> Location:
 
 
 def _on_host(mapping: Mapping) -> bool:
-    return mapping.chunk.properties.location.kind != LocationKind.GPU
+    return mapping.chunk.properties.location.kind is not LocationKind.GPU
 
 
 def _last_changed(mapping: Mapping) -> Location:
@@ -233,6 +245,49 @@ class MemoryOperations:
             return True
 
         return work
+
+    def transfer(self, device: int, copies: Sequence[tuple[int, int, int]]) -> bool:
+        """Copy small spans between one page-locked allocation and chunks; return false, with none copied, for others.
+
+        Each is given by destination, source and bytes. Raises `Refused` before anything is copied.
+        """
+        reading = self._access.is_pinned(copies[0][0], copies[0][2])
+        places = copies if reading else [(place, address, count) for address, place, count in copies]
+        low, end = min(place for place, _, _ in places), max(place + count for place, _, count in places)
+        if not self._access.is_pinned(low, end - low) or max(count for _, _, count in places) > PAGE:
+            return False
+        spans = self._spans(device, places, low, Access.R if reading else Access.RW)
+        ((staged, at, size),) = self.parts(device, low, end - low, Access.RW if reading else Access.R, copying=True)
+        data = bytearray(staged.read(at, size))
+        for place, physical, offset, count in spans:
+            if reading:
+                data[place : place + count] = physical.read(offset, count)
+            elif any(data[place : place + count]):
+                physical.write(offset, data[place : place + count])
+            else:  # so that untouched bytes stay untouched
+                physical.copy(offset, staged, at + place, count)
+        if reading:
+            staged.write(at, data)
+        return True
+
+    def _spans(
+        self, device: int, places: Sequence[tuple[int, int, int]], low: int, wanted: Access
+    ) -> list[tuple[int, Physical, int, int]]:
+        """Memory behind addresses, each given by its place in other memory, the address and bytes.
+
+        As (offset from `low`, memory, offset, size).
+        """
+        spans: list[tuple[int, Physical, int, int]] = []
+        whole, user, needed = self._access.whole, gpu(device), int(wanted)
+        for place, address, count in places:
+            if mapping := whole(address, count, user, needed):
+                spans.append((place - low, mapping.chunk.physical, address - mapping.start, count))
+                continue
+            done = place - low
+            for physical, offset, size in self.parts(device, address, count, wanted, copying=True):
+                spans.append((done, physical, offset, size))
+                done += size
+        return spans
 
     def store(self, device: int, address: int, data: bytes) -> None:
         """Store bytes as a kernel of a device does."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 import time
-from collections.abc import Callable
-from functools import wraps
-from typing import Concatenate, ParamSpec, TypeVar
+from collections.abc import Callable, Iterable
+from functools import partial, wraps
+from itertools import starmap
+from typing import Concatenate, ParamSpec, TypeVar, cast
 
+from memtopo.driver import batches
 from memtopo.driver.protocol import call_name
 from memtopo.driver.types import DriverError
 
@@ -54,6 +57,24 @@ class CallGate:
     def fatal_error(self) -> tuple[str, str] | None:
         """Return an error and its reason once the process can only release memory; None before."""
 
+    def check_open(self, name: str, *, survives: bool) -> None:
+        """Refuse a call before init, after close, and after a fatal error unless it survives one."""
+        if self.blocked:
+            raise DriverError(name, *self.blocked)
+        if not survives and (fatal := self.fatal_error()):
+            raise DriverError(name, *fatal)
+
+
+def driver_error(name: str, error: Refused | OSError) -> DriverError:
+    """Error of a call that was refused, or for which no descriptor or memory was left to simulate with."""
+    if isinstance(error, Refused):
+        return DriverError(name, error.name, error.reason)
+    return DriverError(name, "CUDA_ERROR_OPERATING_SYSTEM", f"the simulator: {error.strerror}")
+
+
+def _survives(method: str) -> bool:
+    return method in _SURVIVING or method.startswith(("device_get", "device_total", "driver_"))
+
 
 C = TypeVar("C", bound=CallGate)
 P = ParamSpec("P")
@@ -62,27 +83,49 @@ R = TypeVar("R")
 
 def driver_call(method: Callable[Concatenate[C, P], R]) -> Callable[Concatenate[C, P], R]:
     """Make a method a driver call: one at a time, between init and close, with errors under the driver's name."""
-    name = call_name(method.__name__)
-    survives = method.__name__ in _SURVIVING or method.__name__.startswith(("device_get", "device_total", "driver_"))
+    name, survives = call_name(method.__name__), _survives(method.__name__)
 
     @wraps(method)
     def call(self: C, /, *args: P.args, **kwargs: P.kwargs) -> R:
         while True:
             with self.lock:
-                if self.blocked:
-                    raise DriverError(name, *self.blocked)
-                if not survives and (fatal := self.fatal_error()):
-                    raise DriverError(name, *fatal)
+                self.check_open(name, survives=survives)
                 try:
                     return method(self, *args, **kwargs)
                 except WouldBlock:
                     pass
                 except Refused as refused:
-                    raise DriverError(name, refused.name, refused.reason) from None
-                except OSError as error:  # no descriptor or memory is left to simulate with
-                    raise DriverError(
-                        name, "CUDA_ERROR_OPERATING_SYSTEM", f"the simulator: {error.strerror}"
-                    ) from error
+                    raise driver_error(name, refused) from None
+                except OSError as error:
+                    raise driver_error(name, error) from error
             time.sleep(_PAUSE)  # without the lock: another thread may be the one that is waited for
 
     return call
+
+
+def driver_calls(
+    method: Callable[Concatenate[C, P], R],
+) -> Callable[[C, Iterable[tuple[object, ...]]], tuple[list[R], DriverError | None]]:
+    """Return a function that makes a driver call, which never waits, for each of some arguments until one fails.
+
+    It returns the answers of those before, and the error. A subclass that changes the call changes these as well.
+    """
+    name, plain = call_name(method.__name__), cast("Callable[..., R]", inspect.unwrap(method))
+    survives = _survives(method.__name__)
+
+    def calls(self: C, arguments: Iterable[tuple[object, ...]]) -> tuple[list[R], DriverError | None]:
+        if getattr(type(self), method.__name__) is not method:
+            return batches.answers(getattr(self, method.__name__), arguments)
+        found: list[R] = []
+        try:
+            with self.lock:
+                self.check_open(name, survives=survives)
+                for answer in starmap(partial(plain, self), arguments):
+                    found.append(answer)  # noqa: PERF402  # a failure keeps those before it
+        except DriverError as error:
+            return found, error
+        except (Refused, OSError) as error:
+            return found, driver_error(name, error)
+        return found, None
+
+    return calls

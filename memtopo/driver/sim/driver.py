@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import repeat
 from typing import Self
 
+from memtopo.driver.batches import BatchDriver
 from memtopo.driver.protocol import call_name
 from memtopo.driver.sim.access import AccessRules, MemoryOperations
 from memtopo.driver.sim.address_space import AllocationBlocks, Reservations
 from memtopo.driver.sim.allocations import Allocations
-from memtopo.driver.sim.calls import driver_call, invalid
+from memtopo.driver.sim.calls import driver_call, driver_calls, invalid
 from memtopo.driver.sim.chunks import Chunks, Creation
+from memtopo.driver.sim.copies import CopyCalls
 from memtopo.driver.sim.devices import Contexts, Devices, MemoryBudget
 from memtopo.driver.sim.dmabuf import DmaBufs
 from memtopo.driver.sim.events import EventCalls, Events
@@ -41,7 +45,16 @@ from memtopo.machine import Machine
 
 
 class SimDriver(
-    KernelCalls, ManagedCalls, PinnedCalls, ExternalCalls, EventCalls, MulticastCalls, PoolCalls, PoolSharingCalls
+    KernelCalls,
+    CopyCalls,
+    ManagedCalls,
+    PinnedCalls,
+    ExternalCalls,
+    EventCalls,
+    MulticastCalls,
+    PoolCalls,
+    PoolSharingCalls,
+    BatchDriver,
 ):
     """A driver without a GPU: a recorded machine, every rule of `docs/driver-facts.md`, and memory that holds bytes.
 
@@ -289,20 +302,25 @@ class SimDriver(
     def memset_d8(self, address: int, value: int, count: int) -> None:
         self._contents.fill(self._contexts.current(), address, value, count)
 
-    @driver_call
-    def memcpy_htod(self, address: int, data: bytes) -> None:
-        device = self._contexts.current()
-        self._pools.check_copy(address)
-        self._contents.write(device, address, data)
+    _create_each = driver_calls(mem_create)
+    _map_each = driver_calls(mem_map)
+    _release_each = driver_calls(mem_release)
+    _properties_each = driver_calls(MulticastCalls.mem_get_allocation_properties_from_handle)
+    _access_each = driver_calls(mem_get_access)
 
-    @driver_call
-    def memcpy_async(self, destination: int, source: int, count: int, stream: int = 0) -> None:
-        found = self._stream(stream)
-        device = self._contexts.current() if self._contexts.any_current() else found.device
-        self._streams.add(found, self._contents.copy(device, destination, source, count))
+    def create_each(self, size: int, properties: Sequence[Properties]) -> tuple[list[int], DriverError | None]:
+        return self._create_each(zip(repeat(size), properties))
 
-    @driver_call
-    def memcpy_dtoh(self, address: int, count: int) -> bytes:
-        device = self._contexts.current()
-        self._pools.check_copy(address)
-        return self._contents.read(device, address, count)
+    def map_each(self, mappings: Sequence[tuple[int, int, int]]) -> tuple[int, DriverError | None]:
+        made, error = self._map_each(mappings)
+        return len(made), error
+
+    def release_each(self, handles: Sequence[int]) -> tuple[int, DriverError | None]:
+        released, error = self._release_each(zip(handles))
+        return len(released), error
+
+    def properties_each(self, handles: Sequence[int]) -> tuple[list[Properties], DriverError | None]:
+        return self._properties_each(zip(handles))
+
+    def access_each(self, queried: Sequence[tuple[int, Location]]) -> tuple[list[int], DriverError | None]:
+        return self._access_each(queried)

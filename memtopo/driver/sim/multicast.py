@@ -54,7 +54,7 @@ class Broadcast(Physical):
         del at, count
         _no_load()
 
-    def write(self, at: int, data: bytes | memoryview) -> None:
+    def write(self, at: int, data: bytes | bytearray | memoryview) -> None:
         rest = memoryview(data)
         for each in self.bindings:
             low, high = max(at, each.offset), min(at + len(rest), each.end)

@@ -42,6 +42,9 @@ class Physical:
 
     def read(self, at: int, count: int) -> bytes:
         """Read bytes from `at` on; untouched bytes are zero."""
+        part = os.pread(self.fd, count, self.offset + at)
+        if len(part) == count:
+            return part
         parts = []
         while count:
             part = os.pread(self.fd, count, self.offset + at)
@@ -49,13 +52,15 @@ class Physical:
             at, count = at + len(part), count - len(part)
         return b"".join(parts)
 
-    def write(self, at: int, data: bytes | memoryview) -> None:
+    def write(self, at: int, data: bytes | bytearray | memoryview) -> None:
         """Write bytes from `at` on."""
         self.touched = True
-        rest = memoryview(data)
+        written = os.pwrite(self.fd, data, self.offset + at)
+        rest = memoryview(data)[written:]
         while rest:
+            at += written
             written = os.pwrite(self.fd, rest, self.offset + at)
-            at, rest = at + written, rest[written:]
+            rest = rest[written:]
 
     def copy(self, at: int, source: Physical, from_at: int, count: int) -> None:
         """Copy bytes of other memory; what is touched in neither stays untouched."""
@@ -81,7 +86,7 @@ class ProcessMemory(Physical):
         with _process_memory() as fd:
             return Physical(fd, self.offset, self.size).read(at, count)
 
-    def write(self, at: int, data: bytes | memoryview) -> None:
+    def write(self, at: int, data: bytes | bytearray | memoryview) -> None:
         with _process_memory() as fd:
             Physical(fd, self.offset, self.size).write(at, data)
 

@@ -25,8 +25,6 @@ from memtopo.kinds.step import (
     StepDescription,
 )
 
-_AS_CREATED = Finding.equal("properties")
-
 
 @dataclass(frozen=True, slots=True)
 class CreateChunk(Step):
@@ -76,7 +74,8 @@ class CreateChunk(Step):
         found, error = properties_each(driver, [layout.chunks[each.label] for each in steps])
         pairs = enumerate(zip(steps, found, strict=False))
         number = next((at for at, (each, seen) in pairs if _as_reported(each.properties) != seen), len(found))
-        return CheckedSteps(number, [_AS_CREATED] * number, error if number == len(found) else None)
+        findings = [Finding.equal("properties", number)] if number else []
+        return CheckedSteps(number, findings, error if number == len(found) else None)
 
     def describe(self) -> StepDescription:
         properties = self.properties

@@ -112,8 +112,9 @@ class MapChunk(Step):
         differs = next((at for at, access in enumerate(seen) if access != queried[at][2]), len(seen))
         if differs < len(queried):
             number, error = queried[differs][0], refused if differs == len(seen) else None
-        access_findings = [_EQUAL] * sum(len(each.access) for each in steps[:number])
-        return CheckedSteps(number, [_MAPPED] * number + access_findings, error)
+        access = sum(len(each.access) for each in steps[:number])
+        counts = {"mapped chunk": number, "access": access}
+        return CheckedSteps(number, [Finding.equal(aspect, count) for aspect, count in counts.items() if count], error)
 
     @property
     def _subject(self) -> str:

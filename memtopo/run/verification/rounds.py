@@ -216,13 +216,14 @@ class Verification:
     def _advancing(self, verifier: Verifier, index: int) -> Iterator[Finding]:
         """Findings of a round, of which those of objects that are read are reported as progress."""
         left = 0 if self.volume else verifier.expected(index)
-        count = 0
-        for count, finding in enumerate(verifier.read(index), 1):
+        read = 0
+        for finding in verifier.read(index):
             yield finding
-            if count % STRIDE == 0:
-                self._execution.progress.advance(min(STRIDE, left))
-                left -= min(STRIDE, left)
-        self._execution.progress.advance(min(count % STRIDE, left))
+            read += finding.count
+            if read >= STRIDE:
+                self._execution.progress.advance(min(read, left))
+                left, read = left - min(read, left), 0
+        self._execution.progress.advance(min(read, left))
 
     def _timed(self, verb: str, steps: int) -> AbstractContextManager[StepCount]:
         return self._execution.timed(verb, steps, announce=not self.volume)
