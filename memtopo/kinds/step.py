@@ -70,7 +70,7 @@ class StepDescription(NamedTuple):
 class Finding(NamedTuple):
     """Comparison after building: the expected and the observed value of an `aspect` of a `subject`.
 
-    `hint` says what to do if they differ. Without a difference, one finding may stand for `count` of them.
+    `hint` says what to do if they differ. Without a difference, one finding may stand for several, `times` of them.
     """
 
     aspect: str
@@ -79,12 +79,12 @@ class Finding(NamedTuple):
     observed: object
     path: Path = ()
     hint: str | None = None
-    count: int = 1
+    times: int = 1
 
     @classmethod
-    def equal(cls, aspect: str, count: int = 1) -> Finding:
-        """Return a finding without a difference, of which only the aspect is counted, `count` times."""
-        return cls(aspect, "", "", "", count=count)
+    def equal(cls, aspect: str, times: int = 1) -> Finding:
+        """Return a finding without a difference, of which only the aspect is counted, so many times."""
+        return cls(aspect, "", "", "", times=times)
 
 
 class CheckedSteps(NamedTuple):

@@ -79,19 +79,19 @@ def mapped_memory(member: Member, machine: Machine | None = None) -> list[Mapped
     return [
         MappedMemory(
             identity=member.identity(group, index),
-            name=group.label(index),
+            name=label,
             size=group.declared_size,
             location=group.location_of(index),
             path=group.path,
-            views=tuple(mapped.get(group.label(index), ())) or _own_view(group, index, machine),
+            views=tuple(mapped.get(label, ())) or _own_view(group, index, machine),
             ours=not group.external,
-            resource=(group.noun, group.label(index)),
+            resource=(group.noun, label),
             addressed=group.addressed,
             by_kernels=group.by_kernels,
         )
         for group in member.geometry.every
         if group.memory and not group.produced
-        for index in range(group.count)
+        for index, label in enumerate(map(group.label, range(group.count)))
     ]
 
 

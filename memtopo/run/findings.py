@@ -46,11 +46,11 @@ class FindingTally:
         """Count findings."""
         all_counts = self._counts
         for finding in findings:
-            aspect, _, expected, observed, _, _, count = finding
+            aspect, _, expected, observed, _, _, times = finding
             counts = all_counts.get(aspect) or all_counts.setdefault(aspect, [0, 0])
-            counts[0] += count
+            counts[0] += times
             if expected == observed:
-                counts[1] += count
+                counts[1] += times
             else:
                 self._add_difference(finding)
 

@@ -185,7 +185,7 @@ def all_or_nothing(execution: Execution) -> Iterator[None]:
 
 def require_declared(execution: Execution) -> None:
     """Check a layout that was brought back by queries, and raise `StepFailed` for the first difference."""
-    for aspect, subject, expected, observed, path, _ in execution.check():
+    for aspect, subject, expected, observed, path, *_ in execution.check():
         if expected != observed:
             error = MemtopoError(f"{aspect} of {subject} is {observed}, not {expected}")
             raise StepFailed(None, "check after the rollback", error, path)

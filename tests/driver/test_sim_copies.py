@@ -25,7 +25,9 @@ class OneByOne(SimDriver):
 
 
 @contextmanager
-def memory(sim: SimDriver, access: Access = Access.RW, properties: Properties = PLAIN) -> Iterator[tuple[int, int, int]]:
+def memory(
+    sim: SimDriver, access: Access = Access.RW, properties: Properties = PLAIN
+) -> Iterator[tuple[int, int, int]]:
     """Three mapped chunks in a row, page-locked memory with numbered bytes, and a stream."""
     sim.init()
     with laid_out(sim, (M, M, M), properties=properties, access=access) as base, current(sim):

@@ -90,7 +90,7 @@ def test_check_can_be_repeated_and_leaves_the_ledger_unchanged() -> None:
         assert first == second
         assert all(finding.expected == finding.observed for finding in first)
         assert {finding.aspect for finding in first} == {"properties", "mapped chunk", "access"}
-        assert sum(each.count for each in first if each.aspect == "access") == 7 * 2
+        assert sum(each.times for each in first if each.aspect == "access") == 7 * 2
         assert driver.counts() == before
         execution.take_down()
 
@@ -152,8 +152,8 @@ def test_the_check_of_many_mappings_finds_the_one_that_differs() -> None:
         found = list(execution.check())
         wrong = [(each.aspect, each.subject) for each in found if each.expected != each.observed]
         assert wrong == [("access", f"{other._subject} for gpu1"), ("mapped chunk", gone._subject)]
-        assert sum(each.count for each in found if each.aspect == "mapped chunk") == len(steps)
-        assert sum(each.count for each in found if each.aspect == "access") == 2 * (len(steps) - 1)
+        assert sum(each.times for each in found if each.aspect == "mapped chunk") == len(steps)
+        assert sum(each.times for each in found if each.aspect == "access") == 2 * (len(steps) - 1)
 
 
 @pytest.mark.parametrize(

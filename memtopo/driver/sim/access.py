@@ -43,9 +43,11 @@ class AccessRules:
             raise invalid("the address is 0")
         if not self._is_known(location):
             raise Refused("CUDA_ERROR_INVALID_DEVICE", f"{location} does not exist")
-        if self._allocations.find(address):
-            return 0
-        mapping = self._mappings.around(address)
+        mapping = self._mappings.find(address)
+        if mapping is None:
+            if self._allocations.find(address):
+                return 0
+            mapping = self._mappings.around(address)
         if location.kind is LocationKind.GPU:
             return mapping.access.get(location, 0)
         return mapping.access.get(_last_changed(mapping) if location.kind == LocationKind.HOST else HOST, 0)

@@ -71,6 +71,9 @@ class Mappings:
 
     def find(self, address: int) -> Mapping | None:
         """Mapping around an address; None if there is none."""
+        mapping = self._at.get(address)
+        if mapping:
+            return mapping
         at = bisect_right(self._starts, address) - 1
         if at < 0:
             return None

@@ -131,6 +131,8 @@ class States(Kind):
         from memtopo.kinds.states.steps import Offloaded, Place
         from memtopo.kinds.step import remaining
 
+        if not geometry.of(StateGroup):
+            return
         reached, areas = copying_mappings(geometry), geometry.of(OffloadArea)
         places = kept_at(areas.values())
         for state in geometry.of(StateGroup).values():

@@ -219,7 +219,7 @@ class Verification:
         read = 0
         for finding in verifier.read(index):
             yield finding
-            read += finding.count
+            read += finding.times
             if read >= STRIDE:
                 self._execution.progress.advance(min(read, left))
                 left, read = left - min(read, left), 0

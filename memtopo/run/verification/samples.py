@@ -6,11 +6,13 @@ The end of a chunk and the start of the next one are copied at once. Memory that
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import islice
+from itertools import chain, islice
+from operator import itemgetter
 from typing import NamedTuple
 from zlib import crc32
 
@@ -24,7 +26,6 @@ from memtopo.run.verification.access import CopyRefused
 from memtopo.run.verification.staging import LEAST, Staging, staging
 from memtopo.run.verification.verifier import (
     EventVerification,
-    MappedView,
     RoundWriters,
     VerificationContext,
     Verifier,
@@ -33,27 +34,37 @@ from memtopo.run.verification.verifier import (
 WINDOW = 64
 """Bytes verified at each end of a chunk; at the second end up to 7 more if the size is no multiple of 8."""
 
-_EQUAL = Finding.equal("bytes")
+_WORD = 8
 
 
-class Window(NamedTuple):
-    """Bytes at one end of a chunk, at offset `at` of the range or buffer `label`."""
+class _View(NamedTuple):
+    """Memory at one of its addresses, `offset` in the range or buffer `label`, with the bytes expected at its ends."""
 
     address: int
     expected: bytes
-    chunk: MappedMemory
+    memory: MappedMemory
     label: str
+    offset: int
+
+
+class Window(NamedTuple):
+    """Bytes at one end of a view, at offset `at` of it."""
+
+    address: int
+    expected: bytes
+    view: _View
     at: int
 
     def subject(self, device: int) -> str:
         """Place of the bytes, and the device that accesses them."""
-        return f"{self.chunk.name} in {self.label} at {self.at:#x} by gpu{device}"
+        view = self.view
+        return f"{view.memory.name} in {view.label} at {view.offset + self.at:#x} by gpu{device}"
 
     def finding(self, device: int, observed: bytes) -> Finding:
         """Compare the bytes that a device reads there."""
         if observed == self.expected:
-            return _EQUAL
-        return Finding("bytes", self.subject(device), self.expected, observed, self.chunk.path)
+            return Finding.equal("bytes")
+        return Finding("bytes", self.subject(device), self.expected, observed, self.view.memory.path)
 
 
 _Group = Sequence[Window]
@@ -62,13 +73,13 @@ _Group = Sequence[Window]
 
 @dataclass(slots=True)
 class _Round:
-    """Windows that one process writes and reads in one round, by device.
+    """Views that one process writes and reads in one round, by the devices that do.
 
     `inaccessible` windows cannot be copied; `external` ones are of memory that this run did not create.
     """
 
-    writes: dict[int, list[Window]] = field(default_factory=dict)
-    reads: dict[int, list[Window]] = field(default_factory=dict)
+    writes: dict[tuple[int, ...], list[_View]] = field(default_factory=dict)
+    reads: dict[tuple[int, ...], list[_View]] = field(default_factory=dict)
     inaccessible: int = 0
     external: int = 0
 
@@ -87,7 +98,7 @@ class SampleVerifier(Verifier):
             (process, each.identity)
             for process, memory in context.memory.items()
             for each in memory
-            if each.ours and next(_views(process, each, Access.RW), None)
+            if each.ours and next(_places(each, Access.RW), None)
         )
         self.rounds = max(len(self._writers), self._events.rounds)
         self._latest: tuple[int, _Round] | None = None
@@ -95,14 +106,14 @@ class SampleVerifier(Verifier):
 
     def written(self, index: int) -> int:
         """Number of windows that this process writes in a round."""
-        return sum(map(len, self._round(index).writes.values()))
+        return _windows(self._round(index).writes)
 
     def write(self, index: int) -> None:
         """Write every chunk's pattern once, and wait until it has arrived. Raises `DriverError` or `CopyRefused`."""
         context = self._context
-        for device, windows in self._round(index).writes.items():
-            with self._staging(device, windows) as memory:
-                for batch in _batches(_joined(windows)):
+        for device, views in _by_device(self._round(index).writes):
+            with self._staging(device, views) as memory:
+                for batch in _batches(_joined(views)):
                     with current(context.driver, context.layout.contexts[device]):
                         self._write(device, batch, memory)
                         context.driver.ctx_synchronize()
@@ -115,15 +126,15 @@ class SampleVerifier(Verifier):
         Raises `DriverError` or `CopyRefused`.
         """
         yield from self._events.wait(index)
-        for device, windows in self._round(index).reads.items():
+        for device, views in _by_device(self._round(index).reads):
             # Lists, not a generator: the code that takes the findings must not run in the device's context.
-            with self._staging(device, windows) as memory:
-                for batch in _batches(_joined(windows)):
+            with self._staging(device, views) as memory:
+                for batch in _batches(_joined(views)):
                     yield from self._read(device, batch, memory)
 
     def expected(self, index: int) -> int:
         """Number of windows that are read."""
-        return sum(map(len, self._round(index).reads.values()))
+        return _windows(self._round(index).reads)
 
     def not_verified(self) -> Iterator[tuple[int, str]]:
         """Windows without access, and those of external memory."""
@@ -132,11 +143,10 @@ class SampleVerifier(Verifier):
         if self._external:
             yield self._external, "this run did not create that memory, and does not write it"
 
-    def _staging(self, device: int, windows: Sequence[Window]) -> AbstractContextManager[Staging | None]:
-        if len(windows) < LEAST:
+    def _staging(self, device: int, views: Sequence[_View]) -> AbstractContextManager[Staging | None]:
+        if 2 * len(views) < LEAST:
             return nullcontext()
-        size = STRIDE * max(2 * len(each.expected) for each in windows)
-        return staging(self._context.driver, self._context.layout.contexts[device], size)
+        return staging(self._context.driver, self._context.layout.contexts[device], STRIDE * 2 * (WINDOW + _WORD))
 
     def _write(self, device: int, batch: Sequence[_Group], memory: Staging | None) -> None:
         staged, single = _divided(batch, memory)
@@ -165,14 +175,12 @@ class SampleVerifier(Verifier):
             if memory and staged:
                 context.raise_if_stopped()
                 try:
-                    every = memory.read([(group[0].address, _length(group)) for group in staged])
+                    data = memory.read([(group[0].address, _length(group)) for group in staged])
                 except DriverError as error:
                     for group in staged:
                         self._bytes(device, group)
                     raise _refused("copy from", staged[0][0], device, error) from error
-                found += [
-                    each for group, data in zip(staged, every, strict=True) for each in _compared(device, group, data)
-                ]
+                found += _compared(device, list(chain.from_iterable(staged)), data)
             for group in single:
                 context.raise_if_stopped()
                 found += _compared(device, group, self._bytes(device, group))
@@ -185,7 +193,7 @@ class SampleVerifier(Verifier):
             raise _refused("copy from", group[0], device, error) from error
 
     def _round(self, index: int) -> _Round:
-        """Windows of a round; the latest is kept, since its write and its read need the same."""
+        """Views of a round; the latest is kept, since its write and its read need the same."""
         if self._latest is None or self._latest[0] != index:
             found = _Round()
             for each in self._context.own_memory:
@@ -196,47 +204,82 @@ class SampleVerifier(Verifier):
                 self._inaccessible, self._external = found.inaccessible, found.external
         return self._latest[1]
 
-    def _add(self, found: _Round, chunk: MappedMemory, index: int) -> None:
-        process, patterns = self._context.process, _patterns(chunk, index)
-        writer = self._writers.writer(index, chunk.identity)
-        readers = list(_views(process, chunk, Access.R)) if writer is not None else []
+    def _add(self, found: _Round, memory: MappedMemory, index: int) -> None:
+        writer = self._writers.writer(index, memory.identity)
+        readable = list(_places(memory, Access.R)) if writer is not None else []
         if index == 0:
-            missed = max(1, len(patterns)) * (len(chunk.views) - len({view.mapping for view in readers}))
-            found.inaccessible += missed if chunk.ours else 0
-            found.external += 0 if chunk.ours else missed
-        if writer == process and (view := next(_views(process, chunk, Access.RW), None)):
-            found.writes.setdefault(view.device, []).extend(self._windows(chunk, view, patterns))
-        for view in readers:
-            found.reads.setdefault(view.device, []).extend(self._windows(chunk, view, patterns))
+            missed = (1 + _has_two_ends(memory.size)) * (len(memory.views) - len(readable))
+            found.inaccessible += missed if memory.ours else 0
+            found.external += 0 if memory.ours else missed
+        if writer is None:
+            return
+        expected = _expected(memory, index)
+        views = [(self._view(memory, expected, label, offset), devices) for label, offset, devices in readable]
+        for view, devices in views:
+            found.reads.setdefault(devices, []).append(view)
+        if writer == self._context.process and (place := next(_places(memory, Access.RW), None)):
+            label, offset, devices = place
+            same = (view for view, _ in views if (view.label, view.offset) == (label, offset))
+            view = next(same, None) or self._view(memory, expected, label, offset)
+            found.writes.setdefault(devices[:1], []).append(view)
 
-    def _windows(self, chunk: MappedMemory, view: MappedView, patterns: list[tuple[int, bytes]]) -> Iterator[Window]:
-        start = self._context.layout.address(view.label)
-        for offset, expected in patterns:
-            at = view.offset + offset
-            yield Window(start + at, expected, chunk, view.label, at)
+    def _view(self, memory: MappedMemory, expected: bytes, label: str, offset: int) -> _View:
+        return _View(self._context.layout.address(label) + offset, expected, memory, label, offset)
 
 
 def _refused(verb: str, window: Window, device: int, error: DriverError) -> Exception:
     """Exception for a copy that failed; adjacent windows in one copy are named by the first."""
-    return CopyRefused.from_error(f"{verb} {window.subject(device)}", window.chunk.path, error)
+    return CopyRefused.from_error(f"{verb} {window.subject(device)}", window.view.memory.path, error)
 
 
-def _patterns(chunk: MappedMemory, index: int) -> list[tuple[int, bytes]]:
-    """Expected bytes at the ends of a chunk, by offset."""
-    seed = crc32(f"{chunk.identity.owner}/{chunk.identity.label}".encode()) + (index << 32)
-    last = max(0, chunk.size - WINDOW) // 8 * 8
-    first = [(0, pattern(seed, 0, min(WINDOW, last)))] if last else []
-    return [*first, (last, pattern(seed, last, chunk.size - last))]
+def _has_two_ends(size: int) -> bool:
+    """Return whether the windows at the ends of so many bytes are two, and not one that has all of them."""
+    return size >= WINDOW + _WORD
 
 
-def _joined(windows: Iterable[Window]) -> Iterator[list[Window]]:
+def _expected(memory: MappedMemory, index: int) -> bytes:
+    """Expected bytes of the windows of some memory, one after another."""
+    seed = crc32(f"{memory.identity.owner}/{memory.identity.label}".encode()) + (index << 32)
+    first, last = _ends(memory.size)
+    return pattern(seed, 0, first) + pattern(seed, last, memory.size - last) if last else pattern(seed, 0, memory.size)
+
+
+def _ends(size: int) -> tuple[int, int]:
+    """Bytes of the first of two windows, and offset of the second; 0 and 0 if there is one window."""
+    last = (size - WINDOW) // _WORD * _WORD if _has_two_ends(size) else 0
+    return min(WINDOW, last), last
+
+
+def _windows(views: Mapping[tuple[int, ...], Sequence[_View]]) -> int:
+    """Number of windows of views, each by all of its devices."""
+    found = 0
+    for devices, some in views.items():
+        sizes = Counter(view.memory.size for view in some)
+        found += len(devices) * sum((1 + _has_two_ends(size)) * count for size, count in sizes.items())
+    return found
+
+
+def _by_device(views: Mapping[tuple[int, ...], Sequence[_View]]) -> Iterator[tuple[int, list[_View]]]:
+    """Views of each device in order of their addresses."""
+    for device in dict.fromkeys(chain.from_iterable(views)):
+        own = chain.from_iterable(some for devices, some in views.items() if device in devices)
+        yield device, sorted(own, key=itemgetter(0))
+
+
+def _joined(views: Iterable[_View]) -> Iterator[list[Window]]:
     """Groups of adjacent windows that one copy can take: in one range, in memory of one GPU."""
     group: list[Window] = []
-    for window in sorted(windows, key=lambda window: window.address):
+    for view in views:
+        address, expected, memory, _, _ = view
+        first, last = _ends(memory.size)
+        window = Window(address, expected[:first] if last else expected, view, 0)
         if group and not _adjoin(group[-1], window):
             yield group
             group = []
         group.append(window)
+        if last:
+            yield group
+            group = [Window(address + last, expected[first:], view, last)]
     if group:
         yield group
 
@@ -251,8 +294,11 @@ def _divided(batch: Sequence[_Group], memory: Staging | None) -> tuple[Sequence[
     """Groups that are copied together, which are those of chunks on GPUs (fact 89), and the others."""
     if memory is None:
         return (), batch
-    staged = [group for group in batch if _is_chunk_on_gpu(group[0].chunk)]
-    return staged, [group for group in batch if not _is_chunk_on_gpu(group[0].chunk)]
+    staged: list[_Group] = []
+    single: list[_Group] = []
+    for group in batch:
+        (staged if _is_chunk_on_gpu(group[0].view.memory) else single).append(group)
+    return staged, single
 
 
 def _is_chunk_on_gpu(memory: MappedMemory) -> bool:
@@ -267,28 +313,31 @@ def _length(group: _Group) -> int:
     return group[-1].address + len(group[-1].expected) - group[0].address
 
 
-def _compared(device: int, group: _Group, data: bytes) -> Iterator[Finding]:
-    """Findings of the windows of a group, whose bytes one copy has read."""
-    for window in group:
-        at = window.address - group[0].address
-        yield window.finding(device, data[at : at + len(window.expected)])
+def _compared(device: int, windows: Sequence[Window], data: bytes) -> list[Finding]:
+    """Findings of windows whose bytes were read, one after another."""
+    if data == _data(windows):
+        return [Finding.equal("bytes", len(windows))]
+    found, at = [], 0
+    for window in windows:
+        end = at + len(window.expected)
+        found.append(window.finding(device, data[at:end]))
+        at = end
+    return found
 
 
 def _adjoin(one: Window, other: Window) -> bool:
-    return (
-        one.address + len(one.expected) == other.address
-        and one.label == other.label
-        and one.chunk.location == other.chunk.location
-        and one.chunk.location.kind is LocationKind.GPU
-    )
+    if one.address + len(one.expected) != other.address or one.view.label != other.view.label:
+        return False
+    location = one.view.memory.location
+    return location == other.view.memory.location and location.kind is LocationKind.GPU
 
 
-def _views(process: str, chunk: MappedMemory, access: Access) -> Iterator[MappedView]:
-    """Views of a chunk by the GPUs that may copy from or to it."""
-    on_host = chunk.location.kind is not LocationKind.GPU
-    for label, offset, grants in () if chunk.by_kernels else chunk.views:
-        for device in _copying_gpus(grants, access, on_host=on_host):
-            yield MappedView(process, device, label, offset)
+def _places(memory: MappedMemory, access: Access) -> Iterator[tuple[str, int, tuple[int, ...]]]:
+    """Ranges or buffers and offsets at which GPUs may copy from or to some memory, with these GPUs."""
+    on_host = memory.location.kind is not LocationKind.GPU
+    for label, offset, grants in () if memory.by_kernels else memory.views:
+        if devices := _copying_gpus(grants, access, on_host=on_host):
+            yield label, offset, devices
 
 
 @lru_cache(maxsize=1024)

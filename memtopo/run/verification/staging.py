@@ -34,14 +34,13 @@ class Staging:
         places = accumulate((len(data) for _, data in spans), initial=self.address)
         self._copy([(address, place, len(data)) for (address, data), place in zip(spans, places, strict=False)])
 
-    def read(self, spans: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Copy `count` bytes from each address, and wait. Raises `DriverError`."""
+    def read(self, spans: Sequence[tuple[int, int]]) -> bytes:
+        """Copy `count` bytes from each address, and wait; return them one after another. Raises `DriverError`."""
         places = list(accumulate((count for _, count in spans), initial=0))
         self._require(places[-1])
         copies = zip(spans, places, strict=False)
         self._copy([(self.address + place, address, count) for (address, count), place in copies])
-        data = self.driver.host_read(self.address, places[-1])
-        return [data[place : place + count] for (_, count), place in zip(spans, places, strict=False)]
+        return self.driver.host_read(self.address, places[-1])
 
     def _require(self, size: int) -> None:
         if size > self.size:
