@@ -182,6 +182,10 @@ class Geometry:
         """Return the node of a process; None in a layout of one host."""
         return next((node for node, labels in self.nodes.items() if label in labels), None)
 
+    def labels_beside(self, label: str) -> tuple[str, ...]:
+        """Return the labels of the processes on the node of a process, its own among them; none for one host."""
+        return self.nodes.get(self.node_of(label) or "", ())
+
     @property
     def by_node(self) -> Iterator[tuple[str | None, Geometry]]:
         """Geometry of the processes of each node; that of all of them, without a node, for a layout of one host."""

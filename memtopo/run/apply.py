@@ -369,7 +369,7 @@ class Run:
     def _check_free_memory(self, teardown: Teardown) -> None:
         """Compare the memory that was taken with the plan. Each process has simulated GPUs of its own."""
         own = self.request.machine.simulated
-        geometries = [self.request.geometry] if own else self.request.processes.values()
+        geometries = [self.request.geometry] if own else self.request.processes_of_node.values()
         left = self._balance.left(teardown, self._hold_result.descriptors)
         self._findings.add(self._balance.misplaced(geometries, left))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -23,7 +23,7 @@ class RunRequest:
     `picture`, `warnings` and `params`, the values of the spec's parameters, go into the report.
 
     For one process of a multi-process layout, `process` is its label and `siblings` has the geometry of every process,
-    its own included.
+    its own included; `node` are the labels of those on the same node, empty for a layout of one host.
 
     `check` is the thoroughness of the checks. `machine_facts` is the machine on which replicas are built for a full
     check; None builds no replicas. `seed` determines the bytes that are written, and is the same in all processes.
@@ -41,6 +41,7 @@ class RunRequest:
     params: Mapping[str, str] = field(default_factory=dict)
     process: str = ""
     siblings: Mapping[str, Geometry] | None = None
+    node: Collection[str] = ()
     machine_facts: Machine | None = None
     check: Check = "fast"
     seed: int = field(default_factory=lambda: secrets.randbits(64))
@@ -53,6 +54,11 @@ class RunRequest:
     def processes(self) -> Mapping[str, Geometry]:
         """Geometry of every process of the layout by its label; the label of a single process is empty."""
         return self.siblings or {self.process: self.geometry}
+
+    @property
+    def processes_of_node(self) -> Mapping[str, Geometry]:
+        """Geometry of every process that has the same GPUs, by its label."""
+        return {label: each for label, each in self.processes.items() if not self.node or label in self.node}
 
     def summary(self) -> PlanSummary:
         """Plan for the report; of a rehearsed layout with the memory of each state."""

@@ -83,7 +83,7 @@ def test_each_node_builds_the_processes_of_its_gpu(environment: dict[str, str], 
     done = subprocess.run(
         [*command, "--check", check, "--json"], capture_output=True, text=True, env=environment, check=False
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stderr + done.stdout
     report = json.loads(done.stdout)
     assert report["outcome"] == "ok"
     assert {node["name"]: node["processes"] for node in report["nodes"]} == NODES
@@ -112,5 +112,5 @@ def test_a_held_layout_serves_the_exports_of_each_node(
                 assert client.check().different == 0
         with connect(endpoint(socket=str(tmp_path / "b.sock"))) as client:
             assert client.release().gone
-        _, errors = driver.communicate(timeout=120)
-    assert driver.returncode == 0, errors
+        out, errors = driver.communicate(timeout=120)
+    assert driver.returncode == 0, errors + out

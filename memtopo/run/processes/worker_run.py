@@ -93,6 +93,7 @@ def _request(start: Start, document: Document, geometry: Geometry, plan: Plan, m
         position_of=document.position,
         process=start.process,
         siblings=geometry.processes,
+        node=geometry.labels_beside(start.process),
         machine_facts=machine,
         seed=start.seed,
         timeout=start.timeout,

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Mapping
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,17 @@ def test_two_nodes_share_a_heap_of_fabric_handles(tasks: tuple[RunRequest, dict[
     ]
     assert all(each.left and not any(each.left.ledger_after.values()) for each in report.nodes)
     assert open_descriptors() == before
+
+
+def test_the_processes_of_a_node_have_the_same_gpus(tasks: tuple[RunRequest, dict[str, NodeTask]]) -> None:
+    """And no others: what others create on their nodes takes no memory of this one."""
+    request, _ = tasks
+    of = {label: replace(request, process=label, siblings=request.geometry.processes) for label in LABELS}
+    here = {label: replace(of[label], node=request.geometry.labels_beside(label)).processes_of_node for label in LABELS}
+    assert {label: [*found] for label, found in here.items()} == {
+        label: LABELS[:2] if label in LABELS[:2] else LABELS[2:] for label in LABELS
+    }
+    assert [*of["rank.0"].processes_of_node] == LABELS
 
 
 MIXED = """
