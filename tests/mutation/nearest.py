@@ -47,7 +47,13 @@ ELSEWHERE = {
         "tests/sharing/test_hostile_clients.py",
         "tests/sharing",
     ),
+    "memtopo/sharing/holder/loop.py": (
+        "tests/sharing/test_holder_shutdown.py",
+        "tests/sharing",
+        "tests/cli/test_service.py",
+    ),
     "memtopo/sharing/holder/reloads.py": ("tests/cli/test_service.py",),
+    "memtopo/sharing/holder/systemd.py": ("tests/cli/test_service.py",),
     "memtopo/sharing/producers.py": ("tests/sharing/test_programs.py",),
     "memtopo/spec.py": ("tests/language", "tests/kinds"),
 }

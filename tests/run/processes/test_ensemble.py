@@ -13,7 +13,7 @@ from textwrap import dedent
 import pytest
 
 from memtopo import machine
-from memtopo.common.errors import MemtopoError
+from memtopo.common.errors import MemtopoError, UsageError
 from memtopo.executor import SafeProgress
 from memtopo.machine import Trial
 from memtopo.plans.report import Progress, Report
@@ -245,3 +245,16 @@ def test_an_answer_to_an_abandoned_request_is_not_taken_for_the_next_one() -> No
 
     report = processes.apply(ensemble(dedent(spec), MACHINE), stop=lambda: stop[0] if stop else 0, held=held)
     assert (report.outcome, report.notes[0]) == ("ok", "served"), report
+
+
+def test_an_error_while_held_is_reported_with_its_hint() -> None:
+    def held(coordinator: Coordinator) -> list[str]:
+        del coordinator
+        raise UsageError("the socket is taken", hint="name another one")
+
+    report = processes.apply(ensemble(TWO.read_text(), MACHINE), held=held)
+    assert (report.outcome, report.exit_code) == ("failed", UsageError.exit_code)
+    assert report.failure
+    assert (report.failure.error, report.failure.hint) == ("the socket is taken", "name another one")
+    assert report.left
+    assert not any(report.left.ledger_after.values())
