@@ -53,6 +53,7 @@ REASONS = {
     "kinds/states/groups": "a state takes memory from chunks",
     "kinds/states/offload": "a module of states",
     "kinds/views": "the identity of an import is that of what its export is of",
+    "machine/assumed": "the trial of multicast",
     "machine/probe/messages": "a trial imports what another process exports, in terms of the driver",
     "machine/probe/run": "trials are named after what the driver can do",
     "machine/probe/trial_table": "trials are named after what the driver can do",

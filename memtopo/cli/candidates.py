@@ -10,18 +10,22 @@ _Found = list[tuple[str, str]]
 """Values, each with a description."""
 
 
-def machines(incomplete: str) -> _Found:
+def machines(ctx: typer.Context, incomplete: str) -> _Found:
     """Machines of `--machine`, also after the name of a node: `a=h200x4`."""
     from memtopo.machine import shipped
 
     node, equals, _ = incomplete.rpartition("=")
     own = [("local", "the GPUs of this computer"), *((name, "recorded") for name in shipped())]
+    if ctx.info_name == "validate" and not node:
+        own.append(("none", "no machine: what depends on one is not checked"))
     return [(f"{node}{equals}{name}", text) for name, text in own]
 
 
-def recorded_machines(incomplete: str) -> _Found:
+def recorded_machines() -> _Found:
     """Machines that come with memtopo."""
-    return [each for each in machines(incomplete) if each[1] == "recorded"]
+    from memtopo.machine import shipped
+
+    return [(name, "recorded") for name in shipped()]
 
 
 def layouts(ctx: typer.Context) -> _Found:

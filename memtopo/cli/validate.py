@@ -91,7 +91,7 @@ def validate_command(
 ) -> int:
     """Report every error in specs, without building anything.
 
-    Lists in variables are separated by spaces.
+    With --machine none, what depends on a machine is not checked. Lists in variables are separated by spaces.
     """
     outputs = reports(form, report or (), as_json=as_json)
     try:
@@ -100,10 +100,11 @@ def validate_command(
         variants = _variants(settings(given))
         targets = _targets(machine)
 
-        def tried(name: str, document: Document) -> Machines:
-            return with_needed_trials(targets[name], document).machines
+        def tried(name: str, document: Document) -> Machines | None:
+            found = targets[name]
+            return with_needed_trials(found, document).machines if found else None
 
-        machines = {name: each.machines for name, each in targets.items()}
+        machines = {name: each.machines if each else None for name, each in targets.items()}
         checked: Checked = files.check(
             sources, machines, chosen, strict=strict, reader=_read, variants=variants, machine_for=tried
         )
@@ -111,6 +112,8 @@ def validate_command(
         outputs.write_failure(error)
         raise
     outputs.write(checked)
+    if target.NONE in targets:
+        _report_not_checked()
     return 0 if checked.ok else _INVALID
 
 
@@ -133,12 +136,20 @@ def _read(each: Source) -> Document:
     return saved.spec_in(document)
 
 
-def _targets(given: list[str] | None) -> dict[str, Target]:
-    """Targets by name: each machine by itself, and those of nodes together. Raises `MemtopoError`."""
+def _targets(given: list[str] | None) -> dict[str, Target | None]:
+    """Targets by name: each machine by itself, and those of nodes together; None for `none`. Raises `MemtopoError`."""
     names = machine_names(given)
     nodes = [name for name in names if target.of_node(name)]
-    found = [target.resolve(name) for name in names if name not in nodes]
-    return {each.name: each for each in [*found, *([target.resolve_nodes(nodes)] if nodes else [])]}
+    found = {name: None if name == target.NONE else target.resolve(name) for name in names if name not in nodes}
+    together = target.resolve_nodes(nodes) if nodes else None
+    return found | ({together.name: together} if together else {})
+
+
+def _report_not_checked() -> None:
+    from memtopo.rules.no_machine import NOT_CHECKED
+
+    subjects = (f"{subject} ({' to '.join(codes)})" for subject, codes in NOT_CHECKED)
+    plain.print_message(f"not checked without a machine, with what depends on it: {'; '.join(subjects)}")
 
 
 class Reports(NamedTuple):

@@ -27,6 +27,9 @@ _NODE = re.compile("[A-Za-z][A-Za-z0-9_-]*")
 LOCAL = "local"
 """Name of the machine that this process runs on."""
 
+NONE = "none"
+"""Name that stands for no machine, without which specs are validated as far as possible."""
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -63,10 +66,12 @@ def resolve(text: str) -> Target:
     """Return the target for `local`, for the name of a shipped machine, or for the path of a recorded machine.
 
     `local` queries the real GPUs, including UUIDs and bus ids. Raises `Unavailable` if there is no such machine; there
-    is no fallback to another one.
+    is no fallback to another one. Raises `UsageError` for `none`.
     """
     if text == LOCAL:
         return _local()
+    if text == NONE:
+        raise UsageError("without a machine, specs are only validated", hint="name one: --machine h200x2")
     return recorded(text, load(text))
 
 

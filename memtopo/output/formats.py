@@ -89,8 +89,8 @@ def _summary(checked: Checked, *, colour: bool) -> Iterator[str]:
         yield printable(validation.total(checked))
     elif checked.ok:
         (file,) = checked.files
-        name, machine = printable(file.document.name), printable(checked.machines[0])
-        yield f"{name}: ok on {machine}{validation.ignored(file.results)}"
+        name, where = printable(file.document.name), printable(validation.on_machine(checked.machines[0]))
+        yield f"{name}: ok {where}{validation.ignored(file.results)}"
 
 
 def _matrix(checked: Checked, *, colour: bool) -> list[str]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from memtopo.common.errors import MemtopoError
 from memtopo.diagnostics.model import Diagnostic, Label, Span
+from memtopo.machine.target import NONE
 from memtopo.output.humanize import plural
 from memtopo.rules.files import Checked, File, Result, SharedDiagnostic
 
@@ -83,15 +84,20 @@ def total(checked: Checked) -> str:
     counts = ", ".join(
         f"{worst.count(severity):,} {phrase}" for severity, phrase in phrases.items() if severity in worst
     )
-    return f"{plural(len(checked.files), 'file')} on {_places(checked)}: {counts}{ignored(checked.results)}"
+    return f"{plural(len(checked.files), 'file')} {_places(checked)}: {counts}{ignored(checked.results)}"
 
 
 def _places(checked: Checked) -> str:
     """The machine, or the number of machines, and of combinations of settings if there are several."""
     count = len(checked.machines) // checked.variants
     if checked.variants > 1:
-        return f"{plural(count, 'machine')} with {checked.variants:,} combinations of settings"
-    return checked.machines[0] if count == 1 else plural(count, "machine")
+        return f"on {plural(count, 'machine')} with {checked.variants:,} combinations of settings"
+    return on_machine(checked.machines[0]) if count == 1 else f"on {plural(count, 'machine')}"
+
+
+def on_machine(name: str) -> str:
+    """`on h200x2`, or `without a machine`."""
+    return "without a machine" if name == NONE else f"on {name}"
 
 
 def rows(checked: Checked) -> Iterator[tuple[str, tuple[Result, ...]]]:

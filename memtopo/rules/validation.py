@@ -27,8 +27,11 @@ class Validated(NamedTuple):
     used: frozenset[Span] = frozenset()
 
 
-def validate(document: Document, machines: Machines) -> Validated:
-    """Validate a document against a machine, or the machines of its nodes. No driver is used."""
+def validate(document: Document, machines: Machines, *, complete: bool = True) -> Validated:
+    """Validate a document against a machine, or the machines of its nodes. No driver is used.
+
+    Comments that ignore nothing are reported if the validation is `complete`: without errors that hide others.
+    """
     if document.diagnostics and not document.root:
         return Validated(document, document.diagnostics, None)
     with collector_paused():
@@ -38,6 +41,6 @@ def validate(document: Document, machines: Machines) -> Validated:
         violations = rules.diagnose(geometry, machines)
         # Rules skip entries that depend on errors; a comment may name a diagnostic that they would report.
         noted = document.noted((*found, *violations))
-        kept = suppressions.apply_suppressions(noted, document, complete=not has_errors(found))
+        kept = suppressions.apply_suppressions(noted, document, complete=complete and not has_errors(found))
     buildable = None if has_errors(kept.reported) else geometry
     return Validated(document, kept.reported, buildable, kept.ignored, kept.used)

@@ -51,6 +51,24 @@ def test_several_machines_give_a_table(run_inline: InlineRunner, specs: Path) ->
     ]
 
 
+def test_without_a_machine_the_output_names_what_was_not_checked(run_inline: InlineRunner, specs: Path) -> None:
+    """In any format, on stderr."""
+    for arguments in ([], ["--json"], ["-m", "h200x2"]):
+        result = run_inline("validate", "specs/good.yaml", "-m", "none", *arguments)
+        assert result.status == 0
+        assert result.err.startswith("memtopo: not checked without a machine")
+    assert run_inline("validate", "specs/good.yaml", "-m", "none").out == "specs/good.yaml: ok without a machine\n"
+    bad = run_inline("validate", "specs", "-m", "none")
+    assert (bad.status, bad.out.splitlines()[-1]) == (0, "4 files without a machine: 2 ok, 2 with warnings")
+
+
+@pytest.mark.parametrize("command", ["plan", "draw", "apply", "probe"])
+def test_only_validate_works_without_a_machine(run_inline: InlineRunner, specs: Path, command: str) -> None:
+    result = run_inline(command, *(["specs/good.yaml"] if command != "probe" else []), "-m", "none")
+    assert (result.status, result.out) == (2, "")
+    assert "--machine h200x2" in result.err
+
+
 @pytest.mark.parametrize(
     ("name", "arguments", "status"),
     [

@@ -45,17 +45,18 @@ class Variant:
 
 def check(
     sources: Iterable[Source],
-    machines: Mapping[str, Machines],
+    machines: Mapping[str, Machines | None],
     chosen: Selection | None = None,
     *,
     strict: bool = False,
     reader: Callable[[Source], Document] = read,
     variants: Sequence[Variant] = (Variant(),),
-    machine_for: Callable[[str, Document], Machines] | None = None,
+    machine_for: Callable[[str, Document], Machines | None] | None = None,
 ) -> Checked:
     """Validate every variant of every file against every machine. A file that cannot be read has a result, too.
 
-    `machine_for` returns the machine of a name for one document, with the trials that it needs.
+    `machine_for` returns the machine of a name for one document, with the trials that it needs. A machine that is None
+    is not known, and what depends on it is not checked.
     Errors that comments in a file ignore are not reported; a comment is unused only if it is unused on all machines.
     """
     chosen = chosen or Selection()
@@ -70,11 +71,11 @@ def _file(
     machines: Collection[str],
     variants: Sequence[Variant],
     chosen: Selection,
-    machine_for: Callable[[str, Document], Machines],
+    machine_for: Callable[[str, Document], Machines | None],
 ) -> File:
     documents = {variant: variant.applied(document) for variant in variants}
     found = {
-        variant.on(name): validate(documents[variant], machine_for(name, documents[variant]))
+        variant.on(name): _validated(documents[variant], machine_for(name, documents[variant]))
         for name in machines
         for variant in variants
     }
@@ -83,6 +84,14 @@ def _file(
         Result(each.document, case, _reported(each, used, chosen), len(each.ignored)) for case, each in found.items()
     )
     return File(results[0].document, results)
+
+
+def _validated(document: Document, machines: Machines | None) -> Validated:
+    if machines is not None:
+        return validate(document, machines)
+    from memtopo.rules.no_machine import validate_without_machine  # noqa: PLC0415 rarely needed, and not small
+
+    return validate_without_machine(document)
 
 
 def _reported(validated: Validated, used: frozenset[Span], chosen: Selection) -> tuple[Diagnostic, ...]:
