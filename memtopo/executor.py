@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import groupby, islice
-from typing import NamedTuple
+from itertools import groupby
+from typing import NamedTuple, TypeVar
 
 from memtopo.common.garbage_collection import collector_paused
 from memtopo.diagnostics.model import Path
@@ -16,10 +16,16 @@ from memtopo.driver.protocol import Driver
 from memtopo.kinds.layout import Layout, current
 from memtopo.kinds.step import Finding, Phase, Step
 from memtopo.planner import Plan
-from memtopo.plans.report import Leak, PhaseTime, Progress
+from memtopo.plans.progress import NO_PROCESSES, Progress
+from memtopo.plans.report import Leak, PhaseTime
+
+T = TypeVar("T")
 
 STRIDE = 256
-"""Number of steps between two calls of the progress hooks."""
+"""Most steps between two calls of the progress hooks."""
+
+_PACE = 0.1
+"""Seconds between two calls of the progress hooks, if no single step takes longer."""
 
 
 class StepFailed(Exception):
@@ -59,8 +65,11 @@ class Execution:
         *,
         progress: Progress | None = None,
         stop: Callable[[], int] = lambda: False,
+        origin: float | None = None,
     ) -> None:
+        """`origin` is the time of `time.perf_counter`, that of other processes too, when the run began; now if None."""
         self.plan, self.driver, self.stop = plan, driver, stop
+        self._origin = time.perf_counter() if origin is None else origin
         self.progress = SafeProgress(progress or Progress())
         self.layout = Layout()
         self.done: list[Step] = []
@@ -94,8 +103,9 @@ class Execution:
         """Compare every step with what the driver reports. Raises `StepFailed` or `Stopped`."""
         self.resume()
         self.checked = 0
+        pace = Pace()
         for kind, steps in groupby(self.plan.steps, type):
-            while some := list(islice(steps, STRIDE)):
+            for some in pace.batches(list(steps)):
                 yield from self._check(kind, some)
                 self.progress.advance(len(some))
 
@@ -199,29 +209,38 @@ class Execution:
         try:
             yield count
         finally:
-            self._record(PhaseTime(phase, count.steps, time.perf_counter() - start), add=not announce)
+            end = time.perf_counter()
+            found = PhaseTime(phase, count.steps, end - start, start - self._origin, end - self._origin)
+            self._record(found, add=not announce)
 
-    def _record(self, time: PhaseTime, *, add: bool) -> None:
+    def _record(self, found: PhaseTime, *, add: bool) -> None:
         for index, each in enumerate(self.times):
-            if each.phase == time.phase and add:
-                self.times[index] = PhaseTime(time.phase, each.steps + time.steps, each.seconds + time.seconds)
+            if each.phase == found.phase and add:
+                self.times[index] = each.with_part(found)
                 return
-        self.times.append(time)
+        self.times.append(found)
+
+    @contextmanager
+    def announced(self, phase: str, steps: int = 0) -> Iterator[None]:
+        """Report the code inside as a phase of a layout that is held, which is not timed for the report."""
+        self.progress.phase(phase, steps)
+        try:
+            yield
+        finally:
+            self.progress.end()
 
     def _take_baseline(self) -> None:
         if self.baseline is None:
             self.baseline = self.snapshot("before building")
 
     def _undo(self, steps: Sequence[Step], teardown: Teardown) -> None:
-        for first in range(0, len(steps), STRIDE):
-            batch = steps[first : first + STRIDE]
+        for batch in Pace().batches(steps):
             teardown.undo(batch)
             self.progress.advance(len(batch))
 
     def _build(self, steps: tuple[Step, ...]) -> None:
         driver, layout, done, stop = self.driver, self.layout, self.done, self.stop
-        for first in range(0, len(steps), STRIDE):
-            batch = steps[first : first + STRIDE]
+        for batch in Pace().batches(steps):
             for step in batch:
                 if stop():
                     raise Stopped
@@ -248,23 +267,45 @@ class TeardownGates:
         return True
 
 
+class Pace:
+    """Size of the batches of steps between two calls of the progress hooks: few if they are slow, at most `STRIDE`."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._size = clock, 1
+
+    def batches(self, steps: Sequence[T]) -> Iterator[Sequence[T]]:
+        """Divide steps into batches, each of which the caller makes before it takes the next."""
+        first = 0
+        while first < len(steps):
+            start, size = self._clock(), self._size
+            yield steps[first : first + size]
+            first += size
+            self._adapt(self._clock() - start)
+
+    def _adapt(self, seconds: float) -> None:
+        if seconds > _PACE:
+            self._size = max(1, self._size // 2)
+        elif seconds < _PACE / 2:
+            self._size = min(STRIDE, self._size * 2)
+
+
 class SafeProgress(Progress):
     """Progress hooks whose exceptions do not reach the run: after the first, no hook is called again."""
 
     def __init__(self, hooks: Progress) -> None:
         self._hooks = hooks
 
-    def phase(self, name: str, steps: int) -> None:
-        self._call(lambda: self._hooks.phase(name, steps))
+    def phase(self, name: str, steps: int, processes: Mapping[str, int] = NO_PROCESSES) -> None:
+        self._call(lambda: self._hooks.phase(name, steps, processes))
 
-    def volume(self, name: str, size: int) -> None:
-        self._call(lambda: self._hooks.volume(name, size))
+    def volume(self, name: str, size: int, processes: Mapping[str, int] = NO_PROCESSES) -> None:
+        self._call(lambda: self._hooks.volume(name, size, processes))
 
-    def extend(self, steps: int) -> None:
-        self._call(lambda: self._hooks.extend(steps))
+    def extend(self, steps: int, process: str = "") -> None:
+        self._call(lambda: self._hooks.extend(steps, process))
 
-    def advance(self, steps: int) -> None:
-        self._call(lambda: self._hooks.advance(steps))
+    def advance(self, steps: int, process: str = "") -> None:
+        self._call(lambda: self._hooks.advance(steps, process))
 
     def end(self) -> None:
         self._call(self._hooks.end)

@@ -50,7 +50,7 @@ from memtopo.machine.target import Target
 from memtopo.output import plain
 from memtopo.output.diagnostics import concise
 from memtopo.output.diagram.build import build_diagram
-from memtopo.output.progress import progress
+from memtopo.output.progress import activity, progress
 from memtopo.plans import saved
 from memtopo.plans.report import Check, Report
 from memtopo.rules import NeverTried, require_tried
@@ -170,7 +170,8 @@ def _applied(
     """Apply a spec in this process and its workers. Returns the exit status."""
     if loaded.validated.geometry is None:
         return loaded.refuse(as_json=as_json)
-    request = request_of(loaded)
+    with activity("plan"):
+        request = request_of(loaded)
     loaded.print_diagnostics(sys.stderr)
     application = _Application(request, loaded, bound, partial(_reread, loaded.origin, loaded))
     return application.run_and_show(holding, as_json=as_json)
@@ -298,14 +299,15 @@ class _Application:
     def _in_process(self, holder: Holder | None, sockets: Mapping[str, str]) -> Report:
         driver = Ledger(self.loaded.target.open())
         outside = holder is not None or self.request.geometry.imports_from_outside  # a change may bring imports
-        return apply.apply(
-            self.request,
-            driver,
-            progress=progress(simulated=self.request.machine.simulated),
-            stop=self.stop,
-            handle_source=self._handles_of_holders(driver, sockets) if outside else None,
-            hold=holder.hold if holder else None,
-        )
+        with progress(simulated=self.request.machine.simulated) as shown:
+            return apply.apply(
+                self.request,
+                driver,
+                progress=shown,
+                stop=self.stop,
+                handle_source=self._handles_of_holders(driver, sockets) if outside else None,
+                hold=holder.hold if holder else None,
+            )
 
     def _handles_of_holders(self, driver: Driver, sockets: Mapping[str, str]) -> HolderHandles:
         from memtopo.sharing.imports import HolderHandles
@@ -338,8 +340,8 @@ class _Application:
             log=holder.service.log if holder else None,  # a pipe of the caller would not end while they live
         )
         held = holder.hold_processes if holder else None
-        shown = progress(simulated=self.request.machine.simulated)
-        return processes.apply(ensemble, progress=shown, stop=self.stop, held=held)
+        with progress(simulated=self.request.machine.simulated) as shown:
+            return processes.apply(ensemble, progress=shown, stop=self.stop, held=held)
 
 
 def _show(report: Report, *, as_json: bool) -> None:

@@ -21,6 +21,7 @@ from memtopo.language.names import AWAKE
 from memtopo.machine import parse
 from memtopo.machine.target import recorded
 from memtopo.output import json, plain
+from memtopo.output.progress import activity
 from memtopo.plans.difference import difference
 from memtopo.plans.report import PlanDifference
 from memtopo.plans.saved import SavedChange, digest_of, open_saved_change
@@ -74,7 +75,10 @@ def change_command(
             saved.compare(spec, planned.document, planned.status.layout_state)
         planned.after.print_diagnostics(sys.stderr)
         generation = saved.generation if saved else None
-        done = client.change(planned.source, generation=generation, full=check == "full", force=force, wait=patience)
+        with activity("change"):
+            done = client.change(
+                planned.source, generation=generation, full=check == "full", force=force, wait=patience
+            )
     if as_json:
         plain.print_document(json.dumps(json.marked("change", done)).splitlines())
     else:

@@ -25,6 +25,7 @@ from memtopo.cli.options import (
 from memtopo.common.errors import MemtopoError, UsageError
 from memtopo.output import json as documents
 from memtopo.output import plain
+from memtopo.output.progress import activity
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import NoLayout
@@ -100,7 +101,8 @@ def check_command(
     """
     with connect_to(name, socket, allow_uid or ()) as client:
         status = client.status()
-        checks = client.check()
+        with activity("check"):
+            checks = client.check()
     found = Looked(status.name, checks.different == 0, checks)
     if as_json:
         plain.print_document(documents.dumps(documents.marked("check", found)).splitlines())
@@ -128,7 +130,7 @@ def switch_command(
     is 6 if the check afterwards finds a difference.
     """
     seconds = duration(wait)
-    with connect_to(name, socket, ()) as client:
+    with connect_to(name, socket, ()) as client, activity("switch"):
         done = client.switch(state, full=check == "full", force=force, wait=seconds)
     if as_json:
         plain.print_document(documents.dumps(documents.marked("switch", done)).splitlines())
@@ -154,7 +156,7 @@ def release_command(
     Refused while it is used over ipc; with --force its importers are notified, and have --grace to end.
     """
     limits = {"grace": duration(grace), "wait": duration(wait)}
-    with connect_to(name, socket, allow_uid or ()) as client:
+    with connect_to(name, socket, allow_uid or ()) as client, activity("release"):
         done = client.release(force=force, **limits)
     if as_json:
         plain.print_document(documents.dumps(documents.marked("release", done)).splitlines())

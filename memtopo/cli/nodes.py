@@ -20,6 +20,7 @@ from memtopo.language import Document
 from memtopo.machine import Cluster, Machine
 from memtopo.machine.target import LOCAL, Target, of_node
 from memtopo.output import plain
+from memtopo.output.progress import progress
 from memtopo.plans.report import Report
 from memtopo.rules.validation import validate
 from memtopo.run.request import RunRequest
@@ -115,7 +116,8 @@ class OnNodes:
             lines = [f"holding {request.plan.name} on node {node}, {on[node]}: {sockets[node]}" for node in sockets]
             plain.print_lines(map(printable, lines), sys.stderr)
 
-        return drive(ray, placed, request, tasks, on, stop=stop, serving=print_serving)
+        with progress(simulated=request.machine.simulated) as shown:
+            return drive(ray, placed, request, tasks, on, stop=stop, serving=print_serving, progress=shown)
 
 
 def _nodes(nodes: Sequence[str], document: Document) -> Sequence[str]:

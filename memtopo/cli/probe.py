@@ -22,6 +22,7 @@ from memtopo.machine.probe.report import ProbeReport, probe_report
 from memtopo.machine.queries import anonymous
 from memtopo.machine.target import Target
 from memtopo.output import plain
+from memtopo.output.progress import progress
 
 Output = Annotated[
     str | None,
@@ -101,10 +102,15 @@ def _form(form: str | None, *, as_json: bool) -> str:
 
 def _probed(found: Target, *, bandwidth: bool) -> probe.Probed:
     now = datetime.now(UTC).strftime("%Y-%m-%d") if not found.simulated else found.machine.recorded
-    with Stopper(ending=True) as stopper:
+    with Stopper(ending=True) as stopper, progress(simulated=found.simulated) as shown:
         try:
             probed = probe.probe(
-                found.machine, simulated=found.simulated, date=now, stop=stopper.signal, bandwidth=bandwidth
+                found.machine,
+                simulated=found.simulated,
+                date=now,
+                stop=stopper.signal,
+                bandwidth=bandwidth,
+                progress=shown,
             )
         except probe.Stopped as stopped:
             raise Interrupted(stopper.signal()) from stopped

@@ -15,6 +15,7 @@ from memtopo.kinds.nodes import names_nodes
 from memtopo.language import Document
 from memtopo.machine.target import Target
 from memtopo.output import diagnostics, plain
+from memtopo.output.progress import activity
 from memtopo.plans import saved
 from memtopo.plans.saved import SavedPlan, StalePlan
 from memtopo.rules.validation import Validated, validate
@@ -82,13 +83,18 @@ def load(spec: str, machines: list[str] | None, given: Settings = NONE_SET, *, o
     document = plan.spec.read() if plan else given.read(spec)
     if one_host:
         require_one_host(document)
+    with activity("plan"):  # the driver may take seconds to start, as trials do
+        return replace(_loaded(_target(machines, plan), document, spec), saved=plan)
+
+
+def _target(machines: list[str] | None, plan: SavedPlan | None) -> Target:
+    """The machine of a spec or a saved plan. Raises `Unavailable`."""
     try:
-        target = one_target(machines)
+        return one_target(machines)
     except Unavailable as error:
         if plan and not machines and plan.machine.simulated:
             error.hint = f"the plan is of {plan.machine.name}: use --machine {plan.machine.name}"
         raise
-    return replace(_loaded(target, document, spec), saved=plan)
 
 
 def loaded_on(target: Target, spec: str, given: Settings = NONE_SET) -> Loaded:

@@ -52,9 +52,9 @@ def print_error(error: MemtopoError, stream: TextIO | None = None) -> None:
         _print_message("hint", error.hint, stream)
 
 
-def print_message(text: str) -> None:
+def print_message(text: str, stream: TextIO | None = None) -> None:
     """Write `memtopo: …` to stderr."""
-    print_lines([f"memtopo: {printable(text)}"], sys.stderr)
+    print_lines([f"memtopo: {printable(text)}"], stream or sys.stderr)
 
 
 def print_lines(lines: Iterable[str], stream: TextIO | None = None) -> None:

@@ -1,108 +1,216 @@
-"""Progress of a run as one line on a terminal."""
+"""Progress of a run on stderr: lines that are redrawn on a terminal, and one line for each long phase elsewhere."""
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from math import ceil
 from typing import TYPE_CHECKING, TextIO
 
 from memtopo.common.units import rounded
-from memtopo.output import humanize
-from memtopo.plans import report
+from memtopo.output import humanize, plain
+from memtopo.plans.progress import CountedProgress, Part, PhaseState, Progress
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
+    from rich.console import RenderableType
+    from rich.live import Live
+
+VARIABLE = "MEMTOPO_PROGRESS"
+"""Environment variable that is `none` for no progress."""
 
 DELAY = 0.3
 INTERVAL = 0.1
+LONG = 1.0
+"""Seconds after which a phase is one that shows its time, and has a line where there is no terminal."""
+
+_MOST_PROCESSES = 8
+"""Processes that are listed; of more, those that have done the least."""
 
 
-def progress(stream: TextIO | None = None, *, simulated: bool = False) -> report.Progress:
-    """Progress line on stderr if that is a terminal, else an empty reporter; without rates on a simulator."""
+@contextmanager
+def progress(stream: TextIO | None = None, *, simulated: bool = False) -> Iterator[Progress]:
+    """Progress of what is done inside on stderr, without rates on a simulator; nothing with MEMTOPO_PROGRESS=none.
+
+    A thread draws, so that a phase of a single long step is seen to go on.
+    """
     stream = stream or sys.stderr
-    return ProgressLine(stream, simulated=simulated) if stream.isatty() else report.Progress()
+    if os.environ.get(VARIABLE) == "none":
+        yield Progress()
+        return
+    on_terminal = stream.isatty() and os.environ.get("TERM") != "dumb"
+    shown = (ProgressLines if on_terminal else ProgressLog)(stream, simulated=simulated)
+    with _ticking(shown):
+        try:
+            yield shown
+        finally:
+            shown.end()
 
 
-class ProgressLine(report.Progress):
-    """A line that is drawn at most ten times a second, not before a third of a second, and erased at the end.
+@contextmanager
+def activity(name: str) -> Iterator[None]:
+    """Progress of one phase without steps, such as the wait for another process."""
+    with progress() as shown:
+        shown.phase(name, 0)
+        yield
 
-    A phase that takes longer than a second shows its time, so that one of few and long steps is seen to go on. A short
-    run draws nothing and does not import rich. No thread is started.
+
+class _Shown(CountedProgress):
+    """Progress that is shown at intervals, by its hooks or by a thread."""
+
+    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic, *, simulated: bool = False) -> None:
+        super().__init__(clock)
+        self._stream, self._simulated = stream, simulated
+        self._due = clock() + DELAY
+        self._drawing = threading.Lock()
+
+    def advance(self, steps: int, process: str = "") -> None:
+        super().advance(steps, process)
+        self.show_if_due()
+
+    def show_if_due(self) -> None:
+        """Show the state unless that was done a moment ago, or another thread does it."""
+        if (now := self._clock()) >= self._due and self._drawing.acquire(blocking=False):
+            try:
+                self._due = now + INTERVAL
+                if state := self.state:
+                    self._show(state)
+            finally:
+                self._drawing.release()
+
+    def _show(self, state: PhaseState) -> None:
+        raise NotImplementedError
+
+    def _amount(self, part: Part, state: PhaseState) -> str:
+        return amount(part, state, simulated=self._simulated)
+
+
+class ProgressLines(_Shown):
+    """A line for the phase, and one for each process, drawn at most ten times a second and erased at the end.
+
+    Nothing is drawn before a third of a second. A short run draws nothing and does not import rich.
     """
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic, *, simulated: bool = False) -> None:
-        self._stream = stream
-        self._clock = clock
-        self._simulated = simulated
-        self._begun = clock()
-        self._due = self._begun + DELAY
-        self._bar: Progress | None = None
-        self._phase, self._steps, self._done = "", 0, 0
-        self._in_bytes = False
-
-    def phase(self, name: str, steps: int) -> None:
-        self._begin(name, steps, in_bytes=False)
-
-    def volume(self, name: str, size: int) -> None:
-        self._begin(name, size, in_bytes=True)
-
-    def extend(self, steps: int) -> None:
-        if not self._in_bytes:
-            self._steps += steps
-
-    def advance(self, steps: int) -> None:
-        self._done += steps
-        self._draw_if_due()
+        super().__init__(stream, clock, simulated=simulated)
+        self._live: Live | None = None
 
     def end(self) -> None:
-        if self._bar:
-            self._bar.stop()
-            self._bar = None
+        super().end()
+        with self._drawing:
+            if self._live:
+                self._live.stop()
+                self._live = None
 
-    def _begin(self, name: str, steps: int, *, in_bytes: bool) -> None:
-        self._phase, self._steps, self._done, self._in_bytes = name, steps, 0, in_bytes
-        self._begun = self._clock()
-        self._draw_if_due()
+    def _show(self, state: PhaseState) -> None:
+        if not self._stream.isatty():  # it may have been redirected to a log since
+            return
+        if self._live is None:
+            self._live = _live(self._stream)
+            self._live.start()
+        self._live.update(self._lines(state), refresh=True)
 
-    def _draw_if_due(self) -> None:
-        if (now := self._clock()) >= self._due:
-            self._due = now + INTERVAL
-            if self._stream.isatty():  # it may have been redirected to a log since
-                self._draw()
+    def _lines(self, state: PhaseState) -> RenderableType:
+        from rich.progress_bar import ProgressBar  # noqa: PLC0415 importing rich takes longer than most runs
+        from rich.table import Table  # noqa: PLC0415 likewise
 
-    def _draw(self) -> None:
-        self._bar = self._bar or _bar(self._stream)
-        (task,) = self._bar.task_ids
-        self._bar.update(task, description=self._phase, completed=self._done, total=self._steps, amount=self._amount())
-        self._bar.refresh()
+        from memtopo.output.console import cell  # noqa: PLC0415 likewise
 
-    def _amount(self) -> str:
-        """Completed steps or bytes, bytes a second if they are measured, and the time of a long phase."""
-        seconds = self._clock() - self._begun
-        time = [humanize.age(seconds)] if seconds >= 1 else []
-        if not self._in_bytes:
-            return ", ".join([f"{self._done:,} of {self._steps:,}", *time] if self._steps else time)
-        speed = [] if self._simulated else [humanize.rate(self._done, seconds)]
-        return ", ".join([f"{rounded(self._done)} of {rounded(self._steps)}", *speed, *time])
+        room = plain.width(self._stream)
+        lines = Table.grid(padding=(0, 1, 0, 0))
+        for width in (max(10, room // 4), max(6, room // 4), None):
+            lines.add_column(max_width=width, no_wrap=True, overflow="ellipsis")
+        for name, part in ((state.name, state.whole), *_listed(state)):
+            total = part.total or None
+            bar = ProgressBar(total, part.done, width=max(6, room // 4), complete_style="cyan", finished_style="cyan")
+            words = self._amount(part, state) if part is state.whole else _share(part)
+            lines.add_row(cell(name, "" if part is state.whole else "dim"), bar, cell(words))
+        return lines
 
 
-def _bar(stream: TextIO) -> Progress:
-    # Most runs end before anything is drawn, and importing rich takes longer than they do.
-    from rich.progress import BarColumn, Progress, TextColumn  # noqa: PLC0415
+class ProgressLog(_Shown):
+    """A line for each phase that has lasted for a second, for logs."""
 
-    from memtopo.output import console  # noqa: PLC0415 imported where it is used
+    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic, *, simulated: bool = False) -> None:
+        super().__init__(stream, clock, simulated=simulated)
+        self._written = ""
 
-    bar = Progress(
-        TextColumn("{task.description:10}", markup=False),
-        BarColumn(complete_style="cyan", finished_style="cyan"),
-        TextColumn("{task.fields[amount]}", markup=False),
+    def end(self) -> None:
+        super().end()
+        self._written = ""
+
+    def _show(self, state: PhaseState) -> None:
+        if state.seconds < LONG or state.name == self._written:
+            return
+        self._written = state.name
+        processes = "".join(f"; {name} {_share(part)}" for name, part in _listed(state))
+        plain.print_message(f"{state.name}: {self._amount(state.whole, state)}{processes}", self._stream)
+        self._stream.flush()
+
+
+def amount(part: Part, state: PhaseState, *, simulated: bool) -> str:
+    """Completed steps or bytes, their rate if it is measured, and in a long phase its time and the time left."""
+    written = rounded if state.in_bytes else "{:,}".format
+    words = [f"{written(part.done)} of {written(part.total)}"] if part.total else []
+    if part.done and not simulated and (state.in_bytes or state.seconds >= LONG):
+        words.append(_rate(part.done, state))
+    if state.seconds >= LONG:
+        words.append(humanize.age(state.seconds))
+        left = state.seconds_left
+        words += [] if left is None or part.done == part.total else [f"{humanize.age(ceil(left))} left"]
+    return ", ".join(words)
+
+
+def _rate(done: int, state: PhaseState) -> str:
+    return humanize.rate(done, state.seconds) if state.in_bytes else f"{done / state.seconds:,.0f}/s"
+
+
+def _listed(state: PhaseState) -> list[tuple[str, Part]]:
+    """Processes of a phase, if several take part in it: the first ones in their order, or those with the least done."""
+    found = list(state.processes.items())
+    if len(found) <= 1:
+        return []
+    least = sorted(found, key=lambda each: each[1].share)[:_MOST_PROCESSES]
+    return [each for each in found if each in least][:_MOST_PROCESSES]
+
+
+def _share(part: Part) -> str:
+    return f"{part.share:.0%}"
+
+
+@contextmanager
+def _ticking(shown: _Shown) -> Iterator[None]:
+    """Show progress at intervals from a thread, until the code inside ends."""
+    over = threading.Event()
+
+    def tick() -> None:
+        try:
+            while not over.wait(INTERVAL):
+                shown.show_if_due()
+        except (OSError, ValueError):  # the terminal is gone
+            return
+
+    thread = threading.Thread(target=tick, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def _live(stream: TextIO) -> Live:
+    from rich.live import Live  # noqa: PLC0415 importing rich takes longer than most runs
+
+    from memtopo.output import console  # noqa: PLC0415 likewise
+
+    return Live(
         console=console.messages(stream),
         auto_refresh=False,
         transient=True,
         redirect_stdout=False,
         redirect_stderr=False,
     )
-    bar.add_task("", total=0, amount="")
-    bar.start()
-    return bar

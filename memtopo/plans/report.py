@@ -143,11 +143,22 @@ class MachineLine:
 
 @dataclass(frozen=True, slots=True)
 class PhaseTime:
-    """Steps and seconds of one phase."""
+    """Steps and seconds of one phase.
+
+    It `began` and `ended` so many seconds after the run began: of a layout of several processes all its processes, of
+    one of several nodes those of its node. A phase in several parts took less than the time in between.
+    """
 
     phase: str
     steps: int
     seconds: float
+    began: float = 0.0
+    ended: float = 0.0
+
+    def with_part(self, other: PhaseTime) -> PhaseTime:
+        """Return it with a later part of the same phase."""
+        steps, seconds = self.steps + other.steps, self.seconds + other.seconds
+        return PhaseTime(self.phase, steps, seconds, self.began, other.ended)
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,22 +328,3 @@ class Report:
     check: Check = "fast"
     placed: tuple[Placed, ...] = ()
     nodes: tuple[NodeReport, ...] = ()
-
-
-class Progress:
-    """Hooks that a run calls; all are empty here."""
-
-    def phase(self, name: str, steps: int) -> None:
-        """Begin a phase of `steps` steps."""
-
-    def volume(self, name: str, size: int) -> None:
-        """Begin a phase whose steps are `size` bytes."""
-
-    def extend(self, steps: int) -> None:
-        """Add `steps` steps to the phase."""
-
-    def advance(self, steps: int) -> None:
-        """Count `steps` more steps of the phase as done."""
-
-    def end(self) -> None:
-        """End the last phase, after success or failure."""

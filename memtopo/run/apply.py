@@ -18,7 +18,8 @@ from memtopo.kinds.step import Phase
 from memtopo.language.names import AWAKE
 from memtopo.planner import Plan
 from memtopo.plans import folding
-from memtopo.plans.report import Checks, Left, Placed, Progress, Report
+from memtopo.plans.progress import Progress
+from memtopo.plans.report import Checks, Left, Placed, Report
 from memtopo.plans.transition import Transition, transition
 from memtopo.run.capacity import DoesNotFit, require_room
 from memtopo.run.findings import FindingTally
@@ -81,10 +82,12 @@ class Run:
         stop: Callable[[], int] = lambda: 0,
         handle_source: HandleSource | None = None,
         absent: frozenset[Hashable] = frozenset(),
+        origin: float | None = None,
     ) -> None:
+        """`origin` is that of the execution's times."""
         self.request, self.ledger = request, ledger
         self._plans, self.absent = StatePlans(built_plan(request), request.geometry), absent
-        self.execution = Execution(self._plans.to_build(absent), ledger, progress=progress, stop=stop)
+        self.execution = Execution(self._plans.to_build(absent), ledger, progress=progress, stop=stop, origin=origin)
         self.execution.layout.handle_source = handle_source or NoHandleSource()
         self.execution.layout.timeout = request.timeout
         self.state = AWAKE
@@ -127,8 +130,10 @@ class Run:
         with self.execution.timed("check", len(self.execution.plan.steps)) as count:
             try:
                 self._findings.add(self.execution.check())
+                self.execution.progress.phase("check holes", 0)
                 self._check_isolation(self.request.geometry, self._findings)
                 if self.whole:  # what is absent has no access yet
+                    self.execution.progress.phase("check access", 0)
                     self.verification.try_permitted()
             except DriverError as error:
                 raise StepFailed(None, "check of holes, ends and access", error) from error
@@ -263,6 +268,7 @@ class Run:
         """Check a changed layout by queries, and what is new in it by bytes. Raises `StepFailed` or `Stopped`."""
         findings = FindingTally()
         try:
+            self.execution.progress.extend(len(self.execution.plan.steps))
             findings.add(self.execution.check())
             self._check_isolation(request.geometry, findings)
         except DriverError as error:
@@ -324,6 +330,7 @@ class Run:
         findings = FindingTally()
         try:
             with self._rechecking:  # a check of a mapping keeps its handle in the layout meanwhile
+                self.execution.progress.extend(len(self.execution.plan.steps))
                 findings.add(self.execution.check())
                 if kept:
                     findings.include(kept.compared_after(findings), ASPECT)
@@ -339,6 +346,7 @@ class Run:
 
     def hold(self, hold: Callable[[Run], HoldResult]) -> None:
         """Call `hold` with the complete layout. Raises `StepFailed`."""
+        self.execution.progress.end()
         try:
             self._hold_result = hold(self)
         except MemtopoError as error:

@@ -59,7 +59,8 @@ class HeldLayout:
         return self._exports.handle(export, index)
 
     def check(self) -> Checks:
-        return self._run.recheck()
+        with self._run.execution.announced("check"):
+            return self._run.recheck()
 
     @property
     def plans(self) -> Sequence[Plan]:
@@ -133,7 +134,8 @@ class _Planned:
 
     def make(self, *, full: bool, in_use: frozenset[str] = frozenset()) -> Checks:
         try:
-            return self._make(self.held.resources_of(in_use), full=full)
+            with self.run.execution.announced("change"):
+                return self._make(self.held.resources_of(in_use), full=full)
         except RollbackFailed as failed:
             self.held.failure = failed
             raise ChangeFailed(f"{failed}; the layout is taken down", broken=True) from failed

@@ -80,6 +80,7 @@ class RehearsedPart:
 
     def read(self, path: Sequence[str], state: str) -> None:
         """Check every step, and read those bytes as far as the state that the layout is in has memory."""
+        self._execution.progress.extend(len(self._execution.plan.steps))
         self._findings.add(self._execution.check())
         awake, now = self._states[AWAKE], self._states[state]
         absent = {label: _provided(awake[label]) - _provided(plan) for label, plan in now.items()}

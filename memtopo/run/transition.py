@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from memtopo.common.errors import MemtopoError
 from memtopo.common.garbage_collection import collector_paused
-from memtopo.executor import STRIDE, Execution, StepFailed, Stopped
+from memtopo.executor import Execution, Pace, StepFailed, Stopped
 from memtopo.kinds.step import Step
 from memtopo.planner import Plan
 from memtopo.plans.transition import Action, Stage, StagedAction, Transition, transition, undo_stage
@@ -33,7 +33,6 @@ def make_transition(execution: Execution, plan: Plan, known: Transition | None =
     that is impossible.
     """
     steps = known or transition(execution.plan.steps, plan.steps)
-    execution.progress.extend(len(steps.actions))
     with execution.timed("change", len(steps.actions), announce=False):
         making = StagedTransition(execution, plan, steps)
         try:
@@ -66,6 +65,7 @@ class StagedTransition:
 
     def __init__(self, execution: Execution, plan: Plan, steps: Transition) -> None:
         execution.resume()
+        execution.progress.extend(len(steps.actions))
         self._execution, self._old, self._new, self._transition = execution, execution.plan, plan, steps
         self._undone: list[Step] = []
         self._attempted: list[Step] = []
@@ -79,8 +79,7 @@ class StagedTransition:
         execution, actions = self._execution, self._transition.stages[stage]
         with collector_paused():
             try:
-                for first in range(0, len(actions), STRIDE):
-                    batch = actions[first : first + STRIDE]
+                for batch in Pace().batches(actions):
                     self._take(batch)
                     execution.progress.advance(len(batch))
             finally:
@@ -98,6 +97,7 @@ class StagedTransition:
         self._execution.resume()
         back = transition(list(self._present()), self._old.steps)
         self._transition, self._back = Transition.of(self._rollback(back)), True
+        self._execution.progress.extend(len(self._transition.actions))
         self._stop = lambda: False
         self._execution.done = [*self._execution.done, *back.do]
 
@@ -185,6 +185,7 @@ def all_or_nothing(execution: Execution) -> Iterator[None]:
 
 def require_declared(execution: Execution) -> None:
     """Check a layout that was brought back by queries, and raise `StepFailed` for the first difference."""
+    execution.progress.extend(len(execution.plan.steps))
     for aspect, subject, expected, observed, path, *_ in execution.check():
         if expected != observed:
             error = MemtopoError(f"{aspect} of {subject} is {observed}, not {expected}")

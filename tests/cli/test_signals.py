@@ -32,7 +32,11 @@ class Running:
         self._terminal, theirs = pty.openpty()
         command = [*MEMTOPO, "apply", str(spec), "--machine=h200x2", "--json"]
         self.process = PythonProcess(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=theirs, env=environment(COLUMNS="80")
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=theirs,
+            env=environment(COLUMNS="80", MEMTOPO_PROGRESS="auto"),
         )
         os.close(theirs)
         self.shown = b""

@@ -41,11 +41,11 @@ class CommandResult:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """Environment without variables that influence memtopo, except those given."""
+    """Environment without variables that influence memtopo, except those given; without progress, which takes time."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(_OURS)}
     # What the tests themselves were started with may be where memtopo's dependencies are.
     found = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    return kept | {"PYTHONPATH": found, "LANG": "C.UTF-8"} | more
+    return kept | {"PYTHONPATH": found, "LANG": "C.UTF-8", "MEMTOPO_PROGRESS": "none"} | more
 
 
 def run_memtopo(*arguments: str | Path, **variables: str) -> CommandResult:

@@ -69,12 +69,12 @@ def test_json_of_a_plan_has_its_fields_in_order() -> None:
 
 
 def test_json_of_a_report_has_plan_times_and_null_for_missing_parts() -> None:
-    report = Report("quickstart", None, MACHINE, "failed", 4, PLAN, (PhaseTime("map", 8, 0.25),))
+    report = Report("quickstart", None, MACHINE, "failed", 4, PLAN, (PhaseTime("map", 8, 0.25, 1.5, 1.75),))
     read = json.loads(rendering.dumps(report))
     assert read["outcome"] == "failed"
     assert read["machine"]["devices"] == ["NVIDIA H200"]
     assert read["plan"]["rows"][0]["path"] == ["map", "kv", 0]
-    assert read["times"] == [{"phase": "map", "steps": 8, "seconds": 0.25}]
+    assert read["times"] == [{"phase": "map", "steps": 8, "seconds": 0.25, "began": 1.5, "ended": 1.75}]
     assert read["failure"] is None
 
 

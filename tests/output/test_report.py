@@ -1,12 +1,10 @@
 from __future__ import annotations
 
-import io
 from dataclasses import replace
 
 import pytest
 
 from memtopo.output import report as rendering
-from memtopo.output.progress import ProgressLine, progress
 from memtopo.plans.report import (
     Checks,
     DeviceMemory,
@@ -17,7 +15,6 @@ from memtopo.plans.report import (
     MachineLine,
     PhaseTime,
     PlanSummary,
-    Progress,
     Report,
     Row,
     Tally,
@@ -198,67 +195,3 @@ def test_texts_in_a_report_inject_nothing(monkeypatch: pytest.MonkeyPatch, evil:
     text = report_text(report)
     assert all(char == "\n" or char.isprintable() for char in text)
     assert text.count(evil.translate({0x1B: "\\x1b", 7: "\\x07", 0x202E: "\\u202e"})) >= 20
-
-
-class Terminal(io.StringIO):
-    """A terminal as far as its writers can tell."""
-
-    def isatty(self) -> bool:
-        return True
-
-
-def test_progress_is_not_shown_without_a_terminal() -> None:
-    stream = io.StringIO()
-    hooks = progress(stream)
-    hooks.phase("create", 10)
-    hooks.advance(10)
-    hooks.end()
-    assert type(hooks) is Progress
-    assert stream.getvalue() == ""
-
-
-def test_progress_of_a_long_run_is_shown_and_removed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TERM", "xterm")
-    stream, seconds = Terminal(), iter(range(100))
-    hooks = ProgressLine(stream, lambda: float(next(seconds)))
-    hooks.phase("create [red]", 8000)
-    hooks.advance(1234)
-    hooks.end()
-    assert "create [red]" in stream.getvalue()
-    assert "1,234 of 8,000" in stream.getvalue()
-    assert stream.getvalue().endswith("\x1b[2K")
-
-
-@pytest.mark.parametrize("simulated", [False, True])
-def test_a_rate_is_shown_only_if_it_is_measured(simulated: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A simulator has none."""
-    monkeypatch.setenv("TERM", "xterm")
-    stream, seconds = Terminal(), iter(range(100))
-    hooks = ProgressLine(stream, lambda: float(next(seconds)), simulated=simulated)
-    hooks.volume("verify", 8 * GIB)
-    hooks.advance(2 * GIB)
-    hooks.end()
-    assert "2 GiB of 8 GiB" in stream.getvalue()
-    assert ("B/s" in stream.getvalue()) is not simulated
-
-
-def test_a_long_phase_shows_its_time_and_steps_that_are_added(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TERM", "xterm")
-    stream, seconds = Terminal(), iter(range(0, 1000, 10))
-    hooks = ProgressLine(stream, lambda: float(next(seconds)))
-    hooks.phase("check", 0)
-    hooks.advance(0)
-    assert " of 0" not in stream.getvalue()
-    hooks.extend(8000)
-    hooks.advance(1234)
-    hooks.end()
-    assert "1,234 of 8,000, 60 s" in stream.getvalue()
-
-
-def test_progress_of_a_short_run_is_not_shown() -> None:
-    stream = Terminal()
-    hooks = ProgressLine(stream, lambda: 0.0)
-    hooks.phase("create", 8000)
-    hooks.advance(8000)
-    hooks.end()
-    assert stream.getvalue() == ""

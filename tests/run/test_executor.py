@@ -19,7 +19,7 @@ from memtopo.kinds.mappings.steps import MapChunk
 from memtopo.kinds.ranges.steps import ReserveRange
 from memtopo.kinds.step import Phase
 from memtopo.planner import Plan
-from memtopo.plans.report import Progress
+from memtopo.plans.progress import Progress
 from tests.helpers.failing_driver import Failing
 from tests.helpers.machines import invented
 from tests.helpers.specs import plan_of
@@ -294,10 +294,10 @@ class Counting(Progress):
         self.steps = 0
         self.ends = 0
 
-    def phase(self, name: str, steps: int) -> None:
+    def phase(self, name: str, steps: int, _processes: object = None) -> None:
         self.phases.append((name, steps))
 
-    def advance(self, steps: int) -> None:
+    def advance(self, steps: int, _process: str = "") -> None:
         self.steps += steps
 
     def end(self) -> None:

@@ -11,7 +11,7 @@ import pytest
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.sim import SimDriver
 from memtopo.executor import Execution, SafeProgress, StepFailed, TeardownGates
-from memtopo.plans.report import Progress
+from memtopo.plans.progress import Progress
 from tests.helpers.failing_driver import Failing
 from tests.helpers.machines import invented
 from tests.helpers.processes import open_descriptors
@@ -156,16 +156,16 @@ class Raising(Progress):
         if hook in self.raising:
             raise ValueError(hook)
 
-    def phase(self, name: str, steps: int) -> None:
+    def phase(self, name: str, steps: int, _processes: object = None) -> None:
         self._note("phase", (name, steps))
 
-    def volume(self, name: str, size: int) -> None:
+    def volume(self, name: str, size: int, _processes: object = None) -> None:
         self._note("volume", (name, size))
 
-    def extend(self, steps: int) -> None:
+    def extend(self, steps: int, _process: str = "") -> None:
         self._note("extend", steps)
 
-    def advance(self, steps: int) -> None:
+    def advance(self, steps: int, _process: str = "") -> None:
         self._note("advance", steps)
 
     def end(self) -> None:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.sim import SimDriver
-from memtopo.executor import STRIDE
-from memtopo.plans.report import Check, Progress
+from memtopo.executor import STRIDE, Pace
+from memtopo.plans.progress import Progress
+from memtopo.plans.report import Check
 from memtopo.run import apply, processes
+from memtopo.run.apply import Run
+from memtopo.run.held import HeldLayout, Revision
+from memtopo.run.request import HoldResult
 from tests.helpers.machines import invented
 from tests.helpers.specs import ensemble, run_request
 
@@ -58,16 +62,16 @@ class Recorder(Progress):
 
     phases: list[Phase] = field(default_factory=list)
 
-    def phase(self, name: str, steps: int) -> None:
+    def phase(self, name: str, steps: int, _processes: object = None) -> None:
         self.phases.append(Phase(name, steps))
 
-    def volume(self, name: str, size: int) -> None:
+    def volume(self, name: str, size: int, _processes: object = None) -> None:
         self.phases.append(Phase(name, size, in_bytes=True))
 
-    def extend(self, steps: int) -> None:
+    def extend(self, steps: int, _process: str = "") -> None:
         self.phases[-1].steps += 0 if self.phases[-1].in_bytes else steps
 
-    def advance(self, steps: int) -> None:
+    def advance(self, steps: int, _process: str = "") -> None:
         if self.phases:
             self.phases[-1].done += steps
             self.phases[-1].longest = max(self.phases[-1].longest, steps)
@@ -119,3 +123,59 @@ def test_progress_of_processes_counts_the_steps_of_all(check: Check) -> None:
     assert progress.steps("start") == 3
     assert progress.steps("map") == 3 * PAGES
     assert progress.steps("take down") > 6 * PAGES
+
+
+FEW = 40
+SLEEPING = f"""
+ranges: {{weights: {{size: 8MiB}}, kv: {{size: {2 * FEW}MiB}}}}
+chunks: {{w: {{location: gpu0, size: 2MiB, count: 4}}, page: {{location: gpu0, size: 2MiB, count: {FEW}}}}}
+map: {{weights: w, kv: page}}
+access: {{weights: {{gpu0: rw}}, kv: {{gpu0: rw}}}}
+states: {{asleep: {{drop: [kv], offload: {{w: "host:0"}}}}, half: {{drop: [kv]}}}}
+"""
+
+
+@pytest.mark.parametrize("check", ["fast", "full"])
+def test_a_rehearsal_counts_its_switches_and_their_checks(check: Check) -> None:
+    """And nothing else: what it writes and reads are neither calls nor steps."""
+    progress = Recorder()
+    with ledger() as driver:
+        report = apply.apply(replace(run_request(SLEEPING, MACHINE, check), rehearse=True), driver, progress=progress)
+    assert report.outcome == "ok"
+    assert progress.unfinished() == []
+    assert progress.steps("rehearse") > 8 * FEW
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_a_switch_of_a_held_layout_is_a_phase_of_its_own(full: bool) -> None:
+    progress = Recorder()
+
+    def hold(run: Run) -> HoldResult:
+        layout = HeldLayout(run, "", lambda _source, before: Revision(before, ""))
+        for state in ("asleep", "awake"):
+            assert layout.switch(state).make(full=full).different == 0
+        assert layout.check().different == 0
+        return HoldResult()
+
+    with ledger() as driver:
+        report = apply.apply(run_request(SLEEPING, MACHINE), driver, progress=progress, hold=hold)
+    assert report.outcome == "ok"
+    assert progress.unfinished() == []
+    assert [each.name for each in progress.phases][-4:] == ["change", "change", "check", "take down"]
+    assert progress.phases[-4].steps > FEW
+    assert progress.phases[-2].steps > 2 * FEW
+
+
+@pytest.mark.parametrize(("seconds", "fewest", "most"), [(1.0, 1, 1), (0.004, 8, 32), (0.0, STRIDE, STRIDE)])
+def test_few_slow_steps_are_reported_one_by_one_and_many_fast_ones_together(
+    seconds: float, fewest: int, most: int
+) -> None:
+    """At most a tenth of a second passes between two reports, if no step takes longer."""
+    now = [0.0]
+    pace, sizes = Pace(lambda: now[0]), []
+    for steps in pace.batches(range(2000)):
+        now[0] += seconds * len(steps)
+        sizes.append(len(steps))
+    assert sum(sizes) == 2000
+    assert fewest <= min(sizes[10:-1])
+    assert max(sizes[10:-1]) <= most

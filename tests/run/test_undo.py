@@ -13,7 +13,7 @@ from memtopo.driver.ledger import Ledger
 from memtopo.driver.sim import SimDriver
 from memtopo.driver.wrappers import Forwarder
 from memtopo.machine import Machine
-from memtopo.plans.report import Progress
+from memtopo.plans.progress import Progress
 from memtopo.run import apply
 from tests.helpers.machines import invented, with_multicast
 from tests.helpers.specs import ROOT, SPECS, run, run_request
@@ -203,7 +203,7 @@ def test_exceptions_that_are_no_driver_errors_do_not_stop_the_teardown(error: Ex
 class BadHooks(Progress):
     """Progress hooks that raise."""
 
-    def advance(self, steps: int) -> None:
+    def advance(self, steps: int, _process: str = "") -> None:
         raise ValueError(steps)
 
 

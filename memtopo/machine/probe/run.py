@@ -12,6 +12,7 @@ from memtopo.machine import Copies, Device, Machine, Memory, Peer, Rate, Surroun
 from memtopo.machine.probe import environment
 from memtopo.machine.probe.supervisor import Findings, Limits, Outcome, Supervisor
 from memtopo.machine.probe.trial_table import RATES, STORE, PlannedTrial, advertised, planned_trials, recorded
+from memtopo.plans.progress import Progress
 
 _SHARING = ("share", "ipc", "ipc_event", "pool")
 
@@ -51,6 +52,7 @@ def probe(
     limits: Limits | None = None,
     child: Sequence[str] = (),
     bandwidth: bool = False,
+    progress: Progress | None = None,
 ) -> Probed:
     """Try every feature that a machine may support, in child processes that may hang or die.
 
@@ -67,7 +69,8 @@ def probe(
         if (trial := _without_trial(machine, each, around, simulated=simulated))
     }
     due = [(n, each) for n, each in enumerate(planned) if n not in known]
-    supervisor = Supervisor(dump(machine) if simulated else None, stop, limits or Limits(), child)
+    shown = progress or Progress()
+    supervisor = Supervisor(dump(machine) if simulated else None, stop, limits or Limits(), child, shown)
     findings = supervisor.run(_lanes(due, simulated=simulated), importing=any(_shares(each) for _, each in due))
     trials = [known.get(n) or _trial(machine, each, findings.outcomes.get(n)) for n, each in enumerate(planned)]
     probed = _with_trials(machine, _worst(zip(planned, trials, strict=True)), around, date)
@@ -76,7 +79,7 @@ def probe(
     if not simulated:
         probed = with_pinned(with_links(probed))
         if bandwidth:
-            probed, unmeasured = with_rates(probed, stop)
+            probed, unmeasured = with_rates(probed, stop, shown)
             notes += unmeasured
     contexts = sum(outcome.contexts for outcome in findings.outcomes.values())
     timings = tuple(_timings(due, findings))
@@ -221,12 +224,13 @@ def with_pinned(machine: Machine) -> Machine:
     return queries.changed(machine, pinned_bytes=None if wsl else machine.host_bytes)
 
 
-def with_rates(machine: Machine, stop: Callable[[], int]) -> tuple[Machine, list[str]]:
+def with_rates(machine: Machine, stop: Callable[[], int], progress: Progress) -> tuple[Machine, list[str]]:
     """Add the rates of all pairs and of the host to a real machine, and return notes on those not measured."""
     count = range(len(machine.devices))
     planned = [PlannedTrial(_HOST, RATES, a) for a in count]
     planned += [PlannedTrial(gpu(b), RATES, a) for a in count for b in count if a != b and machine.can_access(a, b)]
-    findings = Supervisor(None, stop, Limits(trial=_LIMIT)).run([[*enumerate(planned)]], importing=False)
+    supervisor = Supervisor(None, stop, Limits(trial=_LIMIT), progress=progress, phase="measure")
+    findings = supervisor.run([[*enumerate(planned)]], importing=False)
     outcomes = {each: outcome for n, each in enumerate(planned) if (outcome := findings.outcomes.get(n))}
     notes = [
         f"gpu{each.device} and {each.location} could not be measured: {outcome.error or outcome.note}"

@@ -22,6 +22,7 @@ from memtopo.machine.probe import messages
 from memtopo.machine.probe.messages import FromChild, ImportAnswer, ImportRequest, Start, TrialEnded
 from memtopo.machine.probe.trial_resources import FATAL
 from memtopo.machine.probe.trial_table import PlannedTrial
+from memtopo.plans.progress import Progress
 from memtopo.sharing.channel import Channel, Received
 from memtopo.sharing.errors import BadPacket
 
@@ -170,11 +171,21 @@ class _Importer:
 
 
 class Supervisor:
-    """Runs lanes of trials side by side; `record` is the machine to simulate, `command` replaces memtopo's child."""
+    """Runs lanes of trials side by side; `record` is the machine to simulate, `command` replaces memtopo's child.
+
+    The hooks of `progress` get the trials as the steps of one `phase`.
+    """
 
     def __init__(
-        self, record: str | None, stop: Callable[[], int], limits: Limits, command: Sequence[str] = ()
+        self,
+        record: str | None,
+        stop: Callable[[], int],
+        limits: Limits,
+        command: Sequence[str] = (),
+        progress: Progress | None = None,
+        phase: str = "try",
     ) -> None:
+        self._progress, self._phase = progress or Progress(), phase
         self._record, self._stop, self._limits, self._command = record, stop, limits, command
         self._lanes: list[_Lane] = []
         self._importer = _Importer(lambda: ChildProcess.launch(Start(None, record), command), limits)
@@ -183,17 +194,21 @@ class Supervisor:
     def run(self, lanes: Sequence[Sequence[tuple[int, PlannedTrial]]], *, importing: bool) -> Findings:
         """Make all trials. Raises `Stopped`. No child is left in either case."""
         self._lanes = [_Lane(deque(planned)) for planned in lanes if planned]
+        self._progress.phase(self._phase, sum(len(lane.remaining) for lane in self._lanes))
         try:
             if importing:
                 self._importer.start()
             for lane in self._lanes:
                 self._start(lane)
+            counted = 0
             while any(lane.child for lane in self._lanes):
                 if self._stop():
                     raise Stopped("interrupted")
                 self._receive_all()
                 self._answer_all(self._importer.send_next())
                 self._enforce_limits()
+                self._progress.advance(len(self._findings.outcomes) - counted)
+                counted = len(self._findings.outcomes)
         finally:
             for lane in self._lanes:
                 self._end(lane)

@@ -17,6 +17,7 @@ from memtopo import language, planner
 from memtopo.common.errors import InternalError, MemtopoError
 from memtopo.common.version import __version__
 from memtopo.machine import Cluster, Machine, dump, parse, target
+from memtopo.plans.progress import CountedProgress, PhaseState
 from memtopo.plans.report import Check, MachineLine, Report
 from memtopo.rules.validation import validate
 from memtopo.run import processes
@@ -129,6 +130,7 @@ class Agent:
         self._peers: NodePeers | None = None
         self._signal = 0
         self._result: NodeResult | None = None
+        self._progress = CountedProgress()
 
     def about(self) -> About:
         """Return what the driver has to know of this agent."""
@@ -164,15 +166,17 @@ class Agent:
         try:
             with holder(task.node, task.holding, request.plan.name, source, peers, hub) as holding:
                 held = holding.hold if holding else None
-                report = processes.apply(ensemble, stop=lambda: self._signal, held=held, peers=peers)
+                report = processes.apply(
+                    ensemble, progress=self._progress, stop=lambda: self._signal, held=held, peers=peers
+                )
         except MemtopoError as error:
             peers.leave(error.message)
             return NodeResult(error=error.message, hint=error.hint, exit_code=error.exit_code)
         return NodeResult(TypeAdapter(Report).dump_json(report).decode(), peers.cause)
 
-    def alive(self) -> bool:
-        """Return at once, as a sign of life."""
-        return True
+    def progress(self) -> PhaseState | None:
+        """Return at once the state of the phase that the node's processes are in, as a sign of life."""
+        return self._progress.state
 
     def result(self) -> NodeResult | None:
         """Return the result of `run` once more, for a driver that lost the first; None as long as there is none."""

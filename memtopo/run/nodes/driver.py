@@ -11,17 +11,23 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from memtopo.common.version import __version__
+from memtopo.executor import SafeProgress
 from memtopo.language import Document
 from memtopo.machine import Machine, dump, parse
+from memtopo.plans.progress import Progress
 from memtopo.plans.report import Report
 from memtopo.run.nodes.agent import About, MachineOfNode, NodeResult, NodeTask
 from memtopo.run.nodes.cluster import NoCluster, Placed, RayCluster
 from memtopo.run.nodes.holding import Holding
 from memtopo.run.nodes.hub import End
+from memtopo.run.nodes.progress import NodesProgress
 from memtopo.run.nodes.reports import NodeEnd, merged_nodes
 from memtopo.run.request import RunRequest
 
 _INTERVAL = 0.1
+_PROGRESS = 0.5
+"""Seconds after which an agent is asked for its progress again."""
+
 _PATIENCE = 120.0
 """Seconds that a cluster has to place and start the agents."""
 
@@ -84,9 +90,11 @@ def drive(
     *,
     stop: Callable[[], int] = lambda: 0,
     serving: Callable[[Mapping[str, str]], None] = lambda _: None,
+    progress: Progress | None = None,
 ) -> Report:
     """Run the tasks of all nodes, and return one report. `serving` gets the sockets once all nodes hold the layout."""
-    return _Drive(cluster, placed, tasks, stop, serving).run(request, hosts)
+    shown = NodesProgress(SafeProgress(progress or Progress()))
+    return _Drive(cluster, placed, tasks, stop, serving, shown).run(request, hosts)
 
 
 class _Drive:
@@ -99,9 +107,10 @@ class _Drive:
         tasks: Mapping[str, NodeTask],
         stop: Callable[[], int],
         serving: Callable[[Mapping[str, str]], None],
+        progress: NodesProgress,
     ) -> None:
         self._cluster, self._placed, self._tasks, self._stop = cluster, placed, tasks, stop
-        self._report_serving = serving
+        self._report_serving, self._progress = serving, progress
         self._timeout = next(iter(tasks.values())).timeout
         self._stopped = 0
         agents = {name: node.agent for name, node in placed.nodes.items()}
@@ -117,6 +126,7 @@ class _Drive:
             self._note_serving()
             for node in waiting:
                 self._look_at(node)
+        self._progress.end()
         ends = {node.name: node.end for node in self._nodes if node.end}
         return merged_nodes(request, ends, self._ends(), hosts, self._stopped)
 
@@ -129,6 +139,7 @@ class _Drive:
     def _note_serving(self) -> None:
         if self._serving and self._serving.done():
             if not self._serving.exception():
+                self._progress.end()
                 self._report_serving(self._serving.result())
             self._serving = None
 
@@ -148,14 +159,15 @@ class _Drive:
         self._listen(node)
 
     def _listen(self, node: _Node) -> None:
-        """Ask for a sign of life from time to time; an agent without one for too long is lost."""
+        """Ask for its progress from time to time; an agent without an answer for too long is lost."""
         now = time.monotonic()
         if node.beat and node.beat.done():
             if not node.beat.exception():
                 node.heard = now
+                self._progress.update(node.name, node.beat.result())
             node.beat = None
-        if node.beat is None and now - node.heard > self._timeout / 4:
-            node.beat = node.call("alive")
+        if node.beat is None and now - node.heard > min(_PROGRESS, self._timeout / 4):
+            node.beat = node.call("progress")
         if node.end is None and now - node.heard > self._timeout:
             self._cluster.kill(self._placed.nodes[node.name])
             self._lose(node, f"it gave no sign of life for {self._timeout:g} s")

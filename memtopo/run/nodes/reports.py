@@ -167,6 +167,8 @@ def _times(reports: Sequence[Report]) -> Iterator[PhaseTime]:
     """Phases of all nodes, which go through them together: the sums of the steps, and the longest time."""
     merged: dict[str, PhaseTime] = {}
     for each in (each for report in reports for each in report.times):
-        before = merged.get(each.phase, PhaseTime(each.phase, 0, 0.0))
-        merged[each.phase] = PhaseTime(each.phase, before.steps + each.steps, max(before.seconds, each.seconds))
+        before = merged.get(each.phase, PhaseTime(each.phase, 0, 0.0, each.began, each.ended))
+        steps, seconds = before.steps + each.steps, max(before.seconds, each.seconds)
+        began, ended = min(before.began, each.began), max(before.ended, each.ended)
+        merged[each.phase] = PhaseTime(each.phase, steps, seconds, began, ended)
     yield from merged.values()

@@ -19,7 +19,8 @@ from memtopo.driver.handles import Handle
 from memtopo.executor import SafeProgress
 from memtopo.kinds.step import Phase
 from memtopo.language.names import AWAKE
-from memtopo.plans.report import Checks, Failure, PhaseTime, Progress, Report
+from memtopo.plans.progress import NO_PROCESSES, Progress
+from memtopo.plans.report import Checks, Failure, PhaseTime, Report
 from memtopo.run.processes import messages
 from memtopo.run.processes.common_addresses import agree
 from memtopo.run.processes.ensemble import Ensemble, NotStarted, startup_limit
@@ -96,6 +97,7 @@ class Coordinator:
         self._first_over: WorkerProcess | None = None
         self._router = Router(self.workers, peers)
         self._clock = RunningClock()
+        self._origin = time.perf_counter()
         plans = JointPlans(ensemble.request.geometry, ensemble.request.plan)
         self.joint = JointState(plans, self._command_change, stop)
 
@@ -118,7 +120,7 @@ class Coordinator:
         environment = ensemble.environment(visible)
         worker = launch(label, gates, environment, self._clock, ensemble.worker, ensemble.log)
         self.workers[label] = worker
-        worker.start(self.ensemble.start_message(label, visible))
+        worker.start(replace(ensemble.start_message(label, visible), origin=self._origin))
 
     def __exit__(self, *_: object) -> None:
         self._close()
@@ -153,7 +155,7 @@ class Coordinator:
     def _verify(self) -> None:
         workers = self.workers.values()
         full = self.ensemble.request.check == "full"
-        with self._timed("verify", len(workers), sum(worker.volume for worker in workers)):
+        with self._timed("verify", len(workers), {worker.label: worker.volume for worker in workers}):
             if not self._safe:
                 self._command_all(messages.SkipVerification(UNSAFE))
                 return
@@ -176,6 +178,7 @@ class Coordinator:
     def hold(self, held: Callable[[Coordinator], list[str]]) -> None:
         """Have all processes keep the layout while `held` runs."""
         self._command_all(messages.Hold())
+        self._progress.end()
         self.notes += held(self)
         if self._over:
             raise _Aborted
@@ -226,10 +229,11 @@ class Coordinator:
 
     def recheck(self) -> Checks:
         """Check all processes once more while they are held. Raises `MemtopoError`."""
-        for worker in self.workers.values():
-            worker.command(messages.Recheck())
-        while any(worker.owes(Expected.DONE) for worker in self.workers.values()):
-            self._receive_for_caller()
+        with self.announced("check"):
+            for worker in self.workers.values():
+                worker.command(messages.Recheck())
+            while any(worker.owes(Expected.DONE) for worker in self.workers.values()):
+                self._receive_for_caller()
         if errors := [f"{label}: {each.check_error}" for label, each in self.workers.items() if each.check_error]:
             raise MemtopoError("; ".join(errors))
         checks = {label: worker.checks for label, worker in self.workers.items() if worker.checks}
@@ -242,6 +246,15 @@ class Coordinator:
         checks = self.joint.change(JointPlans(request.geometry, request.plan), command)
         self.ensemble = replace(self.ensemble, request=request, text=command.text, settings=command.settings)
         return merged_checks(checks)
+
+    @contextmanager
+    def announced(self, phase: str) -> Iterator[None]:
+        """Report the code inside as a phase of a held layout, whose steps are those that the workers begin."""
+        self._progress.phase(phase, 0, dict.fromkeys(self.workers, 0))
+        try:
+            yield
+        finally:
+            self._progress.end()
 
     def request_handles(self, holder: str, export: str, first: int, count: int) -> Sequence[Handle]:
         """Handles of one process's export, for this process. Raises `MemtopoError`."""
@@ -322,8 +335,8 @@ class Coordinator:
         self._progress.advance(0)
         for worker, received in self._router.receive(seconds):
             work = worker.receive(received)
-            self._progress.extend(work.begun)
-            self._progress.advance(work.steps)
+            self._progress.extend(work.begun, worker.label)
+            self._progress.advance(work.steps, worker.label)
             self._note_first(worker)
         for worker in self.workers.values():
             worker.keep_alive(self.ensemble.timeout / _HEARTBEATS)
@@ -334,17 +347,20 @@ class Coordinator:
             self._first_over = worker
 
     @contextmanager
-    def _timed(self, phase: str, steps: int, volume: int = 0) -> Iterator[None]:
+    def _timed(self, phase: str, steps: int, volumes: Mapping[str, int] = NO_PROCESSES) -> Iterator[None]:
         """Record the time of a phase, whose progress consists of bytes or of the steps that the workers begin."""
-        if volume:
-            self._progress.volume(phase, volume)
+        if volume := sum(volumes.values()):
+            self._progress.volume(phase, volume, volumes)
+        elif phase == _START:
+            self._progress.phase(phase, steps, dict.fromkeys(self.workers, 1))
         else:
-            self._progress.phase(phase, steps if phase == _START else 0)
+            self._progress.phase(phase, 0, dict.fromkeys(self.workers, 0))
         start = time.perf_counter()
         try:
             yield
         finally:
-            self.times.append(PhaseTime(phase, steps, time.perf_counter() - start))
+            end = time.perf_counter()
+            self.times.append(PhaseTime(phase, steps, end - start, start - self._origin, end - self._origin))
 
     def _close(self) -> None:
         for worker in self.workers.values():

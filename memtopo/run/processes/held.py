@@ -113,7 +113,8 @@ class JointSwitch(_JointChange):
     state: str
 
     def make(self, *, full: bool, in_use: frozenset[str] = frozenset()) -> Checks:
-        checks = self.coordinator.joint.switch(self.state, sorted(in_use), full=full)
+        with self.coordinator.announced("change"):
+            checks = self.coordinator.joint.switch(self.state, sorted(in_use), full=full)
         return merged_checks(checks) if full else self.coordinator.recheck()
 
 
@@ -128,7 +129,8 @@ class JointRevision(_JointChange):
     def make(self, *, full: bool, in_use: frozenset[str] = frozenset()) -> Checks:
         check: Check = "full" if full else "fast"
         command = replace(self.command, check=check, in_use=tuple(sorted(in_use)))
-        checks = self.coordinator.change(replace(self.revision.request, check=check), command)
+        with self.coordinator.announced("change"):
+            checks = self.coordinator.change(replace(self.revision.request, check=check), command)
         self.held.source = self.revision.source
         return checks
 

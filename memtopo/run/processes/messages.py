@@ -17,7 +17,8 @@ class Start:
 
     `visible` are the ordinals, in the coordinator's numbering, of the only GPUs that the worker sees; empty for all.
     `gpus` are the UUIDs of all GPUs as hex text. `machine` is that of the process's node, and `cluster` has those of
-    all nodes by name, if there are several. A coordinator that is silent for `timeout` seconds counts as dead.
+    all nodes by name, if there are several. A coordinator that is silent for `timeout` seconds counts as dead. The
+    run began at `origin`, by `time.perf_counter`, which is the same clock in all processes of a host.
     """
 
     process: str
@@ -35,6 +36,7 @@ class Start:
     seed: int = 0
     settings: dict[str, str] = field(default_factory=dict)
     cluster: dict[str, str] = field(default_factory=dict)
+    origin: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -164,6 +164,7 @@ class WorkerChange:
             run.record_held(target.request)
             return
         self._findings = FindingTally()
+        run.execution.progress.extend(len(run.execution.plan.steps))
         self._findings.add(run.execution.check())
         if self._kept:
             self._findings.include(self._kept.compared_after(self._findings), ASPECT)

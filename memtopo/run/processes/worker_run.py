@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from memtopo import language, planner
@@ -16,7 +16,8 @@ from memtopo.kinds.layout import HandleSource
 from memtopo.language import Document
 from memtopo.machine import Cluster, Machine, parse, target
 from memtopo.planner import Plan
-from memtopo.plans.report import MachineLine, Progress
+from memtopo.plans.progress import NO_PROCESSES, Progress
+from memtopo.plans.report import MachineLine
 from memtopo.rules.validation import validate
 from memtopo.run.apply import Run, built_plan
 from memtopo.run.processes.joint_plans import JointPlans
@@ -80,6 +81,7 @@ def prepare(start: Start, hooks: WorkerHooks) -> tuple[Run, JointPlans]:
         progress=_SignsOfLife(hooks),
         stop=hooks.stopped,
         handle_source=SiblingHandles(request.geometry, hooks.request, external),
+        origin=start.origin,
     )
     return run, plans
 
@@ -106,11 +108,16 @@ class _SignsOfLife(Progress):
     def __init__(self, hooks: WorkerHooks) -> None:
         self._hooks = hooks
 
-    def phase(self, name: str, steps: int) -> None:
-        del name
+    def phase(self, name: str, steps: int, processes: Mapping[str, int] = NO_PROCESSES) -> None:
+        del name, processes
         self._hooks.begin(steps)
 
-    def advance(self, steps: int) -> None:
+    def extend(self, steps: int, process: str = "") -> None:
+        del process
+        self._hooks.begin(steps)
+
+    def advance(self, steps: int, process: str = "") -> None:
+        del process
         self._hooks.alive(steps)
 
 

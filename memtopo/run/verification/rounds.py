@@ -121,7 +121,9 @@ class Verification:
     def _of(self, memory: Mapping[str, Sequence[MappedMemory]]) -> Verifier | None:
         if self._request.check == "none":
             return None
-        context = replace(self._context, memory=memory, events=dict.fromkeys(memory, ()))
+        # Neither its objects nor its bytes are among the steps of the phase that it is a part of.
+        advance = self._execution.progress.advance
+        context = replace(self._context, memory=memory, events=dict.fromkeys(memory, ()), advance=lambda _: advance(0))
         return FullVerifier(context) if self._request.check == "full" else SampleVerifier(context)
 
     def verify_only(self, created: Container[Hashable]) -> None:

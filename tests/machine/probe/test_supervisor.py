@@ -13,6 +13,7 @@ from memtopo.driver.types import gpu
 from memtopo.machine import Machine, Trial
 from memtopo.machine.probe import Limits, Probed, Stopped, probe
 from memtopo.machine.probe.messages import Broken
+from memtopo.plans.progress import CountedProgress, Progress
 from memtopo.sharing.channel import Channel
 from tests.helpers.command_line import ROOT
 from tests.helpers.machines import complete, invented
@@ -32,11 +33,11 @@ def children() -> set[str]:
     return set(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
 
 
-def probed(method: str, how: str, machine: Machine = MACHINE) -> Probed:
+def probed(method: str, how: str, machine: Machine = MACHINE, progress: Progress | None = None) -> Probed:
     script = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import runpy; "
     command = [sys.executable, "-c", f"{script}runpy.run_path({str(DYING)!r}, run_name='__main__')", method, how]
     before = children()
-    found = probe(machine, simulated=True, limits=SHORT, child=command)
+    found = probe(machine, simulated=True, limits=SHORT, child=command, progress=progress)
     assert children() == before
     return found
 
@@ -117,3 +118,11 @@ def test_a_child_without_a_driver_makes_all_trials_not_tried() -> None:
     assert trials(found)["multicast"].note == "others share its switch"
     assert found.machine.devices[0].copies is None
     assert found.machine.surroundings
+
+
+def test_every_trial_is_counted_as_a_step_even_if_it_ends_its_process() -> None:
+    counted = CountedProgress()
+    probed("event_create", "SIGKILL", progress=counted)
+    assert counted.state
+    assert (counted.state.name, counted.state.whole.share) == ("try", 1.0)
+    assert counted.state.whole.total > 8

@@ -15,7 +15,8 @@ from memtopo import machine as machines
 from memtopo.common.errors import InternalError, MemtopoError
 from memtopo.driver.handles import close_handles
 from memtopo.machine import target
-from memtopo.plans.report import Checks, MachineLine, Progress, Report
+from memtopo.plans.progress import Progress
+from memtopo.plans.report import Checks, MachineLine, Report
 from memtopo.run import processes
 from memtopo.run.held import Revision
 from memtopo.run.processes import HeldProcesses
@@ -75,16 +76,16 @@ class Phases(Progress):
         self.found: list[list[object]] = []
         self.ended = 0
 
-    def phase(self, name: str, steps: int) -> None:
+    def phase(self, name: str, steps: int, _processes: object = None) -> None:
         self.found.append([str(name), steps, 0, 0])
 
-    def volume(self, name: str, size: int) -> None:
+    def volume(self, name: str, size: int, _processes: object = None) -> None:
         self.found.append([f"{name} bytes", size, 0, 0])
 
-    def extend(self, steps: int) -> None:
+    def extend(self, steps: int, _process: str = "") -> None:
         self.found[-1][2] += steps  # type: ignore[operator]
 
-    def advance(self, steps: int) -> None:
+    def advance(self, steps: int, _process: str = "") -> None:
         self.found[-1][3] += steps  # type: ignore[operator]
 
     def end(self) -> None:
@@ -158,7 +159,10 @@ def test_progress_and_times_have_the_phases_of_all_processes(whole: Whole) -> No
         ["check", 0, 25, 25],
         ["verify bytes", volume, 0, volume],
     ]
-    assert (phases.found[-1], phases.ended) == (["take down", 0, 25, 25], 1)
+    assert (phases.found[-1], phases.ended) == (
+        ["take down", 0, 25, 25],
+        3,
+    )  # of the check, of the phases before the hold, and of all
     times = {"start": 2, **counts, "open": 2, "check": 23, "verify": 2, "take down": 2}
     assert [(str(each.phase), each.steps) for each in report.times] == [*times.items()]
     assert all(each.seconds >= 0 for each in report.times)

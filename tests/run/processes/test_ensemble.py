@@ -16,7 +16,8 @@ from memtopo import machine
 from memtopo.common.errors import MemtopoError, UsageError
 from memtopo.executor import SafeProgress
 from memtopo.machine import Trial
-from memtopo.plans.report import Progress, Report
+from memtopo.plans.progress import Progress
+from memtopo.plans.report import Report
 from memtopo.run import processes
 from memtopo.run.processes.coordinator import Coordinator
 from memtopo.run.processes.ensemble import NotStarted, startup_limit

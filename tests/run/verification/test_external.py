@@ -17,7 +17,8 @@ from memtopo.driver.handles import Handle
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.sim import SimDriver
 from memtopo.machine import target
-from memtopo.plans.report import Check, Progress, Report
+from memtopo.plans.progress import Progress
+from memtopo.plans.report import Check, Report
 from memtopo.run import processes
 from memtopo.run.apply import apply
 from memtopo.run.processes import Ensemble
@@ -63,7 +64,7 @@ class At(Progress):
     def __init__(self, phase: str, does: Callable[[], object]) -> None:
         self.at, self.does = phase, does
 
-    def phase(self, name: str, steps: int) -> None:
+    def phase(self, name: str, steps: int, _processes: object = None) -> None:
         del steps
         if name == self.at:
             self.does()

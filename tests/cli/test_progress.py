@@ -1,0 +1,76 @@
+"""Progress on a real terminal, and in a real pipe."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from memtopo.output.progress import activity, progress
+from tests.cli.test_terminal import on_terminal
+
+PAGES = 15000
+BIG = f"""memtopo: 1
+name: big
+ranges: {{pages: {{size: {2 * PAGES}MiB}}}}
+chunks: {{page: {{location: [gpu0, gpu1], size: 2MiB, count: {PAGES}}}}}
+map: {{pages: [page]}}
+access: {{pages: {{gpu0: rw, gpu1: rw}}}}
+"""
+M = "--machine=h200x2"
+ESCAPE = re.compile(r"\x1b\[[\d;?]*[A-Za-z]")
+FRAME = re.compile(r"([a-z][a-z ]+?) +[━╸╺ ]* ([\d,]+) of ([\d,]+)(.*)")
+
+
+def number(text: str) -> int:
+    return int(text.replace(",", ""))
+
+
+def test_a_terminal_shows_counts_that_grow_to_the_total_of_their_phase(tmp_path: Path) -> None:
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(BIG)
+    result = on_terminal("apply", str(spec), M, "--json", MEMTOPO_PROGRESS="auto", COLUMNS="100")
+    assert result.status == 0
+    shown = ESCAPE.sub("", result.out.partition("{\n")[0]).replace("\r", "\n")
+    frames = [found for line in shown.splitlines() if (found := FRAME.search(line))]
+    assert len(frames) > 3
+    before = "", 0, 0
+    for name, done, total, rest in (frame.groups() for frame in frames):
+        assert 0 <= number(done) <= number(total)
+        assert number(total) > 0
+        assert "/s" not in rest, "a simulator has no rates"
+        if name == before[0]:
+            assert number(done) >= before[1]
+        before = name, number(done), number(total)
+    assert {frame[1].strip() for frame in frames} >= {"write", "read"}
+
+
+def test_progress_is_erased_before_the_result(tmp_path: Path) -> None:
+    """And does not keep the report from the terminal, nor the terminal from its cursor."""
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(BIG)
+    out = on_terminal("apply", str(spec), M, MEMTOPO_PROGRESS="auto").out
+    before, report = out.split("apply", 1)
+    assert "\x1b[?25l" in before
+    assert before.rindex("\x1b[?25h") > before.rindex("\x1b[?25l")
+    assert "\x1b[2K" not in report
+
+
+def test_a_phase_that_lasts_has_one_line_in_a_pipe() -> None:
+    reading, writing = os.pipe()
+    with os.fdopen(reading) as lines, os.fdopen(writing, "w") as stream:
+        with progress(stream) as hooks:
+            hooks.phase("open", 8)
+            hooks.advance(2)
+            assert re.fullmatch(r"memtopo: open: 2 of 8, 2/s, \d+ s, \d+ s left\n", lines.readline())
+            hooks.advance(6)
+        stream.close()
+        assert lines.read() == ""
+
+
+def test_a_short_activity_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    with activity("switch"):
+        pass
+    assert capfd.readouterr() == ("", "")

@@ -1,0 +1,202 @@
+"""Progress: its state as data, the lines on a terminal, and the lines in a log."""
+
+from __future__ import annotations
+
+import io
+import threading
+
+import pytest
+
+from memtopo.output.progress import ProgressLines, ProgressLog, amount, progress
+from memtopo.plans.progress import CountedProgress, Part, PhaseState, Progress
+
+GIB = 1 << 30
+
+
+class Terminal(io.StringIO):
+    """A terminal as far as its writers can tell."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+class Clock:
+    """A clock that a test sets."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "100")
+    return Clock()
+
+
+def state(done: int, total: int, seconds: float, *, in_bytes: bool = False) -> PhaseState:
+    return PhaseState("map", in_bytes, Part(done, total), {}, seconds)
+
+
+def words(shown: PhaseState, *, simulated: bool = False) -> str:
+    return amount(shown.whole, shown, simulated=simulated)
+
+
+def test_nothing_is_shown_with_the_variable_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MEMTOPO_PROGRESS", "none")
+    stream = Terminal()
+    with progress(stream) as hooks:
+        hooks.phase("create", 10)
+        assert type(hooks) is Progress
+    assert stream.getvalue() == ""
+
+
+def test_a_terminal_gets_lines_and_a_pipe_or_dumb_terminal_a_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MEMTOPO_PROGRESS", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    for stream, kind in ((Terminal(), ProgressLines), (io.StringIO(), ProgressLog)):
+        with progress(stream) as hooks:
+            assert type(hooks) is kind
+    monkeypatch.setenv("TERM", "dumb")
+    with progress(Terminal()) as hooks:
+        assert type(hooks) is ProgressLog
+
+
+def test_progress_of_a_long_run_is_shown_and_removed(clock: Clock) -> None:
+    stream = Terminal()
+    hooks = ProgressLines(stream, clock)
+    hooks.phase("create [red]", 8000)
+    clock.now = 0.5
+    hooks.advance(1234)
+    hooks.end()
+    assert "create [red]" in stream.getvalue()
+    assert "1,234 of 8,000" in stream.getvalue()
+    assert stream.getvalue().endswith("\x1b[2K")
+
+
+def test_progress_of_a_short_run_is_not_shown(clock: Clock) -> None:
+    for stream in (Terminal(), io.StringIO()):
+        hooks = (ProgressLines if stream.isatty() else ProgressLog)(stream, clock)
+        hooks.phase("create", 8000)
+        hooks.advance(8000)
+        hooks.end()
+        assert stream.getvalue() == ""
+
+
+def test_a_phase_of_one_long_step_moves_without_a_call_of_its_hooks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread draws."""
+    monkeypatch.delenv("MEMTOPO_PROGRESS", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    drawn = threading.Event()
+
+    class Watched(Terminal):
+        def write(self, text: str) -> int:
+            if "open" in text:
+                drawn.set()
+            return super().write(text)
+
+    with progress(Watched()) as hooks:
+        hooks.phase("open", 1)
+        assert drawn.wait(30)
+
+
+def test_a_terminal_that_is_gone_ends_the_progress_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MEMTOPO_PROGRESS", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    tried = threading.Event()
+
+    class Gone(Terminal):
+        def isatty(self) -> bool:
+            if threading.current_thread() is not threading.main_thread():
+                tried.set()
+                raise OSError
+            return True
+
+    with progress(Gone()) as hooks:
+        hooks.phase("open", 1)
+        assert tried.wait(30)
+    assert not [each for each in threading.enumerate() if each.name == "progress"]
+
+
+def test_a_log_has_one_line_for_each_phase_that_lasts_a_second(clock: Clock) -> None:
+    stream = io.StringIO()
+    hooks = ProgressLog(stream, clock, simulated=True)
+    for name, seconds in (("create", 0.75), ("map", 1.5), ("check", 32.0)):
+        hooks.phase(name, 800)
+        for _ in range(8):
+            clock.now += seconds / 8
+            hooks.advance(100)
+    hooks.end()
+    assert stream.getvalue().splitlines() == [
+        "memtopo: map: 600 of 800, 1 s, 1 s left",
+        "memtopo: check: 100 of 800, 4 s, 28 s left",
+    ]
+
+
+def test_several_processes_have_a_line_each_and_in_a_log_their_shares(clock: Clock) -> None:
+    terminal, log = Terminal(), io.StringIO()
+    for hooks in (ProgressLines(terminal, clock), ProgressLog(log, clock)):
+        clock.now = 0.0
+        hooks.phase("map", 0, {"server": 0, "reader": 0, "idle": 0})
+        hooks.extend(10, "reader")
+        hooks.extend(30, "server")
+        clock.now = 2.0
+        hooks.advance(5, "reader")
+        hooks.end()
+    lines = terminal.getvalue()
+    assert lines.index("5 of 40") < lines.index("server") < lines.index("reader")
+    assert "50%" in lines
+    assert "idle" not in lines
+    assert log.getvalue() == "memtopo: map: 5 of 40, 2/s, 2 s, 14 s left; server 0%; reader 50%\n"
+
+
+def test_of_many_processes_those_with_the_least_done_are_listed(clock: Clock) -> None:
+    log = io.StringIO()
+    hooks = ProgressLog(log, clock)
+    hooks.phase("map", 0, {f"pe.{n}": 0 for n in range(20)})
+    for n in range(20):
+        hooks.extend(100, f"pe.{n}")
+    for n in range(20):
+        clock.now = n / 10
+        hooks.advance(100 - n, f"pe.{n}")
+    assert log.getvalue().endswith("; ".join(f"pe.{n} 0%" for n in range(11, 19)) + "\n")
+
+
+@pytest.mark.parametrize("simulated", [False, True])
+def test_a_rate_is_shown_only_if_it_is_measured(simulated: bool) -> None:
+    """A simulator has none."""
+    size = words(state(2 * GIB, 8 * GIB, 2.0, in_bytes=True), simulated=simulated)
+    steps = words(state(200, 800, 2.0), simulated=simulated)
+    assert size == f"2 GiB of 8 GiB, {'' if simulated else '1.07 GB/s, '}2 s, 6 s left"
+    assert steps == f"200 of 800, {'' if simulated else '100/s, '}2 s, 6 s left"
+
+
+def test_nothing_is_said_of_what_is_not_known() -> None:
+    """No total, no time left before the first step, and no time of a short phase."""
+    assert words(state(0, 0, 0.5)) == ""
+    assert words(state(0, 0, 5.0)) == "5 s"
+    assert words(state(0, 8, 5.0)) == "0 of 8, 5 s"
+    assert words(state(4, 8, 0.5)) == "4 of 8"
+    assert words(state(8, 8, 5.0)) == "8 of 8, 2/s, 5 s"
+
+
+def test_counts_of_one_phase_do_not_reach_another_one() -> None:
+    hooks = CountedProgress()
+    hooks.extend(7)
+    hooks.advance(7)
+    assert hooks.state is None
+    hooks.phase("create", 3)
+    hooks.advance(3)
+    hooks.volume("verify", 100, {"a": 60, "b": 40})
+    hooks.extend(7, "a")  # steps, of a phase in bytes
+    hooks.advance(30, "a")
+    found = hooks.state
+    assert found
+    assert (found.name, found.in_bytes, found.whole) == ("verify", True, Part(30, 100))
+    assert found.processes == {"a": Part(30, 60), "b": Part(0, 40)}
+    hooks.end()
+    hooks.advance(1)
+    assert hooks.state is None
