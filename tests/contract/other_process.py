@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from memtopo.common.mapped_files import map_shared
+from memtopo.common.mapped_files import map_shared, unmap
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import DriverError, HandleType
@@ -26,7 +26,8 @@ HANDED_OVER = ("import_external_memory", "import_external_semaphore")
 """Calls that consume a descriptor: the copy in the other process is consumed, the argument stays open here."""
 
 MAP = "map_path"
-"""Call of the system, for memory that the driver registers."""
+UNMAP = "unmap"
+"""Calls of the system, for memory that the driver registers."""
 
 PATIENCE = 120.0  # seconds for one call
 
@@ -137,7 +138,7 @@ def serve(channel: socket.socket) -> None:
 
 
 def map_path(path: str, size: int) -> int:
-    """Map a file of another process, until this one ends."""
+    """Map a file of another process."""
     fd = os.open(path, os.O_RDWR)
     try:
         return map_shared(fd, 0, size, writable=True)
@@ -147,7 +148,8 @@ def map_path(path: str, size: int) -> int:
 
 def _answer(channel: socket.socket, driver: Driver, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     try:
-        call = map_path if method == MAP else getattr(driver, method)
+        system: dict[str, Callable[..., Any]] = {MAP: map_path, UNMAP: unmap}
+        call = system[method] if method in system else getattr(driver, method)
         value = call(*args, **kwargs)
     except DriverError as error:
         _send(channel, ((error.call, error.name, error.reason), None))

@@ -9,11 +9,23 @@ from tests.differential.families_of_one import Buffers, Events, Managed
 from tests.differential.families_of_two import Chunks, Ipc
 from tests.differential.family import FamilyGenerator
 from tests.differential.family_external import External
+from tests.differential.family_pools import Pools
 from tests.differential.generator import LENGTH, MODES, Generator
+from tests.differential.host_families import DmaBufs, Pinned
 from tests.differential.resources import Needs
 
 FAMILIES: Mapping[str, type[FamilyGenerator]] = MappingProxyType(
-    {"buffers": Buffers, "events": Events, "managed": Managed, "ipc": Ipc, "chunks": Chunks, "external": External}
+    {
+        "buffers": Buffers,
+        "events": Events,
+        "managed": Managed,
+        "ipc": Ipc,
+        "chunks": Chunks,
+        "external": External,
+        "pools": Pools,
+        "pinned": Pinned,
+        "dmabufs": DmaBufs,
+    }
 )
 NAMES = (*MODES, *FAMILIES)
 """Families by name; the first ones are the modes of the VMM's."""

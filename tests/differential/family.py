@@ -16,11 +16,14 @@ from tests.differential.resources import Needs
 MAKERS = {
     "alloc": "a", "event": "e", "stream": "s", "managed": "m", "share": "h", "open": "o", "shareevent": "g",
     "openevent": "e", "make": "p", "importmemory": "x", "mapbuffer": "b", "timeline": "t", "importsemaphore": "q",
-    "reserve": "r", "create": "c", "export": "f", "import": "c",
+    "reserve": "r", "create": "c", "export": "f", "import": "c", "pool": "l", "poolalloc": "v", "poolexport": "f",
+    "poolimport": "l", "poolpointer": "z", "poolopen": "v", "hostalloc": "k", "file": "w", "mapfile": "u",
+    "register": "n", "dmabuf": "d",
 }  # fmt: skip
 """Calls that make something, with the letter of its symbol."""
 ENDS = {
     "freemem", "endevent", "endstream", "closeopened", "endmemory", "endsemaphore", "free", "release", "unmap", "close",
+    "endpool", "poolfree", "poolfreenow", "hostfree", "unmapfile", "unregister",
 }  # fmt: skip
 WORD = 4
 """Bytes of a copy, at a multiple of 8."""

@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterable
 from memtopo.driver.types import Advice, EventFlags, MemAttach, RangeAttribute
 from tests.differential.calls import CALLS, OK, Action, at_place
 from tests.differential.external_calls import EXTERNAL_CALLS, ResourceAction, after
+from tests.differential.host_calls import HOST_CALLS
 from tests.differential.notation import location_of, place_of, size_of, size_text
+from tests.differential.pool_calls import POOL_CALLS
 from tests.differential.resources import Needs, ResourceSession, reached
 
 ADVICE = {"mostly": Advice.SET_READ_MOSTLY, "prefer": Advice.SET_PREFERRED_LOCATION, "by": Advice.SET_ACCESSED_BY}
@@ -256,5 +258,6 @@ RESOURCE_CALLS: dict[str, Callable[..., Callable[..., str]]] = {
     "streamdone": _stream_done, "streambusy": _stream_busy, "copy": _copy, "managed": _managed, "advise": _advise,
     "attribute": _attribute, "attach": _attach, "prefetch": _prefetch, "ismanaged": _is_managed,
     "hostwrite": _host_write, "hostread": _host_read, "share": _share, "open": _open, "closeopened": _close_opened,
-    "sizeat": _size_at, "shareevent": _share_event, "openevent": _open_event, **EXTERNAL_CALLS,
+    "sizeat": _size_at, "shareevent": _share_event, "openevent": _open_event, **EXTERNAL_CALLS, **POOL_CALLS,
+    **HOST_CALLS,
 }  # fmt: skip

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any, NamedTuple, Self
 
+from memtopo.common.mapped_files import map_shared, unmap
 from memtopo.driver.protocol import Driver
 from memtopo.driver.trials import ExternalApi, ExternalApiMemory, ExternalApiSemaphore
 from memtopo.driver.types import DriverError
@@ -39,6 +41,11 @@ class ResourceSession(Session):
         self.handed: dict[str, bytes] = {}
         self.made: dict[str, ExternalApiMemory] = {}
         self.signals: dict[str, ExternalApiSemaphore] = {}
+        self.pools: dict[str, int] = {}
+        self.pooled: dict[int, bool] = {}  # addresses of allocations of pools; true for those that are imported
+        self.pinned: set[int] = set()
+        self.registered: set[int] = set()
+        self.files: dict[int, int] = {}  # sizes of mapped files by address
 
     def join(self, there: ResourceSession) -> None:
         """Use the session of another process, and share what travels between the two."""
@@ -48,6 +55,21 @@ class ResourceSession(Session):
     def is_idle(self, stream: int, seconds: float = PATIENCE) -> bool:
         """Wait until the work of a stream is done; false if it still is not after a time."""
         return reached(lambda: self.driver.stream_query(stream), seconds)
+
+    def map_file(self, fd: int) -> int:
+        """Map a whole file into the process of the driver."""
+        size = os.fstat(fd).st_size
+        if isinstance(self.driver, Other):
+            return int(self.driver.map_path(f"/proc/{os.getpid()}/fd/{fd}", size))
+        return map_shared(fd, 0, size, writable=True)
+
+    def unmap_file(self, address: int) -> None:
+        """Unmap a file from the process of the driver."""
+        size = self.files.pop(address)
+        if isinstance(self.driver, Other):
+            self.driver.unmap(address, size)
+        else:
+            unmap(address, size)
 
     def close(self) -> bool:
         """Give back everything in both processes; returns false if something was refused."""
@@ -65,6 +87,8 @@ class ResourceSession(Session):
         clean = all([self.is_idle(stream) for stream in self.streams.values()])  # noqa: C419 all of them
         clean = all([_succeeds(call, *arguments) for call, *arguments in self._ends()]) and clean  # noqa: C419 likewise
         self.allocations.clear()
+        for address in list(self.files):
+            self.unmap_file(address)
         for memory in self.made.values():
             memory.free()
         for semaphore in self.signals.values():
@@ -77,6 +101,11 @@ class ResourceSession(Session):
         yield (driver.ctx_synchronize,)
         yield from ((driver.ipc_close_mem_handle, address) for address in self.opened_memory)
         yield from ((driver.mem_free, address) for address in self.allocations)
+        yield from ((driver.mem_free if opened else driver.mem_free_async, a) for a, opened in self.pooled.items())
+        yield (driver.ctx_synchronize,)
+        yield from ((driver.mem_pool_destroy, pool) for pool in self.pools.values())
+        yield from ((driver.mem_free_host, address) for address in self.pinned)
+        yield from ((driver.mem_host_unregister, address) for address in self.registered)
         yield from ((driver.destroy_external_memory, each) for each in self.external.values())
         yield from ((driver.destroy_external_semaphore, each) for each in self.semaphores.values())
         yield from ((driver.event_destroy, each) for each in self.events.values())

@@ -29,6 +29,9 @@ WRONG = {
     "ipc": "memcpy_htod",
     "chunks": "mem_set_access",
     "external": "memcpy_htod",
+    "pools": "mem_pool_set_access",
+    "pinned": "mem_host_unregister",
+    "dmabufs": "mem_unmap",
 }
 """A call of each family that a wrong simulator accepts without an effect."""
 

@@ -18,8 +18,10 @@ import pytest
 
 import memtopo
 from memtopo.common.units import MiB
+from memtopo.driver.protocol import Driver
 from memtopo.machine.target import Target
 from tests.helpers.specs import ROOT
+from tests.run.pinned_rounds_program import SIZE, WORD, rounds_elsewhere, spec
 
 pytestmark = pytest.mark.gpu
 ROUNDS = 200
@@ -119,6 +121,33 @@ def test_sharing_a_file_again_and_again_leaves_nothing(local: Target, tmp_path: 
             counts.append(len(os.listdir("/proc/self/fd")))
         assert counts[0] == counts[1]
         assert "memtopo-test" not in Path("/proc/self/maps").read_text()
+
+
+def test_a_registered_memfd_is_shared_with_another_process_again_and_again(local: Target) -> None:
+    """Nothing is left in either process, nor of the GPU's memory, and both find each other's bytes."""
+    driver = local.open()
+    with shared_file(SIZE) as file, memtopo.applied(spec(path_of(file)), machine="local") as layout:
+        address, ends = layout.address("ring"), []
+        ctypes.memmove(address + WORD, b"by other", WORD)
+        for rounds in (1, ROUNDS):
+            before, after = rounds_elsewhere("local", path_of(file), rounds)
+            assert before == after
+            assert int.from_bytes(ctypes.string_at(address, WORD), "little") == rounds - 1
+            ends.append((len(os.listdir("/proc/self/fd")), free(driver)))
+        assert ends[0] == ends[1]
+    assert layout.report
+    assert layout.report.outcome == "ok"
+
+
+def free(driver: Driver) -> int:
+    """Free bytes of the first GPU, where the layout has a context."""
+    context = driver.device_primary_ctx_retain(0)
+    driver.ctx_push_current(context)
+    try:
+        return driver.mem_get_info()[0]
+    finally:
+        driver.ctx_pop_current()
+        driver.device_primary_ctx_release(0)
 
 
 def share(engine: str, file: int, rounds: int) -> None:

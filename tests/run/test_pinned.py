@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import os
 import socket
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import memtopo
 from memtopo.common.units import KiB, MiB
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.ledger import Ledger
@@ -21,6 +23,7 @@ from memtopo.plans.report import Check, Report
 from memtopo.run import apply
 from tests.helpers.machines import invented
 from tests.helpers.specs import run, run_request
+from tests.run import pinned_rounds_program
 
 MACHINE = invented(2)
 SIZE = 64 * KiB
@@ -255,3 +258,19 @@ def test_objects_of_any_size_are_compared(file: int, size: int) -> None:
     assert report.outcome == "ok"
     assert report.checks
     assert verified(report, "shared file") >= (7 if size > 30 else 1)
+
+
+def test_a_registered_file_is_shared_with_another_process_again_and_again() -> None:
+    """Nothing is left in either process, and both find each other's bytes."""
+    fd = os.memfd_create("memtopo-test", os.MFD_CLOEXEC)
+    os.truncate(fd, pinned_rounds_program.SIZE)
+    given, word, rounds = pinned_rounds_program.spec(path_of(fd)), pinned_rounds_program.WORD, 40
+    with memtopo.applied(given, machine="h100x1") as layout:
+        address = layout.address("ring")
+        ctypes.memmove(address + word, b"by other", word)
+        before, after = pinned_rounds_program.rounds_elsewhere("h100x1", path_of(fd), rounds)
+        assert before == after
+        assert int.from_bytes(ctypes.string_at(address, word), "little") == rounds - 1
+    os.close(fd)
+    assert layout.report
+    assert layout.report.outcome == "ok"
