@@ -18,6 +18,7 @@ from pathlib import Path
 
 import memtopo
 from memtopo.common.units import MiB
+from memtopo.machine.target import resolve
 from tests.helpers.python_process import run_python
 from tests.helpers.specs import ROOT
 
@@ -55,7 +56,8 @@ def _held() -> list[int]:
 
 
 def main(machine: str, file: str, rounds: int) -> None:
-    """Make the rounds."""
+    """Make the rounds, beside a context that makes each of them short on a GPU."""
+    resolve(machine).open().device_primary_ctx_retain(0)
     _make_round(machine, file, 0)
     before = _held()
     for number in range(1, rounds):
