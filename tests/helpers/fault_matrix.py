@@ -76,6 +76,27 @@ processes:
     access: {v: {gpu1: rw}}
 """
 
+LENT = """
+processes:
+  server:
+    pools: {p: {location: gpu0, handles: fd}}
+    allocations: {a: {pool: p, size: 2MiB, count: 3}}
+    exports: {a: {allocation: a, via: fd}}
+  reader:
+    imports: {a: {from: server.a, accessed_by: gpu1}}
+"""
+NIC = """
+ranges: {kv: {size: 4MiB}, one: {size: 2MiB}}
+chunks: {page: {location: gpu0, size: 2MiB, count: 2}, w: {location: gpu1, size: 2MiB, parts: {a: 4KiB, b: rest}}}
+map: {kv: page, one: w}
+access: {kv: {gpu0: rw}, one: {gpu1: rw}}
+buffers: {b: {location: gpu0, size: 1MiB}}
+exports:
+  kv: {range: kv, via: dmabuf}
+  pages: {chunk: page.1, via: dmabuf}
+  a: {chunk: w, part: a, via: dmabuf}
+  b: {buffer: b, via: dmabuf}
+"""
 TEAM = """
 chunks: {part: {location: [gpu0, gpu1], size: 2MiB, count: 2}}
 multicast: {team: {devices: gpus, size: 2MiB}, other: {devices: gpus, size: 2MiB}}
@@ -89,7 +110,8 @@ access: {uc: {gpus: rw}, mc: {gpus: rw}, o: {gpus: rw}}
 _NAMES = {
     MEMORY: "memory", FIXED: "a fixed address", HOST: "host memory", BUFFERS: "buffers", MANAGED: "managed memory",
     PINNED: "pinned memory",
-    POOLS: "pools", EVENTS: "events", SHARED: "processes", TEAM: "multicast",
+    POOLS: "pools", EVENTS: "events", SHARED: "processes", LENT: "imported allocations", NIC: "dma-bufs",
+    TEAM: "multicast",
 }  # fmt: skip
 DIFFERENCES = ROOT / "tests" / "golden" / "faults.json"
 """First difference of each aspect that a check finds of each fault."""
@@ -238,6 +260,14 @@ MATRIX = (
     Fault("an import gives other memory", faults.ImportsAnotherChunk, SHARED, "bytes", "every byte", "reader"),
     Fault("all imports give the memory of the first", faults.ImportsOneChunk, SHARED, "bytes", "every byte", "reader"),
     Fault("an imported chunk is on another GPU", faults.ImportsFromOtherGpu, SHARED, "imported", "imported", "reader"),
+    Fault("an export gives another allocation of a pool", faults.ExportsAnotherAllocation, LENT,
+          "bytes", "every byte", "server"),
+    Fault("an import of an allocation gives other memory", faults.ImportsAnotherAllocation, LENT,
+          "bytes", "permitted", "reader"),
+    Fault("all imports give the first allocation", faults.ImportsOneAllocation, LENT, "bytes", "every byte", "reader"),
+    Fault("a dma-buf is shorter than requested", faults.ExportsShorterDmaBuf, NIC, "dma-buf", "dma-buf"),
+    Fault("a dma-buf is of another chunk", faults.ExportsAnotherDmaBuf, NIC, "", ""),
+    Fault("a dma-buf stays open", faults.KeepsDmaBufOpen, NIC, "a leak", "a leak"),
     Fault("a GPU is not added to a multicast team", faults.AddsNothing, TEAM, "a failed call", "a failed call"),
     Fault("memory is not bound to a multicast object", faults.BindsNothing, TEAM, "a leak", "a leak"),
     Fault("a range maps another multicast object", faults.MapsFirstObject, TEAM, "mapped chunk", "mapped chunk"),

@@ -5,6 +5,7 @@ They wrap any driver and know its Protocol alone. A fault named `Silent` also an
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -13,6 +14,7 @@ from memtopo.driver.kernels import Area, KernelDriver
 from memtopo.driver.types import (
     Access,
     Advice,
+    DmaBufFlags,
     DriverError,
     Grant,
     HandleType,
@@ -29,6 +31,7 @@ from memtopo.driver.types import (
 from memtopo.driver.wrappers import Forwarder
 
 GRANULE = 2 << 20
+PAGE = 4 << 10
 NODE = Location(LocationKind.HOST_NUMA, 0)
 _OTHER = {gpu(0): gpu(1), gpu(1): gpu(0)}
 
@@ -752,6 +755,82 @@ class ImportsOneChunk(SilentHandles):
     def map_chunk(self, address: int, size: int, handle: int) -> None:
         del handle
         self._driver.mem_map(address, size, next(iter(self.mapped.values())))
+
+
+class ExportsAnotherAllocation(Faulty):
+    """Exports the pointer of a pool's first allocation in place of each other one."""
+
+    def __init__(self, driver: KernelDriver) -> None:
+        self._first = 0
+        super().__init__(driver)
+
+    def mem_pool_export_pointer(self, address: int) -> bytes:
+        self._first = self._first or address
+        return self._driver.mem_pool_export_pointer(self._first)
+
+
+class ImportsOneAllocation(Faulty):
+    """Gives every import of an allocation the memory of the first one."""
+
+    def __init__(self, driver: KernelDriver) -> None:
+        self._first: dict[int, int] = {}
+        super().__init__(driver)
+
+    def mem_pool_import_pointer(self, pool: int, data: bytes) -> int:
+        if pool not in self._first:
+            self._first[pool] = self._driver.mem_pool_import_pointer(pool, data)
+        return self._first[pool]
+
+    def mem_free(self, address: int) -> None:
+        with suppress(DriverError):
+            self._driver.mem_free(address)
+
+
+class ImportsAnotherAllocation(Faulty):
+    """Gives each import of an allocation memory of its own."""
+
+    def mem_pool_import_pointer(self, pool: int, data: bytes) -> int:
+        del pool, data
+        context = self._driver.device_primary_ctx_retain(0)
+        self._driver.ctx_push_current(context)
+        try:
+            return self._driver.mem_alloc(GRANULE)
+        finally:
+            self._driver.ctx_pop_current()
+            self._driver.device_primary_ctx_release(0)
+
+
+class ExportsShorterDmaBuf(Faulty):
+    """Exports the first page alone."""
+
+    def mem_get_handle_for_address_range(self, address: int, size: int, flags: DmaBufFlags = DmaBufFlags.NONE) -> int:
+        del size
+        return self._driver.mem_get_handle_for_address_range(address, PAGE, flags)
+
+
+class ExportsAnotherDmaBuf(Faulty):
+    """Exports the chunk that was mapped first in place of any memory of its size."""
+
+    def mem_get_handle_for_address_range(self, address: int, size: int, flags: DmaBufFlags = DmaBufFlags.NONE) -> int:
+        found = next(iter(self.mapped)) if size == GRANULE else address
+        return self._driver.mem_get_handle_for_address_range(found, size, flags)
+
+
+class KeepsDmaBufOpen(Faulty):
+    """Keeps a descriptor of each dma-buf, until the driver is deleted."""
+
+    def __init__(self, driver: KernelDriver) -> None:
+        self._kept: list[int] = []
+        super().__init__(driver)
+
+    def __del__(self) -> None:
+        for fd in self._kept:
+            os.close(fd)
+
+    def mem_get_handle_for_address_range(self, address: int, size: int, flags: DmaBufFlags = DmaBufFlags.NONE) -> int:
+        fd: int = self._driver.mem_get_handle_for_address_range(address, size, flags)
+        self._kept.append(os.dup(fd))
+        return fd
 
 
 def _current_gpu(driver: KernelDriver) -> int:

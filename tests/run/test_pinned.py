@@ -264,7 +264,7 @@ def test_a_registered_file_is_shared_with_another_process_again_and_again() -> N
     """Nothing is left in either process, and both find each other's bytes."""
     fd = os.memfd_create("memtopo-test", os.MFD_CLOEXEC)
     os.truncate(fd, pinned_rounds_program.SIZE)
-    given, word, rounds = pinned_rounds_program.spec(path_of(fd)), pinned_rounds_program.WORD, 40
+    given, word, rounds = pinned_rounds_program.spec(path_of(fd)), pinned_rounds_program.WORD, 20
     with memtopo.applied(given, machine="h100x1") as layout:
         address = layout.address("ring")
         ctypes.memmove(address + word, b"by other", word)

@@ -14,8 +14,13 @@ from memtopo.driver.sim import SimDriver
 from memtopo.driver.wrappers import Forwarder
 from memtopo.machine import Machine
 from memtopo.plans.progress import Progress
+from memtopo.plans.report import Report
 from memtopo.run import apply
+from tests.helpers.failing_driver import Failing
+from tests.helpers.fault_matrix import LENT
+from tests.helpers.lockstep import apply_together
 from tests.helpers.machines import invented, with_multicast
+from tests.helpers.resource_strategies import shared_file
 from tests.helpers.specs import ROOT, SPECS, run, run_request
 
 UNDO = {
@@ -66,6 +71,13 @@ pools:
   h: {location: "host:0", handles: fd}
 allocations: {a: {pool: p, size: 8MiB, count: 3}, b: {pool: h, size: 1MiB}}
 exports: {a: {allocation: a, via: fd}, b: {allocation: b, via: fd}}
+"""
+
+PINNED = f"""
+pinned:
+  p: {{size: 64KiB, count: 2, accessed_by: [gpu0, gpu1]}}
+  c: {{size: 64KiB, write_combined: true}}
+  f: {{file: /proc/{os.getpid()}/fd/{shared_file()}, size: 32KiB, count: 2, accessed_by: [gpu0, gpu1]}}
 """
 
 
@@ -124,7 +136,38 @@ def test_a_failure_of_each_call_of_a_layout_with_dma_bufs_is_undone() -> None:
 
 def test_a_failure_of_a_call_of_memory_pools_is_undone_or_named() -> None:
     """But those that make a context current for a call, after which something is named that may be freed."""
-    fail_everywhere(POOLS, invented(2), SAMPLED, but={"cuCtxPushCurrent", "cuCtxPopCurrent"})
+    fail_everywhere(POOLS, invented(2), 10_000, but={"cuCtxPushCurrent", "cuCtxPopCurrent"})
+
+
+def test_a_failure_of_each_call_of_pinned_memory_is_undone_or_named() -> None:
+    fail_everywhere(PINNED, invented(2), 10_000, but={"cuCtxPushCurrent", "cuCtxPopCurrent"})
+
+
+@pytest.mark.parametrize("most", [SAMPLED, pytest.param(SAMPLED_FULLY, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("process", ["server", "reader"])
+def test_a_failure_of_a_call_with_imported_allocations_is_undone_or_named(process: str, most: int) -> None:
+    """In the process that has the pool, and in the one that imports from it."""
+    calls = _fails_at(process, 0)[0].calls
+    for at in points(calls, most):
+        failing, reports = _fails_at(process, at)
+        where = f"call {at} of {calls}, {failing.failed}"
+        assert max(report.exit_code for report in reports.values()) in {4, 5}, where
+        for report in (each for each in reports.values() if each.left):
+            assert report.left
+            assert bool(report.leaks) == any(report.left.ledger_after.values()), (where, report.leaks)
+            assert not report.leaks or failing.failed in {*UNDO, "cuCtxPushCurrent", "cuCtxPopCurrent"}, where
+
+
+def _fails_at(process: str, at: int) -> tuple[Failing, dict[str, Report]]:
+    """Driver of a process that fails at a call, and the reports of both processes."""
+    made: list[Failing] = []
+
+    def fail(driver: KernelDriver) -> KernelDriver:
+        made.append(Failing(driver, at))
+        return made[0]
+
+    reports = apply_together(LENT, invented(2), wrap={process: fail})
+    return made[0], reports
 
 
 @pytest.mark.exhaustive

@@ -12,7 +12,7 @@ from memtopo.machine import dump
 from tests.helpers.machines import invented, with_multicast
 from tests.run.processes.crash_runs import GRACE, TIMEOUT, CrashRun, run_with_crash
 
-TWO, TEAM = (Path(__file__).with_name(f"{name}.yaml") for name in ("two", "team"))
+TWO, TEAM, POOLED = (Path(__file__).with_name(f"{name}.yaml") for name in ("two", "team", "pooled"))
 SIGNALS = ("SIGKILL", "SIGTERM", "SIGSTOP")
 STARTUP = 30.0
 """Seconds that starting Python three times may take on a busy machine."""
@@ -24,6 +24,28 @@ POINTS = [(process, call) for process, calls in CALLS.items() for call in range(
 SAMPLE = [
     ("server", 5, "SIGKILL"), ("server", 30, "SIGTERM"), ("server", 60, "SIGSTOP"), ("server", 80, "SIGKILL"),
     ("reader", 12, "SIGSTOP"), ("reader", 25, "SIGKILL"), ("reader", 50, "SIGTERM"), ("reader", 74, "SIGKILL"),
+]  # fmt: skip
+
+POOLED_CALLS = {
+    "server": (
+        "mem_pool_create#1", "mem_pool_create#2", "mem_pool_set_access#1", "mem_alloc_from_pool_async#1",
+        "mem_alloc_from_pool_async#3", "mem_host_alloc#1", "mem_pool_export_to_shareable_handle#1",
+        "mem_pool_export_pointer#1", "mem_pool_export_pointer#2", "mem_get_handle_for_address_range#1",
+        "mem_get_handle_for_address_range#5", "mem_pool_get_access#1", "memset_d8#1", "mem_free_host#1",
+        "mem_free_async#1", "mem_free_async#3", "mem_pool_set_access#2", "mem_pool_destroy#1", "mem_pool_destroy#2",
+    ),
+    "reader": (
+        "mem_pool_import_from_shareable_handle#1", "mem_pool_set_access#1", "mem_pool_import_pointer#1",
+        "mem_pool_import_pointer#2", "mem_host_alloc#2", "mem_pool_get_access#1", "mem_free#1", "mem_free#2", "mem_pool_destroy#1",
+        "mem_free_host#2",
+    ),
+}  # fmt: skip
+"""Calls for pools, dma-bufs and pinned memory, in each phase of a run."""
+
+POOLED_POINTS = [(process, call) for process, calls in POOLED_CALLS.items() for call in calls]
+POOLED_SAMPLE = [
+    ("server", "mem_pool_create#2", "SIGTERM"), ("server", "mem_get_handle_for_address_range#1", "SIGKILL"),
+    ("server", "mem_free_async#1", "SIGSTOP"), ("reader", "mem_pool_import_pointer#2", "SIGKILL"),
 ]  # fmt: skip
 
 
@@ -97,6 +119,17 @@ def test_a_worker_may_die_at_any_driver_call(point: tuple[str, int], name: str) 
     survived(run_with_crash(TWO, *point, name), point[0], name)
 
 
+@pytest.mark.parametrize(("process", "call", "name"), POOLED_SAMPLE)
+def test_a_worker_with_pools_that_dies_is_named_and_the_others_take_down(process: str, call: str, name: str) -> None:
+    survived(run_with_crash(POOLED, process, call, name), process, name)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("point", "name"), list(product(POOLED_POINTS, SIGNALS)), ids=str)
+def test_a_worker_may_die_at_any_call_for_pools_dma_bufs_and_pinned_memory(point: tuple[str, str], name: str) -> None:
+    survived(run_with_crash(POOLED, *point, name), point[0], name)
+
+
 def lost(done: CrashRun, name: str) -> None:
     """Assert that the workers of a dead coordinator ended by themselves; `run_with_crash` checks that none is left."""
     assert done.seconds < STARTUP + TIMEOUT + GRACE
@@ -120,6 +153,22 @@ def test_workers_of_a_dead_coordinator_take_down(process: str, call: int, name: 
 @pytest.mark.parametrize(("point", "name"), list(product(POINTS, SIGNALS)), ids=str)
 def test_the_coordinator_may_die_at_any_driver_call(point: tuple[str, int], name: str) -> None:
     lost(run_with_crash(TWO, *point, name, "parent"), name)
+
+
+@pytest.mark.parametrize(
+    ("process", "call", "name"),
+    [("server", "mem_pool_export_pointer#1", "SIGKILL"), ("reader", "mem_free#1", "SIGTERM")],
+)
+def test_workers_with_pools_of_a_dead_coordinator_take_down(process: str, call: str, name: str) -> None:
+    lost(run_with_crash(POOLED, process, call, name, "parent"), name)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("point", "name"), list(product(POOLED_POINTS, SIGNALS)), ids=str)
+def test_the_coordinator_may_die_at_any_call_for_pools_dma_bufs_and_pinned_memory(
+    point: tuple[str, str], name: str
+) -> None:
+    lost(run_with_crash(POOLED, *point, name, "parent"), name)
 
 
 def test_an_undisturbed_run_is_as_declared_and_leaves_no_file() -> None:
