@@ -176,6 +176,22 @@ exports: {{r: {{range: r, via: dmabuf}}, w: {{chunk: w.0, via: dmabuf}}, a: {{ch
 """
 
 
+def test_the_dma_buf_of_a_chunk_that_is_mapped_twice_does_not_depend_on_the_order_of_entries() -> None:
+    text = """
+ranges: {a: {size: 4MiB}, b: {size: 2MiB}}
+chunks: {w: {location: gpu0, size: 2MiB}}
+map: {MAP}
+access: {a: {gpu0: rw}, b: {gpu0: rw}}
+exports: {w: {chunk: w, via: dmabuf}}
+"""
+    needed = []
+    for mapped in ("a: [w, w], b: [w]", "b: [w], a: [{chunk: w, offset: 2MiB}, {chunk: w, offset: 0}]"):
+        plan = planner.plan(clean_geometry(text.replace("MAP", mapped), invented(2)), invented(2))
+        step = next(step for step in plan.steps if isinstance(step, TryExportDmaBuf))
+        needed.append((step.needed, step.memory.span(0)))
+    assert needed[0] == needed[1] == ((("range", "a"), ("chunk", "w")), ("a", 0, 2 << 20))
+
+
 @pytest.mark.parametrize(
     ("change", "touched"),
     [

@@ -38,7 +38,7 @@ def resolve_memory(
         yield wrong
         return None
     flags = DmaBufFlags.PCIE if entry.mapping else DmaBufFlags.NONE
-    placements = tuple(_placements(scope, group))
+    placements = tuple(sorted(_placements(scope, group), key=_place))
     memory = DmaBufMemory(group, part.offset, part.size, flags, placements)
     if scope.has_unresolved("map") or scope.has_unresolved("ranges"):
         return None
@@ -95,6 +95,11 @@ def _placements(scope: Scope, group: Group) -> Iterator[Placement]:
             yield from (each for each in placements if each.chunk is group)
         elif isinstance(group, RangeGroup) and name == group.name:
             yield from placements
+
+
+def _place(placement: Placement) -> tuple[str, int, int]:
+    """Place of a placement, by which a chunk that is mapped twice has the same dma-buf in any order of entries."""
+    return placement.range.name, placement.instance, placement.offset
 
 
 def _locations(memory: DmaBufMemory, indices: Sequence[int]) -> Iterator[Location]:
