@@ -20,7 +20,8 @@ KEYS = [
     "buffers", "events", "exports", "imports", "from", "via", "buffer", "event", "device", "visible", "server", "out",
     "managed", "external", "semaphores", "attach", "prefer", "accessed_by", "read_mostly", "prefetch", "dedicated",
     "wait", "signal", "frame", "params", "$a", "pinned", "write_combined", "file", "read_only", "range",
-    "part", "mapping",
+    "part", "mapping", "pools", "allocations", "pool", "allocation", "max_size", "release_threshold",
+    "reuse_allow_opportunistic", "multicast", "bind", "team", "states", "offload", "drop",
 ]  # fmt: skip
 VALUES = [
     "1", "0", "2", "3", "16", "-1", "1e3", "true", "false", "yes", "up", "fd", "fabric", "r", "rw", "none", "2MiB",
@@ -30,6 +31,7 @@ VALUES = [
     "dma_buf", "dmabuf", "pcie",
     "nvscisync", "camera", "camera/frame", "a/b", "18446744073709551615", "18446744073709551616",
     "/dev/shm/ring", "/", "//", "/proc/self/mem",
+    "gpus", "peers", "team", "near",
     "$a", "$b", "$a * $b", "$a / 3 + 2MiB", "($b", "page.0:$a", "$", "${a}",
 ]  # fmt: skip
 

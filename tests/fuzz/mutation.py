@@ -16,6 +16,8 @@ TOKENS = [
     b"via: ipc", b"server.out", b"count: 127", b"visible: ",
     b"managed:\n", b"external: ", b"semaphores: ", b"prefer: ", b"accessed_by: ", b"via: opaque_fd", b"wait: ",
     b"pinned:\n", b"file: /dev/shm/x", b"write_combined: true", b"read_only: ",
+    b"pools:\n", b"allocations:\n", b"pool: ", b"allocation: ", b"max_size: ", b"via: dmabuf", b"part: ",
+    b"multicast:\n", b"bind:\n", b"devices: gpus", b"states:\n",
     b"signal: ", b"camera/frame", b"params: {a: $b, b: 2}\n", b"$a", b"$b * ", b"/ 3", b"$",
 ]  # fmt: skip
 

@@ -79,7 +79,7 @@ def dicts(
     sections["pinned"] = draw(resource_strategies.pinned(usable)) if draw(st.booleans()) else {}
     sections |= draw(resource_strategies.external_sections(usable)) if external else {}
     sections |= draw(resource_strategies.pools(usable))
-    sections["exports"] = draw(_dma_bufs(made, sections["map"]))
+    sections["exports"] = draw(_dma_bufs(made, sections["map"])) | draw(_allocations(sections))
     whole = spec | sections
     teams = draw(resource_strategies.multicast(usable)) if multicast and draw(st.booleans()) else {}
     for section, found in teams.items():
@@ -99,6 +99,15 @@ def _dma_bufs(draw: Draw, made: list[tuple[_Chunk, Spec]], keyed: Spec) -> Spec:
     ]
     taken = draw(st.lists(st.sampled_from(possible), unique=True, max_size=2)) if possible else []
     return {f"nic-{name}": {"chunk": name, "via": "dmabuf"} for name in taken}
+
+
+@st.composite
+def _allocations(draw: Draw, sections: dict[str, dict[str, Any]]) -> Spec:
+    """Exports of allocations whose pools can be shared."""
+    pools = sections.get("pools", {})
+    possible = [name for name, entry in sections.get("allocations", {}).items() if "handles" in pools[entry["pool"]]]
+    taken = draw(st.lists(st.sampled_from(possible), unique=True)) if possible else []
+    return {f"shared-{name}": {"allocation": name, "via": "fd"} for name in taken}
 
 
 @st.composite

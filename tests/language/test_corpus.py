@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import time
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from memtopo.kinds import KINDS
 from memtopo.language import read_text
 from tests.fuzz import checks
 from tests.fuzz.mutation import mutations, seeds
@@ -48,6 +50,12 @@ def test_validate_prints_one_json_document_for_any_input(path: Path) -> None:
 @settings(max_examples=300)
 def test_any_structure_of_known_words_is_validated(data: bytes) -> None:
     checks.spec(data)
+
+
+def test_known_words_are_those_of_every_section() -> None:
+    sections = {kind.section for kind in KINDS}
+    assert sections <= set(checks.KEYS)
+    assert sections <= {word.decode() for text in seeds() for word in re.findall(rb"^ *(\w+):", text, re.MULTILINE)}
 
 
 def test_random_mutations_of_the_corpus_are_validated() -> None:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -14,13 +15,14 @@ from hypothesis import strategies as st
 
 from memtopo import planner
 from memtopo.diagnostics.model import Diagnostic, Span
+from memtopo.kinds import KINDS
 from memtopo.kinds.step import Phase, Step
 from memtopo.language import Document
 from memtopo.output.json import dumps
 from memtopo.planner import Plan
 from memtopo.plans.report import Check
 from memtopo.rules.validation import Validated, validate
-from tests.helpers import strategies
+from tests.helpers import multi_process_strategies, strategies
 from tests.helpers.corruptions import corruptions
 from tests.helpers.entry_order import ignore_entry_order
 from tests.helpers.specs import run, run_request, validate_verbatim
@@ -36,7 +38,7 @@ from memtopo import planner
 from memtopo.output.json import dumps
 from memtopo.language import read_text
 from memtopo.rules.validation import validate
-from tests.helpers import strategies
+from tests.helpers import multi_process_strategies, strategies
 machine = strategies.machine()
 for text in json.load(sys.stdin):
     plan = planner.plan(validate(read_text(text.encode(), "spec"), machine).geometry, machine)
@@ -47,6 +49,22 @@ for text in json.load(sys.stdin):
 def plan_of_valid(validated: Validated) -> Plan:
     assert validated.geometry is not None, (validated.diagnostics, validated.document.text)
     return planner.plan(validated.geometry, MACHINE)
+
+
+def test_random_specs_have_entries_of_every_kind() -> None:
+    """In one process or in several; mappings and access among them."""
+    found: set[str] = set()
+
+    @settings(SOME, max_examples=40, derandomize=True, database=None)
+    @given(strategies.dicts(external=True), multi_process_strategies.dicts())
+    def note(one: dict[str, Any], several: dict[str, Any]) -> None:
+        for spec in (one, *several["processes"].values()):
+            found.update(spec, *[export.keys() for export in spec.get("exports", {}).values()])
+            found.update(export["via"] for export in spec.get("exports", {}).values())
+
+    note()
+    assert {kind.section for kind in KINDS} - found == {"states"}
+    assert {"chunk", "buffer", "event", "allocation", "dmabuf"} <= found
 
 
 def vanishes(text: str, check: Check = "fast") -> None:
