@@ -10,7 +10,7 @@ READY := .venv/.ready
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo docs dist test test-full test-gpu test-gpu-full differential record fuzz mutate lint format bench clean
+.PHONY: help demo docs site dist test test-full test-gpu test-gpu-full differential record fuzz mutate lint format bench clean
 
 help:  ## say what there is
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -32,6 +32,9 @@ docs: $(READY)  ## write those pages of docs/ that are made from the program's o
 	$(BIN)/memtopo schema spec > docs/spec.schema.json
 	$(BIN)/python docs/make_gallery.py
 	$(BIN)/python docs/make_fact_index.py
+
+site: $(READY)  ## build docs/ as a site into build/site, and fail on a broken link
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
 dist: $(READY)  ## build the wheel and the source distribution of a release into dist/
 	$(BIN)/python -m hatchling build -t sdist -t wheel

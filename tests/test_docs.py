@@ -2,86 +2,111 @@
 
 from __future__ import annotations
 
-import os
+import ast
 import re
 import shlex
-import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import pytest
+import typer
+import yaml
 
 from memtopo import machine
+from memtopo.cli import app
 from memtopo.diagnostics.model import has_errors
 from memtopo.language import read_file
 from memtopo.output.diagram.build import build_diagram
 from memtopo.output.diagram.mermaid import mermaid
 from memtopo.rules.validation import validate
-from tests.helpers.python_process import run_python
+from tests.helpers import pages
+from tests.helpers.pages import Block
 from tests.helpers.specs import ROOT, document
 
-BLOCK = re.compile(r"^```(\S+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-PAGES = [
-    ROOT / "README.md",
-    *(ROOT / "docs" / name for name in ("spec.md", "drawing.md", "changing.md", "shell-and-editor.md")),
-]
+WITH_COMMANDS = [page for page in pages.PAGES if any(block.language == "console" for block in pages.blocks(page))]
+SYNOPSES = re.compile(r"[A-Z]{3,}|…|\.\.\.|\|")
+OTHER_YAML = {"github", "gitlab", "pre-commit", "kubernetes"}
+"""Words of blocks in YAML that are no specs. tests/ci has tests of the first three."""
 
 
-class Block(NamedTuple):
-    """One fenced example of a page: where it stands, its language, what follows that, and its text."""
-
-    where: str
-    language: str
-    info: str
-    text: str
+def names(of: list[Any]) -> list[str]:
+    return [block.where if isinstance(block, Block) else str(block.relative_to(ROOT)) for block in of]
 
 
-def blocks() -> list[Block]:
-    return [
-        Block(f"{page.name}:{text[: match.start()].count(chr(10)) + 1}", match[1], match[2].strip(), match[3])
-        for page in PAGES
-        for text in [page.read_text()]
-        for match in BLOCK.finditer(text)
-    ]
+SPECS = [block for block in pages.of("yaml") if block.info not in OTHER_YAML and not (ROOT / block.title).is_file()]
 
 
-def of(language: str) -> list[Block]:
-    return [block for block in blocks() if block.language == language]
-
-
-@pytest.mark.parametrize("block", of("yaml"), ids=lambda block: block.where)
+@pytest.mark.parametrize("block", SPECS, ids=names(SPECS))
 def test_specs_in_the_docs_are_valid_unless_marked(block: Block) -> None:
     """On four H200s, without a warning."""
     found = validate(document(block.text), machine.load("h200x4")).diagnostics
-    if block.info == "wrong":
+    if "wrong" in block.info.split():
         assert has_errors(found)
     else:
         assert not found
 
 
-@pytest.mark.parametrize("block", of("console"), ids=lambda block: block.where)
-def test_commands_in_the_docs_print_the_output_below_them(block: Block) -> None:
-    """… matches any text."""
-    command, *expected = block.text.splitlines()
-    words = shlex.split(command.removeprefix("$ "))
-    assert words[0] == "memtopo"
-    environment = {**os.environ, "COLUMNS": "80", "NO_COLOR": "1", "GITHUB_ACTIONS": ""}
-    done = run_python(
-        [sys.executable, "-m", *words], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
-    )
-    pattern = ".*".join(re.escape(part) for part in "\n".join(expected).split("…"))
-    assert re.fullmatch(pattern, done.stdout.strip(), re.DOTALL), done.stdout + done.stderr
+@pytest.mark.parametrize("page", WITH_COMMANDS, ids=names(WITH_COMMANDS))
+def test_commands_in_the_docs_print_the_output_below_them(page: Path, tmp_path: Path) -> None:
+    """… matches any text. The commands of a page run in order; one that fails shows an error."""
+    for block, command, expected, result in pages.run_page(page, tmp_path):
+        shown = f"{block.where}: {command}\n{result.out}{result.err}"
+        assert pages.matches(expected, result.out), shown
+        assert result.status == 0 or "error" in expected, shown
+    assert [*(tmp_path / "run").glob("memtopo/*.sock")] == [], "a layout is still held"
+
+
+def test_files_of_the_repository_in_the_docs_are_those_files() -> None:
+    """A block with the title of such a file is a part of it."""
+    shown = [block for block in pages.blocks() if (ROOT / block.title).is_file()]
+    assert shown
+    assert [block.where for block in shown if block.text not in (ROOT / block.title).read_text()] == []
+
+
+def test_other_yaml_in_the_docs_is_yaml() -> None:
+    for block in pages.of("yaml"):
+        if block.info in OTHER_YAML:
+            assert yaml.safe_load(block.text), block.where
+
+
+def test_programs_in_the_docs_are_python() -> None:
+    """Those of docs/api.md, and those of pages with commands, run in other tests."""
+    for block in pages.of("python"):
+        ast.parse(block.text, block.where)
+
+
+@pytest.mark.parametrize("page", pages.PAGES, ids=names(pages.PAGES))
+def test_commands_in_the_docs_have_options_that_exist(page: Path) -> None:
+    """Those for real GPUs too, which no test runs."""
+    group: Any = typer.main.get_command(app.program())
+    for line in pages.memtopo_commands(page):
+        words = shlex.split(re.split(r" [&|>]| 2>", line)[0], comments=True)[1:]
+        known = group.commands.get(words[0])
+        assert known, line
+        with known.make_context(words[0], words[1:], resilient_parsing=not _complete(words)):
+            pass
+
+
+def _complete(words: list[str]) -> bool:
+    """Return whether a command has values in place of placeholders, which stand for several words."""
+    return not any(SYNOPSES.search(word) for word in words)
 
 
 def test_flowcharts_in_the_docs_are_current() -> None:
-    (block,) = of("mermaid")
+    (block,) = pages.of("mermaid")
     facts = machine.load("h200x2")
     found = validate(read_file(ROOT / "specs" / "hand-over.yaml"), facts).geometry
     assert found
     assert mermaid(build_diagram(found, facts), found.name) == block.text
 
 
-def test_links_in_the_docs_lead_to_files() -> None:
-    for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]:
-        for target in re.findall(r"\]\(([^)#:]+)[^)]*\)", page.read_text()):
-            assert (page.parent / Path(target)).exists(), f"{page.name}: {target}"
+def test_links_in_the_docs_lead_to_files_and_their_headings() -> None:
+    every = [*ROOT.glob("*.md"), *pages.PAGES, *ROOT.glob("examples/**/*.md")]
+    broken = []
+    for page in every:
+        text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+        for path, place in re.findall(r"\]\(([^)#:\s]*)(?:#([^)\s]+))?\)", text):
+            target = (page.parent / path) if path else page
+            if not target.exists() or (place and target.suffix == ".md" and place not in pages.anchors(target)):
+                broken.append(f"{page.name}: {path}#{place}")
+    assert broken == []

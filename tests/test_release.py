@@ -121,7 +121,7 @@ def test_changelog_has_a_section_for_the_version() -> None:
 
 
 def test_nothing_is_installed_from_a_registry_by_name() -> None:
-    """A name in a package index that memtopo is not in is anybody's."""  # , where anybody may register its name."""
+    """A name in a package index that memtopo is not in is anybody's."""
     texts = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*"), *ROOT.glob("memtopo/**/*.py")]
     by_name = re.compile(
         r"pip3? install (?:-\S+ )*['\"]?memtopo(?:\[[a-z,]+\])?['\"]?(?: *$|[`'\"), ]|==)(?! ?@)", re.MULTILINE
