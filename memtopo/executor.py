@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple, TypeVar
@@ -13,6 +13,7 @@ from typing import NamedTuple, TypeVar
 from memtopo.common.garbage_collection import collector_paused
 from memtopo.diagnostics.model import Path
 from memtopo.driver.protocol import Driver
+from memtopo.driver.recorder import CallContext
 from memtopo.kinds.layout import Layout, current
 from memtopo.kinds.step import Finding, Phase, Step
 from memtopo.planner import Plan
@@ -55,7 +56,7 @@ class Execution:
     """One plan on one driver: `build`, `check`, `take_down`. The state is the layout and the list of steps done.
 
     `stop` is called between steps, and `Stopped` is raised unless it returns false or 0. Building and checking can be
-    interrupted, the teardown cannot.
+    interrupted, the teardown cannot. A `context` has what the calls of each moment are made for.
     """
 
     def __init__(
@@ -66,9 +67,10 @@ class Execution:
         progress: Progress | None = None,
         stop: Callable[[], int] = lambda: False,
         origin: float | None = None,
+        context: CallContext | None = None,
     ) -> None:
         """`origin` is the time of `time.perf_counter`, that of other processes too, when the run began; now if None."""
-        self.plan, self.driver, self.stop = plan, driver, stop
+        self.plan, self.driver, self.stop, self._context = plan, driver, stop, context
         self._origin = time.perf_counter() if origin is None else origin
         self.progress = SafeProgress(progress or Progress())
         self.layout = Layout()
@@ -134,7 +136,7 @@ class Execution:
         The `gates` make every process release its imports before any process releases its exports.
         """
         gates = gates or TeardownGates()
-        teardown = Teardown(self.driver, self.layout)
+        teardown = Teardown(self.driver, self.layout, self._context)
         steps = list(reversed(self.done))
         contexts = [step for step in steps if step.phase is Phase.OPEN]
         using = [step for step in steps if step.phase.uses_imports]
@@ -179,9 +181,14 @@ class Execution:
 
     def _attempt(self, step: Step, prefix: str, call: Callable[[Driver, Layout], None]) -> None:
         try:
-            call(self.driver, self.layout)
+            with self._for(step, undo=bool(prefix)):
+                call(self.driver, self.layout)
         except Exception as error:
             raise StepFailed(step, f"{prefix}{step.verb} {step.describe().subject}", error) from error
+
+    def _for(self, step: Step, *, undo: bool) -> AbstractContextManager[None]:
+        """Note what the calls of the code inside are made for, if they are recorded."""
+        return made_for(self._context, step, undo=undo) if self._context else nullcontext()
 
     def snapshot(self, when: str = "while held") -> ResourceSnapshot:
         """Count open file descriptors and free memory now. Raises `StepFailed`."""
@@ -204,6 +211,8 @@ class Execution:
         """
         if announce:
             self.progress.phase(phase, steps)
+        if self._context:
+            self._context.enter(phase)
         count = StepCount(steps)
         start = time.perf_counter()
         try:
@@ -239,7 +248,7 @@ class Execution:
             self.progress.advance(len(batch))
 
     def _build(self, steps: tuple[Step, ...]) -> None:
-        driver, layout, done, stop = self.driver, self.layout, self.done, self.stop
+        driver, layout, done, stop, context = self.driver, self.layout, self.done, self.stop, self._context
         for batch in Pace().batches(steps):
             for step in batch:
                 if stop():
@@ -247,12 +256,26 @@ class Execution:
                 # Recorded before `do`: an undo without its `do` has no effect, but a `do` without a record would leak.
                 done.append(step)
                 try:
-                    step.do(driver, layout)
+                    if context:
+                        with made_for(context, step, undo=False):
+                            step.do(driver, layout)
+                    else:
+                        step.do(driver, layout)
                 except Stopped:
                     raise
                 except Exception as error:
                     raise StepFailed(step, f"{step.verb} {step.describe().subject}", error) from error
             self.progress.advance(len(batch))
+
+
+@contextmanager
+def made_for(context: CallContext, step: Step, *, undo: bool) -> Iterator[None]:
+    """Note that the calls of the code inside are made for a step, or for its undo."""
+    context.at((step.undo_verb or step.verb) if undo else step.verb, step.describe().subject, undo=undo)
+    try:
+        yield
+    finally:
+        context.leave()
 
 
 class TeardownGates:
@@ -354,8 +377,8 @@ class _FailedUndo(NamedTuple):
 class Teardown:
     """Result of a teardown: failed undos, and the resources that they block."""
 
-    def __init__(self, driver: Driver, layout: Layout) -> None:
-        self._driver, self._layout = driver, layout
+    def __init__(self, driver: Driver, layout: Layout, context: CallContext | None = None) -> None:
+        self._driver, self._layout, self._context = driver, layout, context
         self._failed: list[_FailedUndo] = []
         self._blocked: dict[str | None, _FailedUndo] = {}
         self.failures: list[StepFailed] = []
@@ -370,13 +393,17 @@ class Teardown:
 
     def undo(self, steps: Iterable[Step]) -> None:
         """Undo steps in order, except those that a failed undo blocks."""
-        driver, layout, blocked = self._driver, self._layout, self._blocked
+        driver, layout, blocked, context = self._driver, self._layout, self._blocked, self._context
         for step in steps:
             if blocked and (name := step.leak_name()) in blocked:
                 blocked[name].stays.append(str(name))
                 continue
             try:
-                step.undo(driver, layout)
+                if context:
+                    with made_for(context, step, undo=True):
+                        step.undo(driver, layout)
+                else:
+                    step.undo(driver, layout)
             except Exception as error:  # noqa: BLE001 the other steps must still be undone
                 self._record(step, error)
 

@@ -15,10 +15,16 @@ from memtopo.cli.held import connect_to
 from memtopo.cli.options import AsJson, MachineNames
 from memtopo.cli.settings import Set, settings
 from memtopo.cli.specs import load
+from memtopo.common.errors import UsageError
+from memtopo.geometry import Geometry
 from memtopo.language import Document, SpecText
-from memtopo.output import json, plain
+from memtopo.machine.target import Target
+from memtopo.output import humanize, json, plain
 from memtopo.output.diagram.build import build_diagram
+from memtopo.planner import Plan
+from memtopo.plans.calls import CallsDocument, ListedCalls, listed, named
 from memtopo.plans.saved import SavedPlan, saved_facts, saved_nodes, spec_digest
+from memtopo.run.planned_calls import first_calls, planned_calls
 
 SpecOrName = Annotated[
     str,
@@ -38,6 +44,14 @@ Output = Annotated[
 ]
 
 
+Calls = Annotated[
+    bool,
+    typer.Option(
+        "--calls",
+        envvar="MEMTOPO_PLAN_CALLS",
+        help="List every driver call with its arguments, those of the teardown too.",
+    ),
+]
 After = Annotated[
     str | None,
     typer.Argument(metavar="[AFTER]", help="A spec that a held layout is to be changed to.", show_default=False),
@@ -50,6 +64,7 @@ def plan_command(
     machine: MachineNames = None,
     given: Set = None,
     output: Output = None,
+    calls: Calls = False,
     as_json: AsJson = False,
 ) -> int:
     """Show what apply would do, or a change of a held layout.
@@ -58,12 +73,17 @@ def plan_command(
     That of a change is refused if the held layout was changed since.
     """
     if after is not None:
+        if calls:
+            raise UsageError("--calls lists the calls of one spec, and not of a change", hint="leave AFTER out")
         return _plan_change(spec, settings(given).read(after), output, as_json=as_json)
     loaded = load(spec, machine, settings(given))
     geometry, machines = loaded.validated.geometry, loaded.target.machines
     if geometry is None:
         return loaded.refuse(as_json=as_json)
     planned = planner.plan(geometry, machines)
+    if calls:
+        loaded.print_diagnostics(sys.stderr)
+        return _list_calls(planned, geometry, loaded.target, as_json=as_json)
     states = planner.memory_by_state(planned, geometry)
     summary = planned.summary(build_diagram(geometry, machines), loaded.warnings, states, loaded.document.values)
     loaded.print_diagnostics(sys.stderr)
@@ -76,8 +96,24 @@ def plan_command(
         plain.print_document(json.dumps(document).splitlines())
     else:
         from memtopo.output import console, plan
+        from memtopo.output.calls import in_short
 
-        console.show(plan.renderable(summary, loaded.target.line, document.digest))
+        first = first_calls(planned, geometry)
+        below = {label: [in_short(each) for each in rows] for label, rows in first.items()}
+        console.show(plan.renderable(summary, loaded.target.line, document.digest, below))
+    return 0
+
+
+def _list_calls(plan: Plan, geometry: Geometry, target: Target, *, as_json: bool) -> int:
+    """Print all driver calls of a plan by process."""
+    found = {label: tuple(named(calls)) for label, calls in planned_calls(plan, geometry).items()}
+    if as_json:
+        processes = tuple(ListedCalls(label, tuple(map(listed, calls))) for label, calls in found.items())
+        plain.print_document(json.dumps(CallsDocument(1, plan.name, target.line, processes)).splitlines())
+    else:
+        from memtopo.output.calls import listing
+
+        plain.print_lines([f"calls  {plan.name}  on {humanize.machine(target.line)}", "", *listing(found)])
     return 0
 
 

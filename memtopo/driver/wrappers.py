@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, wraps
 from typing import TYPE_CHECKING, Any
 
@@ -60,6 +60,15 @@ def parameters(method: str) -> tuple[str, ...]:
     """Names of the parameters of a driver call, as the protocol declares them."""
     code = getattr(KernelDriver, method).__code__
     return tuple(code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount])
+
+
+@cache
+def defaults(method: str) -> Mapping[str, Any]:
+    """Values of the parameters of a driver call that a caller may leave out."""
+    called = getattr(KernelDriver, method)
+    names = called.__code__.co_varnames[: called.__code__.co_argcount]
+    values = called.__defaults__ or ()
+    return dict(zip(names[len(names) - len(values) :], values, strict=True)) | (called.__kwdefaults__ or {})
 
 
 class Renumbered(Forwarder):

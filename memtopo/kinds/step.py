@@ -262,6 +262,11 @@ class Step:
         """Range that all instances of a counted process reserve at one address; None for other steps."""
         return None
 
+    @property
+    def dry(self) -> Step:
+        """Step with the same driver calls that acts on nothing but the driver, for a listing of calls."""
+        return self
+
     def relocate(self, driver: Driver, layout: Layout, address: int) -> None:
         """Reserve a range anew, with an address as the hint, before anything is mapped in it."""
         raise NotImplementedError

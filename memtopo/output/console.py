@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TextIO
 
@@ -72,6 +72,7 @@ NARROWEST_WHOLE = 76
 NARROWEST_WORDS = 50
 """Columns of a terminal from which on the words of a first column are not divided."""
 LONGEST_WHOLE_WORD = 16
+NARROWEST_LAST = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +100,20 @@ def stacked(texts: Iterable[str], style: str = "") -> Text:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """A table with dim headings and without rules. On a narrow terminal its cells fold; none is cut."""
+    """A table with dim headings and without rules. On a narrow terminal its cells fold; none is cut.
+
+    `below` has a text for each row, or an empty one, that is shown in a line of its own below it; on a narrow terminal
+    all of them are below the table.
+    """
 
     columns: Sequence[Column]
     rows: Sequence[Sequence[str | Text]]
+    below: Sequence[str] = ()
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        if any(self.below):
+            yield from self._with_texts_below(options.max_width)
+            return
         table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
         cells = [[cell(value) if isinstance(value, str) else value for value in row] for row in self.rows]
         for index, column in enumerate(self.columns):
@@ -118,10 +127,36 @@ class Rows:
             table.add_row(*row)
         yield Padding(table, (0, 0, 0, INDENT))
 
+    def _with_texts_below(self, width: int) -> Iterator[RenderableType]:
+        """Tables of single rows, of equal columns, each with its text below it."""
+        cells = [[cell(value) if isinstance(value, str) else value for value in row] for row in self.rows]
+        headings = [Text(printable(each.heading), "dim") for each in self.columns]
+        columns = zip(*([headings, *cells]), strict=True)
+        widths = [max(map(_longest_line, column)) for column in columns]
+        room = width - INDENT - sum(widths[:-1]) - 2 * len(widths)
+        if room < min(widths[-1], NARROWEST_LAST):
+            yield Rows(self.columns, self.rows)
+            yield from (Padding(cell(text, "dim"), (0, 0, 0, INDENT)) for text in dict.fromkeys(self.below) if text)
+            return
+        widths[-1] = min(widths[-1], room)
+        indent = INDENT + widths[0] + 2
+        for row, text in zip([headings, *cells], ["", *self.below], strict=True):
+            table = Table.grid(padding=(0, 2, 0, 0), pad_edge=False)
+            for column, each in zip(self.columns, widths, strict=True):
+                table.add_column(justify=column.align, overflow="fold", min_width=each, max_width=each)
+            table.add_row(*row)
+            yield Padding(table, (0, 0, 0, INDENT))
+            if text:
+                yield Padding(cell(text, "dim"), (0, 0, 0, indent + 2))
+
     def _stays_whole(self, cells: Sequence[Text], index: int) -> bool:
         """Return True for a column that does not fold: neither the last one nor one with a long cell."""
         last = index == len(self.columns) - 1
         return not last and all(cell.cell_len <= WIDEST_WHOLE_CELL for cell in cells)
+
+
+def _longest_line(text: Text) -> int:
+    return max((cell_len(line) for line in text.plain.splitlines()), default=0)
 
 
 def _longest_word(cells: Sequence[Text]) -> int:

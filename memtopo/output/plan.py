@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -20,23 +20,31 @@ _COLUMNS = (
 _ROOM = 16  # columns that remain for the last column of 80
 
 
-def renderable(summary: PlanSummary, machine: MachineLine, digest: str | None = None) -> RenderableType:
-    """The output of `memtopo plan`, with the digest of the spec."""
+Calls = Mapping[str, Sequence[str]]
+"""Driver calls of each row of a plan, as text, by the label of the process."""
+
+
+def renderable(
+    summary: PlanSummary, machine: MachineLine, digest: str | None = None, calls: Calls | None = None
+) -> RenderableType:
+    """The output of `memtopo plan`, with the digest of the spec, and the driver calls below each row."""
     last: list[RenderableType] = [Text(), pairs([("digest", digest)])] if digest else []
-    return Group(headline("plan", summary.name, machine), Text(), *body(summary), *last)
+    return Group(headline("plan", summary.name, machine), Text(), *body(summary, calls=calls), *last)
 
 
-def body(summary: PlanSummary, addresses: Addresses | None = None) -> list[RenderableType]:
+def body(summary: PlanSummary, addresses: Addresses | None = None, calls: Calls | None = None) -> list[RenderableType]:
     """A plan without its first line: rows, drawing, memory, driver calls and notes.
 
-    `addresses` are those of the ranges of an applied layout.
+    `addresses` are those of the ranges of an applied layout, and `calls` are shown below the rows.
     """
     parts: list[RenderableType] = []
+    below = calls or {}
     for process in summary.processes:
-        parts += [heading(humanize.processes(process)), Rows(_COLUMNS, _rows(process.rows)), Text()]
+        rows = Rows(_COLUMNS, _rows(process.rows), below.get(process.first, ()))
+        parts += [heading(humanize.processes(process)), rows, Text()]
         parts += [notes(process.notes), Text()] if process.notes else []
     if summary.rows:
-        parts += [steps(summary.rows), Text()]
+        parts += [Rows(_COLUMNS, _rows(summary.rows), below.get("", ())), Text()]
     if summary.picture:
         parts += [TerminalDrawing(summary.picture, addresses=addresses or {}), Text()]
     parts.append(pairs([*humanize.parameters(summary.params), *_sums(summary)]))

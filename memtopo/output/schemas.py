@@ -19,6 +19,7 @@ from memtopo.language.fields import LARGEST_PROCESSES, NAME, NAME_MESSAGE, Name,
 from memtopo.language.limits import MOST_PARAMETERS
 from memtopo.machine.probe.report import ProbeReport
 from memtopo.output.json import DiagnosticsDocument, ErrorDocument, PictureDocument
+from memtopo.plans.calls import CallsDocument
 from memtopo.plans.report import PlanDifference, Report
 from memtopo.plans.saved import SavedChange, SavedPlan
 from memtopo.sharing.status import Changed, Looked, Released, Status, Switched
@@ -244,6 +245,7 @@ _MAKERS: dict[str, tuple[str, Callable[[], _Schema]]] = {
     "spec": ("memtopo: a layout of GPU memory", _spec),
     "machine": ("memtopo: a recorded machine", _machine),
     "plan": ("memtopo: what plan --json prints and plan -o saves", lambda: _with_machine(SavedPlan)),
+    "calls": ("memtopo: what plan --calls --json prints", lambda: _output(CallsDocument)),
     "probe": ("memtopo: what probe --json prints", lambda: _with_machine(ProbeReport)),
     "report": ("memtopo: what apply --json prints", _marked_output("report", Report)),
     "diagnostics": (

@@ -22,6 +22,14 @@ def rows(steps: Iterable[Step], *, undo: bool = False) -> Iterator[Row]:
         yield replace(row, verb=found[0][0].undo_verb, call=found[0][0].undo_call) if undo else row
 
 
+def firsts(steps: Iterable[Step]) -> Iterator[int]:
+    """Index of the first step of each row of steps."""
+    for _, group in groupby(
+        enumerate((step, step.describe()) for step in steps), key=lambda each: _similarity(each[1])
+    ):
+        yield next(iter(group))[0]
+
+
 def processes(single: Iterable[P]) -> Iterator[P]:
     """Processes with consecutive equal ones of one counted process as one."""
     last: P | None = None

@@ -10,6 +10,7 @@ from threading import Lock
 from memtopo import planner
 from memtopo.common.errors import InternalError, MemtopoError
 from memtopo.driver.ledger import Ledger
+from memtopo.driver.recorder import CallContext
 from memtopo.driver.types import DriverError
 from memtopo.executor import Execution, StepFailed, Stopped, Teardown, TeardownGates
 from memtopo.geometry import Geometry
@@ -43,16 +44,17 @@ def apply(
     stop: Callable[[], int] = lambda: 0,
     handle_source: HandleSource | None = None,
     hold: Callable[[Run], HoldResult] | None = None,
+    context: CallContext | None = None,
 ) -> Report:
     """Build a plan, check it and take it down.
 
     `ledger` wraps the driver, and is empty before the run. `stop` returns the number of the signal that requests a
     stop, or 0. `hold` is called with a layout that is as declared; the teardown starts when it returns. Errors of the
-    run are not raised but reported.
+    run are not raised but reported. A `context` has what the calls of each moment are made for.
     """
     if request.geometry.processes:
         raise InternalError("a multi-process layout is applied as a layout of one process")
-    run = Run(request, ledger, progress=progress, stop=stop, handle_source=handle_source)
+    run = Run(request, ledger, progress=progress, stop=stop, handle_source=handle_source, context=context)
     try:
         with run.recording_failure():
             run.build()
@@ -83,11 +85,13 @@ class Run:
         handle_source: HandleSource | None = None,
         absent: frozenset[Hashable] = frozenset(),
         origin: float | None = None,
+        context: CallContext | None = None,
     ) -> None:
-        """`origin` is that of the execution's times."""
-        self.request, self.ledger = request, ledger
+        """`origin` is that of the execution's times, and `context` has what the calls of each moment are made for."""
+        self.request, self.ledger, self.context = request, ledger, context
         self._plans, self.absent = StatePlans(built_plan(request), request.geometry), absent
-        self.execution = Execution(self._plans.to_build(absent), ledger, progress=progress, stop=stop, origin=origin)
+        plan = self._plans.to_build(absent)
+        self.execution = Execution(plan, ledger, progress=progress, stop=stop, origin=origin, context=context)
         self.execution.layout.handle_source = handle_source or NoHandleSource()
         self.execution.layout.timeout = request.timeout
         self.state = AWAKE

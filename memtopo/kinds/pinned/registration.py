@@ -11,7 +11,7 @@ from typing import ClassVar
 from memtopo.common.units import exact
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import RegisterFlags
-from memtopo.kinds.layout import Layout, Reservation, current
+from memtopo.kinds.layout import Layout, Reservation, SharedFile, current
 from memtopo.kinds.pinned.files import UnsuitableFile, length, map_file, open_file, unmap_file
 from memtopo.kinds.pinned.steps import PinnedStep
 from memtopo.kinds.step import ErrorHint, Finding, HandleReference, Phase, Step, StepDescription
@@ -61,6 +61,10 @@ class MapFile(Step):
             unmap_file(layout.files[self.label])
             del layout.files[self.label]
 
+    @property
+    def dry(self) -> Step:
+        return DryFile(self.path, self.label, self.size, self.source, self.offset, self.writable)
+
     def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
         """Compare the length of the file: behind its end, the CPU is refused by SIGBUS (fact 86)."""
         del driver
@@ -86,6 +90,24 @@ class MapFile(Step):
         except OSError as error:
             message = f"{self.file}: the received descriptor cannot be duplicated: {error.strerror}"
             raise UnsuitableFile(message, hint="check the descriptor that the producer exports") from error
+
+
+@dataclass(frozen=True, slots=True)
+class DryFile(MapFile):
+    """A file that is not mapped: it has an address by itself."""
+
+    def do(self, driver: Driver, layout: Layout) -> None:
+        del driver
+        before = layout.files.values()
+        address = max((each.address + each.size for each in before), default=_DRY_ADDRESSES)
+        layout.files[self.label] = SharedFile(-1, address, self.size)
+
+    def undo(self, driver: Driver, layout: Layout) -> None:
+        del driver
+        layout.files.pop(self.label, None)
+
+
+_DRY_ADDRESSES = 3 << 45
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,190 @@
+"""Driver calls with names in place of numbers: what a call made has the name of its resource where later calls use it.
+
+Addresses are places: an object and an offset in it. The names are those of a spec (`kv`, `page.3`), so that a plan that
+was only listed and a run on any machine give equal calls.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from memtopo.driver.call_values import jsonable
+from memtopo.driver.functions import ADDRESSES, AT_ADDRESSES, OBJECTS, function
+from memtopo.driver.recorder import DriverCall
+from memtopo.plans.report import MachineLine
+
+
+@dataclass(frozen=True, slots=True)
+class Object:
+    """Object that a call makes: its kind (`chunk`, `range`, `context`), and the resource that it is of."""
+
+    kind: str
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Address: an object that has addresses, and an offset in it in bytes."""
+
+    object: Object
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """What a process does with another one between its calls.
+
+    It receives a handle, `number` of an `export` of another process; or sends the one that its last calls made to
+    another; or waits until all others have released what they imported from it (`peer` is then empty).
+    """
+
+    action: Literal["receive", "send", "await"]
+    peer: str = ""
+    export: str = ""
+    number: int = 0
+    phase: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NamedCall:
+    """One call with names: arguments in the order of the C function, without the result.
+
+    `made` is what it makes. The `value` of an argument is an object, a place, a received handle, or as the protocol has
+    it. `error` is that of a call that was made.
+    """
+
+    method: str
+    made: Object | None
+    arguments: tuple[tuple[str, Any], ...]
+    phase: str
+    verb: str
+    subject: str
+    undo: bool
+    error: str | None = None
+
+    @property
+    def function(self) -> str:
+        """Name of the C function."""
+        return function(self.method).name
+
+
+Entry = DriverCall | Exchange
+
+
+@dataclass(frozen=True, slots=True)
+class ListedCall:
+    """One call of a listing. `makes` is the name of what it makes, `arguments` those of the C function.
+
+    An address is the name of an object, with `+` and an offset in bytes behind its start; a handle is a name.
+    """
+
+    phase: str
+    step: str
+    undo: bool
+    function: str
+    makes: str | None
+    arguments: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ListedCalls:
+    """Calls of one process, in order, with its exchanges with others between them."""
+
+    process: str
+    calls: tuple[ListedCall | Exchange, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CallsDocument:
+    """Driver calls of a plan by process; one process without a name, if the spec declares none."""
+
+    memtopo_calls: Literal[1]
+    name: str
+    machine: MachineLine
+    processes: tuple[ListedCalls, ...]
+
+
+def listed(call: NamedCall | Exchange) -> ListedCall | Exchange:
+    """One entry of a listing."""
+    if isinstance(call, Exchange):
+        return call
+    arguments = {name: reference(value, call.method, name) for name, value in call.arguments}
+    step = f"{call.verb} {call.subject}"
+    return ListedCall(call.phase, step, call.undo, call.function, call.made.label if call.made else None, arguments)
+
+
+def reference(value: Any, method: str = "", name: str = "") -> Any:
+    """Value of an argument in JSON, with names."""
+    match value:
+        case Object(_, label):
+            return label
+        case Place(held, offset):
+            return f"{held.label}+{offset}"
+        case Exchange(_, peer, export, number):
+            return f"{peer}/{export}.{number}"
+    return jsonable(value, method, name)
+
+
+def named(entries: Iterable[Entry], *, steps_only: bool = True) -> Iterator[NamedCall | Exchange]:
+    """Give names to calls in order, without those that are made for no step if `steps_only`."""
+    names = _Names()
+    received: Exchange | None = None
+    for entry in entries:
+        if isinstance(entry, Exchange):
+            received = entry if entry.action == "receive" else None
+            yield entry
+        elif entry.of_step or not steps_only:
+            yield names.of(entry, received)
+
+
+class _Names:
+    """Objects that exist, by their number or address."""
+
+    def __init__(self) -> None:
+        self._numbered: dict[tuple[str, int], Object] = {}
+        self._places: dict[int, Object] = {}
+        self._starts: list[int] = []
+
+    def of(self, call: DriverCall, received: Exchange | None) -> NamedCall:
+        found = function(call.method)
+        given = call.arguments
+        if call.method == "mem_host_register" and call.error is None:  # of memory that no call has made
+            self._add(Object("registered", call.subject), given["address"])
+        values = ((name, self._value(call.method, name, given.get(name), received)) for name in found.arguments)
+        arguments = tuple(values)
+        made = None
+        if found.makes and call.error is None:
+            made = Object(found.makes, call.subject)
+            self._add(made, call.result)
+        return NamedCall(call.method, made, arguments, call.phase, call.verb, call.subject, call.undo, call.error)
+
+    def _add(self, made: Object, result: Any) -> None:
+        if made.kind in AT_ADDRESSES:
+            if result not in self._places:
+                insort(self._starts, result)
+            self._places[result] = made
+        elif isinstance(result, int):
+            self._numbered[made.kind, result] = made
+
+    def _value(self, method: str, name: str, value: Any, received: Exchange | None) -> Any:
+        if name in ("shared", "data") or (name == "handle" and isinstance(value, bytes)):
+            return received or "a handle"
+        if name == "kind" or not isinstance(value, int) or isinstance(value, bool):
+            return name if value is None else value  # a constant of the C function
+        if name == "0":
+            return 0
+        if name in ADDRESSES and value and method != "mem_address_reserve":
+            return self._place(value)
+        if name in OBJECTS:
+            return self._numbered.get((OBJECTS[name], value), value)
+        return value
+
+    def _place(self, address: int) -> Place | int:
+        at = bisect_right(self._starts, address)
+        if not at:
+            return address
+        start = self._starts[at - 1]
+        return Place(self._places[start], address - start)

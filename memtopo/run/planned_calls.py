@@ -1,0 +1,160 @@
+"""Driver calls of a plan, listed by going through it on drivers that make none.
+
+All processes of a layout go through their phases together, as a run does, one process after another in each phase: the
+handles that a process imports are exported and sent by the others at that moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+from memtopo.driver.dry import DryDriver
+from memtopo.driver.handles import Handle
+from memtopo.driver.kernels import KernelDriver
+from memtopo.driver.recorder import CallContext, CallList, DriverCall, Recorder
+from memtopo.driver.types import HandleType
+from memtopo.executor import Execution, TeardownGates
+from memtopo.geometry import Geometry
+from memtopo.kinds.step import Phase
+from memtopo.planner import Plan
+from memtopo.plans import folding
+from memtopo.plans.calls import Entry, Exchange
+from memtopo.plans.report import Checks
+from memtopo.sharing.exports import LayoutExports
+
+SEND = "send"
+"""Verb of the calls that export a handle for another process."""
+
+
+def first_calls(plan: Plan, geometry: Geometry) -> dict[str, list[tuple[DriverCall, ...]]]:
+    """Calls of the first step of each row of a plan, by the label of the process."""
+    found: dict[str, list[tuple[DriverCall, ...]]] = {}
+    steps = plan.steps_by_process
+    for label, entries in planned_calls(plan, geometry).items():
+        rows = {number + 1: row for row, number in enumerate(folding.firsts(steps[label]))}
+        calls: list[list[DriverCall]] = [[] for _ in rows]
+        for each in entries:
+            if isinstance(each, DriverCall) and builds(each) and each.number in rows:
+                calls[rows[each.number]].append(each)
+        found[label] = [tuple(each) for each in calls]
+    return found
+
+
+def builds(call: DriverCall) -> bool:
+    """Return true for a call of a step that is done, not undone."""
+    return call.of_step and not call.undo and call.verb != SEND
+
+
+def planned_calls(plan: Plan, geometry: Geometry) -> dict[str, Sequence[Entry]]:
+    """Calls that build a plan and take it down, by the label of the process; '' is that of a layout of one process.
+
+    Calls of no step, which measure free memory, are among them.
+    """
+    with _parts(plan, geometry) as parts:
+        for phase in Phase:
+            for part in parts.values():
+                part.execution.build(phase)
+                part.source.settle()
+        for part in parts.values():
+            part.execution.take_down(_Gates(part.record))
+        return {label: part.record.calls for label, part in parts.items()}
+
+
+class _Part:
+    """One process: its driver, its execution, and the record of its calls."""
+
+    def __init__(self, label: str, plan: Plan, geometry: Geometry, parts: Mapping[str, _Part]) -> None:
+        self.label = label
+        self.context = CallContext()
+        self.record = CallList(self.context)
+        self.dry = DryDriver(label)
+        self.driver: KernelDriver = Recorder(self.dry, self.record)
+        steps = tuple(step.dry for step in plan.steps)
+        self.execution = Execution(replace(plan, steps=steps), self.driver, context=self.context)
+        self.exports = LayoutExports(geometry, self.execution.layout, self.driver, lambda: Checks(()))
+        self.source = _Handles(self, parts)
+        self.execution.layout.handle_source = self.source
+
+    def send(self, peer: str, export: str, number: int) -> Handle:
+        """Export one handle and send it to another process."""
+        with self.context.within(SEND, f"{export}.{number}"):
+            handle = self.exports.handle(export, number)
+        self.record.calls.append(Exchange("send", peer, export, number, self.context.phase))
+        return handle
+
+
+@contextmanager
+def _parts(plan: Plan, geometry: Geometry) -> Iterator[dict[str, _Part]]:
+    geometries = geometry.processes or {"": geometry}
+    plans = plan.processes or {"": plan}
+    parts: dict[str, _Part] = {}
+    for label, each in plans.items():
+        parts[label] = _Part(label, each, geometries[label], parts)
+    try:
+        yield parts
+    finally:
+        for part in parts.values():
+            part.source.close()
+            part.dry.close()
+
+
+class _Handles:
+    """Handles that a process imports: those of the other processes, and others as if their holder gave them."""
+
+    def __init__(self, part: _Part, parts: Mapping[str, _Part]) -> None:
+        self._part, self._parts = part, parts
+        self._outside = DryDriver("outside")
+        self._open: list[Handle] = []
+
+    def attach(self, holder: str) -> int:
+        del holder
+        return 0
+
+    def detach(self, holder: str) -> None:
+        del holder
+
+    def take(self, holder: str, export: str, index: int) -> Handle:
+        self.settle()
+        phase = self._part.context.phase
+        self._part.record.calls.append(Exchange("receive", holder, export, index, phase))
+        other = self._parts.get(holder)
+        handle = other.send(self._part.label, export, index) if other else self._of_outside(holder, export, index)
+        self._open.append(handle)
+        return handle
+
+    def gone(self, holder: str) -> bool:
+        del holder
+        return False
+
+    def expect(self, geometry: Geometry) -> None:
+        del geometry
+
+    def settle(self) -> None:
+        for handle in self._open:
+            handle.close()
+        self._open.clear()
+
+    def close(self) -> None:
+        self.settle()
+        self._outside.close()
+
+    def _of_outside(self, holder: str, export: str, index: int) -> Handle:
+        """A descriptor and bytes, since a holder that is not part of the plan may give either."""
+        fd = self._outside.mem_pool_export_to_shareable_handle(0, HandleType.FD)
+        secret = self._outside.ipc_get_mem_handle(int.from_bytes(f"{holder}/{export}.{index}".encode()))
+        assert isinstance(fd, int)
+        return replace(Handle.of(secret), fd=fd)
+
+
+class _Gates(TeardownGates):
+    """Gates at which a process waits for those that import from it, if there are any."""
+
+    def __init__(self, record: CallList) -> None:
+        self._record = record
+
+    def imports_released(self) -> bool:
+        if any(isinstance(each, Exchange) and each.action == "send" for each in self._record.calls):
+            self._record.calls.append(Exchange("await", phase="take down"))
+        return True
