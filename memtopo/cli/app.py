@@ -29,7 +29,7 @@ COMMANDS = {
     "validate": "validate", "plan": "plan", "draw": "draw", "diff": "diff", "apply": "apply", "ls": "held",
     "show": "held", "check": "held", "switch": "held", "change": "change", "release": "held", "probe": "probe",
     "machines": "machines", "explain": "reference", "schema": "reference", "who": "who", "metrics": "metrics",
-    "completion": "completion",
+    "trace": "trace", "completion": "completion",
 }  # fmt: skip
 """Modules of the commands; the function of `ls` is `ls_command`."""
 

@@ -43,6 +43,7 @@ from memtopo.common.errors import UsageError
 from memtopo.common.text import printable
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.protocol import Driver
+from memtopo.driver.trace import empty_folder, traced
 from memtopo.executor import Stopped
 from memtopo.geometry import Geometry
 from memtopo.machine import dump
@@ -117,6 +118,18 @@ Rehearse = Annotated[
 ]
 
 
+TraceFile = Annotated[
+    str | None,
+    typer.Option(
+        "--trace",
+        envvar="MEMTOPO_TRACE",
+        metavar="FILE",
+        help="Write a line of JSON for each driver call, for 'memtopo trace'; of several processes into a folder, a "
+        "file for each.",
+    ),
+]
+
+
 def apply_command(
     spec: SpecFile,
     machine: MachineNames = None,
@@ -138,6 +151,7 @@ def apply_command(
     rehearse: Rehearse = False,
     on: On = None,
     gpus: Gpus = None,
+    trace: TraceFile = None,
     as_json: AsJson = False,
     context: typer.Context = None,  # type: ignore[assignment]
 ) -> int:
@@ -150,7 +164,7 @@ def apply_command(
     about_service = ServiceOptions(log, log_level, ready_fd, reload, detach)
     holding = hold_options(HoldOptions(socket, lasts, duration(grace), trusted, metrics, about_service), hold=hold)
     holders = bindings(bound or [], trusted, timeout_seconds(timeout), socket)
-    request_of = partial(_request, spec=spec, check=check, timeout=holders.silence, rehearse=rehearse)
+    request_of = partial(_request, spec=spec, check=check, timeout=holders.silence, rehearse=rehearse, trace=trace)
     if on is not None:
         nodes = OnNodes(on, spec, machine, settings(given), gpus, holders.silence, holding, request_of, _show)
         return nodes.apply(bound=bound or (), as_json=as_json)
@@ -201,10 +215,14 @@ def _reread(spec: str, loaded: Loaded) -> str:
     return layout_source(document, loaded.target.machine)
 
 
-def _request(loaded: Loaded, *, spec: str, check: Check, timeout: float, rehearse: bool) -> RunRequest:
+def _request(
+    loaded: Loaded, *, spec: str, check: Check, timeout: float, rehearse: bool, trace: str | None
+) -> RunRequest:
     """The request to apply a spec. Raises `StalePlan` if a saved plan no longer agrees with it, and `NeverTried`."""
     geometry, machine = loaded.validated.geometry, loaded.target.machine
     assert geometry
+    if trace and geometry.nodes:
+        raise UsageError("--trace is of the processes of one host", hint="leave it out with --on")
     require_tried(geometry, loaded.target.machines)
     plan = planner.plan(geometry, loaded.target.machines)
     if loaded.saved:
@@ -217,6 +235,7 @@ def _request(loaded: Loaded, *, spec: str, check: Check, timeout: float, rehears
         check=check,
         timeout=timeout,
         rehearse=rehearse,
+        trace=os.path.abspath(trace) if trace else None,  # noqa: PTH100 as it is, without its links followed
     )
     return _of_spec(request, loaded)
 
@@ -297,16 +316,21 @@ class _Application:
         return claimed_holder(holding, about, self.stop, partial(revision, target=target), gpus, self.reread)
 
     def _in_process(self, holder: Holder | None, sockets: Mapping[str, str]) -> Report:
-        driver = Ledger(self.loaded.target.open())
         outside = holder is not None or self.request.geometry.imports_from_outside  # a change may bring imports
-        with progress(simulated=self.request.machine.simulated) as shown:
+        request = self.request
+        with (
+            traced(self.loaded.target.open(), request.trace, request.about_trace) as (driver, context),
+            progress(simulated=request.machine.simulated) as shown,
+        ):
+            ledger = Ledger(driver)
             return apply.apply(
-                self.request,
-                driver,
+                request,
+                ledger,
                 progress=shown,
                 stop=self.stop,
-                handle_source=self._handles_of_holders(driver, sockets) if outside else None,
+                handle_source=self._handles_of_holders(ledger, sockets) if outside else None,
                 hold=holder.hold if holder else None,
+                context=context,
             )
 
     def _handles_of_holders(self, driver: Driver, sockets: Mapping[str, str]) -> HolderHandles:
@@ -329,6 +353,8 @@ class _Application:
     def _in_processes(self, holder: Holder | None, sockets: Mapping[str, str]) -> Report:
         from memtopo.run import processes
 
+        if self.request.trace:
+            empty_folder(self.request.trace)
         ensemble = processes.Ensemble(
             self.request,
             self.loaded.document.text,

@@ -21,7 +21,7 @@ def jsonable(value: Any, method: str = "", name: str = "") -> Any:
     for kind, encode in _ENCODERS.items():
         if isinstance(value, kind):
             return encode(value)
-    if name == "flags" and value and (constants := PLAIN_FLAGS.get(method)):
+    if name == "flags" and isinstance(value, int) and value and (constants := PLAIN_FLAGS.get(method)):
         return constants.text(value)
     if constants := CONSTANTS.get(type(value)):
         return constants.text(int(value))

@@ -131,3 +131,17 @@ def listing(calls: Mapping[str, Sequence[NamedCall | Exchange]]) -> Iterator[str
             yield f"  {phase}"
             yield from (f"    {line(each) if isinstance(each, NamedCall) else exchange(each)}" for each in group)
             yield ""
+
+
+_LARGE = 1 << 32
+
+
+def value_text(value: Any) -> str:
+    """A value of a trace: large numbers, which are addresses and handles, in hexadecimal digits."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{name}={value_text(each)}" for name, each in value.items() if each) + "}"
+    if isinstance(value, list):
+        return "{" + ", ".join(map(value_text, value)) + "}"
+    if isinstance(value, int) and value >= _LARGE:
+        return f"{value:#x}"
+    return str(value)

@@ -22,6 +22,7 @@ from memtopo.output.json import DiagnosticsDocument, ErrorDocument, PictureDocum
 from memtopo.plans.calls import CallsDocument
 from memtopo.plans.report import PlanDifference, Report
 from memtopo.plans.saved import SavedChange, SavedPlan
+from memtopo.plans.trace import TraceSummary
 from memtopo.sharing.status import Changed, Looked, Released, Status, Switched
 from memtopo.sharing.surveys import Survey
 from memtopo.usage.report import Usage
@@ -260,6 +261,7 @@ _MAKERS: dict[str, tuple[str, Callable[[], _Schema]]] = {
     "change": ("memtopo: what change --json prints", _marked_output("change", Changed)),
     "change-plan": ("memtopo: what plan NAME SPEC --json prints and -o saves", lambda: _output(SavedChange)),
     "release": ("memtopo: what release --json prints", _marked_output("release", Released)),
+    "trace": ("memtopo: what trace --json prints", _marked_output("trace", TraceSummary)),
     "usage": ("memtopo: what who --json prints", _marked_output("usage", Usage)),
     "difference": ("memtopo: what diff --json prints", _marked_output("difference", PlanDifference)),
     "error": ("memtopo: what --json prints where there is no result", lambda: _output(ErrorDocument)),

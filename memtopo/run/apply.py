@@ -315,7 +315,7 @@ class Run:
 
     def exports_of(self, geometry: Geometry) -> LayoutExports:
         """Return the exports of the layout, as a geometry declares them."""
-        return LayoutExports(geometry, self.execution.layout, self.execution.driver, self.recheck)
+        return LayoutExports(geometry, self.execution.layout, self.execution.driver, self.recheck, self.context)
 
     @property
     def whole(self) -> bool:

@@ -22,10 +22,7 @@ from memtopo.planner import Plan
 from memtopo.plans import folding
 from memtopo.plans.calls import Entry, Exchange
 from memtopo.plans.report import Checks
-from memtopo.sharing.exports import LayoutExports
-
-SEND = "send"
-"""Verb of the calls that export a handle for another process."""
+from memtopo.sharing.exports import SEND, LayoutExports
 
 
 def first_calls(plan: Plan, geometry: Geometry) -> dict[str, list[tuple[DriverCall, ...]]]:
@@ -73,14 +70,13 @@ class _Part:
         self.driver: KernelDriver = Recorder(self.dry, self.record)
         steps = tuple(step.dry for step in plan.steps)
         self.execution = Execution(replace(plan, steps=steps), self.driver, context=self.context)
-        self.exports = LayoutExports(geometry, self.execution.layout, self.driver, lambda: Checks(()))
+        self.exports = LayoutExports(geometry, self.execution.layout, self.driver, lambda: Checks(()), self.context)
         self.source = _Handles(self, parts)
         self.execution.layout.handle_source = self.source
 
     def send(self, peer: str, export: str, number: int) -> Handle:
         """Export one handle and send it to another process."""
-        with self.context.within(SEND, f"{export}.{number}"):
-            handle = self.exports.handle(export, number)
+        handle = self.exports.handle(export, number)
         self.record.calls.append(Exchange("send", peer, export, number, self.context.phase))
         return handle
 

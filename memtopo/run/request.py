@@ -40,6 +40,8 @@ class RunRequest:
     warnings: tuple[str, ...] = ()
     params: Mapping[str, str] = field(default_factory=dict)
     process: str = ""
+    trace: str | None = None
+    """File for the trace of the driver calls, or the folder for those of all processes."""
     siblings: Mapping[str, Geometry] | None = None
     node: Collection[str] = ()
     machine_facts: Machine | None = None
@@ -59,6 +61,13 @@ class RunRequest:
     def processes_of_node(self) -> Mapping[str, Geometry]:
         """Geometry of every process that has the same GPUs, by its label."""
         return {label: each for label, each in self.processes.items() if not self.node or label in self.node}
+
+    @property
+    def about_trace(self) -> dict[str, object]:
+        """First line of a trace of the run: its layout, its process if there are several, and its machine."""
+        machine = self.machine
+        about = {"layout": self.plan.name, "process": self.process or "", "machine": machine.name}
+        return {**about, "simulated": machine.simulated, "driver": machine.driver}
 
     def summary(self) -> PlanSummary:
         """Plan for the report; of a rehearsed layout with the memory of each state."""

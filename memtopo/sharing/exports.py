@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from memtopo.common.errors import MemtopoError
 from memtopo.driver.handles import Handle
 from memtopo.driver.protocol import Driver
+from memtopo.driver.recorder import CallContext
 from memtopo.driver.types import LocationKind
 from memtopo.geometry import Geometry
 from memtopo.kinds.exports.groups import ExportGroup
@@ -15,6 +16,9 @@ from memtopo.plans.report import Checks
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.offers import Offer
 
+SEND = "send"
+"""Verb of the calls that make a handle for another process."""
+
 
 class LayoutExports:
     """Export provider of a live layout; `check` compares everything with what the driver reports.
@@ -22,9 +26,17 @@ class LayoutExports:
     No handle is kept: an open descriptor pins memory (fact 29), and IPC and fabric handles are secrets.
     """
 
-    def __init__(self, geometry: Geometry, layout: Layout, driver: Driver, check: Callable[[], Checks]) -> None:
+    def __init__(
+        self,
+        geometry: Geometry,
+        layout: Layout,
+        driver: Driver,
+        check: Callable[[], Checks],
+        context: CallContext | None = None,
+    ) -> None:
         self._exports = geometry.of(ExportGroup)
         self._layout, self._driver, self._check = layout, driver, check
+        self._context = context or CallContext()
 
     def offers(self) -> Sequence[Offer]:
         return [self._offer(name, group) for name, group in self._exports.items()]
@@ -34,7 +46,8 @@ class LayoutExports:
         if not 0 <= index < group.count:
             raise MemtopoError(f"export {export!r} has {group.count} handles, and none of number {index}")
         try:
-            return group.exporter.handle(self._driver, self._layout, group, index)
+            with self._context.within(SEND, f"{export}.{index}"):
+                return group.exporter.handle(self._driver, self._layout, group, index)
         except KeyError as error:
             message = f"export {export!r} has no memory in the current state of the layout"
             raise ExchangeError("absent", message, hint="'memtopo switch NAME awake' brings it back") from error

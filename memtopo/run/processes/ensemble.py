@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from memtopo import machine as machines
 from memtopo.common.errors import InternalError, MemtopoError
 from memtopo.common.spawn import start_hint
+from memtopo.driver.trace import process_file
 from memtopo.geometry import Geometry
 from memtopo.machine import Cluster, Machine, target
 from memtopo.run.processes import messages
@@ -80,6 +81,7 @@ class Ensemble:
             seed=self.request.seed,
             settings=dict(self.settings),
             cluster={node: machines.dump(each) for node, each in self.cluster.nodes.items()} if self.cluster else {},
+            trace=str(process_file(self.request.trace, label)) if self.request.trace else None,
         )
 
 

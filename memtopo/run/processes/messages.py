@@ -37,6 +37,8 @@ class Start:
     settings: dict[str, str] = field(default_factory=dict)
     cluster: dict[str, str] = field(default_factory=dict)
     origin: float | None = None
+    trace: str | None = None
+    """File for the trace of the worker's driver calls."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,8 @@ from memtopo.common.errors import InternalError
 from memtopo.driver.handles import Handle, close_handles
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.ledger import Ledger
+from memtopo.driver.recorder import CallContext, Recorder
+from memtopo.driver.trace import Trace
 from memtopo.executor import Stopped
 from memtopo.geometry import Geometry
 from memtopo.kinds.layout import HandleSource
@@ -75,15 +77,25 @@ def prepare(start: Start, hooks: WorkerHooks) -> tuple[Run, JointPlans]:
     driver = target.open_in_worker(request.machine_facts, simulated=start.simulated, visible=start.visible)
     commits = CommitWait(start.timeout, hooks.advance)
     external = HolderHandles(request.geometry, start.gpus, start.sockets, start.allow_uids, commits)
+    wrapped, context = _traced(hooks.wrap(start.process, driver), start, request)
     run = Run(
         request,
-        Ledger(hooks.wrap(start.process, driver)),
+        Ledger(wrapped),
         progress=_SignsOfLife(hooks),
         stop=hooks.stopped,
         handle_source=SiblingHandles(request.geometry, hooks.request, external),
         origin=start.origin,
+        context=context,
     )
     return run, plans
+
+
+def _traced(driver: KernelDriver, start: Start, request: RunRequest) -> tuple[KernelDriver, CallContext | None]:
+    """A driver whose calls go to the trace that was asked for; it ends with the process."""
+    if start.trace is None:
+        return driver, None
+    context = CallContext()
+    return Recorder(driver, Trace(start.trace, context, request.about_trace)), context
 
 
 def _request(start: Start, document: Document, geometry: Geometry, plan: Plan, machine: Machine) -> RunRequest:

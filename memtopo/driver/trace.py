@@ -1,0 +1,124 @@
+"""Traces: files with a line of JSON for each driver call, written while the calls are made.
+
+The first part of a line is written before its call, the rest when the call has returned. The last line of a process
+that died or hangs in a call ends with its arguments. Bytes of handles are not in the file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from memtopo.common.errors import MemtopoError
+from memtopo.common.version import __version__
+from memtopo.driver.call_values import jsonable
+from memtopo.driver.functions import function
+from memtopo.driver.kernels import KernelDriver
+from memtopo.driver.recorder import CallContext, Recorder, error_name
+from memtopo.driver.types import DriverError
+
+VERSION = 1
+SUFFIX = ".jsonl"
+_HEAD = b'{"memtopo_trace_file"'
+
+
+class NotWritten(MemtopoError):
+    """A trace that cannot be written."""
+
+    exit_code = 4
+
+
+class Trace:
+    """Record of calls in a file. After an error of the file, the run goes on without the trace.
+
+    `close` ends it. It has one thread of calls.
+    """
+
+    def __init__(self, path: str | Path, context: CallContext, about: Mapping[str, Any]) -> None:
+        """Create or empty the file, and write its first line with `about`. Raises `NotWritten`."""
+        self.context, self._process = context, about.get("process") or ""
+        self._number, self._start = 0, time.perf_counter()
+        head = {"memtopo_trace_file": VERSION, "memtopo": __version__, **about, "pid": os.getpid(), "started": _now()}
+        try:
+            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            os.write(self._file, f"{json.dumps(head)}\n".encode())
+        except OSError as error:
+            raise NotWritten(f"the trace {str(path)!r} cannot be written: {error.strerror}") from error
+
+    def begin(self, method: str, arguments: Mapping[str, Any]) -> None:
+        at = self.context
+        self._number += 1
+        line: dict[str, Any] = {"n": self._number, "time": round(time.perf_counter() - self._start, 7)}
+        if self._process:
+            line["process"] = self._process
+        line["phase"] = at.phase
+        if at.verb:
+            line |= {"step": f"{at.verb} {at.subject}", "undo": at.undo}
+        values = {name: jsonable(value, method, name) for name, value in arguments.items()}
+        line |= {"call": function(method).name, "method": method, "arguments": values}
+        self._write(json.dumps(line)[:-1])
+
+    def end(self, result: Any, error: BaseException | None, seconds: float) -> None:
+        line: dict[str, Any] = {"result": jsonable(result)} if error is None else {"error": error_name(error)}
+        if isinstance(error, DriverError) and error.reason:
+            line["reason"] = error.reason
+        line["seconds"] = round(seconds, 9)
+        self._write(f", {json.dumps(line)[1:]}\n")
+
+    def close(self) -> None:
+        """Close the file."""
+        file, self._file = self._file, -1
+        if file >= 0:
+            os.close(file)
+
+    def _write(self, text: str) -> None:
+        if self._file < 0:
+            return
+        try:
+            os.write(self._file, text.encode())
+        except OSError:  # a full disk must not fail the run
+            self.close()
+
+
+@contextmanager
+def traced(
+    driver: KernelDriver, path: str | None, about: Mapping[str, Any]
+) -> Iterator[tuple[KernelDriver, CallContext | None]]:
+    """A driver whose calls go to a trace, with their context; the driver itself without a path. Raises `NotWritten`."""
+    if path is None:
+        yield driver, None
+        return
+    context = CallContext()
+    trace = Trace(path, context, about)
+    try:
+        yield Recorder(driver, trace), context
+    finally:
+        trace.close()
+
+
+def process_file(folder: str | Path, process: str) -> Path:
+    """File of a process's trace in a folder."""
+    return Path(folder) / f"{process}{SUFFIX}"
+
+
+def empty_folder(folder: str | Path) -> None:
+    """Make a folder for the traces of several processes, and remove those of an earlier run. Raises `NotWritten`."""
+    try:
+        Path(folder).mkdir(exist_ok=True, parents=True)
+        for file in Path(folder).glob(f"*{SUFFIX}"):
+            with file.open("rb") as stream:
+                if not stream.read(len(_HEAD)).startswith(_HEAD):
+                    continue
+            file.unlink()
+    except OSError as error:
+        raise NotWritten(f"the folder {str(folder)!r} of traces cannot be written: {error.strerror}") from error
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="microseconds")

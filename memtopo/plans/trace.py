@@ -1,0 +1,188 @@
+"""Traces as they are read, and their summary."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from memtopo.common.errors import UsageError
+from memtopo.driver.recorder import DriverCall
+from memtopo.driver.trace import SUFFIX, VERSION
+
+CONTEXT = 5
+"""Calls before a failed one that a summary has."""
+
+
+@dataclass(frozen=True, slots=True)
+class TraceHead:
+    """First line of a trace: the layout, the process if there are several, and the machine."""
+
+    layout: str
+    process: str
+    machine: str
+    simulated: bool
+    driver: str
+    pid: int
+    started: str
+
+
+@dataclass(frozen=True, slots=True)
+class TracedCall:
+    """One line of a trace. `seconds` is None for a call that did not return."""
+
+    process: str
+    number: int
+    time: float
+    phase: str
+    step: str | None
+    undo: bool
+    call: str
+    method: str
+    arguments: dict[str, Any]
+    result: Any = None
+    error: str | None = None
+    reason: str | None = None
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TraceFile:
+    """A trace that was read: its head, and its calls in order."""
+
+    head: TraceHead
+    calls: tuple[TracedCall, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionTimes:
+    """Calls of one C function: their number, those with an error, and seconds."""
+
+    function: str
+    calls: int
+    errors: int
+    total: float
+    median: float
+    longest: float
+
+
+@dataclass(frozen=True, slots=True)
+class FailedCall:
+    """A call of a step that failed, or one that did not return, with the calls before it in its process."""
+
+    call: TracedCall
+    before: tuple[TracedCall, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TraceSummary:
+    """Summary of the traces of one run: failed calls first, then all calls by function, longest total first."""
+
+    traces: tuple[TraceHead, ...]
+    calls: int
+    seconds: float
+    failed: tuple[FailedCall, ...]
+    functions: tuple[FunctionTimes, ...]
+
+
+def read_traces(paths: Iterable[str | Path]) -> list[TraceFile]:
+    """Read files, and all traces in folders. Raises `UsageError`."""
+    found = [_read(file) for path in paths for file in _files(Path(path))]
+    if not found:
+        raise UsageError("there is no trace", hint="'memtopo apply SPEC --trace FILE' writes one")
+    return found
+
+
+def _files(path: Path) -> list[Path]:
+    return sorted(path.glob(f"*{SUFFIX}")) if path.is_dir() else [path]
+
+
+def _read(path: Path) -> TraceFile:
+    try:
+        lines = path.read_text(errors="replace").splitlines()
+    except OSError as error:
+        raise UsageError(f"the trace {str(path)!r} cannot be read: {error.strerror}") from error
+    try:
+        head = _head(json.loads(lines[0] if lines else ""))
+        return TraceFile(head, tuple(_call(_whole(line)) for line in lines[1:] if line))
+    except (ValueError, KeyError, TypeError) as error:
+        hint = "name a file that 'memtopo apply --trace FILE' has written"
+        raise UsageError(f"{str(path)!r} is no trace of memtopo", hint=hint) from error
+
+
+def _head(line: Mapping[str, Any]) -> TraceHead:
+    if line["memtopo_trace_file"] != VERSION:
+        raise ValueError("a later version")
+    names = ("layout", "process", "machine", "simulated", "driver", "pid", "started")
+    return TraceHead(**{name: line[name] for name in names})
+
+
+def _whole(line: str) -> Any:
+    """A line as JSON; that of a call that did not return ends with its arguments."""
+    try:
+        return json.loads(line)
+    except ValueError:
+        return json.loads(f"{line}}}")
+
+
+def _call(line: Mapping[str, Any]) -> TracedCall:
+    return TracedCall(
+        process=line.get("process", ""),
+        number=line["n"],
+        time=line["time"],
+        phase=line["phase"],
+        step=line.get("step"),
+        undo=line.get("undo", False),
+        call=line["call"],
+        method=line["method"],
+        arguments=line["arguments"],
+        result=line.get("result"),
+        error=line.get("error"),
+        reason=line.get("reason"),
+        seconds=line.get("seconds"),
+    )
+
+
+def driver_calls(trace: TraceFile) -> Iterator[DriverCall]:
+    """Calls of a trace as a recorder has them; arguments that are no numbers stay as the trace has them."""
+    for each in trace.calls:
+        verb, _, subject = (each.step or "").rpartition(" ")
+        about = each.phase, verb, subject, each.undo
+        yield DriverCall(each.method, each.arguments, each.result, each.error, *about)
+
+
+def summary(traces: Sequence[TraceFile]) -> TraceSummary:
+    """Summary of the traces of one run."""
+    calls = [call for trace in traces for call in trace.calls]
+    failed = [found for trace in traces for found in _failed(trace.calls)]
+    return TraceSummary(
+        traces=tuple(trace.head for trace in traces),
+        calls=len(calls),
+        seconds=sum(call.seconds or 0.0 for call in calls),
+        failed=tuple(sorted(failed, key=lambda each: each.call.seconds is not None)),
+        functions=tuple(_times(calls)),
+    )
+
+
+def _failed(calls: Sequence[TracedCall]) -> Iterator[FailedCall]:
+    """Calls of steps with an error, and a last call that did not return. Other calls may fail as the check expects."""
+    for index, call in enumerate(calls):
+        if call.seconds is None or (call.error and call.step):
+            yield FailedCall(call, tuple(calls[max(index - CONTEXT, 0) : index]))
+
+
+def _times(calls: Sequence[TracedCall]) -> list[FunctionTimes]:
+    by_name: dict[str, list[TracedCall]] = {}
+    for call in calls:
+        by_name.setdefault(call.call, []).append(call)
+    found = [_function_times(name, each) for name, each in by_name.items()]
+    return sorted(found, key=lambda each: (-each.total, each.function))
+
+
+def _function_times(name: str, calls: Sequence[TracedCall]) -> FunctionTimes:
+    seconds = [call.seconds for call in calls if call.seconds is not None] or [0.0]
+    errors = sum(call.error is not None for call in calls)
+    return FunctionTimes(name, len(calls), errors, sum(seconds), median(seconds), max(seconds))

@@ -1,0 +1,127 @@
+"""Traces of runs: every call is in them as it was made, and what a plan lists is what they have."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from memtopo import machine
+from memtopo.driver.ledger import Ledger
+from memtopo.driver.recorder import CallContext
+from memtopo.driver.sim import SimDriver
+from memtopo.driver.trace import Trace, empty_folder, traced
+from memtopo.plans.calls import Entry, Exchange, ListedCall, listed, named
+from memtopo.plans.trace import TraceFile, driver_calls, read_traces, summary
+from memtopo.run import apply, processes
+from memtopo.run.planned_calls import planned_calls
+from tests.helpers.failing_driver import Failing
+from tests.helpers.specs import ENSEMBLES, ROOT, ensemble, run_request
+
+QUICKSTART = ROOT / "specs" / "quickstart.yaml"
+H200X4 = machine.load("h200x4")
+ABOUT = {"layout": "test", "process": "", "machine": "h200x4", "simulated": True, "driver": "13.0"}
+
+
+def traced_run(path: Path, at: int = 0) -> TraceFile:
+    """Trace of a run of the quickstart whose call number `at` fails."""
+    request = run_request(QUICKSTART, H200X4)
+    with SimDriver(H200X4) as driver:
+        driver.init()
+        failing = Failing(driver, at) if at else driver
+        with traced(failing, str(path), request.about_trace) as (recorded, context):
+            apply.apply(request, Ledger(recorded), context=context)
+    (found,) = read_traces([path])
+    return found
+
+
+def calls_of(entries: list[Entry]) -> list[object]:
+    """Calls of steps as they are listed, sorted where other processes decide on the order."""
+    found = [listed(each) for each in named(entries)]
+    own = [each for each in found if not isinstance(each, Exchange)]
+    kept = [(each.step, each.undo, each.function, each.makes, _own(each)) for each in own]
+    sent = [each for each in kept if each[0].startswith("send ")]
+    return [*(each for each in kept if each not in sent), *sorted(sent, key=str)]
+
+
+def _own(call: ListedCall) -> dict[str, object]:
+    """Arguments but what a process receives."""
+    received = ("shared", "data", "fd", *(["handle"] if call.function.startswith("cuIpcOpen") else []))
+    return {name: value for name, value in call.arguments.items() if name not in received}
+
+
+@pytest.mark.parametrize("path", ENSEMBLES, ids=lambda path: path.stem)
+def test_processes_make_the_calls_that_their_plans_list(path: Path, tmp_path: Path) -> None:
+    whole = ensemble(path, machine.load("h200x2"), check="none")
+    empty_folder(tmp_path)
+    report = processes.apply(replace(whole, request=replace(whole.request, trace=str(tmp_path))))
+    assert report.outcome == "ok", report
+    planned = planned_calls(whole.request.plan, whole.request.geometry)
+    traces = {trace.head.process: trace for trace in read_traces([tmp_path])}
+    assert traces.keys() == planned.keys()
+    for label, entries in planned.items():
+        assert calls_of(list(driver_calls(traces[label]))) == calls_of(list(entries)), label
+        assert {call.process for call in traces[label].calls} == {label}
+
+
+def test_a_trace_has_arguments_results_and_times(tmp_path: Path) -> None:
+    trace = traced_run(tmp_path / "trace.jsonl")
+    assert trace.head.layout == "quickstart"
+    assert [call.number for call in trace.calls] == list(range(1, len(trace.calls) + 1))
+    create = next(call for call in trace.calls if call.call == "cuMemCreate")
+    assert create.arguments["size"] == 32 << 20
+    assert create.arguments["properties"]["handles"] == ["fd"]
+    assert create.step == "create hot"
+    assert create.seconds is not None
+    mapped = next(call for call in trace.calls if call.call == "cuMemMap")
+    assert mapped.arguments["handle"] == create.result
+    assert {call.phase for call in trace.calls} >= {"open", "reserve", "create", "map", "grant", "check", "take down"}
+
+
+def test_a_failed_call_is_first_in_the_summary_with_those_before_it(tmp_path: Path) -> None:
+    calls = traced_run(tmp_path / "whole.jsonl").calls
+    at = next(index for index, call in enumerate(calls) if call.call == "cuMemMap")
+    trace = traced_run(tmp_path / "failed.jsonl", at + 1)
+    found = summary([trace])
+    (failed,) = found.failed
+    assert failed.call.call == "cuMemMap"
+    assert failed.call.error
+    assert [call.call for call in failed.before] == [call.call for call in calls[at - 5 : at]]
+    assert next(each for each in found.functions if each.function == "cuMemMap").errors == 1
+
+
+def test_a_call_that_does_not_return_is_in_the_trace(tmp_path: Path) -> None:
+    """As where a process dies in it: each line is begun before its call."""
+    path = tmp_path / "trace.jsonl"
+    context = CallContext()
+    trace = Trace(path, context, ABOUT)
+    trace.begin("mem_release", {"handle": 7})
+    trace.end(None, None, 0.001)
+    context.at("map", "page.3", undo=False)
+    trace.begin("mem_map", {"address": 1 << 40, "size": 2, "handle": 7})
+    (found,) = read_traces([path])
+    trace.close()
+    (failed,) = summary([found]).failed
+    assert failed.call.call == "cuMemMap"
+    assert failed.call.step == "map page.3"
+    assert failed.call.seconds is None
+    assert [call.call for call in failed.before] == ["cuMemRelease"]
+
+
+def test_handles_that_give_access_are_not_in_a_trace(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    with traced(SimDriver(H200X4), str(path), ABOUT) as (driver, _):
+        driver.init()
+        driver.ctx_push_current(driver.device_primary_ctx_retain(0))
+        handle = driver.ipc_get_mem_handle(driver.mem_alloc(2 << 20))
+    assert handle.hex() not in path.read_text()
+    assert json.loads(path.read_text().splitlines()[-1])["result"] == "hidden"
+
+
+def test_traces_of_an_earlier_run_leave_a_folder_and_other_files_stay(tmp_path: Path) -> None:
+    Trace(tmp_path / "old.jsonl", CallContext(), ABOUT).close()
+    (tmp_path / "mine.jsonl").write_text("{}\n")
+    empty_folder(tmp_path)
+    assert [file.name for file in tmp_path.iterdir()] == ["mine.jsonl"]
