@@ -1,4 +1,4 @@
-"""Resources that groups share: primary contexts, streams and kernels of GPUs, connections to holders, and aliases."""
+"""What groups share: primary contexts, streams and kernels of GPUs, connections to holders, imports, and aliases."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import EventFlags
 from memtopo.kinds.layout import Layout, current
-from memtopo.kinds.step import Finding, Phase, Step, StepDescription, context_name, kernels_name
+from memtopo.kinds.step import Finding, HandleReference, Phase, Step, StepDescription, context_name, kernels_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +194,24 @@ class Attach(Step):
 
 OWN = "this process's own"
 """Note of a plan about an object that a process imports from itself."""
+
+
+class ImportStep(Step):
+    """Base of steps that take a handle from another process, their `source`."""
+
+    __slots__ = ()
+
+    source: HandleReference
+
+    phase = Phase.IMPORT
+
+    @property
+    def needs(self) -> tuple[Hashable, ...]:
+        return (("holder", self.source.holder),)
+
+    @property
+    def imports(self) -> tuple[str, Hashable] | None:
+        return self.source.imported
 
 
 @dataclass(frozen=True, slots=True)

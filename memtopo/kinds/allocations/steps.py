@@ -14,7 +14,7 @@ from memtopo.driver.types import HandleType, Location
 from memtopo.kinds.buffers.steps import BufferStep
 from memtopo.kinds.layout import Layout, Reservation, current
 from memtopo.kinds.pools.steps import pool_name
-from memtopo.kinds.resources import OWN, Alias
+from memtopo.kinds.resources import OWN, Alias, ImportStep
 from memtopo.kinds.step import ErrorHint, Finding, HandleReference, Phase, Readable, Step, StepDescription
 
 
@@ -93,7 +93,7 @@ class AllocateFromPool(AllocationStep):
 
 
 @dataclass(frozen=True, slots=True)
-class ImportPointer(AllocationStep):
+class ImportPointer(AllocationStep, ImportStep):
     """Import one allocation of an imported pool, once in a layout, and free it before its exporter does (fact 82).
 
     What other exports offer too is imported with the first of them.
@@ -101,7 +101,6 @@ class ImportPointer(AllocationStep):
 
     source: HandleReference
 
-    phase = Phase.IMPORT
     verb = "import allocation"
     call = "cuMemPoolImportPointer"
     undo_call = "cuMemFree"
@@ -118,10 +117,6 @@ class ImportPointer(AllocationStep):
     @property
     def needs(self) -> tuple[Hashable, ...]:
         return (("holder", self.source.holder), ("pool", self.pool))
-
-    @property
-    def imports(self) -> tuple[str, Hashable] | None:
-        return self.source.imported
 
     def do(self, driver: Driver, layout: Layout) -> None:
         data, pool = self.source.fetch_bytes(layout.handle_source), layout.memory_pools[self.pool]

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import DriverError, Location, gpu
 from memtopo.kinds.layout import Layout, Reservation, current
-from memtopo.kinds.resources import OWN, Alias
+from memtopo.kinds.resources import OWN, Alias, ImportStep
 from memtopo.kinds.step import ErrorHint, Finding, HandleReference, Phase, Readable, Step, StepDescription
 
 
@@ -88,12 +88,11 @@ class AllocateBuffer(BufferStep):
 
 
 @dataclass(frozen=True, slots=True)
-class OpenBuffer(BufferStep):
+class OpenBuffer(BufferStep, ImportStep):
     """Open the handle of a buffer, with lazy peer access; each open requires a close (fact 46)."""
 
     source: HandleReference
 
-    phase = Phase.IMPORT
     verb = "open buffer"
     undo_verb = "close"
     call = "cuIpcOpenMemHandle"
@@ -110,14 +109,6 @@ class OpenBuffer(BufferStep):
             "the exporter has freed the memory (fact 46)", "keep it allocated for as long as it is used"
         ),
     }
-
-    @property
-    def needs(self) -> tuple[Hashable, ...]:
-        return (("holder", self.source.holder),)
-
-    @property
-    def imports(self) -> tuple[str, Hashable] | None:
-        return self.source.imported
 
     def do(self, driver: Driver, layout: Layout) -> None:
         handle = self.source.fetch_bytes(layout.handle_source)

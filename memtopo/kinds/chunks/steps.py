@@ -13,6 +13,7 @@ from memtopo.driver.types import DriverError, HandleType, Location, LocationKind
 from memtopo.kinds.elastic import ElasticChunk, Pool
 from memtopo.kinds.kind import Difference
 from memtopo.kinds.layout import Layout
+from memtopo.kinds.resources import ImportStep
 from memtopo.kinds.step import (
     DEFECT_ADVICE,
     PROBE_ADVICE,
@@ -201,7 +202,7 @@ def limit_changes(difference: Difference) -> Iterator[LimitPool]:
 
 
 @dataclass(frozen=True, slots=True)
-class ImportChunk(Step):
+class ImportChunk(ImportStep):
     """Request one handle and import it; `location` is the location that the driver reports here (fact 43).
 
     The imported handle has its own reference, so the handle source may close the descriptor afterwards.
@@ -214,7 +215,6 @@ class ImportChunk(Step):
     source: HandleReference
 
     holds_chunk = True
-    phase = Phase.IMPORT
     verb = "import"
     call = "cuMemImportFromShareableHandle"
     undo_verb = "release"
@@ -228,14 +228,6 @@ class ImportChunk(Step):
     @property
     def provides(self) -> Hashable:
         return ("chunk", self.label)
-
-    @property
-    def needs(self) -> tuple[Hashable, ...]:
-        return (("holder", self.source.holder),)
-
-    @property
-    def imports(self) -> tuple[str, Hashable] | None:
-        return self.source.imported
 
     def do(self, driver: Driver, layout: Layout) -> None:
         handle = self.source.fetch(layout.handle_source)

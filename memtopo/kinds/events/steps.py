@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import EventFlags
 from memtopo.kinds.layout import Layout, current
-from memtopo.kinds.resources import OWN, Alias
+from memtopo.kinds.resources import OWN, Alias, ImportStep
 from memtopo.kinds.step import DEFECT_ADVICE, ErrorHint, Finding, HandleReference, Phase, Step, StepDescription
 
 
@@ -60,12 +60,11 @@ class CreateEvent(EventStep):
 
 
 @dataclass(frozen=True, slots=True)
-class OpenEvent(EventStep):
+class OpenEvent(EventStep, ImportStep):
     """Open the handle of an event, which is destroyed like an event of this process (fact 47)."""
 
     source: HandleReference
 
-    phase = Phase.IMPORT
     verb = "open event"
     call = "cuIpcOpenEventHandle"
     hints: ClassVar = {
@@ -74,14 +73,6 @@ class OpenEvent(EventStep):
             "see what the exporter sends; containers have to share a pid namespace (--pid)",
         )
     }
-
-    @property
-    def needs(self) -> tuple[Hashable, ...]:
-        return (("holder", self.source.holder),)
-
-    @property
-    def imports(self) -> tuple[str, Hashable] | None:
-        return self.source.imported
 
     def do(self, driver: Driver, layout: Layout) -> None:
         handle = self.source.fetch_bytes(layout.handle_source)

@@ -16,6 +16,7 @@ from memtopo.kinds.access.steps import SetAccess
 from memtopo.kinds.chunks.steps import TryExportChunk, release_chunk
 from memtopo.kinds.layout import Layout
 from memtopo.kinds.mappings.steps import MapChunk
+from memtopo.kinds.resources import ImportStep
 from memtopo.kinds.step import ErrorHint, HandleReference, Phase, Step, StepDescription
 
 _SYSTEM = ErrorHint("the fabric manager or the switches do not work as they should (fact 87)", "see its log")
@@ -70,23 +71,14 @@ class CreateMulticast(MulticastStep):
 
 
 @dataclass(frozen=True, slots=True)
-class ImportMulticast(MulticastStep):
+class ImportMulticast(MulticastStep, ImportStep):
     """Import an object that another process of the spec has created."""
 
     kind: HandleType
     source: HandleReference
 
-    phase = Phase.IMPORT
     verb = "import"
     call = "cuMemImportFromShareableHandle"
-
-    @property
-    def needs(self) -> tuple[Hashable, ...]:
-        return (("holder", self.source.holder),)
-
-    @property
-    def imports(self) -> tuple[str, Hashable] | None:
-        return self.source.imported
 
     def do(self, driver: Driver, layout: Layout) -> None:
         handle = self.source.fetch(layout.handle_source)

@@ -10,6 +10,7 @@ from memtopo.common.units import rounded
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import Access, Grant, HandleType, PoolAttribute, PoolProperties
 from memtopo.kinds.layout import Layout
+from memtopo.kinds.resources import ImportStep
 from memtopo.kinds.step import PROBE_ADVICE, ErrorHint, Finding, HandleReference, Phase, Step, StepDescription
 
 _DEFAULTS = {PoolAttribute.RELEASE_THRESHOLD: 0}
@@ -170,26 +171,17 @@ class SetImportedAccess(SetPoolAccess):
 
 
 @dataclass(frozen=True, slots=True)
-class ImportPool(OpenPool):
+class ImportPool(OpenPool, ImportStep):
     """Import a pool, of which single allocations are imported next; the descriptor may be closed at once (fact 82)."""
 
     source: HandleReference
 
-    phase = Phase.IMPORT
     verb = "import pool"
     call = "cuMemPoolImportFromShareableHandle"
     hints: ClassVar = {
         "INVALID_VALUE": ErrorHint("what was received is not a pool (fact 82)", "see what the exporter sends"),
         "UNKNOWN": ErrorHint("what was received is not a pool (fact 82)", "see what the exporter sends"),
     }
-
-    @property
-    def needs(self) -> tuple[Hashable, ...]:
-        return (("holder", self.source.holder),)
-
-    @property
-    def imports(self) -> tuple[str, Hashable] | None:
-        return self.source.imported
 
     def do(self, driver: Driver, layout: Layout) -> None:
         fd = self.source.fetch_descriptor(layout.handle_source)
