@@ -241,6 +241,13 @@ def survived(cluster: RayCluster, spec: Path, victim: str, phase: str) -> None:
     else:
         assert report.failure
         assert report.exit_code == (5 if nodes["b"].outcome == "lost" else 4)
+        if victim == "raylet":
+            assert nodes["b"].outcome in {"ended", "lost"}, report
+            lost = [each.what for each in report.leaks if each.what.startswith("node b: ")]
+            assert bool(lost) == (nodes["b"].outcome == "lost"), report
+            assert "node b" in f"{report.failure.step} {report.failure.error}", report
+        if victim == "hub":
+            assert "hub" in f"{report.failure.step} {report.failure.error}", report
     if victim == "worker":
         assert processes["rank.1"].lost == "was killed by SIGKILL"
         assert report.failure
