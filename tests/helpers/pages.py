@@ -18,6 +18,7 @@ MADE = [ROOT / "docs" / "rules.md", ROOT / "docs" / "gallery.md"]
 """Pages that `make docs` writes, from texts that have tests of their own."""
 _BLOCK = re.compile(r"^```(\S+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _TITLE = re.compile(r'title="([^"]+)"')
+_MACHINE = re.compile(r" (?:--machine )?h[12]00x([1248])\b")
 _LINKED = ("specs", "examples", "tests", "docs")
 _SHELL = set("|&;<>$`'*=")
 
@@ -59,10 +60,11 @@ def of(language: str) -> list[Block]:
     return [block for block in blocks() if block.language == language]
 
 
-def run_page(page: Path, folder: Path) -> Iterator[tuple[Block, str, str, CommandResult]]:
+def run_page(page: Path, folder: Path, gpus: int | None = None) -> Iterator[tuple[Block, str, str, CommandResult]]:
     """Write the files of a page and run its commands, in order; yield block, command, expected output and result.
 
-    The folder has the specs and the examples of the repository, and a runtime directory of its own.
+    The folder has the specs and the examples of the repository, and a runtime directory of its own. With `gpus`, the
+    commands are for that many real GPUs, and those for more are left out.
     """
     (folder / "run").mkdir(mode=0o700)
     for name in _LINKED:
@@ -72,7 +74,8 @@ def run_page(page: Path, folder: Path) -> Iterator[tuple[Block, str, str, Comman
             (folder / block.title).write_text(block.text, encoding="utf-8")
         if block.language == "console":
             for command, expected in commands(block.text):
-                yield block, command, expected, _run(command, folder)
+                if found := command if gpus is None else on_gpus(command, gpus):
+                    yield block, found, expected, _run(found, folder)
 
 
 def commands(text: str) -> Iterator[tuple[str, str]]:
@@ -81,6 +84,12 @@ def commands(text: str) -> Iterator[tuple[str, str]]:
         match = re.match(r"((?:[^\n]*\\\n)*[^\n]*)\n?(.*)", part, re.DOTALL)
         assert match
         yield match[1].replace("\\\n", " "), match[2].strip()
+
+
+def on_gpus(command: str, gpus: int) -> str:
+    """Return a command without its recorded machine; nothing if that has more GPUs than there are."""
+    named = [int(count) for count in _MACHINE.findall(command)]
+    return "" if max(named, default=0) > gpus else _MACHINE.sub("", command)
 
 
 def matches(expected: str, output: str) -> bool:
