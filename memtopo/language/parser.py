@@ -47,7 +47,7 @@ class Parser:
 
     def document(self) -> dict[str, Value]:
         """Parse the document. Raises `ReadError`."""
-        _check_start(self._text, self._lines)
+        check_start(self._text, self._lines)
         # PyYAML's loader on top of libyaml or, in a build without libyaml, the one in pure Python.
         loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
         try:
@@ -68,7 +68,7 @@ class Parser:
         root = self._mapping()
         self.positions.close(0, self._end)
         end = self._next()
-        _check_end(self._text, end.end_mark.index, self._lines, explicit=end.explicit)
+        check_end(self._text, end.end_mark.index, self._lines, explicit=end.explicit)
         self._next()
         return root
 
@@ -213,7 +213,7 @@ _CONFLICT = re.compile(r"^(?:<{7}|={7}|>{7}|\|{7})(?=[ \r\n]|\Z)", re.MULTILINE)
 _CONFLICT_SIGNS = ("<<<<<<<", ">>>>>>>")
 
 
-def _check_start(text: str, lines: Lines) -> None:
+def check_start(text: str, lines: Lines) -> None:
     """Raise `ReadError` for merge conflicts, and for directives, since libyaml compares each with all others."""
     if any(sign in text for sign in _CONFLICT_SIGNS) and (match := _CONFLICT.search(text)):
         message = "a merge-conflict marker: two versions of this file were not merged"
@@ -226,7 +226,7 @@ def _check_start(text: str, lines: Lines) -> None:
         raise ReadError(_directive(text, start, lines))
 
 
-def _check_end(text: str, index: int, lines: Lines, *, explicit: bool) -> None:
+def check_end(text: str, index: int, lines: Lines, *, explicit: bool) -> None:
     """Raise `ReadError` if another document follows the first, which ended at `index`, with '...' if `explicit`."""
     index = _past(_ENDS, text, min(index, len(text)))
     if text.startswith("%", index):

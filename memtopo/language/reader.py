@@ -18,8 +18,9 @@ from memtopo.diagnostics.model import Diagnostic
 from memtopo.language.characters import check_characters, decode
 from memtopo.language.document import NO_SETTINGS, Document
 from memtopo.language.limits import LARGEST_FILE, PARAMETERS, ReadError
-from memtopo.language.parser import Parser
-from memtopo.language.positions import Lines
+from memtopo.language.parser import Parser, check_end, check_start
+from memtopo.language.positions import LatePositions, Lines, Positions
+from memtopo.language.values import values
 
 _BLOCK = 1 << 20
 _STDIN = 0
@@ -97,13 +98,33 @@ def read_text(data: bytes, name: str, settings: Mapping[str, str] = NO_SETTINGS)
     try:
         check_characters(text)
         with collector_paused():
-            parser = Parser(text, lines)
-            root = parser.document()
+            found = _plain(text, name, lines) or _parsed(text, name, lines)
     except ReadError as error:
         return Document(name, text, diagnostics=(error.diagnostic,), lines=lines)
+    return found.with_settings(settings) if settings or "$" in text or PARAMETERS in found.root else found
+
+
+def _plain(text: str, name: str, lines: Lines) -> Document | None:
+    """Document of a text of which parsing reports nothing, which is parsed for its positions if any is needed."""
+    check_start(text, lines)
+    if not (found := values(text)):
+        return None
+    check_end(text, found.end, lines, explicit=found.explicit)
+    return Document(name, text, found.root, positions=LatePositions(lambda: _positions(text, lines)), lines=lines)
+
+
+def _parsed(text: str, name: str, lines: Lines) -> Document:
+    parser = Parser(text, lines)
+    root = parser.document()
     diagnostics = parser.diagnostics.collected()
-    found = Document(name, text, root, diagnostics, frozenset(parser.left_out), parser.positions, lines)
-    return found.with_settings(settings) if settings or "$" in text or PARAMETERS in root else found
+    return Document(name, text, root, diagnostics, frozenset(parser.left_out), parser.positions, lines)
+
+
+def _positions(text: str, lines: Lines) -> Positions:
+    parser = Parser(text, lines)
+    with collector_paused():
+        parser.document()
+    return parser.positions
 
 
 def _bytes(path: str | Path, patience: float) -> bytes:

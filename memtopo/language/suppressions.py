@@ -147,7 +147,7 @@ def _comments(document: Document, pattern: re.Pattern[str]) -> Iterator[re.Match
 
     A text with a syntax error yields none, since its comments cannot be distinguished from its values.
     """
-    if not len(document.positions) or not pattern.search(document.text):
+    if not pattern.search(document.text) or not len(document.positions):
         return
     scalars = _scalars(document.text)
     start, end = next(scalars, (len(document.text), 0))
