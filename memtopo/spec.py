@@ -6,6 +6,7 @@ Entries with errors yield diagnostics and are left out; all others are kept, so 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from typing import Annotated, Any
@@ -202,12 +203,14 @@ def _section(path: Path, value: object, known: set[str]) -> Resolution[tuple[dic
     yield from messages.first(misnamed.values())
     bad = misnamed.keys() | known
     entries = {key: entry for key, entry in value.items() if key not in bad}
+    with suppress(PydanticError):
+        return _typed(name, entries), bad
     try:
-        return _adapter(name).validate_python(entries), bad
+        return _adapter(name).validate_python(entries), bad  # an error for each entry, also for those written alike
     except PydanticError as error:
         yield from pydantic_errors.diagnose(error, path, SECTIONS[name].keys, SECTIONS[name].form)
         bad |= {str(each["loc"][0]) for each in error.errors(include_url=False, include_context=False)}
-    return _adapter(name).validate_python({key: entry for key, entry in entries.items() if key not in bad}), bad
+    return _typed(name, {key: entry for key, entry in entries.items() if key not in bad}), bad
 
 
 def _misnamed(path: Path, key: str) -> Diagnostic | None:
@@ -218,6 +221,17 @@ def _misnamed(path: Path, key: str) -> Diagnostic | None:
     except InvalidValue as wrong:
         return Diagnostic(wrong.code, wrong.message, (*path, key), "key", help=wrong.help)
     return None
+
+
+def _typed(section: str, entries: Mapping[str, Any]) -> dict[str, Any]:
+    """Entries of a section as its type. Those that are written alike are validated once, and are one object."""
+    first: dict[str, str] = {}
+    model = {name: first.setdefault(repr(entry), name) for name, entry in entries.items() if isinstance(entry, dict)}
+    distinct = {name: entry for name, entry in entries.items() if model.get(name, name) == name}
+    found = _adapter(section).validate_python(distinct)
+    if len(distinct) == len(entries):
+        return found
+    return {name: found[model.get(name, name)] for name in entries}
 
 
 @cache

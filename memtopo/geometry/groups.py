@@ -261,6 +261,26 @@ class ChunkGroup(Group):
     filled: str = ""
     """Range whose size the number of chunks follows from."""
 
+    def named(self, name: str, path: Path) -> ChunkGroup:
+        """Return the group of an entry with another name that is written alike."""
+        return ChunkGroup(
+            name,
+            path,
+            self.count,
+            self.counted,
+            self.size,
+            self.declared,
+            self.granule,
+            self.properties,
+            self.distinct_locations,
+            self.origin,
+            self.limit,
+            self.parts,
+            self.gone,
+            self.share,
+            self.filled,
+        )
+
     def properties_of(self, index: int) -> Properties:
         """Properties that one chunk is created with."""
         return self.properties[index % len(self.properties)]
@@ -276,7 +296,11 @@ class ChunkGroup(Group):
     def _share(self, count: int) -> Mapping[Location, int]:
         """Number of the first chunks at each location, but those that are gone."""
         if not (self.gone and count):
-            return round_robin(count, self.locations)
+            return (
+                {self.properties[0].location: count}
+                if len(self.properties) == 1
+                else round_robin(count, self.locations)
+            )
         found = Counter(round_robin(count, self.locations))
         for first, stop in self.gone:
             found.subtract(round_robin(stop, self.locations))

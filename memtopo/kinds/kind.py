@@ -248,6 +248,8 @@ class Scope:
 
     def mappable(self, name: str) -> ChunkGroup | None:
         """Chunks, or another object that is mapped as a chunk is, with a name; None if there are none."""
+        if (plain := self.of(ChunkGroup).get(name)) is not None:
+            return plain
         groups = (groups for kind, groups in self._groups.items() if issubclass(kind, ChunkGroup))
         return next((found for each in groups if (found := each.get(name)) is not None), None)
 

@@ -79,6 +79,8 @@ def _mapped(geometry: Geometry) -> dict[str, list[tuple[int, int]]]:
 
 def _covered(spans: list[tuple[int, int]]) -> int:
     """Number of indices in at least one span."""
+    if len(spans) == 1:
+        return spans[0][1] - spans[0][0]
     covered = end = 0
     for first, stop in sorted(spans):
         covered += max(0, stop - max(first, end))

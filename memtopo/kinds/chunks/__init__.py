@@ -24,7 +24,7 @@ from memtopo.kinds.device_sets import has_set
 from memtopo.kinds.exportable import Exported, ExportKind, Imported
 from memtopo.kinds.kind import Difference, Rule, Scope
 from memtopo.kinds.mappings.fill import Known, MapEntries
-from memtopo.kinds.resolution import Resolution
+from memtopo.kinds.resolution import Resolution, collected
 from memtopo.language.alternatives import Alternatives
 from memtopo.language.entries import Entry, Spec
 from memtopo.language.fields import BooleanOrElse, Devices, Handles, Rounding, SizeOrShare
@@ -106,9 +106,16 @@ class Chunks(ExportKind):
         found: dict[str, ChunkGroup | None] = {}
         follow = any(entry.fills or entry.has_share for entry in entries.values())
         mapped, places = MapEntries(scope) if follow else None, _Places(scope)
+        models: dict[int, ChunkGroup] = {}
         for name in sorted(entries, key=lambda name: entries[name].fills) if follow else entries:
-            path = scope.spec.at("chunks", name)
-            found[name] = yield from _resolved(scope, entries[name], path, found, mapped, places)
+            entry, path = entries[name], scope.spec.at("chunks", name)
+            if model := models.get(id(entry)):
+                found[name] = model.named(name, path)
+                continue
+            found[name], diagnostics = collected(_resolved(scope, entry, path, found, mapped, places))
+            yield from diagnostics
+            if (group := found[name]) and not diagnostics and not follow and without_alternatives(entry):
+                models[id(entry)] = group  # entries that are written alike are one object
         for name in entries:
             yield from scope.add(self, name, found[name])
 

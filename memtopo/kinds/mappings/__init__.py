@@ -186,6 +186,8 @@ def granules(scope: Scope) -> tuple[dict[str, int], set[str]]:
 def _slice(scope: Scope, entry: MapEntry, path: Path) -> Resolution[Slice]:
     name, where = entry.chunk.name, (*path, "chunk")
     group = scope.mappable(name)
+    if group is not None and not group.growing and entry.chunk.first is None:
+        return Slice(group, 0, group.count, entry.chunk, entry.offset, path, entry.each, entry.order, entry.stride)
     if group is not None and not (yield from refuses_growing(group, "a program maps them, in an elastic range", where)):
         if span := (yield from indices(entry.chunk, group, where)):
             return Slice(group, *span, entry.chunk, entry.offset, path, entry.each, entry.order, entry.stride)
