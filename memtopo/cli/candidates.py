@@ -53,6 +53,13 @@ def codes() -> _Found:
     return [(name, code.title) for name, code in CODES.items()]
 
 
+def explained() -> _Found:
+    """Codes of diagnostics, and driver facts, by topic."""
+    from memtopo.diagnostics.facts import facts
+
+    return [*codes(), *((f"fact-{number}", fact.topic) for number, fact in facts().items())]
+
+
 def parameters(ctx: typer.Context) -> _Found:
     """Parameters of the specs among the words of the command, as `NAME=`."""
     from pathlib import Path

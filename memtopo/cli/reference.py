@@ -23,7 +23,7 @@ _NUMBERED = re.compile(r"MT[0-9]{3}")
 _FACT = re.compile(r"fact-?([0-9]{1,4})", re.IGNORECASE)
 Codes = Annotated[
     list[str] | None,
-    typer.Argument(metavar="CODE", help="MT301, fact-15, …", show_default=False, autocompletion=candidates.codes),
+    typer.Argument(metavar="CODE", help="MT301, fact-15, …", show_default=False, autocompletion=candidates.explained),
 ]
 All = Annotated[bool, typer.Option("--all", envvar="MEMTOPO_ALL", help="Explain every code.")]
 Markdown = Annotated[bool, typer.Option("--markdown", envvar="MEMTOPO_MARKDOWN", help="Print as Markdown.")]
@@ -39,7 +39,7 @@ Kind = Annotated[
 
 
 def explain_command(codes: Codes = None, all_: All = False, markdown: Markdown = False, as_json: AsJson = False) -> int:
-    """Explain codes of diagnostics, or driver facts; without one, list all codes."""
+    """Explain codes of diagnostics or driver facts; list the codes."""
     found: list[Explanation | Fact] = [_known(code) for code in (CODES if all_ else codes or ())]
     plain.print_lines(_markdown(found) if markdown else _json(found) if as_json else _text(found))
     return 0

@@ -17,7 +17,7 @@ Files = Annotated[
 
 
 def trace_command(files: Files, as_json: AsJson = False) -> int:
-    """Summarize the driver calls of a run, which apply --trace has written.
+    """Summarize the driver calls of a run that apply --trace wrote.
 
     A call that failed comes first, or one that did not return, with the calls before it. Then all calls by function:
     their number, errors, and total, median and longest time.

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
 import typer
 
 from memtopo.cli import candidates
 from memtopo.cli.files import write
+from memtopo.cli.fix import Diff, Fix, corrections
 from memtopo.cli.options import AsJson, MachineNames, machine_names
 from memtopo.cli.settings import SetMany, Settings, settings
 from memtopo.common.errors import MemtopoError, UsageError
@@ -20,8 +22,9 @@ from memtopo.machine import Machines, target
 from memtopo.machine.target import Target
 from memtopo.output import formats, plain
 from memtopo.output.formats import Format, format_named
+from memtopo.output.humanize import plural
 from memtopo.rules import files
-from memtopo.rules.files import Checked, Source, Variant
+from memtopo.rules.files import Checked, File, Source, Variant
 from memtopo.run.trials import with_needed_trials
 
 Specs = Annotated[
@@ -87,34 +90,81 @@ def validate_command(
     select: Select = None,
     ignore: Ignore = None,
     strict: Strict = False,
+    fix: Fix = False,
+    diff: Diff = False,
     as_json: AsJson = False,
 ) -> int:
     """Report every error in specs, without building anything.
 
-    With --machine none, what depends on a machine is not checked. Lists in variables are separated by spaces.
+    With --machine none, what depends on a machine is not checked. With --diff, the exit status is 1 if there is a
+    difference. Lists in variables are separated by spaces.
     """
     outputs = reports(form, report or (), as_json=as_json)
+    if diff and (form or report or as_json):
+        raise UsageError("--diff prints a difference, and no report", hint="leave --format, --report and --json out")
     try:
-        chosen = files.selection(select or (), ignore or ())
-        sources = files.collect(specs)
-        variants = _variants(settings(given))
-        targets = _targets(machine)
-
-        def tried(name: str, document: Document) -> Machines | None:
-            found = targets[name]
-            return with_needed_trials(found, document).machines if found else None
-
-        machines = {name: each.machines if each else None for name, each in targets.items()}
-        checked: Checked = files.check(
-            sources, machines, chosen, strict=strict, reader=_read, variants=variants, machine_for=tried
+        validation = Validation(
+            files.selection(select or (), ignore or ()),
+            files.collect(specs),
+            _variants(settings(given)),
+            _targets(machine),
         )
+        if diff:
+            return validation.print_differences()
+        if fix:
+            validation.fix()
+        checked = validation.checked(strict=strict)
     except MemtopoError as error:
         outputs.write_failure(error)
         raise
     outputs.write(checked)
-    if target.NONE in targets:
+    if target.NONE in validation.targets:
         _report_not_checked()
     return 0 if checked.ok else _INVALID
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    """Files that are validated in all variants on all targets; a target that is None is no machine."""
+
+    chosen: files.Selection
+    sources: Sequence[Source]
+    variants: Sequence[Variant]
+    targets: Mapping[str, Target | None]
+
+    def checked(self, *, strict: bool) -> Checked:
+        """Validate all files."""
+        machines = {name: each.machines if each else None for name, each in self.targets.items()}
+        return files.check(
+            self.sources,
+            machines,
+            self.chosen,
+            strict=strict,
+            reader=_read,
+            variants=self.variants,
+            machine_for=self._tried,
+        )
+
+    def fix(self) -> None:
+        """Correct files in place, and print the differences and the number of errors to stderr."""
+        for each in corrections(self.sources, self._check):
+            each.write()
+            plain.print_lines(each.difference, sys.stderr)
+            plain.print_message(f"{each.file}: corrected {plural(each.errors, 'error')}")
+
+    def print_differences(self) -> int:
+        """Print what `fix` would change to stdout, and return the exit status."""
+        found = [*corrections(self.sources, self._check)]
+        for each in found:
+            plain.print_lines(each.difference)
+        return _INVALID if found else 0
+
+    def _check(self, document: Document) -> File:
+        return files.check_document(document, self.targets, self._tried, self.chosen, self.variants)
+
+    def _tried(self, name: str, document: Document) -> Machines | None:
+        found = self.targets[name]
+        return with_needed_trials(found, document).machines if found else None
 
 
 def _variants(given: Settings) -> list[Variant]:

@@ -10,6 +10,8 @@ from unicodedata import category, east_asian_width
 _SHORT = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
 # `::` after blanks and colours, or `##[`, `##vso[`, `##teamcity[` anywhere, without the last `:` or the second `#`.
 _CI_COMMAND = re.compile(r"^((?:\s|\x1b\[[0-9;]*m)*:):|##(?=\w*\[)")
+_CLEARLY = 0.2
+"""Difference in similarity, of 1, by which a word is clearly more similar than another one."""
 _NO_WIDTH = {"Mn", "Me", "Cf", "Cc"}
 
 
@@ -52,6 +54,18 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
 
     near = get_close_matches(word[:64], candidates, n=1)
     return near[0] if near else None
+
+
+def only_near(word: str, known: Iterable[str], *, sure: float = 0.7) -> str | None:
+    """Return the known word that `word` was meant to be; None if several are similar, or none by `sure` of 1."""
+    candidates = list(known)
+    if same := [name for name in candidates if name.lower() == word.lower()]:
+        return same[0] if len(same) == 1 else None
+    from difflib import SequenceMatcher, get_close_matches  # noqa: PLC0415 likewise
+
+    near = get_close_matches(word[:64], candidates, n=2)
+    best, second = ([SequenceMatcher(None, each, word).ratio() for each in near] + [0.0, 0.0])[:2]
+    return near[0] if best >= max(sure, second + _CLEARLY) else None
 
 
 def signal_name(number: int) -> str:

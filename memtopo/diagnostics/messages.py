@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import islice
 
-from memtopo.common.text import nearest
+from memtopo.common.text import nearest, only_near
 from memtopo.common.units import shorten
-from memtopo.diagnostics.model import At, Diagnostic, Path
+from memtopo.diagnostics.model import At, Diagnostic, Edit, Path
 
 LISTED = 12
 """Known names that a message lists."""
@@ -60,7 +60,9 @@ def undeclared_name(what: str, name: str, path: Path, known: Iterable[str], at: 
     some = list(islice(known, COMPARED if suggest else LISTED + 1))
     meant = nearest(name, some) if suggest else None
     help = f"did you mean {meant!r}?" if meant else (listed(some) if some else f"no {what} is declared")
-    return Diagnostic("MT201", f"{what} {shorten(name)!r} is not declared", path, at, help=help)
+    only = only_near(name, some) if meant else None
+    edit = Edit(path, at, name, only) if only else None
+    return Diagnostic("MT201", f"{what} {shorten(name)!r} is not declared", path, at, help=help, edit=edit)
 
 
 def listed(known: Sequence[str]) -> str:
@@ -75,7 +77,9 @@ def unknown(path: Path, known: Sequence[str]) -> Diagnostic:
     if meant and meant[0] not in key[:2].lower() and key[0].lower() not in meant[:2]:
         meant = None  # another word of similar letters: 'round' for 'count'
     help = f"did you mean {meant!r}?" if meant else f"known are {', '.join(known)}"
-    return Diagnostic("MT101", f"unknown key {shorten(key)!r}", path, "key", help=help)
+    only = only_near(key, known) if meant else None
+    edit = Edit(path, "key", key, only) if only else None
+    return Diagnostic("MT101", f"unknown key {shorten(key)!r}", path, "key", help=help, edit=edit)
 
 
 def bad_name(name: object, path: Path, at: At = "key") -> Diagnostic:

@@ -35,8 +35,23 @@ class Label(NamedTuple):
     span: Span | None = None
 
 
+class Edit(NamedTuple):
+    """Edit of a spec's text: `old`, a word of the key or value at a path, becomes `new`.
+
+    Without `old`, `new` is an entry that is added to the mapping at the path: `handles: [fd]`.
+    """
+
+    path: Path
+    at: At
+    old: str
+    new: str
+
+
 class Diagnostic(NamedTuple):
-    """One error or warning at `path` and `at`; `span` is set only if there is no path (syntax errors)."""
+    """One error or warning at `path` and `at`; `span` is set only if there is no path (syntax errors).
+
+    `edit` corrects it, and is set only where there is exactly one correction.
+    """
 
     code: str
     message: str
@@ -46,6 +61,7 @@ class Diagnostic(NamedTuple):
     notes: tuple[str, ...] = ()
     help: str | None = None
     span: Span | None = None
+    edit: Edit | None = None
 
     @property
     def severity(self) -> Severity:
@@ -53,11 +69,16 @@ class Diagnostic(NamedTuple):
 
 
 class InvalidValue(ValueError):
-    """Rejection of a value by a field; becomes a `Diagnostic` at the field's path."""
+    """Rejection of a value by a field; becomes a `Diagnostic` at the field's path.
 
-    def __init__(self, code: str, message: str, *, help: str | None = None, at: At = "value") -> None:
+    `meant` is the text that must have been meant, if there is exactly one.
+    """
+
+    def __init__(
+        self, code: str, message: str, *, help: str | None = None, at: At = "value", meant: str | None = None
+    ) -> None:
         super().__init__(message)
-        self.code, self.message, self.help, self.at = code, message, help, at
+        self.code, self.message, self.help, self.at, self.meant = code, message, help, at, meant
 
     def __str__(self) -> str:
         return self.message

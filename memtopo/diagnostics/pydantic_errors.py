@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from memtopo.common.text import nearest
 from memtopo.common.units import shorten
 from memtopo.diagnostics.messages import COMPARED, first, unknown
-from memtopo.diagnostics.model import Diagnostic, InvalidValue, Path
+from memtopo.diagnostics.model import Diagnostic, Edit, InvalidValue, Path
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
@@ -71,7 +71,9 @@ def _diagnostic(error: Any, path: Path, known: Keys, form: str) -> Diagnostic:
         return Diagnostic("MT102", f"{_entry(path[1:-1])} needs {path[-1]!r}", path, help=f"add '{path[-1]}: …'")
     cause = error.get("ctx", {}).get("error")
     if isinstance(cause, InvalidValue):
-        return Diagnostic(cause.code, cause.message, path, cause.at, help=cause.help)
+        written = error["input"]
+        edit = Edit(path, cause.at, written, cause.meant) if cause.meant and isinstance(written, str) else None
+        return Diagnostic(cause.code, cause.message, path, cause.at, help=cause.help, edit=edit)
     if kind in _SHAPES:
         help = f"write '{path[-1]}: {form.partition(': ')[2]}'" if form and len(error["loc"]) == 1 else None
         if help is None and kind == "dict_type" and _named(error["input"]):

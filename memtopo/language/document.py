@@ -110,6 +110,26 @@ class Document:
             return None
         return self.lines.span(*self.positions.find(path, at, (self._written or self).root))
 
+    def offsets(self, path: Path, at: At) -> tuple[int, int] | None:
+        """Offsets in the text of the start and the end of a path's key or value; None if it is not in the text.
+
+        A path that leads into a scalar is that of the scalar, as `{chunk: hot}` may be written `hot`.
+        """
+        scalar = next((path[:end] for end in range(len(path)) if isinstance(self.written(path[:end]), str)), path)
+        if not len(self.positions) or self.written(scalar) is None:
+            return None
+        return self.positions.find(scalar, at if scalar == path else "value", (self._written or self).root)
+
+    def written(self, path: Path) -> Value | None:
+        """Value of a path as it is in the text, with parameters; None if the path does not exist."""
+        value: Value = (self._written or self).root
+        for step in path:
+            try:
+                value = value[step]  # type: ignore[index]
+            except (KeyError, IndexError, TypeError):
+                return None
+        return value
+
     def position(self, path: Path) -> str | None:
         """Position of a path's key as `file:line:column`; None if there is no text."""
         span = self.span(path, "key") if path else None

@@ -68,10 +68,15 @@ _BYTES = "(B|KiB|MiB|GiB|TiB)"
 _UNITS = "(B|KiB|MiB|GiB|TiB|granules?)"
 
 
+_BOOLEANS = dict.fromkeys(("true", "yes", "on"), "true") | dict.fromkeys(("false", "no", "off"), "false")
+"""Words for booleans in YAML 1.1, in lower case."""
+
+
 def _boolean(value: object) -> bool:
     found = text(value, "true or false")
     if found not in ("true", "false"):
-        raise InvalidValue("MT107", f"{shorten(found)!r} is not a boolean", help="write true or false")
+        meant = _BOOLEANS.get(found.lower())
+        raise InvalidValue("MT107", f"{shorten(found)!r} is not a boolean", help="write true or false", meant=meant)
     return found == "true"
 
 

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import core_schema
 
+from memtopo.common.text import only_near
 from memtopo.common.units import NotASize, Share, Size, parse_count, parse_share, parse_size, shorten
 from memtopo.diagnostics import messages
 from memtopo.diagnostics.model import InvalidValue
@@ -60,8 +61,12 @@ def one_of(words: Mapping[str, Any], what: str, hints: Mapping[str, str] = _NO_H
     def read(value: object) -> Any:
         found = text(value, what)
         if found not in words:
-            help = hints.get(found.lower()) or messages.choose(found, suggested)
-            raise InvalidValue("MT107", f"{shorten(found)!r} is not {what}", help=help)
+            hint = hints.get(found.lower())
+            meant = only_near(found, suggested, sure=_SURE)
+            if hint:
+                meant = next((word for word in words if hint == f"did you mean {word!r}?"), None)
+            help = hint or messages.choose(found, suggested)
+            raise InvalidValue("MT107", f"{shorten(found)!r} is not {what}", help=help, meant=meant)
         return words[found]
 
     return read
@@ -88,6 +93,9 @@ LARGEST_COUNT = 2_000_000
 LARGEST_TIMELINE_VALUE = (1 << 64) - 1
 """The largest value of a timeline semaphore."""
 
+_SURE = 0.8
+"""Similarity of a word to the one of a few that it was certainly meant to be; 'full' is neither 'fill' nor 'all'."""
+
 _SMALL = 3
 """Digits of a number without a unit that probably counts MiB."""
 
@@ -100,10 +108,13 @@ def size(value: object) -> Size:
     try:
         return parse_size(text(value, "a size such as 64MiB or 4 granules"))
     except NotASize as error:
-        meant = error.meant if error.meant and parse_size(error.meant).amount else None
+        only = meant = error.meant if error.meant and parse_size(error.meant).amount else None
         if meant and isinstance(value, str) and value.isdecimal() and len(value) <= _SMALL:
-            meant = f"{value}MiB, or {meant} for bytes"
-        raise InvalidValue("MT105", str(error), help=f"write {meant}" if meant else _elsewhere(value)) from error
+            only, meant = None, f"{value}MiB, or {meant} for bytes"
+        elif meant and (parse_size(meant).in_granules or str(value).startswith("0")):
+            only = None  # 'page' has other meanings, and 010 is 8 in YAML 1.1
+        help = f"write {meant}" if meant else _elsewhere(value)
+        raise InvalidValue("MT105", str(error), help=help, meant=only) from error
 
 
 def positive(value: object) -> Size:
@@ -188,8 +199,9 @@ def count_or_word(words: Sequence[str]) -> Callable[[object], int | str]:
             return found
         if found[:1].isdigit() or found[:1] in "+-.":
             return count(found)
-        help = messages.choose(found, words)
-        raise InvalidValue("MT107", f"{shorten(found)!r} is neither a count nor {' or '.join(words)}", help=help)
+        help, meant = messages.choose(found, words), only_near(found, words, sure=_SURE)
+        message = f"{shorten(found)!r} is neither a count nor {' or '.join(words)}"
+        raise InvalidValue("MT107", message, help=help, meant=meant)
 
     return read
 
@@ -240,8 +252,9 @@ def _number(written: str) -> int:
         if re.fullmatch("0[xX][0-9A-Fa-f]{1,16}", meant):
             meant = str(int(meant, 16))
         help = f"write {int(meant)}" if meant.isascii() and meant.isdecimal() and len(meant) < 20 else None  # noqa: PLR2004
-        help = help or _elsewhere(written)
-        raise InvalidValue("MT106", str(error), help=help) from error
+        octal = written.startswith("0") and written.isdecimal()  # in YAML 1.1
+        only = help.removeprefix("write ") if help and not octal else None
+        raise InvalidValue("MT106", str(error), help=help or _elsewhere(written), meant=only) from error
 
 
 def _elsewhere(value: object) -> str | None:

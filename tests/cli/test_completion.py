@@ -48,6 +48,7 @@ def offered(line: str) -> list[str]:
         ("memtopo explain MT301 MT90", [code for code in CODES if code.startswith("MT90")]),
         ("memtopo validate x --ignore MT50", [code for code in CODES if code.startswith("MT50")]),
         ("memtopo validate x --report sa", ["sarif="]),
+        ("memtopo explain fact-2 fact-15", ["fact-15"]),
         ("memtopo schema dia", ["diagnostics"]),
         ("memtopo apply x --on ray:", ["ray://"]),
         (f"memtopo plan {SPEC} --set k", ["kv="]),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from memtopo.diagnostics.model import Diagnostic, Label, Path
+from memtopo.diagnostics.model import Diagnostic, Edit, Label, Path
 from memtopo.driver.handles import Via
 from memtopo.geometry.groups import Group
 from memtopo.geometry.model import Geometry
@@ -147,7 +147,7 @@ def _via(scope: Scope, path: Path, entry: Export, group: Group) -> Resolution[Vi
     if wrong := next(filter(None, (_unsupported(path, kind, each, group, possible) for each in options)), None):
         written = len(options) == 1 and options[0] in others
         help = f"write 'via: {' else '.join(others)}', as for its handles" if written else wrong.help
-        yield wrong._replace(help=help)
+        yield wrong._replace(help=help, edit=wrong.edit if len(options) == 1 else None)
         return None
 
     importer = scope.importer_elsewhere(str(path[-1]))
@@ -196,7 +196,8 @@ def _unsupported(path: Path, kind: ExportKind, via: Via, group: Group, possible:
     message = f"export {path[-1]!r}: {created} is created with {' and '.join(has) or 'no handle type'}, not with {via}"
     label = Label("created here", created_at, "key")
     help = f"declare the {created.partition(' ')[0]} with 'handles: [{', '.join([*has, via])}]'"
-    return Diagnostic("MT601", message, (*path, "via"), labels=(label,), help=help)
+    edit = None if has else Edit(created_at, "value", "", f"handles: [{via}]")
+    return Diagnostic("MT601", message, (*path, "via"), labels=(label,), help=help, edit=edit)
 
 
 EXPORTS = Exports()

@@ -59,20 +59,21 @@ def check(
     is not known, and what depends on it is not checked.
     Errors that comments in a file ignore are not reported; a comment is unused only if it is unused on all machines.
     """
-    chosen = chosen or Selection()
     known = machine_for or (lambda name, _document: machines[name])
-    files = tuple(_file(reader(each), machines, variants, chosen, known) for each in sources)
+    files = tuple(check_document(reader(each), machines, known, chosen, variants) for each in sources)
     cases = tuple(each.on(machine) for machine in machines for each in variants)
     return Checked(cases, files, strict, len(variants))
 
 
-def _file(
+def check_document(
     document: Document,
     machines: Collection[str],
-    variants: Sequence[Variant],
-    chosen: Selection,
     machine_for: Callable[[str, Document], Machines | None],
+    chosen: Selection | None = None,
+    variants: Sequence[Variant] = (Variant(),),
 ) -> File:
+    """Validate every variant of a document against every machine, as `check`."""
+    chosen = chosen or Selection()
     documents = {variant: variant.applied(document) for variant in variants}
     found = {
         variant.on(name): _validated(documents[variant], machine_for(name, documents[variant]))

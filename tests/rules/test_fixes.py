@@ -1,0 +1,145 @@
+"""Corrections of specs: errors with exactly one right answer, in a text that otherwise stays as it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from memtopo.language import Document, read_file, read_text
+from memtopo.machine import Machines, load
+from memtopo.rules import files
+from memtopo.rules.files import File, Fixed
+from tests.helpers.machines import noted
+from tests.helpers.specs import ROOT
+from tests.rules.test_bad import BAD
+
+SPEC = """\
+memtopo: 1
+name: test   # a name
+ranges: {kv: {size: 64MiB}}
+chunks:
+  hot:
+    location: gpu0     # the first
+
+    size: 64MiB
+map: {kv: [hot]}
+access: {kv: {gpu0: rw}}
+"""
+
+
+def correct(document: Document, *machines: Machines) -> Fixed:
+    known = {str(number): each for number, each in enumerate(machines or (load("h200x2"),))}
+
+    def check(each: Document) -> File:
+        return files.check_document(each, known, lambda name, _: known[name])
+
+    return files.fixed(document, check)
+
+
+def corrected(text: str) -> str:
+    return correct(read_text(text.encode(), "spec.yaml")).text
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("size: 64MiB}", "size: 64MB}"),
+        ("size: 64MiB}", "size: 64 mib}"),
+        ("size: 64MiB}", "size: 67108864}"),
+        ("size: 64MiB}", "sise: 64MiB}"),
+        ("size: 64MiB\n", "size: 64mb\n"),
+        ("size: 64MiB\n", "Size: 64MiB\n"),
+        ("ranges:", "range:"),
+        ("map:", "mapp:"),
+        ("[hot]", "[hott]"),
+        ("{kv: [", "{kvv: ["),
+        ("gpu0: rw", "gpu0: Rw"),
+        ("size: 64MiB}", "size: 64MiB, fixed: false}"),
+    ],
+)
+def test_units_and_near_misses_of_names_have_one_right_answer(right: str, wrong: str) -> None:
+    assert right in SPEC
+    assert corrected(SPEC.replace(right, wrong, 1)) == (SPEC if "fixed" not in wrong else SPEC.replace(right, wrong, 1))
+
+
+def test_several_errors_are_corrected_that_hide_one_another() -> None:
+    wrong = SPEC.replace("ranges:", "rangess:").replace("64MiB}", "64MB}").replace("[hot]", "[hott]")
+    assert corrected(wrong) == SPEC
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("size: 64MiB}", "size: 64}"),  # MiB or B
+        ("size: 64MiB}", "size: 064MiB}"),  # octal in YAML 1.1
+        ("size: 64MiB}", "size: 4 pages}"),  # granules, or 4 KiB each
+        ("size: 64MiB}", "size: 64MiB, sise: 64MiB}"),  # given twice then
+        ("[hot]", "[cold]"),
+        ("gpu0: rw", "gpu0: write"),
+        ("chunks:\n", "chunks:\n  hat: {location: gpu0, size: 2MiB}\n  hit: {location: gpu0, size: 2MiB}\n"),
+        ("chunks:\n", "params: {s: 64MB}\nchunks:\n"),
+    ],
+)
+def test_an_error_without_exactly_one_right_answer_stays(right: str, wrong: str) -> None:
+    text = SPEC.replace(right, wrong, 1)
+    if "hat" in wrong:
+        text = text.replace("[hot]", "[hrt]")
+    if "params" in wrong:
+        text = text.replace("size: 64MiB}", "size: $s}")
+    assert corrected(text) == text
+
+
+EXPORT = SPEC + "exports: {x: {chunk: hot, via: fd}}\n"
+
+
+def test_a_missing_handle_type_is_added_after_the_last_value_of_a_block() -> None:
+    assert corrected(EXPORT) == EXPORT.replace("size: 64MiB\n", "size: 64MiB\n    handles: [fd]\n", 1)
+
+
+def test_a_missing_handle_type_is_added_within_braces() -> None:
+    flow = EXPORT.replace(
+        "hot:\n    location: gpu0     # the first\n\n    size: 64MiB", "hot: {location: gpu0, size: 64MiB,  } # x"
+    )
+    assert corrected(flow) == flow.replace("size: 64MiB,", "size: 64MiB, handles: [fd],")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        EXPORT.replace("via: fd}", "via: fd}, y: {chunk: hot, via: fabric}"),
+        EXPORT.replace("via: fd}", "via: fabric else fd}"),
+        EXPORT.replace("    size: 64MiB\n", "    size: 64MiB\n    handles: [fabric]\n"),
+    ],
+    ids=["two-transports", "alternatives", "another-handle-type"],
+)
+def test_no_handle_type_is_added_where_several_would_do(text: str) -> None:
+    assert corrected(text) == text
+
+
+def test_only_what_is_wrong_on_all_machines_is_corrected() -> None:
+    wrong = read_text(SPEC.replace("64MiB}", "64MB}").encode(), "spec.yaml")
+    assert correct(wrong, load("h200x2"), load("h100x1")).text == SPEC
+    assert correct(wrong, load("h200x2"), load("h100x1")).errors == 1
+
+
+def test_line_ends_of_windows_and_a_last_line_without_one_stay() -> None:
+    windows = EXPORT.replace("\n", "\r\n")
+    assert corrected(windows) == windows.replace("size: 64MiB\r\n", "size: 64MiB\r\n    handles: [fd]\r\n", 1)
+    last = EXPORT.replace("chunks:", "exports: {x: {chunk: hot, via: fd}}\nchunks:", 1)
+    last = last.partition("map:")[0].rstrip().replace("chunks:", "map: {kv: [hot]}\naccess: {kv: {gpu0: rw}}\nchunks:")
+    assert corrected(last) == f"{last}\n    handles: [fd]"
+
+
+@pytest.mark.parametrize("path", BAD, ids=lambda path: path.stem)
+def test_a_correction_ends_an_error_and_correcting_again_changes_nothing(path: Path) -> None:
+    found, machine = read_file(path), noted(path.read_text(errors="replace"))
+    done = correct(found, machine)
+    again = correct(read_text(done.text.encode(), "spec.yaml"), machine)
+    assert (again.text, again.errors) == (done.text, 0)
+    assert bool(done.errors) == (done.text != found.text)
+
+
+def test_valid_specs_stay_as_they_are() -> None:
+    for path in sorted((ROOT / "specs").glob("*.yaml")):
+        assert correct(read_file(path), load("h200x4")).text == path.read_text()
