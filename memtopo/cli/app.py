@@ -171,12 +171,23 @@ def _print_failure(error: MemtopoError, arguments: Sequence[str]) -> None:
     from memtopo.output import formats  # needed only for errors
 
     words = list(takewhile(lambda word: word != "--", arguments))
+    _write_failure(error, words)
     requested = [os.environ.get("MEMTOPO_FORMAT", "")] if words[:1] == ["validate"] else []
     requested += [word.partition("=")[2] for word in _joined(words, "--format") if word.startswith("--format=")]
     if "--json" in words or os.environ.get("MEMTOPO_JSON", "").lower() in _TRUE:
         requested = ["json"]
     if requested and requested[-1] in formats.FORMATS:
         plain.print_document(formats.failure(formats.format_named(requested[-1]), error))
+
+
+def _write_failure(error: MemtopoError, words: Sequence[str]) -> None:
+    """Write an error to the file of `--report`, if the command line of an apply or a probe has it."""
+    from memtopo.cli.report import VARIABLES, write_error  # likewise
+
+    if words[:1] and words[0] in VARIABLES:
+        named = [word.partition("=")[2] for word in _joined(words, "--report") if word.startswith("--report=")]
+        if file := (named or [os.environ.get(VARIABLES[words[0]], "")])[-1]:
+            write_error(file, words[0], error)
 
 
 def _joined(words: Sequence[str], *flags: str) -> Iterator[str]:

@@ -37,6 +37,7 @@ from memtopo.cli.options import (
     timeout_seconds,
 )
 from memtopo.cli.process import Interrupted, Stopper
+from memtopo.cli.report import RunOutput, RunPage, run_output
 from memtopo.cli.settings import Set, settings
 from memtopo.cli.specs import Loaded, load
 from memtopo.common.errors import UsageError
@@ -152,6 +153,7 @@ def apply_command(
     on: On = None,
     gpus: Gpus = None,
     trace: TraceFile = None,
+    report: RunPage = None,
     as_json: AsJson = False,
     context: typer.Context = None,  # type: ignore[assignment]
 ) -> int:
@@ -160,17 +162,18 @@ def apply_command(
     The check compares the memory with the spec. After the report nothing of it is left. With --hold the layout stays
     until a signal, 'memtopo release NAME' or --for, and its exports are served to other processes meanwhile.
     """
-    lasts, trusted = None if lasting is None else duration(lasting), tuple(allow_uid or ())
-    about_service = ServiceOptions(log, log_level, ready_fd, reload, detach)
-    holding = hold_options(HoldOptions(socket, lasts, duration(grace), trusted, metrics, about_service), hold=hold)
+    output, trusted = run_output(report, trace, as_json=as_json), tuple(allow_uid or ())
+    service = ServiceOptions(log, log_level, ready_fd, reload, detach)
+    lasts = None if lasting is None else duration(lasting)
+    holding = hold_options(HoldOptions(socket, lasts, duration(grace), trusted, metrics, service), hold=hold)
     holders = bindings(bound or [], trusted, timeout_seconds(timeout), socket)
     request_of = partial(_request, spec=spec, check=check, timeout=holders.silence, rehearse=rehearse, trace=trace)
     if on is not None:
-        nodes = OnNodes(on, spec, machine, settings(given), gpus, holders.silence, holding, request_of, _show)
-        return nodes.apply(bound=bound or (), as_json=as_json)
+        nodes = OnNodes(on, spec, machine, settings(given), gpus, holders.silence, holding, request_of, output)
+        return nodes.apply(bound=bound or ())
     if holding and detach:
         return _detach(context, spec, holding, as_json=as_json)
-    return _applied(load(spec, machine, settings(given), one_host=True), request_of, holders, holding, as_json=as_json)
+    return _applied(load(spec, machine, settings(given), one_host=True), request_of, holders, holding, output)
 
 
 def _applied(
@@ -178,17 +181,16 @@ def _applied(
     request_of: Callable[[Loaded], RunRequest],
     bound: Bindings,
     holding: HoldOptions | None,
-    *,
-    as_json: bool,
+    output: RunOutput,
 ) -> int:
     """Apply a spec in this process and its workers. Returns the exit status."""
     if loaded.validated.geometry is None:
-        return loaded.refuse(as_json=as_json)
+        return output.refuse(loaded)
     with activity("plan"):
         request = request_of(loaded)
     loaded.print_diagnostics(sys.stderr)
     application = _Application(request, loaded, bound, partial(_reread, loaded.origin, loaded))
-    return application.run_and_show(holding, as_json=as_json)
+    return application.run_and_show(holding, output)
 
 
 def _detach(context: typer.Context, spec: str, holding: HoldOptions, *, as_json: bool) -> int:
@@ -285,12 +287,10 @@ class _Application:
     reread: Callable[[], str]
     stop: Callable[[], int] = lambda: 0
 
-    def run_and_show(self, holding: HoldOptions | None, *, as_json: bool) -> int:
+    def run_and_show(self, holding: HoldOptions | None, output: RunOutput) -> int:
         """Apply the spec until it is done or a signal stops it, and show the report. Returns the exit status."""
         with Stopper(ending=True) as stopper:  # around the report too: a second signal must not cut it off
-            report = replace(self, stop=stopper.signal).run(holding)
-            _show(report, as_json=as_json)
-        return report.exit_code
+            return output.show(replace(self, stop=stopper.signal).run(holding))
 
     def run(self, holding: HoldOptions | None) -> Report:
         """Claim the layout's name if it is to be held, start its producers, and apply."""
@@ -368,19 +368,6 @@ class _Application:
         held = holder.hold_processes if holder else None
         with progress(simulated=self.request.machine.simulated) as shown:
             return processes.apply(ensemble, progress=shown, stop=self.stop, held=held)
-
-
-def _show(report: Report, *, as_json: bool) -> None:
-    if as_json:
-        from memtopo.output import json
-
-        plain.print_document(json.dumps(json.marked("report", report)).splitlines())
-    else:
-        from memtopo.output import console
-        from memtopo.output import report as rendering
-
-        console.show(rendering.renderable(report))
-    sys.stdout.flush()
 
 
 _VARIABLE = "MEMTOPO_WITH"

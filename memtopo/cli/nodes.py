@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NoReturn
 from memtopo.cli.hold import HoldOptions
 from memtopo.cli.options import machine_names
 from memtopo.cli.process import Interrupted, Stopper
+from memtopo.cli.report import RunOutput
 from memtopo.cli.settings import Settings
 from memtopo.cli.specs import Loaded, load
 from memtopo.common.errors import InternalError, UsageError
@@ -36,7 +37,7 @@ _PATIENCE = 120.0
 class OnNodes:
     """Options of an apply on the nodes of a cluster at an address.
 
-    `request_of` makes the request of a loaded spec, and `show` prints its report. `gpus` is the number of GPUs of each
+    `request_of` makes the request of a loaded spec, and `output` shows its report. `gpus` is the number of GPUs of each
     node; None for those of the node with the fewest.
     """
 
@@ -48,9 +49,9 @@ class OnNodes:
     timeout: float
     holding: HoldOptions | None
     request_of: Callable[[Loaded], RunRequest]
-    show: Callable[..., None]
+    output: RunOutput
 
-    def apply(self, *, bound: Sequence[str], as_json: bool) -> int:
+    def apply(self, *, bound: Sequence[str]) -> int:
         """Apply the spec, and show the report; with recorded machines on simulators. Returns the exit status.
 
         Raises `UsageError` for options that are for one host, as holders that are `bound` to names.
@@ -70,9 +71,8 @@ class OnNodes:
                 loaded = load(self.spec, self.machines, self.settings)
                 report = self._simulate(loaded, stopper.signal) if loaded.validated.geometry else None
             if report is None:
-                return loaded.refuse(as_json=as_json)
-            self.show(report, as_json=as_json)
-        return report.exit_code
+                return self.output.refuse(loaded)
+            return self.output.show(report)
 
     def _require_several(self, bound: Sequence[str]) -> None:
         flags: dict[str, object] = {"--with": bound}

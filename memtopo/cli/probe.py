@@ -14,6 +14,7 @@ from memtopo.cli import candidates
 from memtopo.cli.files import save
 from memtopo.cli.options import AsJson, MachineName
 from memtopo.cli.process import Interrupted, Stopper
+from memtopo.cli.report import ProbePage, require_writable, write_probe
 from memtopo.common.errors import UsageError
 from memtopo.diagnostics.messages import choose
 from memtopo.machine import Machine, probe, target
@@ -72,6 +73,7 @@ def probe_command(
     bandwidth: Bandwidth = False,
     against: AgainstName = None,
     form: Form = None,
+    report: ProbePage = None,
     as_json: AsJson = False,
 ) -> int:
     """Read the machine's properties, and try what it advertises.
@@ -80,6 +82,7 @@ def probe_command(
     --machine.
     """
     form = _form(form, as_json=as_json)
+    require_writable(report)
     record = (against, machines.load(against)) if against else None
     probed = _probed(found := target.resolve(machine), bandwidth=bandwidth)
     kept = probed.machine if identify else anonymous(probed.machine)
@@ -87,6 +90,7 @@ def probe_command(
     if output is not None:
         save(output, machines.dump(kept))
     _show(result, form)
+    write_probe(report, result)
     if probed.left:
         return LEFT
     return STALE if result.against and not result.against.fits else 0

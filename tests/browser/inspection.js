@@ -44,7 +44,7 @@ const clear = (colour) => !colour || colour === "none" || colour === "transparen
 function ground(node, box) {
   const stack = document.elementsFromPoint((box.left + box.right) / 2, (box.top + box.bottom) / 2);
   for (const other of stack) {
-    if (other === node || node.contains(other)) continue;
+    if (other !== node && node.contains(other)) continue;
     const style = getComputedStyle(other);
     const colour = other instanceof SVGElement && !(other instanceof SVGSVGElement) && other.tagName !== "g"
       ? style.fill : style.backgroundColor;
@@ -91,7 +91,7 @@ function drawing(svg) {
 }
 
 const drawings = [...document.querySelectorAll("svg")].filter(shown);
-if (drawings.length !== 1) faults.push(`${drawings.length} drawings`);
+if (drawings.length !== arguments[0]) faults.push(`${drawings.length} drawings`);
 drawings.forEach(drawing);
 for (const node of document.querySelectorAll("h1, h2, p, caption, th, td")) {
   if (!shown(node) || !node.textContent) continue;

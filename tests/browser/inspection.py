@@ -59,13 +59,14 @@ class Browser:
     def open(self, file: Path) -> None:
         self.driver.get(file.as_uri())
 
-    def look(self, view: View) -> list[str]:
-        """Return the defects of the open page in this view."""
+    def look(self, view: View, drawings: int = 1) -> list[str]:
+        """Return the defects of the open page in this view, in which it is to show so many drawings."""
         self.set(view, 600)
         height = self.driver.execute_script("return document.documentElement.scrollHeight")
         self.set(view, int(height) + 100)  # what is not in the window cannot be pointed at
-        found = self.driver.execute_script(_LOOK)
-        return [f"{view}: {fault}" for fault in (*found["faults"], *([] if found["texts"] else ["no text"]))]
+        found = self.driver.execute_script(_LOOK, drawings)
+        missing = ["no text"] if drawings and not found["texts"] else []
+        return [f"{view}: {fault}" for fault in (*found["faults"], *missing)]
 
     def set(self, view: View, height: int) -> None:
         """Look at the page in a window of that size."""

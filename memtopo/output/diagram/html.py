@@ -18,18 +18,18 @@ WIDTHS = {"wide": 1120.0, "middle": 704.0, "narrow": 328.0}
 """Widths of the drawing in pixels; a page contains it in each of them and shows the one that fits."""
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-_SHAPES = f"""
-*{{box-sizing:border-box}}
-html{{color-scheme:light dark;-webkit-text-size-adjust:100%}}
-body{{margin:0 auto;padding:32px 16px;max-width:1168px;font:15px/1.5 {SANS_FONTS}}}
-h1{{font-size:26px;line-height:1.2;margin:0 0 4px;overflow-wrap:anywhere}}
-h2{{font-size:18px;margin:40px 0 4px}}
-p{{margin:0}}
-figure{{margin:24px 0}}
-figure svg{{display:block;width:100%;height:auto}}
-.middle,.narrow{{display:none}}
-.narrow{{max-width:480px;margin:0 auto}}
-.tables{{display:grid;gap:28px;margin-top:16px}}
+FIGURE_STYLE = """
+figure{margin:24px 0}
+figure svg{display:block;width:100%;height:auto}
+.middle,.narrow{display:none}
+.narrow{max-width:480px;margin:0 auto}
+@media(max-width:1151.9px){.wide{display:none}.middle{display:block}}
+@media screen and (max-width:719.9px){.middle{display:none}.narrow{display:block}}
+@media print{.wide,.narrow{display:none}.middle{display:block}}
+"""
+"""Style of the figures of a page that is as wide as one of a drawing."""
+
+TABLE_STYLE = f"""
 table{{border-collapse:collapse;width:100%;font:13px/1.45 {MONO_FONTS}}}
 caption{{text-align:left;font:600 14px/1.4 {SANS_FONTS};padding-bottom:6px;overflow-wrap:anywhere}}
 caption span{{font-weight:400}}
@@ -37,17 +37,25 @@ th,td{{text-align:left;vertical-align:top;padding:5px 16px 5px 0;border-bottom:1
 td{{overflow-wrap:anywhere;min-width:9ch}}
 th,td[data-of=at],td[data-of=size],td[data-of=address]{{white-space:nowrap;min-width:0}}
 th{{font:600 12px/1.4 {SANS_FONTS}}}
-@media(max-width:1151.9px){{.wide{{display:none}}.middle{{display:block}}}}
 @media screen and (max-width:719.9px){{
-.middle{{display:none}}.narrow{{display:block}}
 thead{{display:none}}tr,td{{display:block}}tr{{padding:8px 0;border-bottom:1px solid}}
 td,td[data-of]{{white-space:normal;border:0;padding:1px 0 1px 88px;text-indent:-88px}}
 td:empty{{display:none}}
 td::before{{content:attr(data-of);display:inline-block;width:88px;text-indent:0;font:600 12px/1.4 {SANS_FONTS}}}
 }}
+"""
+"""Style of tables, whose rows become blocks on a narrow screen."""
+
+_SHAPES = f"""
+*{{box-sizing:border-box}}
+html{{color-scheme:light dark;-webkit-text-size-adjust:100%}}
+body{{margin:0 auto;padding:32px 16px;max-width:1168px;font:15px/1.5 {SANS_FONTS}}}
+h1{{font-size:26px;line-height:1.2;margin:0 0 4px;overflow-wrap:anywhere}}
+h2{{font-size:18px;margin:40px 0 4px}}
+p{{margin:0}}
+.tables{{display:grid;gap:28px;margin-top:16px}}
 @media print{{
 body{{padding:0;max-width:none}}
-.wide,.narrow{{display:none}}.middle{{display:block}}
 tr{{break-inside:avoid}}h2{{break-after:avoid}}
 }}
 """
@@ -69,14 +77,19 @@ def page(
         f"<style>{_page_style()}{style_sheet()}</style>"
     )
     subtitle = f'<p class="soft">{text(note)}</p>' if note else ""
-    figures = "".join(_figures(diagram, title, context))
+    drawing = "".join(_figures(diagram, title, context))
     content = "".join(_tables(diagram, context))
     return (
         f'<!doctype html>\n<html lang="en"><head>{head}</head>\n'
         f"<body><header><h1>{text(title)}</h1>{subtitle}</header>\n"
-        f'<main><figure>{figures}</figure>\n<h2>In words</h2><p class="soft">What the drawing shows, line by line.</p>'
+        f'<main><figure>{drawing}</figure>\n<h2>In words</h2><p class="soft">What the drawing shows, line by line.</p>'
         f'<div class="tables">{content}</div></main></body></html>\n'
     )
+
+
+def figures(diagram: Diagram, title: str, *, locate: Locate | None = None, addresses: Addresses | None = None) -> str:
+    """A diagram in each of the widths, for a page with `FIGURE_STYLE` and the style sheet of a drawing."""
+    return "".join(_figures(diagram, title, drawing_context(diagram, locate, addresses)))
 
 
 def _figures(diagram: Diagram, title: str, context: DrawingContext) -> Iterator[str]:
@@ -110,7 +123,8 @@ def _row(table: Table, row: tuple[str, ...]) -> str:
 
 def _page_style() -> str:
     dark = "".join(_colours(DARK))
-    return f"{_SHAPES}{''.join(_colours(LIGHT))}\n@media screen and (prefers-color-scheme:dark){{{dark}}}\n"
+    shapes = f"{_SHAPES}{FIGURE_STYLE}{TABLE_STYLE}"
+    return f"{shapes}{''.join(_colours(LIGHT))}\n@media screen and (prefers-color-scheme:dark){{{dark}}}\n"
 
 
 def _colours(scheme: Scheme) -> Iterator[str]:

@@ -1,0 +1,166 @@
+"""`--report`: the report of a run or of a probe in a file, also where it failed."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from memtopo.cli.files import NotWritten, write
+from memtopo.cli.specs import INVALID
+from memtopo.common.errors import MemtopoError, UsageError
+from memtopo.output import plain
+
+if TYPE_CHECKING:
+    from memtopo.cli.specs import Loaded
+    from memtopo.machine.probe.report import ProbeReport
+    from memtopo.plans.report import Report
+    from memtopo.plans.trace import TraceSummary
+
+VARIABLES = {"apply": "MEMTOPO_APPLY_REPORT", "probe": "MEMTOPO_PROBE_REPORT"}
+"""Variables of `--report` by command."""
+
+_HTML, _JSON = (".html", ".htm"), (".json",)
+
+RunPage = Annotated[
+    str | None,
+    typer.Option(
+        "--report",
+        envvar=VARIABLES["apply"],
+        metavar="FILE",
+        help="Write the report to a file too: a page for a browser (.html), or what --json prints (.json).",
+    ),
+]
+ProbePage = Annotated[
+    str | None,
+    typer.Option(
+        "--report",
+        envvar=VARIABLES["probe"],
+        metavar="FILE",
+        help="Write the result to a file too: a page for a browser (.html), or what --json prints (.json).",
+    ),
+]
+
+
+def require_writable(file: str | None) -> None:
+    """Raise `UsageError` unless a report can be written to a file, before there is any."""
+    if file is None:
+        return
+    if PurePath(file).suffix.lower() not in (*_HTML, *_JSON):
+        message = f"{file!r} has no suffix of a report" if file else "--report names no file"
+        raise UsageError(message, hint="name a .html or a .json file")
+    folder = os.path.dirname(os.path.realpath(file))  # noqa: PTH120 a path as it was written
+    if not os.access(folder, os.W_OK):
+        raise UsageError(f"{file!r} cannot be written: its folder does not exist, or is not writable")
+
+
+@dataclass(frozen=True, slots=True)
+class RunOutput:
+    """Places for the report of a run: stdout, as text or JSON, and a file if there is to be one.
+
+    Its page has a summary of the `trace`, if that is written: a file, or a folder.
+    """
+
+    file: str | None
+    trace: str | None
+    as_json: bool
+
+    def show(self, report: Report) -> int:
+        """Print the report, and write it. Returns the exit status of the run, or that of a failure to write it."""
+        if self.as_json:
+            from memtopo.output import json
+
+            plain.print_document(json.dumps(json.marked("report", report)).splitlines())
+        else:
+            from memtopo.output import console
+            from memtopo.output import report as rendering
+
+            console.show(rendering.renderable(report))
+        sys.stdout.flush()
+        return self._saved(report.exit_code, lambda: self._document(report))
+
+    def _document(self, report: Report) -> str:
+        if not _is_page(self.file):
+            from memtopo.output import json
+
+            return json.dumps(json.marked("report", report))
+        from memtopo.output.html import run
+
+        return run.page(report, _trace(self.trace) if self.trace else None)
+
+    def refuse(self, loaded: Loaded) -> int:
+        """Print the diagnostics of an invalid spec, and write them. Returns the exit status."""
+        status = self._saved(INVALID, lambda: _refusal(loaded, page=_is_page(self.file)))
+        return loaded.refuse(as_json=self.as_json) or status
+
+    def _saved(self, status: int, document: Callable[[], str]) -> int:
+        if self.file is None:
+            return status
+        try:
+            _write(self.file, document())
+        except NotWritten as error:
+            plain.print_error(error)
+            return status or error.exit_code
+        return status
+
+
+def run_output(file: str | None, trace: str | None, *, as_json: bool) -> RunOutput:
+    """The places for a report. Raises `UsageError` if it cannot be written to the file."""
+    require_writable(file)
+    return RunOutput(file, trace, as_json)
+
+
+def write_probe(file: str | None, report: ProbeReport) -> None:
+    """Write the report of a probe. Raises `NotWritten`."""
+    if file is None:
+        return
+    from memtopo.output import json
+    from memtopo.output.html.probe import page
+
+    _write(file, page(report) if _is_page(file) else json.dumps(report))
+
+
+def write_error(file: str, command: str, error: MemtopoError) -> None:
+    """Write the error of a command that has no other result, if it can be written."""
+    from memtopo.output import json
+    from memtopo.output.html.failure import error_page
+
+    try:
+        require_writable(file)
+        _write(file, error_page(command, error) if _is_page(file) else json.dumps(json.error_document(error)))
+    except MemtopoError as failure:
+        if failure.message != error.message:
+            plain.print_error(failure)
+
+
+def _trace(path: str) -> TraceSummary | None:
+    """Summary of a trace; None, with a message, if it cannot be read."""
+    from memtopo.plans.trace import read_traces, summary
+
+    try:
+        return summary(read_traces([path]))
+    except UsageError as error:  # such as a trace that ended as its disk was full
+        plain.print_error(error)
+        return None
+
+
+def _refusal(loaded: Loaded, *, page: bool) -> str:
+    from memtopo.output import json
+    from memtopo.output.html.failure import diagnostics_page
+
+    found = json.diagnostics_document(loaded.validated.diagnostics, loaded.document, loaded.target.name)
+    return diagnostics_page(loaded.document.name, found) if page else json.dumps(found)
+
+
+def _is_page(file: str | None) -> bool:
+    return PurePath(file or "").suffix.lower() in _HTML
+
+
+def _write(file: str, document: str) -> None:
+    write(file, document)
+    plain.print_message(f"report written to {file}")

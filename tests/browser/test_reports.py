@@ -1,0 +1,146 @@
+"""Pages of runs and of probes in a real browser."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from memtopo import machine
+from memtopo.common.errors import MemtopoError
+from memtopo.driver.ledger import Ledger
+from memtopo.driver.sim import SimDriver
+from memtopo.machine.probe.report import ProbeReport, probe_report
+from memtopo.machine.probe.run import Probed, Timing
+from memtopo.output.diagram.build import build_diagram
+from memtopo.output.html.failure import diagnostics_page, error_page
+from memtopo.output.html.probe import page as probe_page
+from memtopo.output.html.run import page
+from memtopo.output.json import diagnostics_document
+from memtopo.plans.report import Difference, Failure, Leak, PhaseTime, ProcessReport, Report
+from memtopo.rules.validation import validate
+from memtopo.run import apply, processes
+from tests.browser.inspection import VIEWS, Browser
+from tests.helpers.command_line import ROOT
+from tests.helpers.specs import document, ensemble, run_request
+
+EVIL = "</title></style>]]>\"'><script>document.documentElement.dataset.evil=1</script><svg/onload=alert(1)>&\x1b"
+SCRIPTS = "return document.querySelectorAll('script,img,[onload],[onerror],[data-evil]').length"
+H200 = machine.load("h200x2")
+
+
+@pytest.fixture(scope="module")
+def report() -> Report:
+    """Report of a run in one process."""
+    request = run_request(ROOT / "specs" / "paged-kv.yaml", H200)
+    driver = SimDriver(H200)
+    driver.init()
+    try:
+        return apply.apply(replace(request, picture=build_diagram(request.geometry, H200)), Ledger(driver))
+    finally:
+        driver.close()
+
+
+@pytest.fixture(scope="module")
+def of_processes() -> Report:
+    """Report of a run in several processes."""
+    made = ensemble((ROOT / "specs" / "hand-over.yaml").read_text(), H200)
+    picture = build_diagram(made.request.geometry, H200)
+    return processes.apply(replace(made, request=replace(made.request, picture=picture)))
+
+
+@pytest.fixture(scope="module")
+def probed() -> ProbeReport:
+    """Report of a probe, from a record."""
+    record = machine.load("h200x4")
+    found = Probed(record, 6.0, 0.4, 0.2, tuple(Timing(f"gpu{n} vmm", "gpu0", 0.01 * n) for n in range(40)))
+    return probe_report(found, record, "h200x4", simulated=True, against=("h200x2", H200))
+
+
+def failed(report: Report) -> Report:
+    """A report in which everything that can go wrong has."""
+    found = report.checks
+    assert found
+    wrong = tuple(
+        Difference("access", f"kv at {n:#x}", "rw", "none", place="a.yaml:1:2", hint=EVIL) for n in range(100)
+    )
+    return replace(
+        report,
+        outcome="leaked",
+        exit_code=5,
+        checks=replace(found, differences=wrong, different=4321),
+        failure=Failure(f"create {EVIL}", "CUDA_ERROR_OUT_OF_MEMORY", EVIL, place="a.yaml:3:4", hint=EVIL, cause=EVIL),
+        leaks=tuple(Leak(f"chunk page.{n}", EVIL, tuple(f"page.{n}" for n in range(9000))) for n in range(500)),
+        notes=(EVIL,) * 300,
+    )
+
+
+def defects(browser: Browser, folder: Path, text: str, drawings: int) -> list[str]:
+    file = folder / "page.html"
+    file.write_text(text)
+    browser.open(file)
+    found = [fault for view in VIEWS for fault in browser.look(view, drawings)]
+    if browser.driver.execute_script(SCRIPTS):
+        found.append("something of a text became an element")
+    return [*found, *browser.complaints()]
+
+
+def test_the_page_of_a_run_has_no_defect_at_any_width_scheme_or_in_print(
+    report: Report, browser: Browser, tmp_path: Path
+) -> None:
+    """Nothing is clipped, covered, hard to read, fetched or reported on the console."""
+    assert report.outcome == "ok"
+    assert defects(browser, tmp_path, page(report), 1) == []
+
+
+def test_the_page_of_processes_has_a_timeline_of_each(of_processes: Report, browser: Browser, tmp_path: Path) -> None:
+    assert of_processes.outcome == "ok"
+    assert defects(browser, tmp_path, page(of_processes), 1) == []
+    tracks = browser.driver.execute_script("return document.querySelectorAll('.track').length")
+    assert tracks == len(of_processes.times) + len(of_processes.processes)
+
+
+def test_the_page_of_a_failure_shows_all_of_it_and_runs_nothing(
+    report: Report, browser: Browser, tmp_path: Path
+) -> None:
+    assert defects(browser, tmp_path, page(failed(report)), 1) == []
+    shown = browser.driver.execute_script("return document.body.innerText")
+    for words in ("failed", "CUDA_ERROR_OUT_OF_MEMORY", "4,221 more", "8,990 more", EVIL.replace("\x1b", "\\x1b")):
+        assert words in shown
+
+
+def test_pages_of_refusals_have_no_defect(browser: Browser, tmp_path: Path) -> None:
+    text = "ranges: {kv: {size: 3MiB}}\nchunks: {'<b>': {location: gpu9, size: 2MiB}}\nmap: {kv: ['<script>']}\n"
+    read = document(text)
+    found = diagnostics_document(validate(read, H200).diagnostics, read, EVIL)
+    assert found.errors > 2
+    assert defects(browser, tmp_path, diagnostics_page(EVIL, found), 0) == []
+    error = MemtopoError(EVIL, hint=EVIL)
+    assert defects(browser, tmp_path, error_page("apply", error), 0) == []
+
+
+def test_the_page_of_a_probe_shows_matrices_as_heat_maps(probed: ProbeReport, browser: Browser, tmp_path: Path) -> None:
+    assert defects(browser, tmp_path, probe_page(probed), 0) == []
+    cells = "[...document.querySelectorAll('.heat td[class^=h]')]"
+    found = browser.driver.execute_script(f"return {cells}.map((cell) => getComputedStyle(cell).backgroundColor)")
+    assert len(found) == 4 * 12
+    assert set(found) == {"rgb(253, 231, 37)"}, "all pairs are within an eighth of the fastest one"
+
+
+def test_pages_of_the_largest_runs_are_bounded(of_processes: Report) -> None:
+    """Names, rows, phases, processes, leaks and notes are, whatever their number."""
+    times = tuple(PhaseTime("map", 100_000, 1.0, n, n + 1.0) for n in range(1000))
+    crowd = tuple(
+        ProcessReport(f"pe.{n}", n, "ok", times=times, placed=of_processes.processes[0].placed) for n in range(1024)
+    )
+    rows = of_processes.plan.processes[0].rows * 1000
+    plan = replace(
+        of_processes.plan,
+        processes=tuple(replace(of_processes.plan.processes[0], first=f"pe.{n}", rows=rows) for n in range(64)),
+        rows=rows,
+    )
+    text = page(replace(failed(of_processes), times=times, processes=crowd, plan=plan))
+    assert len(text) < 3_000_000
+    assert re.search(r"… and [\d,]+ more", text)
