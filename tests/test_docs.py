@@ -110,3 +110,23 @@ def test_links_in_the_docs_lead_to_files_and_their_headings() -> None:
             if not target.exists() or (place and target.suffix == ".md" and place not in pages.anchors(target)):
                 broken.append(f"{page.name}: {path}#{place}")
     assert broken == []
+
+
+def test_words_that_the_glossary_leaves_out_are_left_out() -> None:
+    """Outside of code. docs/driver-facts.md is for readers of NVIDIA's reference, and has its words."""
+    glossary = ROOT / "docs" / "glossary.md"
+    table = glossary.read_text().split("\n## ", 1)[1]
+    rows = re.findall(r"^\| ([^|`]+) \| [^|]+ \|$", table, re.MULTILINE)[1:]
+    words = [word for row in rows for word in row.split(", ")]
+    assert len(words) > 10
+    pattern = re.compile(rf"\b({'|'.join(map(re.escape, words))})s?\b", re.IGNORECASE)
+    kept = {glossary, ROOT / "docs" / "driver-facts.md", ROOT / "docs" / "hardware.md"}
+    found = [
+        (page.name, each[0]) for page in pages.PAGES if page not in kept for each in pattern.finditer(_prose(page))
+    ]
+    assert found == [("nodes.md", "daemon")]  # that of IMEX
+
+
+def _prose(page: Path) -> str:
+    text = re.sub(r"^```.*?^```$|^ {4}.*?$|`[^`\n]*`", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    return re.sub(r"\]\([^)]*\)", "]", text)
