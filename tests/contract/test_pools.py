@@ -265,6 +265,19 @@ def test_attributes_are_set_and_read(driver: Driver) -> None:
         assert driver.mem_pool_get_attribute(pool, PoolAttribute.RELEASE_THRESHOLD) == 64 * MiB
 
 
+def test_amounts_of_memory_are_not_set(driver: Driver) -> None:
+    """Fact 80: but the highest ones are reset."""
+    with current(driver), pooled(driver) as pool, allocated(driver, pool):
+        for attribute in (RESERVED_NOW, USED_NOW):
+            for value in (0, SIZE):
+                with refused(INVALID_VALUE):
+                    driver.mem_pool_set_attribute(pool, attribute, value)
+        for attribute in (PoolAttribute.RESERVED_MEM_HIGH, PoolAttribute.USED_MEM_HIGH):
+            with refused(INVALID_VALUE):
+                driver.mem_pool_set_attribute(pool, attribute, 1)
+            driver.mem_pool_set_attribute(pool, attribute, 0)
+
+
 def test_memory_up_to_the_threshold_is_kept(driver: Driver) -> None:
     """Fact 80: until it is trimmed."""
     with current(driver), pooled(driver) as pool:

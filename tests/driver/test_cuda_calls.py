@@ -271,6 +271,10 @@ CALLS = [
         "cuMemPoolSetAttribute", (111, 2, 0),
     ),
     Call(
+        lambda d: d.mem_pool_set_attribute(111, PoolAttribute.USED_MEM_CURRENT, 1 << 40),
+        "cuMemPoolSetAttribute", (111, 7, 1 << 40),
+    ),
+    Call(
         lambda d: d.mem_pool_get_attribute(111, PoolAttribute.USED_MEM_CURRENT),
         "cuMemPoolGetAttribute", (111, 7), (5,), 5,
     ),

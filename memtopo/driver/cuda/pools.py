@@ -20,8 +20,8 @@ from memtopo.driver.cuda.bindings import (
 )
 from memtopo.driver.types import DriverError, Grant, HandleType, Location, PoolAttribute, PoolProperties
 
-_BYTES = (PoolAttribute.RELEASE_THRESHOLD, PoolAttribute.RESERVED_MEM_HIGH, PoolAttribute.USED_MEM_HIGH)
-"""Attributes that the bindings take as objects of 64 bits."""
+_BYTES = frozenset(each for each in PoolAttribute if each >= PoolAttribute.RELEASE_THRESHOLD)
+"""Attributes that the bindings take as objects of 64 bits, also those that the driver does not set."""
 
 
 class CudaPools:
