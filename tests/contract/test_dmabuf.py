@@ -13,7 +13,18 @@ import pytest
 from memtopo.common.units import GiB, KiB, MiB
 from memtopo.driver.protocol import Driver
 from memtopo.driver.sim import external_api
-from memtopo.driver.types import Access, DmaBufFlags, Grant, HostFlags, MemAttach, MemoryHandleType, Properties, gpu
+from memtopo.driver.types import (
+    Access,
+    DmaBufFlags,
+    Grant,
+    HandleType,
+    HostFlags,
+    MemAttach,
+    MemoryHandleType,
+    PoolProperties,
+    Properties,
+    gpu,
+)
 from tests.contract.external_resources import is_open, whole
 from tests.contract.memory import (
     HOST,
@@ -99,6 +110,38 @@ def test_a_dma_buf_requires_a_context(driver: Driver, granule: int) -> None:
         refuse(driver, start, 1)
         with current(driver), dma_buf(driver, start, granule):
             pass
+
+
+@pytest.mark.parametrize("handles", [FD, HandleType.NONE])
+def test_a_dma_buf_of_a_pool_begins_where_its_memory_does(driver: Driver, handles: HandleType) -> None:
+    """Fact 83: at a unit that the pool has reserved, and not inside of it."""
+    with current(driver):
+        pool = driver.mem_pool_create(PoolProperties(gpu(0), handles))
+        first, second = (driver.mem_alloc_from_pool_async(2 * MiB, pool) for _ in range(2))
+        driver.ctx_synchronize()
+        for size in (PAGE, MiB, 2 * MiB):
+            with dma_buf(driver, first, size):
+                pass
+        for address in (first + PAGE, first + MiB, second):
+            refuse(driver, address, PAGE)
+            refuse(driver, address, PAGE, DmaBufFlags.PCIE, NOT_SUPPORTED)
+        for address in (first, second):
+            driver.mem_free_async(address)
+        driver.ctx_synchronize()
+        driver.mem_pool_destroy(pool)
+
+
+def test_the_host_memory_of_a_pool_has_no_dma_buf(driver: Driver) -> None:
+    """Fact 83: whatever the flags."""
+    with current(driver):
+        pool = driver.mem_pool_create(PoolProperties(NODE))
+        address = driver.mem_alloc_from_pool_async(2 * MiB, pool)
+        driver.ctx_synchronize()
+        for flags in (0, DmaBufFlags.PCIE):
+            refuse(driver, address, PAGE, flags)
+        driver.mem_free_async(address)
+        driver.ctx_synchronize()
+        driver.mem_pool_destroy(pool)
 
 
 def test_a_dma_buf_needs_no_access(driver: Driver, granule: int) -> None:
@@ -340,8 +383,9 @@ def test_a_dma_buf_is_of_one_device(driver: Driver, granule: int) -> None:
         mapped(driver, start, granule, one),
         mapped(driver, start + granule, granule, two),
     ):
-        refuse(driver, start, 2 * granule)
-        refuse(driver, start + granule - PAGE, 2 * PAGE)
+        for flags in (DmaBufFlags.NONE, DmaBufFlags.PCIE):
+            refuse(driver, start, 2 * granule, flags)
+            refuse(driver, start + granule - PAGE, 2 * PAGE, flags)
         with dma_buf(driver, start + granule, granule), current(driver, 1), dma_buf(driver, start, granule):
             pass
 

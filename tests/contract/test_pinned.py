@@ -67,6 +67,18 @@ def test_pinned_memory_requires_a_context(driver: Driver) -> None:
         driver.ctx_push_current(context)
 
 
+def test_small_pinned_allocations_have_the_flags_of_the_first_in_their_block(driver: Driver) -> None:
+    """Fact 90: but write-combined ones, which have blocks of their own, as does what fills a block."""
+    combined = HostFlags.WRITECOMBINED | HostFlags.PORTABLE
+    with current(driver), pinned(driver, 4 * KiB, HostFlags.NONE), pinned(driver, MiB, PORTABLE) as small:
+        assert driver.mem_host_get_flags(small) == HostFlags.DEVICEMAP
+        with pinned(driver, KiB, combined) as other, pinned(driver, 2 * MiB, PORTABLE) as large:
+            assert driver.mem_host_get_flags(other) == combined | HostFlags.DEVICEMAP
+            assert driver.mem_host_get_flags(large) == PORTABLE
+    with current(driver), pinned(driver, KiB, PORTABLE) as first, pinned(driver, KiB, HostFlags.NONE) as second:
+        assert driver.mem_host_get_flags(first) == driver.mem_host_get_flags(second) == PORTABLE
+
+
 def test_the_cpu_and_a_gpu_see_the_same_bytes(driver: Driver) -> None:
     """Fact 74: at one address; it takes no device memory."""
     with current(driver):

@@ -111,6 +111,26 @@ def test_flags_for_devices_and_unknown_ones_are_refused(driver: Driver, flags: i
         driver.mem_host_register(address, SIZE, RegisterFlags(flags))
 
 
+def test_a_page_is_locked_with_read_only_or_without(driver: Driver) -> None:
+    """Fact 85: registrations that share a page agree on READ_ONLY."""
+    with current(driver), anonymous() as address:
+        for first, second in ((BOTH, READ_ONLY), (READ_ONLY, RegisterFlags.NONE)):
+            with registered(driver, address + 100, 100, first):
+                for start, size in ((address, 1), (address + 200, 2 * PAGE)):
+                    with refused(INVALID_VALUE):
+                        driver.mem_host_register(start, size, second)
+                with registered(driver, address, 1, first), registered(driver, address + PAGE, PAGE, second):
+                    pass
+
+
+def test_registered_memory_is_refused_before_flags_for_devices(driver: Driver) -> None:
+    """Fact 85: and after unknown flags."""
+    with current(driver), anonymous() as address, registered(driver, address):
+        for flags, error in ((RegisterFlags.IOMEMORY, ALREADY), (RegisterFlags(16), INVALID_VALUE)):
+            with refused(error):
+                driver.mem_host_register(address + 1, 100, flags)
+
+
 def test_only_mapped_memory_of_the_process_is_registered(driver: Driver) -> None:
     """Fact 85."""
     with current(driver), anonymous() as address, allocated(driver, MiB) as other:

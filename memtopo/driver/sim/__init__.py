@@ -37,7 +37,6 @@ STRICTER = {
     "mem_get_allocation_properties_from_handle": "a handle that was released is refused: on hardware it is answered"
     " (fact 52)",
     "mem_export_to_shareable_handle": "a handle that was released is refused: on hardware the process dies (fact 51)",
-    "mem_get_handle_for_address_range": "memory of pools is refused: hardware exports it (fact 83)",
     "mem_import_from_shareable_handle": "external memory whose size is no multiple of the granularity is refused:"
     " such was not tried (fact 59)",
     "import_external_memory": "a chunk of the host's memory is refused: not tried on hardware",
@@ -102,7 +101,8 @@ LAXER = {
     "mem_import_from_shareable_handle": "fabric handles, where a machine's record has them, reach processes of the"
     " same user and host: no machine had any that worked (fact 4)",
     "mem_get_handle_for_address_range": "a dma-buf of a part of a chunk or allocation, of several that are shared by"
-    " other descriptors as well, and of one that is in such a dma-buf, has its size, but not the bytes (fact 83)",
+    " other descriptors as well, of one that is in such a dma-buf, and of memory of pools, has its size, but not the"
+    " bytes (fact 83)",
     "ipc_open_mem_handle": "an allocation in the block of a freed one that is open here is opened: hardware refuses it"
     " (fact 72)",
     "event_query": "a record has always completed (fact 47)",

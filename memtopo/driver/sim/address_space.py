@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import TypeVar
 
 from memtopo.driver.sim.calls import Refused, invalid
 from memtopo.driver.sim.devices import WHOLE_HOST, MemoryBudget
@@ -149,6 +150,7 @@ PAGE = 4 << 10
 FIRST, LAST = HIGHEST + (12 << 40), HIGHEST + (76 << 40)  # where no reservation is, with room for fact 60
 
 
+_Key = TypeVar("_Key")
 _Room = tuple[int, int, int]
 """Free range of a block: its size, the number of the block, and its start."""
 
@@ -225,6 +227,7 @@ class AllocationBlocks:
         self._free = FreeRanges(FIRST, LAST)
         self._shared: dict[int, _SharedBlocks] = {}  # by device
         self._managed: dict[int, _SharedBlocks] = {}
+        self._pinned: dict[tuple[int, int], _SharedBlocks] = {}  # by device, those of write-combined memory apart
 
     def take(self, device: int, size: int) -> int:
         """Take addresses and memory for an allocation; refuses with `CUDA_ERROR_OUT_OF_MEMORY`."""
@@ -256,19 +259,25 @@ class AllocationBlocks:
         else:
             self.give_addresses(address, size)
 
-    def take_host(self, size: int) -> int:
-        """Take addresses, and memory of the host, for page-locked memory."""
+    def take_host(self, device: int, size: int, combined: int) -> int:
+        """Take addresses, and memory of the host, for page-locked memory.
+
+        Small allocations share a block, write-combined ones among themselves (fact 74).
+        """
         self.lock(size)
         try:
-            return self.take_addresses(size)
+            return self._pinned_of(device, combined).take(size) if size < BLOCK else self.take_addresses(size)
         except Refused:
             self.unlock(size)
             raise
 
-    def give_host(self, address: int, size: int) -> None:
+    def give_host(self, device: int, address: int, size: int, combined: int) -> None:
         """Return such addresses and memory."""
         self.unlock(size)
-        self.give_addresses(address, size)
+        if size < BLOCK:
+            self._pinned_of(device, combined).give(address, size)
+        else:
+            self.give_addresses(address, size)
 
     def lock(self, size: int) -> None:
         """Take memory of the host in whole pages."""
@@ -296,10 +305,17 @@ class AllocationBlocks:
         return self._shared[device]
 
     def _managed_of(self, device: int) -> _SharedBlocks:
-        if device not in self._managed:
+        return self._of_addresses(self._managed, device)
+
+    def _pinned_of(self, device: int, combined: int) -> _SharedBlocks:
+        return self._of_addresses(self._pinned, (device, combined))
+
+    def _of_addresses(self, known: dict[_Key, _SharedBlocks], key: _Key) -> _SharedBlocks:
+        """Blocks of addresses alone by a key."""
+        if key not in known:
             take, give = partial(self.take_addresses, BLOCK), partial(self.give_addresses, size=BLOCK)
-            self._managed[device] = _SharedBlocks(take, give)
-        return self._managed[device]
+            known[key] = _SharedBlocks(take, give)
+        return known[key]
 
 
 def _round_up(size: int, unit: int) -> int:

@@ -17,6 +17,13 @@ Kind = Literal["own", "opened", "buffer", "managed", "pinned", "registered", "po
 _PINNED = HostFlags.PORTABLE | HostFlags.DEVICEMAP | HostFlags.WRITECOMBINED
 
 
+class PoolPlace(NamedTuple):
+    """Location of a pool's memory, and the address from which on it has whole units of it."""
+
+    location: Location
+    origin: int
+
+
 @dataclass(slots=True, eq=False)
 class Allocation:
     """An allocation that the contexts of the devices `users` (ordinals) may read and write.
@@ -36,6 +43,8 @@ class Allocation:
     advised: AdvisedPages | None = None
     flags: int = 0
     """Flags of page-locked host memory."""
+    pool: PoolPlace | None = None
+    """Place in the pool that it is of."""
 
     @property
     def by_cpu(self) -> bool:
@@ -84,12 +93,17 @@ class Allocations:
         return address
 
     def pin(self, device: int, size: int, flags: int) -> int:
-        """Allocate page-locked host memory, for the CPU and all devices; 0 for 0 bytes (fact 74)."""
+        """Allocate page-locked host memory, for the CPU and all devices; 0 for 0 bytes (fact 74).
+
+        Small allocations share a block, and have the flags of its first one (fact 74).
+        """
         if size < 0 or not 0 <= flags <= _PINNED:
             raise invalid("the size is negative, or a flag is unknown")
         if not size:
             return 0
-        address = self._blocks.take_host(size)
+        address = self._blocks.take_host(device, size, flags & HostFlags.WRITECOMBINED)
+        block = address - address % BLOCK
+        flags = next((each.flags for each in self.within(block, block + BLOCK)), flags)
         users, physical = set(range(self._devices)), self._arena.take(size)
         self._add(Allocation(address, address + size, device, users, physical, "pinned", flags=flags))
         return address
@@ -101,13 +115,15 @@ class Allocations:
 
     def any_in(self, start: int, end: int, *kinds: Kind) -> bool:
         """Return whether an allocation, of some kinds, has an address from `start` to `end`."""
-        at = max(0, bisect_right(self._starts, start) - 1)
-        for first in self._starts[at:]:
+        return any(not kinds or each.kind in kinds for each in self.within(start, end))
+
+    def within(self, start: int, end: int) -> Iterator[Allocation]:
+        """Allocations that have an address from `start` to `end`, in order."""
+        for first in self._starts[max(0, bisect_right(self._starts, start) - 1) :]:
             if first >= end:
-                return False
-            if self._at[first].end > start and (not kinds or self._at[first].kind in kinds):
-                return True
-        return False
+                return
+            if self._at[first].end > start:
+                yield self._at[first]
 
     def register(self, device: int, address: int, size: int, flags: int, memory: ProcessMemory) -> None:
         """Add memory of the process, for the CPU and all devices, in a device's context (fact 85)."""
@@ -210,7 +226,8 @@ class Allocations:
         if allocation.kind == "own":
             self._blocks.give(allocation.device, allocation.start, allocation.size)
         elif allocation.kind == "pinned":
-            self._blocks.give_host(allocation.start, allocation.size)
+            combined = allocation.flags & HostFlags.WRITECOMBINED
+            self._blocks.give_host(allocation.device, allocation.start, allocation.size, combined)
         elif allocation.kind == "registered":
             self._blocks.unlock(allocation.size)
             return

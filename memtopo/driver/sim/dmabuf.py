@@ -12,6 +12,7 @@ from memtopo.driver.sim.calls import Refused, invalid, unsupported
 from memtopo.driver.sim.ipc import AllocationSharing, ChunkSharing
 from memtopo.driver.sim.mappings import Mapping, Mappings
 from memtopo.driver.sim.physical import Arena, Physical
+from memtopo.driver.sim.pools import RESERVED
 from memtopo.driver.sim.shared_files import Tag, dma_buf, make, nonce
 from memtopo.driver.types import DmaBufFlags, Location, LocationKind, Properties, gpu
 from memtopo.machine import Machine
@@ -37,7 +38,8 @@ class DmaBufs:
     """Dma-bufs of the memory of one process.
 
     A dma-buf of a whole chunk or allocation is of its file, and has the same bytes; so is one of several that have not
-    been shared otherwise, which are moved into one file. Any other has the size alone, since a file has one dma-buf.
+    been shared otherwise, which are moved into one file. Any other, and one of a pool's memory, has the size alone,
+    since a file has one dma-buf.
     """
 
     def __init__(
@@ -63,6 +65,9 @@ class DmaBufs:
         """Return a new descriptor of the memory at these addresses, which are whole pages."""
         pieces = list(self._pieces(address, address + size))
         self._check_memory(pieces, flags)
+        first = pieces[0].memory
+        if isinstance(first, Allocation) and first.pool and (address - first.pool.origin) % RESERVED:
+            raise invalid("it begins inside of a unit of the memory of a pool")
         return self._descriptor(pieces, size)
 
     def _pieces(self, address: int, end: int) -> Iterator[_Piece]:
@@ -77,6 +82,8 @@ class DmaBufs:
                 properties = None if device is None else Properties(gpu(device))
             elif memory.kind == "own":
                 stop, properties = memory.end, Properties(gpu(memory.device))
+            elif memory.pool:
+                stop, properties = memory.end, Properties(memory.pool.location)
             if properties is None:
                 raise invalid(f"nothing that a dma-buf can be of is at {address:#x}")
             yield _Piece(memory, min(stop, end) - address, properties)
@@ -85,12 +92,12 @@ class DmaBufs:
     def _check_memory(self, pieces: Sequence[_Piece], flags: int) -> None:
         """Refuse flags and memory that the driver does not support."""
         places = {each.properties.location for each in pieces}
-        if any(place.kind == LocationKind.GPU and not self._works(place, flags) for place in places):
-            raise unsupported("it did not work in a trial on this machine, or was not tried there")
         if any(place.kind != LocationKind.GPU for place in places):
             raise invalid("a part of it is memory of the host")
         if len(places) > 1:
             raise invalid("it is memory of several devices")
+        if not all(self._works(place, flags) for place in places):
+            raise unsupported("it did not work in a trial on this machine, or was not tried there")
         if any(each.properties.compressible for each in pieces):
             raise Refused("CUDA_ERROR_UNKNOWN", "a part of it is compressible")
 
@@ -100,6 +107,8 @@ class DmaBufs:
         return not self._machine.trial(location, "dmabuf").refused
 
     def _descriptor(self, pieces: Sequence[_Piece], size: int) -> int:
+        if any(isinstance(piece.memory, Allocation) and piece.memory.pool for piece in pieces):
+            return _of_size(size)
         first = pieces[0].memory
         if first and len(pieces) == 1 and pieces[0].whole and not first.physical.is_beside:
             self._chunks.own_file(first.chunk) if isinstance(first, Mapping) else self._shared.own_file(first)
@@ -111,11 +120,16 @@ class DmaBufs:
         if all(piece.whole for piece in pieces) and _can_move(each):
             self._arena.gather(each, tag)
             return dma_buf(each[0].fd)
-        fd = make(tag)
-        try:
-            return dma_buf(fd)
-        finally:
-            os.close(fd)
+        return _of_size(size)
+
+
+def _of_size(size: int) -> int:
+    """Descriptor of a new file that has the size alone."""
+    fd = make(Tag("dmabuf", size, 1, _NOWHERE, nonce()))
+    try:
+        return dma_buf(fd)
+    finally:
+        os.close(fd)
 
 
 def _is_one_file(each: Sequence[Physical], size: int) -> bool:

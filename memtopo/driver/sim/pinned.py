@@ -12,8 +12,7 @@ from memtopo.driver.sim.physical import ProcessMemory
 from memtopo.driver.sim.streams import Streams
 from memtopo.driver.types import HostFlags, RegisterFlags
 
-_REGISTER = RegisterFlags.PORTABLE | RegisterFlags.DEVICEMAP | RegisterFlags.READ_ONLY
-"""Flags that are accepted for memory: IOMEMORY is for devices alone (fact 85)."""
+_KNOWN = RegisterFlags.PORTABLE | RegisterFlags.DEVICEMAP | RegisterFlags.IOMEMORY | RegisterFlags.READ_ONLY
 
 _LAST = 1 << 47
 
@@ -26,13 +25,18 @@ class PinnedMemory:
 
     def register(self, device: int, address: int, size: int, flags: int) -> None:
         """Register any bytes of the process in a device's context; the pages that have them are locked (fact 85)."""
-        if size <= 0 or not 0 < address < _LAST or int(flags) & ~int(_REGISTER):
-            raise invalid("the size or the address is 0, or a flag is unknown or for devices")
+        if size <= 0 or not 0 < address < _LAST or int(flags) & ~int(_KNOWN):
+            raise invalid("the size or the address is 0, or a flag is unknown")
         if self._allocations.any_in(address, address + size, "registered"):
             raise Refused("CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED", "some of it is registered already")
+        if flags & RegisterFlags.IOMEMORY:
+            raise invalid("a flag is for devices")
         if self._allocations.any_in(address, address + size):
             raise invalid("the memory is an allocation of the driver")
         start, end = address // PAGE * PAGE, -(-(address + size) // PAGE) * PAGE
+        beside = (each.flags for each in self._allocations.within(start, end) if each.kind == "registered")
+        if any((each ^ flags) & RegisterFlags.READ_ONLY for each in beside):
+            raise invalid("a page of it is locked with READ_ONLY, or is to be and is locked without")
         memory = ProcessMemory(-1, address, size)
         self._allocations.register(device, address, size, flags, memory)
         if not (_is_mapped(start, end, writable=not flags & RegisterFlags.READ_ONLY) and memory.present(start, end)):

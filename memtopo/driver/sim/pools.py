@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from memtopo.driver.sim.address_space import PAGE, AllocationBlocks, FreeRanges
-from memtopo.driver.sim.allocations import Allocation, Allocations
+from memtopo.driver.sim.allocations import Allocation, Allocations, PoolPlace
 from memtopo.driver.sim.calls import CallGate, Refused, driver_call, invalid, unsupported
 from memtopo.driver.sim.chunks import Creation
 from memtopo.driver.sim.devices import WHOLE_HOST, Contexts, Devices, MemoryBudget
@@ -216,7 +216,9 @@ class Pools:
     def add(self, pool: Pool, address: int, physical: Physical, segment: _Segment | None = None) -> None:
         """Add an allocation of a pool at an address."""
         pool.allocations += 1
-        allocation = Allocation(address, address + physical.size, -1, pool.users, physical, "pooled")
+        place = PoolPlace(pool.location, segment.start if segment else address)
+        end = address + physical.size
+        allocation = Allocation(address, end, -1, pool.users, physical, "pooled", pool=place)
         self._allocations.add(allocation)
         self._parts[address] = _Part(pool, allocation, segment)
 
