@@ -207,6 +207,17 @@ def test_other_flags_and_addresses_are_reported(kind: str) -> None:
     assert different(report) == {"flags" if kind == "flags" else "device address"}
 
 
+def test_small_memory_in_a_block_of_other_code_is_as_declared() -> None:
+    """Fact 74: PORTABLE is that of the first allocation in the block, and changes nothing."""
+    with SimDriver(MACHINE) as simulator:
+        simulator.init()
+        simulator.ctx_push_current(simulator.device_primary_ctx_retain(0))
+        simulator.mem_host_alloc(4 * KiB, HostFlags.NONE)
+        report = apply.apply(run_request("pinned: {p: {size: 64KiB}}", MACHINE, "fast"), Ledger(simulator))
+    assert report.outcome == "ok"
+    assert verified(report, "flags") == 1
+
+
 def test_memory_that_cannot_be_unregistered_stays_mapped(file: int) -> None:
     """The GPUs would go on with its pages (fact 86)"""
     made = run_request(spec(path_of(file)), MACHINE)

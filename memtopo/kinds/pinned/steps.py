@@ -16,6 +16,10 @@ PINNED = HostFlags.PORTABLE | HostFlags.DEVICEMAP
 """Flags of all allocations: with unified addressing, memory is mapped and portable without them, too (fact 74)."""
 
 
+_BLOCK = 2 << 20
+"""Bytes of the blocks that smaller allocations share (fact 74)."""
+
+
 @dataclass(frozen=True, slots=True)
 class PinnedStep(Step):
     """Base of steps that page-lock `size` bytes, in the context of the first of `gpus` and for all of them."""
@@ -27,11 +31,16 @@ class PinnedStep(Step):
     def provides(self) -> Hashable:
         return ("pinned memory", self.label)
 
-    def check_access(self, driver: Driver, layout: Layout, gpus: tuple[int, ...], flags: IntFlag) -> Iterator[Finding]:
-        """Compare the flags, and the address for each GPU, which is that for the CPU (facts 74, 85)."""
+    def check_access(
+        self, driver: Driver, layout: Layout, gpus: tuple[int, ...], flags: IntFlag, of_block: int = 0
+    ) -> Iterator[Finding]:
+        """Compare the flags, and the address for each GPU, which is that for the CPU (facts 74, 85).
+
+        Flags `of_block` are those of what was allocated first in a block, by whatever code of the process.
+        """
         address = self.address(layout)
         with current(driver, layout.contexts[gpus[0]]):
-            found = type(flags)(driver.mem_host_get_flags(address))
+            found = type(flags)(driver.mem_host_get_flags(address) & ~of_block | flags & of_block)
         yield Finding("flags", self.label, _words(flags), _words(found), self.path)
         for device in gpus:
             with current(driver, layout.contexts[device]):
@@ -88,7 +97,8 @@ class AllocatePinned(PinnedStep):
         with current(driver, layout.contexts[self.gpus[0]]):
             base, size = driver.mem_get_address_range(address)
         yield Finding("pinned", self.label, (hex(address), self.size), (hex(base), size), self.path)
-        yield from self.check_access(driver, layout, self.gpus, self.flags)
+        of_block = HostFlags.PORTABLE if self.size < _BLOCK else HostFlags.NONE
+        yield from self.check_access(driver, layout, self.gpus, self.flags, of_block)
 
     def describe(self) -> StepDescription:
         note = "write-combined" if HostFlags.WRITECOMBINED in self.flags else ""
