@@ -70,7 +70,7 @@ def test_other_yaml_in_the_docs_is_yaml() -> None:
 
 
 def test_programs_in_the_docs_are_python() -> None:
-    """Those of docs/api.md, and those of pages with commands, run in other tests."""
+    """All of them run, too: here with the commands of their page, or in tests/api/test_docs.py."""
     for block in pages.of("python"):
         ast.parse(block.text, block.where)
 
