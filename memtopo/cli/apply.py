@@ -6,7 +6,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
@@ -298,7 +298,10 @@ class _Application:
         with self._holder(holding) as holder:
             if not self.bindings.values and not self.request.geometry.imports_from_outside:
                 return apply_request(holder, {})
-            with self.bindings.producers(self.request.geometry, self.loaded.target, self.stop) as producers:
+            with ExitStack() as stack:
+                with activity("start producers"):
+                    bound = self.bindings.producers(self.request.geometry, self.loaded.target, self.stop)
+                    producers = stack.enter_context(bound)
                 report = producers.with_notes(apply_request(holder, producers.sockets))
             return producers.with_survivors(report)
 

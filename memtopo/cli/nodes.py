@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
@@ -21,7 +21,7 @@ from memtopo.language import Document
 from memtopo.machine import Cluster, Machine
 from memtopo.machine.target import LOCAL, Target, of_node
 from memtopo.output import plain
-from memtopo.output.progress import progress
+from memtopo.output.progress import activity, progress
 from memtopo.plans.report import Report
 from memtopo.rules.validation import validate
 from memtopo.run.request import RunRequest
@@ -56,7 +56,7 @@ class OnNodes:
 
         Raises `UsageError` for options that are for one host, as holders that are `bound` to names.
         """
-        from memtopo.run.nodes.cluster import connected, require_ray
+        from memtopo.run.nodes.cluster import require_ray
 
         require_ray(self.address)
         self._require_several(bound)
@@ -64,8 +64,9 @@ class OnNodes:
             if all(_machine(name) == LOCAL for name in machine_names(self.machines)):
                 document = self.settings.read(self.spec)
                 nodes = _nodes(names_nodes(document), document)
-                with connected(self.address) as ray, self._placed(ray, nodes, stopper.signal, real=True) as placed:
-                    loaded = _loaded(placed, document, self.spec)
+                with self._connected(nodes, stopper.signal, real=True) as (ray, placed):
+                    with activity("plan"):  # with the machines of the nodes, and the trials that are needed there
+                        loaded = _loaded(placed, document, self.spec)
                     report = self._drive(ray, placed, loaded, stopper.signal) if loaded.validated.geometry else None
             else:
                 loaded = load(self.spec, self.machines, self.settings)
@@ -84,14 +85,25 @@ class OnNodes:
             raise UsageError(f"{flag} is for layouts of one host", hint="leave it out with --on")
 
     def _simulate(self, loaded: Loaded, stop: Callable[[], int]) -> Report:
-        from memtopo.run.nodes.cluster import connected
-
         geometry = loaded.validated.geometry
         nodes = _nodes(tuple(geometry.nodes) if geometry else (), loaded.document)
         if not loaded.target.simulated:
             raise UsageError("some nodes have recorded machines, and others real ones", hint="record all, or none")
-        with connected(self.address) as ray, self._placed(ray, nodes, stop, real=False) as placed:
+        with self._connected(nodes, stop, real=False) as (ray, placed):
             return self._drive(ray, placed, loaded, stop)
+
+    @contextmanager
+    def _connected(
+        self, nodes: Sequence[str], stop: Callable[[], int], *, real: bool
+    ) -> Iterator[tuple[RayCluster, Placed]]:
+        """Connect to the cluster, and start an agent for each node."""
+        from memtopo.run.nodes.cluster import connected
+
+        with ExitStack() as stack:
+            with activity("connect"):
+                ray = stack.enter_context(connected(self.address))
+                placed = stack.enter_context(self._placed(ray, nodes, stop, real=real))
+            yield ray, placed
 
     def _placed(
         self, ray: RayCluster, nodes: Sequence[str], stop: Callable[[], int], *, real: bool

@@ -6,14 +6,14 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from math import ceil
 from typing import TYPE_CHECKING, TextIO
 
 from memtopo.common.units import rounded
 from memtopo.output import humanize, plain
-from memtopo.plans.progress import CountedProgress, Part, PhaseState, Progress
+from memtopo.plans.progress import NO_PROCESSES, CountedProgress, Part, PhaseState, Progress
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -66,6 +66,20 @@ class _Shown(CountedProgress):
         self._stream, self._simulated = stream, simulated
         self._due = clock() + DELAY
         self._drawing = threading.Lock()
+        self.in_phase = threading.Event()
+        """Set during a phase: a layout may be held for days after one."""
+
+    def phase(self, name: str, steps: int, processes: Mapping[str, int] = NO_PROCESSES) -> None:
+        super().phase(name, steps, processes)
+        self.in_phase.set()
+
+    def volume(self, name: str, size: int, processes: Mapping[str, int] = NO_PROCESSES) -> None:
+        super().volume(name, size, processes)
+        self.in_phase.set()
+
+    def end(self) -> None:
+        self.in_phase.clear()
+        super().end()
 
     def advance(self, steps: int, process: str = "") -> None:
         super().advance(steps, process)
@@ -190,6 +204,7 @@ def _ticking(shown: _Shown) -> Iterator[None]:
         try:
             while not over.wait(INTERVAL):
                 shown.show_if_due()
+                shown.in_phase.wait()
         except (OSError, ValueError):  # the terminal is gone
             return
 
@@ -199,6 +214,7 @@ def _ticking(shown: _Shown) -> Iterator[None]:
         yield
     finally:
         over.set()
+        shown.in_phase.set()
         thread.join()
 
 

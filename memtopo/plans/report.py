@@ -309,7 +309,7 @@ class Report:
     """Report of one run of `apply`: `outcome` is ok, failed, leaked, different or interrupted.
 
     `placed` has the addresses of the ranges, if the layout was complete; in a multi-process report each process has its
-    own. `nodes` has the nodes of a layout of several.
+    own. `nodes` has the nodes of a layout of several. It `started` at a time in UTC, as `2026-01-31T12:00:00Z`.
     """
 
     name: str
@@ -328,3 +328,4 @@ class Report:
     check: Check = "fast"
     placed: tuple[Placed, ...] = ()
     nodes: tuple[NodeReport, ...] = ()
+    started: str | None = None

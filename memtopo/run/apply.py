@@ -409,6 +409,7 @@ class Run:
             notes=(*self._hold_result.notes, *self._notes(teardown, left, clean=not leaks)),
             check=request.check,
             placed=self._placed,
+            started=request.started,
         )
 
     def _checks(self) -> Checks:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 from memtopo.diagnostics.model import Path
@@ -51,6 +52,8 @@ class RunRequest:
     timeout: float = 60.0
     rehearse: bool = False
     """True to go through the states of the layout after it is verified."""
+    started: str = field(default_factory=lambda: datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
+    """Time of the request."""
 
     @property
     def processes(self) -> Mapping[str, Geometry]:

@@ -200,3 +200,15 @@ def test_counts_of_one_phase_do_not_reach_another_one() -> None:
     hooks.end()
     hooks.advance(1)
     assert hooks.state is None
+
+
+def test_the_thread_sleeps_between_phases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A layout may be held for days."""
+    monkeypatch.delenv("MEMTOPO_PROGRESS", raising=False)
+    with progress(io.StringIO()) as hooks:
+        assert isinstance(hooks, ProgressLog)
+        for begin in (hooks.phase, hooks.volume):
+            begin("map", 1)
+            assert hooks.in_phase.is_set()
+            hooks.end()
+            assert not hooks.in_phase.is_set()

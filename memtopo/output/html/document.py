@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from memtopo.common.version import __version__
 from memtopo.output.diagram.markup import element, text
 from memtopo.output.html.style import style_sheet
 
@@ -65,7 +66,7 @@ def document(title: str, kicker: str, note: str, body: Iterable[str], *, style: 
     soft = f'<p class="soft">{text(note)}</p>' if note else ""
     return (
         f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body><header>{heading}{soft}</header>\n'
-        f"<main>{''.join(body)}</main></body></html>\n"
+        f'<main>{"".join(body)}</main><footer class="soft">memtopo {text(__version__)}</footer></body></html>\n'
     )
 
 

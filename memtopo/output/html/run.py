@@ -75,6 +75,8 @@ def _tone(outcome: str) -> Tone:
 
 def _facts(report: Report) -> Iterator[tuple[str, str]]:
     yield "exit status", str(report.exit_code)
+    if report.started:
+        yield "started, UTC", report.started.rstrip("Z").replace("T", " ")
     if report.times:
         yield "time", humanize.duration(max(each.ended for each in report.times))
     yield "driver calls", f"{report.plan.calls:,}"

@@ -38,6 +38,7 @@ td.good,td.bad,td.warn{{color:var(--tone);font-weight:600}}
 .facts p:first-child{{font-size:12px;color:var(--muted)}}
 .facts p:last-child{{font-size:19px;line-height:1.3;font-weight:600}}
 .tables{{display:grid;gap:28px;margin-top:16px;grid-template-columns:minmax(0,1fr)}}
+footer{{margin-top:56px;font-size:12px}}
 .note{{margin-top:10px;color:var(--muted)}}
 ul{{margin:10px 0 0;padding:0 0 0 20px}}li{{overflow-wrap:anywhere}}
 dl{{display:grid;grid-template-columns:max-content minmax(0,1fr);gap:6px 20px;margin:14px 0 0;padding:14px 16px;

@@ -65,6 +65,7 @@ def merged_nodes(
         notes=tuple(dict.fromkeys((*request.notes(), *(note for each in reports.values() for note in each.notes)))),
         processes=tuple(_processes(request, ends, failed=failed)),
         check=request.check,
+        started=request.started,
         nodes=tuple(_node(request, node, end, hosts.get(node, ""), failed=failed) for node, end in ends.items()),
     )
 

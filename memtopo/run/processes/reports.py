@@ -51,6 +51,7 @@ def merged_report(
             _process(workers[label], failed=outcome != "ok") for label in request.geometry.processes if label in workers
         ),
         check=request.check,
+        started=request.started,
     )
 
 
