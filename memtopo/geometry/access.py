@@ -159,15 +159,16 @@ def _covered(placements: Sequence[Placement], start: int, end: int) -> Iterator[
     """Mapped intervals within `[start, end)`, with adjacent placements joined."""
     low = high = start
     for placement in from_offset(placements, start):
-        if placement.offset >= end:
+        begin, stop = placement.offset, placement.end
+        if begin >= end:
             break
-        begin = max(placement.offset, start)
+        begin = max(begin, start)
         if begin > high:
             if high > low:
                 yield low, high
             low = begin
         elif high == low:
             low = begin
-        high = min(placement.end, end)
+        high = min(stop, end)
     if high > low:
         yield low, high

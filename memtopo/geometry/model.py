@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeVar, cast
 
@@ -219,7 +220,7 @@ class Geometry:
         """Return true if an entry of a section was left out or depends on such an entry."""
         return any(left == section for left, _ in self.unresolved)
 
-    @property
+    @cached_property
     def gpus(self) -> list[int]:
         """Ordinals of the GPUs whose contexts are needed, by a group or for granted access."""
         granted = (grant for parts in self.parts.values() for part in parts for grant in part.grants)

@@ -45,7 +45,8 @@ def values(text: str) -> Values | None:
     # PyYAML's loader on top of libyaml or, in a build without libyaml, the one in pure Python.
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        reader = _Reader(loader(text).get_event, iter(range(MOST_ENTRIES)).__next__)
+        words: dict[str, str] = {}
+        reader = _Reader(loader(text).get_event, iter(range(MOST_ENTRIES)).__next__, words.setdefault)
         return _document(reader)
     except (_Unusual, StopIteration, yaml.YAMLError, ValueError):
         return None
@@ -56,6 +57,8 @@ class _Reader(NamedTuple):
 
     following: Callable[[], Event]
     counting: Callable[[], int]
+    word: Callable[[str, str], str]
+    """Returns the first text that equals one, since keys and values are the same few in most entries."""
 
 
 def _document(reader: _Reader) -> Values | None:
@@ -71,7 +74,7 @@ def _document(reader: _Reader) -> Values | None:
 
 
 def _mapping(reader: _Reader, depth: int) -> dict[str, Value]:
-    following, counting = reader
+    following, counting, word = reader
     found: dict[str, Value] = {}
     while (event := following()).__class__ is ScalarEvent:
         key = event.value
@@ -83,7 +86,7 @@ def _mapping(reader: _Reader, depth: int) -> dict[str, Value]:
             value = event.value
             if not value.isprintable() or len(value) > LARGEST_SCALAR:
                 raise _Unusual
-            found[key] = value
+            found[word(key, key)] = word(value, value)
         else:
             found[key] = _collection(event, reader, depth + 1)
     if event.__class__ is not MappingEndEvent:
@@ -92,7 +95,7 @@ def _mapping(reader: _Reader, depth: int) -> dict[str, Value]:
 
 
 def _list(reader: _Reader, depth: int) -> list[Value]:
-    following, counting = reader
+    following, counting, _ = reader
     found: list[Value] = []
     while (event := following()).__class__ is not SequenceEndEvent:
         counting()

@@ -167,6 +167,8 @@ class Bindings(Kind):
         return BindGroup(target.name, path, target, tuple(found), max(ends.values(), default=0))
 
     def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
+        if not geometry.of(BindGroup) and not geometry.of(MulticastGroup):
+            return
         from memtopo.kinds.multicast.steps import AddDevice, BindAddress, BindChunk, MapMulticast, SetMulticastAccess
 
         for group in geometry.of(BindGroup).values():

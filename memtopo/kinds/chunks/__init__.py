@@ -104,7 +104,8 @@ class Chunks(ExportKind):
         """Resolve chunks, those whose number follows from ranges after all others, which are mapped beside them."""
         entries = scope.spec.section("chunks")
         found: dict[str, ChunkGroup | None] = {}
-        follow = any(entry.fills or entry.has_share for entry in entries.values())
+        distinct = {id(entry): entry for entry in entries.values()}.values()
+        follow = any(entry.fills or entry.has_share for entry in distinct)
         mapped, places = MapEntries(scope) if follow else None, _Places(scope)
         models: dict[int, ChunkGroup] = {}
         for name in sorted(entries, key=lambda name: entries[name].fills) if follow else entries:
