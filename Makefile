@@ -34,7 +34,7 @@ docs: $(READY)  ## write those pages of docs/ that are made from the program's o
 	$(BIN)/python docs/make_fact_index.py
 
 site: $(READY)  ## build docs/ as a site into build/site, and fail on a broken link
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict # not --quiet, with which it misses warnings
 
 dist: $(READY)  ## build the wheel and the source distribution of a release into dist/
 	$(BIN)/python -m hatchling build -t sdist -t wheel
