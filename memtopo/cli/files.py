@@ -10,6 +10,9 @@ from contextlib import suppress
 from memtopo.common.errors import MemtopoError, UsageError
 from memtopo.output import plain
 
+_PROGRAMS = (b"/* Program of memtopo plan:", b'"""Program of memtopo plan:')
+"""How the programs of 'plan --as' begin."""
+
 
 class NotWritten(MemtopoError):
     """A document could not be written; the work itself was done."""
@@ -38,7 +41,7 @@ def _replaceable(output: str) -> bool:
             start = file.read(64)
     except OSError:
         return True
-    return not start or (start.lstrip().startswith(b"{") and b'"memtopo_' in start)
+    return not start or start.startswith(_PROGRAMS) or (start.lstrip().startswith(b"{") and b'"memtopo_' in start)
 
 
 def write(output: str, document: str) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Literal
 
 import typer
 
@@ -39,7 +40,8 @@ Output = Annotated[
         "-o",
         envvar="MEMTOPO_PLAN_OUTPUT",
         metavar="FILE",
-        help="Save the plan for 'memtopo apply FILE', or 'memtopo change NAME FILE'.",
+        help="Save the plan for 'memtopo apply FILE', or 'memtopo change NAME FILE'; with --as the program, or several "
+        "in a folder.",
     ),
 ]
 
@@ -50,6 +52,16 @@ Calls = Annotated[
         "--calls",
         envvar="MEMTOPO_PLAN_CALLS",
         help="List every driver call with its arguments, those of the teardown too.",
+    ),
+]
+As = Annotated[
+    Literal["c", "cuda-python"] | None,
+    typer.Option(
+        "--as",
+        envvar="MEMTOPO_PLAN_AS",
+        metavar="c|cuda-python",
+        help="Print a program with the same driver calls, which needs no memtopo.",
+        show_default=False,
     ),
 ]
 After = Annotated[
@@ -65,6 +77,7 @@ def plan_command(
     given: Set = None,
     output: Output = None,
     calls: Calls = False,
+    language: As = None,
     as_json: AsJson = False,
 ) -> int:
     """Show what apply would do, or a change of a held layout.
@@ -73,16 +86,18 @@ def plan_command(
     That of a change is refused if the held layout was changed since.
     """
     if after is not None:
-        if calls:
-            raise UsageError("--calls lists the calls of one spec, and not of a change", hint="leave AFTER out")
+        if calls or language:
+            raise UsageError("--calls and --as are of one spec, and not of a change", hint="leave AFTER out")
         return _plan_change(spec, settings(given).read(after), output, as_json=as_json)
     loaded = load(spec, machine, settings(given))
     geometry, machines = loaded.validated.geometry, loaded.target.machines
     if geometry is None:
         return loaded.refuse(as_json=as_json)
     planned = planner.plan(geometry, machines)
-    if calls:
+    if calls or language:
         loaded.print_diagnostics(sys.stderr)
+        if language:
+            return _write_programs(planned, geometry, loaded.target, language, output)
         return _list_calls(planned, geometry, loaded.target, as_json=as_json)
     states = planner.memory_by_state(planned, geometry)
     summary = planned.summary(build_diagram(geometry, machines), loaded.warnings, states, loaded.document.values)
@@ -114,6 +129,32 @@ def _list_calls(plan: Plan, geometry: Geometry, target: Target, *, as_json: bool
         from memtopo.output.calls import listing
 
         plain.print_lines([f"calls  {plan.name}  on {humanize.machine(target.line)}", "", *listing(found)])
+    return 0
+
+
+def _write_programs(
+    plan: Plan, geometry: Geometry, target: Target, language: Literal["c", "cuda-python"], output: str | None
+) -> int:
+    """Print the program of a layout's only process, or write those of all processes into a folder."""
+    from memtopo.output import programs
+
+    texts = programs.texts(plan.name, target.line, planned_calls(plan, geometry), language)
+    if geometry.processes and output is None:
+        raise UsageError("the layout has several processes, with a program each", hint="name a folder: -o DIR")
+    if not geometry.processes:
+        ((_, text),) = texts.items()
+        if output is None:
+            plain.print_lines(text.splitlines())
+        else:
+            save(output, text)
+        return 0
+    assert output
+    try:
+        Path(output).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"the folder {output!r} cannot be made: {error.strerror}") from error
+    for name, text in texts.items():
+        save(str(Path(output) / name), text)
     return 0
 
 

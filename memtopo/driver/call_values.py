@@ -24,7 +24,8 @@ def jsonable(value: Any, method: str = "", name: str = "") -> Any:
     if name == "flags" and isinstance(value, int) and value and (constants := PLAIN_FLAGS.get(method)):
         return constants.text(value)
     if constants := CONSTANTS.get(type(value)):
-        return constants.text(int(value))
+        text = constants.text(int(value))
+        return int(value) if text.isdecimal() else text
     if isinstance(value, Enum):
         return str(value.name).lower() if value.name else int(value.value)
     if isinstance(value, list | tuple):

@@ -145,6 +145,17 @@ OBJECTS: Mapping[str, str] = {
 AT_ADDRESSES = ("range", "buffer", "pinned", "allocation", "managed", "registered")
 """Kinds of objects that are named by their address."""
 
+ADDRESS = "CUdeviceptr"
+C_TYPES: Mapping[str, str] = {
+    "context": "CUcontext",
+    "chunk": "CUmemGenericAllocationHandle",
+    "event": "CUevent",
+    "stream": "CUstream",
+    "pool": "CUmemoryPool",
+    "pinned": "void *",
+}
+"""C types of objects by kind; the others are addresses."""
+
 
 @dataclass(frozen=True, slots=True)
 class Constants:

@@ -118,6 +118,8 @@ def exchange(what: Exchange) -> str:
             return f"/* receive {what.export}.{what.number} from {what.peer} */"
         case "send":
             return f"/* send {what.export}.{what.number} to {what.peer} */"
+        case "leave":
+            return "/* report that all that was imported is released */"
         case _:
             return "/* wait until all others have released what they imported */"
 

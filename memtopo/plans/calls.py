@@ -38,10 +38,11 @@ class Exchange:
     """What a process does with another one between its calls.
 
     It receives a handle, `number` of an `export` of another process; or sends the one that its last calls made to
-    another; or waits until all others have released what they imported from it (`peer` is then empty).
+    another. At its teardown it leaves those that it imported from, once it has released all of that, and awaits that
+    all that import from it have left (`peer` is then empty).
     """
 
-    action: Literal["receive", "send", "await"]
+    action: Literal["receive", "send", "leave", "await"]
     peer: str = ""
     export: str = ""
     number: int = 0

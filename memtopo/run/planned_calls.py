@@ -145,12 +145,15 @@ class _Handles:
 
 
 class _Gates(TeardownGates):
-    """Gates at which a process waits for those that import from it, if there are any."""
+    """Gates at which a process leaves those that it imports from, and waits for those that import from it."""
 
     def __init__(self, record: CallList) -> None:
         self._record = record
 
     def imports_released(self) -> bool:
-        if any(isinstance(each, Exchange) and each.action == "send" for each in self._record.calls):
+        done = {each.action for each in self._record.calls if isinstance(each, Exchange)}
+        if "receive" in done:
+            self._record.calls.append(Exchange("leave", phase="take down"))
+        if "send" in done:
             self._record.calls.append(Exchange("await", phase="take down"))
         return True

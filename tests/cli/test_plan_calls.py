@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 from tests.cli.conftest import InlineRunner
 from tests.helpers.specs import ROOT
@@ -58,3 +59,28 @@ def test_calls_of_a_change_are_not_listed(run_inline: InlineRunner) -> None:
     refused = run_inline("plan", "cache", QUICKSTART, "--calls")
     assert refused.status == 2
     assert "--calls" in refused.err
+
+
+def test_a_program_is_printed_or_saved(run_inline: InlineRunner, tmp_path: Path) -> None:
+    printed = run_inline("plan", QUICKSTART, *M, "--as", "c")
+    assert printed.status == 0
+    assert "cuMemCreate(&chunk_page[i], 2 * MiB" in printed.out
+    for _ in range(2):  # a file that memtopo wrote is replaced
+        assert run_inline("plan", QUICKSTART, *M, "--as", "c", "-o", tmp_path / "quickstart.c").status == 0
+    assert (tmp_path / "quickstart.c").read_text() == printed.out
+    compile(run_inline("plan", QUICKSTART, *M, "--as", "cuda-python").out, "quickstart.py", "exec")
+
+
+def test_programs_of_several_processes_go_into_a_folder(run_inline: InlineRunner, tmp_path: Path) -> None:
+    refused = run_inline("plan", HAND_OVER, *M, "--as", "c")
+    assert refused.status == 2
+    assert "-o DIR" in refused.err
+    assert run_inline("plan", HAND_OVER, *M, "--as", "c", "-o", tmp_path / "programs").status == 0
+    assert sorted(file.name for file in (tmp_path / "programs").iterdir()) == ["decode.c", "prefill.c"]
+
+
+def test_what_no_program_can_make_is_refused(run_inline: InlineRunner) -> None:
+    refused = run_inline("plan", ROOT / "specs" / "vulkan-frame.yaml", *M, "--as", "c")
+    assert refused.status == 4
+    assert "'camera', a holder outside of the spec" in refused.err
+    assert refused.out == ""

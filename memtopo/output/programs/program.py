@@ -1,0 +1,122 @@
+"""A program as data: the statements of one process, what it declares, and those that it exchanges handles with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from memtopo.common.errors import MemtopoError
+from memtopo.common.text import printable
+from memtopo.driver.recorder import DriverCall
+from memtopo.output import humanize
+from memtopo.output.programs.statements import Section, Variable, sections, variables
+from memtopo.plans.calls import Entry, Exchange, NamedCall, named
+from memtopo.plans.report import MachineLine
+
+
+class NotExpressible(MemtopoError):
+    """A plan that no program of its calls alone can make."""
+
+    exit_code = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Program of one process. `exporters` are the processes that it imports from, `importers` those that it serves."""
+
+    name: str
+    process: str
+    machine: MachineLine
+    sections: tuple[Section, ...]
+    variables: tuple[Variable, ...]
+    exporters: tuple[str, ...]
+    importers: tuple[str, ...]
+    shares: bool
+    """True if it makes or imports shareable handles."""
+
+    @property
+    def file(self) -> str:
+        """Name of its file without the suffix."""
+        return self.process or self.name
+
+    @property
+    def peers(self) -> tuple[str, ...]:
+        """Processes that it exchanges handles with."""
+        return (*self.exporters, *self.importers)
+
+    @property
+    def title(self) -> str:
+        """Title in the first line."""
+        return f"Program of memtopo plan: layout {self.name}{f', process {self.process}' if self.process else ''}."
+
+    @property
+    def about(self) -> tuple[str, ...]:
+        """Lines of the comment at the begin."""
+        lines = [
+            "The driver calls by which memtopo builds this layout and takes it down, in their order.",
+            f"Planned for {_safe(humanize.machine(self.machine))}. GPUs are numbered as in the plan.",
+            "It ends at the first call that fails; the end of the process gives back what it has.",
+        ]
+        if self.peers:
+            lines += [
+                "",
+                "The processes exchange handles over sockets in the folder MEMTOPO_SOCKETS, by default in",
+                "the current one. Start all of them, in any order.",
+            ]
+        return tuple(lines)
+
+
+def _safe(text: str) -> str:
+    """A text that does not end a comment."""
+    return printable(text).replace("*/", "* /").replace('"', "'").replace("\\", "/")
+
+
+_REASONS = {
+    "import_external_memory": "memory of another API, whose producer sends it by memtopo's protocol",
+    "import_external_semaphore": "a semaphore of another API, whose producer sends it by memtopo's protocol",
+    "mem_host_register": "a file that another program shares",
+    "multicast_create": "a multicast object, which was never tried on GPUs (fact 87)",
+    "multicast_add_device": "a multicast object, which was never tried on GPUs (fact 87)",
+}
+_HINT = "'memtopo plan --calls' lists the calls"
+
+
+def programs_of(name: str, machine: MachineLine, calls: Mapping[str, Sequence[Entry]]) -> list[Program]:
+    """Programs of all processes of a layout. Raises `NotExpressible`."""
+    for label, entries in calls.items():
+        _require_expressible(label, entries, calls)
+    return [_program(name, machine, label, list(named(entries)), calls) for label, entries in calls.items()]
+
+
+def _require_expressible(label: str, entries: Sequence[Entry], calls: Mapping[str, Sequence[Entry]]) -> None:
+    where = f"process {label!r} has" if label else "the layout has"
+    for each in entries:
+        if isinstance(each, DriverCall) and (reason := _REASONS.get(each.method)):
+            raise NotExpressible(f"{where} {reason}, which a program of its calls cannot make", hint=_HINT)
+        if isinstance(each, Exchange) and each.action == "receive" and each.peer not in calls:
+            what = f"{where} an import from {each.peer!r}, a holder outside of the spec"
+            raise NotExpressible(f"{what}, which a program of its calls cannot ask for it", hint=_HINT)
+
+
+def _with_itself(each: NamedCall | Exchange, label: str) -> bool:
+    """Return true for what a process exchanges with itself, which it has."""
+    return isinstance(each, Exchange) and each.peer == label
+
+
+def _program(
+    name: str,
+    machine: MachineLine,
+    label: str,
+    calls: Sequence[NamedCall | Exchange],
+    every: Mapping[str, Sequence[Entry]],
+) -> Program:
+    def peers(action: str) -> tuple[str, ...]:
+        found = [each.peer for each in calls if isinstance(each, Exchange) and each.action == action]
+        return tuple(peer for peer in every if peer in found and peer != label)
+
+    calls = [each for each in calls if not _with_itself(each, label)]
+    makes = {each.made.kind for each in calls if isinstance(each, NamedCall) and each.made}
+    shares = bool(makes & {"shared", "secret"}) or any(isinstance(each, Exchange) for each in calls)
+    return Program(
+        name, label, machine, tuple(sections(calls)), tuple(variables(calls)), peers("receive"), peers("send"), shares
+    )

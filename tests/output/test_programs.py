@@ -1,0 +1,92 @@
+"""Programs out of plans compile, run, and make the calls that a run makes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from memtopo import machine
+from memtopo.driver.recorder import DriverCall
+from memtopo.output import programs
+from memtopo.plans.report import MachineLine
+from memtopo.run.planned_calls import planned_calls
+from tests.helpers.program_calls import comparable, compile_program, make_library, run_programs
+from tests.helpers.specs import EVERY_SPEC, ROOT, run_request
+
+H200X4 = machine.load("h200x4")
+LINE = MachineLine("h200x4", simulated=True, devices=(), driver="13.0")
+REFUSED = {"multicast", "shared-ring", "vulkan-frame"}
+"""Specs with what no program can make by its calls alone."""
+EXPRESSIBLE = [path for path in EVERY_SPEC if path.stem not in REFUSED]
+REAL_HEADER = Path("/usr/local/cuda/include")
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("library")
+    make_library(folder)
+    return folder
+
+
+def planned(path: Path) -> dict[str, list[DriverCall]]:
+    """Calls that a plan lists; other tests compare them with those of runs."""
+    request = run_request(path, H200X4)
+    calls = planned_calls(request.plan, request.geometry)
+    return {label: [each for each in entries if isinstance(each, DriverCall)] for label, entries in calls.items()}
+
+
+def written(path: Path, language: programs.Language, folder: Path) -> dict[str, Path]:
+    """Programs of a spec by process."""
+    request = run_request(path, H200X4)
+    calls = planned_calls(request.plan, request.geometry)
+    texts = programs.texts(request.plan.name, LINE, calls, language)
+    files = {label: folder / name for label, name in zip(calls, texts, strict=True)}
+    for file, text in zip(files.values(), texts.values(), strict=True):
+        file.write_text(text)
+    return files
+
+
+@pytest.mark.parametrize("path", EXPRESSIBLE, ids=lambda path: path.stem)
+def test_a_program_in_c_makes_the_calls_of_its_plan(path: Path, library: Path, tmp_path: Path) -> None:
+    files = {label: compile_program(file, library) for label, file in written(path, "c", tmp_path).items()}
+    made = run_programs(files, library, tmp_path)
+    for label, calls in planned(path).items():
+        assert comparable(made[label]) == comparable(calls), label
+
+
+@pytest.mark.parametrize("path", EXPRESSIBLE, ids=lambda path: path.stem)
+def test_a_program_in_python_makes_the_calls_of_its_plan(path: Path, library: Path, tmp_path: Path) -> None:
+    made = run_programs(written(path, "cuda-python", tmp_path), library, tmp_path)
+    for label, calls in planned(path).items():
+        assert comparable(made[label]) == comparable(calls), label
+
+
+@pytest.mark.skipif(not (REAL_HEADER / "cuda.h").exists(), reason="no CUDA toolkit")
+@pytest.mark.parametrize("name", ["quickstart", "legacy-ipc", "managed", "elastic-kv", "nic-kv"])
+def test_programs_compile_with_the_header_of_cuda(name: str, library: Path, tmp_path: Path) -> None:
+    for file in written(ROOT / "specs" / f"{name}.yaml", "c", tmp_path).values():
+        compile_program(file, library, REAL_HEADER)
+
+
+@pytest.mark.parametrize("name", sorted(REFUSED))
+def test_what_a_program_cannot_make_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(programs.NotExpressible, match="a program of its calls cannot"):
+        written(ROOT / "specs" / f"{name}.yaml", "c", tmp_path)
+
+
+def test_thousands_of_chunks_are_loops(tmp_path: Path) -> None:
+    for language in ("c", "cuda-python"):
+        (file,) = written(ROOT / "specs" / "paged-kv.yaml", language, tmp_path).values()
+        assert len(file.read_text().splitlines()) < 130
+
+
+def test_the_name_of_a_machine_cannot_end_the_comment(tmp_path: Path) -> None:
+    request = run_request(ROOT / "specs" / "quickstart.yaml", H200X4)
+    line = replace(LINE, name='*/ int x; """')
+    calls = planned_calls(request.plan, request.geometry)
+    for language in ("c", "cuda-python"):
+        (text,) = programs.texts("quickstart", line, calls, language).values()
+        assert text.count("*/") == text.count("/*")
+        assert text.count('"""') % 2 == 0
