@@ -1,0 +1,68 @@
+"""Programs out of plans on real GPUs: they make the calls that the trace of a run has, and all of them succeed."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from pathlib import Path
+
+import pytest
+
+from memtopo import planner
+from memtopo.language import read_file
+from memtopo.machine.target import Target
+from memtopo.output import programs
+from memtopo.plans.trace import driver_calls, read_traces
+from memtopo.rules.validation import validate
+from memtopo.run.planned_calls import planned_calls
+from tests.helpers.command_line import run_memtopo
+from tests.helpers.program_calls import HEADERS, comparable, compile_program, make_library, run_programs
+from tests.helpers.specs import EVERY_SPEC
+from tests.output.test_programs import REAL_HEADER, REFUSED
+
+pytestmark = pytest.mark.gpu
+EXPRESSIBLE = [path for path in EVERY_SPEC if path.stem not in REFUSED]
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("library")
+    make_library(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def real_library() -> str:
+    """Path of the driver's library."""
+    ctypes.CDLL("libcuda.so.1")
+    found = re.search(r"/\S*/libcuda\.so\S*", Path("/proc/self/maps").read_text())
+    assert found
+    return found[0]
+
+
+@pytest.mark.parametrize("path", EXPRESSIBLE, ids=lambda path: path.stem)
+def test_programs_make_the_calls_of_a_traced_run(
+    path: Path, local: Target, library: Path, real_library: str, tmp_path: Path
+) -> None:
+    validated = validate(read_file(path), local.machine)
+    if validated.geometry is None:
+        pytest.skip("needs another machine")
+    plan = planner.plan(validated.geometry, local.machine)
+    calls = planned_calls(plan, validated.geometry)
+    trace = tmp_path / "trace"
+    applied = run_memtopo("apply", path, "--machine", "local", "--check", "none", "--trace", trace)
+    assert applied.status == 0, applied.err
+    traces = {each.head.process: comparable(list(driver_calls(each))) for each in read_traces([trace])}
+    for language in ("c", "cuda-python"):
+        files = {}
+        for label, (name, text) in zip(
+            calls, programs.texts(plan.name, local.line, calls, language).items(), strict=True
+        ):
+            files[label] = tmp_path / name
+            files[label].write_text(text)
+        if language == "c":
+            headers = REAL_HEADER if (REAL_HEADER / "cuda.h").exists() else HEADERS
+            files = {label: compile_program(file, library, headers) for label, file in files.items()}
+        made = run_programs(files, library, tmp_path, REAL_LIBCUDA=real_library)
+        for label, expected in traces.items():
+            assert comparable(made[label]) == expected, (language, label)
