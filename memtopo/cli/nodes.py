@@ -124,8 +124,10 @@ class OnNodes:
         machines = {node: _of(loaded.target, node) for node in placed.nodes}
         tasks = node_tasks(request, loaded.document, machines, timeout=self.timeout, holding=holding)
 
-        def print_serving(sockets: Mapping[str, str]) -> None:
-            lines = [f"holding {request.plan.name} on node {node}, {on[node]}: {sockets[node]}" for node in sockets]
+        def print_serving(sockets: Mapping[str, str], front: str | None) -> None:
+            name = request.plan.name
+            lines = [f"holding {name} on node {node}, {on[node]}: {sockets[node]}" for node in sockets]
+            lines += [f"holding {name} at {front}; release it on all nodes with 'memtopo release {name}'"] * bool(front)
             plain.print_lines(map(printable, lines), sys.stderr)
 
         with progress(simulated=request.machine.simulated) as shown:

@@ -18,7 +18,7 @@ from memtopo.output import humanize, report
 from memtopo.output.console import INDENT, Column, Rows, cell, heading, headline, notes, pairs
 from memtopo.output.terminal.diagram import TerminalDrawing
 from memtopo.sharing.offers import Offer
-from memtopo.sharing.status import Changed, Importer, Looked, Released, Status, Switched
+from memtopo.sharing.status import Changed, Importer, Looked, NodeStatus, Released, Status, Switched
 from memtopo.sharing.surveys import Entry, Survey
 
 _LAYOUTS = (
@@ -43,6 +43,7 @@ _OTHER_NAMESPACE = "? is a process of another pid namespace"
 def layout_list(survey: Survey, now: float) -> RenderableType:
     """All held layouts, a line each; `now` is the time in seconds since the epoch."""
     remarks = [f"{each.name}: {each.error}" for each in survey.layouts if each.error]
+    remarks += [f"{each.name} is on nodes {', '.join(each.nodes)}" for each in survey.layouts if each.nodes]
     if any(each.since is not None and not each.pid for each in survey.layouts):
         remarks.append(_OTHER_NAMESPACE)
     table = Rows(_LAYOUTS, [_entry(each, now) for each in survey.layouts])
@@ -56,7 +57,6 @@ def layout(status: Status, now: float) -> RenderableType:
     if drawing and status.layout_state not in {None, AWAKE}:
         remark = f"drawn in state {status.layout_state}: what is without memory has it again in state {AWAKE}"
         drawing += [notes([remark]), Text()]
-    importers: list[RenderableType] = [Rows(_IMPORTERS, [_importer(each, now) for each in status.importers])]
     return Group(
         headline("show", status.name, status.machine),
         Padding(machine, (0, 0, 0, len("show  "))),
@@ -64,13 +64,34 @@ def layout(status: Status, now: float) -> RenderableType:
         pairs(_properties(status, now)),
         Text(),
         *drawing,
-        heading("exports"),
-        Rows(_EXPORTS, [_offer(each) for each in status.offers]),
-        Text(),
-        heading("importers"),
-        *(importers if status.importers else [cell(f"{' ' * INDENT}no importer is attached")]),
+        *(_nodes(status.nodes, now) if status.nodes else _shared(status, now)),
         *_namespace_notes(status),
     )
+
+
+def _nodes(nodes: Sequence[NodeStatus], now: float) -> Iterator[RenderableType]:
+    """Each node of a layout with what it exports, and to whom."""
+    for each in nodes:
+        at = f", {process_name(each.pid)} at {each.socket}" if each.socket else ""
+        yield Text.assemble(
+            heading(f"node {each.node}"), "  ", cell(f"{each.host or 'host unknown'}, {each.state}{at}")
+        )
+        if each.contexts is not None:
+            yield cell(f"{' ' * INDENT}contexts: {_contexts(each.contexts)}")
+        yield from _shared(each, now)
+        yield Text()
+
+
+def _shared(status: Status | NodeStatus, now: float) -> Iterator[RenderableType]:
+    """Exports and importers of a holder."""
+    yield heading("exports")
+    yield Rows(_EXPORTS, [_offer(each) for each in status.offers])
+    yield Text()
+    yield heading("importers")
+    if status.importers:
+        yield Rows(_IMPORTERS, [_importer(each, now) for each in status.importers])
+    else:
+        yield cell(f"{' ' * INDENT}no importer is attached")
 
 
 def checked(found: Looked) -> RenderableType:

@@ -39,8 +39,7 @@ SWITCH_TIMEOUT = CHANGE_TIMEOUT = 600.0
 IN_FLIGHT = 64
 """Handles that are requested at a time; each open descriptor pins its memory (fact 29)."""
 
-_MAX_ENTRIES = 1_000_000
-"""Entries of a list in all packets, which bounds what a holder can send."""
+_MAX_ENTRIES = messages.LARGEST_COUNT
 
 
 class Client:
@@ -85,6 +84,7 @@ class Client:
                 layout_state=fields.text_or_none("layout_state"),
                 layout_states=fields.texts("layout_states", MOST_STATES) if fields.has("layout_states") else (),
                 contexts=fields.texts("contexts", messages.MAX_ENTRIES) if fields.has("contexts") else None,
+                nodes=messages.decode_nodes(_text(self._connection, "nodes")) if fields.has("nodes") else (),
             )
 
     def _same_pids(self, status: Fields) -> bool:
@@ -237,7 +237,7 @@ class Client:
     def source(self) -> str:
         """Return the source from which the layout can be drawn; empty if the holder does not report it."""
         with _validated(self._connection):
-            return _source(self._connection)
+            return _text(self._connection, "source")
 
     def release(self, *, force: bool = False, grace: float = 5.0, wait: float = 60.0) -> Released:
         """Request the release of the layout, and wait up to `wait` seconds for the end of its teardown.
@@ -394,15 +394,15 @@ def _importers(connection: HolderConnection) -> Iterator[Importer]:
             yield each
 
 
-def _source(connection: HolderConnection) -> str:
-    """Request the source of a layout. Raises `ExchangeError`."""
+def _text(connection: HolderConnection, request: str) -> str:
+    """Request a text in parts: the source of a layout, or the statuses of its nodes. Raises `ExchangeError`."""
     found: list[str] = []
     length, total = 0, 1
     while length < total:
-        answer = _request(connection, "source", first=length)
+        answer = _request(connection, request, first=length)
         total = answer.number("total", 0, messages.LONGEST_SOURCE + 1)
         found.append(answer.text("text", messages.TEXT_CHARACTERS))
         length += len(found[-1])
         if length > total or (total and not found[-1]):
-            raise BadPacket(f"it announced a source of {total} characters, and sent another number")
+            raise BadPacket(f"it announced a text of {total} characters, and sent another number")
     return "".join(found)

@@ -18,7 +18,7 @@ from memtopo.language.limits import LARGEST_PARTS
 from memtopo.plans.report import Checks, Difference, MachineLine, Tally
 from memtopo.sharing.errors import BadPacket, ExchangeError
 from memtopo.sharing.offers import LONGEST_NAME, CommitState, Offer
-from memtopo.sharing.status import Importer, Status, Taken
+from memtopo.sharing.status import Importer, NodeStatus, Status, Taken
 
 PAGE_BYTES = 48 << 10
 """Bytes of a list that go into one packet; the rest is for the fields around it."""
@@ -40,6 +40,9 @@ _SECRET_CHARACTERS = 88
 
 LIMIT = 1 << 63
 """Numbers of a message are below."""
+LARGEST_COUNT = 1_000_000
+"""Entries of a list in all packets, which bounds what a holder can send."""
+
 _SHORT = 300
 _LONGEST_REASON = 1000
 _DEVICES = 64
@@ -176,7 +179,8 @@ def encode_status(status: Status) -> dict[str, Any]:
     }
     states = {"layout_state": status.layout_state, "layout_states": status.layout_states}
     contexts = {} if status.contexts is None else {"contexts": status.contexts[:MAX_ENTRIES]}
-    return fields | contexts | (states if status.layout_state else {})
+    nodes = {"nodes": [each.node for each in status.nodes]} if status.nodes else {}
+    return fields | contexts | nodes | (states if status.layout_state else {})
 
 
 def encode_machine(line: MachineLine) -> dict[str, Any]:
@@ -252,6 +256,29 @@ def decode_importer(fields: Fields) -> Importer:
         bytes=fields.number("bytes"),
         bound=fields.flag("bound"),
         taken=tuple(_decode_taken(each) for each in fields.objects("taken", MAX_ENTRIES)),
+    )
+
+
+def decode_nodes(text: str) -> tuple[NodeStatus, ...]:
+    """Decode the parts of a layout of several nodes. Raises `BadPacket`."""
+    try:
+        entries = json.loads(text or "[]")
+    except (ValueError, RecursionError) as error:
+        raise BadPacket("its nodes are no JSON") from error
+    nodes = {"nodes": entries}
+    return tuple(map(_decode_node, Fields(nodes, "the text of its nodes").objects("nodes", MAX_ENTRIES)))
+
+
+def _decode_node(fields: Fields) -> NodeStatus:
+    return NodeStatus(
+        node=fields.text("node", LONGEST_NAME),
+        host=fields.text("host", _SHORT),
+        state=fields.word("state", "serving", "releasing", "starting", "unreachable"),
+        socket=fields.text("socket"),
+        pid=fields.number("pid") or None if fields.has("pid") else None,
+        offers=tuple(map(decode_offer, fields.objects("offers", LARGEST_COUNT))),
+        importers=tuple(map(decode_importer, fields.objects("importers", LARGEST_COUNT))),
+        contexts=fields.texts("contexts", MAX_ENTRIES) if fields.has("contexts") else None,
     )
 
 

@@ -53,6 +53,23 @@ class Importer:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeStatus:
+    """Part of a layout of several nodes, as its holder on a node reported it last; `pid` is a number of that host.
+
+    A node is `starting` until its holder serves, and `unreachable` if nothing is known of it.
+    """
+
+    node: str
+    host: str
+    state: Literal["serving", "releasing", "starting", "unreachable"]
+    socket: str = ""
+    pid: int | None = None
+    offers: tuple[Offer, ...] = ()
+    importers: tuple[Importer, ...] = ()
+    contexts: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Status:
     """A held layout. Times are in seconds of the epoch; `deadline` is the time of its automatic release.
 
@@ -85,6 +102,8 @@ class Status:
     memory: Mapping[str, int] = field(default_factory=dict)
     digest: str | None = None
     """Digest of the spec, `sha256:…`; None if the holder does not send it."""
+    nodes: tuple[NodeStatus, ...] = ()
+    """Parts of a layout of several nodes, by node; empty for a layout of one host."""
     params: Mapping[str, str] = field(default_factory=dict)
     """Parameters of the spec with the values that are in effect; empty if the holder does not send it."""
 

@@ -38,6 +38,8 @@ class Entry:
     bytes: int = 0
     importers: int = 0
     error: str | None = None
+    nodes: tuple[str, ...] = ()
+    """Nodes of a layout of several, whose exports and importers are counted together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,7 @@ def answers(
 
 
 def _entry(status: Status) -> Entry:
+    offers = [offer for each in (status.nodes or (status,)) for offer in each.offers]
     return Entry(
         name=status.name,
         state=status.state,
@@ -85,7 +88,8 @@ def _entry(status: Status) -> Entry:
         deadline=status.deadline,
         spec=status.spec,
         machine=status.machine,
-        exports=len(status.offers),
-        bytes=exported_bytes(status.offers),
-        importers=len(status.importers),
+        exports=len(offers),
+        bytes=exported_bytes(offers),
+        importers=sum(len(each.importers) for each in (status.nodes or (status,))),
+        nodes=tuple(each.node for each in status.nodes),
     )

@@ -37,6 +37,7 @@ REQUESTS: list[dict[str, Any]] = [
     {"memtopo": 1, "request": "handles", "export": "ready", "first": 0, "count": 1},
     {"memtopo": 1, "request": "check"},
     {"memtopo": 1, "request": "source", "first": 0},
+    {"memtopo": 1, "request": "nodes", "first": 0},
     {"memtopo": 1, "request": "let_go", "exports": ["page", "ready"]},
     {"memtopo": 1, "request": "switch", "state": "asleep", "force": True, "check": "fast", "wait": 0.5},
 ]

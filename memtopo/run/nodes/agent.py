@@ -105,6 +105,12 @@ class NodeTask:
             cluster=cluster,
         )
 
+    @property
+    def source(self) -> str:
+        """Text from which the layout can be drawn on this node's machine."""
+        document = language.read_text(self.text.encode(), self.spec, self.settings)
+        return layout_source(document, parse(self.machines[self.node].encode(), self.names[self.node]))
+
     def _line(self, machine: Machine) -> MachineLine:
         names = tuple(device.name for device in machine.devices)
         return MachineLine(self.names[self.node], self.simulated, names, machine.driver.cuda)
@@ -162,9 +168,8 @@ class Agent:
 
     def _apply(self, task: NodeTask, ensemble: processes.Ensemble, peers: NodePeers, hub: Call) -> NodeResult:
         request = ensemble.request
-        source = layout_source(language.read_text(task.text.encode(), task.spec, task.settings), ensemble.machine)
         try:
-            with holder(task.node, task.holding, request.plan.name, source, peers, hub) as holding:
+            with holder(task.node, task.holding, request.plan.name, task.source, peers, hub) as holding:
                 held = holding.hold if holding else None
                 report = processes.apply(
                     ensemble, progress=self._progress, stop=lambda: self._signal, held=held, peers=peers

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from concurrent.futures import TimeoutError as NoAnswer
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,11 +19,19 @@ from memtopo.plans.progress import Progress
 from memtopo.plans.report import Report
 from memtopo.run.nodes.agent import About, MachineOfNode, NodeResult, NodeTask
 from memtopo.run.nodes.cluster import NoCluster, Placed, RayCluster
-from memtopo.run.nodes.holding import Holding
+from memtopo.run.nodes.front import opened_front
+from memtopo.run.nodes.holding import Holding, held_nodes
 from memtopo.run.nodes.hub import End
 from memtopo.run.nodes.progress import NodesProgress
 from memtopo.run.nodes.reports import NodeEnd, merged_nodes
 from memtopo.run.request import RunRequest
+from memtopo.sharing.holder import HolderInfo
+
+Serving = Callable[[Mapping[str, str], "str | None"], None]
+"""Function that gets the paths of the sockets of a held layout: by node, and on the driver's host."""
+
+_FRONT = "driver"
+"""Name of the driver's host among the ends of a run."""
 
 _INTERVAL = 0.1
 _PROGRESS = 0.5
@@ -89,12 +98,17 @@ def drive(
     hosts: Mapping[str, str],
     *,
     stop: Callable[[], int] = lambda: 0,
-    serving: Callable[[Mapping[str, str]], None] = lambda _: None,
+    serving: Serving = lambda _sockets, _front: None,
     progress: Progress | None = None,
 ) -> Report:
-    """Run the tasks of all nodes, and return one report. `serving` gets the sockets once all nodes hold the layout."""
+    """Run the tasks of all nodes, and return one report.
+
+    Once all nodes hold the layout, `serving` gets the path of the socket of each, and of the one that answers for all
+    nodes on this host, if there is one.
+    """
     shown = NodesProgress(SafeProgress(progress or Progress()))
-    return _Drive(cluster, placed, tasks, stop, serving, shown).run(request, hosts)
+    with ExitStack() as stack:
+        return _Drive(cluster, placed, tasks, stop, serving, shown, stack).run(request, hosts)
 
 
 class _Drive:
@@ -106,9 +120,11 @@ class _Drive:
         placed: Placed,
         tasks: Mapping[str, NodeTask],
         stop: Callable[[], int],
-        serving: Callable[[Mapping[str, str]], None],
+        serving: Serving,
         progress: NodesProgress,
+        stack: ExitStack,
     ) -> None:
+        self._stack = stack
         self._cluster, self._placed, self._tasks, self._stop = cluster, placed, tasks, stop
         self._report_serving, self._progress = serving, progress
         self._timeout = next(iter(tasks.values())).timeout
@@ -123,7 +139,7 @@ class _Drive:
         while waiting := [node for node in self._nodes if node.end is None]:
             wait([node.pending for node in waiting], timeout=_INTERVAL, return_when="FIRST_COMPLETED")
             self._pass_on_stop(waiting)
-            self._note_serving()
+            self._note_serving(request)
             for node in waiting:
                 self._look_at(node)
         self._progress.end()
@@ -136,12 +152,21 @@ class _Drive:
             for node in waiting:
                 node.call("stop", number)
 
-    def _note_serving(self) -> None:
+    def _note_serving(self, request: RunRequest) -> None:
         if self._serving and self._serving.done():
             if not self._serving.exception():
                 self._progress.end()
-                self._report_serving(self._serving.result())
+                self._report_serving(self._serving.result(), self._front(request))
             self._serving = None
+
+    def _front(self, request: RunRequest) -> str | None:
+        """Open the front, which ends when all nodes have ended, and return the path of its socket."""
+        task, hub = next(iter(self._tasks.values())), self._placed.hub
+        assert task.holding
+        info = HolderInfo(request.plan.name, request.spec, request.machine, task.source)
+        nodes = held_nodes(hub, self._tasks)
+        front = self._stack.enter_context(opened_front(info, task.holding, nodes, lambda: hub("end", _FRONT, "")))
+        return front.path if front else None
 
     def _look_at(self, node: _Node) -> None:
         """Take the result of an agent, or find that it is lost."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import platform
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -13,10 +14,14 @@ from memtopo.run.request import RunRequest
 from memtopo.sharing.claims import Claim, claim
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError
-from memtopo.sharing.holder import INTERVAL, HolderInfo, Supervision, hold
+from memtopo.sharing.holder import INTERVAL, HeldNodes, HolderInfo, Supervision, hold, node_status, unreachable
+from memtopo.sharing.status import NodeStatus, Status
 
 NODE = "{node}"
 """Stands for the name of a node in the path of its socket."""
+
+_PATIENCE = 2.0
+"""Seconds that the hub has for an answer to a holder."""
 
 _RELEASED = -2
 """Reason to stop holding that is no signal: another node was released."""
@@ -57,7 +62,9 @@ class NodeHolder:
             allow_uids=self.holding.allow_uids,
             ready=self._report_ready,
             interval=min(INTERVAL, coordinator.interval),
-            supervision=Supervision(contexts=lambda: layout.contexts),
+            supervision=Supervision(
+                contexts=lambda: layout.contexts, nodes=held_nodes(self.hub, request.geometry.nodes, self.node)
+            ),
         )
         ends = {"release": "a release here", "deadline": "its deadline", "failure": "a failure"}
         why = ends.get(held.why, "a signal") if held.signal >= 0 else "the end of another node"
@@ -66,6 +73,23 @@ class NodeHolder:
 
     def _report_ready(self) -> None:
         self.hub("serve", self.node, self.claim.endpoint.path)
+
+
+def held_nodes(hub: Call, nodes: Iterable[str], own: str = "") -> HeldNodes:
+    """Return the nodes of a layout as the hub knows them; the holder of the `own` one reports to it."""
+    names = tuple(nodes)
+
+    def statuses() -> Sequence[NodeStatus]:
+        try:
+            found: Sequence[NodeStatus] = hub("statuses").result(_PATIENCE)
+        except Exception:  # noqa: BLE001 errors of Ray have no common class here, and the layout is there without the hub
+            return tuple(unreachable(names))
+        return found
+
+    def report(status: Status) -> None:
+        hub("report", node_status(own, platform.node(), status))
+
+    return HeldNodes(names, statuses, report, own) if own else HeldNodes(names, statuses)
 
 
 @contextmanager

@@ -1,4 +1,6 @@
-"""The hub: counts the nodes of a run that have arrived at a point. It sees no handle, and builds nothing.
+"""The hub: counts the nodes of a run that have arrived at a point, and keeps the statuses of their holders.
+
+It sees no handle, and builds nothing.
 
 A meeting of the building ends for all when one node fails or is lost. At a gate of the teardown, a lost node counts as
 one that has arrived.
@@ -8,7 +10,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
+
+from memtopo.sharing.status import NodeStatus
 
 
 class End(NamedTuple):
@@ -22,12 +27,13 @@ class Hub:
     """Counts of one run; each method that waits is one call of an agent that is answered when all have arrived."""
 
     def __init__(self, nodes: Sequence[str]) -> None:
-        self._nodes = frozenset(nodes)
+        self._nodes = tuple(nodes)
         self._values: dict[int, dict[str, Any]] = {}
         self._left: dict[int, set[str]] = {}
         self._ends: list[End] = []
         self._lost: set[str] = set()
         self._serving: dict[str, str] = {}
+        self._reported: dict[str, NodeStatus] = {}
         self._changed = asyncio.Condition()
 
     async def arrive(self, node: str, meeting: int, value: Any) -> list[Any] | None:
@@ -46,7 +52,7 @@ class Hub:
             left = self._left.setdefault(gate, set())
             left.add(node)
             self._changed.notify_all()
-            await self._changed.wait_for(lambda: left | self._lost >= self._nodes)
+            await self._changed.wait_for(lambda: left | self._lost >= {*self._nodes})
             return True
 
     async def end(self, node: str, cause: str) -> None:
@@ -83,8 +89,17 @@ class Hub:
     async def serving(self) -> dict[str, str]:
         """Wait until all nodes serve, and return the paths of their sockets."""
         async with self._changed:
-            await self._changed.wait_for(lambda: self._serving.keys() == self._nodes)
+            await self._changed.wait_for(lambda: self._serving.keys() == {*self._nodes})
             return self._serving
+
+    async def report(self, status: NodeStatus) -> None:
+        """Note the status of a node's holder."""
+        self._reported[status.node] = status
+
+    async def statuses(self) -> list[NodeStatus]:
+        """Return what the holders of all nodes reported last; a lost one is unreachable."""
+        found = [self._reported.get(node) or NodeStatus(node, "", "starting") for node in self._nodes]
+        return [replace(each, state="unreachable") if each.node in self._lost else each for each in found]
 
     async def ends(self) -> list[End]:
         """Return the ends of all nodes so far, in order."""

@@ -3,8 +3,21 @@
 from memtopo.sharing.holder.events import Event
 from memtopo.sharing.holder.loop import INTERVAL
 from memtopo.sharing.holder.metrics import MetricsTarget
+from memtopo.sharing.holder.nodes import HeldNodes, node_status, unreachable
 from memtopo.sharing.holder.service import Supervision, hold
 from memtopo.sharing.holder.state import HolderInfo, HoldSummary
 from memtopo.sharing.holder.systemd import passed_claim
 
-__all__ = ["INTERVAL", "Event", "HoldSummary", "HolderInfo", "MetricsTarget", "Supervision", "hold", "passed_claim"]
+__all__ = [
+    "INTERVAL",
+    "Event",
+    "HeldNodes",
+    "HoldSummary",
+    "HolderInfo",
+    "MetricsTarget",
+    "Supervision",
+    "hold",
+    "node_status",
+    "passed_claim",
+    "unreachable",
+]

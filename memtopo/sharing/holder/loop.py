@@ -21,6 +21,7 @@ from memtopo.sharing.holder.commits import Commits
 from memtopo.sharing.holder.events import Events
 from memtopo.sharing.holder.listener import Listener
 from memtopo.sharing.holder.metrics import MetricsFile, MetricsServer, MetricsTarget
+from memtopo.sharing.holder.nodes import HeldNodes, StatusReports
 from memtopo.sharing.holder.reloads import Reload, Reloads
 from memtopo.sharing.holder.responses import Responder, TooManyInFlight, descriptors_in_flight, request_of, still_bound
 from memtopo.sharing.holder.state import HoldSummary, Shutdown, Why
@@ -86,7 +87,7 @@ class ServerLoop:
         self._systemd = Notifier()
         self._reloads = Reloads(responder, self._changes, self._systemd, terms.reload)
         self._interval = min(terms.interval, _INTERVAL_WITHOUT_SIGNALS)
-        self._metrics: list[MetricsFile | MetricsServer] = []
+        self._metrics: list[MetricsFile | MetricsServer | StatusReports] = []
 
     def listen(self, listener: socket.socket, wakeups: Collection[socket.socket]) -> None:
         """Accept connections from a socket, and check for the end whenever one of `wakeups` is readable."""
@@ -136,6 +137,12 @@ class ServerLoop:
             self._metrics.append(server)
         for each in self._metrics:
             each.advance(time.monotonic())
+
+    def report(self, nodes: HeldNodes, path: str) -> None:
+        """Report the status of the layout at the `path` of its socket to its other nodes."""
+        reports = StatusReports(lambda: self._responder.status(path, self._clients.all()), nodes.report)
+        reports.advance(time.monotonic())
+        self._metrics.append(reports)
 
     def finish(self, claim: Claim, name: str, seconds: float) -> HoldSummary:
         """Answer the clients that requested the release, pass their connections to the claim, and return the result."""
@@ -344,6 +351,8 @@ class ServerLoop:
         bound = [each for each in self._bound() if each is not connection]
         if bound and not force:
             raise still_bound(bound)
+        if self._responder.nodes and not force:
+            self._responder.nodes.require_unbound()
         connection.awaits_release = True
         self._terms.events.add("release requested", {"by": process_name(connection.peer.pid)})
         self._begin_shutdown("release", grace)

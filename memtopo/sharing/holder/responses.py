@@ -21,6 +21,7 @@ from memtopo.sharing.errors import BadPacket, ExchangeError
 from memtopo.sharing.holder.clients import ClientConnection
 from memtopo.sharing.holder.commits import Contents
 from memtopo.sharing.holder.events import EventFields, Events
+from memtopo.sharing.holder.nodes import HeldNodes, NodesText, unreachable
 from memtopo.sharing.holder.state import Counters, HolderInfo
 from memtopo.sharing.messages import Fields
 from memtopo.sharing.offers import LONGEST_NAME, ChangeableLayout, ExportProvider, Offer, PlannedChange
@@ -28,7 +29,7 @@ from memtopo.sharing.statistics import LocationMemory, Statistics
 from memtopo.sharing.status import MOST_STATES, Importer, Status
 
 REQUESTS = (
-    *("status", "offers", "importers", "handles", "let_go", "check", "source", "metrics"),
+    *("status", "offers", "importers", "nodes", "handles", "let_go", "check", "source", "metrics"),
     *("write", "await", "commit", "switch", "change", "release"),
 )
 _LONGEST_PATH = 1000
@@ -58,7 +59,9 @@ class Responder:
         memory: Callable[[], Sequence[LocationMemory]] = tuple,
         contexts: Callable[[], Sequence[str]] | None = None,
         events: Events | None = None,
+        nodes: HeldNodes | None = None,
     ) -> None:
+        self.nodes, self._nodes_text = nodes, NodesText(nodes)
         self._memory, self._contexts = memory, contexts
         self.events = events or Events()
         self._counted, self._counted_memory = 0, memory()
@@ -75,6 +78,7 @@ class Responder:
             "status": self._status,
             "offers": self._list_offers,
             "importers": self._list_importers,
+            "nodes": self._list_nodes,
             "handles": self._handles,
             "let_go": self._let_go,
             "source": self._source,
@@ -112,6 +116,7 @@ class Responder:
             layout_state=self.layout_state,
             layout_states=tuple(layout.states)[:MOST_STATES] if layout and self.layout_state else (),
             contexts=tuple(self._contexts()) if self._contexts else None,
+            nodes=tuple(unreachable(self.nodes.names)) if self.nodes else (),
         )
 
     def statistics(self) -> Statistics:
@@ -167,6 +172,10 @@ class Responder:
         importers = list(self.importers([each for each in clients if each.id > after]))
         page = messages.page(importers)
         connection.send({"ok": {"importers": page, "more": len(page) < len(importers)}})
+
+    def _list_nodes(self, connection: ClientConnection, fields: Fields, _: Clients) -> None:
+        fields.allow_only("request", "first")
+        connection.send({"ok": self._nodes_text.part(connection, fields.number("first"))})
 
     def check(self) -> dict[str, Any]:
         """Check the layout, and return the answer for all clients that wait for one."""

@@ -17,6 +17,7 @@ from memtopo.sharing.holder.clients import SPARE
 from memtopo.sharing.holder.events import Event, Events
 from memtopo.sharing.holder.loop import INTERVAL, ServerLoop, Terms
 from memtopo.sharing.holder.metrics import MOST_CONNECTIONS, MetricsTarget
+from memtopo.sharing.holder.nodes import HeldNodes
 from memtopo.sharing.holder.reloads import Reload
 from memtopo.sharing.holder.responses import Responder
 from memtopo.sharing.holder.state import HolderInfo, HoldSummary, Shutdown
@@ -37,6 +38,7 @@ class Supervision:
     `memory` returns the memory that the layout has now. Metrics are kept where `metrics` says. `reload` is called as
     often as the holder's `stop`; a function that it returns reads the source of a spec to change to. `log` receives the
     events. `contexts` returns the GPU of each context that the processes of the layout keep; None if it is unknown.
+    `nodes` are those of a layout of several.
     """
 
     memory: Callable[[], Sequence[LocationMemory]] = tuple
@@ -44,6 +46,7 @@ class Supervision:
     reload: Reload = lambda: None
     log: Callable[[Event], None] = lambda _: None
     contexts: Callable[[], Sequence[str]] | None = None
+    nodes: HeldNodes | None = None
 
 
 def hold(
@@ -73,7 +76,8 @@ def hold(
     metrics, events = supervision.metrics, Events(supervision.log)
     batch, max_clients = _limits(MOST_CONNECTIONS if metrics and metrics.claim else 0)
     began, deadline = time.monotonic(), None if lasting is None else time.time() + lasting
-    reporting = partial(Responder, memory=supervision.memory, contexts=supervision.contexts, events=events)
+    nodes = supervision.nodes
+    reporting = partial(Responder, memory=supervision.memory, contexts=supervision.contexts, events=events, nodes=nodes)
     responder = reporting(provider, info, batch=batch, deadline=deadline, changeable=changeable)
     shutdown = Shutdown(None if lasting is None else began + lasting)
     others = {*allow_uids} - {os.geteuid()}
@@ -81,6 +85,8 @@ def hold(
     with _listening(claim, responder, shutdown, terms, wake) as loop:
         if metrics:
             loop.publish(metrics, _metrics_listener(metrics, terms), claim.endpoint.path)
+        if nodes:
+            loop.report(nodes, claim.endpoint.path)
         loop.notify_ready()
         ready()
         responder.record_serving(claim.endpoint.path)

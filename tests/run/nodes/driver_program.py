@@ -49,7 +49,7 @@ def run(spec: Path, options: dict[str, Any]) -> Report:
         return drive(ray, placed, request, tasks, hosts(placed), stop=stopper.signal, serving=print_serving)
 
 
-def print_serving(sockets: object) -> None:
+def print_serving(sockets: object, _front: object) -> None:
     sys.stderr.write(f"serving {json.dumps(sockets)}\n")
     sys.stderr.flush()
 

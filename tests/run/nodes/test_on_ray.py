@@ -9,8 +9,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -150,29 +152,46 @@ def test_the_command_applies_a_spec_on_the_nodes_of_a_cluster(cluster: RayCluste
     assert none_left()
 
 
-def test_a_held_layout_is_released_on_any_node(cluster: RayCluster, spec: Path) -> None:
+def memtopo(*arguments: str, environment: dict[str, str]) -> str:
+    command = [sys.executable, "-m", "memtopo", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, check=True).stdout
+
+
+def test_a_held_layout_is_listed_shown_and_released_with_all_its_nodes(cluster: RayCluster, spec: Path) -> None:
+    """On the host of the driver, which serves the layout's name."""
+    here = cluster.environment | {"XDG_RUNTIME_DIR": str(spec.parent)}
     machine = spec.with_name("fabric.json")
     machine.write_text(dump(with_fabric(2)))
     sockets = {node: spec.with_name(f"{node}.sock") for node in LABELS}
     command = [sys.executable, "-m", "memtopo", "apply", str(spec), "--on", "ray", "--machine", str(machine), "--hold"]
-    with subprocess.Popen(
-        [*command, "--socket", str(spec.with_name("{node}.sock"))],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=cluster.environment,
-        text=True,
-    ) as driver:
+    with (
+        subprocess.Popen(
+            [*command, "--socket", str(spec.with_name("{node}.sock"))],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=here,
+            text=True,
+        ) as driver,
+        ExitStack() as stack,
+    ):
+        stack.callback(driver.terminate)
         assert driver.stderr
-        assert {driver.stderr.readline().split()[4].strip(",") for _ in LABELS} == set(LABELS)
+        serving = list(islice((line for line in driver.stderr if line.startswith("holding ")), len(LABELS) + 1))
+        assert {line.split()[4].strip(",") for line in serving[:-1]} == set(LABELS)
+        assert serving[-1].endswith("release it on all nodes with 'memtopo release two-nodes'\n")
         for node, label in LABELS.items():
             with connect(endpoint(socket=str(sockets[node]))) as client:
                 assert set(client.offers()) == {f"{label}.own"}
                 assert client.check().different == 0
-        with connect(endpoint(socket=str(sockets["b"]))) as client:
-            assert client.release().gone
+        listed = json.loads(memtopo("ls", "--json", environment=here))["layouts"]
+        assert [(each["name"], each["nodes"], each["exports"]) for each in listed] == [("two-nodes", [*LABELS], 3)]
+        shown = json.loads(memtopo("show", "two-nodes", "--json", environment=here))
+        assert [each["offers"][0]["name"] for each in shown["nodes"]] == [f"{label}.own" for label in LABELS.values()]
+        assert memtopo("show", "two-nodes", environment=here).count("\nnode ") == len(LABELS)
+        assert "released: taken down" in memtopo("release", "two-nodes", environment=here)
         out, errors = driver.communicate(timeout=60)
     assert driver.returncode == 0, errors
-    assert "until a release here" in " ".join(out.split())
+    assert " ".join(out.split()).count("until the end of another node") == len(LABELS)
     assert not any(path.exists() for path in sockets.values())
     assert none_left()
 

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from memtopo.driver.handles import Handle
 from memtopo.machine import Cluster
 from memtopo.plans.report import Report
 from memtopo.run.nodes.agent import NodeResult, NodeTask, left_behind
-from memtopo.run.nodes.holding import Holding
+from memtopo.run.nodes.front import Front, opened_front
+from memtopo.run.nodes.holding import Holding, held_nodes
 from memtopo.run.nodes.hub import End
 from memtopo.run.nodes.reports import NodeEnd, merged_nodes
 from memtopo.run.request import RunRequest
-from memtopo.sharing.client import connect
+from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint
+from memtopo.sharing.holder import HolderInfo
+from memtopo.sharing.surveys import survey
 from tests.helpers.machines import with_fabric
 from tests.helpers.nodes import HubThread, node_request, node_tasks, running, with_worker
 from tests.helpers.processes import open_descriptors
@@ -156,3 +162,50 @@ def test_a_hub_that_is_gone_ends_both_nodes(tasks: tuple[RunRequest, dict[str, N
     assert report.failure
     assert report.failure.error == "the hub of the run is gone"
     assert {each.outcome for each in report.nodes} == {"taken down"}
+
+
+@pytest.fixture
+def held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[HubThread, Front, dict[str, Any]]]:
+    """A layout that two nodes hold, and its front on the driver's host."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    request, document = node_request(TWO, CLUSTER)
+    holding = Holding(f"{tmp_path}/{{node}}.sock")
+    parts = node_tasks(request, document, CLUSTER, holding=holding)
+    info = HolderInfo(request.plan.name, request.spec, request.machine, parts["a"].source)
+    with running(parts) as (_, hub, results):
+        hub("serving").result(120)
+        nodes = held_nodes(hub, parts)
+        with opened_front(info, holding, nodes, lambda: hub("end", "driver", "")) as front:
+            assert front
+            yield hub, front, {"request": request, "results": results}
+
+
+def test_the_front_answers_for_all_nodes_and_releases_them(held: tuple[HubThread, Front, dict[str, Any]]) -> None:
+    hub, _, more = held
+    name = more["request"].plan.name
+    (entry,) = survey().layouts
+    assert (entry.name, entry.nodes, entry.exports, entry.importers) == (name, ("a", "b"), 4, 0)
+    with connect(endpoint(name)) as client:
+        status = client.status()
+        assert [(each.node, each.state) for each in status.nodes] == [("a", "serving"), ("b", "serving")]
+        assert [{offer.name for offer in each.offers} for each in status.nodes] == [
+            {"rank.0.own", "rank.1.own"},
+            {"rank.2.own", "rank.3.own"},
+        ]
+        with connect(endpoint(socket=status.nodes[0].socket)) as on_node:
+            assert [each.node for each in on_node.status().nodes] == ["a", "b"]
+        with connect(endpoint(socket=status.nodes[1].socket)) as importer:
+            list(map(Handle.close, importer.handles("rank.2.own")))
+            await_importers(client, ["b"])
+            released = client.release(wait=0.0)
+        assert not released.gone
+    report = merged(more["request"], hub, more["results"])
+    assert (report.outcome, report.exit_code) == ("ok", 0), report
+    assert sum("the end of another node" in note for note in report.notes) == 2
+
+
+def await_importers(client: Client, nodes: list[str]) -> None:
+    deadline = time.monotonic() + 30
+    while [each.node for each in client.status().nodes if each.importers] != nodes:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
