@@ -123,6 +123,30 @@ def test_a_page_is_locked_with_read_only_or_without(driver: Driver) -> None:
                     pass
 
 
+def test_fewer_pages_than_are_locked_are_registered_with_other_flags(driver: Driver) -> None:
+    """Fact 85: READ_ONLY is compared with registrations of no other pages."""
+    with current(driver), anonymous() as address:
+        with registered(driver, address + 100, 2 * PAGE, BOTH), registered(driver, address + 50, 50, READ_ONLY):
+            pass
+        with registered(driver, address + 100, 2 * PAGE, READ_ONLY), registered(driver, address, 50, BOTH):
+            pass
+
+
+def test_bytes_before_registered_ones_are_refused_by_their_flags_first(driver: Driver) -> None:
+    """Fact 85: unless a whole registration, or the first byte, is registered already."""
+    with current(driver), anonymous() as address, registered(driver, address + 100, 1000):
+        for start, size, flags, error in (
+            (0, 200, READ_ONLY, INVALID_VALUE),
+            (0, 200, RegisterFlags.IOMEMORY, INVALID_VALUE),
+            (0, 200, BOTH, ALREADY),
+            (0, 2000, READ_ONLY, ALREADY),
+            (200, 2000, READ_ONLY, ALREADY),
+            (200, 2000, RegisterFlags.IOMEMORY, ALREADY),
+        ):
+            with refused(error):
+                driver.mem_host_register(address + start, size, flags)
+
+
 def test_registered_memory_is_refused_before_flags_for_devices(driver: Driver) -> None:
     """Fact 85: and after unknown flags."""
     with current(driver), anonymous() as address, registered(driver, address):

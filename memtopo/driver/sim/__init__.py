@@ -90,7 +90,8 @@ DOCUMENTED = {
 # Differences where it accepts more than hardware, since a simulator has the state of its own process alone, by method.
 LAXER = {
     "mem_host_register": "a shared mapping of a file on a disk is registered if its file system has no device of its"
-    " own, such as overlayfs: hardware refuses it (fact 85)",
+    " own, such as overlayfs: hardware refuses it; a page of which only the first byte is registered is locked like any"
+    " other: hardware may take another one (fact 85)",
     "mem_address_reserve": "a free address hint is granted to reservations of any size: hardware ignores that of one"
     " that fits into a block of addresses that it has (fact 11)",
     "mem_get_info": "each process has all of the machine's memory: memory of other processes and of external APIs does"

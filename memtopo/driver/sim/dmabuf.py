@@ -18,6 +18,7 @@ from memtopo.driver.types import DmaBufFlags, Location, LocationKind, Properties
 from memtopo.machine import Machine
 
 PAGE = 4 << 10
+_UNTRIED = "it did not work in a trial on this machine, or was not tried there"
 _NOWHERE = "gpu 0"  # no call imports it
 
 
@@ -63,12 +64,23 @@ class DmaBufs:
 
     def export(self, address: int, size: int, flags: int) -> int:
         """Return a new descriptor of the memory at these addresses, which are whole pages."""
-        pieces = list(self._pieces(address, address + size))
+        try:
+            pieces = list(self._pieces(address, address + size))
+        except Refused:
+            self._check_end(address + size, flags)
+            raise
         self._check_memory(pieces, flags)
         first = pieces[0].memory
         if isinstance(first, Allocation) and first.pool and (address - first.pool.origin) % RESERVED:
             raise invalid("it begins inside of a unit of the memory of a pool")
         return self._descriptor(pieces, size)
+
+    def _check_end(self, end: int, flags: int) -> None:
+        """Refuse a mapping through PCIe of memory with a hole as unsupported, if some memory ends where it does."""
+        last = next(self._pieces(end - PAGE, end))
+        ends = last.memory is not None and last.memory.end == end
+        if flags & DmaBufFlags.PCIE and ends and not self._works(last.properties.location, flags):
+            raise unsupported(_UNTRIED)
 
     def _pieces(self, address: int, end: int) -> Iterator[_Piece]:
         """Memory behind addresses; refuses a hole, and what is neither mapped nor allocated by `cuMemAlloc`."""
@@ -93,11 +105,13 @@ class DmaBufs:
         """Refuse flags and memory that the driver does not support."""
         places = {each.properties.location for each in pieces}
         if any(place.kind != LocationKind.GPU for place in places):
+            if flags & DmaBufFlags.PCIE and all(isinstance(each.memory, Mapping) for each in pieces):
+                raise unsupported(_UNTRIED)
             raise invalid("a part of it is memory of the host")
         if len(places) > 1:
             raise invalid("it is memory of several devices")
         if not all(self._works(place, flags) for place in places):
-            raise unsupported("it did not work in a trial on this machine, or was not tried there")
+            raise unsupported(_UNTRIED)
         if any(each.properties.compressible for each in pieces):
             raise Refused("CUDA_ERROR_UNKNOWN", "a part of it is compressible")
 

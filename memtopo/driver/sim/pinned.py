@@ -27,21 +27,29 @@ class PinnedMemory:
         """Register any bytes of the process in a device's context; the pages that have them are locked (fact 85)."""
         if size <= 0 or not 0 < address < _LAST or int(flags) & ~int(_KNOWN):
             raise invalid("the size or the address is 0, or a flag is unknown")
-        if self._allocations.any_in(address, address + size, "registered"):
-            raise Refused("CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED", "some of it is registered already")
-        if flags & RegisterFlags.IOMEMORY:
-            raise invalid("a flag is for devices")
+        start, end = address // PAGE * PAGE, -(-(address + size) // PAGE) * PAGE
+        self._check_registered(address, address + size, flags)
         if self._allocations.any_in(address, address + size):
             raise invalid("the memory is an allocation of the driver")
-        start, end = address // PAGE * PAGE, -(-(address + size) // PAGE) * PAGE
-        beside = (each.flags for each in self._allocations.within(start, end) if each.kind == "registered")
-        if any((each ^ flags) & RegisterFlags.READ_ONLY for each in beside):
-            raise invalid("a page of it is locked with READ_ONLY, or is to be and is locked without")
         memory = ProcessMemory(-1, address, size)
         self._allocations.register(device, address, size, flags, memory)
         if not (_is_mapped(start, end, writable=not flags & RegisterFlags.READ_ONLY) and memory.present(start, end)):
             self._allocations.unregister(address)
             raise invalid("a page is not mapped, behind the end of its file, or read-only without READ_ONLY")
+
+    def _check_registered(self, start: int, end: int, flags: int) -> None:
+        """Refuse bytes that are registered, and pages that are locked with other flags, in the driver's order."""
+        pages = start // PAGE * PAGE, -(-end // PAGE) * PAGE
+        locked = [each for each in self._allocations.within(*pages) if each.kind == "registered"]
+        if any(each.start <= start < each.end or (start <= each.start and each.end <= end) for each in locked):
+            raise Refused("CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED", "some of it is registered already")
+        if flags & RegisterFlags.IOMEMORY:
+            raise invalid("a flag is for devices")
+        inside = (each for each in locked if pages[0] <= each.start // PAGE * PAGE and each.end <= pages[1])
+        if any((each.flags ^ flags) & RegisterFlags.READ_ONLY for each in inside):
+            raise invalid("pages of it are locked with READ_ONLY, or are to be and are locked without")
+        if any(each.start < end and start < each.end for each in locked):
+            raise Refused("CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED", "the end of it is registered already")
 
     def unregister(self, address: int) -> None:
         """End the registration that begins at an address (fact 85)."""
