@@ -6,8 +6,10 @@ from collections.abc import Sequence
 
 from tests.differential.calls import Call
 from tests.differential.neighbours import depends
+from tests.differential.notation import KiB, place_of, size_of
 from tests.differential.traces import Step
 
+PAGE = 4 * KiB
 _ALWAYS = {
     ("streamwait", "died SIGSEGV", "INVALID_HANDLE"): "stream_wait_event",
     **{("shareevent", each, "INVALID_HANDLE"): "ipc_get_event_handle" for each in ("ok", "died 1", "died SIGSEGV")},
@@ -25,6 +27,8 @@ def explanation(steps: Sequence[Step], simulated: str) -> str:
             return "ipc_open_mem_handle"
         case "hostread", _, _ if not simulated.isupper() and _may_be_stale(steps[:-1], call.arguments[0]):
             return "host_read"
+        case "register", _, _ if _ends_with_first_byte_of_page(call):
+            return "mem_host_register"
         case "mapbuffer", "ok", "INVALID_VALUE" if _is_dedicated(steps, call.arguments[0]):
             return "external_memory_get_mapped_buffer"
     return _ALWAYS.get((call.name, answer, simulated), "")
@@ -57,6 +61,11 @@ def _is_dedicated(steps: Sequence[Step], memory: str) -> bool:
     """True if an imported object is a dedicated allocation of Vulkan."""
     calls = {call.target: call for step in steps if (call := _own(step.call)).target}
     return "dedicated" in calls[calls[memory].arguments[0]].arguments
+
+
+def _ends_with_first_byte_of_page(call: Call) -> bool:
+    """True if the last registered byte is the first of a page (fact 85)."""
+    return (place_of(call.arguments[0]).offset + size_of(call.arguments[1])) % PAGE == 1
 
 
 def _may_be_stale(steps: Sequence[Step], place: str) -> bool:

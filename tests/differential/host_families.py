@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from tests.differential.calls import Call
+from tests.differential.calls import OK, Call
 from tests.differential.families_of_two import Chunks
 from tests.differential.family import WORD, FamilyGenerator
 from tests.differential.notation import KiB, MiB, place_of, size_of, size_text
@@ -30,6 +30,15 @@ class Pinned(FamilyGenerator):
     def __init__(self, seed: int, gpus: int) -> None:
         super().__init__(seed, gpus)
         self.bases: dict[str, int] = {}
+
+    def note(self, text: str, answer: str) -> None:
+        """Take the answer to a call; a registration also ends by the address of its file."""
+        super().note(text, answer)
+        call = Call.parse(text.replace("there ", ""))
+        if call.name == "unregister" and answer == OK:
+            for each in self.of("n"):
+                if self.open[each].arguments[0] == call.arguments[0]:
+                    del self.open[each]
 
     def made(self, call: Call) -> None:
         """Take the offset of registered bytes in their file; a new file has zeros."""
@@ -198,8 +207,23 @@ class DmaBufs(Chunks):
     }  # fmt: skip
 
     def _create(self) -> str | None:
+        """Create a chunk, seldom of the host and without bytes, whose copy may end the process (fact 40)."""
         call = super()._create()
         return call.replace("gpu0", "host:0") if call and self.chance(8) else call
+
+    def _write(self) -> str | None:
+        return self._unless_host(super()._write())
+
+    def _fill(self) -> str | None:
+        return self._unless_host(super()._fill())
+
+    def _read(self) -> str | None:
+        return self._unless_host(super()._read())
+
+    def _unless_host(self, call: str | None) -> str | None:
+        made = [self.open[root].arguments[1] for root in self.mapped.values() if root in self.open]
+        gone = any(root not in self.open for root in self.mapped.values())
+        return None if gone or any(place.startswith("host") for place in made) else call
 
     def _dmabuf(self) -> str | None:
         """Dma-buf of pages inside of a reservation or an allocation: what lies beside it differs."""

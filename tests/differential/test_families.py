@@ -31,7 +31,7 @@ WRONG = {
     "external": "memcpy_htod",
     "pools": "mem_pool_set_access",
     "pinned": "mem_host_unregister",
-    "dmabufs": "mem_unmap",
+    "dmabufs": "mem_map",
 }
 """A call of each family that a wrong simulator accepts without an effect."""
 
