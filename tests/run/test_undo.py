@@ -105,7 +105,8 @@ def fail_everywhere(spec: str | Path, machine: Machine, most: int, but: Collecti
             stay = [name for leak in report.leaks for name in leak.stays if not name.startswith(OF_THE_SYSTEM)]
             left_open(done.ledger.counts(), len(report.leaks) + len(stay), where)
         else:
-            assert report.exit_code == 4, where
+            # The check tries the access to host memory by fills: one that fails is a difference.
+            assert report.exit_code == 4 or (report.exit_code, done.failing.failed) == (6, "cuMemsetD8"), where
             assert done.ledger.empty, where
 
 
