@@ -156,6 +156,13 @@ def signal_on_parent_death(number: int) -> bool:
     return os.getppid() == parent
 
 
+def die_with_parent(parent: int) -> None:
+    """Have the system kill this process when its parent dies; end it now if the parent has died already."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
 def memory_file(data: bytes) -> int:
     """Descriptor of a new file in memory, positioned at its beginning; the caller closes it."""
     fd = os.memfd_create("memtopo", os.MFD_CLOEXEC)

@@ -13,9 +13,10 @@ import select
 import socket
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from functools import cache
+from typing import Any, Generic, TypeVar, cast
 
 from pydantic import TypeAdapter
 
@@ -64,7 +65,6 @@ class Channel(Generic[M]):
     def __init__(self, sock: socket.socket, types: Iterable[type[Any]]) -> None:
         self._sock = sock
         self._types = {each.__name__: each for each in types}
-        self._adapters: dict[type[Any], TypeAdapter[Any]] = {}
         self._queue: deque[tuple[bytes, list[int]]] = deque()
 
     def fileno(self) -> int:
@@ -142,7 +142,7 @@ class Channel(Generic[M]):
     def _decode(self, packet: Packet) -> Received[M]:
         name, fields = packet.message.get("message"), packet.message.get("fields")
         try:
-            adapter = self._adapter(self._types[str(name)])
+            adapter = adapter_of(self._types[str(name)])
             text = _read(packet.fds.pop()) if fields is None else str(fields)
             return Received(adapter.validate_json(text), _decode_handles(packet, str(name)))
         except (LookupError, OSError, ValueError, BadPacket) as error:
@@ -153,15 +153,20 @@ class Channel(Generic[M]):
         """Packet of a message with its descriptors: those of the handles, and the memory file of its fields if long."""
         encoded, fds = encode_handles(handles)
         packet = {"message": type(message).__name__, "handles": encoded}
-        fields = self._adapter(type(message)).dump_json(message)
+        fields = adapter_of(type(message)).dump_json(message)
         if len(fields) <= _INLINE:
             return wire.encode({**packet, "fields": fields.decode()}), fds
         return wire.encode(packet), [*fds, memory_file(fields)]
 
-    def _adapter(self, type_: type[Any]) -> TypeAdapter[Any]:
-        if type_ not in self._adapters:  # built when it is needed: each takes about a millisecond
-            self._adapters[type_] = TypeAdapter(type_)
-        return self._adapters[type_]
+
+def adapter_of(message: type[Any]) -> TypeAdapter[Any]:
+    """Adapter of a type of messages, built when it is needed: each takes about a millisecond."""
+    return _adapter(cast("Hashable", message))
+
+
+@cache
+def _adapter(message: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(message)
 
 
 def _decode_handles(packet: Packet, of: str) -> list[Handle]:

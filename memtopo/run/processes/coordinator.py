@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import Any, Self
 
@@ -30,7 +30,7 @@ from memtopo.run.processes.messages import Addresses, AgreeOn, ChangeCommand, Ch
 from memtopo.run.processes.peers import Peers
 from memtopo.run.processes.reports import merged_checks, merged_report
 from memtopo.run.processes.router import Router
-from memtopo.run.processes.worker_process import Expected, WorkerProcess, launch
+from memtopo.run.processes.worker_process import Expected, WorkerProcess, WorkerServer, launch
 from memtopo.run.rehearsal import paths, stops
 from memtopo.run.request import RunRequest
 from memtopo.run.verification.rounds import UNSAFE
@@ -104,9 +104,9 @@ class Coordinator:
     def __enter__(self) -> Self:
         reserve_descriptors(len(self.ensemble.processes) * (IN_FLIGHT + 2))
         try:
-            with self._peers.gates() as gates:
+            with self._peers.gates() as gates, closing(self.ensemble.worker_server()) as server:
                 for label, geometry in self.ensemble.processes.items():
-                    self._launch(label, gates, tuple(location.id for location in geometry.visible))
+                    self._launch(label, gates, tuple(location.id for location in geometry.visible), server)
         except OSError as error:
             self._close()
             raise NotStarted(len(self.workers), error) from error
@@ -115,10 +115,11 @@ class Coordinator:
             raise
         return self
 
-    def _launch(self, label: str, gates: Sequence[int], visible: tuple[int, ...]) -> None:
+    def _launch(self, label: str, gates: Sequence[int], visible: tuple[int, ...], server: WorkerServer) -> None:
         ensemble = self.ensemble
-        environment = ensemble.environment(visible)
-        worker = launch(label, gates, environment, self._clock, ensemble.worker, ensemble.log)
+        environment, several = ensemble.environment(visible), len(ensemble.processes) > 1
+        alike = server if several else None  # for one worker, a server would be a process more
+        worker = launch(label, gates, environment, self._clock, ensemble.worker, ensemble.log, alike)
         self.workers[label] = worker
         worker.start(replace(ensemble.start_message(label, visible), origin=self._origin))
 

@@ -12,6 +12,7 @@ from memtopo.driver.trace import process_file
 from memtopo.geometry import Geometry
 from memtopo.machine import Cluster, Machine, target
 from memtopo.run.processes import messages
+from memtopo.run.processes.worker_process import WorkerServer
 from memtopo.run.request import RunRequest
 from memtopo.sharing.errors import reason
 
@@ -62,6 +63,11 @@ class Ensemble:
         if None in uuids:
             raise InternalError("a GPU that a process is to see has no UUID")
         return {**self.variables, "CUDA_VISIBLE_DEVICES": ",".join(map(str, uuids))}
+
+    def worker_server(self) -> WorkerServer:
+        """Return a server that forks workers."""
+        driver = "memtopo.driver.sim" if self.request.machine.simulated else "memtopo.driver.cuda.driver"
+        return WorkerServer(driver, self.log)
 
     def start_message(self, label: str, visible: tuple[int, ...]) -> messages.Start:
         """Return the first message to the worker of a process."""

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from enum import Enum, auto
 from pathlib import Path
-from typing import get_args
+from typing import Protocol, get_args
 
 from memtopo.common.clock import RunningClock
 from memtopo.common.signals import TERMINAL
@@ -27,6 +29,11 @@ _EXIT = 10.0
 
 _POLL_INTERVAL = 0.01
 _WORKER = "memtopo.run.processes.worker:main"
+_SERVER = "memtopo.run.processes.fork_server:main"
+_SERVER_LIMIT = 60.0
+"""Seconds that a server has for its imports and a fork."""
+_READ_LATE = ("CUDA_VISIBLE_DEVICES",)
+"""Environment variables that the driver reads when it is initialised; the interpreter and libraries read others."""
 
 
 class Expected(Enum):
@@ -47,9 +54,7 @@ class WorkerProcess:
     measures its silence.
     """
 
-    def __init__(
-        self, label: str, process: subprocess.Popen[bytes], channel: Channel[FromWorker], clock: RunningClock
-    ) -> None:
+    def __init__(self, label: str, process: Child, channel: Channel[FromWorker], clock: RunningClock) -> None:
         self.label, self.process, self.channel = label, process, channel
         self.expected = Expected.READY
         self.activity = "starting"
@@ -212,6 +217,68 @@ class WorkerProcess:
             time.sleep(_POLL_INTERVAL)
 
 
+class Child(Protocol):
+    """Child process of this one, such as a `Popen`."""
+
+    @property
+    def pid(self) -> int: ...
+    def wait(self) -> int: ...
+
+
+class ForkedWorker:
+    """A worker that a server has forked, as a child of this process."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._status: int | None = None
+
+    def wait(self) -> int:
+        """Wait for its end, and return its exit status: the negative number of a signal that killed it."""
+        if self._status is None:
+            self._status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return self._status
+
+
+class WorkerServer:
+    """A process that forks workers (`fork_server`), started for the first one and ended by `close`.
+
+    It imports `driver`, the module of the workers' driver, which it does not initialise (fact 33). `stderr` is the
+    descriptor of the file for their standard error, or None for that of this process.
+    """
+
+    def __init__(self, driver: str, stderr: int | None = None) -> None:
+        self._driver, self._stderr = driver, stderr
+        self._started: tuple[subprocess.Popen[bytes], socket.socket] | None = None
+        self._environment: dict[str, str] = {}
+
+    def fork(self, descriptors: Sequence[int], environment: Mapping[str, str]) -> ForkedWorker | None:
+        """Fork a worker that gets descriptors; None if the server cannot, or an interpreter has to read variables."""
+        common = {name: value for name, value in environment.items() if name not in _READ_LATE}
+        if self._started is None:
+            command = python_command(_SERVER, parent=os.getpid())
+            self._started, self._environment = spawn_connected(command, stderr=self._stderr, environment=common), common
+        process, sock = self._started
+        request = {"parent": os.getpid(), "environment": dict(environment), "driver": self._driver}
+        if common != self._environment or process.poll() is not None:
+            return None
+        try:
+            socket.send_fds(sock, [json.dumps(request).encode()], descriptors)
+            sock.settimeout(_SERVER_LIMIT)
+            pid = int.from_bytes(sock.recv(4), "little", signed=True)
+        except OSError:
+            process.kill()  # it forks nothing later
+            return None
+        return ForkedWorker(pid) if pid > 0 else None
+
+    def close(self) -> None:
+        """End the server; the workers stay."""
+        if self._started:
+            process, sock = self._started
+            sock.close()
+            process.wait()
+            self._started = None
+
+
 def _remove_driver_files(pid: int) -> None:
     """Remove the files that the driver leaves behind for a killed process with interprocess events (fact 49).
 
@@ -228,16 +295,37 @@ def launch(
     clock: RunningClock,
     command: Sequence[str] = (),
     stderr: int | None = None,
+    server: WorkerServer | None = None,
 ) -> WorkerProcess:
     """Start a worker that inherits the ends of the gates; `command` replaces memtopo's own worker.
 
-    Its standard error is that of this process, unless `stderr` is the descriptor of a file.
+    Its standard error is that of this process, unless `stderr` is the descriptor of a file. With a `server`, memtopo's
+    own worker is forked there if it can.
     """
     # Blocked until the worker ignores them: a terminal sends them to the whole process group.
     previous = signal.pthread_sigmask(signal.SIG_BLOCK, TERMINAL)
     own = python_command(_WORKER, parent=os.getpid())
     try:
+        if not command and server and (forked := _forked(server, gates, environment)):
+            return WorkerProcess(label, forked[0], Channel(forked[1], get_args(FromWorker)), clock)
         process, sock = spawn_connected(command or own, stderr=stderr, descriptors=gates, environment=environment)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, previous)
     return WorkerProcess(label, process, Channel(sock, get_args(FromWorker)), clock)
+
+
+def _forked(
+    server: WorkerServer, gates: Sequence[int], environment: Mapping[str, str]
+) -> tuple[ForkedWorker, socket.socket] | None:
+    """A worker that a server forks, and the coordinator's end of its channel; None if it cannot."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        try:
+            worker = server.fork((theirs.fileno(), *gates), environment)
+        except BaseException:
+            ours.close()
+            raise
+    if worker is None:
+        ours.close()
+        return None
+    return worker, ours

@@ -60,6 +60,7 @@ def merge() -> Iterator[Merge]:
     yield merged
     for each in workers:
         each.close()
+        assert isinstance(each.process, subprocess.Popen)
         assert each.process.stdin
         each.process.stdin.close()
 

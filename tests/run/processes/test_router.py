@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import time
@@ -57,6 +58,7 @@ class Run:
         for label, worker in self.workers.items():
             self.ends[label].close()
             worker.close()
+            assert isinstance(worker.process, subprocess.Popen)
             assert worker.process.stdin
             worker.process.stdin.close()
 
@@ -134,7 +136,7 @@ def test_other_messages_are_the_coordinators_and_so_is_the_end_of_a_channel(run:
     run.ends["reader"].close()
     ended = []
     for worker, received in run.router.receive(0):
-        worker.process.kill()
+        os.kill(worker.process.pid, signal.SIGKILL)
         worker.receive(received)
         ended.append((worker.label, received))
     assert ended == [("reader", None)]

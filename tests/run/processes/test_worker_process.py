@@ -194,6 +194,7 @@ def test_an_idle_worker_takes_down_by_message_and_a_busy_one_by_signal_too(pair:
     pair.says(messages.Ready(1, 0))
     pair.worker.take_down()
     assert pair.heard() == [messages.TakeDown()]
+    assert isinstance(pair.worker.process, subprocess.Popen)
     assert pair.worker.process.poll() is None
     pair.worker.command(BUILD)
     pair.worker.take_down()
@@ -230,6 +231,7 @@ def test_a_worker_that_ends_without_a_report_or_an_error_has_died(
     pair: Pair, before: list[FromWorker], death: str | None
 ) -> None:
     pair.says(*before)
+    assert isinstance(pair.worker.process, subprocess.Popen)
     assert pair.worker.process.stdin
     pair.worker.process.stdin.close()
     pair.worker.receive(None)
