@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.driver.types import Location
@@ -48,7 +48,9 @@ def crossing_fault(scope: Scope, path: Path, sibling: Sibling, export: ExportGro
     crossing = elsewhere(scope, sibling)
     if crossing and export.via != CROSSING:
         return _not_carried(scope, path, sibling, export)
-    why = next(filter(None, (_unconnected(scope, other) for _, other in crossing)), None)
+    own = scope.siblings.processes.get(scope.spec.name)
+    importers = [each for _, each in own.instances] if crossing and own else [scope]
+    why = _unconnected([(each, other) for each in importers for _, other in elsewhere(each, sibling)])
     if why is None:
         return None
     note = "fabric handles are valid on nodes of the same clique of one cluster only (fact 88)"
@@ -79,17 +81,32 @@ def _listed(process: Spec) -> str:
     return several + " and ".join(process.nodes)
 
 
-def _unconnected(scope: Scope, other: Scope) -> str | None:
-    """Reason why fabric handles are not known to work between two nodes; None if they are."""
-    one, two = sorted((scope, other), key=lambda each: str(each.node))
-    between = f"fabric between {one.node} and {two.node}"
-    if _failed(other):
-        return None  # an export that does not work is reported where it is made
-    if location := _failed(scope):
-        return f"{between} does not work: it failed in a trial on {location.on(scope.node)}"
-    if unknown := [str(each.node) for each in (one, two) if each.machine.clique is None]:
-        return f"{between} is not known to work: no clique is recorded of {' and '.join(unknown)}"
-    return None if connected(one.machine, two.machine) else f"{between} does not work: they are of different cliques"
+def _unconnected(pairs: Iterable[tuple[Scope, Scope]]) -> str | None:
+    """Reason why fabric handles are not known to work between importers and exporters on other nodes; None if they do.
+
+    One for all of them: of the first pair that failed, else all nodes of unknown cliques, else of different ones.
+    """
+    # an export that does not work is reported where it is made
+    known = {(str(one.node), str(two.node)): (one, two) for one, two in pairs if not _failed(two)}
+    scopes = [known[nodes] for nodes in sorted(known)]
+    for one, two in scopes:
+        if location := _failed(one):
+            return f"{_between((one, two))} does not work: it failed in a trial on {location.on(one.node)}"
+    if unknown := [pair for pair in scopes if any(each.machine.clique is None for each in pair)]:
+        every = [each for pair in unknown for each in pair]
+        nodes = {str(each.node) for each in every if each.machine.clique is None}
+        return f"{_between(every)} is not known to work: no clique is recorded of {_and(nodes)}"
+    apart = [each for pair in scopes if not connected(pair[0].machine, pair[1].machine) for each in pair]
+    return f"{_between(apart)} does not work: they are of different cliques" if apart else None
+
+
+def _between(scopes: Iterable[Scope]) -> str:
+    return f"fabric between {_and({str(each.node) for each in scopes})}"
+
+
+def _and(names: Collection[str]) -> str:
+    *first, last = sorted(names)
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _failed(scope: Scope) -> Location | None:
