@@ -71,15 +71,16 @@ def layout(status: Status, now: float) -> RenderableType:
 
 def _nodes(nodes: Sequence[NodeStatus], now: float) -> Iterator[RenderableType]:
     """Each node of a layout with what it exports, and to whom."""
-    for each in nodes:
+    for number, each in enumerate(nodes):
+        if number:
+            yield Text()
         at = f", {process_name(each.pid)} at {each.socket}" if each.socket else ""
-        yield Text.assemble(
-            heading(f"node {each.node}"), "  ", cell(f"{each.host or 'host unknown'}, {each.state}{at}")
-        )
+        where = cell(f"{each.host or 'host unknown'}, {each.state}{at}")
+        yield Text.assemble(heading(f"node {each.node}"), "  ", where)
         if each.contexts is not None:
             yield cell(f"{' ' * INDENT}contexts: {_contexts(each.contexts)}")
-        yield from _shared(each, now)
-        yield Text()
+        if each.socket:
+            yield from _shared(each, now)
 
 
 def _shared(status: Status | NodeStatus, now: float) -> Iterator[RenderableType]:

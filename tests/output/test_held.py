@@ -11,7 +11,7 @@ from rich.console import RenderableType
 from memtopo.output import console, held
 from memtopo.plans.report import Checks, Difference, MachineLine, Tally
 from memtopo.sharing.offers import Offer
-from memtopo.sharing.status import Importer, Looked, Released, Status, Taken
+from memtopo.sharing.status import Importer, Looked, NodeStatus, Released, Status, Taken
 from memtopo.sharing.surveys import Entry, Survey
 
 GIB = 1 << 30
@@ -72,6 +72,20 @@ def test_list_has_a_line_per_layout_and_the_reason_if_unknown(monkeypatch: pytes
         "",
         "  note: kv: no answer to 'status' within 2 s",
     ]
+
+
+def test_a_layout_of_several_nodes_is_shown_by_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With what is known of each; a list has one line for all of them."""
+    first = NodeStatus("a", "one", "serving", "/run/kv.sock", 41, STATUS.offers, STATUS.importers, ())
+    status = replace(STATUS, offers=(), importers=(), nodes=(first, NodeStatus("b", "", "unreachable")))
+    shown = lines(held.layout(status, NOW), monkeypatch, 80)
+    nodes = [line for line in shown if line.startswith("node ")]
+    assert nodes == ["node a  one, serving, process 41 at /run/kv.sock", "node b  host unknown, unreachable"]
+    exports = {line.split()[0] for line in shown[shown.index(nodes[0]) :] if line.startswith("  ")}
+    assert {offer.name for offer in STATUS.offers} < exports
+    assert shown[-1] == nodes[1]
+    entry = Entry("kv", "serving", "/kv.sock", 41, NOW - 5, exports=4, nodes=("a", "b"))
+    assert lines(held.layout_list(Survey((entry,)), NOW), monkeypatch, 80)[-1] == "  note: kv is on nodes a, b"
 
 
 def test_a_layout_shows_holder_exports_and_use_by_clients(monkeypatch: pytest.MonkeyPatch) -> None:

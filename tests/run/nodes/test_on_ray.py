@@ -276,7 +276,10 @@ def survived(cluster: RayCluster, spec: Path, victim: str, phase: str) -> None:
         assert report.failure
         assert report.failure.step == "node b"
     for node in ("a", "c"):
-        assert nodes[node].outcome in {"taken down", "ok"}, report
+        if nodes[node].outcome == "ended":  # its agent was silent for the timeout: the machine is busy
+            assert "no sign of life" in str(nodes[node].lost), report
+        else:
+            assert nodes[node].outcome in {"taken down", "ok"}, report
         rest = nodes[node].left
         assert rest is None or not any(rest.ledger_after.values())
 
