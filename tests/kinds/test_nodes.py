@@ -165,7 +165,7 @@ def test_fabric_between_nodes_without_a_recorded_clique_is_not_known_to_work() -
     assert "not known to work: no clique is recorded of b" in found.message
 
 
-HEAP = """
+RANKS = """
 processes:
   rank:
     count: 4
@@ -182,13 +182,13 @@ processes:
 def test_several_nodes_between_which_fabric_does_not_work_are_one_error() -> None:
     one = with_fabric(1)
     unknown, other = in_clique(one, cluster=None), in_clique(one, clique=2)
-    assert codes(HEAP, one) == []
+    assert codes(RANKS, one) == []
     for machines, message in [
         ([unknown] * 4, "between a, b, c and d is not known to work: no clique is recorded of a, b, c and d"),
         ([one, unknown, one, unknown], "between a, b, c and d is not known to work: no clique is recorded of b and d"),
         ([one, one, one, other], "between a, b, c and d does not work: they are of different cliques"),
     ]:
-        (found,) = diagnose(HEAP, Cluster(dict(zip("abcd", machines, strict=True))))
+        (found,) = diagnose(RANKS, Cluster(dict(zip("abcd", machines, strict=True))))
         assert (found.code, found.message) == ("MT614", f"import 'all': fabric {message}")
 
 
