@@ -136,7 +136,7 @@ class Rows:
         room = width - INDENT - sum(widths[:-1]) - 2 * len(widths)
         if room < min(widths[-1], NARROWEST_LAST):
             yield Rows(self.columns, self.rows)
-            yield from (Padding(cell(text, "dim"), (0, 0, 0, INDENT)) for text in dict.fromkeys(self.below) if text)
+            yield from self._texts_after_table(cells)
             return
         widths[-1] = min(widths[-1], room)
         indent = INDENT + widths[0] + 2
@@ -148,6 +148,14 @@ class Rows:
             yield Padding(table, (0, 0, 0, INDENT))
             if text:
                 yield Padding(cell(text, "dim"), (0, 0, 0, indent + 2))
+
+    def _texts_after_table(self, cells: Sequence[Sequence[Text]]) -> Iterator[RenderableType]:
+        """The texts of the rows, each with the first cell of its row, or of the last one before that has one."""
+        first, found = "", dict[str, None]()
+        for row, text in zip(cells, self.below, strict=True):
+            first = row[0].plain or first
+            found |= {f"{first}: {text}": None} if text else {}
+        yield from (Padding(cell(text, "dim"), (0, 0, 0, INDENT)) for text in ["", *found])
 
     def _stays_whole(self, cells: Sequence[Text], index: int) -> bool:
         """Return True for a column that does not fold: neither the last one nor one with a long cell."""

@@ -10,14 +10,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
+from memtopo.common.errors import MemtopoError
 from memtopo.driver.dry import DryDriver
 from memtopo.driver.handles import Handle
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.recorder import CallContext, CallList, DriverCall, Recorder
 from memtopo.driver.types import HandleType
-from memtopo.executor import Execution, TeardownGates
+from memtopo.executor import Execution, StepFailed, TeardownGates
 from memtopo.geometry import Geometry
-from memtopo.kinds.step import Phase
+from memtopo.kinds.step import Phase, Step
 from memtopo.planner import Plan
 from memtopo.plans import folding
 from memtopo.plans.calls import Entry, Exchange
@@ -26,17 +27,57 @@ from memtopo.sharing.exports import SEND, LayoutExports
 
 
 def first_calls(plan: Plan, geometry: Geometry) -> dict[str, list[tuple[DriverCall, ...]]]:
-    """Calls of the first step of each row of a plan, by the label of the process."""
-    found: dict[str, list[tuple[DriverCall, ...]]] = {}
+    """Calls of the first step of each row of a plan, by the label of the process.
+
+    Only these steps are gone through, and those that they need, or all of them where that is not enough: a range is
+    exported with all that is mapped in it.
+    """
     steps = plan.steps_by_process
-    for label, entries in planned_calls(plan, geometry).items():
-        rows = {number + 1: row for row, number in enumerate(folding.firsts(steps[label]))}
-        calls: list[list[DriverCall]] = [[] for _ in rows]
+    firsts = {label: [each[index] for index in folding.firsts(each)] for label, each in steps.items()}
+    try:
+        return _calls_of(plan, geometry, firsts, _with_needs(steps, firsts))
+    except (StepFailed, MemtopoError):
+        return _calls_of(plan, geometry, firsts, steps)
+
+
+def _calls_of(
+    plan: Plan, geometry: Geometry, firsts: Mapping[str, Sequence[Step]], kept: Mapping[str, Sequence[Step]]
+) -> dict[str, list[tuple[DriverCall, ...]]]:
+    """Calls of some steps of a plan of which others are left out."""
+    found: dict[str, list[tuple[DriverCall, ...]]] = {}
+    for label, entries in planned_calls(_only(plan, kept), geometry).items():
+        calls: dict[int, list[DriverCall]] = {}
         for each in entries:
-            if isinstance(each, DriverCall) and builds(each) and each.number in rows:
-                calls[rows[each.number]].append(each)
-        found[label] = [tuple(each) for each in calls]
+            if isinstance(each, DriverCall) and builds(each):
+                calls.setdefault(each.number - 1, []).append(each)
+        numbers = {id(step): number for number, step in enumerate(kept[label])}
+        found[label] = [tuple(calls.get(numbers[id(step)], ())) for step in firsts[label]]
     return found
+
+
+def _only(plan: Plan, steps: Mapping[str, Sequence[Step]]) -> Plan:
+    if not plan.processes:
+        return replace(plan, steps=tuple(steps[""]))
+    processes = {label: replace(each, steps=tuple(steps[label])) for label, each in plan.processes.items()}
+    return replace(plan, processes=processes)
+
+
+def _with_needs(steps: Mapping[str, Sequence[Step]], wanted: Mapping[str, Sequence[Step]]) -> dict[str, list[Step]]:
+    """Steps that are wanted, with all that they need in any process, and all contexts and ranges, in their order."""
+    providers = {(label, each.provides): each for label, plan in steps.items() for each in plan if each.provides}
+    kept = {label: {id(each) for each in plan if each.phase in _ALWAYS} for label, plan in steps.items()}
+    open_ends = [(label, each) for label, plan in wanted.items() for each in plan]
+    while open_ends:
+        label, step = open_ends.pop()
+        if step.phase not in _ALWAYS and id(step) in kept[label]:
+            continue
+        kept[label].add(id(step))
+        needed = [(label, each) for each in step.needs] + ([step.imports] if step.imports else [])
+        open_ends += [(key[0], providers[key]) for key in needed if key in providers and key[1] is not None]
+    return {label: [each for each in plan if id(each) in kept[label]] for label, plan in steps.items()}
+
+
+_ALWAYS = (Phase.OPEN, Phase.RESERVE)
 
 
 def builds(call: DriverCall) -> bool:
