@@ -70,7 +70,7 @@ class Execution:
         context: CallContext | None = None,
     ) -> None:
         """`origin` is the time of `time.perf_counter`, that of other processes too, when the run began; now if None."""
-        self.plan, self.driver, self.stop, self._context = plan, driver, stop, context
+        self.plan, self.driver, self.stop, self.context = plan, driver, stop, context
         self._origin = time.perf_counter() if origin is None else origin
         self.progress = SafeProgress(progress or Progress())
         self.layout = Layout()
@@ -136,7 +136,7 @@ class Execution:
         The `gates` make every process release its imports before any process releases its exports.
         """
         gates = gates or TeardownGates()
-        teardown = Teardown(self.driver, self.layout, self._context)
+        teardown = Teardown(self.driver, self.layout, self.context)
         steps = list(reversed(self.done))
         contexts = [step for step in steps if step.phase is Phase.OPEN]
         using = [step for step in steps if step.phase.uses_imports]
@@ -188,7 +188,7 @@ class Execution:
 
     def _for(self, step: Step, *, undo: bool) -> AbstractContextManager[None]:
         """Note what the calls of the code inside are made for, if they are recorded."""
-        return made_for(self._context, step, undo=undo) if self._context else nullcontext()
+        return made_for(self.context, step, undo=undo) if self.context else nullcontext()
 
     def snapshot(self, when: str = "while held") -> ResourceSnapshot:
         """Count open file descriptors and free memory now. Raises `StepFailed`."""
@@ -211,8 +211,8 @@ class Execution:
         """
         if announce:
             self.progress.phase(phase, steps)
-        if self._context:
-            self._context.enter(phase)
+        if self.context:
+            self.context.enter(phase)
         count = StepCount(steps)
         start = time.perf_counter()
         try:
@@ -248,7 +248,7 @@ class Execution:
             self.progress.advance(len(batch))
 
     def _build(self, steps: tuple[Step, ...]) -> None:
-        driver, layout, done, stop, context = self.driver, self.layout, self.done, self.stop, self._context
+        driver, layout, done, stop, context = self.driver, self.layout, self.done, self.stop, self.context
         for batch in Pace().batches(steps):
             for step in batch:
                 if stop():
@@ -268,10 +268,15 @@ class Execution:
             self.progress.advance(len(batch))
 
 
+def note_step(context: CallContext, step: Step, *, undo: bool) -> None:
+    """Note that the next calls are made for a step, or for its undo."""
+    context.at((step.undo_verb or step.verb) if undo else step.verb, step.describe().subject, undo=undo)
+
+
 @contextmanager
 def made_for(context: CallContext, step: Step, *, undo: bool) -> Iterator[None]:
     """Note that the calls of the code inside are made for a step, or for its undo."""
-    context.at((step.undo_verb or step.verb) if undo else step.verb, step.describe().subject, undo=undo)
+    note_step(context, step, undo=undo)
     try:
         yield
     finally:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from memtopo.common.errors import MemtopoError
 from memtopo.common.garbage_collection import collector_paused
-from memtopo.executor import Execution, Pace, StepFailed, Stopped
+from memtopo.executor import Execution, Pace, StepFailed, Stopped, note_step
 from memtopo.kinds.step import Step
 from memtopo.planner import Plan
 from memtopo.plans.transition import Action, Stage, StagedAction, Transition, transition, undo_stage
@@ -113,10 +113,13 @@ class StagedTransition:
     def _take(self, actions: Sequence[Action]) -> None:
         """Take actions, in one loop without further calls: a driver call takes 15 to 25 µs."""
         driver, layout, stop = self._execution.driver, self._execution.layout, self._stop
+        context = self._execution.context
         undone, attempted = ([], []) if self._back else (self._undone, self._attempted)
         for step, undo in actions:
             if stop():
                 raise Stopped
+            if context:
+                note_step(context, step, undo=undo)
             try:
                 if undo:
                     step.undo(driver, layout)
@@ -127,6 +130,9 @@ class StagedTransition:
             except Exception as error:
                 verb = f"undo {step.verb}" if undo else step.verb
                 raise StepFailed(step, f"{verb} {step.describe().subject}", error) from error
+            finally:
+                if context:
+                    context.leave()
 
     def _rollback(self, back: Transition) -> Iterator[StagedAction]:
         """Actions of the rollback. Work that a stage of the transition has begun ends before anything is unmapped."""

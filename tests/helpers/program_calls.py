@@ -74,7 +74,7 @@ def run_programs(programs: Mapping[str, Path], library: Path, folder: Path, **mo
     finally:
         for _, process in running.values():
             process.kill()
-    return {label: list(logged(log)) for label, (log, _) in running.items()}
+    return {label: list(logged(log)) for label, (log, _) in running.items() if log.exists()}
 
 
 def logged(file: Path) -> Iterable[DriverCall]:

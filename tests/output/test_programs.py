@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -61,6 +62,27 @@ def test_a_program_in_python_makes_the_calls_of_its_plan(path: Path, library: Pa
     made = run_programs(written(path, "cuda-python", tmp_path), library, tmp_path)
     for label, calls in planned(path).items():
         assert comparable(made[label]) == comparable(calls), label
+
+
+@pytest.mark.parametrize("language", ["c", "cuda-python"])
+def test_a_process_releases_nothing_before_its_importers_have(
+    language: programs.Language, library: Path, tmp_path: Path
+) -> None:
+    """Also where they take their time: their calls are in one log, in the order in which they were made."""
+    files = written(ROOT / "specs" / "hand-over.yaml", language, tmp_path)
+    slow = files["decode"]
+    end = {"c": "    take_down();", "cuda-python": "# take down"}[language]
+    wait = {"c": "    nanosleep(&(struct timespec){.tv_nsec = 300000000}, NULL);\n", "cuda-python": "time.sleep(0.3)\n"}
+    slow.write_text(slow.read_text().replace(end, wait[language] + end))
+    if language == "c":
+        files = {label: compile_program(file, library) for label, file in files.items()}
+    log = tmp_path / "log"
+    run_programs(files, library, tmp_path, CUDA_CALLS=str(log))
+    calls = [json.loads(line) for line in log.read_text().splitlines()]
+    importer = next(call["pid"] for call in calls if "Import" in call["call"])
+    released = [call["pid"] == importer for call in calls if call["call"] in ("cuMemRelease", "cuEventDestroy")]
+    assert released == sorted(released, reverse=True)
+    assert 0 < sum(released) < len(released)
 
 
 @pytest.mark.skipif(not (REAL_HEADER / "cuda.h").exists(), reason="no CUDA toolkit")

@@ -38,8 +38,8 @@ static CUresult note(CUresult status, const char *name, uint64_t result, const c
     va_start(values, format);
     vsnprintf(arguments, sizeof arguments, format, values);
     va_end(values);
-    int length = snprintf(line, sizeof line, "{\"call\": \"%s\", \"arguments\": {%s}, \"result\": %llu, \"status\": %d}\n",
-                          name, arguments, (unsigned long long)result, (int)status);
+    int length = snprintf(line, sizeof line, "{\"pid\": %d, \"call\": \"%s\", \"arguments\": {%s}, \"result\": %llu, \"status\": %d}\n",
+                          (int)getpid(), name, arguments, (unsigned long long)result, (int)status);
     int file = log_path ? open(log_path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600) : -1;
     if (file >= 0) {
         if (write(file, line, (size_t)length) != length) abort();

@@ -80,6 +80,20 @@ def test_a_trace_has_arguments_results_and_times(tmp_path: Path) -> None:
     assert {call.phase for call in trace.calls} >= {"open", "reserve", "create", "map", "grant", "check", "take down"}
 
 
+def test_calls_of_a_switch_of_states_have_their_steps(tmp_path: Path) -> None:
+    request = replace(run_request(ROOT / "specs" / "sleep-mode.yaml", H200X4), rehearse=True)
+    path = tmp_path / "trace.jsonl"
+    with SimDriver(H200X4) as driver:
+        driver.init()
+        with traced(driver, str(path), request.about_trace) as (recorded, context):
+            assert apply.apply(request, Ledger(recorded), context=context).outcome == "ok"
+    (trace,) = read_traces([path])
+    changing = {"cuMemCreate", "cuMemMap", "cuMemUnmap", "cuMemSetAccess"}
+    made = [call for call in trace.calls if call.phase == "change" and call.call in changing]
+    assert {call.call for call in made} == changing
+    assert all(call.step for call in made)
+
+
 def test_a_failed_call_is_first_in_the_summary_with_those_before_it(tmp_path: Path) -> None:
     calls = traced_run(tmp_path / "whole.jsonl").calls
     at = next(index for index, call in enumerate(calls) if call.call == "cuMemMap")
