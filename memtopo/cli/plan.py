@@ -138,6 +138,8 @@ def _write_programs(
     """Print the program of a layout's only process, or write those of all processes into a folder."""
     from memtopo.output import programs
 
+    if geometry.nodes:
+        raise programs.NotExpressible("the layout has several nodes, and a program is of one", hint="see plan --calls")
     texts = programs.texts(plan.name, target.line, planned_calls(plan, geometry), language)
     if geometry.processes and output is None:
         raise UsageError("the layout has several processes, with a program each", hint="name a folder: -o DIR")

@@ -84,3 +84,12 @@ def test_what_no_program_can_make_is_refused(run_inline: InlineRunner) -> None:
     assert refused.status == 4
     assert "'camera', a holder outside of the spec" in refused.err
     assert refused.out == ""
+
+
+def test_programs_of_several_nodes_are_refused(run_inline: InlineRunner, tmp_path: Path) -> None:
+    spec = ROOT / "specs" / "nodes" / "tensor-parallel.yaml"
+    assert run_inline("plan", spec, *M, "--calls").status == 0
+    refused = run_inline("plan", spec, *M, "--as", "c", "-o", tmp_path)
+    assert refused.status == 4
+    assert "several nodes" in refused.err
+    assert list(tmp_path.iterdir()) == []

@@ -9,10 +9,13 @@ from pathlib import Path
 import pytest
 
 from memtopo import machine
+from memtopo.driver.functions import FUNCTIONS
 from memtopo.driver.recorder import DriverCall
+from memtopo.machine import Machine
 from memtopo.output import programs
 from memtopo.plans.report import MachineLine
 from memtopo.run.planned_calls import planned_calls
+from tests.helpers.machines import with_fabric
 from tests.helpers.program_calls import comparable, compile_program, make_library, run_programs
 from tests.helpers.specs import EVERY_SPEC, ROOT, run_request
 
@@ -21,7 +24,51 @@ LINE = MachineLine("h200x4", simulated=True, devices=(), driver="13.0")
 REFUSED = {"multicast", "shared-ring", "vulkan-frame"}
 """Specs with what no program can make by its calls alone."""
 EXPRESSIBLE = [path for path in EVERY_SPEC if path.stem not in REFUSED]
+IN_OTHER_SPECS = {
+    "init", "memset_d8", "mem_host_register", "mem_host_unregister", "multicast_create", "import_external_memory",
+    "external_memory_get_mapped_buffer", "import_external_semaphore", "stream_query", "memcpy_async", "event_record",
+    "event_synchronize",
+}  # fmt: skip
+"""Calls of elastic ranges, of what is refused, and of changes."""
 REAL_HEADER = Path("/usr/local/cuda/include")
+
+
+OTHER_CALLS = """
+processes:
+  server:
+    ranges: {w: {size: 24MiB}, even: {size: 6MiB, count: 3}, uneven: {size: 16MiB}}
+    chunks:
+      w: {location: [gpu0, gpu1], size: 2MiB, count: 5, handles: [fd, fabric]}
+      c: {location: gpu0, size: 2MiB, count: 6, compressible: true}
+      host: {location: "host:0", size: 2MiB}
+    map:
+      w: [{chunk: w.0, offset: 2MiB}, {chunk: w.1, offset: 20MiB}, {chunk: w.2, offset: 4MiB}, w.3, w.4]
+      even: {chunk: c, each: 2}
+      uneven: [host]
+    access: {w: {gpu0: rw}, even: {gpu0: rw}, uneven: {gpu0: r}}
+    pools:
+      p: {location: gpu0, handles: fd, max_size: 64MiB, release_threshold: 2MiB, accessed_by: gpu1}
+      q: {location: gpu1, reuse_allow_opportunistic: false}
+    allocations: {a: {pool: p, size: 2MiB, count: 4}, small: {pool: q, size: 64KiB}}
+    buffers: {b: {location: gpu0, size: 1MiB}}
+    managed: {m: {size: 2MiB, prefer: gpu0, accessed_by: [gpu1], prefetch: gpu0}, s: {size: 2MiB, attach: single}}
+    pinned: {staging: {size: 2MiB, count: 2, accessed_by: [gpu0, gpu1]}, flags: {size: 64KiB, write_combined: true}}
+    events: {e: {device: gpu0}}
+    exports:
+      w: {chunk: w, via: fabric}
+      a: {allocation: a, via: fd}
+      b: {buffer: b, via: ipc}
+      e: {event: e, via: ipc}
+      nic: {buffer: b, via: dmabuf}
+  reader:
+    count: 2
+    ranges: {v: {size: 10MiB}}
+    imports: {w: {from: server.w}, a: {from: server.a, accessed_by: gpu1}, b: {from: server.b}, e: {from: server.e}}
+    map: {v: w}
+    access: {v: {gpu1: rw}}
+"""
+"""Calls that the shipped specs do not make, and numbers in no order."""
+FABRIC = with_fabric(2)
 
 
 @pytest.fixture(scope="module")
@@ -31,16 +78,16 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def planned(path: Path) -> dict[str, list[DriverCall]]:
+def planned(spec: str | Path, facts: Machine = H200X4) -> dict[str, list[DriverCall]]:
     """Calls that a plan lists; other tests compare them with those of runs."""
-    request = run_request(path, H200X4)
+    request = run_request(spec, facts)
     calls = planned_calls(request.plan, request.geometry)
     return {label: [each for each in entries if isinstance(each, DriverCall)] for label, entries in calls.items()}
 
 
-def written(path: Path, language: programs.Language, folder: Path) -> dict[str, Path]:
+def written(spec: str | Path, language: programs.Language, folder: Path, facts: Machine = H200X4) -> dict[str, Path]:
     """Programs of a spec by process."""
-    request = run_request(path, H200X4)
+    request = run_request(spec, facts)
     calls = planned_calls(request.plan, request.geometry)
     texts = programs.texts(request.plan.name, LINE, calls, language)
     files = {label: folder / name for label, name in zip(calls, texts, strict=True)}
@@ -62,6 +109,21 @@ def test_a_program_in_python_makes_the_calls_of_its_plan(path: Path, library: Pa
     made = run_programs(written(path, "cuda-python", tmp_path), library, tmp_path)
     for label, calls in planned(path).items():
         assert comparable(made[label]) == comparable(calls), label
+
+
+@pytest.mark.parametrize("language", ["c", "cuda-python"])
+def test_programs_make_the_calls_of_every_kind_of_object(
+    language: programs.Language, library: Path, tmp_path: Path
+) -> None:
+    files = written(OTHER_CALLS, language, tmp_path, FABRIC)
+    if language == "c":
+        files = {label: compile_program(file, library) for label, file in files.items()}
+    made = run_programs(files, library, tmp_path)
+    for label, calls in planned(OTHER_CALLS, FABRIC).items():
+        assert comparable(made[label]) == comparable(calls), label
+    tried = {each.method for calls in made.values() for each in calls}
+    missing = FUNCTIONS.keys() - tried - IN_OTHER_SPECS
+    assert not missing
 
 
 @pytest.mark.parametrize("language", ["c", "cuda-python"])
