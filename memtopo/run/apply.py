@@ -156,6 +156,7 @@ class Run:
 
         Processes of a multi-process layout call the parts of each round on `verification` instead.
         """
+        self.execution.progress.phase("list memory", 0)  # of all chunks, and the views of it that are verified
         for index in range(self.verification.rounds):
             self.verification.write(index)
             if index == 0:
