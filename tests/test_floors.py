@@ -17,7 +17,7 @@ FLOORS: list[set[str]] = [
     {"common", "vulkan"},
     {"diagnostics", "driver"},
     {"language", "machine", "output.diagram.model"},
-    {"driver.cuda", "driver.sim", "geometry", "machine.queries", "plans.report"},
+    {"driver.cuda", "driver.sim", "geometry", "machine.queries", "plans.progress", "plans.report"},
     {"kinds", "machine.target"},
     {"geometry.build", "output.diagram", "plans", "sharing", "spec"},
     {"machine.probe", "planner", "rules", "sharing.holder", "usage"},

@@ -54,6 +54,7 @@ from memtopo.output.diagnostics import concise
 from memtopo.output.diagram.build import build_diagram
 from memtopo.output.progress import activity, progress
 from memtopo.plans import saved
+from memtopo.plans.progress import BothProgress, Progress
 from memtopo.plans.report import Check, Report
 from memtopo.rules import NeverTried, require_tried
 from memtopo.rules.change import diagnose_change
@@ -329,7 +330,7 @@ class _Application:
             return apply.apply(
                 request,
                 ledger,
-                progress=shown,
+                progress=_shared(shown, holder),
                 stop=self.stop,
                 handle_source=self._handles_of_holders(ledger, sockets) if outside else None,
                 hold=holder.hold if holder else None,
@@ -370,7 +371,12 @@ class _Application:
         )
         held = holder.hold_processes if holder else None
         with progress(simulated=self.request.machine.simulated) as shown:
-            return processes.apply(ensemble, progress=shown, stop=self.stop, held=held)
+            return processes.apply(ensemble, progress=_shared(shown, holder), stop=self.stop, held=held)
+
+
+def _shared(shown: Progress, holder: Holder | None) -> Progress:
+    """Hooks that show the progress of a run here, and to the clients of its holder."""
+    return BothProgress(shown, holder.progress) if holder else shown
 
 
 _VARIABLE = "MEMTOPO_WITH"

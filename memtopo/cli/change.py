@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import typer
 
 from memtopo import planner
-from memtopo.cli.held import connect_to
+from memtopo.cli.held import connect_to, followed
 from memtopo.cli.options import NOT_AS_DECLARED, AsJson, ForceChange, HeldName, Socket, WaitForImporters, duration
 from memtopo.cli.settings import Set, settings
 from memtopo.cli.specs import Loaded
@@ -21,7 +21,6 @@ from memtopo.language.names import AWAKE
 from memtopo.machine import parse
 from memtopo.machine.target import recorded
 from memtopo.output import json, plain
-from memtopo.output.progress import activity
 from memtopo.plans.difference import difference
 from memtopo.plans.report import PlanDifference
 from memtopo.plans.saved import SavedChange, digest_of, open_saved_change
@@ -75,7 +74,7 @@ def change_command(
             saved.compare(spec, planned.document, planned.status.layout_state)
         planned.after.print_diagnostics(sys.stderr)
         generation = saved.generation if saved else None
-        with activity("change"):
+        with followed(client, "change"):
             done = client.change(
                 planned.source, generation=generation, full=check == "full", force=force, wait=patience
             )

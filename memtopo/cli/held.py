@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from contextlib import ExitStack, suppress
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from typing import Annotated, Literal
 
@@ -25,7 +25,7 @@ from memtopo.cli.options import (
 from memtopo.common.errors import MemtopoError, UsageError
 from memtopo.output import json as documents
 from memtopo.output import plain
-from memtopo.output.progress import activity
+from memtopo.output.progress import activity, progress
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import NoLayout
@@ -101,7 +101,7 @@ def check_command(
     """
     with connect_to(name, socket, allow_uid or ()) as client:
         status = client.status()
-        with activity("check"):
+        with followed(client, "check"):
             checks = client.check()
     found = Looked(status.name, checks.different == 0, checks)
     if as_json:
@@ -130,7 +130,7 @@ def switch_command(
     is 6 if the check afterwards finds a difference.
     """
     seconds = duration(wait)
-    with connect_to(name, socket, ()) as client, activity("switch"):
+    with connect_to(name, socket, ()) as client, followed(client, "switch"):
         done = client.switch(state, full=check == "full", force=force, wait=seconds)
     if as_json:
         plain.print_document(documents.dumps(documents.marked("switch", done)).splitlines())
@@ -183,6 +183,14 @@ def connect_to(name: str | None, socket: str | None, allow_uids: Collection[int]
     if name is not None and socket is not None:
         _require_name(client, name, socket)
     return client
+
+
+@contextmanager
+def followed(client: Client, phase: str) -> Iterator[None]:
+    """Show the progress of a request that the holder works on inside."""
+    with progress(simulated=True) as shown, client.followed(shown):  # rates are not known to be measured
+        shown.phase(phase, 0)
+        yield
 
 
 def _require_name(client: Client, name: str, socket: str) -> None:

@@ -6,7 +6,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from memtopo.cli.hold import HoldOptions
 from memtopo.cli.metrics import metrics_target
@@ -24,6 +24,7 @@ from memtopo.run.request import HoldResult
 from memtopo.sharing.claims import Claim, claim
 from memtopo.sharing.endpoints import endpoint, is_folder
 from memtopo.sharing.holder import INTERVAL, HolderInfo, HoldSummary, MetricsTarget, Supervision, hold, passed_claim
+from memtopo.sharing.holder.progress import ProgressNotices
 from memtopo.sharing.statistics import LocationMemory
 from memtopo.sharing.status import Importer
 
@@ -41,6 +42,8 @@ class Holder:
     metrics: MetricsTarget | None
     service: Service
     reread: Callable[[], str]
+    progress: ProgressNotices = field(default_factory=ProgressNotices)
+    """Hooks for the work on the layout, whose clients get notices of it."""
 
     def hold(self, run: Run) -> HoldResult:
         """Serve the exports of a layout in this process."""
@@ -76,6 +79,7 @@ class Holder:
                     metrics=self.metrics,
                     reload=lambda: self.reread if hangups.take() else None,
                     log=self.service.record,
+                    progress=self.progress,
                 ),
             )
         return list(_notes(held))

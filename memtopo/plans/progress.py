@@ -34,6 +34,33 @@ class Progress:
         """End the last phase, after success or failure. Another one may begin later."""
 
 
+class BothProgress(Progress):
+    """Hooks that call those of two others."""
+
+    def __init__(self, one: Progress, other: Progress) -> None:
+        self._both = one, other
+
+    def phase(self, name: str, steps: int, processes: Mapping[str, int] = NO_PROCESSES) -> None:
+        for each in self._both:
+            each.phase(name, steps, processes)
+
+    def volume(self, name: str, size: int, processes: Mapping[str, int] = NO_PROCESSES) -> None:
+        for each in self._both:
+            each.volume(name, size, processes)
+
+    def extend(self, steps: int, process: str = "") -> None:
+        for each in self._both:
+            each.extend(steps, process)
+
+    def advance(self, steps: int, process: str = "") -> None:
+        for each in self._both:
+            each.advance(steps, process)
+
+    def end(self) -> None:
+        for each in self._both:
+            each.end()
+
+
 class Part(NamedTuple):
     """Steps or bytes of one process, or of all: those done, and all that are known."""
 

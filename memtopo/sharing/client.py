@@ -13,6 +13,7 @@ from memtopo.common.text import nearest
 from memtopo.common.units import shorten
 from memtopo.diagnostics.messages import COMPARED, LISTED, choose
 from memtopo.driver.handles import Handle, close_handles
+from memtopo.plans.progress import Part, Progress
 from memtopo.plans.report import Checks
 from memtopo.sharing import messages
 from memtopo.sharing.connection import HolderConnection, open_connection
@@ -223,6 +224,16 @@ class Client:
             checks = messages.decode_checks(fields.object("checks"))
             return Changed(fields.text("name", 128), fields.number("generation", 1), checks, kept)
 
+    @contextmanager
+    def followed(self, progress: Progress) -> Iterator[None]:
+        """Call hooks with the progress of the requests that are made inside, as far as the holder reports it."""
+        before = self._connection.progress
+        self._connection.progress = _Followed(progress).update
+        try:
+            yield
+        finally:
+            self._connection.progress = before
+
     def statistics(self) -> Statistics | None:
         """Return the statistics of the layout; None if its holder reports none, and has ended the connection."""
         try:
@@ -318,6 +329,21 @@ class Client:
         self._offers = None
         message = f"export {offer.name!r} was changed while its handles were received"
         return self._connection.error("changed", message, "close them, and request all of them again")
+
+
+class _Followed:
+    """Calls hooks as the notices of a holder come."""
+
+    def __init__(self, hooks: Progress) -> None:
+        self._hooks, self._phase, self._counted = hooks, "", Part(0, 0)
+
+    def update(self, phase: str, part: Part) -> None:
+        if phase != self._phase or part.done < self._counted.done:
+            self._phase, self._counted = phase, Part(0, 0)
+            self._hooks.phase(phase, 0)
+        self._hooks.extend(max(part.total - self._counted.total, 0))
+        self._hooks.advance(part.done - self._counted.done)
+        self._counted = part
 
 
 def connect(

@@ -6,12 +6,13 @@ import os
 import select
 import socket
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from memtopo.common.clock import LONGEST_STEP, RunningClock
 from memtopo.common.text import nearest, process_name
 from memtopo.diagnostics.messages import COMPARED
+from memtopo.plans.progress import Part
 from memtopo.sharing import wire
 from memtopo.sharing.claims import lock_owner, remove_stale
 from memtopo.sharing.endpoints import Endpoint, endpoint_names
@@ -22,6 +23,7 @@ from memtopo.sharing.sockets import check_user, connect_at, peer
 from memtopo.sharing.status import Notice
 from memtopo.sharing.wire import Packet
 
+_LONGEST_PHASE = 64
 _KEPT_NOTICES = 16
 """Notices that are kept until they are read; older ones are dropped."""
 
@@ -47,6 +49,8 @@ class HolderConnection:
         self._notices: deque[Notice] = deque(maxlen=_KEPT_NOTICES)
         self._received_notices = 0
         self._named = False
+        self.progress: Callable[[str, Part], None] = lambda _phase, _part: None
+        """Called with the phase of the work on a request, and with its steps, at a notice of its progress."""
         self.peer = peer(sock)
         self._ends = _ends(path, self.peer.pid)
         try:
@@ -187,7 +191,9 @@ class HolderConnection:
         if "notice" not in packet.message:
             return False
         try:
-            if notice := _notice(packet):
+            if packet.message.get("notice") == "progress":
+                self.progress(*_progress(packet))
+            elif notice := _notice(packet):
                 self._notices.append(notice)
         except BadPacket as error:
             packet.close()
@@ -244,6 +250,14 @@ def open_connection(
     finally:
         os.close(folder)
     return HolderConnection(sock, endpoint.path, timeout=timeout, allow_uids=allow_uids)
+
+
+def _progress(packet: Packet) -> tuple[str, Part]:
+    """Decode a notice of the progress of a request. Raises `BadPacket`."""
+    if packet.fds:
+        raise BadPacket("a notice came with descriptors")
+    fields = Fields(packet.message, "the notice")
+    return fields.text("phase", _LONGEST_PHASE), Part(fields.number("done"), fields.number("total"))
 
 
 def _notice(packet: Packet) -> Notice | None:

@@ -15,6 +15,7 @@ from memtopo.sharing import messages
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.holder.clients import ClientConnection, Clients
 from memtopo.sharing.holder.events import Severity
+from memtopo.sharing.holder.progress import ProgressNotices
 from memtopo.sharing.holder.responses import Responder
 from memtopo.sharing.offers import ChangeFailed, PlannedChange
 
@@ -47,10 +48,16 @@ class ChangeRequest:
 
 
 class Changes:
-    """Changes of one layout, one at a time. `take_down` is called after a change that has left it broken."""
+    """Changes of one layout, one at a time. `take_down` is called after a change that has left it broken.
 
-    def __init__(self, responder: Responder, clients: Clients, take_down: Callable[[], None]) -> None:
+    The client that requested one gets notices of its `progress`.
+    """
+
+    def __init__(
+        self, responder: Responder, clients: Clients, take_down: Callable[[], None], progress: ProgressNotices
+    ) -> None:
         self._responder, self._clients, self._take_down = responder, clients, take_down
+        self._progress = progress
         self._awaited: ChangeRequest | None = None
         self._clock = RunningClock()
         self._until = 0.0
@@ -160,7 +167,8 @@ class Changes:
         before, lost, made = self._responder.generation, request.planned.lost, False
         try:
             names = frozenset(taken.export for each in pinning for taken in each.taken(request.touched))
-            checks = request.planned.make(full=request.full, in_use=names)
+            with self._progress.to(*([request.connection] if request.connection else [])):
+                checks = request.planned.make(full=request.full, in_use=names)
             made = True
             self._responder.counters.changes += self._responder.generation != before
             self._responder.counters.add_check(checks)

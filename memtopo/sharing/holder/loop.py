@@ -22,6 +22,7 @@ from memtopo.sharing.holder.events import Events
 from memtopo.sharing.holder.listener import Listener
 from memtopo.sharing.holder.metrics import MetricsFile, MetricsServer, MetricsTarget
 from memtopo.sharing.holder.nodes import HeldNodes, StatusReports
+from memtopo.sharing.holder.progress import ProgressNotices
 from memtopo.sharing.holder.reloads import Reload, Reloads
 from memtopo.sharing.holder.responses import Responder, TooManyInFlight, descriptors_in_flight, request_of, still_bound
 from memtopo.sharing.holder.state import HoldSummary, Shutdown, Why
@@ -54,6 +55,7 @@ class Terms:
     interval: float
     reload: Reload = lambda: None
     events: Events = field(default_factory=Events)
+    progress: ProgressNotices = field(default_factory=ProgressNotices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,7 @@ class ServerLoop:
             allow_uids=terms.allow_uids,
             events=terms.events,
         )
-        self._changes = Changes(responder, self._clients, lambda: self._begin_shutdown("failure", 0))
+        self._changes = Changes(responder, self._clients, lambda: self._begin_shutdown("failure", 0), terms.progress)
         self._commits = Commits(responder, self._clients, self._changes.renew, self._changes.notify_committed)
         self._retries: list[_Retry] = []
         self._awaiting_check: list[ClientConnection] = []
@@ -300,7 +302,8 @@ class ServerLoop:
         waiting = [each for each in waiting if self._clients.waits(each)]
         if not waiting:
             return
-        answer = self._responder.check()
+        with self._terms.progress.to(*waiting):
+            answer = self._responder.check()
         for each in waiting:
             self._clients.answer(each, answer)
 

@@ -8,7 +8,7 @@ import socket
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from memtopo.common.signals import signal_wakeup
@@ -18,6 +18,7 @@ from memtopo.sharing.holder.events import Event, Events
 from memtopo.sharing.holder.loop import INTERVAL, ServerLoop, Terms
 from memtopo.sharing.holder.metrics import MOST_CONNECTIONS, MetricsTarget
 from memtopo.sharing.holder.nodes import HeldNodes
+from memtopo.sharing.holder.progress import ProgressNotices
 from memtopo.sharing.holder.reloads import Reload
 from memtopo.sharing.holder.responses import Responder
 from memtopo.sharing.holder.state import HolderInfo, HoldSummary, Shutdown
@@ -38,7 +39,7 @@ class Supervision:
     `memory` returns the memory that the layout has now. Metrics are kept where `metrics` says. `reload` is called as
     often as the holder's `stop`; a function that it returns reads the source of a spec to change to. `log` receives the
     events. `contexts` returns the GPU of each context that the processes of the layout keep; None if it is unknown.
-    `nodes` are those of a layout of several.
+    `nodes` are those of a layout of several. `progress` has hooks for the work on the layout.
     """
 
     memory: Callable[[], Sequence[LocationMemory]] = tuple
@@ -47,6 +48,7 @@ class Supervision:
     log: Callable[[Event], None] = lambda _: None
     contexts: Callable[[], Sequence[str]] | None = None
     nodes: HeldNodes | None = None
+    progress: ProgressNotices = field(default_factory=ProgressNotices)
 
 
 def hold(
@@ -63,7 +65,7 @@ def hold(
     wake: socket.socket | None = None,
     changeable: ChangeableLayout | None = None,
     interval: float = INTERVAL,
-    supervision: Supervision = Supervision(),
+    supervision: Supervision | None = None,
 ) -> HoldSummary:
     """Serve exports at a claimed endpoint until `stop()` returns a signal's number, a release, or `lasting` seconds.
 
@@ -73,6 +75,7 @@ def hold(
     may change the layout if it is `changeable`, which is then the provider, too. The caller closes the claims after
     the teardown. Raises `ExchangeError` if there can be no socket, or if there are too few descriptors.
     """
+    supervision = supervision or Supervision()
     metrics, events = supervision.metrics, Events(supervision.log)
     batch, max_clients = _limits(MOST_CONNECTIONS if metrics and metrics.claim else 0)
     began, deadline = time.monotonic(), None if lasting is None else time.time() + lasting
@@ -81,7 +84,9 @@ def hold(
     responder = reporting(provider, info, batch=batch, deadline=deadline, changeable=changeable)
     shutdown = Shutdown(None if lasting is None else began + lasting)
     others = {*allow_uids} - {os.geteuid()}
-    terms = Terms(max_clients, patience, others, stop, grace, interval, supervision.reload, events)
+    terms = Terms(
+        max_clients, patience, others, stop, grace, interval, supervision.reload, events, supervision.progress
+    )
     with _listening(claim, responder, shutdown, terms, wake) as loop:
         if metrics:
             loop.publish(metrics, _metrics_listener(metrics, terms), claim.endpoint.path)

@@ -1,0 +1,140 @@
+"""A client that waits for a switch or a check is notified of its progress."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memtopo.plans.progress import CountedProgress, Part, Progress
+from memtopo.plans.report import Checks
+from memtopo.sharing.client import Client, connect
+from memtopo.sharing.endpoints import endpoint
+from memtopo.sharing.errors import ExchangeError
+from memtopo.sharing.holder.progress import ProgressNotices
+from memtopo.sharing.holder.service import Supervision
+from tests.helpers.holders import holding, scripted
+from tests.helpers.memfd_exports import OneState, PlannedState
+
+ANSWER: dict[str, Any] = {
+    "name": "kv", "state": "asleep", "kept": [], "checks": {"tallies": [], "differences": [], "different": 0},
+}  # fmt: skip
+
+
+@dataclass
+class Recorded(CountedProgress):
+    """Keeps the phases with their counts."""
+
+    found: list[tuple[str, Part]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def advance(self, steps: int, process: str = "") -> None:
+        super().advance(steps, process)
+        if state := self.state:
+            self.found.append((state.name, state.whole))
+
+
+class Slow(OneState):
+    """A layout whose work takes seconds by the clock of its notices."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+        self.notices = ProgressNotices(lambda: self.now)
+
+    def work(self, phase: str, seconds: Sequence[float]) -> None:
+        self.notices.phase(phase, 100)
+        for each in seconds:
+            self.now += each
+            self.notices.advance(10)
+        self.notices.end()
+
+    def check(self) -> Checks:
+        self.work("check", [0.5] * 10)
+        return super().check()
+
+    def switch(self, state: str) -> PlannedState:
+        return SlowState(self, state)
+
+
+class SlowState(PlannedState):
+    """A switch of such a layout."""
+
+    def make(self, *, full: bool, in_use: frozenset[str] = frozenset()) -> Checks:
+        assert isinstance(self.layout, Slow)
+        self.layout.work("change", [0.4] * 10)
+        del full, in_use
+        self.layout.state = self.state
+        return OneState.check(self.layout)
+
+
+@pytest.fixture
+def layout() -> Iterator[Slow]:
+    found = Slow()
+    yield found
+    os.close(found.memory)
+
+
+@contextmanager
+def client(layout: Slow) -> Iterator[Client]:
+    with holding(layout, supervision=Supervision(progress=layout.notices)), connect(endpoint("kv")) as found:
+        yield found
+
+
+def test_the_requester_of_a_switch_or_a_check_is_notified_each_second(runtime: Path, layout: Slow) -> None:
+    del runtime
+    hooks = Recorded()
+    with client(layout) as found, found.followed(hooks):
+        assert found.switch("asleep").state == "asleep"
+        assert hooks.found == [("change", Part(done, 100)) for done in (30, 60, 90)]
+        hooks.found.clear()
+        found.check()
+        assert hooks.found == [("check", Part(done, 100)) for done in (20, 40, 60, 80, 100)]
+
+
+def test_short_work_sends_no_notice_and_other_clients_get_none(runtime: Path, layout: Slow) -> None:
+    del runtime
+    hooks = Recorded()
+    with client(layout) as found, connect(endpoint("kv")) as other, other.followed(hooks):
+        found.switch("asleep")
+        found.check()
+        layout.notices.phase("change", 3)
+        layout.now += 100
+        layout.notices.advance(3)  # of no request
+        assert other.status().layout_state == "asleep"
+    assert hooks.found == []
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"phase": "p" * 65}, {"phase": 1}, {"done": -1}, {"done": 1 << 80}, {"total": None}, {"total": True}]
+)
+def test_a_malformed_notice_of_progress_ends_the_connection(wrong: dict[str, Any]) -> None:
+    notice = {"notice": "progress", "phase": "change", "done": 1, "total": 2} | wrong
+    with scripted((notice, ()), ({"ok": ANSWER}, ())) as talk, pytest.raises(ExchangeError, match="cannot be trusted"):
+        Client(talk).switch("asleep")
+
+
+def test_counts_that_shrink_begin_the_phase_again() -> None:
+    packets = [{"notice": "progress", "phase": "change", "done": done, "total": 9} for done in (4, 8, 2)]
+    hooks = Recorded()
+    with scripted(*((each, ()) for each in (*packets, {"ok": ANSWER}))) as talk:
+        found = Client(talk)
+        with found.followed(hooks):
+            found.switch("asleep")
+        assert [part for _, part in hooks.found] == [Part(4, 9), Part(8, 9), Part(2, 9)]
+
+
+def test_a_client_that_follows_nothing_ignores_the_progress(runtime: Path, layout: Slow) -> None:
+    del runtime
+    with client(layout) as found:
+        with found.followed(Progress()):
+            pass
+        assert found.switch("asleep").state == "asleep"
+        assert found.notice() is None
