@@ -209,3 +209,25 @@ def await_importers(client: Client, nodes: list[str]) -> None:
     while [each.node for each in client.status().nodes if each.importers] != nodes:
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def test_an_agent_with_the_name_on_the_driver_s_host_answers_for_all_nodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is no front then, and a release there waits for the teardown of all nodes."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    request, document = node_request(TWO, CLUSTER)
+    parts = node_tasks(request, document, CLUSTER, holding=Holding())
+    parts["b"] = replace(parts["b"], holding=Holding(f"{tmp_path}/b.sock"))
+    info = HolderInfo(request.plan.name, request.spec, request.machine)
+    with running(parts) as (_, hub, results):
+        hub("serving").result(120)
+        with (
+            opened_front(info, Holding(), held_nodes(hub, parts), lambda: None) as front,
+            connect(endpoint(request.plan.name)) as client,
+        ):
+            assert front is None
+            assert [len(each.offers) for each in client.status().nodes] == [2, 2]
+            assert client.release().gone
+        report = merged(request, hub, results)
+    assert (report.outcome, report.exit_code) == ("ok", 0), report

@@ -1,0 +1,57 @@
+"""Statuses of the nodes of a held layout: as text and back, their reports, and releases that importers prevent."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+
+import pytest
+
+from memtopo.plans.report import MachineLine
+from memtopo.sharing.errors import BadPacket, ExchangeError
+from memtopo.sharing.holder.nodes import HeldNodes, StatusReports, node_status
+from memtopo.sharing.messages import decode_nodes
+from memtopo.sharing.status import Importer, NodeStatus, Status
+from tests.helpers.memfd_exports import OFFERS
+
+IMPORTER = Importer(1, 42, 0, 5.0, 3, 6 << 20, bound=True)
+STATUS = Status(
+    "kv", "/run/kv.sock", 41, 0, 0.0, "serving", None, None, MachineLine("m", simulated=True, devices=(), driver="1"),
+    tuple(OFFERS), (IMPORTER,),
+)  # fmt: skip
+NODES = (node_status("a", "one", STATUS), NodeStatus("b", "two", "starting"))
+
+
+def test_statuses_are_the_same_after_a_text() -> None:
+    assert decode_nodes(json.dumps([asdict(each) for each in NODES])) == NODES
+    assert decode_nodes("") == ()
+
+
+@pytest.mark.parametrize(
+    "text", ["{}", "[1]", "[{}]", "[", "[" * 100_000, '[{"node": "a", "host": "x", "state": "odd"}]']
+)
+def test_a_text_that_is_no_list_of_statuses_is_refused(text: str) -> None:
+    with pytest.raises(BadPacket):
+        decode_nodes(text)
+
+
+def test_a_status_is_reported_at_once_and_again_when_it_differs() -> None:
+    now, reported = [STATUS], list[Status]()
+    reports = StatusReports(lambda: now[0], reported.append)
+    for moment, status in [
+        (1.0, STATUS),
+        (2.0, STATUS),
+        (2.1, replace(STATUS, generation=2)),
+        (3.0, replace(STATUS, generation=2)),
+    ]:
+        now[0] = status
+        reports.advance(moment)
+    assert [each.generation for each in reported] == [1, 2]
+
+
+def test_a_release_is_refused_while_importers_of_another_node_use_exports_over_ipc() -> None:
+    free = tuple(replace(each, importers=tuple(replace(one, bound=False) for one in each.importers)) for each in NODES)
+    HeldNodes(("a", "b"), lambda: NODES, own="a").require_unbound()
+    HeldNodes(("a", "b"), lambda: free).require_unbound()
+    with pytest.raises(ExchangeError, match="in use by 1 process on a"):
+        HeldNodes(("a", "b"), lambda: NODES, own="b").require_unbound()
