@@ -193,6 +193,7 @@ def one_pool(text: str, pool: str = "location: gpu0, handles: fd", size: str = "
     ("text", "code", "advice"),
     [
         (one_pool("", "location: gpu0, max_size: 128TiB"), "MT710", "lower 'max_size'"),
+        (one_pool("", "location: gpu0, handles: fd, max_size: 1TiB"), "MT710", "leave it out: there is no limit then"),
         (one_pool("", "location: gpu0, max_size: 1000000000000000000B"), "MT710", "lower 'max_size'"),
         (one_pool("", "location: gpu0, max_size: 0B"), "MT105", "leave it out: there is no limit then"),
         (one_pool("", "location: gpu0, release_threshold: 0B"), "MT105", "leave it out: a pool keeps nothing then"),

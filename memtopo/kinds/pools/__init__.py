@@ -191,6 +191,7 @@ class Pools(Kind):
             wrong := _repeated(path, locations)
             or _on_the_host(path, locations, entry.handles)
             or _too_large(path, limit)
+            or _too_large_to_share(path, limit, locations if entry.handles else (), scope.machine)
         ):
             yield wrong
             return None
@@ -315,6 +316,17 @@ def _too_large(path: Path, limit: int) -> Diagnostic | None:
         return None
     message = f"pool {path[-1]!r}: the driver creates no pool with a max_size of {rounded(limit)}"
     note = f"it returns OUT_OF_MEMORY for {exact(LARGEST)} (fact 80)"
+    help = "lower 'max_size', or leave it out: there is no limit then"
+    return Diagnostic("MT710", message, (*path, "max_size"), notes=(note,), help=help)
+
+
+def _too_large_to_share(path: Path, limit: int, locations: Sequence[Location], machine: Machine) -> Diagnostic | None:
+    """Return MT710 for a maximum size of a pool with handles that is more than its location has."""
+    small = next((each for each in locations if limit > _memory(machine, each) > 0), None)
+    if small is None:
+        return None
+    message = f"pool {path[-1]!r} can be shared, and its max_size of {rounded(limit)} is more than {small} has"
+    note = "of pools of 1TiB at most, an export failed, or the import did not return (fact 82)"
     help = "lower 'max_size', or leave it out: there is no limit then"
     return Diagnostic("MT710", message, (*path, "max_size"), notes=(note,), help=help)
 
