@@ -290,6 +290,26 @@ def test_memory_up_to_the_threshold_is_kept(driver: Driver) -> None:
         assert driver.mem_pool_get_attribute(pool, RESERVED_NOW) == 0
 
 
+def test_freed_memory_is_allocated_first_until_the_next_synchronisation(driver: Driver) -> None:
+    """Fact 80: even if other free addresses have less room, and it is not trimmed."""
+    with current(driver), pooled(driver) as pool:
+        parts = [driver.mem_alloc_from_pool_async(size, pool) for size in (8 * MiB, 512, 2 * MiB, 512, MiB)]
+        driver.mem_free_async(parts[2])
+        driver.ctx_synchronize()
+        driver.mem_free_async(parts[0])
+        again = driver.mem_alloc_from_pool_async(MiB, pool)
+        assert again == parts[0]
+        driver.ctx_synchronize()
+        after = driver.mem_alloc_from_pool_async(MiB, pool)
+        assert after == parts[2]
+        for address in (again, after, parts[1], parts[3], parts[4]):
+            driver.mem_free_async(address)
+        driver.mem_pool_trim_to(pool, 0)
+        assert driver.mem_pool_get_attribute(pool, RESERVED_NOW) == RESERVED
+        driver.ctx_synchronize()
+        assert driver.mem_pool_get_attribute(pool, RESERVED_NOW) == 0
+
+
 def test_the_pools_own_gpu_has_access(driver: Driver) -> None:
     """Fact 81."""
     with pooled(driver) as pool:
@@ -308,6 +328,7 @@ def test_the_pools_own_gpu_has_access(driver: Driver) -> None:
         ((Grant(NODE, Access.NONE),), NOT_SUPPORTED),
         ((Grant(gpu(0), Access.RW), Grant(gpu(0), Access.NONE)), INVALID_DEVICE),
         ((Grant(gpu(0), Access.RW), Grant(HOST, Access.RW)), NOT_SUPPORTED),
+        ((Grant(gpu(0), Access.NONE), Grant(NODE, Access.NONE)), NOT_SUPPORTED),
     ],
 )
 def test_access_that_a_pool_cannot_have(driver: Driver, grants: tuple[Grant, ...], error: str) -> None:
@@ -374,6 +395,15 @@ def test_an_allocation_is_shared_with_its_pool(driver: Driver, other: Other) -> 
             driver.ctx_synchronize()
             assert other.memcpy_dtoh(addresses[1], 5) == b"hereB"
         assert other.memcpy_dtoh(addresses[0], 1) == b"A"
+
+
+@pytest.mark.parametrize("location", [gpu(0), NODE])
+def test_a_pool_of_more_than_there_is_is_not_shared(driver: Driver, location: Location, on_hardware: bool) -> None:
+    """Fact 82."""
+    if on_hardware:
+        pytest.skip("the import of such a pool may not return")
+    with pooled(driver, PoolProperties(location, FD, TiB)) as pool, refused("CUDA_ERROR_UNKNOWN"):
+        driver.mem_pool_export_to_shareable_handle(pool, FD)
 
 
 def test_a_second_import_of_a_pool_gives_the_same_handle(driver: Driver, other: Other) -> None:

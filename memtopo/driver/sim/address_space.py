@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from memtopo.driver.sim.calls import Refused, invalid
 from memtopo.driver.sim.devices import WHOLE_HOST, MemoryBudget
@@ -19,6 +19,13 @@ class FreeRanges:
         self._starts = [start]
         self._ends = {start: end}
         self._by_size = [(end - start, start)]
+
+    @classmethod
+    def none(cls) -> Self:
+        """Return free ranges of which there are none yet."""
+        found = cls(0, 0)
+        found._remove(0)
+        return found
 
     def take(self, size: int, alignment: int) -> int | None:
         """Take the lowest aligned address of a range that has room for `size` bytes; None if there is none."""
@@ -36,6 +43,17 @@ class FreeRanges:
             return False
         self._cut(self._starts[at], address, size)
         return True
+
+    def overlaps(self, address: int, size: int) -> bool:
+        """Return whether some of the addresses are free."""
+        return any(each < address + size and self._ends[each] > address for each in self._starts)
+
+    def discard(self, address: int, size: int) -> None:
+        """Take those of some addresses that are free."""
+        end = address + size
+        for start in [each for each in self._starts if each < end and self._ends[each] > address]:
+            low, high = max(start, address), min(self._ends[start], end)
+            self._cut(start, low, high - low)
 
     def give(self, address: int, size: int) -> None:
         """Return addresses; they are merged with adjacent free ranges."""

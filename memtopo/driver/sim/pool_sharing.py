@@ -41,6 +41,8 @@ class PoolSharing:
         pool = self._pools.own(number)
         if flags or pool.tag is None or kind not in _SHARED or kind not in pool.properties.handles:
             raise invalid("flags must be 0, and the pool created with the handle type")
+        if self._pools.exceeds(pool.location, pool.properties.max_size):
+            raise Refused("CUDA_ERROR_UNKNOWN", "the maximum size of the pool is more than there is (fact 82)")
         pool.exported = True
         if kind == HandleType.FABRIC:
             self._creation.check_permitted(Properties(pool.location, HandleType.FABRIC))

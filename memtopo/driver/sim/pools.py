@@ -35,6 +35,7 @@ _UNIT = 512
 _SPAN = 16 << 30
 """Bytes of the addresses that a pool takes at a time, at least."""
 _LARGEST = 1 << 47
+_UNSHARED = 1 << 40
 _CURRENT = (PoolAttribute.RESERVED_MEM_CURRENT, PoolAttribute.USED_MEM_CURRENT)
 _CURRENT_OF = {
     PoolAttribute.RESERVED_MEM_HIGH: PoolAttribute.RESERVED_MEM_CURRENT,
@@ -49,12 +50,38 @@ _REUSE = (
 
 @dataclass(slots=True, eq=False)
 class _Segment:
-    """Addresses of a pool; `backed` has the units with memory, with the number of allocations in each."""
+    """Addresses of a pool; `backed` has the units with memory, with the number of allocations in each.
+
+    `freed` has what was freed since the last synchronisation, which is allocated again first (fact 80).
+    """
 
     start: int
     size: int
     free: FreeRanges
+    freed: FreeRanges = field(default_factory=FreeRanges.none)
     backed: dict[int, int] = field(default_factory=dict)
+
+    def take(self, size: int) -> int | None:
+        """Take addresses where the least room is left, of what was freed last if it fits there."""
+        address = self.freed.take(size, _UNIT)
+        if address is None:
+            address = self.free.take(size, _UNIT)
+            if address is not None:
+                self.freed.discard(address, size)
+        else:
+            self.free.take_at(address, size)
+        return address
+
+    def give(self, address: int, size: int, *, at_once: bool) -> None:
+        """Return addresses, unless `at_once` as freed last until the next synchronisation."""
+        self.free.give(address, size)
+        if not at_once:
+            self.freed.give(address, size)
+
+    def unused(self) -> list[int]:
+        """Units with memory that no allocation has a part of, nor had since the last synchronisation."""
+        found = [unit for unit, parts in self.backed.items() if not parts]
+        return [unit for unit in found if not self.freed.overlaps(self.start + unit * RESERVED, RESERVED)]
 
     def units(self, address: int, size: int) -> range:
         """Units that some of the addresses are in."""
@@ -171,6 +198,10 @@ class Pools:
         pool.destroyed = True
         self._settle(pool)
 
+    def exceeds(self, location: Location, size: int) -> bool:
+        """Return whether a maximum size is more than a location has, or is 1 TiB, the only one that was tried."""
+        return size >= _UNSHARED or size > _round_up(self._budget.total(_budgeted(location)), RESERVED)
+
     def set_attribute(self, number: int, attribute: PoolAttribute, value: int) -> None:
         """Set a reuse flag or the release threshold, or reset a highest number of bytes (fact 80)."""
         pool = self.own(number)
@@ -189,6 +220,8 @@ class Pools:
         pool = self.get(number)
         if not grants:
             raise invalid("no access is given")
+        for grant in grants:
+            self._check_supported(pool, grant)
         for grant in grants:
             self._check_grant(pool, grant)
         for location, access in grants:
@@ -235,7 +268,7 @@ class Pools:
         """Free an allocation; 0 is ignored. Its memory comes back with the next synchronisation (fact 80)."""
         if address:
             part = self._part(address)
-            self._end(part)
+            self._end(part, at_once=False)
             if part.segment:
                 part.pool.attributes[PoolAttribute.USED_MEM_CURRENT] -= part.allocation.size
 
@@ -244,12 +277,14 @@ class Pools:
         part = self._part(address)
         if part.pool.destroyed and part.segment:
             raise invalid("its pool is destroyed: on hardware the process dies of SIGFPE (fact 80)")
-        self._end(part)
+        self._end(part, at_once=True)
         self._trim(part.pool, part.pool.attributes[PoolAttribute.RELEASE_THRESHOLD])
 
     def release(self) -> None:
         """Give back what no allocation uses beyond the threshold of each pool, at a synchronisation (fact 80)."""
         for pool in self._open.values():
+            for segment in pool.segments:
+                segment.freed = FreeRanges.none()
             self._trim(pool, pool.attributes[PoolAttribute.RELEASE_THRESHOLD])
 
     def check_copy(self, address: int) -> None:
@@ -271,14 +306,17 @@ class Pools:
         if not 0 <= size < _LARGEST:
             raise Refused("CUDA_ERROR_OUT_OF_MEMORY", "the maximum size exceeds the addresses of a process")
 
+    def _check_supported(self, pool: Pool, grant: Grant) -> None:
+        location, access = grant
+        if access == Access.R:
+            raise unsupported("access to a pool is none, or read and write")
+        if location.kind != LocationKind.GPU and (pool.location.kind == LocationKind.GPU or access != Access.RW):
+            raise unsupported("the host has access to its own pools, and to no gpu's")
+
     def _check_grant(self, pool: Pool, grant: Grant) -> None:
         location, access = grant
         on_gpu = pool.location.kind == LocationKind.GPU
-        if access == Access.R:
-            raise unsupported("access to a pool is none, or read and write")
         if location.kind != LocationKind.GPU:
-            if on_gpu or access != Access.RW:
-                raise unsupported("the host has access to its own pools, and to no gpu's")
             return
         if location not in self._machine.locations:
             raise Refused("CUDA_ERROR_INVALID_DEVICE", f"{location} does not exist")
@@ -293,14 +331,14 @@ class Pools:
     def _room(self, pool: Pool, size: int) -> tuple[_Segment, int]:
         """Segment with room for `size` bytes, and their address in it, with memory; a new segment if none has any."""
         for segment in pool.segments:
-            if (address := segment.free.take(size, _UNIT)) is not None:
+            if (address := segment.take(size)) is not None:
                 break
         else:
             span = max(_SPAN, _round_up(size, RESERVED))
             start = self._addresses.take_addresses(span)
             segment = _Segment(start, span, FreeRanges(start, start + span))
             pool.segments.append(segment)
-            address = segment.free.take(size, _UNIT)
+            address = segment.take(size)
             assert address is not None
         try:
             self._back(pool, segment, address, size)
@@ -333,7 +371,7 @@ class Pools:
             raise invalid("the address is not the start of an allocation of a pool")
         return self._parts[address]
 
-    def _end(self, part: _Part) -> None:
+    def _end(self, part: _Part, *, at_once: bool) -> None:
         """Remove an allocation. The bytes of a pool with a file stay in it, where an importer still reads them."""
         pool, allocation, segment = part.pool, part.allocation, part.segment
         self._allocations.remove(allocation)
@@ -343,7 +381,7 @@ class Pools:
             del pool.pointers[allocation.physical.offset]
         else:
             size = _round_up(allocation.size, _UNIT)
-            segment.free.give(allocation.start, size)
+            segment.give(allocation.start, size, at_once=at_once)
             for unit in segment.units(allocation.start, size):
                 segment.backed[unit] -= 1
             if pool.pages is None:
@@ -357,6 +395,8 @@ class Pools:
         """Give back all that a destroyed pool without allocations has."""
         if pool.allocations or not pool.destroyed:
             return
+        for segment in pool.segments:
+            segment.freed = FreeRanges.none()
         self._trim(pool, 0)
         for segment in pool.segments:
             self._addresses.give_addresses(segment.start, segment.size)
@@ -368,7 +408,7 @@ class Pools:
     def _trim(self, pool: Pool, keep: int) -> None:
         reserved = PoolAttribute.RESERVED_MEM_CURRENT
         for segment in pool.segments:
-            for unit in [unit for unit, parts in segment.backed.items() if not parts]:
+            for unit in segment.unused():
                 if pool.attributes[reserved] - RESERVED < keep:
                     return
                 del segment.backed[unit]

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from concurrent.futures import TimeoutError as NoAnswer
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from memtopo.common.version import __version__
@@ -20,6 +21,7 @@ from memtopo.plans.report import Report
 from memtopo.run.nodes.agent import About, MachineOfNode, NodeResult, NodeTask
 from memtopo.run.nodes.cluster import NoCluster, Placed, RayCluster
 from memtopo.run.nodes.front import opened_front
+from memtopo.run.nodes.heartbeat import Heartbeat
 from memtopo.run.nodes.holding import Holding, held_nodes
 from memtopo.run.nodes.hub import End
 from memtopo.run.nodes.progress import NodesProgress
@@ -54,8 +56,7 @@ class _Node:
     name: str
     call: Callable[..., Future[Any]]
     pending: Future[Any]
-    beat: Future[Any] | None = None
-    heard: float = field(default_factory=time.monotonic)
+    heartbeat: Heartbeat
     end: NodeEnd | None = None
 
 
@@ -131,7 +132,8 @@ class _Drive:
         self._stopped = 0
         agents = {name: node.agent for name, node in placed.nodes.items()}
         self._nodes = [
-            _Node(name, agents[name], agents[name]("run", task, placed.hub, agents)) for name, task in tasks.items()
+            _Node(name, call := agents[name], call("run", task, placed.hub, agents), self._heartbeat(call))
+            for name, task in tasks.items()
         ]
         self._serving = placed.hub("serving") if next(iter(tasks.values())).holding else None
 
@@ -183,17 +185,15 @@ class _Drive:
                 node.pending = node.call("result")
         self._listen(node)
 
+    def _heartbeat(self, call: Callable[..., Future[Any]]) -> Heartbeat:
+        return Heartbeat(partial(call, "progress"), min(_PROGRESS, self._timeout / 4), time.monotonic())
+
     def _listen(self, node: _Node) -> None:
         """Ask for its progress from time to time; an agent without an answer for too long is lost."""
         now = time.monotonic()
-        if node.beat and node.beat.done():
-            if not node.beat.exception():
-                node.heard = now
-                self._progress.update(node.name, node.beat.result())
-            node.beat = None
-        if node.beat is None and now - node.heard > min(_PROGRESS, self._timeout / 4):
-            node.beat = node.call("progress")
-        if node.end is None and now - node.heard > self._timeout:
+        for state in node.heartbeat.answers(now):
+            self._progress.update(node.name, state)
+        if node.end is None and node.heartbeat.silence(now) > self._timeout:
             self._cluster.kill(self._placed.nodes[node.name])
             self._lose(node, f"it gave no sign of life for {self._timeout:g} s")
 
