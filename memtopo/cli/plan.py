@@ -85,6 +85,7 @@ def plan_command(
     A saved plan contains the spec and the machine; apply plans the spec again, and refuses the plan if it changed.
     That of a change is refused if the held layout was changed since.
     """
+    _require_one_output(calls=calls, language=language, output=output, as_json=as_json)
     if after is not None:
         if calls or language:
             raise UsageError("--calls and --as are of one spec, and not of a change", hint="leave AFTER out")
@@ -117,6 +118,16 @@ def plan_command(
         below = {label: [in_short(each) for each in rows] for label, rows in first.items()}
         console.show(plan.renderable(summary, loaded.target.line, document.digest, below))
     return 0
+
+
+def _require_one_output(*, calls: bool, language: str | None, output: str | None, as_json: bool) -> None:
+    """Raise `UsageError` for options that ask for several outputs at once."""
+    if calls and language:
+        raise UsageError("--calls and --as are two outputs", hint="leave one of them out")
+    if calls and output is not None:
+        raise UsageError("-o saves plans and programs, and no list of calls", hint="--calls --json prints the list")
+    if language and as_json:
+        raise UsageError("--as prints a program, and no JSON", hint="--calls --json lists the calls")
 
 
 def _list_calls(plan: Plan, geometry: Geometry, target: Target, *, as_json: bool) -> int:

@@ -9,6 +9,9 @@ from typing import Any
 from memtopo.driver.functions import CONSTANTS, PLAIN_FLAGS
 from memtopo.driver.types import Grant, Location, PoolProperties, Properties
 
+LONGEST = 64
+"""Elements of a list that are kept: the kernels of a check take thousands of areas."""
+
 HIDDEN = "hidden"
 """In place of the bytes of a handle, which give access to the memory."""
 
@@ -29,7 +32,8 @@ def jsonable(value: Any, method: str = "", name: str = "") -> Any:
     if isinstance(value, Enum):
         return str(value.name).lower() if value.name else int(value.value)
     if isinstance(value, list | tuple):
-        return [jsonable(each) for each in value]
+        more = [f"{len(value) - LONGEST:,} more"] if len(value) > LONGEST else []
+        return [*(jsonable(each) for each in value[:LONGEST]), *more]
     return value
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.cli.conftest import InlineRunner
 from tests.helpers.specs import ROOT
 
@@ -53,6 +55,13 @@ def test_the_document_of_calls_has_sizes_in_bytes_and_names_for_handles(run_inli
     release = [each for each in process["calls"] if each["function"] == "cuMemRelease"][-1]
     assert release["undo"]
     assert release["arguments"] == {"handle": "hot"}
+
+
+@pytest.mark.parametrize(
+    "options", [("--calls", "--as", "c"), ("--calls", "-o", "calls.json"), ("--as", "c", "--json")], ids=" ".join
+)
+def test_two_outputs_at_once_are_refused(run_inline: InlineRunner, options: tuple[str, ...]) -> None:
+    assert run_inline("plan", QUICKSTART, *M, *options).status == 2
 
 
 def test_calls_of_a_change_are_not_listed(run_inline: InlineRunner) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from memtopo import machine
+from memtopo.driver.kernels import Area
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.recorder import CallContext
 from memtopo.driver.sim import SimDriver
@@ -92,6 +93,21 @@ def test_calls_of_a_switch_of_states_have_their_steps(tmp_path: Path) -> None:
     made = [call for call in trace.calls if call.phase == "change" and call.call in changing]
     assert {call.call for call in made} == changing
     assert all(call.step for call in made)
+
+
+def test_long_lists_of_kernels_are_cut(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    with SimDriver(H200X4) as simulator, traced(simulator, str(path), ABOUT) as (driver, _):
+        driver.init()
+        driver.ctx_push_current(driver.device_primary_ctx_retain(0))
+        driver.module_load_data()
+        at = driver.mem_alloc(2 << 20)
+        driver.fill([Area(at + 1024 * index, 1024, 7) for index in range(1000)])
+    (trace,) = read_traces([path])
+    areas = trace.calls[-1].arguments["areas"]
+    assert areas[0] == [at, 1024, 7, 0]
+    assert areas[-1] == "936 more"
+    assert len(areas) == 65
 
 
 def test_a_failed_call_is_first_in_the_summary_with_those_before_it(tmp_path: Path) -> None:
