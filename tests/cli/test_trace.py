@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from jsonschema import Draft202012Validator
+
+from memtopo.output import schemas
 from tests.cli.conftest import InlineRunner
 from tests.helpers.specs import ROOT
 
@@ -25,6 +28,7 @@ def test_a_traced_run_is_summarized_by_function(run_inline: InlineRunner, tmp_pa
     assert "note: the times are those of the simulator" in result.out
     document = run_inline("trace", file, "--json").document
     assert document["memtopo_trace"] == 1
+    assert not list(Draft202012Validator(schemas.schema("trace")).iter_errors(document))
     assert document["calls"] == len(lines) - 1
     assert document["failed"] == []
 
