@@ -247,8 +247,8 @@ def test_json_output_fits_exactly_one_schema(printed: tuple[str, Any]) -> None:
 def test_changed_json_output_does_not_fit_the_schema(printed: tuple[str, Any]) -> None:
     """An unknown key, a value of another type, or a missing key at the top."""
     kind, document = printed
-    for call in (call for process in document.get("processes", ()) for call in process.get("calls", ())):
-        call["arguments"] = {}  # of any type
+    if kind == "calls":  # whose arguments may have any name and type
+        document = document | {"processes": [{"process": "", "calls": []}]}
     for changed in spoilt(document):
         assert not VALIDATORS[kind].is_valid(changed), changed
     for key in document:
