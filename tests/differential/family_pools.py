@@ -83,7 +83,12 @@ class Pools(FamilyGenerator):
         return self.new("pool", f"{properties} {most}", self.random.choice(self.sides()))
 
     def _endpool(self) -> str | None:
-        return self._with("l", "endpool {}")
+        """End a pool that is imported nowhere, or an import: an exporter ends last (fact 82)."""
+        pools = self.of("l")
+        used = {self.sources[each] for each in pools if self.sources[each] != each}
+        unused = [each for each in pools if each not in used]
+        symbol = self.random.choice(unused) if unused else None
+        return f"{self.place[symbol]}endpool {symbol}" if symbol else None
 
     def _poolalloc(self) -> str | None:
         imported = [self.sources[each] for each in self.of("l") if self.sources[each] in self.open]

@@ -130,6 +130,7 @@ def _import(symbol: str, fd: str, kind: str = "fd", flags: str = "0") -> Resourc
         number = session.driver.mem_pool_import_from_shareable_handle(session.fds[fd], wanted, given)
         again = number in session.pools.values()
         session.pools[symbol] = number
+        session.imported_pools.add(symbol)
         return "again" if again else OK
 
     return action

@@ -43,6 +43,7 @@ class ResourceSession(Session):
         self.signals: dict[str, ExternalApiSemaphore] = {}
         self.pools: dict[str, int] = {}
         self.pooled: dict[int, bool] = {}  # addresses of allocations of pools; true for those that are imported
+        self.imported_pools: set[str] = set()
         self.pinned: set[int] = set()
         self.registered: set[int] = set()
         self.files: dict[int, int] = {}  # sizes of mapped files by address
@@ -74,9 +75,24 @@ class ResourceSession(Session):
     def close(self) -> bool:
         """Give back everything in both processes; returns false if something was refused."""
         sessions = [self, self.there] if self.there else [self]
-        ended = [each.end_resources() for each in sessions]
+        ended = [each.end_imports() for each in sessions]
+        ended += [each.end_resources() for each in sessions]
         closed = [Session.close(each) for each in sessions]
         return all(ended) and all(closed)
+
+    def end_imports(self) -> bool:
+        """Give back what is imported from pools, before their exporter gives it back (fact 82)."""
+        if not self.imported_pools:
+            return True
+        self.driver.ctx_push_current(self.contexts[0])
+        clean = _succeeds(self.driver.ctx_synchronize)
+        for address in [each for each, opened in self.pooled.items() if opened]:
+            clean = _succeeds(self.driver.mem_free, address) and clean
+            del self.pooled[address]
+        for symbol in self.imported_pools & self.pools.keys():
+            clean = _succeeds(self.driver.mem_pool_destroy, self.pools.pop(symbol)) and clean
+        self.driver.ctx_pop_current()
+        return clean
 
     def end_resources(self) -> bool:
         """Give back what only this class has, with gpu0's context current; returns false if something was refused."""
@@ -101,7 +117,7 @@ class ResourceSession(Session):
         yield (driver.ctx_synchronize,)
         yield from ((driver.ipc_close_mem_handle, address) for address in self.opened_memory)
         yield from ((driver.mem_free, address) for address in self.allocations)
-        yield from ((driver.mem_free if opened else driver.mem_free_async, a) for a, opened in self.pooled.items())
+        yield from ((driver.mem_free_async, address) for address in self.pooled)
         yield (driver.ctx_synchronize,)
         yield from ((driver.mem_pool_destroy, pool) for pool in self.pools.values())
         yield from ((driver.mem_free_host, address) for address in self.pinned)
