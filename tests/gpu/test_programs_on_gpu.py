@@ -8,13 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from memtopo import planner
 from memtopo.language import read_file
 from memtopo.machine.target import Target
-from memtopo.output import programs
 from memtopo.plans.trace import driver_calls, read_traces
 from memtopo.rules.validation import validate
-from memtopo.run.planned_calls import planned_calls
 from tests.helpers.command_line import run_memtopo
 from tests.helpers.program_calls import HEADERS, comparable, compile_program, make_library, run_programs
 from tests.helpers.specs import EVERY_SPEC
@@ -44,22 +41,17 @@ def real_library() -> str:
 def test_programs_make_the_calls_of_a_traced_run(
     path: Path, local: Target, library: Path, real_library: str, tmp_path: Path
 ) -> None:
-    validated = validate(read_file(path), local.machine)
-    if validated.geometry is None:
+    if validate(read_file(path), local.machine).geometry is None:
         pytest.skip("needs another machine")
-    plan = planner.plan(validated.geometry, local.machine)
-    calls = planned_calls(plan, validated.geometry)
     trace = tmp_path / "trace"
     applied = run_memtopo("apply", path, "--machine", "local", "--check", "none", "--trace", trace)
     assert applied.status == 0, applied.err
     traces = {each.head.process: comparable(list(driver_calls(each))) for each in read_traces([trace])}
-    for language in ("c", "cuda-python"):
-        files = {}
-        for label, (name, text) in zip(
-            calls, programs.texts(plan.name, local.line, calls, language).items(), strict=True
-        ):
-            files[label] = tmp_path / name
-            files[label].write_text(text)
+    for language, suffix in (("c", ".c"), ("cuda-python", ".py")):
+        output = tmp_path / f"only{suffix}" if "" in traces else tmp_path
+        planned = run_memtopo("plan", path, "--machine", "local", "--as", language, "-o", output)
+        assert planned.status == 0, planned.err
+        files = {label: tmp_path / f"{label or 'only'}{suffix}" for label in traces}
         if language == "c":
             headers = REAL_HEADER if (REAL_HEADER / "cuda.h").exists() else HEADERS
             files = {label: compile_program(file, library, headers) for label, file in files.items()}
