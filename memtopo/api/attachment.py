@@ -245,10 +245,11 @@ def attach(
 ) -> Attachment:
     """Import all exports of a held layout, or the named `exports`, for the duration of a `with`.
 
-    `layout` is a name, or the path of a socket; `socket` is a folder that has the socket of the name. `access` is
-    granted to the GPU that has the memory, which is found by UUID among this process's GPUs, or to `device`. The
-    connection is the importer's lease, and ends with the `with`. `machine` is by default the local one or, for a layout
-    on a simulated machine, a simulator of the machine that its holder reports.
+    `layout` is a name, or the path of a socket; `socket` is a folder that has the socket of the name, by default
+    MEMTOPO_SOCKET if it is a folder. `access` is granted to the GPU that has the memory, which is found by UUID among
+    this process's GPUs, or to `device`. The connection is the importer's lease, and ends with the `with`. `machine` is
+    by default the local one or, for a layout on a simulated machine, a simulator of the machine that its holder
+    reports.
 
     An export with `commit: required` is imported by one writer, `role="writer"`, until it has called `commit`, and by
     readers, which only read it, after that. For up to `wait` (seconds, or text such as "60s"), entering waits for a
@@ -323,10 +324,17 @@ def _definite(shape: Shape) -> bool:
 
 
 def _endpoint(layout: str, folder: str | None) -> Endpoint:
-    """Endpoint of a layout, by its name or the path of its socket. Raises `UsageError`."""
+    """Endpoint of a layout, by its name or the path of its socket. Raises `UsageError`.
+
+    Without a folder, names are in the folder of MEMTOPO_SOCKET. If that is the path of a socket, it is ignored: a
+    producer that `--with` started listens there itself.
+    """
     if folder is not None and not is_folder(folder):
         raise UsageError(f"socket={folder!r} is no folder", hint="name the path of a socket in place of the layout")
-    return endpoint(socket=layout) if "/" in layout else endpoint(layout, folder)
+    if "/" in layout:
+        return endpoint(socket=layout)
+    variable = os.environ.get("MEMTOPO_SOCKET")
+    return endpoint(layout, folder or (variable if variable and is_folder(variable) else None))
 
 
 def _bytes(size: str | int) -> int:

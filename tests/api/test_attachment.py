@@ -180,6 +180,20 @@ def test_a_layout_is_attached_by_its_socket_path(start: Start, tmp_path: Path) -
             assert shared.name == "kv-store"
 
 
+def test_a_layout_is_attached_in_the_folder_of_the_variable(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own").mkdir(mode=0o700)
+    path = tmp_path / "own" / "kv-store.sock"
+    start(spec=HOLD, machine="h200x2", socket=str(path))
+    monkeypatch.setenv("MEMTOPO_SOCKET", f"{path.parent}/")
+    with memtopo.attach("kv-store", ["pages"], machine="h200x2") as shared:
+        assert shared.socket == str(path)
+    monkeypatch.setenv("MEMTOPO_SOCKET", str(path))  # that of a producer, which may import from others by name
+    with pytest.raises(NoLayout, match=str(tmp_path / "run")):
+        memtopo.attach("kv-store", machine="h200x2").__enter__()
+
+
 def test_applied_imports_from_a_holder_by_name_or_bound_socket(start: Start, tmp_path: Path) -> None:
     start(spec=HOLD, machine="h200x2")
     socket = tmp_path / "run" / "memtopo" / "kv-store.sock"
