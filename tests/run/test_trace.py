@@ -20,6 +20,8 @@ from memtopo.run import apply, processes
 from memtopo.run.planned_calls import planned_calls
 from tests.helpers.failing_driver import Failing
 from tests.helpers.specs import ENSEMBLES, ROOT, ensemble, run_request
+from tests.run.processes.coordinator_program import WORKER
+from tests.run.processes.test_crashes import TWO
 
 QUICKSTART = ROOT / "specs" / "quickstart.yaml"
 H200X4 = machine.load("h200x4")
@@ -138,6 +140,21 @@ def test_a_call_that_does_not_return_is_in_the_trace(tmp_path: Path) -> None:
     assert failed.call.step == "map page.3"
     assert failed.call.seconds is None
     assert [call.call for call in failed.before] == ["cuMemRelease"]
+
+
+def test_nothing_is_lost_of_the_trace_of_a_worker_that_dies(tmp_path: Path) -> None:
+    """It ends with the call in which the worker was killed; the others go on to their end."""
+    whole = ensemble(TWO, machine.load("h200x2"), check="none", worker=WORKER)
+    dying = {"MEMTOPO_CRASH": "server:mem_map#1:SIGKILL:self"}
+    request = replace(whole.request, trace=str(tmp_path))
+    report = processes.apply(replace(whole, request=request, variables=dying))
+    assert report.outcome == "failed"
+    server, reader = sorted(read_traces([tmp_path]), key=lambda each: each.head.process, reverse=True)
+    assert server.calls[-1].call == "cuMemMap"
+    assert server.calls[-1].seconds is None
+    assert all(call.seconds is not None for call in server.calls[:-1])
+    assert reader.calls[-1].call == "cuDevicePrimaryCtxRelease"
+    assert summary([server, reader]).failed[0].call == server.calls[-1]
 
 
 def test_handles_that_give_access_are_not_in_a_trace(tmp_path: Path) -> None:
