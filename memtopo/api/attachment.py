@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Literal, Unpack
+from typing import Literal, Unpack, get_args
 
 from memtopo.api.dmabuf import DmaBufs, importable
 from memtopo.api.errors import Unsuitable
@@ -258,10 +258,13 @@ def attach(
     `poll` calls `on_change` when the holder changes its layout, and maps what an export gains into the range of the
     size that `reserve` has for it (bytes, or "64GiB"). Exports without memory now are `absent` until a later `poll`.
 
-    Entering raises `NoLayout` if the layout is not held, `ExchangeError`, with the code `writing`, `committed` or
-    `uncommitted` if the wait was in vain, `Unavailable`, `Unsuitable`, also for another digest, `InvalidSpec` if
-    this machine cannot import an export, and `NotApplied` with the report after everything was undone.
+    Raises `UsageError` for another role. Entering raises `NoLayout` if the layout is not held, `ExchangeError`,
+    with the code `writing`, `committed` or `uncommitted` if the wait was in vain, `Unavailable`, `Unsuitable`, also
+    for another digest, `InvalidSpec` if this machine cannot import an export, and `NotApplied` with the report
+    after everything was undone.
     """
+    if role not in get_args(Role):
+        raise UsageError(f"role {shorten(str(role))!r} is not a role", hint="write 'reader' or 'writer'")
     requested, seconds = [exports] if isinstance(exports, str) else exports, _seconds(wait)
     return Attachment(
         _endpoint(os.fspath(layout), None if socket is None else os.fspath(socket)),

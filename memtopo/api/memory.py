@@ -28,6 +28,7 @@ from memtopo.kinds.managed import ManagedAllocation
 from memtopo.kinds.pinned import PinnedGroup
 
 _GPU = re.compile(r"gpu(0|[1-9][0-9]{0,5})")
+_ELASTIC = "it is mapped while the program runs: view it through its range, layout.range(…).view(offset, size)"
 _NODE = re.compile(r"host:(0|[1-9][0-9]{0,5})")
 
 
@@ -90,8 +91,9 @@ class Memory:
         """Return bytes of a chunk, at the address where the device has the most access to them."""
         mappings = list(self._ranges.of_chunk(label))
         if not mappings:
-            if self._ranges.has_chunk(label):
-                raise Unsuitable(f"chunk {shorten(label)!r} is not mapped")
+            if group := self._ranges.chunk_group(label):
+                wrong, hint = ("elastic", _ELASTIC) if group.growing else ("not mapped", None)
+                raise Unsuitable(f"chunk {shorten(label)!r} is {wrong}", hint=hint)
             raise unknown("chunk or part", label, self._ranges.chunks)
         found: list[MemoryPart] = []
         for mapping in mappings:

@@ -131,9 +131,9 @@ class MappedRanges:
         labels = [(group.label(0), group) for group in groups]
         return [each for label, group in labels for each in (label, *(f"{label}.{part.name}" for part in group.parts))]
 
-    def has_chunk(self, label: str) -> bool:
-        """Return true if a chunk has this label, mapped or not."""
-        return self._chunk(label)[0] is not None
+    def chunk_group(self, label: str) -> ChunkGroup | None:
+        """Return the group of the chunk with a label, mapped or not; None if there is none."""
+        return self._chunk(label)[0]
 
     def _chunk(self, label: str) -> tuple[ChunkGroup | None, int]:
         """Return the group of the chunk with a label, and its index; no group if there is none."""

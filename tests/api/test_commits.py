@@ -254,3 +254,8 @@ def test_a_reader_gets_dropped_content_back_with_the_next_commit(runtime: Path, 
             weights = np.from_dlpack(reader.export("weights"))
             assert int(weights[0]) == 8
             del weights
+
+
+def test_a_role_is_reader_or_writer(machine: Target) -> None:
+    with pytest.raises(UsageError, match="role 'wrtier' is not a role"), attached(machine, role="wrtier"):
+        pass

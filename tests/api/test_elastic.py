@@ -412,3 +412,10 @@ def test_a_signal_is_handled_after_the_batch() -> None:
         driver.mem_map = original
         assert offsets(kv) == [0, 1, 2, 3]
         assert not layout.check().different
+
+
+def test_an_elastic_chunk_is_viewed_through_its_range(machine: Target) -> None:
+    with memtopo.applied(spec(), machine) as layout:
+        layout.range("kv").map(0, "page")
+        with pytest.raises(memtopo.Unsuitable, match=r"chunk 'page\.0' is elastic.*\n?.*through its range"):
+            layout.chunk("page.0")
