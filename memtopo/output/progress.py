@@ -27,6 +27,9 @@ INTERVAL = 0.1
 LONG = 1.0
 """Seconds after which a phase is one that shows its time, and has a line where there is no terminal."""
 
+_FAST = 10
+"""Steps a second from which on their number is rounded."""
+
 _MOST_PROCESSES = 8
 """Processes that are listed; of more, those that have done the least."""
 
@@ -179,7 +182,10 @@ def amount(part: Part, state: PhaseState, *, simulated: bool) -> str:
 
 
 def _rate(done: int, state: PhaseState) -> str:
-    return humanize.rate(done, state.seconds) if state.in_bytes else f"{done / state.seconds:,.0f}/s"
+    if state.in_bytes:
+        return humanize.rate(done, state.seconds)
+    steps = done / state.seconds
+    return f"{steps:,.0f}/s" if steps >= _FAST else f"{steps:.2g}/s"
 
 
 def _listed(state: PhaseState) -> list[tuple[str, Part]]:

@@ -150,7 +150,7 @@ def test_several_processes_have_a_line_each_and_in_a_log_their_shares(clock: Clo
     assert lines.index("5 of 40") < lines.index("server") < lines.index("reader")
     assert "50%" in lines
     assert "idle" not in lines
-    assert log.getvalue() == "memtopo: map: 5 of 40, 2/s, 2 s, 14 s left; server 0%; reader 50%\n"
+    assert log.getvalue() == "memtopo: map: 5 of 40, 2.5/s, 2 s, 14 s left; server 0%; reader 50%\n"
 
 
 def test_of_many_processes_those_with_the_least_done_are_listed(clock: Clock) -> None:
@@ -180,7 +180,8 @@ def test_nothing_is_said_of_what_is_not_known() -> None:
     assert words(state(0, 0, 5.0)) == "5 s"
     assert words(state(0, 8, 5.0)) == "0 of 8, 5 s"
     assert words(state(4, 8, 0.5)) == "4 of 8"
-    assert words(state(8, 8, 5.0)) == "8 of 8, 2/s, 5 s"
+    assert words(state(1, 1, 5.0)) == "1 of 1, 0.2/s, 5 s"
+    assert words(state(8, 8, 5.0)) == "8 of 8, 1.6/s, 5 s"
 
 
 def test_counts_of_one_phase_do_not_reach_another_one() -> None:
