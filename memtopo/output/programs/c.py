@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from importlib import resources
 from typing import Any
 
 from memtopo.driver.functions import ADDRESS, C_TYPES, CONSTANTS, DMA_BUF, PLAIN_FLAGS, RESULT, c_name, function
@@ -17,6 +16,7 @@ from memtopo.driver.types import (
     PoolProperties,
     Properties,
 )
+from memtopo.output.programs.expressions import divided, in_units, index_of, linear, part
 from memtopo.output.programs.names import Names, word_of
 from memtopo.output.programs.program import Program
 from memtopo.output.programs.statements import (
@@ -54,7 +54,7 @@ _PASSES = {
     "receive": "receive_from", "send": "send_to", "forget": "forget", "leave": "leave", "await": "await_importers",
 }  # fmt: skip
 
-_WIDTH = 110
+_FURTHER = " " * 6
 _SMALL = 1 << 15
 """Largest number whose product with a loop's variable surely is an int."""
 
@@ -82,11 +82,11 @@ class _Writer:
         build = list(self._sections([each for each in given.sections if not each.undo]))
         down = list(self._sections([each for each in given.sections if each.undo]))
         yield from self._head()
-        yield from _part("check.c")
-        yield from (_part("shared.c") if given.shares else ())
-        yield from (_part("sockets.c") if given.peers else ())
-        yield from (_part("exporter.c") if given.importers else ())
-        yield from (_part("importer.c") if given.exporters else ())
+        yield from part("check.c")
+        yield from (part("shared.c") if given.shares else ())
+        yield from (part("sockets.c") if given.peers else ())
+        yield from (part("exporter.c") if given.importers else ())
+        yield from (part("importer.c") if given.exporters else ())
         yield ""
         yield from map(self._declared, given.variables)
         yield from (["", *self._constants] if self._constants else [])
@@ -145,7 +145,7 @@ class _Writer:
             case Pass(action, peer):
                 yield f"{indent}{_PASSES[action]}({_quoted(peer) if peer else ''});"
             case Call():
-                yield from _wrapped(f"{indent}CHECK({self._call(each)});", indent)
+                yield from divided(f"{indent}CHECK({self._call(each)});", indent, _FURTHER)
 
     def _call(self, call: Call) -> str:
         values = dict(call.arguments)
@@ -206,14 +206,10 @@ class _Writer:
 
     def _number(self, value: Any) -> str:
         """A number, or an expression of `i`."""
-        match value:
-            case Linear(base, step, every, outer):
-                terms = [_product(f"i % {every}" if every else "i", step), _product(f"i / {every}", outer)]
-                return _sum(_integer(base) if base else "", *terms)
-            case Cycle(values):
-                return f"{self._numbers(values)}[i % {len(values)}]"
-            case Table(values, first):
-                return f"{self._numbers(values)}[i - {first}]" if first else f"{self._numbers(values)}[i]"
+        if isinstance(value, Linear):
+            return linear(value, "/", _integer)
+        if isinstance(value, Cycle | Table):
+            return f"{self._numbers(value.values)}[{index_of(value)}]"
         return _integer(value)
 
     def _numbers(self, values: tuple[int, ...]) -> str:
@@ -225,13 +221,12 @@ class _Writer:
         if not isinstance(value, Cycle | Table):
             return prefix + encode(value)
         texts = [prefix + encode(each) for each in value.values]
-        index = f"i % {len(texts)}" if isinstance(value, Cycle) else f"i - {value.first}" if value.first else "i"
         type_ = next(text for kind, text in _CHOSEN if isinstance(value.values[0], kind))
         name = self._names.of(("chosen", *texts), f"{_kind_of(value.values[0])} by number")
-        return f"{self._constant(name, f'static {type_}{name}[{len(texts)}]', texts)}[{index}]"
+        return f"{self._constant(name, f'static {type_}{name}[{len(texts)}]', texts)}[{index_of(value)}]"
 
     def _constant(self, name: str, declaration: str, values: Iterable[str]) -> str:
-        text = "\n".join(_wrapped(f"{declaration} = {{{', '.join(values)}}};", ""))
+        text = "\n".join(divided(f"{declaration} = {{{', '.join(values)}}};", "", _FURTHER))
         if text not in self._constants:
             self._constants.append(text)
         return name
@@ -280,26 +275,9 @@ def _location(value: Location) -> str:
     return f".type = {CONSTANTS[LocationKind].text(value.kind)}, .id = {value.id}"
 
 
-def _product(variable: str, factor: int) -> str:
-    """A multiple of an expression; empty for none."""
-    if factor in (0, 1):
-        return variable * factor
-    text = f"({variable})" if " " in variable else variable
-    return f"-{text}" if factor == -1 else f"{'-' * (factor < 0)}{_integer(abs(factor))} * {text}"
-
-
-def _sum(*terms: str) -> str:
-    """The sum of terms, without those that are empty."""
-    first, *others = [each for each in terms if each] or ["0"]
-    return first + "".join(f" - {each[1:]}" if each.startswith("-") else f" + {each}" for each in others)
-
-
 def _integer(value: int) -> str:
-    """A number as it is read best: sizes as multiples of KiB, MiB or GiB."""
-    for shift, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
-        if value and value % (1 << shift) == 0:
-            return f"{value >> shift} * {unit}"
-    return f"{value}ULL" if value > _SMALL else str(value)
+    """A number as it is read best."""
+    return in_units(value) or (f"{value}ULL" if value > _SMALL else str(value))
 
 
 def _kind_of(value: object) -> str:
@@ -310,17 +288,3 @@ def _kind_of(value: object) -> str:
 
 def _quoted(text: str) -> str:
     return f'"{text}"'
-
-
-def _part(name: str) -> list[str]:
-    """A part of every program, from its file."""
-    text = resources.files("memtopo.output.programs").joinpath("parts", name).read_text()
-    return ["", *text.rstrip().splitlines()]
-
-
-def _wrapped(line: str, indent: str) -> Iterator[str]:
-    """A call in lines that are not too long, divided after commas."""
-    while len(line) > _WIDTH and (at := line.rfind(", ", len(indent) + 8, _WIDTH)) > 0:
-        yield line[: at + 1]
-        line = f"{indent}      {line[at + 2 :]}"
-    yield line

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from importlib import resources
 from typing import Any
 
 from memtopo.driver.functions import CONSTANTS, DMA_BUF, PLAIN_FLAGS, function
@@ -17,6 +16,7 @@ from memtopo.driver.types import (
     PoolProperties,
     Properties,
 )
+from memtopo.output.programs.expressions import divided, in_units, index_of, linear, part
 from memtopo.output.programs.names import Names
 from memtopo.output.programs.program import Program
 from memtopo.output.programs.statements import (
@@ -42,7 +42,6 @@ _STRUCTS = {
 }
 """Structs of the bytes of a shareable handle."""
 _SIMPLE_HANDLES = (HandleType.NONE, HandleType.FD, HandleType.FABRIC)
-_WIDTH = 110
 
 
 def program(given: Program) -> str:
@@ -67,9 +66,9 @@ class _Writer:
         yield from (f'"""{given.title}', "", *given.about, "")
         yield from (f"pip install cuda-python; python {given.file}.py", '"""', "")
         yield from (f"import {name}" for name in self._modules())
-        yield from ("", "from cuda.bindings import driver", "", *_part("check.py"))
-        yield from (_part("shared.py") if given.shares else ())
-        yield from (_part("sockets.py") if given.peers else ())
+        yield from ("", "from cuda.bindings import driver", "", *part("check.py.txt"))
+        yield from (part("shared.py.txt") if given.shares else ())
+        yield from (part("sockets.py.txt") if given.peers else ())
         yield from ("", "", "call(driver.cuInit, 0)")
         if given.peers:
             others = f"exporters={list(given.exporters)!r}, importers={list(given.importers)!r}"
@@ -106,7 +105,7 @@ class _Writer:
             case Pass(action, peer):
                 yield f"{indent}{_PASSES[action]}({repr(peer) if peer else ''})"
             case Call():
-                yield from _wrapped(f"{indent}{self._assigned(each)}", indent)
+                yield from divided(f"{indent}{self._assigned(each)}", indent, "    ")
 
     def _assigned(self, call: Call) -> str:
         made = self._call(call)
@@ -177,34 +176,15 @@ def _is_number(method: str, name: str, value: Any) -> bool:
 
 def _number(value: Any) -> str:
     """A number, or an expression of `i`."""
-    match value:
-        case Linear(base, step, every, outer):
-            terms = [_product(f"i % {every}" if every else "i", step), _product(f"i // {every}", outer)]
-            return _sum(_integer(base) if base else "", *terms)
-        case Cycle(values):
-            return f"({', '.join(map(_integer, values))})[i % {len(values)}]"
-        case Table(values, first):
-            return f"({', '.join(map(_integer, values))})[{f'i - {first}' if first else 'i'}]"
+    if isinstance(value, Linear):
+        return linear(value, "//", _integer)
+    if isinstance(value, Cycle | Table):
+        return f"({', '.join(map(_integer, value.values))})[{index_of(value)}]"
     return _integer(value)
 
 
-def _product(variable: str, factor: int) -> str:
-    if factor in (0, 1):
-        return variable * factor
-    text = f"({variable})" if " " in variable else variable
-    return f"-{text}" if factor == -1 else f"{'-' * (factor < 0)}{_integer(abs(factor))} * {text}"
-
-
-def _sum(*terms: str) -> str:
-    first, *others = [each for each in terms if each] or ["0"]
-    return first + "".join(f" - {each[1:]}" if each.startswith("-") else f" + {each}" for each in others)
-
-
 def _integer(value: int) -> str:
-    for shift, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
-        if value and value % (1 << shift) == 0:
-            return f"{value >> shift} * {unit}"
-    return str(value)
+    return in_units(value) or str(value)
 
 
 def _chosen(value: Any, encode: Callable[[Any], str]) -> str:
@@ -212,8 +192,7 @@ def _chosen(value: Any, encode: Callable[[Any], str]) -> str:
     if not isinstance(value, Cycle | Table):
         return encode(value)
     texts: Iterable[str] = map(encode, value.values)
-    index = f"i % {len(value.values)}" if isinstance(value, Cycle) else f"i - {value.first}" if value.first else "i"
-    return f"({', '.join(texts)})[{index}]"
+    return f"({', '.join(texts)})[{index_of(value)}]"
 
 
 def _properties(value: Properties) -> str:
@@ -243,17 +222,3 @@ def _grants(value: Sequence[Any]) -> str:
     words = {access.text(each): each.word.upper() for each in (Access.NONE, Access.R, Access.RW)}
     each = (f"access({_location(grant.location)}, {words[access.text(grant.access)]})" for grant in value)
     return f"[{', '.join(each)}]"
-
-
-def _part(name: str) -> list[str]:
-    """A part of every program, from its file."""
-    text = resources.files("memtopo.output.programs").joinpath("parts", f"{name}.txt").read_text()
-    return ["", *text.rstrip().splitlines()]
-
-
-def _wrapped(line: str, indent: str) -> Iterator[str]:
-    """A call in lines that are not too long, divided after commas."""
-    while len(line) > _WIDTH and (at := line.rfind(", ", len(indent) + 8, _WIDTH)) > 0:
-        yield line[: at + 1]
-        line = f"{indent}    {line[at + 2 :]}"
-    yield line
