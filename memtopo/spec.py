@@ -5,10 +5,11 @@ Entries with errors yield diagnostics and are left out; all others are kept, so 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
+from itertools import islice
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, TypeAdapter
@@ -161,6 +162,7 @@ def _sections(name: str, root: Mapping[str, Any], path: Path, refused: frozenset
     left_out = {(str(each[0]), str((*each, "")[1])) for each in within}
     if ("<<", "") in left_out:
         left_out |= {(section, "<<") for section in SECTIONS}
+    left_out |= {(section, "") for section in _misspelled(root, _PROCESS if path else _TOP)}
     sections: dict[str, dict[str, Any]] = {}
     for section in SECTIONS:
         if root.get(section, "") in ("", {}):
@@ -170,6 +172,14 @@ def _sections(name: str, root: Mapping[str, Any], path: Path, refused: frozenset
         sections[section], dropped = yield from _section((*path, section), root[section], known)
         left_out |= {(section, entry) for entry in dropped}
     return Spec(name, sections, frozenset(left_out), path)
+
+
+def _misspelled(root: Mapping[str, Any], known: Sequence[str]) -> Iterator[str]:
+    """Yield the sections that unknown keys were probably meant to be: their entries are left out."""
+    for key in islice((each for each in root if each not in known), messages.COMPARED):
+        meant = messages.intended(key, known)
+        if meant in SECTIONS and meant not in root:
+            yield meant
 
 
 def _head(root: Mapping[str, Any], refused: set[str]) -> Iterator[Diagnostic]:

@@ -73,13 +73,19 @@ def listed(known: Sequence[str]) -> str:
 def unknown(path: Path, known: Sequence[str]) -> Diagnostic:
     """Diagnostic of a key that is not one of the `known` keys."""
     key = str(path[-1])
-    meant = nearest(key, known)
-    if meant and meant[0] not in key[:2].lower() and key[0].lower() not in meant[:2]:
-        meant = None  # another word of similar letters: 'round' for 'count'
+    meant = intended(key, known)
     help = f"did you mean {meant!r}?" if meant else f"known are {', '.join(known)}"
     only = only_near(key, known) if meant else None
     edit = Edit(path, "key", key, only) if only else None
     return Diagnostic("MT101", f"unknown key {shorten(key)!r}", path, "key", help=help, edit=edit)
+
+
+def intended(key: str, known: Sequence[str]) -> str | None:
+    """Return the one of the `known` keys that an unknown key was probably meant to be, or None."""
+    meant = nearest(key, known)
+    if meant and meant[0] not in key[:2].lower() and key[0].lower() not in meant[:2]:
+        return None  # another word of similar letters: 'round' for 'count'
+    return meant
 
 
 def bad_name(name: object, path: Path, at: At = "key") -> Diagnostic:
