@@ -177,6 +177,11 @@ def pairs(rows: Iterable[tuple[str, str]]) -> Padding:
     return _grid(rows, gap=2)
 
 
+def digest_line(digest: str) -> Text:
+    """Digest of a spec, without an indent: it is to be copied, and its 79 columns fit into one line."""
+    return Text.assemble(("digest", "dim"), "  ", printable(digest), overflow="fold")
+
+
 def notes(texts: Iterable[str]) -> Padding:
     """Notes, one `note: …` each, with a hanging indent."""
     return _grid((("note:", text) for text in texts), gap=1)

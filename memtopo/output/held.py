@@ -15,7 +15,7 @@ from memtopo.common.text import process_name
 from memtopo.common.units import rounded
 from memtopo.language.names import AWAKE
 from memtopo.output import humanize, report
-from memtopo.output.console import INDENT, Column, Rows, cell, heading, headline, notes, pairs
+from memtopo.output.console import INDENT, Column, Rows, cell, digest_line, heading, headline, notes, pairs
 from memtopo.output.terminal.diagram import TerminalDrawing
 from memtopo.sharing.offers import Offer
 from memtopo.sharing.status import Changed, Importer, Looked, NodeStatus, Released, Status, Switched
@@ -63,6 +63,7 @@ def layout(status: Status, now: float) -> RenderableType:
         Text(),
         pairs(_properties(status, now)),
         Text(),
+        *([digest_line(status.digest), Text()] if status.digest else []),
         *drawing,
         *(_nodes(status.nodes, now) if status.nodes else _shared(status, now)),
         *_namespace_notes(status),
@@ -166,8 +167,6 @@ def _properties(status: Status, now: float) -> Iterator[tuple[str, str]]:
         yield "contexts", _contexts(status.contexts)
     if status.spec is not None:
         yield "spec", status.spec
-    if status.digest is not None:
-        yield "digest", status.digest
     yield from humanize.parameters(status.params)
     yield "socket", status.socket
 

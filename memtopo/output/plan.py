@@ -1,4 +1,4 @@
-"""Plans as tables and a drawing: steps, layout, memory and driver calls."""
+"""Plans as tables and a drawing: steps, layout and memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rich.text import Text
 
 from memtopo.common.units import rounded
 from memtopo.output import humanize
-from memtopo.output.console import Column, Rows, heading, headline, notes, pairs, stacked
+from memtopo.output.console import Column, Rows, digest_line, heading, headline, notes, pairs, stacked
 from memtopo.output.terminal.diagram import Addresses, TerminalDrawing
 from memtopo.plans.report import MachineLine, PlanSummary, Row
 
@@ -28,12 +28,12 @@ def renderable(
     summary: PlanSummary, machine: MachineLine, digest: str | None = None, calls: Calls | None = None
 ) -> RenderableType:
     """The output of `memtopo plan`, with the digest of the spec, and the driver calls below each row."""
-    last: list[RenderableType] = [Text(), pairs([("digest", digest)])] if digest else []
+    last: list[RenderableType] = [Text(), digest_line(digest)] if digest else []
     return Group(headline("plan", summary.name, machine), Text(), *body(summary, calls=calls), *last)
 
 
 def body(summary: PlanSummary, addresses: Addresses | None = None, calls: Calls | None = None) -> list[RenderableType]:
-    """A plan without its first line: rows, drawing, memory, driver calls and notes.
+    """A plan without its first line: rows, drawing, memory, numbers of steps and notes.
 
     `addresses` are those of the ranges of an applied layout, and `calls` are shown below the rows.
     """
@@ -87,5 +87,5 @@ def _sums(summary: PlanSummary) -> list[tuple[str, str]]:
     sizes = {f"memory on {location}": rounded(amount) for location, amount in summary.memory.items()}
     sizes["address space"] = rounded(summary.reserved)
     widest = max(map(len, sizes.values()))
-    calls = f"{summary.calls:,} to build, {summary.teardown_calls:,} to take down"
-    return [*((name, amount.rjust(widest)) for name, amount in sizes.items()), ("driver calls", calls)]
+    steps = f"{summary.calls:,} to build, {summary.teardown_calls:,} to take down"
+    return [*((name, amount.rjust(widest)) for name, amount in sizes.items()), ("steps", steps)]

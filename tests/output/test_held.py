@@ -160,3 +160,8 @@ def test_a_layout_names_the_writer_of_an_export(monkeypatch: pytest.MonkeyPatch)
     offer = replace(STATUS.offers[0], commit="writing", writer=4713)
     found = lines(held.layout(replace(STATUS, offers=(offer,)), NOW), monkeypatch, 120)
     assert any("chunk rdma writing by process 4713" in line for line in found)
+
+
+def test_the_digest_of_a_shown_layout_is_in_one_line_of_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    digest = f"sha256:{'0123456789abcdef' * 4}"
+    assert f"digest  {digest}" in lines(held.layout(replace(STATUS, digest=digest), NOW), monkeypatch, 80)

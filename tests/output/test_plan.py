@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from memtopo.output import humanize, plan
+from memtopo.output.console import unstyled
 from memtopo.plans.report import MachineLine, PlanSummary, Row
 from tests.helpers.console import written_to_pipe
 
@@ -57,7 +58,7 @@ plan  quickstart  on h200x2 (simulated)
   memory on gpu0   7.8 GiB
   memory on gpu1   7.8 GiB
   address space   15.7 GiB
-  driver calls    16,007 to build, 16,005 to take down
+  steps           16,007 to build, 16,005 to take down
 
   note: chunk 'hot' is rounded up from 31MiB to 32MiB
 """
@@ -67,6 +68,12 @@ plan  quickstart  on h200x2 (simulated)
 def test_only_a_simulated_machine_is_called_simulated() -> None:
     first = plan_text(PLAN, replace(MACHINE, name="local", simulated=False)).splitlines()[0]
     assert first == "plan  quickstart  on local"
+
+
+def test_the_digest_is_in_one_line_of_80_columns() -> None:
+    digest = f"sha256:{'0123456789abcdef' * 4}"
+    output = unstyled(plan.renderable(PLAN, MACHINE, digest), 80)
+    assert output.splitlines()[-1] == f"digest  {digest}"
 
 
 def test_states_have_their_memory_by_location() -> None:
@@ -82,7 +89,7 @@ memory by state
 
 
 def test_an_empty_plan_is_shown() -> None:
-    assert "driver calls" in plan_text(PlanSummary("nothing", (), {}, 0, 0, 0))
+    assert "steps" in plan_text(PlanSummary("nothing", (), {}, 0, 0, 0))
 
 
 @pytest.mark.parametrize("width", [20, 40, 60, 80, 120])

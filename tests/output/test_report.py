@@ -85,7 +85,7 @@ apply  quickstart  on h200x2 (simulated)
 
   memory on gpu0  15.6 GiB
   address space   15.6 GiB
-  driver calls    8,000 to build, 8,000 to take down
+  steps           8,000 to build, 8,000 to take down
 
 checked
   access            16,000 of 16,000 as declared

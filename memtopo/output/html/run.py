@@ -61,7 +61,7 @@ def _sections(report: Report, trace: TraceSummary | None) -> Iterator[str]:
     yield section("Checks", *(_checks(report.checks) if report.checks else [note("Nothing was checked.")]))
     yield section("Timeline", timeline(report))
     yield section("Processes", tables(_nodes(report.nodes), _processes(report.processes)))
-    yield section("Plan", *_plan(report.plan), note="Driver calls in their order; the teardown reverses them.")
+    yield section("Plan", *_plan(report.plan), note="Steps in their order; the teardown reverses them.")
     yield section("Driver calls", *(calls(trace) if trace else ()), note="As they were made and traced.")
     if report.left:
         yield section("Taken down", tables(_ledger(report.left), _memory(report.left)))
@@ -79,7 +79,7 @@ def _facts(report: Report) -> Iterator[tuple[str, str]]:
         yield "started, UTC", report.started.rstrip("Z").replace("T", " ")
     if report.times:
         yield "time", humanize.duration(max(each.ended for each in report.times))
-    yield "driver calls", f"{report.plan.calls:,}"
+    yield "steps", f"{report.plan.calls:,}"
     if report.checks and (looked := sum(tally.looked_at for tally in report.checks.tallies)):
         as_declared = sum(tally.as_declared for tally in report.checks.tallies)
         yield f"as declared, {report.check} check", f"{as_declared:,} of {looked:,}"
