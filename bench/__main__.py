@@ -4,7 +4,21 @@ from __future__ import annotations
 
 import sys
 
-from bench import apply, attach, build, diagrams, elastic, imports, scaling, sleep, startup, validation, verification
+from bench import (
+    apply,
+    attach,
+    build,
+    diagrams,
+    elastic,
+    imports,
+    scaling,
+    simulator,
+    sleep,
+    startup,
+    validation,
+    verification,
+    workers,
+)
 
 BENCHMARKS = {
     "apply": apply.main,
@@ -14,10 +28,12 @@ BENCHMARKS = {
     "elastic": elastic.main,
     "imports": imports.main,
     "scaling": scaling.main,
+    "simulator": simulator.main,
     "sleep": sleep.main,
     "startup": startup.main,
     "validation": validation.main,
     "verification": verification.main,
+    "workers": workers.main,
 }
 
 

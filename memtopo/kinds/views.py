@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from memtopo.diagnostics.model import Path
@@ -28,8 +27,7 @@ class Identity(NamedTuple):
     label: str
 
 
-@dataclass(frozen=True, slots=True)
-class MappedMemory:
+class MappedMemory(NamedTuple):
     """One chunk, buffer, managed or pinned allocation with all its views.
 
     `ours` is true if a process of this run created it; only then may it be written.

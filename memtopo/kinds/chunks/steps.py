@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar
 
 from memtopo.driver.batches import properties_each, release_each
@@ -79,8 +80,7 @@ class CreateChunk(Step):
         return CheckedSteps(number, findings, error if number == len(found) else None)
 
     def describe(self) -> StepDescription:
-        properties = self.properties
-        return StepDescription(self.label, str(properties.location), self.size, note=", ".join(properties.words))
+        return StepDescription(self.label, *_described(self.properties, self.size))
 
     def leak_name(self) -> str:
         return f"chunk {self.label}"
@@ -324,3 +324,9 @@ def _as_reported(properties: Properties) -> Properties:
     if properties.location.kind is LocationKind.HOST:
         return properties._replace(location=Location(LocationKind.HOST_NUMA, 0))
     return properties
+
+
+@lru_cache(maxsize=64)
+def _described(properties: Properties, size: int) -> tuple[str, int, None, str]:
+    """Location, bytes and note of chunks in a plan, which are the same for thousands."""
+    return str(properties.location), size, None, ", ".join(properties.words)

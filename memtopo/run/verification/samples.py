@@ -98,7 +98,7 @@ class SampleVerifier(Verifier):
             (process, each.identity)
             for process, memory in context.memory.items()
             for each in memory
-            if each.ours and next(_places(each, Access.RW), None)
+            if each.ours and _places(each, Access.RW)
         )
         self.rounds = max(len(self._writers), self._events.rounds)
         self._latest: tuple[int, _Round] | None = None
@@ -206,7 +206,7 @@ class SampleVerifier(Verifier):
 
     def _add(self, found: _Round, memory: MappedMemory, index: int) -> None:
         writer = self._writers.writer(index, memory.identity)
-        readable = list(_places(memory, Access.R)) if writer is not None else []
+        readable = _places(memory, Access.R) if writer is not None else []
         if index == 0:
             missed = (1 + _has_two_ends(memory.size)) * (len(memory.views) - len(readable))
             found.inaccessible += missed if memory.ours else 0
@@ -217,8 +217,8 @@ class SampleVerifier(Verifier):
         views = [(self._view(memory, expected, label, offset), devices) for label, offset, devices in readable]
         for view, devices in views:
             found.reads.setdefault(devices, []).append(view)
-        if writer == self._context.process and (place := next(_places(memory, Access.RW), None)):
-            label, offset, devices = place
+        if writer == self._context.process and (writable := _places(memory, Access.RW)):
+            label, offset, devices = writable[0]
             same = (view for view, _ in views if (view.label, view.offset) == (label, offset))
             view = next(same, None) or self._view(memory, expected, label, offset)
             found.writes.setdefault(devices[:1], []).append(view)
@@ -332,12 +332,16 @@ def _adjoin(one: Window, other: Window) -> bool:
     return location == other.view.memory.location and location.kind is LocationKind.GPU
 
 
-def _places(memory: MappedMemory, access: Access) -> Iterator[tuple[str, int, tuple[int, ...]]]:
+def _places(memory: MappedMemory, access: Access) -> list[tuple[str, int, tuple[int, ...]]]:
     """Ranges or buffers and offsets at which GPUs may copy from or to some memory, with these GPUs."""
+    if memory.by_kernels:
+        return []
     on_host = memory.location.kind is not LocationKind.GPU
-    for label, offset, grants in () if memory.by_kernels else memory.views:
-        if devices := _copying_gpus(grants, access, on_host=on_host):
-            yield label, offset, devices
+    return [
+        (label, offset, devices)
+        for label, offset, grants in memory.views
+        if (devices := _copying_gpus(grants, access, on_host=on_host))
+    ]
 
 
 @lru_cache(maxsize=1024)
