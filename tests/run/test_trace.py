@@ -24,7 +24,11 @@ from tests.run.processes.coordinator_program import WORKER
 from tests.run.processes.test_crashes import TWO
 
 QUICKSTART = ROOT / "specs" / "quickstart.yaml"
+OFTEN = {"hand-over", "legacy-ipc", "shared-heap", "tensor-parallel-sleep"}
 H200X4 = machine.load("h200x4")
+SAMPLED = [
+    pytest.param(path, marks=() if path.stem in OFTEN else pytest.mark.exhaustive, id=path.stem) for path in ENSEMBLES
+]
 ABOUT = {"layout": "test", "process": "", "machine": "h200x4", "simulated": True, "driver": "13.0"}
 
 
@@ -55,7 +59,7 @@ def _own(call: ListedCall) -> dict[str, object]:
     return {name: value for name, value in call.arguments.items() if name not in received}
 
 
-@pytest.mark.parametrize("path", ENSEMBLES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", SAMPLED)
 def test_processes_make_the_calls_that_their_plans_list(path: Path, tmp_path: Path) -> None:
     whole = ensemble(path, machine.load("h200x2"), check="none")
     empty_folder(tmp_path)
