@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from itertools import islice
 
@@ -18,6 +19,8 @@ MOST = 1000
 COMPARED = 1000
 """Known names that an unknown name is compared with; each comparison takes some microseconds."""
 
+_GPU = re.compile(r"\b(?:[A-Za-z][\w-]*/)?gpu\d+\b")
+
 SUGGESTED = 10
 """Diagnostics of one kind, the first ones, that get a suggestion."""
 
@@ -31,6 +34,25 @@ def first(found: Iterable[Diagnostic]) -> list[Diagnostic]:
         note = f"there are more; only the first {MOST:,} are reported"
         reported[-1] = last._replace(notes=(*last.notes, note))
     return reported
+
+
+def likewise(found: Iterable[Diagnostic]) -> list[Diagnostic]:
+    """Return diagnostics with those that differ by nothing but their GPU as one, which names all of the GPUs."""
+    alike: dict[object, dict[str, Diagnostic]] = {}
+    for each in found:
+        gpus = {*_GPU.findall("\n".join((each.message, *each.notes)))}
+        gpu = gpus.pop() if len(gpus) == 1 else ""
+        same = each._replace(message=_GPU.sub("", each.message), notes=tuple(_GPU.sub("", note) for note in each.notes))
+        alike.setdefault(same if gpu else each, {}).setdefault(gpu, each)
+    return [_of_gpus([*each], *each.values()) for each in alike.values()]
+
+
+def _of_gpus(gpus: Sequence[str], first: Diagnostic, *others: Diagnostic) -> Diagnostic:
+    if not others:
+        return first
+    if gpus[0] in first.message:
+        return first._replace(notes=(*first.notes, f"likewise on {', '.join(gpus[1:])}"))
+    return first._replace(notes=tuple(_GPU.sub(", ".join(gpus), note) for note in first.notes))
 
 
 def choose(word: str, known: Sequence[str]) -> str:

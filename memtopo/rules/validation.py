@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from memtopo import rules, spec
 from memtopo.common.garbage_collection import collector_paused
+from memtopo.diagnostics import messages
 from memtopo.diagnostics.model import Diagnostic, Span, has_errors
 from memtopo.geometry.build import lay_out
 from memtopo.geometry.model import Geometry
@@ -37,10 +39,17 @@ def validate(document: Document, machines: Machines, *, complete: bool = True) -
     with collector_paused():
         read, invalid = spec.read(document.root, document.left_out)
         geometry, unplaced = lay_out(read, machines)
-        found = (*document.diagnostics, *invalid, *unplaced)
-        violations = rules.diagnose(geometry, machines)
+        found = (*document.diagnostics, *invalid, *_by_instance(unplaced))
+        violations = _by_instance(rules.diagnose(geometry, machines))
         # Rules skip entries that depend on errors; a comment may name a diagnostic that they would report.
         noted = document.noted((*found, *violations))
         kept = suppressions.apply_suppressions(noted, document, complete=complete and not has_errors(found))
     buildable = None if has_errors(kept.reported) else geometry
     return Validated(document, kept.reported, buildable, kept.ignored, kept.used)
+
+
+def _by_instance(found: Iterable[Diagnostic]) -> list[Diagnostic]:
+    """Diagnostics with those of the instances of a counted process, each on its own GPU, as one."""
+    every = list(found)
+    others = [each for each in every if each.path[:1] != ("processes",)]
+    return others + messages.likewise(each for each in every if each.path[:1] == ("processes",))

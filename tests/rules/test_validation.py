@@ -30,3 +30,20 @@ def test_an_ignored_warning_is_kept_apart_with_its_comment() -> None:
     assert (ignored.diagnostics, [each.code for each in ignored.ignored]) == ((), ["MT501"])
     assert len(ignored.used) == 1
     assert ignored.geometry is not None
+
+
+INSTANCES = """processes:
+  pe:
+    count: 2
+    devices: {mine: gpus}
+    chunks: {part: {location: mine, size: 33MiB}}
+    exports: {part: {chunk: part, via: fd}}
+"""
+
+
+def test_an_error_of_each_instance_on_its_own_gpu_is_one_that_names_the_gpus() -> None:
+    (size,) = validate_text(INSTANCES.replace("33MiB", "33MiB, handles: fd")).diagnostics
+    assert (size.code, "on gpu0, gpu1 is 2MiB" in size.notes[0]) == ("MT301", True)
+    text = INSTANCES.replace("33MiB", "32MiB, handles: fabric").replace("via: fd", "via: fabric")
+    (handles,) = validate_text(text).diagnostics
+    assert (handles.code, handles.notes[-1]) == ("MT404", "likewise on gpu1")
