@@ -9,12 +9,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from memtopo import language, planner
-from memtopo.cli import candidates
 from memtopo.cli.hold import HoldOptions, ServiceOptions, hold_options
 from memtopo.cli.nodes import OnNodes
 from memtopo.cli.options import (
@@ -22,6 +21,7 @@ from memtopo.cli.options import (
     AsJson,
     CheckLevel,
     Detach,
+    Gpus,
     Grace,
     Hold,
     HoldFor,
@@ -29,11 +29,17 @@ from memtopo.cli.options import (
     LogLevel,
     MachineNames,
     MetricsPlace,
+    On,
     ReadyFd,
+    Rehearse,
     Reload,
     Socket,
     SpecFile,
+    Timeout,
+    TraceFile,
+    With,
     duration,
+    optional_duration,
     timeout_seconds,
 )
 from memtopo.cli.process import Interrupted, Stopper
@@ -70,67 +76,6 @@ if TYPE_CHECKING:  # imported where it is used: a layout of one process that nob
     from memtopo.sharing.imports import CommitWait, HolderHandles
     from memtopo.sharing.producers import Producers
 
-With = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--with",
-        envvar="MEMTOPO_WITH",
-        metavar="NAME=SOCKET|COMMAND",
-        help="Bind a holder that the spec names to a socket, or to a program to start, which finds its socket's path "
-        "in MEMTOPO_SOCKET.",
-    ),
-]
-Timeout = Annotated[
-    str,
-    typer.Option(
-        "--timeout",
-        envvar="MEMTOPO_TIMEOUT",
-        metavar="TIME",
-        help="Limit for a silent process (a starting one: ten times that, up to 60s), a semaphore, and a commit.",
-    ),
-]
-
-On = Annotated[
-    str | None,
-    typer.Option(
-        "--on",
-        envvar="MEMTOPO_ON",
-        metavar="CLUSTER",
-        autocompletion=candidates.clusters,
-        help="Apply a spec with nodes on a Ray cluster: ray, that of RAY_ADDRESS or of this host, or ray://HOST:PORT.",
-        show_default="this host",
-    ),
-]
-Gpus = Annotated[
-    int | None,
-    typer.Option(
-        "--gpus",
-        envvar="MEMTOPO_GPUS",
-        metavar="N",
-        min=0,
-        help="With --on: GPUs of each node.",
-        show_default="as many as each has",
-    ),
-]
-Rehearse = Annotated[
-    bool,
-    typer.Option(
-        "--rehearse", envvar="MEMTOPO_REHEARSE", help="Also go through the states of the spec and back, and check each."
-    ),
-]
-
-
-TraceFile = Annotated[
-    str | None,
-    typer.Option(
-        "--trace",
-        envvar="MEMTOPO_TRACE",
-        metavar="FILE",
-        help="Write a line of JSON for each driver call, for 'memtopo trace'; of several processes into a folder, a "
-        "file for each.",
-    ),
-]
-
 
 def apply_command(
     spec: SpecFile,
@@ -164,8 +109,7 @@ def apply_command(
     until a signal, 'memtopo release NAME' or --for, and its exports are served to other processes meanwhile.
     """
     output, trusted = run_output(report, trace, as_json=as_json), tuple(allow_uid or ())
-    service = ServiceOptions(log, log_level, ready_fd, reload, detach)
-    lasts = None if lasting is None else duration(lasting)
+    service, lasts = ServiceOptions(log, log_level, ready_fd, reload, detach), optional_duration(lasting)
     holding = hold_options(HoldOptions(socket, lasts, duration(grace), trusted, metrics, service), hold=hold)
     holders = bindings(bound or [], trusted, timeout_seconds(timeout), socket)
     request_of = partial(_request, spec=spec, check=check, timeout=holders.silence, rehearse=rehearse, trace=trace)

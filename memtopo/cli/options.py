@@ -63,6 +63,11 @@ def duration(text: str) -> float:
         raise UsageError(str(error), hint=f"write {error.meant}" if error.meant else None) from error
 
 
+def optional_duration(text: str | None) -> float | None:
+    """Parse a duration that may be left out. Raises `UsageError`."""
+    return None if text is None else duration(text)
+
+
 def timeout_seconds(text: str) -> float:
     """Parse the duration of `--timeout`; returns seconds. Raises `UsageError`, also for 0."""
     if not (found := duration(text)):
@@ -162,6 +167,69 @@ CheckLevel = Annotated[
         "--check",
         envvar="MEMTOPO_CHECK",
         help="What is checked: none; fast: queries, and samples of the bytes; full: every byte, by kernels.",
+    ),
+]
+
+# of runs
+
+With = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--with",
+        envvar="MEMTOPO_WITH",
+        metavar="NAME=SOCKET|COMMAND",
+        help="Bind a holder that the spec names to a socket, or to a program to start, which finds its socket's path "
+        "in MEMTOPO_SOCKET.",
+    ),
+]
+Timeout = Annotated[
+    str,
+    typer.Option(
+        "--timeout",
+        envvar="MEMTOPO_TIMEOUT",
+        metavar="TIME",
+        help="Limit for a silent process (a starting one: ten times that, up to 60s), a semaphore, and a commit.",
+    ),
+]
+
+On = Annotated[
+    str | None,
+    typer.Option(
+        "--on",
+        envvar="MEMTOPO_ON",
+        metavar="CLUSTER",
+        autocompletion=candidates.clusters,
+        help="Apply a spec with nodes on a Ray cluster: ray, that of RAY_ADDRESS or of this host, or ray://HOST:PORT.",
+        show_default="this host",
+    ),
+]
+Gpus = Annotated[
+    int | None,
+    typer.Option(
+        "--gpus",
+        envvar="MEMTOPO_GPUS",
+        metavar="N",
+        min=0,
+        help="With --on: GPUs of each node.",
+        show_default="as many as each has",
+    ),
+]
+Rehearse = Annotated[
+    bool,
+    typer.Option(
+        "--rehearse", envvar="MEMTOPO_REHEARSE", help="Also go through the states of the spec and back, and check each."
+    ),
+]
+
+
+TraceFile = Annotated[
+    str | None,
+    typer.Option(
+        "--trace",
+        envvar="MEMTOPO_TRACE",
+        metavar="FILE",
+        help="Write a line of JSON for each driver call, for 'memtopo trace'; of several processes into a folder, a "
+        "file for each.",
     ),
 ]
 
