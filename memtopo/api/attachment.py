@@ -118,6 +118,10 @@ class Attached(Live):
             part.setdefault("device", device_name(self._importer.device, self._importer.gpus))
         return get(entry_names(self.exports)[found] + name.removeprefix(found), dtype, **part)
 
+    def address(self, name: str) -> int:
+        """As `Live.address`; exports of a multi-process layout may be named as in `exports`: `server.w`."""
+        return super().address(entry_names(self.exports).get(name, name))
+
     def commit(self) -> None:
         """Commit the exports that this process leased as their writer, once the work of its GPUs has ended.
 

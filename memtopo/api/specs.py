@@ -11,7 +11,7 @@ from typing import Any
 from memtopo import language, planner
 from memtopo import spec as specs
 from memtopo.api.errors import raise_errors
-from memtopo.common.errors import InternalError
+from memtopo.common.errors import InternalError, Unavailable
 from memtopo.geometry import Geometry
 from memtopo.language import Document
 from memtopo.language.document import scalar_text
@@ -99,12 +99,19 @@ def plan(spec: SpecLike, machine: MachinesLike = "local", *, params: Params | No
 
 
 def resolved(machine: MachinesLike) -> Target:
-    """Return the target of a machine argument. Raises `Unavailable`."""
+    """Return the target of a machine argument. Raises `Unavailable`, with its hint in the traceback, and no causes."""
     if isinstance(machine, Mapping):
         if not machine:
             raise ValueError("no node has a machine")
         return target.of_nodes({node: resolved(each) for node, each in machine.items()})
-    return machine if isinstance(machine, Target) else target.resolve(os.fspath(machine))
+    if isinstance(machine, Target):
+        return machine
+    try:
+        return target.resolve(os.fspath(machine))
+    except Unavailable as error:
+        if error.hint:
+            error.add_note("hint: " + error.hint.replace("--machine h200x2", "machine='h200x2'"))
+        raise error from None
 
 
 def plan_new(spec: SpecLike, machine: MachinesLike, params: Params | None = None) -> Planned:

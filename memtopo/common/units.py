@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
+from math import prod
 from typing import NamedTuple
 
 KiB, MiB, GiB, TiB = 1 << 10, 1 << 20, 1 << 30, 1 << 40
@@ -74,6 +75,9 @@ class NotASize(ValueError):
     def __init__(self, message: str, meant: str | None = None) -> None:
         super().__init__(message)
         self.meant = meant
+
+
+_PRODUCT = r"[0-9]{1,20}(?: ?\* ?[0-9]{1,20}){1,9}"
 
 
 @lru_cache(maxsize=4096)
@@ -147,6 +151,9 @@ def shorten(text: str, limit: int = 40) -> str:
 
 def _no_size(text: str) -> NotASize:
     match = re.fullmatch(_LOOSE_SIZE, text)
+    if re.fullmatch(_PRODUCT, text):
+        message = f"{shorten(text)!r} is not a size: an arithmetic has a $name"
+        return NotASize(message, _in_bytes(str(prod(map(int, text.split("*"))))))
     if not match:
         return NotASize(f"{shorten(text)!r} is not a size")
     digits, unit = match[1], match[2]

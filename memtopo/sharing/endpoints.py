@@ -200,5 +200,6 @@ def _untrusted(folder: str, why: str) -> ExchangeError:
     return ExchangeError(
         "folder",
         f"folder {folder!r} is not used for sockets: {why}",
-        hint="correct its access, or set XDG_RUNTIME_DIR to a folder of your own",
+        hint="make one that only its owner writes, 'install -d -m 755 FOLDER', and name it: --socket FOLDER/, "
+        "or XDG_RUNTIME_DIR",
     )

@@ -308,6 +308,7 @@ def test_an_attached_process_follows_a_layout_of_several_processes(runtime: Path
         try:
             with memtopo.attach("pair", machine="h200x2") as shared, connect(endpoint("pair")) as client:
                 address = shared.address("server_w")
+                assert shared.address("server.w") == address
                 asleep = pool.submit(client.switch, "asleep", wait=60.0)
                 assert shared.poll(60.0)
                 assert shared.absent == {"server.w"}

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import memtopo
+from memtopo.common.errors import Unavailable
 from memtopo.language import read_file
 from memtopo.machine.target import Target
 from tests.helpers.specs import ROOT
@@ -130,3 +131,10 @@ def test_a_mapping_of_machines_without_a_node_of_the_spec_is_refused() -> None:
         memtopo.plan(spec, {"a": "h200x4"})
     with pytest.raises(ValueError, match="no node has a machine"):
         memtopo.plan(spec, {})
+
+
+def test_the_hint_of_an_unusable_machine_is_in_the_traceback_without_its_causes() -> None:
+    with pytest.raises(Unavailable) as error:
+        memtopo.plan(QUICK, "h200x3")
+    assert error.value.__notes__ == [f"hint: {error.value.hint}"]
+    assert error.value.__cause__ is None

@@ -212,3 +212,9 @@ def test_any_text_is_a_duration_or_refused(text: str) -> None:
     except NotADuration as error:
         seconds = 0.0 if len(str(error)) < 200 else -1.0
     assert seconds >= 0
+
+
+def test_a_product_of_numbers_is_no_size_and_means_bytes() -> None:
+    with pytest.raises(NotASize, match=r"an arithmetic has a \$name") as refused:
+        parse_size("1920 * 1080 * 4")
+    assert refused.value.meant == "8100KiB"
