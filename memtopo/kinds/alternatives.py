@@ -102,5 +102,6 @@ def _taken(found: Sequence[Support]) -> int | None:
 def _none(written: Alternatives[Any], subject: str, path: Path, found: Sequence[Support]) -> Diagnostic:
     message = f"{subject} {written}: none of these works on this machine"
     reasons = (f"{word}: {each.reason}" for word, each in zip(written.words, found, strict=True))
-    help = "add an alternative that works, or leave the field out"
+    fabric = "fabric needs IMEX (/dev/nvidia-caps-imex-channels); " if "fabric" in written.words else ""
+    help = f"{fabric}add an alternative that works, or leave the field out"
     return Diagnostic("MT408", message, path, notes=tuple(islice(reasons, _LISTED)), help=help)

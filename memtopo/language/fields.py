@@ -143,7 +143,9 @@ HandleTypeName = Annotated[
     HandleType | Alternatives[HandleType],
     FromText(or_else(one_of(HANDLE_NAMES, "a handle type", _HANDLE_HINTS), "fabric else fd"), _HANDLES),
 ]
-AccessName = Annotated[Access, FromText(one_of(ACCESS_NAMES, "an access"), {"enum": [*ACCESS_NAMES]})]
+AccessName = Annotated[
+    Access, FromText(one_of(ACCESS_NAMES, "an access", {"ro": "did you mean 'r'?"}), {"enum": [*ACCESS_NAMES]})
+]
 
 NAME_MESSAGE = "A name begins with a letter and continues with letters, digits, _ and -."
 _NAME_LIKE = text_like(NAME_PATTERN, NAME_MESSAGE)

@@ -111,7 +111,7 @@ def size(value: object) -> Size:
         only = meant = error.meant if error.meant and parse_size(error.meant).amount else None
         if meant and isinstance(value, str) and value.isdecimal() and len(value) <= _SMALL:
             only, meant = None, f"{value}MiB, or {meant} for bytes"
-        elif meant and (parse_size(meant).in_granules or str(value).startswith("0")):
+        elif meant and (parse_size(meant).in_granules or re.match("0[0-9]", str(value))):
             only = None  # 'page' has other meanings, and 010 is 8 in YAML 1.1
         help = f"write {meant}" if meant else _elsewhere(value)
         raise InvalidValue("MT105", str(error), help=help, meant=only) from error

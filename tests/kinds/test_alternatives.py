@@ -150,6 +150,7 @@ def test_help_names_the_alternatives_of_the_handles() -> None:
 def test_the_reasons_of_all_alternatives_are_notes_of_the_error() -> None:
     (found,) = diagnose("chunks: {c: {location: host, size: 2MiB, handles: fabric else fd}}\nranges: {}")
     assert (found.code, found.path) == ("MT408", ("chunks", "c", "handles"))
+    assert "IMEX" in (found.help or "")
     assert found.notes == ("fabric: memory of 'host' has no handle types", "fd: memory of 'host' has no handle types")
 
 

@@ -47,6 +47,7 @@ def corrected(text: str) -> str:
         ("size: 64MiB}", "size: 64MB}"),
         ("size: 64MiB}", "size: 64 mib}"),
         ("size: 64MiB}", "size: 67108864}"),
+        ("size: 64MiB}", "size: 0.0625GiB}"),
         ("size: 64MiB}", "sise: 64MiB}"),
         ("size: 64MiB\n", "size: 64mb\n"),
         ("size: 64MiB\n", "Size: 64MiB\n"),
@@ -143,3 +144,7 @@ def test_a_correction_ends_an_error_and_correcting_again_changes_nothing(path: P
 def test_valid_specs_stay_as_they_are() -> None:
     for path in sorted((ROOT / "specs").glob("*.yaml")):
         assert correct(read_file(path), load("h200x4")).text == path.read_text()
+
+
+def test_read_only_access_is_r() -> None:
+    assert corrected(SPEC.replace("gpu0: rw", "gpu0: ro")) == SPEC.replace("gpu0: rw", "gpu0: r")

@@ -124,7 +124,8 @@ def multi_process(diagram: Diagram, room: float, context: DrawingContext) -> Box
     stacks = _stacks(columns, diagram, wide, context)
     starts = [sum(wide + each.channel for each in columns[:index]) for index in range(len(columns))]
     lefts = [start + column.channel for start, column in zip(starts, columns, strict=True)]
-    lines = _draw_lines(_lines(flows, _ends(stacks, lefts, wide)), starts, [column.channel for column in columns])
+    found = _lines(flows, _ends(stacks, lefts, wide))
+    lines = _draw_lines(found, starts, [column.channel for column in columns])
     parts = [placed(stack, left, 0) for left, stack in zip(lefts, stacks, strict=True)]
     height = max(stack.height for stack in stacks)
     below: list[Box] = []
@@ -134,8 +135,10 @@ def multi_process(diagram: Diagram, room: float, context: DrawingContext) -> Box
         height = max(height, space.y + memory.height)
     else:
         below.append(_memories(diagram.memory, room, context))
-    if more := sum(each.count for each in diagram.processes[MOST_PROCESSES:]):
-        below.insert(0, Box(room, 20, text_at(0, 14, f"… and {more:,} more processes", "w")))
+    more = sum(each.count for each in diagram.processes[MOST_PROCESSES:])
+    hidden = {"processes": more, "lines from exports to imports": max(0, len(found) - MOST_LINES)}
+    notes = [f"… and {count:,} more {what}" for what, count in hidden.items() if count]
+    below[:0] = [Box(room, 20, text_at(0, 14, note, "w")) for note in notes]
     return stacked([Box(room, height, "".join([*parts, *lines])), *below], _FRAME_GAP)
 
 

@@ -251,3 +251,23 @@ def test_memory_of_several_gpus_at_one_address_is_drawn_side_by_side() -> None:
         groups = [each for each in drawn.iter(f"{NAME}g") if (each.findtext(f"{NAME}title") or "").startswith(first)]
         starts = {path.get("d", "").split()[0] for path in groups[0].findall(f"{NAME}path")[:2]}
         assert len(starts) == columns, first
+
+
+def test_lines_from_exports_to_imports_that_are_left_out_are_counted() -> None:
+    text = """
+memtopo: 1
+name: heap
+processes:
+  pe:
+    count: 8
+    devices: {mine: gpus}
+    ranges: {heap: {size: 16MiB}}
+    chunks: {part: {location: mine, size: 2MiB, handles: fd}}
+    exports: {part: {chunk: part, via: fd}}
+    imports: {every: {from: pe.part}}
+    map: {heap: [every]}
+    access: {heap: {mine: rw}}
+"""
+    assert "… and 40 more lines from exports to imports" in svg(text_diagram(text, invented(8)), "heap")
+    fewer = text.replace("count: 8", "count: 4").replace("16MiB", "8MiB")
+    assert "more lines" not in svg(text_diagram(fewer, invented(4)), "heap")
