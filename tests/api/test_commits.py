@@ -119,7 +119,7 @@ def test_a_reader_without_a_wait_is_refused_before_the_commit(layout: Held, mach
         attached(machine),
     ):
         pass
-    with pytest.raises(ExchangeError, match=r"no process is writing it \(after .* s\)"), attached(machine, wait=0.01):
+    with pytest.raises(ExchangeError, match=r"no process is writing it \(after .* s\)"), attached(machine, wait=0.5):
         pass
 
 
