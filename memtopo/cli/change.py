@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Literal
 
@@ -16,6 +16,7 @@ from memtopo.cli.settings import Set, settings
 from memtopo.cli.specs import Loaded
 from memtopo.common.errors import UsageError
 from memtopo.diagnostics.messages import not_awake
+from memtopo.kinds.exports.groups import ExportGroup
 from memtopo.language import Document, SpecText
 from memtopo.language.names import AWAKE
 from memtopo.machine import parse
@@ -78,6 +79,7 @@ def change_command(
             done = client.change(
                 planned.source, generation=generation, full=check == "full", force=force, wait=patience
             )
+        done = replace(done, emptied=tuple(sorted(planned.committed - _committed(client.status()))))
     if as_json:
         plain.print_document(json.dumps(json.marked("change", done)).splitlines())
     else:
@@ -86,6 +88,10 @@ def change_command(
 
         console.show(page.changed(done, document.name))
     return NOT_AS_DECLARED if done.checks.different else 0
+
+
+def _committed(status: Status) -> frozenset[str]:
+    return frozenset(offer.name for offer in status.offers if offer.commit == "committed")
 
 
 @dataclass(frozen=True)
@@ -121,6 +127,13 @@ class HeldChange:
             raise ExchangeError("state", message, hint=f"{hint}; 'memtopo diff' compares its spec in any state")
 
     @property
+    def committed(self) -> frozenset[str]:
+        """Names of the exports that were committed before the change, and that its spec has, too."""
+        geometry = self.after.validated.geometry
+        exports = {name for each in geometry.members.values() for name in each.of(ExportGroup)} if geometry else set()
+        return _committed(self.status) & exports
+
+    @property
     def source(self) -> str:
         """Source of the spec, as the holder reads it."""
         return layout_source(self.after.document, self.after.target.machine)
@@ -134,7 +147,8 @@ class HeldChange:
             raise UsageError(f"the change of layout {self.status.name!r} cannot be planned here", hint=hint)
         steps = [planner.plan(each, self.after.target.machine).steps_by_process for each in (before, after)]
         names = self.status.name, self.after.document.name
-        return difference(steps[0], steps[1], names, (self.before.document.values, self.after.document.values))
+        values = self.before.document.values, self.after.document.values
+        return difference(steps[0], steps[1], names, values, (before, after))
 
     @property
     def document(self) -> SavedChange:

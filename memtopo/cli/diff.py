@@ -66,7 +66,7 @@ def diff_command(
     steps = [planner.plan(geometry, target.machines).steps_by_process for geometry in geometries]
     names = both[0].document.name, both[1].document.name
     values = both[0].document.values, both[1].document.values
-    found = difference(steps[0], steps[1], names, values, geometries[0].nodes)
+    found = difference(steps[0], steps[1], names, values, (geometries[0], geometries[1]))
     if not found.empty:
         pictures = [build_diagram(geometry, target.machines) for geometry in geometries]
         found = replace(found, picture_before=pictures[0], picture_after=pictures[1])

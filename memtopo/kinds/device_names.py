@@ -265,7 +265,7 @@ class DeviceNames:
         if name == "host" or _NODE.fullmatch(name):
             return (yield from self._host(name, path, at))
         if not self._spec.may_have("devices", name):
-            known = chain(self._spec.section("devices"), map(str, self._machine.locations), also)
+            known = chain(self._spec.names("devices"), map(str, self._machine.locations), also)
             wrong = self._errors.undeclared("device", name, path, known, at)
             yield wrong._replace(help=self._meant(name) or wrong.help)
         return None

@@ -266,7 +266,7 @@ class Scope:
         path = self.spec.at(kind.section, key)
         section = next(other.section for other in self.kinds if other.group is group)
         if not (self.spec.may_have(section, name) or (yield from self.unusable(name, kind, path, "key"))):
-            yield self.errors.undeclared(group.noun, name, path, self.spec.section(section), "key")
+            yield self.errors.undeclared(group.noun, name, path, self.spec.names(section), "key")
         return None
 
     def exports(self, key: str, name: str) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -50,6 +50,11 @@ class Spec:
     def section(self, name: str) -> Mapping[str, Any]:
         """Entries of a section by name; empty where the spec has none."""
         return self.sections.get(name, _NONE)
+
+    def names(self, section: str) -> Iterator[str]:
+        """Yield the names in a section: of its entries, and of those with an error."""
+        yield from self.section(section)
+        yield from sorted(name for each, name in self.left_out if each == section and name not in _WHOLE)
 
     def may_have(self, section: str, name: str) -> bool:
         """Return true if an entry was written, or may have been: it, or its whole section, was left out."""

@@ -50,3 +50,5 @@ def _sums(found: PlanDifference) -> Iterator[tuple[str, str]]:
     for labels, where in lost:
         if labels:
             yield "bytes lost", f"{subjects(labels[0], labels[-1])} ({len(labels):,}){where}"
+    for name in found.emptied:
+        yield "commit lost", f"export {name}: a writer has to commit it again"

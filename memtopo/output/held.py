@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 
 from rich.console import Group, RenderableType
@@ -113,11 +113,15 @@ def switched(done: Switched) -> RenderableType:
 
 def changed(done: Changed, spec: str) -> RenderableType:
     """Result of a change to a spec, with its verdict as the last line."""
-    return _changed("change", f"{done.name} to {spec}", f"generation {done.generation:,}", done)
+    emptied = [f"export {each} is not committed any more: a writer has to commit it again" for each in done.emptied]
+    return _changed("change", f"{done.name} to {spec}", f"generation {done.generation:,}", done, emptied)
 
 
-def _changed(command: str, title: str, now: str, done: Switched | Changed) -> RenderableType:
-    kept = [f"{process_name(each.pid)} keeps {rounded(each.bytes)} of memory from being free" for each in done.kept]
+def _changed(
+    command: str, title: str, now: str, done: Switched | Changed, more: Iterable[str] = ()
+) -> RenderableType:
+    kept = [*more]
+    kept += [f"{process_name(each.pid)} keeps {rounded(each.bytes)} of memory from being free" for each in done.kept]
     consequences: list[RenderableType] = [notes(kept), Text()] if kept else []
     head = Text.assemble((command, "bold"), "  ", cell(title))
     good = not done.checks.different

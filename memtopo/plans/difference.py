@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 
 from memtopo.driver.types import Location
+from memtopo.geometry.model import Geometry
+from memtopo.kinds.exports.groups import emptied_exports
 from memtopo.kinds.step import Step
 from memtopo.plans import folding
 from memtopo.plans.report import MemoryChange, PlanDifference, ProcessDifference
@@ -18,17 +20,18 @@ def difference(
     after: Mapping[str, Sequence[Step]],
     names: tuple[str, str],
     params: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {}),
-    nodes: Mapping[str, Sequence[str]] | None = None,
+    geometries: tuple[Geometry, Geometry] | None = None,
 ) -> PlanDifference:
     """Difference of two plans with these names, from their steps by process, of which both have the same.
 
-    A layout of one process has the label ''. `params` are the values of the parameters of both specs,
-    `nodes` the labels of the processes of each node, if there are nodes.
+    A layout of one process has the label ''. `params` are the values of the parameters of both specs. Without their
+    `geometries`, the layouts have no nodes, and no exports that are committed.
     """
     changes = transitions(before, after)
     each = [_of_process(label, before[label], change) for label, change in changes.items()]
     single = each[0] if [*before] == [""] else None
     memory: dict[Location, MemoryChange] = {}
+    nodes = geometries[0].nodes if geometries else {}
     for node, labels in (nodes or {"": [*before]}).items():
         counted = [_counted(chain.from_iterable(steps[label] for label in labels)) for steps in (before, after)]
         together = Transition.together({label: changes[label] for label in labels if label in changes})
@@ -43,7 +46,15 @@ def difference(
         memory={str(location): change for location, change in memory.items()},
         processes=() if single else tuple(folding.processes(each)),
         params=_changed(*params),
+        emptied=tuple(_emptied(*geometries, changes)) if geometries else (),
     )
+
+
+def _emptied(before: Geometry, after: Geometry, changes: Mapping[str, Transition]) -> Iterator[str]:
+    """Exports of all processes whose content is gone after the changes."""
+    for label, change in changes.items():
+        undone = {step.provides for step in change.undo}
+        yield from emptied_exports(before.members[label], after.members[label], undone)
 
 
 def _changed(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, tuple[str | None, str | None]]:

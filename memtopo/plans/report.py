@@ -111,6 +111,7 @@ class PlanDifference:
     `memory` has the bytes by location. The pictures are those of the layouts before and after. In a difference of
     multi-process plans `processes` has the rows and the lost memory; `kept` and `memory` are those of all processes.
     `params` has the value before and after of each parameter that differs; null where a spec does not declare it.
+    `emptied` are the exports that a writer has to commit again.
     """
 
     before: str
@@ -124,6 +125,7 @@ class PlanDifference:
     picture_after: Diagram | None = None
     processes: tuple[ProcessDifference, ...] = ()
     params: dict[str, tuple[str | None, str | None]] = field(default_factory=dict)
+    emptied: tuple[str, ...] = ()
 
     @property
     def empty(self) -> bool:

@@ -150,12 +150,16 @@ class Switched:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """A layout that was changed to another spec, and its generation now; the rest is as for a switch."""
+    """A layout that was changed to another spec, and its generation now; the rest is as for a switch.
+
+    `emptied` are exports that were committed before, and that a writer has to commit again.
+    """
 
     name: str
     generation: int
     checks: Checks
     kept: tuple[Importer, ...] = ()
+    emptied: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

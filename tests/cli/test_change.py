@@ -222,6 +222,24 @@ def test_a_change_is_refused_while_importers_would_keep_memory(run_inline: Inlin
         assert (forced.status, "keeps 4 MiB of memory from being free" in forced.out) == (0, True)
 
 
+def test_a_change_names_exports_that_a_writer_has_to_commit_again(run_inline: InlineRunner, specs: Path) -> None:
+    spec = (ROOT / "specs/weights-server.yaml").read_text()
+    (specs / "more.yaml").write_text(spec.replace("shards: 2", "shards: 3"))
+    simulator = SimDriver(load("h100x1"))
+    simulator.init()
+    target = Target("h100x1", load("h100x1"), simulated=True, _opener=lambda: simulator)
+    lost = "export weights is not committed any more"
+    with held_in_thread(yaml.safe_load(spec), target), connect(endpoint("weights-server")) as client:
+        client.write(["weights"])
+        client.commit(["weights"])
+        planned = run_inline("plan", "weights-server", "more.yaml", XDG_RUNTIME_DIR=str(specs))
+        assert "commit lost  export weights: a writer has to commit it again" in planned.out
+        changed = run_inline("change", "weights-server", "more.yaml", XDG_RUNTIME_DIR=str(specs))
+        assert (changed.status, lost in changed.out) == (0, True)
+        again = run_inline("change", "weights-server", "more.yaml", XDG_RUNTIME_DIR=str(specs))
+        assert (again.status, lost in again.out) == (0, False)
+
+
 class Closing(Failing):
     """A failing driver that closes its simulator at the end."""
 

@@ -51,6 +51,16 @@ def test_diff_shows_each_process_and_equal_ones_once(run_inline: InlineRunner, t
     assert (moved["undo"], moved["memory"]["gpu0"]["peak"]) == ([], 512 << 20)
 
 
+def test_diff_names_exports_that_a_writer_has_to_commit_again(run_inline: InlineRunner, tmp_path: Path) -> None:
+    before, after = ROOT / "specs/weights-server.yaml", tmp_path / "after.yaml"
+    after.write_text(before.read_text().replace("shards: 2", "shards: 3"))
+    found = run_inline("diff", before, after, "-m", "h200x2")
+    assert found.out.splitlines()[-1] == "  commit lost  export weights: a writer has to commit it again"
+    assert run_inline("diff", before, after, "-m", "h200x2", "--json").document["emptied"] == ["weights"]
+    after.write_text(before.read_text().replace("chunks:", "chunks:\n  spare: {location: gpu0, size: 2MiB}"))
+    assert run_inline("diff", before, after, "-m", "h200x2", "--json").document["emptied"] == []
+
+
 def test_diff_refuses_an_invalid_spec_and_other_processes(run_inline: InlineRunner) -> None:
     bad = run_inline("diff", SLEEP, ROOT / "tests/bad/no-access.yaml", "-m", "h100x1")
     assert bad.status == 1

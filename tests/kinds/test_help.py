@@ -68,6 +68,18 @@ def test_help_for_an_undeclared_name_lists_entries_with_errors_too() -> None:
     assert [each.help for each in found if each.path == ("bind", "nope")] == ["known are t, u"]
 
 
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "ranges: {kv: {size: 4MiB}}\nchunks: {hot: {location: gpu0, size: 32mib}}\nmap: {kv: [hott]}",
+        "ranges: {hot: {size: 4mib}}\naccess: {hott: {gpu0: rw}}",
+        "chunks: {hot: {location: gpu0, size: 32mib}}\nexports: {x: {chunk: hott, via: fd}}",
+    ],
+)
+def test_help_for_an_undeclared_name_suggests_an_entry_with_an_error(spec: str) -> None:
+    assert [each.help for each in errors(spec) if each.code == "MT201"] == ["did you mean 'hot'?"]
+
+
 def test_help_for_a_python_path_is_its_text() -> None:
     spec = {"memtopo": 1, "name": "test", "pinned": {"p": {"size": "2MiB", "file": Path("/dev/shm/ring")}}}
     (found,) = Document.from_object(spec).diagnostics

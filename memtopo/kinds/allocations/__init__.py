@@ -140,7 +140,7 @@ class Allocations(ExportKind):
         pool = scope.of(PoolGroup).get(entry.pool)
         if pool is None:
             if not scope.spec.may_have("pools", entry.pool):
-                known = scope.spec.section("pools")
+                known = scope.spec.names("pools")
                 yield scope.errors.undeclared("pool", entry.pool, (*path, "pool"), known)
             return None
         counted = entry.count is not None or pool.counted

@@ -207,9 +207,7 @@ def _target(scope: Scope, path: Path) -> Resolution[MulticastGroup | None]:
         message = f"{name!r} is {other}, {BINDINGS.referred}"
         yield Diagnostic("MT201", message, path, "key", help="declare it under 'multicast'")
     elif not (scope.spec.may_have("multicast", name) or scope.spec.may_have("imports", name)):
-        wrong = sorted(entry for section, entry in scope.spec.left_out if section == "multicast")
-        known = (*scope.spec.section("multicast"), *wrong)
-        yield scope.errors.undeclared("multicast object", name, path, known, "key")
+        yield scope.errors.undeclared("multicast object", name, path, scope.spec.names("multicast"), "key")
     return None
 
 
@@ -227,7 +225,7 @@ def _chunks(scope: Scope, reference: Reference, where: Path) -> Resolution[list[
     group = scope.of(ChunkGroup).get(name)
     if group is None:
         if not (scope.spec.may_have("chunks", name) or scope.spec.may_have("imports", name)):
-            yield scope.errors.undeclared("chunk", name, path, scope.spec.section("chunks"))
+            yield scope.errors.undeclared("chunk", name, path, scope.spec.names("chunks"))
         return None
     if (yield from refuses_growing(group, "what is bound stays", path)):
         return None
@@ -241,7 +239,7 @@ def _mapped(scope: Scope, reference: Reference | None, where: Path) -> Resolutio
     group = scope.of(RangeGroup).get(reference.name)
     if group is None:
         if not scope.spec.may_have("ranges", reference.name):
-            yield scope.errors.undeclared("range", reference.name, path, scope.spec.section("ranges"))
+            yield scope.errors.undeclared("range", reference.name, path, scope.spec.names("ranges"))
         return None
     span = yield from indices(reference, group, path)
     if span is None or scope.has_unresolved("map"):

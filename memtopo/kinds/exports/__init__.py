@@ -132,7 +132,7 @@ def _missing(scope: Scope, path: Path, kind: Kind, name: str, entry: Export) -> 
         via = entry.via if entry.via == DMABUF and other.group.noun in DMA_BUFS else usual_transport(other)
         yield Diagnostic("MT201", message, where, help=f"write '{{{other.group.noun}: {name}, via: {via}}}'")
     elif not (spec.may_have("imports", name) or (yield from scope.unusable(name, EXPORTS, where))):
-        yield scope.errors.undeclared(key, name, where, spec.section(kind.section))
+        yield scope.errors.undeclared(key, name, where, spec.names(kind.section))
 
 
 def _via(scope: Scope, path: Path, entry: Export, group: Group) -> Resolution[Via | None]:

@@ -108,3 +108,11 @@ def touched_exports(before: Geometry, after: Geometry, undone: Container[Hashabl
         replaced = name in exports and not group.continued_by(exports[name])
         if replaced or any(resource in undone for resource in group.resources):
             yield name
+
+
+def emptied_exports(before: Geometry, after: Geometry, undone: Container[Hashable]) -> Iterator[str]:
+    """Yield the exports of a process that a writer has to commit again after a change that releases `undone` resources."""
+    both = before.of(ExportGroup), after.of(ExportGroup)
+    for name in touched_exports(before, after, undone):
+        if name in both[1] and both[0][name].commit and both[1][name].commit:
+            yield name

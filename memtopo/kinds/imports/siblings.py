@@ -105,7 +105,7 @@ def _exports(scope: Scope, path: Path, entry: Import, sibling: Sibling) -> Resol
         return []
     if sibling.spec.countless or len(exports) < len(found):
         if not sibling.spec.may_have("exports", source.export):
-            yield scope.errors.undeclared("export", source.export, where, sibling.spec.section("exports"))
+            yield scope.errors.undeclared("export", source.export, where, sibling.spec.names("exports"))
         return []
     sizes = {export.size: label for export, (label, _) in zip(exports, sibling.instances, strict=True)}
     total = sum(export.count for export in exports)

@@ -219,7 +219,7 @@ def _unknown_chunk(scope: Scope, name: str, where: Path) -> Iterator[Diagnostic]
         help = "share a chunk via fd instead" if name in spec.section("imports") else "declare it under 'chunks'"
         yield Diagnostic("MT201", message, where, help=help)
     elif not (scope.may_be_mapped(name) or (yield from scope.unusable(name, MAPPINGS, where))):
-        known = chain(spec.section("chunks"), spec.section("imports"))
+        known = chain(spec.names("chunks"), spec.names("imports"))
         yield scope.errors.undeclared("chunk", name, where, known)
 
 

@@ -128,5 +128,5 @@ def _zero(scope: Scope, name: str, path: Path) -> Resolution[ChunkGroup | None]:
 def _chunk(scope: Scope, name: str, path: Path) -> Resolution[ChunkGroup | None]:
     group = scope.of(ChunkGroup).get(name)
     if group is None and not any(scope.spec.may_have(section, name) for section in ("chunks", "imports")):
-        yield scope.errors.undeclared("chunk", name, path, scope.spec.section("chunks"))
+        yield scope.errors.undeclared("chunk", name, path, scope.spec.names("chunks"))
     return group

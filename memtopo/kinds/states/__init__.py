@@ -176,7 +176,7 @@ def _chunks(
         return (yield from _chunks_in(scope, ranges, reference, path, at))
     declared = any(scope.spec.may_have(section, reference.name) for section in ("chunks", "ranges", "imports"))
     if not (declared or (yield from scope.unusable(reference.name, STATES, path, at))):
-        known = dict.fromkeys([*scope.spec.section("ranges"), *scope.spec.section("chunks")])
+        known = dict.fromkeys([*scope.spec.names("ranges"), *scope.spec.names("chunks")])
         yield scope.errors.undeclared("range or chunk", reference.name, path, known, at)
     return None
 
