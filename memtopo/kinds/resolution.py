@@ -53,13 +53,15 @@ def indices(reference: Reference, group: Group, path: Path, *, at: At = "value")
     return None
 
 
-def refuses_growing(group: Group, why: str, path: Path, *, at: At = "value") -> Resolution[bool]:
+def refuses_growing(
+    group: Group, why: str, path: Path, *, at: At = "value", help: str = "give it a plain count, or use another chunk"
+) -> Resolution[bool]:
     """Yield MT804 and return true if a program creates and releases the objects of a group."""
     if not group.growing:
         return False
     message = f"{group.name!r} is elastic: its count has a min and a max, and {why}"
     label = Label("declared here", (*group.path, "count"))
-    yield Diagnostic("MT804", message, path, at, labels=(label,), help="give it a plain count, or use another chunk")
+    yield Diagnostic("MT804", message, path, at, labels=(label,), help=help)
     return True
 
 

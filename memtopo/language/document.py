@@ -104,10 +104,13 @@ class Document:
     def span(self, path: Path, at: At = "value") -> Span | None:
         """Span of a path's key or value; for a path that does not exist, of the nearest existing key above it.
 
-        None if there is no text.
+        A path of the first item of a list that is written as its only item is that of the item. None if there is no
+        text.
         """
         if not len(self.positions):
             return None
+        if path and path[-1] == 0 and isinstance(self.written(path[:-1]), str):
+            path, at = path[:-1], "value"
         return self.lines.span(*self.positions.find(path, at, (self._written or self).root))
 
     def offsets(self, path: Path, at: At) -> tuple[int, int] | None:

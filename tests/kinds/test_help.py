@@ -37,6 +37,11 @@ def errors(spec: str, machine: Machine | None = None) -> list[Diagnostic]:
         ("imports: {s: server.w}", "write 's: {from: server.w}'"),
         ("access: {kv: rw}", "write 'kv: {gpu0: rw}'"),
         ("exports: [page]", "write 'exports: {w: {chunk: hot, via: fd}}'"),
+        (
+            "ranges: {kv: {size: 2MiB, elastic: true}}\nmap: {kv: [c]}\naccess: {kv: {gpu0: rw}}\n"
+            "chunks: {c: {location: gpu0, size: 2MiB, count: {min: 0, max: 1}}}",
+            "leave it out of 'map'",
+        ),
         ("hosts: [a, b]", "a process names its node: 'node: a', or 'nodes: [a, b]' for a counted one"),
         ("imports: {w: {from: nodeA:5555/x}}", "a process on another node, of this spec, is PROCESS.EXPORT"),
         ("chunks: {c: {location: gpu1 else gpu0, size: 2MiB}}", "name one device: only 'handles', 'rdma',"),
@@ -78,6 +83,13 @@ def test_help_for_an_undeclared_name_lists_entries_with_errors_too() -> None:
 )
 def test_help_for_an_undeclared_name_suggests_an_entry_with_an_error(spec: str) -> None:
     assert [each.help for each in errors(spec) if each.code == "MT201"] == ["did you mean 'hot'?"]
+
+
+def test_an_undeclared_name_in_place_of_a_list_is_marked() -> None:
+    source = document("ranges: {kv: {size: 4MiB, elastic: {chunks: pages}}}")
+    span = source.span(("ranges", "kv", "elastic", "chunks", 0))
+    assert span
+    assert source.line(span.line)[span.column - 1 :].startswith("pages")
 
 
 def test_help_for_a_python_path_is_its_text() -> None:

@@ -79,6 +79,8 @@ class MapEntry(Entry):
 _Mapped = Annotated[MapEntry, WrapValidator(_map_entry, json_schema_input_type=ChunkReference | MapEntry)]
 
 
+_UNMAP = "leave it out of 'map', or give it a plain count"
+
 _OneOrMoreMapped = _Mapped | Annotated[list[_Mapped], Field(min_length=1)]
 
 
@@ -203,7 +205,9 @@ def _slice(scope: Scope, entry: MapEntry | Named, path: Path) -> Resolution[Slic
     group = scope.mappable(name)
     if group is not None and not group.growing and entry.chunk.first is None:
         return Slice(group, 0, group.count, entry.chunk, entry.offset, path, entry.each, entry.order, entry.stride)
-    if group is not None and not (yield from refuses_growing(group, "a program maps them, in an elastic range", where)):
+    if group is not None and not (
+        yield from refuses_growing(group, "a program maps them, in an elastic range", where, help=_UNMAP)
+    ):
         if span := (yield from indices(entry.chunk, group, where)):
             return Slice(group, *span, entry.chunk, entry.offset, path, entry.each, entry.order, entry.stride)
     elif group is None:
