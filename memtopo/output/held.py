@@ -117,9 +117,7 @@ def changed(done: Changed, spec: str) -> RenderableType:
     return _changed("change", f"{done.name} to {spec}", f"generation {done.generation:,}", done, emptied)
 
 
-def _changed(
-    command: str, title: str, now: str, done: Switched | Changed, more: Iterable[str] = ()
-) -> RenderableType:
+def _changed(command: str, title: str, now: str, done: Switched | Changed, more: Iterable[str] = ()) -> RenderableType:
     kept = [*more]
     kept += [f"{process_name(each.pid)} keeps {rounded(each.bytes)} of memory from being free" for each in done.kept]
     consequences: list[RenderableType] = [notes(kept), Text()] if kept else []
