@@ -19,6 +19,12 @@ chunks: {hot: {location: gpu0, size: 2MiB}, cold: {location: gpu1, size: 2MiB}}
 map: {kv: [hot, cold]}
 """
 
+ELASTIC = """
+ranges: {kv: {size: 2MiB, elastic: true}}
+chunks: {c: {location: gpu0, size: 2MiB, count: {min: 0, max: 1}}}
+access: {kv: {gpu0: rw}}
+"""
+
 
 def errors(spec: str, machine: Machine | None = None) -> list[Diagnostic]:
     return [each for each in diagnose(spec, machine) if each.severity == "error"]
@@ -37,11 +43,7 @@ def errors(spec: str, machine: Machine | None = None) -> list[Diagnostic]:
         ("imports: {s: server.w}", "write 's: {from: server.w}'"),
         ("access: {kv: rw}", "write 'kv: {gpu0: rw}'"),
         ("exports: [page]", "write 'exports: {w: {chunk: hot, via: fd}}'"),
-        (
-            "ranges: {kv: {size: 2MiB, elastic: true}}\nmap: {kv: [c]}\naccess: {kv: {gpu0: rw}}\n"
-            "chunks: {c: {location: gpu0, size: 2MiB, count: {min: 0, max: 1}}}",
-            "leave it out of 'map'",
-        ),
+        (f"{ELASTIC}map: {{kv: [c]}}", "leave it out of 'map'"),
         ("hosts: [a, b]", "a process names its node: 'node: a', or 'nodes: [a, b]' for a counted one"),
         ("imports: {w: {from: nodeA:5555/x}}", "a process on another node, of this spec, is PROCESS.EXPORT"),
         ("chunks: {c: {location: gpu1 else gpu0, size: 2MiB}}", "name one device: only 'handles', 'rdma',"),
