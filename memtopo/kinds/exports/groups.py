@@ -111,7 +111,7 @@ def touched_exports(before: Geometry, after: Geometry, undone: Container[Hashabl
 
 
 def emptied_exports(before: Geometry, after: Geometry, undone: Container[Hashable]) -> Iterator[str]:
-    """Yield the exports of a process that a writer has to commit again after a change that releases `undone` resources."""
+    """Yield the exports that a writer has to commit again after a change that releases `undone` resources."""
     both = before.of(ExportGroup), after.of(ExportGroup)
     for name in touched_exports(before, after, undone):
         if name in both[1] and both[0][name].commit and both[1][name].commit:
