@@ -32,7 +32,7 @@ def difference(
     single = each[0] if [*before] == [""] else None
     memory: dict[Location, MemoryChange] = {}
     nodes = geometries[0].nodes if geometries else {}
-    for node, labels in (nodes or {"": [*before]}).items():
+    for node, labels in (nodes or {"": tuple(before)}).items():
         counted = [_counted(chain.from_iterable(steps[label] for label in labels)) for steps in (before, after)]
         together = Transition.together({label: changes[label] for label in labels if label in changes})
         own = _memory(counted[0], counted[1], together).items()
