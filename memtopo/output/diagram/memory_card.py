@@ -22,7 +22,7 @@ _SHARES_BAR = 50.0
 def memory_card(memory: MemoryDiagram, context: DrawingContext) -> Card:
     """A card with a thin bar of the whole memory, and a wide one of its used part."""
     name = " ".join([memory.device, *memory.shown_names])
-    heading = Heading("MEMORY", name, f"{rounded(memory.used)} used", tuple(free_and_taken(memory)))
+    heading = Heading("MEMORY", name, notation.used_bytes(memory), tuple(free_and_taken(memory)))
     return Card(heading, lambda room, tall: _bars(memory, room, tall, context))
 
 

@@ -72,7 +72,8 @@ class RangeDiagram:
 
     Each has `size` bytes, of which `mapped` are mapped. `pieces` are the spans of the first range in order of offset;
     they cover its whole size. In an `elastic` range, a program maps the chunks of these entries in the holes, and the
-    chunk `zero` is mapped wherever it maps none. Ranges with a `same_address` have it in all processes of their entry.
+    chunk `zero` is mapped wherever it maps none; what is mapped has the access of one of `elastic_access`, by part.
+    Ranges with a `same_address` have it in all processes of their entry.
     """
 
     first: str
@@ -85,6 +86,7 @@ class RangeDiagram:
     elastic: tuple[str, ...] = ()
     zero: str = ""
     same_address: bool = False
+    elastic_access: tuple[tuple[DeviceAccess, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +110,8 @@ class MemoryDiagram:
 
     The `total` of the host or a node is None if the machine's record does not have it. `taken` is what other processes
     and contexts of a live device had in use; it is unknown for a recorded one. `free` is what remains of the total
-    besides the contexts of the layout; of the host, besides what its nodes have.
+    besides the contexts of the layout; of the host, besides what its nodes have. With `growing`, a program creates
+    chunks, and `used` are the bytes with as many as it may create.
     """
 
     device: str
@@ -118,6 +121,7 @@ class MemoryDiagram:
     taken: int | None
     free: int | None
     shares: tuple[MemoryShare, ...]
+    growing: bool = False
 
     @property
     def shown_names(self) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from itertools import groupby
 
 from memtopo.common.text import printable
 from memtopo.common.units import exact, rounded, shorten
-from memtopo.output.diagram.model import DeviceAccess, MappingSpan, ProcessDiagram, RangeDiagram
+from memtopo.output.diagram.model import DeviceAccess, MappingSpan, MemoryDiagram, ProcessDiagram, RangeDiagram
 
 _FEW = 2  # names that are listed one by one
 _NAMED = 3  # entries of an elastic range, and parts of a chunk
@@ -97,7 +97,7 @@ def processes(process: ProcessDiagram) -> str:
 
 
 def remark(range_: RangeDiagram) -> str:
-    """Further properties of a range in words: what a program maps in it, and a common address; empty without them."""
+    """Further properties of a range in words: what a program maps in it, with its access, and a common address."""
     return "; ".join(filter(None, (_elastic(range_), _SAME_ADDRESS if range_.same_address else "")))
 
 
@@ -106,4 +106,18 @@ def _elastic(range_: RangeDiagram) -> str:
     if not range_.elastic:
         return ""
     some = [*map(printable, range_.elastic[:_NAMED]), *(["…"] if len(range_.elastic) > _NAMED else [])]
-    return f"elastic: {', '.join(some)}" + (f", zeros of {printable(range_.zero)}" if range_.zero else "")
+    zeros = f", zeros of {printable(range_.zero)}" if range_.zero else ""
+    return f"elastic: {', '.join(some)}{_elastic_access(range_)}{zeros}"
+
+
+def _elastic_access(range_: RangeDiagram) -> str:
+    """Access of what a program maps, in brackets; empty if it is that of the mapped chunks."""
+    found = range_.elastic_access
+    if {*found} == {span.access for span in range_.pieces if span.chunk}:
+        return ""
+    return f" ({granted(found[0] if found else ()) if len(found) < 2 else 'access by part'})"  # noqa: PLR2004
+
+
+def used_bytes(memory: MemoryDiagram) -> str:
+    """Bytes of a memory that the layout uses: `32 MiB used`, or `up to 32 MiB used` if a program creates chunks."""
+    return f"{'up to ' if memory.growing else ''}{rounded(memory.used)} used"

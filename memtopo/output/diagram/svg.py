@@ -290,7 +290,7 @@ def _parts(resource: Resource) -> Iterator[str]:
 def _memories(diagram: Diagram) -> Iterator[str]:
     for memory in diagram.memory[:MOST]:
         free = f", {rounded(memory.free)} free" if memory.free is not None else ""
-        yield f"Memory of {memory.device}: {rounded(memory.used)} used{free}."
+        yield f"Memory of {memory.device}: {notation.used_bytes(memory)}{free}."
 
 
 def _more(count: int, nouns: str) -> Iterator[str]:

@@ -110,7 +110,7 @@ def _memory_table(memory: MemoryDiagram, context: DrawingContext) -> Table:
         )
         for share in memory.shares[:MOST_TABLE_ROWS]
     ]
-    note = ", ".join([f"{rounded(memory.used)} used", *free_and_taken(memory)])
+    note = ", ".join([notation.used_bytes(memory), *free_and_taken(memory)])
     return _table(f"memory of {context.device_name(memory.device)}", note, _MEMORY, lines, len(memory.shares))
 
 

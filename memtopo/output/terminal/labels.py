@@ -30,6 +30,7 @@ from memtopo.output.diagram.notation import (
     processes,
     remark,
     short_names,
+    used_bytes,
 )
 from memtopo.output.terminal.lines import Glyphs, Item, ItemList
 
@@ -73,7 +74,7 @@ def memories(shown: Sequence[MemoryDiagram], glyphs: Glyphs) -> list[list[Text]]
         (
             printable(memory.device),
             ", ".join(map(clipped, memory.shown_names)),
-            f"{rounded(memory.used)} used",
+            used_bytes(memory),
             _free(memory),
         )
         for memory in shown

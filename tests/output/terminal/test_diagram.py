@@ -115,6 +115,12 @@ def test_memory_used_by_others_ends_the_bar_of_a_device(monkeypatch: pytest.Monk
     assert re.search(r"a#+\.+/+$", text.strip())
 
 
+def test_an_elastic_range_has_the_access_of_what_a_program_maps(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = written_at_width(TerminalDrawing(spec_diagram(ROOT / "specs" / "elastic-kv.yaml")[0]), 80, monkeypatch)
+    assert "elastic: page (gpu0 rw), zeros of blank" in text
+    assert "gpu0  up to 514 MiB used" in text
+
+
 def test_every_span_has_a_cell_if_cells_suffice() -> None:
     """In order, and the last one inside the bar."""
     blocks = [Block(0), *(Block(10**6 - 10 + turn) for turn in range(10))]

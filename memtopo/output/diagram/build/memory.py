@@ -93,4 +93,5 @@ def _memory(
             MemoryShare(mark, count, size, count * size, first.path, first.memory_label)
             for (mark, size), (count, first) in shares.items()
         ),
+        growing=any(group.growing for _, group in shares.values()),
     )

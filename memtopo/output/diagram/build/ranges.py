@@ -111,6 +111,7 @@ def _range(reservations: _Reservations, process: _Process) -> RangeDiagram:
         elastic=tuple(chunk.name for chunk in backing.chunks) if backing else (),
         zero=backing.zero.name if backing and backing.zero else "",
         same_address=group.same_address,
+        elastic_access=tuple(dict.fromkeys(_access(part.grants) for part in reservations.parts)) if backing else (),
     )
 
 
