@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Literal
@@ -16,7 +17,6 @@ from memtopo.cli.settings import Set, settings
 from memtopo.cli.specs import Loaded
 from memtopo.common.errors import UsageError
 from memtopo.diagnostics.messages import not_awake
-from memtopo.kinds.exports.groups import ExportGroup
 from memtopo.language import Document, SpecText
 from memtopo.language.names import AWAKE
 from memtopo.machine import parse
@@ -29,6 +29,7 @@ from memtopo.rules.change import diagnose_change
 from memtopo.rules.validation import validate
 from memtopo.sharing.client import Client
 from memtopo.sharing.errors import ExchangeError
+from memtopo.sharing.offers import Offer
 from memtopo.sharing.sources import layout_source, parsed_source
 from memtopo.sharing.status import Status
 
@@ -79,7 +80,7 @@ def change_command(
             done = client.change(
                 planned.source, generation=generation, full=check == "full", force=force, wait=patience
             )
-        done = replace(done, emptied=tuple(sorted(planned.committed - _committed(client.status()))))
+        done = replace(done, emptied=tuple(_emptied(planned.status.offers, client.offers())))
     if as_json:
         plain.print_document(json.dumps(json.marked("change", done)).splitlines())
     else:
@@ -90,8 +91,11 @@ def change_command(
     return NOT_AS_DECLARED if done.checks.different else 0
 
 
-def _committed(status: Status) -> frozenset[str]:
-    return frozenset(offer.name for offer in status.offers if offer.commit == "committed")
+def _emptied(before: Sequence[Offer], after: Mapping[str, Offer]) -> Iterator[str]:
+    """Names of the exports that were committed, and are to be committed again."""
+    for offer in before:
+        if offer.commit == "committed" and offer.name in after and after[offer.name].commit in ("empty", "writing"):
+            yield offer.name
 
 
 @dataclass(frozen=True)
@@ -125,13 +129,6 @@ class HeldChange:
         if self.status.layout_state not in (None, AWAKE):
             message, hint = not_awake(self.status.name, self.status.layout_state)
             raise ExchangeError("state", message, hint=f"{hint}; 'memtopo diff' compares its spec in any state")
-
-    @property
-    def committed(self) -> frozenset[str]:
-        """Names of the exports that were committed before the change, and that its spec has, too."""
-        geometry = self.after.validated.geometry
-        exports = {name for each in geometry.members.values() for name in each.of(ExportGroup)} if geometry else set()
-        return _committed(self.status) & exports
 
     @property
     def source(self) -> str:

@@ -20,7 +20,7 @@ from memtopo.output import explain as rendering
 from memtopo.output import json, plain
 
 _NUMBERED = re.compile(r"MT[0-9]{3}")
-_FACT = re.compile(r"fact-?([0-9]{1,4})", re.IGNORECASE)
+_FACT = re.compile(r"(?:fact[- ]?)?([0-9]{1,4})", re.IGNORECASE)
 Codes = Annotated[
     list[str] | None,
     typer.Argument(metavar="CODE", help="MT301, fact-15, …", show_default=False, autocompletion=candidates.explained),

@@ -356,8 +356,8 @@ _SPECIAL = {
     "pointer_is_managed": "cuPointerGetAttribute",
     "signal_external_semaphore": "cuSignalExternalSemaphoresAsync",
     "wait_external_semaphore": "cuWaitExternalSemaphoresAsync",
-    "host_write": "the CPU's store",
-    "host_read": "the CPU's load",
+    "host_write": "(store by the CPU)",
+    "host_read": "(load by the CPU)",
 }
 _SPELLINGS = {"p2p": "P2P", "pci": "PCI", "htod": "HtoD", "dtoh": "DtoH", "dtod": "DtoD"}
 
