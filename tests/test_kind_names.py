@@ -73,7 +73,6 @@ REASONS = {
     "rules/unused": "rules between chunks, ranges, mappings and exports",
     "run/elastic": "creates, maps and releases chunks of elastic ranges",
     "run/apply": "reports the addresses of ranges",
-    "plans/difference": "finds the exports that a change empties",
     "run/processes/joint_plans": "finds the exports that a change touches",
     "run/leaks": "looks for handles of chunks that are open after their release (facts 27, 51, 52)",
     "run/verification/access": "tries access to what is mapped into ranges",
