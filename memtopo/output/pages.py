@@ -52,7 +52,11 @@ def rendered(sections: Sequence[Section]) -> RenderableType:
     parts: list[RenderableType] = []
     for index, section in enumerate(sections):
         parts += [*([Text()] if index else []), _line(section.title, "bold")]
-        parts += [_table(item) if isinstance(item, Grid) else _paragraph(item) for item in section.body]
+        for before, item in zip([None, *section.body], section.body, strict=False):
+            if isinstance(item, Grid):
+                parts.append(_table(item))
+            else:
+                parts += [*([Text()] if isinstance(before, Grid) else []), _paragraph(item)]
     return Group(*parts)
 
 

@@ -188,3 +188,10 @@ def test_a_comparison_is_a_table_that_marks_relevant_differences() -> None:
     assert "| gpu1 | GPU | Invented GPU | none | no |" in lines
     assert lines[-1] == "1 difference may make a valid spec fail here"
     assert pages.markdown([probe.against([], "theirs")])[-1] == "nothing differs"
+
+
+def test_a_text_below_a_table_has_a_blank_line_before_it() -> None:
+    table = pages.Grid(("", "x"), [("a", "1")])
+    page = pages.rendered([pages.Section("measured", (table, "next:", table))])
+    lines = [" ".join(line.split()) for line in console.unstyled(page, 80).splitlines()]
+    assert lines == ["measured", "x", "a 1", "", "next:", "x", "a 1"]
