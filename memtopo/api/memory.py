@@ -253,13 +253,14 @@ def whole_number(name: str, value: SupportsIndex) -> int:
         return operator.index(value)
     except TypeError:
         message = f"{name} is a whole number, not {shorten(str(value))!r}"
-        raise Unsuitable(message, hint="sizes and offsets are numbers of bytes: 2 << 20") from None
+        hint = "a number of chunks: keep=4" if name == "keep" else "sizes and offsets are numbers of bytes: 2 << 20"
+        raise Unsuitable(message, hint=hint) from None
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> Unsuitable:
     """Return the error for an unknown name, with the nearest of the `known` names or some of them."""
     some = list(known)[:COMPARED]
-    meant = nearest(str(name), some)
+    meant = f"{name}.0" if f"{name}.0" in some else nearest(str(name), some)
     there = f"there are {', '.join(some[:LISTED])}{' …' * (len(some) > LISTED)}" if some else "there are none"
     return Unsuitable(f"there is no {what} {shorten(str(name))!r}", hint=f"did you mean {meant!r}?" if meant else there)
 
@@ -293,8 +294,9 @@ def _no_access(
 ) -> Unsuitable:
     part = f"all of range {mapped.label!r} from {exact(span[0])} to {exact(span[1])}"
     message = f"{location} has no access to {part}" if location else f"no single device has access to {part}"
-    some = f"parts of it are accessible to {', '.join(map(str, able))}" if able else "the spec grants no access to it"
-    return Unsuitable(message, hint=some)
+    whole = [each for each in able if mapped.access(*span, each)]
+    some = f"{'it is' if whole else 'parts of it are'} accessible to {', '.join(map(str, whole or able))}"
+    return Unsuitable(message, hint=some if able else "the spec grants no access to it")
 
 
 Shape = int | Sequence[int] | None

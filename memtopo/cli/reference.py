@@ -20,7 +20,8 @@ from memtopo.output import explain as rendering
 from memtopo.output import json, plain
 
 _NUMBERED = re.compile(r"MT[0-9]{3}")
-_FACT = re.compile(r"(?:fact[- ]?)?([0-9]{1,4})", re.IGNORECASE)
+_FACT = re.compile(r"(?:fact-?)?([0-9]{1,4})", re.IGNORECASE)
+_SPACED = re.compile(r"\bfact ([0-9])", re.IGNORECASE)
 Codes = Annotated[
     list[str] | None,
     typer.Argument(metavar="CODE", help="MT301, fact-15, …", show_default=False, autocompletion=candidates.explained),
@@ -40,7 +41,8 @@ Kind = Annotated[
 
 def explain_command(codes: Codes = None, all_: All = False, markdown: Markdown = False, as_json: AsJson = False) -> int:
     """Explain codes of diagnostics or driver facts; list the codes."""
-    found: list[Explanation | Fact] = [_known(code) for code in (CODES if all_ else codes or ())]
+    named = _SPACED.sub(r"fact-\1", " ".join(codes or ())).split()
+    found: list[Explanation | Fact] = [_known(code) for code in (CODES if all_ else named)]
     plain.print_lines(_markdown(found) if markdown else _json(found) if as_json else _text(found))
     return 0
 

@@ -138,9 +138,9 @@ def test_markdown_takes_precedence_over_the_json_variable() -> None:
     assert run_memtopo("explain", "MT301", "--markdown", MEMTOPO_JSON="1").out.startswith('<a id="MT301">')
 
 
-@pytest.mark.parametrize("name", ["fact-15", "FACT-15", "fact15"])
+@pytest.mark.parametrize("name", ["fact-15", "FACT-15", "fact15", "Fact 15", "15"])
 def test_explain_prints_a_fact_under_its_topic(name: str) -> None:
-    done = run_memtopo("explain", name, COLUMNS="80")
+    done = run_memtopo("explain", *name.split(), COLUMNS="80")
     lines = done.out.splitlines()
     assert (done.status, lines[0]) == (0, "fact 15: Mapping")
     assert "  Danger: a chunk mapped so that it runs past the end of its reservation →" in lines

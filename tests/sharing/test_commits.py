@@ -212,6 +212,7 @@ def test_a_reader_is_refused_at_the_end_of_its_wait(dial: Connect) -> None:
     sock = dial()
     answer = asked(sock, "await", exports=["weights"], wait=0.01)["error"]
     assert answer["message"] == "export 'weights' is not committed: no process is writing it (after 0.01 s)"
+    assert "role='writer'" in answer["hint"]
     assert "ok" in asked(sock, "status")
 
 

@@ -17,7 +17,8 @@ from memtopo.sharing.messages import Fields
 from memtopo.sharing.offers import LONGEST_NAME, CommitState, Offer
 
 LONGEST_WAIT = 3600.0
-_BESIDE = "add an export for the new content with 'memtopo change'"
+_WAIT = "give the writer longer (wait=60 in Python); a writer attaches with role='writer', and commits"
+_BESIDE = "readers attach without a role; for new content, add an export with 'memtopo change'"
 
 
 @dataclass(slots=True)
@@ -61,7 +62,7 @@ class Contents:
     def require_readable(self, name: str, connection: ClientConnection) -> None:
         """Raise `ExchangeError` for handles of an export that is not committed, unless they are for its writer."""
         if name in self._known and self._known[name].writer is not connection and not self._known[name].committed:
-            raise ExchangeError("uncommitted", self.uncommitted(name), hint="wait until its writer commits it")
+            raise ExchangeError("uncommitted", self.uncommitted(name), hint=_WAIT)
 
     def uncommitted(self, name: str) -> str:
         """Return why an export cannot be read yet."""
@@ -245,7 +246,7 @@ class Commits:
         for name in each.exports:
             if not self._contents.of(name).committed:
                 message = self._contents.uncommitted(name) + _waited(each)
-                return ExchangeError("uncommitted", message, hint="wait until its writer commits it")
+                return ExchangeError("uncommitted", message, hint=_WAIT)
         return None
 
     def _record(self, text: str, connection: ClientConnection, exports: Sequence[str]) -> None:
@@ -274,4 +275,4 @@ def _generations(fields: Fields) -> Iterator[tuple[str, int]]:
 
 
 def _waited(each: _Waiting) -> str:
-    return f" (after {each.seconds:g} s)" if each.seconds else ""
+    return f" (after {each.seconds:.3g} s)" if each.seconds else ""
