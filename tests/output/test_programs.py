@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +15,8 @@ from memtopo.driver.functions import FUNCTIONS
 from memtopo.driver.recorder import DriverCall
 from memtopo.machine import Machine
 from memtopo.output import programs
+from memtopo.output.programs.expressions import words_of_parts
+from memtopo.output.programs.names import Names
 from memtopo.plans.report import MachineLine
 from memtopo.run.planned_calls import planned_calls
 from tests.helpers.machines import with_fabric
@@ -179,11 +183,40 @@ def test_thousands_of_chunks_are_loops() -> None:
     assert len(text.splitlines()) < 130
 
 
-def test_the_name_of_a_machine_cannot_end_the_comment(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ['*/ int x; """', "*\\ int x;", "*\\/ int x;", "machines/*.json", "/*/ int x;"])
+def test_the_name_of_a_machine_cannot_end_the_comment(name: str, library: Path, tmp_path: Path) -> None:
     request = run_request(ROOT / "specs" / "quickstart.yaml", H200X4)
-    line = replace(LINE, name='*/ int x; """')
     calls = planned_calls(request.plan, request.geometry)
     for language in ("c", "cuda-python"):
-        (text,) = programs.texts("quickstart", line, calls, language).values()
+        (text,) = programs.texts("quickstart", replace(LINE, name=name), calls, language).values()
         assert text.count("*/") == text.count("/*")
         assert text.count('"""') % 2 == 0
+        if language == "c":
+            (tmp_path / "program.c").write_text(text)
+            compile_program(tmp_path / "program.c", library)
+
+
+@pytest.mark.parametrize(("suffix", "defined"), [(".py.txt", r"^(?:def|class) (\w+)"), (".c", r"^static .*?(\w+)\(")])
+def test_no_object_has_the_name_of_a_function_of_the_parts(suffix: str, defined: str) -> None:
+    folder = ROOT / "memtopo" / "output" / "programs" / "parts"
+    parts = [each.read_text() for each in folder.iterdir() if each.name.endswith(suffix)]
+    functions = {name for text in parts for name in re.findall(defined, text, re.MULTILINE)}
+    assert {"forget", "send_to"} <= functions
+    names = Names(words_of_parts(suffix))
+    assert not {names.of(each, each) for each in functions} & functions
+
+
+def test_a_pool_called_properties_hides_no_function(tmp_path: Path) -> None:
+    spec = "pools: {properties: {location: gpu0}}\nallocations: {a: {pool: properties, size: 2MiB}}\n"
+    (file,) = written(spec, "cuda-python", tmp_path).values()
+    body = ast.parse(file.read_text()).body
+    functions = {each.name for each in body if isinstance(each, ast.FunctionDef)}
+    assigned = [target for each in body if isinstance(each, ast.Assign) for target in each.targets]
+    variables = {each.id for each in assigned if isinstance(each, ast.Name)}
+    assert "pool_properties_2" in variables
+    assert not variables & functions
+
+
+def test_objects_of_equal_names_get_numbers() -> None:
+    names = Names(["chunk_a_2"])
+    assert [names.of(key, "chunk a") for key in (1, 2, 3, 1)] == ["chunk_a", "chunk_a_3", "chunk_a_4", "chunk_a"]

@@ -16,7 +16,7 @@ from memtopo.driver.types import (
     PoolProperties,
     Properties,
 )
-from memtopo.output.programs.expressions import divided, in_units, index_of, linear, part
+from memtopo.output.programs.expressions import divided, in_units, index_of, linear, part, words_of_parts
 from memtopo.output.programs.names import Names, word_of
 from memtopo.output.programs.program import Program
 from memtopo.output.programs.statements import (
@@ -68,7 +68,7 @@ class _Writer:
     """One program, and the constants that its statements use."""
 
     def __init__(self, given: Program) -> None:
-        self._program, self._names = given, Names()
+        self._program, self._names = given, Names(words_of_parts(".c"))
         self._constants: list[str] = []
         self._encoders: tuple[tuple[type, Callable[[Any], str], str], ...] = (
             (Properties, self._properties, "&"),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
+from functools import cache
 from importlib import resources
 
 from memtopo.output.programs.statements import Cycle, Linear, Table
@@ -45,10 +47,19 @@ def _sum(*terms: str) -> str:
     return first + "".join(f" - {each[1:]}" if each.startswith("-") else f" + {each}" for each in others)
 
 
+_PARTS = resources.files("memtopo.output.programs").joinpath("parts")
+
+
 def part(name: str) -> list[str]:
     """A part of every program, from its file, after an empty line."""
-    text = resources.files("memtopo.output.programs").joinpath("parts", name).read_text()
-    return ["", *text.rstrip().splitlines()]
+    return ["", *_PARTS.joinpath(name).read_text().rstrip().splitlines()]
+
+
+@cache
+def words_of_parts(suffix: str) -> frozenset[str]:
+    """Words in the parts of a language, among them all identifiers, which no object may have."""
+    texts = [each.read_text() for each in _PARTS.iterdir() if each.name.endswith(suffix)]
+    return frozenset(word for text in texts for word in re.findall(r"[A-Za-z_]\w*", text))
 
 
 def divided(line: str, indent: str, further: str) -> Iterator[str]:

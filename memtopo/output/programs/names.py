@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
+from itertools import chain, count
 
 from memtopo.driver.types import PoolProperties, Properties
 from memtopo.output.programs.statements import Reference, Variable
@@ -12,17 +13,19 @@ _OTHER = re.compile(r"[^A-Za-z0-9]+")
 
 
 class Names:
-    """Identifiers by what they name; two that would be equal get a number."""
+    """Identifiers by what they name; one that is reserved or has another use gets a number."""
 
-    def __init__(self) -> None:
+    def __init__(self, reserved: Iterable[str] = ()) -> None:
         self._found: dict[Hashable, str] = {}
+        self._taken = set(reserved)
 
     def of(self, key: Hashable, wanted: str) -> str:
         """Return the identifier of a key, as near to the wanted one as there is."""
         if key not in self._found:
-            taken, plain = set(self._found.values()), _OTHER.sub("_", wanted).strip("_")
-            numbered = (f"{plain}_{number}" for number in range(2, len(taken) + 3))
-            self._found[key] = next(name for name in (plain, *numbered) if name not in taken)
+            plain = _OTHER.sub("_", wanted).strip("_")
+            numbered = (f"{plain}_{number}" for number in count(2))
+            self._found[key] = next(name for name in chain((plain,), numbered) if name not in self._taken)
+            self._taken.add(self._found[key])
         return self._found[key]
 
     def variable(self, held: Variable | Reference) -> str:

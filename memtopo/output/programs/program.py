@@ -67,8 +67,8 @@ class Program:
 
 
 def _safe(text: str) -> str:
-    """A text that does not end a comment."""
-    return printable(text).replace("*/", "* /").replace('"', "'").replace("\\", "/")
+    """A text that neither ends nor begins a comment."""
+    return printable(text).replace("\\", "/").replace('"', "'").replace("*/", "* /").replace("/*", "/ *")
 
 
 _REASONS = {

@@ -16,7 +16,7 @@ from memtopo.driver.types import (
     PoolProperties,
     Properties,
 )
-from memtopo.output.programs.expressions import divided, in_units, index_of, linear, part
+from memtopo.output.programs.expressions import divided, in_units, index_of, linear, part, words_of_parts
 from memtopo.output.programs.names import Names
 from memtopo.output.programs.program import Program
 from memtopo.output.programs.statements import (
@@ -53,7 +53,7 @@ class _Writer:
     """One program, and the names that its statements use."""
 
     def __init__(self, given: Program) -> None:
-        self._program, self._names = given, Names()
+        self._program, self._names = given, Names(words_of_parts(".py.txt"))
         self._encoders: tuple[tuple[type, Callable[[Any], str]], ...] = (
             (Properties, _properties),
             (PoolProperties, _pool_properties),
@@ -166,12 +166,12 @@ def _plain(method: str, name: str, value: Any) -> str:
     if not constants or not value:
         return _integer(int(value))
     text = constants.text(int(value), f"driver.{constants.type}." if constants.type else "driver.")
-    return " | ".join(f"{each}.value" for each in text.split(" | ")) if _is_number(method, name, value) else text
+    return " | ".join(f"{each}.value" for each in text.split(" | ")) if _is_number(name, value) else text
 
 
-def _is_number(method: str, name: str, value: Any) -> bool:
+def _is_number(name: str, value: Any) -> bool:
     """True for flags that are plain numbers for the bindings, although cuda.h has an enumeration of them."""
-    return name == "flags" and not isinstance(value, HostFlags) and method != ""
+    return name == "flags" and not isinstance(value, HostFlags)
 
 
 def _number(value: Any) -> str:
