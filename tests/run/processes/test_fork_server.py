@@ -41,7 +41,7 @@ def status(pid: int, key: str) -> str:
 
 
 def ended(pidfd: int) -> bool:
-    """Whether a process ends in time."""
+    """Return whether a process ends in time."""
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
     return bool(poll.poll(30_000))
@@ -66,15 +66,34 @@ def test_a_forked_worker_ends_by_itself_when_its_channel_does() -> None:
         assert worker.process.wait() == 0
 
 
-def test_workers_that_see_different_gpus_are_forked_by_one_server() -> None:
+WITNESS = """
+import atexit, os
+from pathlib import Path
+folder = Path(__file__).parent
+atexit.register(lambda: (folder / str(os.getpid())).write_text(os.environ.get("CUDA_VISIBLE_DEVICES", "unset")))
+"""
+
+
+def test_workers_that_see_different_gpus_are_forked_by_one_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The driver reads it when the worker initialises it."""
-    with gates() as ends, closing(WorkerServer(SIMULATED)) as server:
-        first, second = started(server, ends, CUDA_VISIBLE_DEVICES="GPU-a"), started(server, ends)
-        ours = os.environ.get("CUDA_VISIBLE_DEVICES")
-        for each in (first, second):
+    (tmp_path / "witness.py").write_text(WITNESS)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-c")
+    with gates() as ends, closing(WorkerServer("witness")) as server:
+        workers = [
+            started(server, ends, CUDA_VISIBLE_DEVICES="GPU-a"),
+            started(server, ends, CUDA_VISIBLE_DEVICES="GPU-b"),
+            started(server, ends),
+        ]
+        for each in workers:
             assert isinstance(each.process, ForkedWorker)
-            each.close()
-        assert os.environ.get("CUDA_VISIBLE_DEVICES") == ours
+            each.channel.close()
+            assert each.process.wait() == 0
+    seen = [(tmp_path / str(each.process.pid)).read_text() for each in workers]
+    assert seen == ["GPU-a", "GPU-b", "GPU-c"]
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "GPU-c"
 
 
 def test_a_forked_worker_has_its_own_descriptors_alone() -> None:
