@@ -50,7 +50,7 @@ from memtopo.common.errors import UsageError
 from memtopo.common.text import printable
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.protocol import Driver
-from memtopo.driver.trace import empty_folder, traced
+from memtopo.driver.trace import empty_folder, process_file, require_replaceable, traced
 from memtopo.executor import Stopped
 from memtopo.geometry import Geometry
 from memtopo.machine import dump
@@ -168,8 +168,8 @@ def _request(
     """The request to apply a spec. Raises `StalePlan` if a saved plan no longer agrees with it, and `NeverTried`."""
     geometry, machine = loaded.validated.geometry, loaded.target.machine
     assert geometry
-    if trace and geometry.nodes:
-        raise UsageError("--trace is of the processes of one host", hint="leave it out with --on")
+    if trace:
+        _require_replaceable(trace, geometry)
     require_tried(geometry, loaded.target.machines)
     plan = planner.plan(geometry, loaded.target.machines)
     if loaded.saved:
@@ -185,6 +185,14 @@ def _request(
         trace=os.path.abspath(trace) if trace else None,  # noqa: PTH100 as it is, without its links followed
     )
     return _of_spec(request, loaded)
+
+
+def _require_replaceable(trace: str, geometry: Geometry) -> None:
+    """Raise `UsageError` where a trace, or that of a process in a folder, would replace another file."""
+    if not geometry.processes:
+        require_replaceable(trace)
+    for process in geometry.processes:
+        require_replaceable(process_file(trace, process), link=False)
 
 
 def _of_spec(request: RunRequest, loaded: Loaded) -> RunRequest:

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import stat
 from contextlib import suppress
 
-from memtopo.common.errors import MemtopoError, UsageError
+from memtopo.common.errors import NotWritten, UsageError
 from memtopo.output import plain
 
-_PROGRAMS = (b"/* Program of memtopo plan:", b'"""Program of memtopo plan:')
-"""How the programs of 'plan --as' begin."""
-
-
-class NotWritten(MemtopoError):
-    """A document could not be written; the work itself was done."""
-
-    exit_code = 4
+_OWN = re.compile(rb'(/\*|""") ?Program of memtopo plan:|\s*\{.{,60}"memtopo_', re.DOTALL)
+"""How documents and the programs of 'plan --as' begin."""
 
 
 def save(output: str, document: str) -> None:
@@ -27,21 +22,22 @@ def save(output: str, document: str) -> None:
     """
     if output == "-":
         raise UsageError("-o needs a file", hint="--json writes the same document to standard output")
-    if not _replaceable(output):
+    if not replaceable(output, _OWN):
         raise UsageError(f"{output!r} exists, and memtopo did not write it", hint="name another file, or remove it")
     write(output, document)
     plain.print_message(f"saved to {output}")
 
 
-def _replaceable(output: str) -> bool:
+def replaceable(output: str, own: re.Pattern[bytes]) -> bool:
+    """Return true unless there is a file that is not empty and begins with none of memtopo's `own` beginnings."""
     if not os.path.isfile(output):  # noqa: PTH113 a Path of an empty name is the current folder
         return True
     try:
         with open(output, "rb") as file:  # noqa: PTH123 likewise
-            start = file.read(64)
+            start = file.read(128)
     except OSError:
         return True
-    return not start or start.startswith(_PROGRAMS) or (start.lstrip().startswith(b"{") and b'"memtopo_' in start)
+    return not start or own.match(start) is not None
 
 
 def write(output: str, document: str) -> None:

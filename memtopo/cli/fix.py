@@ -10,8 +10,8 @@ from typing import Annotated
 
 import typer
 
-from memtopo.cli.files import NotWritten, write
-from memtopo.common.errors import UsageError
+from memtopo.cli.files import write
+from memtopo.common.errors import NotWritten, UsageError
 from memtopo.common.text import printable
 from memtopo.language import Document
 from memtopo.rules import files

@@ -58,8 +58,8 @@ class OnNodes:
         """
         from memtopo.run.nodes.cluster import require_ray
 
-        require_ray(self.address)
         self._require_several(bound)
+        require_ray(self.address)
         with Stopper(ending=True) as stopper:
             if all(_machine(name) == LOCAL for name in machine_names(self.machines)):
                 document = self.settings.read(self.spec)
@@ -76,7 +76,7 @@ class OnNodes:
             return self.output.show(report)
 
     def _require_several(self, bound: Sequence[str]) -> None:
-        flags: dict[str, object] = {"--with": bound}
+        flags: dict[str, object] = {"--with": bound, "--trace": self.output.trace}
         if held := self.holding:
             about = held.service
             flags |= {"--metrics": held.metrics, "--log": about.log, "--reload": about.reload, "--detach": about.detach}

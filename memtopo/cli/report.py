@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from memtopo.cli.files import NotWritten, write
+from memtopo.cli.files import replaceable, write
 from memtopo.cli.specs import INVALID
-from memtopo.common.errors import MemtopoError, UsageError
+from memtopo.common.errors import MemtopoError, NotWritten, UsageError
 from memtopo.output import plain
 
 if TYPE_CHECKING:
@@ -26,6 +27,10 @@ VARIABLES = {"apply": "MEMTOPO_APPLY_REPORT", "probe": "MEMTOPO_PROBE_REPORT"}
 """Variables of `--report` by command."""
 
 _HTML, _JSON = (".html", ".htm"), (".json",)
+_OWN = re.compile(
+    rb'\{\s*"(memtopo_(report|probe|diagnostics)"|error": \{)|<!doctype html>.{,60}content="memtopo"', re.DOTALL
+)
+"""How reports begin."""
 
 RunPage = Annotated[
     str | None,
@@ -57,6 +62,8 @@ def require_writable(file: str | None) -> None:
     folder = os.path.dirname(os.path.realpath(file))  # noqa: PTH120 a path as it was written
     if not os.access(folder, os.W_OK):
         raise UsageError(f"{file!r} cannot be written: its folder does not exist, or is not writable")
+    if not replaceable(file, _OWN):
+        raise UsageError(f"{file!r} exists, and is no report", hint="name another file, or remove it")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +117,10 @@ class RunOutput:
 
 
 def run_output(file: str | None, trace: str | None, *, as_json: bool) -> RunOutput:
-    """The places for a report. Raises `UsageError` if it cannot be written to the file."""
+    """The places for a report. Raises `UsageError` if it cannot be written to the file, or that is the trace too."""
     require_writable(file)
+    if file and trace and os.path.realpath(file) == os.path.realpath(trace):
+        raise UsageError(f"{file!r} cannot be both a trace and a report", hint="name two files")
     return RunOutput(file, trace, as_json)
 
 

@@ -32,6 +32,12 @@ class Unavailable(MemtopoError):
     exit_code = 3
 
 
+class NotWritten(MemtopoError):
+    """A file that cannot be written."""
+
+    exit_code = 4
+
+
 class InternalError(MemtopoError):
     """Violation of an invariant of memtopo's own code."""
 

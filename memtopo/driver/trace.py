@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from memtopo.common.errors import MemtopoError
+from memtopo.common.errors import NotWritten, UsageError
 from memtopo.common.version import __version__
 from memtopo.driver.call_values import jsonable
 from memtopo.driver.functions import function
@@ -26,12 +27,6 @@ from memtopo.driver.types import DriverError
 VERSION = 1
 SUFFIX = ".jsonl"
 _HEAD = b'{"memtopo_trace_file"'
-
-
-class NotWritten(MemtopoError):
-    """A trace that cannot be written."""
-
-    exit_code = 4
 
 
 class Trace:
@@ -45,8 +40,9 @@ class Trace:
         self.context, self._process = context, about.get("process") or ""
         self._number, self._start = 0, time.perf_counter()
         head = {"memtopo_trace_file": VERSION, "memtopo": __version__, **about, "pid": os.getpid(), "started": _now()}
+        links = os.O_NOFOLLOW if self._process else 0  # a link in a folder may lead to a file of another user
         try:
-            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | links, 0o600)
             os.write(self._file, f"{json.dumps(head)}\n".encode())
         except OSError as error:
             raise NotWritten(f"the trace {str(path)!r} cannot be written: {error.strerror}") from error
@@ -107,15 +103,38 @@ def process_file(folder: str | Path, process: str) -> Path:
     return Path(folder) / f"{process}{SUFFIX}"
 
 
+def is_trace(path: str | Path) -> bool:
+    """Return true for a regular file that begins as a trace, and for a link to one. Raises `OSError`."""
+    with open(path, "rb", opener=_without_wait) as file:
+        return stat.S_ISREG(os.fstat(file.fileno()).st_mode) and file.read(len(_HEAD)) == _HEAD
+
+
+def _without_wait(path: str, flags: int) -> int:
+    """Open a file; a pipe too, for which nobody writes."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def require_replaceable(path: str | Path, *, link: bool = True) -> None:
+    """Raise `UsageError` unless a file is new, empty or a trace, or a `link` to such a file."""
+    try:
+        found = Path(path).stat(follow_symlinks=link)
+    except OSError:  # there is none, or an error that is reported where it is written
+        return
+    try:
+        replaceable = stat.S_ISREG(found.st_mode) and (not found.st_size or is_trace(path))
+    except OSError:
+        replaceable = False
+    if not replaceable:
+        raise UsageError(f"{str(path)!r} exists, and is no trace", hint="name another file, or remove it")
+
+
 def empty_folder(folder: str | Path) -> None:
     """Make a folder for the traces of several processes, and remove those of an earlier run. Raises `NotWritten`."""
     try:
         Path(folder).mkdir(exist_ok=True, parents=True)
         for file in Path(folder).glob(f"*{SUFFIX}"):
-            with file.open("rb") as stream:
-                if not stream.read(len(_HEAD)).startswith(_HEAD):
-                    continue
-            file.unlink()
+            if file.is_file() and not file.is_symlink() and is_trace(file):
+                file.unlink()
     except OSError as error:
         raise NotWritten(f"the folder {str(folder)!r} of traces cannot be written: {error.strerror}") from error
 

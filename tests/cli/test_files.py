@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from memtopo.cli.files import NotWritten, write
+from memtopo.cli.files import write
+from memtopo.common.errors import NotWritten
 
 
 def test_a_file_that_cannot_be_written_completely_stays_as_it_was(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from memtopo.cli.files import NotWritten
 from memtopo.cli.fix import Correction
+from memtopo.common.errors import NotWritten
 from tests.cli.conftest import InlineRunner
 from tests.helpers.command_line import QUICKSTART, ROOT, run_with_input
 

@@ -108,6 +108,12 @@ def test_apply_without_a_cluster_says_how_to_start_the_spec(
     assert "memtopo apply heap.yaml --on ray" in found.err
 
 
+def test_a_trace_of_several_nodes_is_refused(run_inline: InlineRunner, spec: str) -> None:
+    found = run_inline("apply", spec, "--on", "ray", "--trace", "calls")
+    assert (found.status, found.out) == (2, "")
+    assert "--trace is for layouts of one host" in found.err
+
+
 def test_a_difference_has_the_memory_of_each_node(run_inline: InlineRunner, spec: str) -> None:
     Path("larger.yaml").write_text(SPEC.replace("4MiB", "8MiB").replace("16MiB", "32MiB"))
     found = run_inline("diff", spec, "larger.yaml", "-m", "./two.json", "--json").document

@@ -74,6 +74,35 @@ def test_a_report_that_cannot_be_written_is_refused_before_anything_is_done(
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.parametrize("content", ['{"memtopo": 1}', '{"memtopo_plan": 1}', "<!doctype html>\n<p>mine</p>"])
+@pytest.mark.parametrize("name", ["run.html", "run.json"])
+def test_a_report_replaces_no_other_file(run_inline: InlineRunner, tmp_path: Path, name: str, content: str) -> None:
+    file = tmp_path / name
+    file.write_text(content)
+    for spec in (file, QUICKSTART):
+        refused = run_inline("apply", spec, M, "--report", file)
+        assert refused.status == 2
+        assert "exists, and is no report" in refused.err
+    assert file.read_text() == content
+
+
+@pytest.mark.parametrize("name", ["run.html", "run.json"])
+@pytest.mark.parametrize("before", [["apply", QUICKSTART, M], ["probe", M], ["apply", "none.yaml", M], ["apply", "-x"]])
+def test_a_report_replaces_any_report(run_inline: InlineRunner, tmp_path: Path, name: str, before: list[str]) -> None:
+    file = tmp_path / name
+    run_inline(*before, "--report", file)
+    assert file.stat().st_size
+    assert run_inline("apply", QUICKSTART, M, "--report", file).status == 0
+
+
+def test_a_trace_and_a_report_are_two_files(run_inline: InlineRunner, tmp_path: Path) -> None:
+    file, link = tmp_path / "run.json", tmp_path / "link.json"
+    link.symlink_to(file)
+    refused = run_inline("apply", QUICKSTART, M, "--report", link, "--trace", file)
+    assert refused.status == 2
+    assert "cannot be both" in refused.err
+
+
 def test_a_report_that_is_lost_later_fails_a_run_that_succeeded(run_inline: InlineRunner, file: Path) -> None:
     file.mkdir()
     result = run_inline("apply", QUICKSTART, M, "--report", file)

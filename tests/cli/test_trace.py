@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
+import pytest
 from jsonschema import Draft202012Validator
 
 from memtopo.output import schemas
@@ -58,3 +60,44 @@ def test_a_trace_that_cannot_be_written_fails_before_anything_is_built(
     assert refused.status == 4
     assert "cannot be written" in refused.err
     assert refused.out == ""
+
+
+@pytest.mark.parametrize("spec", [QUICKSTART, HAND_OVER])
+@pytest.mark.parametrize("make", ["text", "pipe", "link"])
+def test_a_trace_replaces_no_other_file(run_inline: InlineRunner, tmp_path: Path, make: str, spec: Path) -> None:
+    """Neither the file, nor one of a process in a folder, nor the target of a link; and a pipe is not waited for."""
+    folder, kept = tmp_path / "calls", tmp_path / "kept"
+    folder.mkdir()
+    kept.write_text("mine\n")
+    file = folder / "decode.jsonl"
+    match make:
+        case "text":
+            file.write_text("mine\n")
+        case "pipe":
+            os.mkfifo(file)
+        case _:
+            file.symlink_to(kept)
+    refused = run_inline("apply", spec, *M, "--trace", file if spec is QUICKSTART else folder)
+    assert (refused.status, refused.out) == (2, "")
+    assert "decode.jsonl' exists, and is no trace" in refused.err
+    assert kept.read_text() == "mine\n"
+    assert make != "text" or file.read_text() == "mine\n"
+
+
+def test_a_trace_replaces_an_empty_file_and_a_trace(run_inline: InlineRunner, tmp_path: Path) -> None:
+    file = tmp_path / "calls.jsonl"
+    file.touch()
+    for _ in range(2):
+        assert run_inline("apply", QUICKSTART, *M, "--trace", file, "--check", "none").status == 0
+    assert run_inline("trace", file).status == 0
+
+
+def test_a_link_in_a_folder_of_traces_is_not_followed(run_inline: InlineRunner, tmp_path: Path) -> None:
+    """Also to a trace, which is of another run."""
+    kept, folder = tmp_path / "calls.jsonl", tmp_path / "calls"
+    assert run_inline("apply", QUICKSTART, *M, "--trace", kept, "--check", "none").status == 0
+    before = kept.read_text()
+    folder.mkdir()
+    (folder / "decode.jsonl").symlink_to(kept)
+    assert run_inline("apply", HAND_OVER, *M, "--trace", folder, "--check", "none").status == 2
+    assert kept.read_text() == before

@@ -58,6 +58,7 @@ class Table:
 def document(title: str, kicker: str, note: str, body: Iterable[str], *, style: str = "") -> str:
     """A page; `body` is markup, and `style` that of a drawing in it."""
     head = (
+        '<meta name="generator" content="memtopo">'
         '<meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}"><title>{text(title)}</title>'
         f"<style>{style_sheet()}{style}</style>"
