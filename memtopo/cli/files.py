@@ -6,7 +6,9 @@ import os
 import re
 import secrets
 import stat
+from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 
 from memtopo.common.errors import NotWritten, UsageError
 from memtopo.output import plain
@@ -22,10 +24,30 @@ def save(output: str, document: str) -> None:
     """
     if output == "-":
         raise UsageError("-o needs a file", hint="--json writes the same document to standard output")
-    if not replaceable(output, _OWN):
-        raise UsageError(f"{output!r} exists, and memtopo did not write it", hint="name another file, or remove it")
+    _require_replaceable(output)
     write(output, document)
     plain.print_message(f"saved to {output}")
+
+
+def save_in_folder(folder: str, documents: Mapping[str, str]) -> None:
+    """Write documents to the files of these names in a folder, which is made, as `save` does.
+
+    Raises `UsageError` before the first is written, if one of them may not be.
+    """
+    files = {str(Path(folder) / name): document for name, document in documents.items()}
+    for file in files:
+        _require_replaceable(file)
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"the folder {folder!r} cannot be made: {error.strerror}") from error
+    for file, document in files.items():
+        save(file, document)
+
+
+def _require_replaceable(output: str) -> None:
+    if not replaceable(output, _OWN):
+        raise UsageError(f"{output!r} exists, and memtopo did not write it", hint="name another file, or remove it")
 
 
 def replaceable(output: str, own: re.Pattern[bytes]) -> bool:

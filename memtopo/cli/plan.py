@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
 from memtopo import planner
 from memtopo.cli.change import HeldChange
-from memtopo.cli.files import save
+from memtopo.cli.files import save, save_in_folder
 from memtopo.cli.held import connect_to
 from memtopo.cli.options import AsJson, MachineNames
 from memtopo.cli.settings import Set, settings
-from memtopo.cli.specs import load
+from memtopo.cli.specs import Loaded, load
 from memtopo.common.errors import UsageError
 from memtopo.geometry import Geometry
 from memtopo.language import Document, SpecText
@@ -91,18 +90,23 @@ def plan_command(
             raise UsageError("--calls and --as are of one spec, and not of a change", hint="leave AFTER out")
         return _plan_change(spec, settings(given).read(after), output, as_json=as_json)
     loaded = load(spec, machine, settings(given))
-    geometry, machines = loaded.validated.geometry, loaded.target.machines
+    geometry = loaded.validated.geometry
     if geometry is None:
         return loaded.refuse(as_json=as_json)
-    planned = planner.plan(geometry, machines)
-    if calls or language:
-        loaded.print_diagnostics(sys.stderr)
-        if language:
-            return _write_programs(planned, geometry, loaded.target, language, output)
+    planned = planner.plan(geometry, loaded.target.machines)
+    loaded.print_diagnostics(sys.stderr)
+    if language:
+        return _write_programs(planned, geometry, loaded.target, language, output)
+    if calls:
         return _list_calls(planned, geometry, loaded.target, as_json=as_json)
+    return _show(planned, geometry, loaded, output, as_json=as_json)
+
+
+def _show(planned: Plan, geometry: Geometry, loaded: Loaded, output: str | None, *, as_json: bool) -> int:
+    """Show a plan, or print it as JSON, and save it."""
+    machines = loaded.target.machines
     states = planner.memory_by_state(planned, geometry)
     summary = planned.summary(build_diagram(geometry, machines), loaded.warnings, states, loaded.document.values)
-    loaded.print_diagnostics(sys.stderr)
     text = SpecText.of(loaded.document)
     facts, nodes = saved_facts(loaded.target.machine, geometry), saved_nodes(machines, geometry)
     document = SavedPlan(1, loaded.target.line, summary, text, facts, spec_digest(loaded.document), nodes)
@@ -152,22 +156,16 @@ def _write_programs(
     if geometry.nodes:
         raise programs.NotExpressible("the layout has several nodes, and a program is of one", hint="see plan --calls")
     texts = programs.texts(plan.name, target.line, planned_calls(plan, geometry), language)
-    if geometry.processes and output is None:
-        raise UsageError("the layout has several processes, with a program each", hint="name a folder: -o DIR")
     if not geometry.processes:
         ((_, text),) = texts.items()
         if output is None:
             plain.print_lines(text.splitlines())
         else:
             save(output, text)
-        return 0
-    assert output
-    try:
-        Path(output).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"the folder {output!r} cannot be made: {error.strerror}") from error
-    for name, text in texts.items():
-        save(str(Path(output) / name), text)
+    elif not output or output == "-":
+        raise UsageError("the layout has several processes, with a program each", hint="name a folder: -o DIR")
+    else:
+        save_in_folder(output, texts)
     return 0
 
 

@@ -88,10 +88,29 @@ def test_programs_of_several_processes_go_into_a_folder(run_inline: InlineRunner
     assert sorted(file.name for file in (tmp_path / "programs").iterdir()) == ["decode.c", "prefill.c"]
 
 
+@pytest.mark.parametrize("folder", ["", "-"])
+def test_programs_of_several_processes_need_the_name_of_a_folder(
+    run_inline: InlineRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    refused = run_inline("plan", HAND_OVER, *M, "--as", "c", "-o", folder)
+    assert refused.status == 2
+    assert "-o DIR" in refused.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_programs_are_written_all_or_none(run_inline: InlineRunner, tmp_path: Path) -> None:
+    (tmp_path / "decode.c").write_text("int main(void) { return 0; }\n")
+    refused = run_inline("plan", HAND_OVER, *M, "--as", "c", "-o", tmp_path)
+    assert refused.status == 2
+    assert "memtopo did not write it" in refused.err
+    assert [file.name for file in tmp_path.iterdir()] == ["decode.c"]
+
+
 def test_what_no_program_can_make_is_refused(run_inline: InlineRunner) -> None:
     refused = run_inline("plan", ROOT / "specs" / "vulkan-frame.yaml", *M, "--as", "c")
     assert refused.status == 4
-    assert "'camera', a holder outside of the spec" in refused.err
+    assert "'camera', a holder outside of the spec, whose handle a program of its calls cannot request" in refused.err
     assert refused.out == ""
 
 

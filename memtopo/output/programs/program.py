@@ -95,7 +95,7 @@ def _require_expressible(label: str, entries: Sequence[Entry], calls: Mapping[st
             raise NotExpressible(f"{where} {reason}, which a program of its calls cannot make", hint=_HINT)
         if isinstance(each, Exchange) and each.action == "receive" and each.peer not in calls:
             what = f"{where} an import from {each.peer!r}, a holder outside of the spec"
-            raise NotExpressible(f"{what}, which a program of its calls cannot ask for it", hint=_HINT)
+            raise NotExpressible(f"{what}, whose handle a program of its calls cannot request", hint=_HINT)
 
 
 def _with_itself(each: NamedCall | Exchange, label: str) -> bool:
