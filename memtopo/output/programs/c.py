@@ -117,7 +117,7 @@ class _Writer:
             yield from (f"    connect_to({_quoted(peer)}, {own});" for peer in self._program.exporters)
             if importers := self._program.importers:
                 names = ", ".join(map(_quoted, importers))
-                yield f"    accept_importers((const char *[]){{{names}}}, {len(importers)});"
+                yield f"    accept_importers({own}, (const char *[]){{{names}}}, {len(importers)});"
         yield from ("    build();", f"    puts({_quoted(f'{self._program.name}: built')});", "    fflush(stdout);")
         yield from ("    /* Use the memory here. */", "    take_down();")
         yield from (f"    puts({_quoted(f'{self._program.name}: taken down')});", "    return 0;", "}")

@@ -9,7 +9,8 @@ static void listen_as(const char *name) {
 }
 
 /* Accepts connections until each of some processes that import from this one has connected. */
-static void accept_importers(const char *const *names, int count) {
+static void accept_importers(const char *own, const char *const *names, int count) {
+    const struct sockaddr_un address = address_of(own);
     for (int left = count; left; left--) {
         char name[128] = "";
         const int from = accept(listener, NULL, NULL);
@@ -21,6 +22,8 @@ static void accept_importers(const char *const *names, int count) {
         peers[peer_count].importer = 1;
         peers[peer_count++].socket = from;
     }
+    close(listener);
+    unlink(address.sun_path);
 }
 
 /* Sends the handle that was exported last, which ends here. */
