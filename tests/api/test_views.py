@@ -13,6 +13,7 @@ import pytest
 import memtopo
 from memtopo.api import Live
 from memtopo.api.dlpack import DTYPES
+from memtopo.api.memory import unknown
 from memtopo.machine.target import Target
 
 SPEC: dict[str, Any] = {
@@ -260,3 +261,10 @@ def test_the_warning_is_shown_unless_filtered(tmp_path: Any) -> None:
     ]  # fmt: skip
     assert ["ViewOutlived" in each.stderr for each in shown] == [True, False, True]
     assert [each.returncode for each in shown] == [0, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("name", "known", "hint"), [("kv0", ["kv.0", "kv3.0", "kv0.0"], "kv0.0"), ("kv3", ["kv3.1", "kv3.0"], "kv3.0")]
+)
+def test_a_name_without_index_is_meant_to_be_the_first_of_its_entry(name: str, known: list[str], hint: str) -> None:
+    assert unknown("range", name, known).hint == f"did you mean {hint!r}?"
