@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 import os
+import pty
 import re
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from pathlib import Path
 
 import pytest
 
-from memtopo.output.progress import activity, progress
-from tests.cli.test_terminal import on_terminal
+from memtopo.driver.ledger import Ledger
+from memtopo.driver.sim import SimDriver
+from memtopo.machine import load
+from memtopo.output.progress import ProgressLines, activity, progress
+from memtopo.planner import plan
+from memtopo.plans.report import MachineLine
+from memtopo.run.apply import apply
+from memtopo.run.request import RunRequest
+from tests.cli.test_terminal import drained, on_terminal
+from tests.helpers.specs import clean_geometry
 
-PAGES = 15000
-BIG = f"""memtopo: 1
+PAGES = 8
+SPEC = f"""memtopo: 1
 name: big
 ranges: {{pages: {{size: {2 * PAGES}MiB}}}}
 chunks: {{page: {{location: [gpu0, gpu1], size: 2MiB, count: {PAGES}}}}}
 map: {{pages: [page]}}
 access: {{pages: {{gpu0: rw, gpu1: rw}}}}
 """
-M = "--machine=h200x2"
+SHOWN_FROM_THE_START = "from memtopo.output import progress; progress.DELAY = 0.0; from memtopo.cli import main; main()"
 ESCAPE = re.compile(r"\x1b\[[\d;?]*[A-Za-z]")
 FRAME = re.compile(r"([a-z][a-z ]+?) +[━╸╺ ]* ([\d,]+) of ([\d,]+)(.*)")
 
@@ -28,14 +40,26 @@ def number(text: str) -> int:
     return int(text.replace(",", ""))
 
 
-def test_a_terminal_shows_counts_that_grow_to_the_total_of_their_phase(tmp_path: Path) -> None:
-    spec = tmp_path / "spec.yaml"
-    spec.write_text(BIG)
-    result = on_terminal("apply", str(spec), M, "--json", MEMTOPO_PROGRESS="auto", COLUMNS="100")
-    assert result.status == 0
-    shown = ESCAPE.sub("", result.out.partition("{\n")[0]).replace("\r", "\n")
+def test_a_terminal_shows_counts_that_grow_to_the_total_of_their_phase(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "100")
+    machine = load("h200x2")
+    geometry = clean_geometry(SPEC, machine)
+    request = RunRequest(plan(geometry, machine), geometry, MachineLine("h200x2", True, (), ""), exclusive=False)
+    driver = SimDriver(machine)
+    driver.init()
+    ours, theirs = pty.openpty()
+    with ThreadPoolExecutor() as pool, os.fdopen(theirs, "w") as stream:
+        drawn = pool.submit(drained, ours)
+        hooks = ProgressLines(stream, count().__next__, simulated=True)  # each look at the clock is a second later
+        report = apply(request, Ledger(driver), progress=hooks)
+        hooks.end()
+        stream.close()
+        shown = ESCAPE.sub("", drawn.result()).replace("\r", "\n")
+    os.close(ours)
+    driver.close()
+    assert report.outcome == "ok"
     frames = [found for line in shown.splitlines() if (found := FRAME.search(line))]
-    assert len(frames) > 3
     before = "", 0, 0
     for name, done, total, rest in (frame.groups() for frame in frames):
         assert 0 <= number(done) <= number(total)
@@ -44,14 +68,15 @@ def test_a_terminal_shows_counts_that_grow_to_the_total_of_their_phase(tmp_path:
         if name == before[0]:
             assert number(done) >= before[1]
         before = name, number(done), number(total)
-    assert {frame[1].strip() for frame in frames} >= {"write", "read"}
+    assert {frame[1].strip() for frame in frames if number(frame[2]) == number(frame[3])} >= {"create", "write", "read"}
 
 
 def test_progress_is_erased_before_the_result(tmp_path: Path) -> None:
     """And does not keep the report from the terminal, nor the terminal from its cursor."""
     spec = tmp_path / "spec.yaml"
-    spec.write_text(BIG)
-    out = on_terminal("apply", str(spec), M, MEMTOPO_PROGRESS="auto").out
+    spec.write_text(SPEC)
+    program = sys.executable, "-c", SHOWN_FROM_THE_START
+    out = on_terminal("apply", str(spec), "--machine=h200x2", program=program, MEMTOPO_PROGRESS="auto").out
     before, report = out.split("apply", 1)
     assert "\x1b[?25l" in before
     assert before.rindex("\x1b[?25h") > before.rindex("\x1b[?25l")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -18,12 +19,12 @@ M = "--machine=h200x4"
 COLOUR = re.compile(r"\x1b\[[\d;]*m")
 
 
-def on_terminal(*arguments: str, **variables: str) -> CommandResult:
-    """Run memtopo with a terminal as both of its streams."""
+def on_terminal(*arguments: str, program: Sequence[str] = MEMTOPO, **variables: str) -> CommandResult:
+    """Run memtopo, or a program that calls it, with a terminal as both of its streams."""
     ours, theirs = pty.openpty()
     variables = {"TERM": "xterm-256color", "COLUMNS": "80"} | variables
     process = PythonProcess(
-        [*MEMTOPO, *arguments], stdin=theirs, stdout=theirs, stderr=theirs, env=environment(**variables)
+        [*program, *arguments], stdin=theirs, stdout=theirs, stderr=theirs, env=environment(**variables)
     )
     os.close(theirs)
     shown = drained(ours)
