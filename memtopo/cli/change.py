@@ -31,7 +31,7 @@ from memtopo.sharing.client import Client
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.offers import Offer
 from memtopo.sharing.sources import layout_source, parsed_source
-from memtopo.sharing.status import Status
+from memtopo.sharing.status import Changed, Status
 
 After = Annotated[
     str,
@@ -81,14 +81,18 @@ def change_command(
                 planned.source, generation=generation, full=check == "full", force=force, wait=patience
             )
         done = replace(done, emptied=tuple(_emptied(planned.status.offers, client.offers())))
+    _print_change(done, document.name, as_json=as_json)
+    return NOT_AS_DECLARED if done.checks.different else 0
+
+
+def _print_change(done: Changed, spec: str, *, as_json: bool) -> None:
     if as_json:
         plain.print_document(json.dumps(json.marked("change", done)).splitlines())
-    else:
-        from memtopo.output import console
-        from memtopo.output import held as page
+        return
+    from memtopo.output import console
+    from memtopo.output import held as page
 
-        console.show(page.changed(done, document.name))
-    return NOT_AS_DECLARED if done.checks.different else 0
+    console.show(page.changed(done, spec))
 
 
 def _emptied(before: Sequence[Offer], after: Mapping[str, Offer]) -> Iterator[str]:

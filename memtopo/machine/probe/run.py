@@ -73,17 +73,27 @@ def probe(
     supervisor = Supervisor(dump(machine) if simulated else None, stop, limits or Limits(), child, shown)
     findings = supervisor.run(_lanes(due, simulated=simulated), importing=any(_shares(each) for _, each in due))
     trials = [known.get(n) or _trial(machine, each, findings.outcomes.get(n)) for n, each in enumerate(planned)]
-    probed = _with_trials(machine, _worst(zip(planned, trials, strict=True)), around, date)
+    tested = _with_trials(machine, _worst(zip(planned, trials, strict=True)), around, date)
     seconds = time.monotonic() - began
-    notes = [*findings.notes]
+    unmeasured: list[str] = []
     if not simulated:
-        probed = with_pinned(with_links(probed))
+        tested = with_pinned(with_links(tested))
         if bandwidth:
-            probed, unmeasured = with_rates(probed, stop, shown)
-            notes += unmeasured
+            tested, unmeasured = with_rates(tested, stop, shown)
+    return _probed(tested, seconds, findings, due, unmeasured)
+
+
+def _probed(
+    machine: Machine,
+    seconds: float,
+    findings: Findings,
+    due: Sequence[tuple[int, PlannedTrial]],
+    unmeasured: Sequence[str],
+) -> Probed:
     contexts = sum(outcome.contexts for outcome in findings.outcomes.values())
     timings = tuple(_timings(due, findings))
-    return Probed(probed, seconds, findings.starting, contexts, timings, tuple(findings.left), tuple(notes))
+    notes = (*findings.notes, *unmeasured)
+    return Probed(machine, seconds, findings.starting, contexts, timings, tuple(findings.left), notes)
 
 
 def tried(machine: Machine, names: Collection[str], *, simulated: bool) -> Machine:

@@ -79,24 +79,32 @@ def hold(
     metrics, events = supervision.metrics, Events(supervision.log)
     batch, max_clients = _limits(MOST_CONNECTIONS if metrics and metrics.claim else 0)
     began, deadline = time.monotonic(), None if lasting is None else time.time() + lasting
-    nodes = supervision.nodes
-    reporting = partial(Responder, memory=supervision.memory, contexts=supervision.contexts, events=events, nodes=nodes)
-    responder = reporting(provider, info, batch=batch, deadline=deadline, changeable=changeable)
-    shutdown = Shutdown(None if lasting is None else began + lasting)
+    responder = _reporting(supervision, events)(provider, info, batch=batch, deadline=deadline, changeable=changeable)
     others = {*allow_uids} - {os.geteuid()}
     terms = Terms(
         max_clients, patience, others, stop, grace, interval, supervision.reload, events, supervision.progress
     )
-    with _listening(claim, responder, shutdown, terms, wake) as loop:
-        if metrics:
-            loop.publish(metrics, _metrics_listener(metrics, terms), claim.endpoint.path)
-        if nodes:
-            loop.report(nodes, claim.endpoint.path)
+    with _listening(claim, responder, Shutdown(None if lasting is None else began + lasting), terms, wake) as loop:
+        _publish(loop, supervision, terms, claim)
         loop.notify_ready()
         ready()
         responder.record_serving(claim.endpoint.path)
         loop.run()
         return _ended(loop.finish(claim, info.name, time.monotonic() - began), info.name, events)
+
+
+def _reporting(supervision: Supervision, events: Events) -> Callable[..., Responder]:
+    """Return the constructor of responders that report what is supervised."""
+    memory, contexts, nodes = supervision.memory, supervision.contexts, supervision.nodes
+    return partial(Responder, memory=memory, contexts=contexts, events=events, nodes=nodes)
+
+
+def _publish(loop: ServerLoop, supervision: Supervision, terms: Terms, claim: Claim) -> None:
+    """Have a loop publish metrics and report to the other nodes of the layout, if there are any."""
+    if metrics := supervision.metrics:
+        loop.publish(metrics, _metrics_listener(metrics, terms), claim.endpoint.path)
+    if supervision.nodes:
+        loop.report(supervision.nodes, claim.endpoint.path)
 
 
 def _ended(held: HoldSummary, layout: str, events: Events) -> HoldSummary:
