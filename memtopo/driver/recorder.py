@@ -17,7 +17,7 @@ from memtopo.driver.wrappers import Call, Forwarder, defaults, parameters
 
 @dataclass(slots=True)
 class CallContext:
-    """What calls are made for: a phase of the run, and the step whose effect they make or undo.
+    """Purpose of calls: a phase of the run, and the step whose effect they make or undo.
 
     A call without a `verb` is made for no step: it measures, checks or verifies. The run keeps it up to date.
     """

@@ -1,4 +1,4 @@
-"""What groups share: primary contexts, streams and kernels of GPUs, connections to holders, imports, and aliases."""
+"""Resources that groups share: contexts, streams and kernels of GPUs, connections to holders, imports, and aliases."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """What a process does with another one between its calls.
+    """Exchange of a process with another one between its calls.
 
     It receives a handle, `number` of an `export` of another process; or sends the one that its last calls made to
     another. At its teardown it leaves those that it imported from, once it has released all of that, and awaits that

@@ -33,7 +33,7 @@ def parsed(text: str) -> tuple[dict[str, object], bool] | None:
 
 
 def agrees(data: bytes) -> bool:
-    """Whether a text is taken; it then has the parser's values."""
+    """Return whether a text is accepted; it then has the parser's values."""
     text, undecodable = decode(data)
     if undecodable:
         return False

@@ -174,7 +174,7 @@ def _reference(held: Object) -> Reference:
 
 
 def _shape(each: Call | Pass) -> Hashable:
-    """What has to be equal of the calls of a loop."""
+    """Return the parts of a call that are equal in all calls of a loop."""
     if isinstance(each, Pass):
         return each
     made = (each.made.kind, each.made.entry, each.made.number is None) if each.made else None

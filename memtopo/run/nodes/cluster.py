@@ -34,7 +34,7 @@ class NoCluster(Unavailable):
 
 
 class Gone(NamedTuple):
-    """How an actor was lost: `ended` if its process is known to have ended."""
+    """Loss of an actor: `ended` if its process is known to have ended."""
 
     cause: str
     ended: bool
@@ -107,7 +107,7 @@ class RayCluster:
             remove_placement_group(group)
 
     def gone(self, error: BaseException) -> Gone | None:
-        """How an error of a call says that an actor was lost; None if it may be there still."""
+        """Return the loss of an actor that an error of a call reports; None if it may be there still."""
         exceptions = self._ray.exceptions
         if isinstance(error, exceptions.ActorUnavailableError) or not isinstance(error, exceptions.RayActorError):
             return None

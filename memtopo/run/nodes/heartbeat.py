@@ -1,4 +1,4 @@
-"""Signs of life of an agent."""
+"""Liveness of an agent."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from typing import Any
 
 
 class Heartbeat:
-    """Questions to an agent, one at a time, and the seconds for which it has not answered.
+    """Polls of an agent, one at a time, and the seconds for which the last has had no answer.
 
-    Time in which no question was asked does not count: the driver may have been busy with the death of another agent.
+    Time without a poll does not count: the driver may have handled the end of another agent.
     """
 
-    def __init__(self, ask: Callable[[], Future[Any]], every: float, now: float) -> None:
-        self._ask, self._every, self._heard = ask, every, now
-        self._question: Future[Any] | None = None
-        self._asked: float | None = None
+    def __init__(self, poll: Callable[[], Future[Any]], every: float, now: float) -> None:
+        self._poll, self._every, self._last_answer = poll, every, now
+        self._pending: Future[Any] | None = None
+        self._polled: float | None = None
 
     def answers(self, now: float) -> Iterator[Any]:
-        """Yield the answer to the last question, if there is one, and ask the next one when its time has come.
+        """Yield the answer to the last poll, if there is one, and poll again when the interval is over.
 
-        A question that failed is asked again.
+        A poll that failed is repeated.
         """
-        if self._question and self._question.done():
-            if not self._question.exception():
-                self._heard, self._asked = now, None
-                yield self._question.result()
-            self._question = None
-        if self._question is None and now - self._heard > self._every:
-            self._question = self._ask()
-            self._asked = now if self._asked is None else self._asked
+        if self._pending and self._pending.done():
+            if not self._pending.exception():
+                self._last_answer, self._polled = now, None
+                yield self._pending.result()
+            self._pending = None
+        if self._pending is None and now - self._last_answer > self._every:
+            self._pending = self._poll()
+            self._polled = now if self._polled is None else self._polled
 
     def silence(self, now: float) -> float:
-        """Seconds since the first question that has no answer; 0 if there is none."""
-        return 0.0 if self._asked is None else now - self._asked
+        """Seconds since the first poll that has no answer; 0 if there is none."""
+        return 0.0 if self._polled is None else now - self._polled

@@ -76,7 +76,7 @@ class NodeHolder:
 
 
 def held_nodes(hub: Call, nodes: Iterable[str], own: str = "") -> HeldNodes:
-    """Return the nodes of a layout as the hub knows them; the holder of the `own` one reports to it."""
+    """Return the nodes of a layout from the reports to the hub; the holder of the `own` one reports to it."""
     names = tuple(nodes)
 
     def statuses() -> Sequence[NodeStatus]:

@@ -73,8 +73,8 @@ def _work(request: dict[str, Any], descriptors: list[int]) -> None:
 def _fork_sibling() -> int:
     """Fork a process that is a child of this one's parent; return its id, 0 in the new process, or -1.
 
-    `os.fork` has no such flag. The C library keeps the id of a thread at an address that the kernel knows; where it
-    does not tell it, nothing is forked.
+    `os.fork` has no such flag. The C library keeps the id of a thread at an address that the kernel has; where `prctl`
+    does not return it, nothing is forked.
     """
     number, address = _SYS_CLONE.get(os.uname().machine), ctypes.c_void_p()
     if number is None or _LIBC.prctl(_PR_GET_TID_ADDRESS, ctypes.byref(address), 0, 0, 0):

@@ -81,7 +81,7 @@ def prepare(start: Start, hooks: WorkerHooks) -> tuple[Run, JointPlans]:
     run = Run(
         request,
         Ledger(wrapped),
-        progress=_SignsOfLife(hooks),
+        progress=_WorkerProgress(hooks),
         stop=hooks.stopped,
         handle_source=SiblingHandles(request.geometry, hooks.request, external),
         origin=start.origin,
@@ -114,7 +114,7 @@ def _request(start: Start, document: Document, geometry: Geometry, plan: Plan, m
     )
 
 
-class _SignsOfLife(Progress):
+class _WorkerProgress(Progress):
     """Progress reported to the coordinator."""
 
     def __init__(self, hooks: WorkerHooks) -> None:

@@ -1,4 +1,4 @@
-"""Signs of life of agents, by the time at which the driver asks and looks."""
+"""Liveness of agents, by the times at which the driver polls them and reads their answers."""
 
 from __future__ import annotations
 
@@ -8,54 +8,54 @@ from memtopo.run.nodes.heartbeat import Heartbeat
 
 
 class Agent:
-    """Futures of the questions that were asked."""
+    """Futures of the polls."""
 
     def __init__(self) -> None:
-        self.asked: list[Future[str]] = []
+        self.polls: list[Future[str]] = []
 
-    def ask(self) -> Future[str]:
-        self.asked.append(Future())
-        return self.asked[-1]
+    def poll(self) -> Future[str]:
+        self.polls.append(Future())
+        return self.polls[-1]
 
 
-def test_an_agent_is_asked_again_a_while_after_its_answer() -> None:
+def test_an_agent_is_polled_again_an_interval_after_its_answer() -> None:
     agent = Agent()
-    heartbeat = Heartbeat(agent.ask, every=1, now=0)
+    heartbeat = Heartbeat(agent.poll, every=1, now=0)
     assert [*heartbeat.answers(0.5)] == []
-    assert not agent.asked
+    assert not agent.polls
     assert [*heartbeat.answers(1.5)] == []
-    agent.asked[0].set_result("map")
+    agent.polls[0].set_result("map")
     assert [*heartbeat.answers(2)] == ["map"]
     assert [*heartbeat.answers(2.9)] == []
-    assert len(agent.asked) == 1
+    assert len(agent.polls) == 1
     assert [*heartbeat.answers(3.1)] == []
-    assert len(agent.asked) == 2
+    assert len(agent.polls) == 2
 
 
-def test_silence_is_the_time_for_which_a_question_has_no_answer() -> None:
+def test_silence_is_the_time_for_which_a_poll_has_no_answer() -> None:
     agent = Agent()
-    heartbeat = Heartbeat(agent.ask, every=1, now=0)
+    heartbeat = Heartbeat(agent.poll, every=1, now=0)
     assert heartbeat.silence(5) == 0
     assert [*heartbeat.answers(2)] == []
     assert heartbeat.silence(9) == 7
 
 
-def test_a_question_that_failed_is_asked_again_and_counts_from_the_first_on() -> None:
+def test_a_poll_that_failed_is_repeated_and_counts_from_the_first_on() -> None:
     agent = Agent()
-    heartbeat = Heartbeat(agent.ask, every=1, now=0)
+    heartbeat = Heartbeat(agent.poll, every=1, now=0)
     assert [*heartbeat.answers(2)] == []
-    agent.asked[0].set_exception(OSError())
+    agent.polls[0].set_exception(OSError())
     assert [*heartbeat.answers(3)] == []
-    assert len(agent.asked) == 2
+    assert len(agent.polls) == 2
     assert heartbeat.silence(6) == 4
 
 
-def test_an_agent_is_not_silent_while_the_driver_looks_away() -> None:
-    """Neither one that was not asked, nor one that has answered meanwhile."""
+def test_an_agent_is_not_silent_while_the_driver_reads_no_answers() -> None:
+    """Neither one that was not polled, nor one that has answered meanwhile."""
     agent = Agent()
-    heartbeat = Heartbeat(agent.ask, every=1, now=0)
+    heartbeat = Heartbeat(agent.poll, every=1, now=0)
     assert [*heartbeat.answers(30)] == []
     assert heartbeat.silence(30) == 0
-    agent.asked[0].set_result("create")
+    agent.polls[0].set_result("create")
     assert [*heartbeat.answers(90)] == ["create"]
     assert heartbeat.silence(90) == 0
