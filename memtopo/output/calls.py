@@ -91,7 +91,7 @@ def _argument(method: str, name: str, value: Any) -> str:
     if isinstance(value, int) and not isinstance(value, Enum):
         return _number(method, name, value)
     if isinstance(value, Object | Exchange):
-        return str(reference(value))
+        return f"fd=<from {value.peer}>" if isinstance(value, Exchange) and name == "fd" else str(reference(value))
     match value:
         case Place(held, offset):
             return f"{held.label}+{exact(offset)}" if offset else held.label

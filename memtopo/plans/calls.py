@@ -171,7 +171,8 @@ class _Names:
             self._numbered[made.kind, result] = made
 
     def _value(self, method: str, name: str, value: Any, received: Exchange | None) -> Any:
-        if name in ("shared", "data") or (name == "handle" and isinstance(value, bytes)):
+        external = name == "fd" and received  # a descriptor of another API, from a holder
+        if name in ("shared", "data") or (name == "handle" and isinstance(value, bytes)) or external:
             return received or "a handle"
         if name == "kind" or not isinstance(value, int) or isinstance(value, bool):
             return name if value is None else value  # a constant of the C function

@@ -45,6 +45,13 @@ def test_calls_of_several_processes_have_a_heading_each_and_their_exchanges(run_
     assert "    cuMemImportFromShareableHandle(&page.31, prefill/pages.31, kind=POSIX_FILE_DESCRIPTOR)" in lines
 
 
+def test_descriptors_of_holders_are_listed_without_a_number(run_inline: InlineRunner) -> None:
+    lines = run_inline("plan", ROOT / "specs" / "vulkan-frame.yaml", *M, "--calls").out.splitlines()
+    frame = "cuImportExternalMemory(&frame, fd=<from camera>, kind=opaque_fd, size=8MiB, dedicated=False)"
+    assert f"    {frame}" in lines
+    assert "    cuImportExternalSemaphore(&ready, fd=<from camera>, kind=timeline_fd)" in lines
+
+
 def test_the_document_of_calls_has_sizes_in_bytes_and_names_for_handles(run_inline: InlineRunner) -> None:
     document = json.loads(run_inline("plan", QUICKSTART, *M, "--calls", "--json").out)
     (process,) = document["processes"]

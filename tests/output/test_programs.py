@@ -232,6 +232,21 @@ def test_a_pool_called_properties_hides_no_function(tmp_path: Path) -> None:
     assert not variables & functions
 
 
+@pytest.mark.parametrize(("language", "hint"), [("c", "0x200000000000ULL, "), ("cuda-python", "0x200000000000, ")])
+def test_a_hint_is_written_as_an_address(language: programs.Language, hint: str, tmp_path: Path) -> None:
+    (file,) = written("ranges: {kv: {size: 2MiB, address: 0x200000000000}}\n", language, tmp_path).values()
+    (line,) = [line for line in file.read_text().splitlines() if "cuMemAddressReserve" in line]
+    assert f"2 * MiB, 0, {hint}" in line
+
+
+@pytest.mark.parametrize(("spec", "kept"), [("sleep-mode", True), ("elastic-kv", False)])
+def test_the_memory_for_offloaded_chunks_is_explained_in_a_comment(spec: str, kept: bool, tmp_path: Path) -> None:
+    languages: tuple[programs.Language, ...] = ("c", "cuda-python")
+    for language in languages:
+        (file,) = written(ROOT / "specs" / f"{spec}.yaml", language, tmp_path).values()
+        assert ("keeps the bytes of offloaded chunks" in file.read_text()) == kept
+
+
 def test_objects_of_equal_names_get_numbers() -> None:
     names = Names(["chunk_a_2"])
     assert [names.of(key, "chunk a") for key in (1, 2, 3, 1)] == ["chunk_a", "chunk_a_3", "chunk_a_4", "chunk_a"]

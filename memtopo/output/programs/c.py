@@ -16,7 +16,7 @@ from memtopo.driver.types import (
     PoolProperties,
     Properties,
 )
-from memtopo.output.programs.expressions import divided, in_units, index_of, linear, part, words_of_parts
+from memtopo.output.programs.expressions import divided, in_units, index_of, is_hint, linear, part, words_of_parts
 from memtopo.output.programs.names import Names, word_of
 from memtopo.output.programs.program import Program
 from memtopo.output.programs.statements import (
@@ -195,6 +195,8 @@ class _Writer:
         return f"{text} + {self._number(held.offset)}"
 
     def _plain(self, method: str, name: str, value: Any) -> str:
+        if is_hint(method, name, value):
+            return f"{value:#x}ULL"
         if isinstance(value, Linear | Table) or (isinstance(value, Cycle) and type(value.values[0]) is int):
             return self._number(value)
         if isinstance(value, Cycle):

@@ -33,6 +33,11 @@ def in_units(value: int) -> str | None:
     return next((f"{value >> shift} * {unit}" for shift, unit in _UNITS if value and not value % (1 << shift)), None)
 
 
+def is_hint(method: str, name: str, value: object) -> bool:
+    """Return true for the address that a range asks for, which is written as an address and not as a size."""
+    return method == "mem_address_reserve" and name == "address" and type(value) is int and value > 0
+
+
 def _product(variable: str, factor: int, integer: Callable[[int], str]) -> str:
     """A multiple of an expression; empty for none."""
     if factor in (0, 1):

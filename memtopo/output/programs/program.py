@@ -57,6 +57,12 @@ class Program:
             f"Planned for {_safe(humanize.machine(self.machine))}. GPUs are numbered as in the plan.",
             "It ends at the first call that fails; the end of the process gives back what it has.",
         ]
+        if any("@" in each.entry for each in self.variables):  # the area of offloaded chunks, such as weight@host:0
+            lines += [
+                "",
+                "It also makes the memory that keeps the bytes of offloaded chunks in the states of the layout,",
+                "although it changes to none of them: memtopo makes that memory before the first change.",
+            ]
         if self.peers:
             lines += [
                 "",
