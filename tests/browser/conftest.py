@@ -18,8 +18,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+def open_browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     if not found() and not os.environ.get("CI"):
         pytest.skip("no chromium and chromedriver here; on Debian: apt-get install chromium chromium-driver")
     with browsing(tmp_path_factory.mktemp("profile")) as opened:
         yield opened
+
+
+@pytest.fixture
+def browser(open_browser: Browser) -> Browser:
+    """The browser of the session, without what pages of other tests fetched and reported."""
+    open_browser.complaints()
+    return open_browser
