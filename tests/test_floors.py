@@ -21,7 +21,7 @@ FLOORS: list[set[str]] = [
     {"kinds", "machine.target"},
     {"geometry.build", "output.diagram", "plans", "sharing", "spec"},
     {"machine.probe", "planner", "rules", "sharing.holder", "usage"},
-    {"executor", "plans.saved", "sharing.external"},
+    {"executor", "plans.saved", "plans.trace", "sharing.external"},
     {"output", "run", "sharing.programs", "sharing.simulated_producer"},
     {"run.processes", "sharing.producers"},
     {"run.nodes"},
@@ -35,7 +35,8 @@ IMPORTERS: dict[str, set[str]] = {
     "vulkan": {"vulkan"},
     "yaml": {"language"},
     "pydantic": {
-        "diagnostics", "kinds", "language", "machine", "output", "plans.saved", "run.nodes", "sharing", "spec",
+        "diagnostics", "kinds", "language", "machine", "output", "plans.saved", "plans.trace", "run.nodes",
+        "sharing", "spec",
     },
     "ray": {"run.nodes"},
     "pydantic_core": {"language"},

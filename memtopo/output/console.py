@@ -189,7 +189,7 @@ def notes(texts: Iterable[str]) -> Padding:
 
 def heading(text: str, style: str = "bold") -> Text:
     """Heading of a section."""
-    return Text(text, style)
+    return Text(printable(text), style)
 
 
 def _grid(rows: Iterable[tuple[str, str]], gap: int) -> Padding:

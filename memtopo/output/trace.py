@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from memtopo.common.text import printable
 from memtopo.output import humanize
 from memtopo.output.calls import value_text
 from memtopo.output.console import Column, Rows, cell, heading, notes, pairs
@@ -22,7 +23,10 @@ def renderable(summary: TraceSummary) -> RenderableType:
     """The output of `memtopo trace`."""
     first = summary.traces[0]
     machine = f"{first.machine} (simulated)" if first.simulated else first.machine
-    parts: list[RenderableType] = [Text.assemble(("trace", "bold"), "  ", first.layout, "  on ", machine), Text()]
+    parts: list[RenderableType] = [
+        Text.assemble(("trace", "bold"), printable(f"  {first.layout}  on {machine}")),
+        Text(),
+    ]
     for failed in summary.failed:
         parts += [*_failed(failed), Text()]
     rows = [

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, TypeAdapter
 
 from memtopo.common.errors import UsageError
 from memtopo.driver.recorder import DriverCall
-from memtopo.driver.trace import SUFFIX, VERSION
+from memtopo.driver.trace import SUFFIX, is_trace
 
 CONTEXT = 5
 """Calls before a failed one that a summary has."""
@@ -47,6 +50,29 @@ class TracedCall:
     error: str | None = None
     reason: str | None = None
     seconds: float | None = None
+
+
+_Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Line(TracedCall):
+    """A call as it is read: with the key, the defaults and the limits of a line."""
+
+    process: str = ""
+    number: Annotated[int, Field(validation_alias="n")]
+    time: _Seconds
+    step: str | None = None
+    undo: bool = False
+    seconds: _Seconds | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Version:
+    memtopo_trace_file: Literal[1]
+
+
+_VERSION, _HEAD, _CALL = TypeAdapter(_Version), TypeAdapter(TraceHead), TypeAdapter(_Line)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,53 +123,45 @@ def read_traces(paths: Iterable[str | Path]) -> list[TraceFile]:
 
 
 def _files(path: Path) -> list[Path]:
-    return sorted(path.glob(f"*{SUFFIX}")) if path.is_dir() else [path]
+    """A file, or the traces in a folder, in which other files may be."""
+    if not path.is_dir():
+        return [path]
+    try:
+        return [file for file in sorted(path.glob(f"*{SUFFIX}")) if file.is_file() and is_trace(file)]
+    except OSError as error:
+        raise UsageError(f"the traces in {str(path)!r} cannot be read: {error.strerror}") from error
 
 
 def _read(path: Path) -> TraceFile:
     try:
-        lines = path.read_text(errors="replace").splitlines()
+        first, *lines = path.read_text(errors="replace").split("\n")
     except OSError as error:
         raise UsageError(f"the trace {str(path)!r} cannot be read: {error.strerror}") from error
     try:
-        head = _head(json.loads(lines[0] if lines else ""))
-        return TraceFile(head, tuple(_call(_whole(line)) for line in lines[1:] if line))
-    except (ValueError, KeyError, TypeError) as error:
+        last = _last(lines.pop()) if lines else None
+        return TraceFile(_head(first), (*map(_call, lines), *([last] if last else [])))
+    except ValueError as error:
         hint = "name a file that 'memtopo apply --trace FILE' has written"
         raise UsageError(f"{str(path)!r} is no trace of memtopo", hint=hint) from error
 
 
-def _head(line: Mapping[str, Any]) -> TraceHead:
-    if line["memtopo_trace_file"] != VERSION:
-        raise ValueError("a later version")
-    names = ("layout", "process", "machine", "simulated", "driver", "pid", "started")
-    return TraceHead(**{name: line[name] for name in names})
+def _head(line: str) -> TraceHead:
+    _VERSION.validate_json(line, strict=True)
+    return _HEAD.validate_json(line, strict=True)
 
 
-def _whole(line: str) -> Any:
-    """A line as JSON; that of a call that did not return ends with its arguments."""
-    try:
-        return json.loads(line)
-    except ValueError:
-        return json.loads(f"{line}}}")
+def _call(line: str) -> TracedCall:
+    return _CALL.validate_json(line, strict=True)
 
 
-def _call(line: Mapping[str, Any]) -> TracedCall:
-    return TracedCall(
-        process=line.get("process", ""),
-        number=line["n"],
-        time=line["time"],
-        phase=line["phase"],
-        step=line.get("step"),
-        undo=line.get("undo", False),
-        call=line["call"],
-        method=line["method"],
-        arguments=line["arguments"],
-        result=line.get("result"),
-        error=line.get("error"),
-        reason=line.get("reason"),
-        seconds=line.get("seconds"),
-    )
+def _last(line: str) -> TracedCall | None:
+    """What is after the last end of a line: a call that did not return ends with its arguments. None if it is cut."""
+    with suppress(ValueError):
+        return _call(line)
+    with suppress(ValueError):
+        call = _call(f"{line}}}")
+        return call if next(reversed(json.loads(f"{line}}}"))) == "arguments" else None
+    return None
 
 
 def driver_calls(trace: TraceFile) -> Iterator[DriverCall]:

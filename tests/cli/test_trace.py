@@ -101,3 +101,64 @@ def test_a_link_in_a_folder_of_traces_is_not_followed(run_inline: InlineRunner, 
     (folder / "decode.jsonl").symlink_to(kept)
     assert run_inline("apply", HAND_OVER, *M, "--trace", folder, "--check", "none").status == 2
     assert kept.read_text() == before
+
+
+def test_other_files_in_a_folder_of_traces_are_not_read(run_inline: InlineRunner, tmp_path: Path) -> None:
+    assert run_inline("apply", QUICKSTART, *M, "--trace", tmp_path / "b.jsonl", "--check", "none").status == 0
+    (tmp_path / "a.jsonl").write_text('{"mine": 1}\n')
+    os.mkfifo(tmp_path / "c.jsonl")
+    assert run_inline("trace", tmp_path).out.startswith("trace  quickstart")
+
+
+HEAD = {"memtopo_trace_file": 1, "layout": "l", "process": "", "machine": "m", "simulated": True}
+HEAD |= {"driver": "13.0", "pid": 1, "started": "2026-01-31T12:00:00"}
+CALL = {"n": 1, "time": 0.1, "phase": "map", "step": "map a", "undo": False, "call": "cuMemMap", "method": "mem_map"}
+CALL |= {"arguments": {"size": 1}, "error": "UNKNOWN", "reason": "none", "seconds": 0.1}
+DAMAGED = [5, "1", [1], None, True, {}, -1, 1e400, float("nan"), [[[]]], {"a": [{}]}]
+
+
+@pytest.mark.parametrize("line", ["5", "[1]", "null", '{"n": 1}', "[" * 100_000, '{"a":' * 100_000, "\x00"])
+def test_a_damaged_line_is_refused(run_inline: InlineRunner, tmp_path: Path, line: str) -> None:
+    file = tmp_path / "calls.jsonl"
+    for text in (f"{json.dumps(HEAD)}\n{line}\n", f"{line}\n{json.dumps(CALL)}\n"):
+        file.write_text(text)
+        assert run_inline("trace", file).status == 2
+
+
+def test_damaged_values_are_refused_or_shown(run_inline: InlineRunner, tmp_path: Path) -> None:
+    file, nested = tmp_path / "calls.jsonl", json.loads("[" * 150 + "]" * 150)
+    statuses = set()
+    for index, key in [*((0, key) for key in HEAD), *((1, key) for key in CALL)]:
+        for value in (*DAMAGED, {"a": nested}):
+            lines = [HEAD, CALL]
+            lines[index] = {**lines[index], key: value}
+            file.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+            for flag in ((), ("--json",)):
+                found = run_inline("trace", file, *flag).status
+                assert found in (0, 2), (key, value)
+                statuses.add(found)
+    assert statuses == {0, 2}
+
+
+def test_escape_sequences_of_a_trace_are_not_printed(run_inline: InlineRunner, tmp_path: Path) -> None:
+    file = tmp_path / "calls.jsonl"
+    bad = "\x1b[31mred"
+    names = ("process", "phase", "step", "call", "method", "error", "reason")
+    for call in (CALL | dict.fromkeys(names, bad), {name: bad if name == "process" else CALL[name] for name in CALL}):
+        file.write_text(f"{json.dumps(HEAD | {'layout': bad, 'machine': bad})}\n{json.dumps(call)}\n")
+        found = run_inline("trace", file)
+        assert found.status == 0
+        assert "\x1b" not in found.out
+        assert r"\x1b[31mred" in found.out
+
+
+def test_a_trace_that_ends_within_a_line_is_read_without_it(run_inline: InlineRunner, tmp_path: Path) -> None:
+    """Only a call that ends with its arguments did not return."""
+    file, whole = tmp_path / "calls.jsonl", f"{json.dumps(HEAD)}\n{json.dumps(CALL)}\n"
+    last = json.dumps({**CALL, "n": 2})
+    begun = last.index(', "error"')
+    for end in range(len(last)):
+        file.write_text(whole + last[:end])
+        found = run_inline("trace", file, "--json")
+        assert found.status == 0
+        assert found.document["calls"] == (2 if end == begun else 1), last[:end]
