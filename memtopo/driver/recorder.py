@@ -28,6 +28,8 @@ class CallContext:
     undo: bool = False
     number: int = 0
     """Number of the step in the order in which steps were begun, from 1."""
+    lost: str = ""
+    """The end of the trace and its cause, if calls are missing there."""
 
     def enter(self, phase: str) -> None:
         """Begin a phase."""

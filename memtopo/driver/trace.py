@@ -11,7 +11,7 @@ import os
 import stat
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,7 @@ class Trace:
         links = os.O_NOFOLLOW if self._process else 0  # a link in a folder may lead to a file of another user
         try:
             self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | links, 0o600)
-            os.write(self._file, f"{json.dumps(head)}\n".encode())
+            self._whole = self._size = os.write(self._file, f"{json.dumps(head)}\n".encode())
         except OSError as error:
             raise NotWritten(f"the trace {str(path)!r} cannot be written: {error.strerror}") from error
 
@@ -66,6 +66,7 @@ class Trace:
             line["reason"] = error.reason
         line["seconds"] = round(seconds, 9)
         self._write(f", {json.dumps(line)[1:]}\n")
+        self._whole = self._size
 
     def close(self) -> None:
         """Close the file."""
@@ -76,9 +77,15 @@ class Trace:
     def _write(self, text: str) -> None:
         if self._file < 0:
             return
+        data = text.encode()
         try:
-            os.write(self._file, text.encode())
-        except OSError:  # a full disk must not fail the run
+            while data:
+                written = os.write(self._file, data)
+                self._size, data = self._size + written, data[written:]
+        except OSError as error:  # a full disk must not fail the run
+            self.context.lost = f"the trace ends before call {self._number}: {(error.strerror or '').lower()}"
+            with suppress(OSError):
+                os.ftruncate(self._file, self._whole)  # so that the call is not taken for one that did not return
             self.close()
 
 

@@ -422,6 +422,8 @@ class Run:
     def _notes(self, teardown: Teardown, left: Left | None, *, clean: bool) -> Iterator[str]:
         if self.request.siblings is None:
             yield from self.request.notes()
+        if self.context and self.context.lost:
+            yield self.context.lost
         yield from self._balance.owner_notes(self.request.geometry, clean=clean)
         if teardown.timed_out:
             yield "another process did not finish in time; memory that it imported may have been released while in use"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 from dataclasses import replace
 from pathlib import Path
 
@@ -176,3 +177,23 @@ def test_traces_of_an_earlier_run_leave_a_folder_and_other_files_stay(tmp_path: 
     (tmp_path / "mine.jsonl").write_text("{}\n")
     empty_folder(tmp_path)
     assert [file.name for file in tmp_path.iterdir()] == ["mine.jsonl"]
+
+
+@pytest.mark.parametrize("more", [5, 150, 300, 400])
+def test_a_trace_that_has_no_room_ends_with_a_whole_line_and_the_report_has_a_note(tmp_path: Path, more: int) -> None:
+    path, request = tmp_path / "trace.jsonl", run_request(QUICKSTART, H200X4)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with SimDriver(H200X4) as driver:
+        driver.init()
+        with traced(driver, str(path), request.about_trace) as (recorded, context):
+            resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + more, hard))
+            try:
+                for _ in range(5):
+                    recorded.device_get_count()
+            finally:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+            report = apply.apply(request, Ledger(recorded), context=context)
+    assert report.outcome == "ok"
+    (trace,) = read_traces([path])
+    assert path.read_text().endswith("\n")
+    assert f"the trace ends before call {len(trace.calls) + 1}: file too large" in report.notes
