@@ -196,6 +196,11 @@ class DriverFacts(_Record):
     cuda: str
     release: str | None = None
 
+    @property
+    def name(self) -> str:
+        """Release of the driver; the CUDA version if it is not known."""
+        return self.release or f"CUDA {self.cuda}"
+
 
 class Surroundings(_Record):
     """Conditions of the system and the process that affect trials; they explain failures and may change any time.

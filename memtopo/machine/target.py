@@ -52,10 +52,9 @@ class Target:
         """Description of the machine for a report; it has the GPUs of all nodes."""
         from memtopo.plans.report import MachineLine  # noqa: PLC0415
 
-        driver = self.machine.driver.release or f"CUDA {self.machine.driver.cuda}"
         machines = [each.machine for each in self.nodes.values()] or [self.machine]
         names = tuple(device.name for machine in machines for device in machine.devices)
-        return MachineLine(self.name, self.simulated, names, driver)
+        return MachineLine(self.name, self.simulated, names, self.machine.driver.name)
 
     def open(self) -> KernelDriver:
         """Return an initialised driver; for a recorded machine, each call returns a new simulator."""

@@ -23,8 +23,9 @@ class RunRequest:
     `spec` is the name of the file, `position_of` returns the `file:line:col` of a path in it; these, `machine`,
     `picture`, `warnings` and `params`, the values of the spec's parameters, go into the report.
 
-    For one process of a multi-process layout, `process` is its label and `siblings` has the geometry of every process,
-    its own included; `node` are the labels of those on the same node, empty for a layout of one host.
+    For one process of a multi-process layout, `process` is its label, `layout` the name of the layout, and `siblings`
+    has the geometry of every process, its own included; `node` are the labels of those on the same node, empty for a
+    layout of one host.
 
     `check` is the thoroughness of the checks. `machine_facts` is the machine on which replicas are built for a full
     check; None builds no replicas. `seed` determines the bytes that are written, and is the same in all processes.
@@ -43,6 +44,7 @@ class RunRequest:
     process: str = ""
     trace: str | None = None
     """File for the trace of the driver calls, or the folder for those of all processes."""
+    layout: str = ""
     siblings: Mapping[str, Geometry] | None = None
     node: Collection[str] = ()
     machine_facts: Machine | None = None
@@ -69,7 +71,7 @@ class RunRequest:
     def about_trace(self) -> dict[str, object]:
         """First line of a trace of the run: its layout, its process if there are several, and its machine."""
         machine = self.machine
-        about = {"layout": self.plan.name, "process": self.process or "", "machine": machine.name}
+        about = {"layout": self.layout or self.plan.name, "process": self.process or "", "machine": machine.name}
         return {**about, "simulated": machine.simulated, "driver": machine.driver}
 
     def summary(self) -> PlanSummary:

@@ -44,6 +44,11 @@ def test_several_processes_have_a_file_each_in_a_folder(run_inline: InlineRunner
     whole = run_inline("trace", folder, "--json").document
     parts = [run_inline("trace", file, "--json").document for file in folder.iterdir()]
     assert whole["calls"] == sum(part["calls"] for part in parts)
+    alone = tmp_path / "alone.jsonl"
+    run_inline("apply", QUICKSTART, *M, "--trace", alone, "--check", "none")
+    heads = [json.loads(file.read_text().partition("\n")[0]) for file in (*folder.iterdir(), alone)]
+    assert [head["layout"] for head in heads] == ["hand-over", "hand-over", "quickstart"]
+    assert len({head["driver"] for head in heads}) == 1
 
 
 def test_a_file_that_is_no_trace_is_refused(run_inline: InlineRunner, tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ class NodeTask:
 
     def _line(self, machine: Machine) -> MachineLine:
         names = tuple(device.name for device in machine.devices)
-        return MachineLine(self.names[self.node], self.simulated, names, machine.driver.cuda)
+        return MachineLine(self.names[self.node], self.simulated, names, machine.driver.name)
 
 
 class NodeResult(NamedTuple):

@@ -102,7 +102,8 @@ def _request(start: Start, document: Document, geometry: Geometry, plan: Plan, m
     return RunRequest(
         plan=plan,
         geometry=geometry.processes[start.process],
-        machine=MachineLine(start.machine_name, start.simulated, (), machine.driver.cuda),
+        machine=MachineLine(start.machine_name, start.simulated, (), machine.driver.name),
+        layout=geometry.name,
         spec=document.name,
         position_of=document.position,
         process=start.process,
