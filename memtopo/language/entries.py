@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
@@ -24,7 +25,7 @@ class Entry(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Spec:
     """A spec, or one process of it. Each entry is well formed by itself; names are not resolved.
 
@@ -54,7 +55,16 @@ class Spec:
     def names(self, section: str) -> Iterator[str]:
         """Yield the names in a section: of its entries, and of those with an error."""
         yield from self.section(section)
-        yield from sorted(name for each, name in self.left_out if each == section and name not in _WHOLE)
+        yield from self._with_errors.get(section, ())
+
+    @cached_property
+    def _with_errors(self) -> Mapping[str, Sequence[str]]:
+        """Names of the entries that have an error, by section."""
+        found: dict[str, list[str]] = {}
+        for section, name in sorted(self.left_out):
+            if name not in _WHOLE:
+                found.setdefault(section, []).append(name)
+        return found
 
     def may_have(self, section: str, name: str) -> bool:
         """Return true if an entry was written, or may have been: it, or its whole section, was left out."""

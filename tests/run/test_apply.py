@@ -99,7 +99,7 @@ def test_every_phase_is_timed_with_its_steps() -> None:
     [
         ("mem_address_reserve", 2, "reserve view", "test.yaml:4:41"),
         ("mem_create", 2, "create cold", "test.yaml:7:3"),
-        ("mem_map", 3, "map hot", "test.yaml:8:24"),
+        ("mem_map", 3, "map hot", "test.yaml:8:30"),
         ("mem_set_access", 1, "grant kv", "test.yaml:9:10"),
         ("mem_retain_allocation_handle", 1, "check of map hot", "test.yaml:8:12"),
         ("mem_get_allocation_properties_from_handle", 1, "check of create hot", "test.yaml:6:3"),
@@ -122,7 +122,7 @@ def test_failure_names_step_call_and_position(method: str, at: int, step: str, p
 def test_leak_names_position_and_what_stays() -> None:
     report = reported(at=1, only={"mem_unmap"})
     (leak,) = report.leaks
-    assert (leak.what, leak.place, leak.stays) == ("mapping of hot in view at 0x0", "test.yaml:8:24", ("range view",))
+    assert (leak.what, leak.place, leak.stays) == ("mapping of hot in view at 0x0", "test.yaml:8:30", ("range view",))
     assert (report.outcome, report.exit_code) == ("leaked", 5)
     assert report.left
     assert report.left.ledger_after == {"reservations": 1, "handles": 0, "mappings": 1, "contexts": 0}
