@@ -206,7 +206,7 @@ def test_folders_of_dead_processes_are_removed_and_others_stay(folders: Path) ->
         PythonProcess([*STARTING, "sleep", "1000"], cwd=ROOT) as dead,
         Program("camera", ["sleep", "1000"]) as living,
     ):
-        until(lambda: len([*folders.glob("*/owner.lock")]) == 2)
+        until(lambda: [each.stat().st_nlink for each in folders.glob("*/owner.lock")] == [1, 1])  # both are complete
         dead.kill()
         dead.wait()
         with Program("lidar", ["sleep", "1000"]) as started:
