@@ -94,7 +94,7 @@ def undone(result: CommandResult) -> bool:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-@pytest.mark.parametrize("phase", [b"create", b"check"])
+@pytest.mark.parametrize("phase", [b" of ", b"check"])
 def test_signals_exit_with_129_130_and_143_after_undoing(
     running: Running, number: signal.Signals, phase: bytes
 ) -> None:
