@@ -252,8 +252,7 @@ def attach(
     `layout` is a name, or the path of a socket; `socket` is a folder that has the socket of the name, by default
     MEMTOPO_SOCKET if it is a folder. `access` is granted to the GPU that has the memory, which is found by UUID among
     this process's GPUs, or to `device`. The connection is the importer's lease, and ends with the `with`. `machine` is
-    by default the local one or, for a layout on a simulated machine, a simulator of the machine that its holder
-    reports.
+    by default the local one or, for a layout on a simulator, a simulator of the machine that its holder reports.
 
     An export with `commit: required` is imported by one writer, `role="writer"`, until it has called `commit`, and by
     readers, which only read it, after that. For up to `wait` (seconds, or text such as "60s"), entering waits for a
@@ -262,13 +261,11 @@ def attach(
     `poll` calls `on_change` when the holder changes its layout, and maps what an export gains into the range of the
     size that `reserve` has for it (bytes, or "64GiB"). Exports without memory now are `absent` until a later `poll`.
 
-    Raises `UsageError` for another role. Entering raises `NoLayout` if the layout is not held, `ExchangeError`,
-    with the code `writing`, `committed` or `uncommitted` if the wait was in vain, `Unavailable`, `Unsuitable`, also
-    for another digest, `InvalidSpec` if this machine cannot import an export, and `NotApplied` with the report
-    after everything was undone.
+    Raises `UsageError` for another role. Entering raises `NoLayout` if the layout is not held, `ExchangeError` (code
+    `writing`, `committed` or `uncommitted` if the wait was in vain), `Unavailable`, `Unsuitable`, also for another
+    digest, `InvalidSpec` if this machine cannot import an export, and `NotApplied` after everything was undone.
     """
-    if role not in get_args(Role):
-        raise UsageError(f"role {shorten(str(role))!r} is not a role", hint="write 'reader' or 'writer'")
+    _check_role(role)
     requested, seconds = [exports] if isinstance(exports, str) else exports, _seconds(wait)
     return Attachment(
         _endpoint(os.fspath(layout), None if socket is None else os.fspath(socket)),
@@ -276,6 +273,11 @@ def attach(
         device, access, machine, allow_uids, on_change,
         {name: _bytes(size) for name, size in (reserve or {}).items()},
     )  # fmt: skip
+
+
+def _check_role(role: str) -> None:
+    if role not in get_args(Role):
+        raise UsageError(f"role {shorten(str(role))!r} is not a role", hint="write 'reader' or 'writer'")
 
 
 def dma_bufs(

@@ -155,7 +155,7 @@ def _call(line: str) -> TracedCall:
 
 
 def _last(line: str) -> TracedCall | None:
-    """What is after the last end of a line: a call that did not return ends with its arguments. None if it is cut."""
+    """Return the call of a last line without an end: one that did not return ends with its arguments. None if cut."""
     with suppress(ValueError):
         return _call(line)
     with suppress(ValueError):
