@@ -55,6 +55,7 @@ def test_forked_workers_are_children_of_this_process_and_outlive_the_server() ->
         for each in workers:
             assert status(each.process.pid, "PPid") == str(os.getpid())
             assert status(each.process.pid, "State")[0] in "SR"
+            each.kill("test")  # before its channel closes, which would end it by itself
             each.close()
             assert each.process.wait() == -signal.SIGKILL
 
