@@ -12,7 +12,7 @@ from memtopo.driver.sim.calls import Refused, invalid, unsupported
 from memtopo.driver.sim.ipc import AllocationSharing, ChunkSharing
 from memtopo.driver.sim.mappings import Mapping, Mappings
 from memtopo.driver.sim.physical import Arena, Physical
-from memtopo.driver.sim.pools import RESERVED
+from memtopo.driver.sim.pool_segments import RESERVED
 from memtopo.driver.sim.shared_files import Tag, dma_buf, make, nonce
 from memtopo.driver.types import DmaBufFlags, Location, LocationKind, Properties, gpu
 from memtopo.machine import Machine

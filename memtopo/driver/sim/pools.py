@@ -11,6 +11,7 @@ from memtopo.driver.sim.calls import CallGate, Refused, driver_call, invalid, un
 from memtopo.driver.sim.chunks import Creation
 from memtopo.driver.sim.devices import WHOLE_HOST, Contexts, Devices, MemoryBudget
 from memtopo.driver.sim.physical import Arena, Physical
+from memtopo.driver.sim.pool_segments import RESERVED, UNIT, Segment
 from memtopo.driver.sim.shared_files import Files, Tag, nonce
 from memtopo.driver.sim.streams import Streams
 from memtopo.driver.types import (
@@ -27,11 +28,6 @@ from memtopo.driver.types import (
 from memtopo.machine import Machine
 
 FIRST_POOL = 0x7E00_0000
-RESERVED = 32 << 20
-"""Unit of the memory that a pool reserves (fact 80)."""
-
-_UNIT = 512
-"""Alignment of allocations."""
 _SPAN = 16 << 30
 """Bytes of the addresses that a pool takes at a time, at least."""
 _LARGEST = 1 << 47
@@ -46,46 +42,6 @@ _REUSE = (
     PoolAttribute.REUSE_ALLOW_OPPORTUNISTIC,
     PoolAttribute.REUSE_ALLOW_INTERNAL_DEPENDENCIES,
 )
-
-
-@dataclass(slots=True, eq=False)
-class _Segment:
-    """Addresses of a pool; `backed` has the units with memory, with the number of allocations in each.
-
-    `freed` has what was freed since the last synchronisation, which is allocated again first (fact 80).
-    """
-
-    start: int
-    size: int
-    free: FreeRanges
-    freed: FreeRanges = field(default_factory=FreeRanges.none)
-    backed: dict[int, int] = field(default_factory=dict)
-
-    def take(self, size: int) -> int | None:
-        """Take addresses where the least room is left, of what was freed last if it fits there."""
-        address = self.freed.take(size, _UNIT)
-        if address is None:
-            address = self.free.take(size, _UNIT)
-            if address is not None:
-                self.freed.discard(address, size)
-        else:
-            self.free.take_at(address, size)
-        return address
-
-    def give(self, address: int, size: int, *, at_once: bool) -> None:
-        """Return addresses, unless `at_once` as freed last until the next synchronisation."""
-        self.free.give(address, size)
-        if not at_once:
-            self.freed.give(address, size)
-
-    def unused(self) -> list[int]:
-        """Units with memory that no allocation has a part of, nor had since the last synchronisation."""
-        found = [unit for unit, parts in self.backed.items() if not parts]
-        return [unit for unit in found if not self.freed.overlaps(self.start + unit * RESERVED, RESERVED)]
-
-    def units(self, address: int, size: int) -> range:
-        """Units that some of the addresses are in."""
-        return range((address - self.start) // RESERVED, (address + size - 1 - self.start) // RESERVED + 1)
 
 
 @dataclass(slots=True, eq=False)
@@ -108,7 +64,7 @@ class Pool:
     attributes: dict[PoolAttribute, int] = field(
         default_factory=lambda: dict.fromkeys(PoolAttribute, 0) | dict.fromkeys(_REUSE, 1)
     )
-    segments: list[_Segment] = field(default_factory=list)
+    segments: list[Segment] = field(default_factory=list)
     pointers: dict[int, int] = field(default_factory=dict)
 
     @property
@@ -129,7 +85,7 @@ class _Part:
 
     pool: Pool
     allocation: Allocation
-    segment: _Segment | None
+    segment: Segment | None
 
 
 class Pools:
@@ -240,13 +196,13 @@ class Pools:
         pool = self.own(number)
         if size <= 0:
             return 0
-        segment, address = self._room(pool, _round_up(size, _UNIT))
+        segment, address = self._room(pool, _round_up(size, UNIT))
         physical = self._arena.take(size) if pool.pages is None else self._pages(pool, size)
         pool.count(PoolAttribute.USED_MEM_CURRENT, size)
         self.add(pool, address, physical, segment)
         return address
 
-    def add(self, pool: Pool, address: int, physical: Physical, segment: _Segment | None = None) -> None:
+    def add(self, pool: Pool, address: int, physical: Physical, segment: Segment | None = None) -> None:
         """Add an allocation of a pool at an address."""
         pool.allocations += 1
         place = PoolPlace(pool.location, segment.start if segment else address)
@@ -328,7 +284,7 @@ class Pools:
         if known and not self._machine.can_access(location.id, pool.location.id):
             raise Refused("CUDA_ERROR_INVALID_DEVICE", f"{location} cannot access the memory of {pool.location}")
 
-    def _room(self, pool: Pool, size: int) -> tuple[_Segment, int]:
+    def _room(self, pool: Pool, size: int) -> tuple[Segment, int]:
         """Segment with room for `size` bytes, and their address in it, with memory; a new segment if none has any."""
         for segment in pool.segments:
             if (address := segment.take(size)) is not None:
@@ -336,7 +292,7 @@ class Pools:
         else:
             span = max(_SPAN, _round_up(size, RESERVED))
             start = self._addresses.take_addresses(span)
-            segment = _Segment(start, span, FreeRanges(start, start + span))
+            segment = Segment(start, span, FreeRanges(start, start + span))
             pool.segments.append(segment)
             address = segment.take(size)
             assert address is not None
@@ -347,7 +303,7 @@ class Pools:
             raise
         return segment, address
 
-    def _back(self, pool: Pool, segment: _Segment, address: int, size: int) -> None:
+    def _back(self, pool: Pool, segment: Segment, address: int, size: int) -> None:
         """Reserve the memory of units that have none yet."""
         units = segment.units(address, size)
         new = sum(unit not in segment.backed for unit in units) * RESERVED
@@ -380,7 +336,7 @@ class Pools:
             self._addresses.give_addresses(allocation.start, allocation.size)
             del pool.pointers[allocation.physical.offset]
         else:
-            size = _round_up(allocation.size, _UNIT)
+            size = _round_up(allocation.size, UNIT)
             segment.give(allocation.start, size, at_once=at_once)
             for unit in segment.units(allocation.start, size):
                 segment.backed[unit] -= 1
