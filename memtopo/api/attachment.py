@@ -270,8 +270,7 @@ def attach(
     return Attachment(
         _endpoint(os.fspath(layout), None if socket is None else os.fspath(socket)),
         lambda: Terms(requested, role, time.monotonic() + seconds, expect),
-        device, access, machine, allow_uids, on_change,
-        {name: _bytes(size) for name, size in (reserve or {}).items()},
+        device, access, machine, allow_uids, on_change, {name: _bytes(size) for name, size in (reserve or {}).items()},
     )  # fmt: skip
 
 

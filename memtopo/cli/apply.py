@@ -103,10 +103,9 @@ def apply_command(
     as_json: AsJson = False,
     context: typer.Context = None,  # type: ignore[assignment]
 ) -> int:
-    """Build a spec, check it, report, and take it down.
+    """Build a spec, compare its memory with what it declares, report, and take all of it down.
 
-    The check compares the memory with the spec. After the report nothing of it is left. With --hold the layout stays
-    until a signal, 'memtopo release NAME' or --for, and its exports are served to other processes meanwhile.
+    With --hold the layout stays and serves its exports until a signal, 'memtopo release NAME' or --for.
     """
     output, trusted = run_output(report, trace, as_json=as_json), tuple(allow_uid or ())
     service, lasts = ServiceOptions(log, log_level, ready_fd, reload, detach), optional_duration(lasting)
