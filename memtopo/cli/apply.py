@@ -113,8 +113,7 @@ def apply_command(
     holders = bindings(bound or [], trusted, timeout_seconds(timeout), socket)
     request_of = partial(_request, spec=spec, check=check, timeout=holders.silence, rehearse=rehearse, trace=trace)
     if on is not None:
-        nodes = OnNodes(on, spec, machine, settings(given), gpus, holders.silence, holding, request_of, output)
-        return nodes.apply(bound=bound or ())
+        return OnNodes(on, spec, machine, settings(given), gpus, holders, holding, request_of, output).apply()
     if holding and detach:
         return _detach(context, spec, holding, as_json=as_json)
     return _applied(load(spec, machine, settings(given), one_host=True), request_of, holders, holding, output)

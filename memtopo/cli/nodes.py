@@ -27,6 +27,7 @@ from memtopo.rules.validation import validate
 from memtopo.run.request import RunRequest
 
 if TYPE_CHECKING:
+    from memtopo.cli.apply import Bindings
     from memtopo.run.nodes.cluster import Placed, RayCluster
 
 _PATIENCE = 120.0
@@ -46,19 +47,19 @@ class OnNodes:
     machines: list[str] | None
     settings: Settings
     gpus: int | None
-    timeout: float
+    holders: Bindings
     holding: HoldOptions | None
     request_of: Callable[[Loaded], RunRequest]
     output: RunOutput
 
-    def apply(self, *, bound: Sequence[str]) -> int:
+    def apply(self) -> int:
         """Apply the spec, and show the report; with recorded machines on simulators. Returns the exit status.
 
-        Raises `UsageError` for options that are for one host, as holders that are `bound` to names.
+        Raises `UsageError` for options that are for one host, such as `holders` of names.
         """
         from memtopo.run.nodes.cluster import require_ray
 
-        self._require_several(bound)
+        self._require_several()
         require_ray(self.address)
         with Stopper(ending=True) as stopper:
             if all(_machine(name) == LOCAL for name in machine_names(self.machines)):
@@ -75,8 +76,8 @@ class OnNodes:
                 return self.output.refuse(loaded)
             return self.output.show(report)
 
-    def _require_several(self, bound: Sequence[str]) -> None:
-        flags: dict[str, object] = {"--with": bound, "--trace": self.output.trace}
+    def _require_several(self) -> None:
+        flags: dict[str, object] = {"--with": self.holders.values, "--trace": self.output.trace}
         if held := self.holding:
             about = held.service
             flags |= {"--metrics": held.metrics, "--log": about.log, "--reload": about.reload, "--detach": about.detach}
@@ -122,7 +123,7 @@ class OnNodes:
         held = self.holding
         holding = Holding(held.socket, held.lasting, held.grace, held.allow_uids) if held else None
         machines = {node: _of(loaded.target, node) for node in placed.nodes}
-        tasks = node_tasks(request, loaded.document, machines, timeout=self.timeout, holding=holding)
+        tasks = node_tasks(request, loaded.document, machines, timeout=self.holders.silence, holding=holding)
 
         def print_serving(sockets: Mapping[str, str], front: str | None) -> None:
             name = request.plan.name
