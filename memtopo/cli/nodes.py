@@ -27,7 +27,7 @@ from memtopo.rules.validation import validate
 from memtopo.run.request import RunRequest
 
 if TYPE_CHECKING:
-    from memtopo.cli.apply import Bindings
+    from memtopo.cli.bindings import Bindings
     from memtopo.run.nodes.cluster import Placed, RayCluster
 
 _PATIENCE = 120.0

@@ -14,7 +14,7 @@ from typing import Any
 
 from memtopo import planner
 from memtopo.api.session import uuids
-from memtopo.cli.apply import revision
+from memtopo.cli.requests import revision
 from memtopo.driver.ledger import Ledger
 from memtopo.kinds.layout import current
 from memtopo.language import Document, read_text

@@ -14,10 +14,10 @@ from functools import partial, wraps
 from typing import Any
 
 from memtopo import planner
-from memtopo.cli.apply import revision
 from memtopo.cli.hold import HoldOptions
 from memtopo.cli.holder import claimed_holder
 from memtopo.cli.process import Stopper
+from memtopo.cli.requests import revision
 from memtopo.common.errors import MemtopoError
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.protocol import Driver

@@ -15,9 +15,9 @@ from functools import partial
 from pathlib import Path
 
 from memtopo import planner
-from memtopo.cli.apply import revision
 from memtopo.cli.hold import HoldOptions
 from memtopo.cli.holder import claimed_holder
+from memtopo.cli.requests import revision
 from memtopo.driver.ledger import Ledger
 from memtopo.language import read_file
 from memtopo.machine import target
