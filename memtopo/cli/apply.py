@@ -73,7 +73,7 @@ def apply_command(
     as_json: AsJson = False,
     context: typer.Context = None,  # type: ignore[assignment]
 ) -> int:
-    """Build a spec, compare its memory with what it declares, report, and take all of it down.
+    """Build a spec, check it, report, and take it down.
 
     With --hold the layout stays and serves its exports until a signal, 'memtopo release NAME' or --for.
     """
