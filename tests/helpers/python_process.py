@@ -21,6 +21,7 @@ from memtopo.common.spawn import python_command
 from tests.helpers.fork_server import LARGEST, run
 
 ROOT = Path(__file__).parent.parent.parent
+_TESTS = Path(__file__).parent.parent
 _READ_AT_START = ("PYTHON", "LANG", "LC_", "LD_", "MALLOC_")
 _C_LOCALES = ("", "C", "POSIX", "C.UTF-8")
 _MAY_DIFFER = ("PYTHONPATH", "PYTHONUNBUFFERED")
@@ -156,10 +157,12 @@ class PythonProcess(subprocess.Popen[Any]):
 
 
 class OwnChild(PythonProcess):
-    """A child that memtopo starts: its own functions are forked, programs of its users are started."""
+    """A child that memtopo starts: its own functions and workers of tests are forked, other programs are started."""
 
     def __init__(self, command: Sequence[str], **options: Any) -> None:
-        own = list(command[1:3]) == list(python_command("memtopo:main")[1:3])
+        option, program = command[1:3] if len(command) > 2 else ("", "")
+        own = [option, program] == list(python_command("memtopo:main")[1:3])
+        own = own or (option == "-P" and _TESTS in Path(program).parents)
         self.server = PythonProcess.server if own else None
         super().__init__(command, **options)
 

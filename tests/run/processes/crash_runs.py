@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import select
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import TypeAdapter
 
 from memtopo.plans.report import Report
+from tests.helpers.python_process import PythonProcess
 
 TIMEOUT = 2.0
 """Seconds of silence after which a process counts as dead in these tests."""
@@ -39,43 +42,51 @@ def run_with_crash(
 
     `arguments` are further ones of the coordinator's program.
     """
-    marker = f"MEMTOPO_RUN={os.getpid()}-{time.monotonic_ns()}"
-    variables = {"MEMTOPO_RUN": marker.partition("=")[2], "MEMTOPO_CRASH": f"{process}:{call}:{name}:{victim}"}
     start = time.monotonic()
-    with subprocess.Popen(
+    with PythonProcess(
         [sys.executable, _COORDINATOR, str(spec), machine, str(TIMEOUT), *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env={**os.environ, **variables},
+        env=os.environ | {"MEMTOPO_CRASH": f"{process}:{call}:{name}:{victim}"},
+        start_new_session=True,
     ) as coordinator:
         if victim == "parent" and name == "SIGSTOP":
             os.waitid(os.P_PID, coordinator.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
-            assert not wait_for_none(marker, but=coordinator.pid), "workers of a stopped coordinator"
+            assert not wait_for_none(coordinator.pid, but=coordinator.pid), "workers of a stopped coordinator"
             coordinator.kill()
         out, errors = coordinator.communicate(timeout=120)
     seconds = time.monotonic() - start
-    assert not wait_for_none(marker), "processes are left"
+    assert not wait_for_none(coordinator.pid), "processes are left"
     report = TypeAdapter(Report).validate_json(out) if out else None
     return CrashRun(report, coordinator.returncode, seconds, errors.decode())
 
 
-def wait_for_none(marker: str, but: int = 0) -> list[int]:
+def wait_for_none(session: int, but: int = 0) -> list[int]:
     """Processes of a run that are left after the time they may take."""
     until = time.monotonic() + 2 * TIMEOUT + GRACE + 60.0 * bool(but)
-    while (left := [pid for pid in marked(marker) if pid != but]) and time.monotonic() < until:
-        os.sched_yield()
+    while left := [pid for pid in members(session) if pid != but]:
+        if not has_ended(left[0], until - time.monotonic()):
+            break
     return left
 
 
-def marked(marker: str) -> list[int]:
-    """Processes, running or stopped, with a variable in their environment."""
+def members(session: int) -> list[int]:
+    """Processes of a session, running or stopped."""
     found = []
-    for entry in os.listdir("/proc"):
-        if not entry.isdigit():
-            continue
-        try:
-            if marker.encode() in Path("/proc", entry, "environ").read_bytes().split(b"\0"):
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        with suppress(ProcessLookupError):
+            if os.getsid(int(entry)) == session and not has_ended(int(entry), 0.0):
                 found.append(int(entry))
-        except OSError:
-            continue
     return found
+
+
+def has_ended(pid: int, seconds: float) -> bool:
+    """Wait so long for the end of a process, and return whether it has ended; its parent may not have waited for it."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([descriptor], [], [], max(seconds, 0.0))[0])
+    finally:
+        os.close(descriptor)
