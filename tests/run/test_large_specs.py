@@ -82,6 +82,14 @@ LARGE: dict[str, tuple[str, list[str]]] = {
         + "".join(f"  x{index}: {{buffer: m, via: ipc}}\n" for index in range(MANY)),
         ["MT706"] * 1000,
     ),
+    "very many elastic ranges, each with chunks of its own": (
+        "ranges:\n"
+        + "".join(f"  r{index}: {{size: 2MiB, elastic: {{chunks: c{index}}}}}\n" for index in range(MANY // 2))
+        + "chunks:\n" + "".join(
+            f"  c{index}: {{location: gpu0, size: 2MiB, count: {{min: 0, max: fill}}}}\n" for index in range(MANY // 2)
+        ),
+        ["MT503"] * 1000,
+    ),
     "very many locations": (
         f"chunks: {{p: {{size: 2MiB, count: {MANY}, location: [{'gpu0,' * MANY}]}}}}", ["MT501"]
     ),

@@ -90,11 +90,9 @@ def _counted(scope: Scope, entry: Amounted, written: Size, requested: Requested)
         taken = yield from _shared_number(scope, numbers.largest, requested, size, numbers.path)
         return Amounts(taken.amount, taken.amount, size, declared, taken.share) if taken else None
     filling = Filling(str(path[-1]), size, unit, numbers.path)
-    if numbers.elastic:
-        filled = yield from elastic_count(scope, filling, requested.known)
-    else:
-        assert requested.entries
-        filled = yield from filled_count(scope, filling, requested.entries, requested.known)
+    assert requested.entries
+    follow = elastic_count if numbers.elastic else filled_count
+    filled = yield from follow(scope, filling, requested.entries, requested.known)
     return Amounts(filled[0], filled[0], size, declared, filled=filled[1]) if filled else None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import lcm
 from typing import Any, NamedTuple
 
@@ -24,22 +24,31 @@ Known = Mapping[str, ChunkGroup | None]
 
 
 class MapEntries:
-    """Entries of `map`, found once for all chunks whose number follows from them."""
+    """Entries of `map` and elastic ranges, found once for all chunks whose number follows from them."""
 
     def __init__(self, scope: Scope) -> None:
         self.section: Mapping[str, Sequence[Any]] = scope.spec.section("map")
         self.places: dict[str, list[tuple[str, int]]] = {}
         """Key and index of the entries that name chunks as a whole, by chunk."""
+        self.keys: dict[str, str] = {}
+        """First key of each range."""
         self._names: dict[str, set[str]] = {}
         self._chunks = scope.spec.section("chunks")
+        self._elastic = _elastic_ranges(scope)
         for key, entries in self.section.items():
-            names = self._names.setdefault(parse_reference(key).name, set())
+            name = parse_reference(key).name
+            self.keys.setdefault(name, key)
+            names = self._names.setdefault(name, set())
             for nth, entry in enumerate(entries):
                 names.add(entry.chunk.name)
                 if entry.chunk.first is None:
                     self.places.setdefault(entry.chunk.name, []).append((key, nth))
         self._granules: dict[str, tuple[int, bool]] = {}
         self._alike: dict[str, bool] = {}
+
+    def elastic_ranges(self, chunk: str) -> Iterator[str]:
+        """Names of the elastic ranges that can have a chunk, in order: those that name it, and those that name none."""
+        return (name for _, name in sorted(self._elastic.get(chunk, []) + self._elastic.get("", [])))
 
     def alike(self, key: str) -> bool:
         """Return true if each range of a key has the same mappings, as with `each`."""
@@ -54,6 +63,16 @@ class MapEntries:
             units = [group.granule for each in names if (group := known.get(each))]
             self._granules[name] = max(units, default=0), any(each not in self._chunks for each in names)
         return self._granules[name]
+
+
+def _elastic_ranges(scope: Scope) -> Mapping[str, list[tuple[int, str]]]:
+    """Positions and names of elastic ranges by the chunks that they name, of those that name none by an empty name."""
+    found: dict[str, list[tuple[int, str]]] = {}
+    for position, (name, range_) in enumerate(scope.spec.section("ranges").items()):
+        if range_.elastic:
+            for chunk in dict.fromkeys(range_.elastic.chunks or [""]):
+                found.setdefault(chunk, []).append((position, name))
+    return found
 
 
 class Filling(NamedTuple):
@@ -112,21 +131,22 @@ def filled_count(
     return None
 
 
-def elastic_count(scope: Scope, filling: Filling, known: Known) -> Resolution[tuple[int, str] | None]:
+def elastic_count(
+    scope: Scope, filling: Filling, entries: MapEntries, known: Known
+) -> Resolution[tuple[int, str] | None]:
     """Number of chunks that their elastic ranges have room for, and the names of these ranges.
 
     Yields MT314 if there are none, or if `map` names one of them.
     """
-    number, names = 0, []
-    for name, range_ in scope.spec.section("ranges").items():
-        if range_.elastic and filling.name in (range_.elastic.chunks or [filling.name]):
-            if range_.size == "fill":
-                return None  # refused with the range
-            if (mapped := _mapped_in(scope, filling, name)) is not None:
-                yield mapped
-                return None
-            number += _elastic_room(filling, range_, known)
-            names.append(name)
+    number, names, ranges = 0, [], scope.spec.section("ranges")
+    for name in entries.elastic_ranges(filling.name):
+        if ranges[name].size == "fill":
+            return None  # refused with the range
+        if key := entries.keys.get(name):
+            yield _mapped_in(scope, filling, name, key)
+            return None
+        number += _elastic_room(filling, ranges[name], known)
+        names.append(name)
     if names:
         found = number, " and ".join(names)
         return found if not (yield from _refused(filling, *found)) else None
@@ -136,11 +156,8 @@ def elastic_count(scope: Scope, filling: Filling, known: Known) -> Resolution[tu
     return None
 
 
-def _mapped_in(scope: Scope, filling: Filling, name: str) -> Diagnostic | None:
+def _mapped_in(scope: Scope, filling: Filling, name: str, key: str) -> Diagnostic:
     """Diagnostic of other chunks that are mapped in an elastic range, which leave room that is not known."""
-    key = next((key for key in scope.spec.section("map") if parse_reference(key).name == name), None)
-    if key is None:
-        return None
     message = f"the number of {filling.name!r} does not follow from {name!r}, in which other chunks are mapped"
     label = Label("mapped here", scope.spec.at("map", key), "key")
     return _open(filling, message, "write a number of chunks", label)
