@@ -42,7 +42,7 @@ class Difference(NamedTuple):
     def kind(self) -> Kind:
         """Kind of the difference, without values."""
         name = Call.parse(self.step.call).spoken
-        return Kind(name, _shape(self.step.answer), _shape(self.simulated))
+        return Kind(name, answer_kind(self.step.answer), answer_kind(self.simulated))
 
     @property
     def calls(self) -> tuple[str, ...]:
@@ -115,7 +115,7 @@ def by_kind(differences: Iterable[Difference]) -> Iterator[tuple[Kind, list[Diff
         yield kind, sorted(found, key=lambda each: each.position)
 
 
-def _shape(answer: str) -> str:
+def answer_kind(answer: str) -> str:
     """An answer without its values: an error or a number as it is, anything else as `value`."""
     if answer.startswith("died"):
         return "died"

@@ -1,10 +1,9 @@
-"""A child of a probe whose driver hangs or dies in the middle of a call. It is run as a script."""
+"""A child of a probe whose driver hangs or dies in the middle of a call."""
 
 from __future__ import annotations
 
 import os
 import signal
-import sys
 from typing import Any
 
 from memtopo.driver.protocol import call_name
@@ -33,5 +32,6 @@ class Dying(ForwardingDriver):
         os.kill(os.getpid(), signal.Signals[self._how])
 
 
-if __name__ == "__main__":
-    main(sys.argv[3], lambda driver: Dying(driver, *sys.argv[1:3]))
+def probe_and_die(method: str, how: str, descriptor: str) -> None:
+    """Be the child of a probe at a descriptor; end as `how` names it in the first call of a method."""
+    main(descriptor, lambda driver: Dying(driver, method, how))

@@ -8,17 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from memtopo.common.spawn import inherited_socket, python_command
+from memtopo.common.spawn import inherited_socket, python_command, spawn
 from memtopo.driver.types import gpu
 from memtopo.machine import Machine, Trial
 from memtopo.machine.probe import Limits, Probed, Stopped, probe
 from memtopo.machine.probe.messages import Broken
 from memtopo.plans.progress import CountedProgress, Progress
 from memtopo.sharing.channel import Channel
-from tests.helpers.command_line import ROOT
 from tests.helpers.machines import complete, invented
 
-DYING = Path(__file__).parent / "dying_child.py"
+DYING = python_command("tests.machine.probe.dying_child:probe_and_die")
 NO_DRIVER = python_command("tests.machine.probe.test_supervisor:report_no_driver")
 SHORT = Limits(trial=1.0, request=0.5, start=30.0)
 MACHINE = complete(invented(2))
@@ -29,15 +28,19 @@ def report_no_driver(descriptor: str) -> None:
     Channel[object](inherited_socket(descriptor), ()).send(Broken("no driver"))
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _fork_server_runs() -> None:
+    """The server of processes has started: it is no child that a probe leaves."""
+    spawn(python_command("builtins:str")).wait()
+
+
 def children() -> set[str]:
     return set(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
 
 
 def probed(method: str, how: str, machine: Machine = MACHINE, progress: Progress | None = None) -> Probed:
-    script = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import runpy; "
-    command = [sys.executable, "-c", f"{script}runpy.run_path({str(DYING)!r}, run_name='__main__')", method, how]
     before = children()
-    found = probe(machine, simulated=True, limits=SHORT, child=command, progress=progress)
+    found = probe(machine, simulated=True, limits=SHORT, child=[*DYING, method, how], progress=progress)
     assert children() == before
     return found
 
