@@ -36,6 +36,9 @@ WINDOW = 64
 
 _WORD = 8
 
+_GPU = LocationKind.GPU
+"""Looked up once: a member of an enumeration takes longer to find than most of what is done for a chunk."""
+
 
 class _View(NamedTuple):
     """Memory at one of its addresses, `offset` in the range or buffer `label`, with the bytes expected at its ends."""
@@ -67,8 +70,20 @@ class Window(NamedTuple):
         return Finding("bytes", self.subject(device), self.expected, observed, self.view.memory.path)
 
 
-_Group = Sequence[Window]
-"""Adjacent windows that one copy takes."""
+class _Copy(NamedTuple):
+    """Bytes that one copy takes: a window of each of some views, which adjoin."""
+
+    address: int
+    expected: bytes
+    views: list[_View]
+
+    def windows(self) -> Iterator[Window]:
+        """Windows of the views, in order; only the first can be at the second end of its view."""
+        for view in self.views:
+            first, last = _ends(view.memory.size)
+            at = last if self.address > view.address else 0
+            expected = view.expected[first:] if at else view.expected[: first or None]
+            yield Window(view.address + at, expected, view, at)
 
 
 @dataclass(slots=True)
@@ -98,7 +113,7 @@ class SampleVerifier(Verifier):
             (process, each.identity)
             for process, memory in context.memory.items()
             for each in memory
-            if each.ours and _places(each, Access.RW)
+            if each.ours and any(writers for _, _, _, writers in _places(each))
         )
         self.rounds = max(len(self._writers), self._events.rounds)
         self._latest: tuple[int, _Round] | None = None
@@ -117,7 +132,7 @@ class SampleVerifier(Verifier):
                     with current(context.driver, context.layout.contexts[device]):
                         self._write(device, batch, memory)
                         context.driver.ctx_synchronize()
-                    context.advance(sum(map(len, batch)))
+                    context.advance(sum(len(copy.views) for copy in batch))
         self._events.record(index)
 
     def read(self, index: int) -> Iterator[Finding]:
@@ -148,49 +163,49 @@ class SampleVerifier(Verifier):
             return nullcontext()
         return staging(self._context.driver, self._context.layout.contexts[device], STRIDE * 2 * (WINDOW + _WORD))
 
-    def _write(self, device: int, batch: Sequence[_Group], memory: Staging | None) -> None:
+    def _write(self, device: int, batch: Sequence[_Copy], memory: Staging | None) -> None:
         staged, single = _divided(batch, memory)
         if memory and staged:
             self._context.raise_if_stopped()
             try:
-                memory.write([(group[0].address, _data(group)) for group in staged])
+                memory.write([(copy.address, copy.expected) for copy in staged])
             except DriverError as error:
-                for group in staged:  # the copy that is refused is named
-                    self._copy(device, group)
-                raise _refused("copy to", staged[0][0], device, error) from error
-        for group in single:
+                for copy in staged:  # the copy that is refused is named
+                    self._copy(device, copy)
+                raise _refused("copy to", staged[0], device, error) from error
+        for copy in single:
             self._context.raise_if_stopped()
-            self._copy(device, group)
+            self._copy(device, copy)
 
-    def _copy(self, device: int, group: _Group) -> None:
+    def _copy(self, device: int, copy: _Copy) -> None:
         try:
-            self._context.driver.memcpy_htod(group[0].address, _data(group))
+            self._context.driver.memcpy_htod(copy.address, copy.expected)
         except DriverError as error:
-            raise _refused("copy to", group[0], device, error) from error
+            raise _refused("copy to", copy, device, error) from error
 
-    def _read(self, device: int, batch: Sequence[_Group], memory: Staging | None) -> list[Finding]:
+    def _read(self, device: int, batch: Sequence[_Copy], memory: Staging | None) -> list[Finding]:
         context, found = self._context, []
         staged, single = _divided(batch, memory)
         with current(context.driver, context.layout.contexts[device]):
             if memory and staged:
                 context.raise_if_stopped()
                 try:
-                    data = memory.read([(group[0].address, _length(group)) for group in staged])
+                    data = memory.read([(copy.address, len(copy.expected)) for copy in staged])
                 except DriverError as error:
-                    for group in staged:
-                        self._bytes(device, group)
-                    raise _refused("copy from", staged[0][0], device, error) from error
-                found += _compared(device, list(chain.from_iterable(staged)), data)
-            for group in single:
+                    for copy in staged:
+                        self._bytes(device, copy)
+                    raise _refused("copy from", staged[0], device, error) from error
+                found += _compared(device, staged, data)
+            for copy in single:
                 context.raise_if_stopped()
-                found += _compared(device, group, self._bytes(device, group))
+                found += _compared(device, [copy], self._bytes(device, copy))
         return found
 
-    def _bytes(self, device: int, group: _Group) -> bytes:
+    def _bytes(self, device: int, copy: _Copy) -> bytes:
         try:
-            return self._context.driver.memcpy_dtoh(group[0].address, _length(group))
+            return self._context.driver.memcpy_dtoh(copy.address, len(copy.expected))
         except DriverError as error:
-            raise _refused("copy from", group[0], device, error) from error
+            raise _refused("copy from", copy, device, error) from error
 
     def _round(self, index: int) -> _Round:
         """Views of a round; the latest is kept, since its write and its read need the same."""
@@ -206,29 +221,28 @@ class SampleVerifier(Verifier):
 
     def _add(self, found: _Round, memory: MappedMemory, index: int) -> None:
         writer = self._writers.writer(index, memory.identity)
-        readable = _places(memory, Access.R) if writer is not None else []
+        places = _places(memory) if writer is not None else []
         if index == 0:
-            missed = (1 + _has_two_ends(memory.size)) * (len(memory.views) - len(readable))
+            missed = (1 + _has_two_ends(memory.size)) * (len(memory.views) - len(places))
             found.inaccessible += missed if memory.ours else 0
             found.external += 0 if memory.ours else missed
-        if writer is None:
+        if not places:
             return
-        expected = _expected(memory, index)
-        views = [(self._view(memory, expected, label, offset), devices) for label, offset, devices in readable]
-        for view, devices in views:
-            found.reads.setdefault(devices, []).append(view)
-        if writer == self._context.process and (writable := _places(memory, Access.RW)):
-            label, offset, devices = writable[0]
-            same = (view for view, _ in views if (view.label, view.offset) == (label, offset))
-            view = next(same, None) or self._view(memory, expected, label, offset)
-            found.writes.setdefault(devices[:1], []).append(view)
+        expected, written = _expected(memory, index), writer != self._context.process
+        for label, offset, readers, writers in places:
+            view = self._view(memory, expected, label, offset)
+            found.reads.setdefault(readers, []).append(view)
+            if writers and not written:
+                found.writes.setdefault(writers[:1], []).append(view)
+                written = True
 
     def _view(self, memory: MappedMemory, expected: bytes, label: str, offset: int) -> _View:
         return _View(self._context.layout.address(label) + offset, expected, memory, label, offset)
 
 
-def _refused(verb: str, window: Window, device: int, error: DriverError) -> Exception:
+def _refused(verb: str, copy: _Copy, device: int, error: DriverError) -> Exception:
     """Exception for a copy that failed; adjacent windows in one copy are named by the first."""
+    window = next(copy.windows())
     return CopyRefused.from_error(f"{verb} {window.subject(device)}", window.view.memory.path, error)
 
 
@@ -244,6 +258,7 @@ def _expected(memory: MappedMemory, index: int) -> bytes:
     return pattern(seed, 0, first) + pattern(seed, last, memory.size - last) if last else pattern(seed, 0, memory.size)
 
 
+@lru_cache(maxsize=1024)
 def _ends(size: int) -> tuple[int, int]:
     """Bytes of the first of two windows, and offset of the second; 0 and 0 if there is one window."""
     last = (size - WINDOW) // _WORD * _WORD if _has_two_ends(size) else 0
@@ -266,92 +281,88 @@ def _by_device(views: Mapping[tuple[int, ...], Sequence[_View]]) -> Iterator[tup
         yield device, sorted(own, key=itemgetter(0))
 
 
-def _joined(views: Iterable[_View]) -> Iterator[list[Window]]:
-    """Groups of adjacent windows that one copy can take: in one range, in memory of one GPU."""
-    group: list[Window] = []
+def _joined(views: Iterable[_View]) -> Iterator[_Copy]:
+    """Copies of the windows of views, one for adjacent windows in one range, in memory of one GPU."""
+    address, data, joined = 0, b"", list[_View]()
     for view in views:
-        address, expected, memory, _, _ = view
+        start, expected, memory, _, _ = view
         first, last = _ends(memory.size)
-        window = Window(address, expected[:first] if last else expected, view, 0)
-        if group and not _adjoin(group[-1], window):
-            yield group
-            group = []
-        group.append(window)
+        window = expected[:first] if last else expected
+        if joined and address + len(data) == start and _adjoin(joined[-1], view):
+            data += window
+            joined.append(view)
+        else:
+            if joined:
+                yield _Copy(address, data, joined)
+            address, data, joined = start, window, [view]
         if last:
-            yield group
-            group = [Window(address + last, expected[first:], view, last)]
-    if group:
-        yield group
+            yield _Copy(address, data, joined)
+            address, data, joined = start + last, expected[first:], [view]
+    if joined:
+        yield _Copy(address, data, joined)
 
 
-def _batches(groups: Iterator[list[Window]]) -> Iterator[list[list[Window]]]:
-    """Batches of groups, after each of which progress is reported."""
-    while batch := list(islice(groups, STRIDE)):
+def _batches(copies: Iterator[_Copy]) -> Iterator[list[_Copy]]:
+    """Batches of copies, after each of which progress is reported."""
+    while batch := list(islice(copies, STRIDE)):
         yield batch
 
 
-def _divided(batch: Sequence[_Group], memory: Staging | None) -> tuple[Sequence[_Group], Sequence[_Group]]:
-    """Groups that are copied together, which are those of chunks on GPUs (fact 89), and the others."""
+def _divided(batch: Sequence[_Copy], memory: Staging | None) -> tuple[Sequence[_Copy], Sequence[_Copy]]:
+    """Copies that are made together, which are those of chunks on GPUs (fact 89), and the others."""
     if memory is None:
         return (), batch
-    staged: list[_Group] = []
-    single: list[_Group] = []
-    for group in batch:
-        (staged if _is_chunk_on_gpu(group[0].view.memory) else single).append(group)
+    staged: list[_Copy] = []
+    single: list[_Copy] = []
+    for copy in batch:
+        (staged if _is_chunk_on_gpu(copy.views[0].memory) else single).append(copy)
     return staged, single
 
 
 def _is_chunk_on_gpu(memory: MappedMemory) -> bool:
-    return memory.location.kind is LocationKind.GPU and not memory.addressed
+    return memory.location.kind is _GPU and not memory.addressed
 
 
-def _data(group: _Group) -> bytes:
-    return b"".join([window.expected for window in group])
-
-
-def _length(group: _Group) -> int:
-    return group[-1].address + len(group[-1].expected) - group[0].address
-
-
-def _compared(device: int, windows: Sequence[Window], data: bytes) -> list[Finding]:
+def _compared(device: int, copies: Sequence[_Copy], data: bytes) -> list[Finding]:
     """Findings of windows whose bytes were read, one after another."""
-    if data == _data(windows):
-        return [Finding.equal("bytes", len(windows))]
+    if data == b"".join([copy.expected for copy in copies]):
+        return [Finding.equal("bytes", sum(len(copy.views) for copy in copies))]
     found, at = [], 0
-    for window in windows:
+    for window in chain.from_iterable(copy.windows() for copy in copies):
         end = at + len(window.expected)
         found.append(window.finding(device, data[at:end]))
         at = end
     return found
 
 
-def _adjoin(one: Window, other: Window) -> bool:
-    if one.address + len(one.expected) != other.address or one.view.label != other.view.label:
-        return False
-    location = one.view.memory.location
-    return location == other.view.memory.location and location.kind is LocationKind.GPU
+def _adjoin(one: _View, other: _View) -> bool:
+    """Return whether one copy can take the end of a view and the start of the next."""
+    location = one.memory.location
+    return one.label == other.label and location == other.memory.location and location.kind is _GPU
 
 
-def _places(memory: MappedMemory, access: Access) -> list[tuple[str, int, tuple[int, ...]]]:
-    """Ranges or buffers and offsets at which GPUs may copy from or to some memory, with these GPUs."""
+def _places(memory: MappedMemory) -> list[tuple[str, int, tuple[int, ...], tuple[int, ...]]]:
+    """Ranges or buffers and offsets at which GPUs may copy from some memory, with these and those that may copy to it.
+
+    What may copy to memory may copy from it.
+    """
     if memory.by_kernels:
         return []
-    on_host = memory.location.kind is not LocationKind.GPU
-    return [
-        (label, offset, devices)
-        for label, offset, grants in memory.views
-        if (devices := _copying_gpus(grants, access, on_host=on_host))
-    ]
+    on_host = memory.location.kind is not _GPU
+    copying = ((label, offset, *_copying_gpus(grants, on_host)) for label, offset, grants in memory.views)
+    return [place for place in copying if place[2]]
 
 
 @lru_cache(maxsize=1024)
-def _copying_gpus(grants: tuple[Grant, ...], access: Access, *, on_host: bool) -> tuple[int, ...]:
-    """GPUs whose access permits copies.
+def _copying_gpus(grants: tuple[Grant, ...], on_host: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:  # noqa: FBT001
+    """GPUs whose access permits copies from memory, and to it.
 
     The CPU makes copies to host memory that the host may access, and crashes if it may only read (fact 40).
     """
-    gpus = [grant for grant in grants if grant.location.kind is LocationKind.GPU]
-    others = (grant.access for grant in grants if grant.location.kind is not LocationKind.GPU)
-    if on_host and access is Access.RW and Access.R in others:
-        return ()
-    return tuple(grant.location.id for grant in gpus if grant.access & access == access)
+    gpus = [grant for grant in grants if grant.location.kind is _GPU]
+    others = (grant.access for grant in grants if grant.location.kind is not _GPU)
+    readers, writers = (
+        tuple(grant.location.id for grant in gpus if grant.access & access == access)
+        for access in (Access.R, Access.RW)
+    )
+    return readers, () if on_host and Access.R in others else writers
