@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import sys
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby, pairwise
@@ -29,17 +30,17 @@ def mappings(
     placements: Sequence[Placement], access_of: Granted
 ) -> Iterator[tuple[Placement, int, int, tuple[Grant, ...]]]:
     """Mappings of one reservation: placement, index of the chunk, offset, and the access that is granted."""
-    remaining = iter(access_of[placements[0].where])
-    span = next(remaining, None)
+    remaining = ((span.offset, span.end, span.grants) for span in access_of[placements[0].where])
+    last = sys.maxsize, sys.maxsize, ()
+    start, end, grants = next(remaining, last)
     for placement in placements:
         size, step = placement.chunk.size, placement.step
         index, offset = placement.first - step, placement.offset - size
         for _ in range(placement.count):
             index, offset = index + step, offset + size
-            while span and span.end <= offset:
-                span = next(remaining, None)
-            covered = span is not None and span.offset <= offset
-            yield placement, index, offset, span.grants if span and covered else ()
+            while end <= offset:
+                start, end, grants = next(remaining, last)
+            yield placement, index, offset, grants if start <= offset else ()
 
 
 class AccessParts:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from memtopo.diagnostics.model import Path
@@ -55,10 +55,10 @@ class Member(NamedTuple):
     label: str = ""
     siblings: Mapping[str, Geometry] | None = None
 
-    def identity(self, group: Group, index: int) -> Identity:
-        """Identity of one object of a group."""
+    def identity(self, group: Group, index: int, label: str) -> Identity:
+        """Identity of one object of a group, which has a label in this process."""
         if group.origin is None:
-            return Identity(self.label, group.label(index))
+            return Identity(self.label, label)
         holder, number = group.origin.of(index)
         if group.origin.siblings and self.siblings:
             return Identity(holder, self.siblings[holder].of(ExportGroup)[group.origin.export].label(number))
@@ -68,29 +68,43 @@ class Member(NamedTuple):
 
 def mapped_memory(member: Member, machine: Machine | None = None) -> list[MappedMemory]:
     """Memory that a process creates or imports, in the order of creation, without memory of other programs."""
-    mapped: dict[str, list[View]] = {}
-    access_of = granted(member.geometry)
-    for placements in member.geometry.placements.values():
+    views = _mapped_views(member.geometry)
+    groups = (group for group in member.geometry.every if group.memory and not group.produced)
+    return [each for group in groups for each in _memory_of(group, views.get(group.name, {}), member, machine)]
+
+
+def _mapped_views(geometry: Geometry) -> dict[str, dict[int, list[View]]]:
+    """Views of mapped objects, by the name of their group and their index."""
+    found: dict[str, dict[int, list[View]]] = {}
+    access_of = granted(geometry)
+    for placements in geometry.placements.values():
+        label = placements[0].range.label(placements[0].instance)
         for placement, index, offset, access in mappings(placements, access_of):
-            view = placement.range.label(placement.instance), offset, access
-            mapped.setdefault(placement.chunk.label(index), []).append(view)
-    return [
-        MappedMemory(
-            identity=member.identity(group, index),
-            name=label,
-            size=group.declared_size,
-            location=group.location_of(index),
-            path=group.path,
-            views=tuple(mapped.get(label, ())) or _own_view(group, index, machine),
-            ours=not group.external,
-            resource=(group.noun, label),
-            addressed=group.addressed,
-            by_kernels=group.by_kernels,
+            found.setdefault(placement.chunk.name, {}).setdefault(index, []).append((label, offset, access))
+    return found
+
+
+def _memory_of(
+    group: Group, views: Mapping[int, Sequence[View]], member: Member, machine: Machine | None
+) -> Iterator[MappedMemory]:
+    """Memory of a group, whose `views` are by index."""
+    # What is the same for thousands of objects is computed once.
+    size, path, noun = group.declared_size, group.path, group.noun
+    ours, addressed, by_kernels = not group.external, group.addressed, group.by_kernels
+    for index in range(group.count):
+        label = group.label(index)
+        yield MappedMemory(
+            member.identity(group, index, label),
+            label,
+            size,
+            group.location_of(index),
+            path,
+            tuple(views.get(index, ())) or _own_view(group, index, machine),
+            ours,
+            (noun, label),
+            addressed,
+            by_kernels,
         )
-        for group in member.geometry.every
-        if group.memory and not group.produced
-        for index, label in enumerate(map(group.label, range(group.count)))
-    ]
 
 
 def all_mapped_memory(geometry: Geometry) -> dict[str, list[MappedMemory]]:
@@ -117,6 +131,7 @@ def recorded_events(member: Member) -> Iterator[RecordedEvent]:
     """Events of a process: created by it, or opened from processes of the same spec."""
     for group in member.geometry.every:
         if group.recordable and not group.external:
-            for index in range(group.count):
-                identity, device = member.identity(group, index), group.location_of(index).id
-                yield RecordedEvent(identity, group.label(index), device, group.path)
+            for index, event in enumerate(map(group.label, range(group.count))):
+                yield RecordedEvent(
+                    member.identity(group, index, event), event, group.location_of(index).id, group.path
+                )
