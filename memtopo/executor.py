@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import groupby
+from operator import attrgetter
 from typing import NamedTuple, TypeVar
 
 from memtopo.common.garbage_collection import collector_paused
@@ -137,11 +138,10 @@ class Execution:
         """
         gates = gates or TeardownGates()
         teardown = Teardown(self.driver, self.layout, self.context)
-        steps = list(reversed(self.done))
-        contexts = [step for step in steps if step.phase is Phase.OPEN]
-        using = [step for step in steps if step.phase.uses_imports]
-        own = [step for step in steps if not (step.phase.uses_imports or step.phase is Phase.OPEN)]
-        with self.timed("take down", len(steps)), collector_paused():
+        contexts, using, own = list[Step](), list[Step](), list[Step]()
+        for phase, steps in groupby(reversed(self.done), attrgetter("phase")):
+            (contexts if phase is Phase.OPEN else using if phase.uses_imports else own).extend(steps)
+        with self.timed("take down", len(self.done)), collector_paused():
             try:
                 self.resume()
             except StepFailed as failure:  # without a context, memory can be released but not measured

@@ -8,6 +8,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, groupby
+from operator import attrgetter
 
 from memtopo.common.garbage_collection import collector_paused
 from memtopo.diagnostics.model import Path
@@ -45,7 +46,7 @@ class Plan:
     @cached_property
     def phases(self) -> tuple[tuple[Phase, tuple[Step, ...]], ...]:
         """Steps by phase, in order."""
-        return tuple((phase, tuple(steps)) for phase, steps in groupby(self.steps, key=lambda step: step.phase))
+        return tuple((phase, tuple(steps)) for phase, steps in groupby(self.steps, key=attrgetter("phase")))
 
     @property
     def steps_by_process(self) -> Mapping[str, tuple[Step, ...]]:
