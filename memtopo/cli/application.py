@@ -15,6 +15,7 @@ from memtopo.cli.process import Stopper
 from memtopo.cli.report import RunOutput
 from memtopo.cli.requests import revision
 from memtopo.cli.specs import Loaded
+from memtopo.common.garbage_collection import collector_paused
 from memtopo.common.text import printable
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.protocol import Driver
@@ -79,6 +80,7 @@ class Application:
         with (
             traced(self.loaded.target.open(), request.trace, request.about_trace) as (driver, context),
             progress(simulated=request.machine.simulated) as shown,
+            nullcontext() if holder else collector_paused(),  # the objects of a run make no cycles
         ):
             ledger = Ledger(driver)
             return apply.apply(

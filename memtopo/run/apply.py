@@ -100,9 +100,7 @@ class Run:
         self.stopped = False
         self._signal = stop
         self._findings = FindingTally()
-        self._balance = ResourceBalance(
-            self.execution, ledger, lambda path: self.request.position_of(path), exclusive=request.exclusive
-        )
+        self._balance = ResourceBalance(self.execution, ledger, exclusive=request.exclusive)
         self._placed: tuple[Placed, ...] = ()
         self._hold_result = HoldResult()
         self._held = False
@@ -392,7 +390,7 @@ class Run:
         if teardown is None:
             raise InternalError("a run is reported before it is taken down")
         left = self._balance.left(teardown, self._hold_result.descriptors)
-        leaks = self._balance.leaks(teardown, left)
+        leaks = self._balance.leaks(teardown, left, request.position_of)
         signal = self._signal() if self.stopped else None
         word, exit_code = outcome(self.failure, leaks, signal=signal, as_declared=self.as_declared)
         return Report(

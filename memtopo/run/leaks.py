@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 from memtopo.common.units import rounded
 from memtopo.diagnostics.model import Path
@@ -20,17 +21,17 @@ _NAMED = 4
 """Number of external entries of one holder that a note names."""
 
 
+PositionOf = Callable[[Path], str | None]
+
+
 class ResourceBalance:
     """Resources of a run, recorded while it is held and before its teardown, and compared with those left after it.
 
-    `ledger` is the ledger of the run's driver. `exclusive` is as in `RunRequest`, `position_of` likewise.
+    `ledger` is the ledger of the run's driver. `exclusive` is as in `RunRequest`.
     """
 
-    def __init__(
-        self, execution: Execution, ledger: Ledger, position_of: Callable[[Path], str | None], *, exclusive: bool
-    ) -> None:
-        self._execution, self._ledger = execution, ledger
-        self._position_of, self._exclusive = position_of, exclusive
+    def __init__(self, execution: Execution, ledger: Ledger, *, exclusive: bool) -> None:
+        self._execution, self._ledger, self._exclusive = execution, ledger, exclusive
         self._ledger_before = ledger.counts()
         self._ledger_held: dict[str, int] = {}
         self._held: ResourceSnapshot | None = None
@@ -111,14 +112,12 @@ class ResourceBalance:
         opened = _shown(self._ledger_before, self._ledger_held, self._ledger.counts())
         return Left(opened[0], opened[1], opened[2], before.fds, held.fds if held else None, after.fds - kept, memory)
 
-    def leaks(self, teardown: Teardown, left: Left | None) -> tuple[Leak, ...]:
-        """Return what could not be released, by name where it has one."""
-        leaks = [
-            Leak(leak.what, leak.error, leak.stays, leak.path, self._position_of(leak.path)) for leak in teardown.leaks
-        ]
+    def leaks(self, teardown: Teardown, left: Left | None, position_of: PositionOf) -> tuple[Leak, ...]:
+        """Return what could not be released, by name where it has one; `position_of` is as in `RunRequest`."""
+        leaks = [replace(leak, place=position_of(leak.path)) for leak in teardown.leaks]
         leaks += self._unreleased
         if not leaks:
-            leaks.extend(self._open_chunks(left))
+            leaks.extend(self._open_chunks(left, position_of))
         if not self._ledger.empty and not leaks:
             leaks.append(Leak("something that no step owns", "the ledger is not empty"))
         if left and left.fds_after > left.fds_before and self._exclusive and not leaks:
@@ -156,7 +155,7 @@ class ResourceBalance:
                 closed = f", and the {'copies' if several else 'copy'} closed" if clean else ""
                 yield f"{_joined(names)} {'are' if several else 'is'} {holder}'s (process {process}); {copies}{closed}"
 
-    def _open_chunks(self, left: Left | None) -> Iterator[Leak]:
+    def _open_chunks(self, left: Left | None, position_of: PositionOf) -> Iterator[Leak]:
         """Chunks that still exist although they were released.
 
         The ledger counts open handles. If memory is missing, the driver is queried too, by one more release: it is
@@ -171,15 +170,15 @@ class ResourceBalance:
             elif missing and self._release_again(handle):
                 causes[label] = "the driver had another reference to it, now gone,"
         if causes:
-            yield from self._named(causes)
+            yield from self._named(causes, position_of)
 
-    def _named(self, causes: Mapping[str, str]) -> Iterator[Leak]:
+    def _named(self, causes: Mapping[str, str], position_of: PositionOf) -> Iterator[Leak]:
         """Leaks of chunks by label, each with its cause."""
         steps = {step.describe().subject: step for step in self._execution.plan.steps if step.holds_chunk}
         for label, cause in causes.items():
             step = steps.get(label) or steps[label.partition(".")[0]]  # elastic chunks have one step in common
             name = f"chunk {label}" if label not in steps else step.leak_name() or label
-            yield Leak(name, f"{cause} after its release", (), step.path, self._position_of(step.path))
+            yield Leak(name, f"{cause} after its release", (), step.path, position_of(step.path))
 
     def _release_again(self, handle: int) -> bool:
         """Release a handle once more; return whether there was another reference."""

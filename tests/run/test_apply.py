@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import replace
 
 import pytest
 
+from memtopo.common.garbage_collection import collector_paused
+from memtopo.driver.ledger import Ledger
 from memtopo.driver.sim import SimDriver
 from memtopo.driver.types import Properties, gpu
+from memtopo.kinds.layout import NoHandleSource
 from memtopo.plans.report import Report
+from memtopo.run import apply
 from memtopo.run.findings import MAX_DIFFERENCES
 from tests.helpers import faulty_drivers
 from tests.helpers.faulty_drivers import run_on
@@ -164,3 +169,15 @@ def test_report_lists_the_first_differences_and_counts_all() -> None:
     assert report.checks.different == count
     tally = tallies(report.checks)["access"]
     assert tally.looked_at - tally.as_declared == count
+
+
+def test_a_run_leaves_no_reference_cycle() -> None:
+    """A run has a few objects for each chunk, which the collector would have to go through."""
+    driver, source = SimDriver(MACHINE), NoHandleSource()
+    alive = weakref.ref(source)
+    driver.init()
+    with collector_paused():
+        assert apply.apply(run_request(SPEC, MACHINE), Ledger(driver), handle_source=source).outcome == "ok"
+        del source
+        assert alive() is None
+    driver.close()
