@@ -2,35 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from memtopo.driver.functions import ADDRESS, C_TYPES, CONSTANTS, DMA_BUF, PLAIN_FLAGS, RESULT, c_name, function
-from memtopo.driver.types import (
-    Access,
-    Grant,
-    HandleType,
-    Location,
-    LocationKind,
-    PoolAttribute,
-    PoolProperties,
-    Properties,
-)
-from memtopo.output.programs.expressions import divided, in_units, index_of, is_hint, linear, part, words_of_parts
-from memtopo.output.programs.names import Names, word_of
+from memtopo.driver.functions import ADDRESS, C_TYPES, CONSTANTS, DMA_BUF, RESULT, Constants, c_name, function
+from memtopo.driver.types import Access, Grant, HandleType, Location, LocationKind, PoolProperties, Properties
+from memtopo.output.programs.expressions import divided, in_units, part
+from memtopo.output.programs.names import word_of
 from memtopo.output.programs.program import Program
-from memtopo.output.programs.statements import (
-    Call,
-    Cycle,
-    Linear,
-    Loop,
-    Pass,
-    Reference,
-    Section,
-    Statement,
-    Table,
-    Variable,
-)
+from memtopo.output.programs.statements import Call, Reference, Section, Variable
+from memtopo.output.programs.writer import Writer
 
 _POINTER = "void *"
 _SHARED = {
@@ -43,18 +24,15 @@ _SHARED = {
 }
 """Expressions of the bytes of a shareable handle."""
 
-_CHOSEN: tuple[tuple[type, str], ...] = (
-    (Properties, "const CUmemAllocationProp *const "),
-    (PoolProperties, "const CUmemPoolProps *const "),
-    (Location, "const CUmemLocation "),
-    (tuple, "const CUmemAccessDesc *const "),
+_LISTS: tuple[tuple[type, str, str], ...] = (
+    (int, "const size_t ", "numbers"),
+    (Properties, "const CUmemAllocationProp *const ", "properties by number"),
+    (PoolProperties, "const CUmemPoolProps *const ", "properties by number"),
+    (Location, "const CUmemLocation ", "location by number"),
+    (tuple, "const CUmemAccessDesc *const ", "access by number"),
 )
-"""Types of tables of constants; that of access is last, since the others are tuples, too."""
-_PASSES = {
-    "receive": "receive_from", "send": "send_to", "forget": "forget", "leave": "leave", "await": "await_importers",
-}  # fmt: skip
+"""C types and names of lists by the type of a value; that of access is last, since the others are tuples, too."""
 
-_FURTHER = " " * 6
 _SMALL = 1 << 15
 """Largest number whose product with a loop's variable surely is an int."""
 
@@ -64,21 +42,18 @@ def program(given: Program) -> str:
     return "".join(f"{line}\n" for line in _Writer(given).lines())
 
 
-class _Writer:
+class _Writer(Writer):
     """One program, and the constants that its statements use."""
 
+    suffix, margin, division, end, block_end, dma_buf = ".c", " " * 6, "/", ";", "}", DMA_BUF
+
     def __init__(self, given: Program) -> None:
-        self._program, self._names = given, Names(words_of_parts(".c"))
+        super().__init__(given)
         self._constants: list[str] = []
-        self._encoders: tuple[tuple[type, Callable[[Any], str], str], ...] = (
-            (Properties, self._properties, "&"),
-            (PoolProperties, self._pool_properties, "&"),
-            (Location, self._location, ""),
-        )
 
     def lines(self) -> Iterator[str]:
         """All lines of the program."""
-        given = self._program
+        given = self.program
         build = list(self._sections([each for each in given.sections if not each.undo]))
         down = list(self._sections([each for each in given.sections if each.undo]))
         yield from self._head()
@@ -95,7 +70,7 @@ class _Writer:
         yield from self._main()
 
     def _head(self) -> Iterator[str]:
-        given = self._program
+        given = self.program
         yield f"/* {given.title}"
         yield " *"
         yield from (f" * {line}".rstrip() for line in given.about)
@@ -111,50 +86,41 @@ class _Writer:
 
     def _main(self) -> Iterator[str]:
         yield from ("", "int main(void) {", "    CHECK(cuInit(0));")
-        if self._program.peers:
-            own = _quoted(self._program.process)
-            yield from ([f"    listen_as({own});"] if self._program.importers else [])
-            yield from (f"    connect_to({_quoted(peer)}, {own});" for peer in self._program.exporters)
-            if importers := self._program.importers:
+        if self.program.peers:
+            own = _quoted(self.program.process)
+            yield from ([f"    listen_as({own});"] if self.program.importers else [])
+            yield from (f"    connect_to({_quoted(peer)}, {own});" for peer in self.program.exporters)
+            if importers := self.program.importers:
                 names = ", ".join(map(_quoted, importers))
                 yield f"    accept_importers({own}, (const char *[]){{{names}}}, {len(importers)});"
-        yield from ("    build();", f"    puts({_quoted(f'{self._program.name}: built')});", "    fflush(stdout);")
+        yield from ("    build();", f"    puts({_quoted(f'{self.program.name}: built')});", "    fflush(stdout);")
         yield from ("    /* Use the memory here. */", "    take_down();")
-        yield from (f"    puts({_quoted(f'{self._program.name}: taken down')});", "    return 0;", "}")
+        yield from (f"    puts({_quoted(f'{self.program.name}: taken down')});", "    return 0;", "}")
 
     def _declared(self, variable: Variable) -> str:
         type_ = C_TYPES.get(variable.kind, ADDRESS)
         size = f"[{variable.count}]" if variable.count else ""
-        return f"static {type_}{'' if type_.endswith('*') else ' '}{self._names.variable(variable)}{size};"
+        return f"static {type_}{'' if type_.endswith('*') else ' '}{self.names.variable(variable)}{size};"
 
     def _sections(self, sections: Sequence[Section]) -> Iterator[str]:
         for index, section in enumerate(sections):
             yield from [""] * bool(index)
             yield f"    /* {section.phase} */"
             for each in section.statements:
-                yield from self._statement(each, "    ")
+                yield from self.statement(each, "    ")
 
-    def _statement(self, each: Statement, indent: str) -> Iterator[str]:
-        match each:
-            case Loop(first, last, body):
-                test = f"i < {last + 1}; i++" if first <= last else f"i >= {last}; i--"
-                yield f"{indent}for (int i = {first}; {test}) {{"
-                for inner in body:
-                    yield from self._statement(inner, f"{indent}    ")
-                yield f"{indent}}}"
-            case Pass(action, peer):
-                yield f"{indent}{_PASSES[action]}({_quoted(peer) if peer else ''});"
-            case Call():
-                yield from divided(f"{indent}CHECK({self._call(each)});", indent, _FURTHER)
+    def loop(self, first: int, last: int) -> str:
+        test = f"i < {last + 1}; i++" if first <= last else f"i >= {last}; i--"
+        return f"for (int i = {first}; {test}) {{"
 
-    def _call(self, call: Call) -> str:
+    def call(self, call: Call) -> str:
         values = dict(call.arguments)
         found = [
             text
             for name in function(call.method).parameters
-            for text in ([self._made(call)] if name == RESULT else self._argument(call.method, name, values))
+            for text in ([self._made(call)] if name == RESULT else self.argument(call.method, name, values))
         ]
-        return f"{c_name(call.method)}({', '.join(found)})"
+        return f"CHECK({c_name(call.method)}({', '.join(found)}))"
 
     def _made(self, call: Call) -> str:
         if call.made is None:
@@ -162,79 +128,42 @@ class _Writer:
         if call.made.kind in ("shared", "secret"):
             fabric = dict(call.arguments).get("kind") == HandleType.FABRIC
             return _SHARED.get(call.method) or ("shared.bytes" if fabric else "&shared.fd")
-        return f"&{self._object(call.made)}"
+        return f"&{self.object(call.made)}"
 
-    def _object(self, held: Reference) -> str:
-        name = self._names.variable(held)
-        return name if held.number is None else f"{name}[{self._number(held.number)}]"
+    def quoted(self, text: str) -> str:
+        return _quoted(text)
 
-    def _argument(self, method: str, name: str, values: Mapping[str, Any]) -> list[str]:
-        value = values[name]
-        first = value.values[0] if isinstance(value, Cycle | Table) else value
-        if isinstance(value, Reference):
-            return [self._reference(method, value)]
-        if name in ("shared", "data") or (name == "handle" and method in _SHARED):
-            fabric = values.get("kind") == HandleType.FABRIC
-            return [_SHARED.get(method) or f"(void *){'shared.bytes' if fabric else '(uintptr_t)shared.fd'}"]
-        if name == "value" and "attribute" in values:
-            size = values["attribute"] is PoolAttribute.RELEASE_THRESHOLD
-            return [f"&({'cuuint64_t' if size else 'int'}){{{_integer(value)}}}"]
-        if name == "grants":
-            return [self._chosen(value, self._grants, ""), str(len(first))]
-        for kind, encode, prefix in self._encoders:
-            if isinstance(first, kind):
-                return [self._chosen(value, encode, prefix)]
-        return [self._plain(method, name, value)]
+    def integer(self, value: int) -> str:
+        return in_units(value) or (f"{value}ULL" if value > _SMALL else str(value))
 
-    def _reference(self, method: str, held: Reference) -> str:
-        text = self._object(held)
+    def address(self, value: int) -> str:
+        return f"{value:#x}ULL"
+
+    def constant(self, constants: Constants, name: str, value: Any) -> str:
+        del name
+        return constants.text(int(value))
+
+    def shared(self, method: str, *, fabric: bool) -> str:
+        return _SHARED.get(method) or f"(void *){'shared.bytes' if fabric else '(uintptr_t)shared.fd'}"
+
+    def pool_attribute(self, value: int, *, wide: bool) -> str:
+        return f"&({'cuuint64_t' if wide else 'int'}){{{self.integer(value)}}}"
+
+    def reference(self, method: str, held: Reference) -> str:
+        text = self.object(held)
         if C_TYPES.get(held.kind) == _POINTER and method != "mem_free_host":
             text = f"(CUdeviceptr)(uintptr_t){text}"
-        if held.offset in (None, 0):
-            return text
-        return f"{text} + {self._number(held.offset)}"
+        return text if held.offset in (None, 0) else f"{text} + {self.number(held.offset)}"
 
-    def _plain(self, method: str, name: str, value: Any) -> str:
-        if is_hint(method, name, value):
-            return f"{value:#x}ULL"
-        if isinstance(value, Linear | Table) or (isinstance(value, Cycle) and type(value.values[0]) is int):
-            return self._number(value)
-        if isinstance(value, Cycle):
-            return self._chosen(value, lambda each: self._plain(method, name, each), "")
-        constants = PLAIN_FLAGS.get(method) if name == "flags" else None
-        if constants := constants or CONSTANTS.get(type(value)):
-            return constants.text(int(value))
-        return DMA_BUF if value == DMA_BUF else _integer(int(value))
+    def listed(self, values: Sequence[Any], texts: Sequence[str]) -> str:
+        type_, wanted = next((type_, name) for kind, type_, name in _LISTS if isinstance(values[0], kind))
+        name = self.names.of(("list", *texts), wanted)
+        return self._constant(
+            name, divided(f"static {type_}{name}[{len(texts)}] = {{{', '.join(texts)}}};", "", self.margin)
+        )
 
-    def _number(self, value: Any) -> str:
-        """A number, or an expression of `i`."""
-        if isinstance(value, Linear):
-            return linear(value, "/", _integer)
-        if isinstance(value, Cycle | Table):
-            return f"{self._numbers(value.values)}[{index_of(value)}]"
-        return _integer(value)
-
-    def _numbers(self, values: tuple[int, ...]) -> str:
-        name = self._names.of(("numbers", values), "numbers")
-        return self._constant(name, f"static const size_t {name}[{len(values)}]", map(_integer, values))
-
-    def _chosen(self, value: Any, encode: Callable[[Any], str], prefix: str) -> str:
-        """A constant, or one of several by the loop's variable."""
-        if not isinstance(value, Cycle | Table):
-            return prefix + encode(value)
-        texts = [prefix + encode(each) for each in value.values]
-        type_ = next(text for kind, text in _CHOSEN if isinstance(value.values[0], kind))
-        name = self._names.of(("chosen", *texts), f"{_kind_of(value.values[0])} by number")
-        return f"{self._constant(name, f'static {type_}{name}[{len(texts)}]', texts)}[{index_of(value)}]"
-
-    def _constant(self, name: str, declaration: str, values: Iterable[str]) -> str:
-        text = "\n".join(divided(f"{declaration} = {{{', '.join(values)}}};", "", _FURTHER))
-        if text not in self._constants:
-            self._constants.append(text)
-        return name
-
-    def _properties(self, value: Properties) -> str:
-        name = self._names.of(value, f"properties {word_of(value)}")
+    def properties(self, value: Properties) -> str:
+        name = self.names.of(value, f"properties {word_of(value)}")
         flags = [".gpuDirectRDMACapable = 1"] * value.rdma
         flags += [".compressionType = CU_MEM_ALLOCATION_COMP_GENERIC"] * value.compressible
         fields = [
@@ -243,31 +172,34 @@ class _Writer:
             f".location = {{{_location(value.location)}}}",
             *([f".allocFlags = {{{', '.join(flags)}}}"] if flags else []),
         ]
-        return self._struct(name, f"static const CUmemAllocationProp {name} = {{", fields)
+        return f"&{self._struct(name, f'CUmemAllocationProp {name}', fields)}"
 
-    def _pool_properties(self, value: PoolProperties) -> str:
-        name = self._names.of(value, f"properties of pool on {word_of(value)}")
+    def pool_properties(self, value: PoolProperties) -> str:
+        name = self.names.of(value, f"properties of pool on {word_of(value)}")
         fields = [
             ".allocType = CU_MEM_ALLOCATION_TYPE_PINNED",
             f".handleTypes = {CONSTANTS[HandleType].text(value.handles)}",
             f".location = {{{_location(value.location)}}}",
-            *([f".maxSize = {_integer(value.max_size)}"] if value.max_size else []),
+            *([f".maxSize = {self.integer(value.max_size)}"] if value.max_size else []),
         ]
-        return self._struct(name, f"static const CUmemPoolProps {name} = {{", fields)
+        return f"&{self._struct(name, f'CUmemPoolProps {name}', fields)}"
 
-    def _grants(self, value: tuple[Grant, ...]) -> str:
-        name = self._names.of(("grants", value), f"access {word_of(value)}")
+    def grants(self, value: Sequence[Grant]) -> str:
+        name = self.names.of(("grants", *value), f"access {word_of(value)}")
         fields = [
             f"{{.location = {{{_location(each.location)}}}, .flags = {CONSTANTS[Access].text(each.access)}}}"
             for each in value
         ]
-        return self._struct(name, f"static const CUmemAccessDesc {name}[] = {{", fields)
+        return self._struct(name, f"CUmemAccessDesc {name}[]", fields)
 
-    def _location(self, value: Location) -> str:
+    def location(self, value: Location) -> str:
         return f"(CUmemLocation){{{_location(value)}}}"
 
-    def _struct(self, name: str, head: str, fields: Sequence[str]) -> str:
-        text = "\n".join((head, *(f"    {each}," for each in fields), "};"))
+    def _struct(self, name: str, declared: str, fields: Sequence[str]) -> str:
+        return self._constant(name, (f"static const {declared} = {{", *(f"    {each}," for each in fields), "};"))
+
+    def _constant(self, name: str, lines: Iterable[str]) -> str:
+        text = "\n".join(lines)
         if text not in self._constants:
             self._constants.append(text)
         return name
@@ -275,17 +207,6 @@ class _Writer:
 
 def _location(value: Location) -> str:
     return f".type = {CONSTANTS[LocationKind].text(value.kind)}, .id = {value.id}"
-
-
-def _integer(value: int) -> str:
-    """A number as it is read best."""
-    return in_units(value) or (f"{value}ULL" if value > _SMALL else str(value))
-
-
-def _kind_of(value: object) -> str:
-    if isinstance(value, Properties | PoolProperties):
-        return "properties"
-    return "location" if isinstance(value, Location) else "access"
 
 
 def _quoted(text: str) -> str:
