@@ -55,10 +55,15 @@ def _of_gpus(gpus: Sequence[str], first: Diagnostic, *others: Diagnostic) -> Dia
     return first._replace(notes=tuple(_GPU.sub(", ".join(gpus), note) for note in first.notes))
 
 
+def did_you_mean(word: str) -> str:
+    """Help that suggests a word."""
+    return f"did you mean {word!r}?"
+
+
 def choose(word: str, known: Sequence[str]) -> str:
     """Help for a word that is not one of a few: the nearest one, or all of them."""
     if meant := nearest(word, known):
-        return f"did you mean {meant!r}?"
+        return did_you_mean(meant)
     return f"write {known[0]}" if len(known) == 1 else f"write one of {', '.join(known)}"
 
 
@@ -81,7 +86,7 @@ def undeclared_name(what: str, name: str, path: Path, known: Iterable[str], at: 
     """
     some = list(islice(known, COMPARED if suggest else LISTED + 1))
     meant = nearest(name, some) if suggest else None
-    help = f"did you mean {meant!r}?" if meant else (listed(some) if some else f"no {what} is declared")
+    help = did_you_mean(meant) if meant else (listed(some) if some else f"no {what} is declared")
     only = only_near(name, some) if meant else None
     edit = Edit(path, at, name, only) if only else None
     return Diagnostic("MT201", f"{what} {shorten(name)!r} is not declared", path, at, help=help, edit=edit)
@@ -96,7 +101,7 @@ def unknown(path: Path, known: Sequence[str]) -> Diagnostic:
     """Diagnostic of a key that is not one of the `known` keys."""
     key = str(path[-1])
     meant = intended(key, known)
-    help = f"did you mean {meant!r}?" if meant else f"known are {', '.join(known)}"
+    help = did_you_mean(meant) if meant else f"known are {', '.join(known)}"
     only = only_near(key, known) if meant else None
     edit = Edit(path, "key", key, only) if only else None
     return Diagnostic("MT101", f"unknown key {shorten(key)!r}", path, "key", help=help, edit=edit)

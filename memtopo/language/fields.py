@@ -133,18 +133,18 @@ Point = Annotated[int | Literal[True], FromText(semaphore_value, _SEMAPHORE_VALU
 
 HANDLE_NAMES = {str(kind.name).lower(): kind for kind in HandleType if kind}
 ACCESS_NAMES = {access.word: access for access in (Access.R, Access.RW, Access.NONE)}
+_HANDLES_MEANT = dict.fromkeys(("posix_fd", "posix", "file_descriptor", "opaque_fd"), "fd")
 _HANDLE_HINTS = {
-    **dict.fromkeys(("posix_fd", "posix", "file_descriptor", "opaque_fd"), "did you mean 'fd'?"),
     "ipc": "legacy IPC cannot carry chunks (fact 31): write fd, or declare a buffer and export it via ipc",
     **dict.fromkeys(("win32", "win32_kmt"), "Windows only: write fd or fabric"),
 }
 _HANDLES = or_else_schema({"enum": [*HANDLE_NAMES]}, "|".join(HANDLE_NAMES))
 HandleTypeName = Annotated[
     HandleType | Alternatives[HandleType],
-    FromText(or_else(one_of(HANDLE_NAMES, "a handle type", _HANDLE_HINTS), "fabric else fd"), _HANDLES),
+    FromText(or_else(one_of(HANDLE_NAMES, "a handle type", _HANDLE_HINTS, _HANDLES_MEANT), "fabric else fd"), _HANDLES),
 ]
 AccessName = Annotated[
-    Access, FromText(one_of(ACCESS_NAMES, "an access", {"ro": "did you mean 'r'?"}), {"enum": [*ACCESS_NAMES]})
+    Access, FromText(one_of(ACCESS_NAMES, "an access", meant={"ro": "r"}), {"enum": [*ACCESS_NAMES]})
 ]
 
 NAME_MESSAGE = "A name begins with a letter and continues with letters, digits, _ and -."
@@ -184,7 +184,7 @@ def _transport(value: object) -> Via | Alternatives[Via]:
 
 
 def _exported_transport(value: object) -> Via | Alternatives[Via]:
-    return _with_alternatives(one_of(_EXPORTED, "a transport", {"dma_buf": "did you mean 'dmabuf'?"}), value)
+    return _with_alternatives(one_of(_EXPORTED, "a transport", meant={"dma_buf": "dmabuf"}), value)
 
 
 def _with_alternatives(read: Callable[[object], Via], value: object) -> Via | Alternatives[Via]:

@@ -15,7 +15,7 @@ from memtopo.common.units import NotASize, Share, Size, parse_count, parse_share
 from memtopo.diagnostics import messages
 from memtopo.diagnostics.model import InvalidValue
 
-_NO_HINTS: Mapping[str, str] = MappingProxyType({})
+_NONE: Mapping[str, str] = MappingProxyType({})
 
 
 class FromText:
@@ -51,25 +51,34 @@ def text(value: object, expected: str) -> str:
     )
 
 
-def one_of(words: Mapping[str, Any], what: str, hints: Mapping[str, str] = _NO_HINTS) -> Callable[[object], Any]:
+def one_of(
+    words: Mapping[str, Any], what: str, hints: Mapping[str, str] = _NONE, meant: Mapping[str, str] = _NONE
+) -> Callable[[object], Any]:
     """Return a function that reads one of a few words as the value that it stands for.
 
-    `hints` has the help for other words that are probably written; words in it that are allowed are not suggested.
+    Other words that are probably written, in lower case, are in `hints` with the help for them, or in `meant` with the
+    one of the `words` that each of them certainly is. Words in `hints` that are allowed are not suggested.
     """
     suggested = [word for word in words if word not in hints]
 
     def read(value: object) -> Any:
         found = text(value, what)
         if found not in words:
-            hint = hints.get(found.lower())
-            meant = only_near(found, suggested, sure=_SURE)
-            if hint:
-                meant = next((word for word in words if hint == f"did you mean {word!r}?"), None)
-            help = hint or messages.choose(found, suggested)
-            raise InvalidValue("MT107", f"{shorten(found)!r} is not {what}", help=help, meant=meant)
+            raise _other_word(found, f"{shorten(found)!r} is not {what}", suggested, hints, meant)
         return words[found]
 
     return read
+
+
+def _other_word(
+    found: str, message: str, words: Sequence[str], hints: Mapping[str, str] = _NONE, meant: Mapping[str, str] = _NONE
+) -> InvalidValue:
+    """Error for a word that is none of a few, with the one that it was certainly meant to be, if there is one."""
+    if hint := hints.get(found.lower()):
+        return InvalidValue("MT107", message, help=hint)
+    only = meant.get(found.lower()) or only_near(found, words, sure=_SURE)
+    help = messages.did_you_mean(only) if only else messages.choose(found, words)
+    return InvalidValue("MT107", message, help=help, meant=only)
 
 
 def one_or_more(value: object) -> object:
@@ -199,9 +208,7 @@ def count_or_word(words: Sequence[str]) -> Callable[[object], int | str]:
             return found
         if found[:1].isdigit() or found[:1] in "+-.":
             return count(found)
-        help, meant = messages.choose(found, words), only_near(found, words, sure=_SURE)
-        message = f"{shorten(found)!r} is neither a count nor {' or '.join(words)}"
-        raise InvalidValue("MT107", message, help=help, meant=meant)
+        raise _other_word(found, f"{shorten(found)!r} is neither a count nor {' or '.join(words)}", words)
 
     return read
 
@@ -251,10 +258,10 @@ def _number(written: str) -> int:
         meant = re.sub("[_,]", "", written) if re.fullmatch(_GROUPED, written) else written
         if re.fullmatch("0[xX][0-9A-Fa-f]{1,16}", meant):
             meant = str(int(meant, 16))
-        help = f"write {int(meant)}" if meant.isascii() and meant.isdecimal() and len(meant) < 20 else None  # noqa: PLR2004
+        number = str(int(meant)) if meant.isascii() and meant.isdecimal() and len(meant) < 20 else None  # noqa: PLR2004
+        help = f"write {number}" if number else _elsewhere(written)
         octal = written.startswith("0") and written.isdecimal()  # in YAML 1.1
-        only = help.removeprefix("write ") if help and not octal else None
-        raise InvalidValue("MT106", str(error), help=help or _elsewhere(written), meant=only) from error
+        raise InvalidValue("MT106", str(error), help=help, meant=None if octal else number) from error
 
 
 def _elsewhere(value: object) -> str | None:

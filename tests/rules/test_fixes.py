@@ -10,6 +10,7 @@ from memtopo.language import Document, read_file, read_text
 from memtopo.machine import Machines, load
 from memtopo.rules import files
 from memtopo.rules.files import File, Fixed
+from memtopo.rules.validation import validate
 from tests.helpers.machines import noted
 from tests.helpers.specs import ROOT
 from tests.rules.test_bad import BAD
@@ -148,3 +149,21 @@ def test_valid_specs_stay_as_they_are() -> None:
 
 def test_read_only_access_is_r() -> None:
     assert corrected(SPEC.replace("gpu0: rw", "gpu0: ro")) == SPEC.replace("gpu0: rw", "gpu0: r")
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "meant"),
+    [
+        ("size: 64MiB\n", "size: 64MiB\n    handles: [POSIX_FD]\n", "fd"),
+        ("size: 64MiB\n", "size: 64MiB\n    handles: [fabricc]\n", "fabric"),
+        ("size: 64MiB\n", "size: 64MiB\n    count: 0x1\n", "1"),
+        ("size: 64MiB\n", "size: 64MiB\n    count: 1_000\n", "1000"),
+        ("gpu0: rw", "gpu0: ro", "r"),
+        ("gpu0: rw}}", "gpu0: rw}}\nexports: {x: {range: kv, via: dma_buf}}", "dmabuf"),
+    ],
+)
+def test_the_help_for_a_word_or_a_number_names_what_its_correction_writes(right: str, wrong: str, meant: str) -> None:
+    document = read_text(SPEC.replace(right, wrong, 1).encode(), "spec.yaml")
+    diagnostics = validate(document, load("h200x2")).diagnostics
+    edits = [(each.edit.new, each.help) for each in diagnostics if each.edit]
+    assert edits in ([(meant, f"did you mean {meant!r}?")], [(meant, f"write {meant}")])
