@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from memtopo.common.errors import MemtopoError
 from memtopo.driver.dry import DryDriver
 from memtopo.driver.handles import Handle
 from memtopo.driver.kernels import KernelDriver
@@ -23,21 +22,29 @@ from memtopo.planner import Plan
 from memtopo.plans import folding
 from memtopo.plans.calls import Entry, Exchange
 from memtopo.plans.report import Checks
+from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.exports import SEND, LayoutExports
 
 
 def first_calls(plan: Plan, geometry: Geometry) -> dict[str, list[tuple[DriverCall, ...]]]:
     """Calls of the first step of each row of a plan, by the label of the process.
 
-    Only these steps are gone through, and those that they need, or all of them where that is not enough: a range is
-    exported with all that is mapped in it.
+    Only these steps are gone through, and those that they need, or all of them where a step looks for an object of one
+    that was left out: a range is exported with all that is mapped in it.
     """
     steps = plan.steps_by_process
     firsts = {label: [each[index] for index in folding.firsts(each)] for label, each in steps.items()}
     try:
         return _calls_of(plan, geometry, firsts, _with_needs(steps, firsts))
-    except (StepFailed, MemtopoError):
+    except StepFailed as failure:
+        if not _looks_for_an_object(failure.error):
+            raise
         return _calls_of(plan, geometry, firsts, steps)
+
+
+def _looks_for_an_object(error: Exception) -> bool:
+    """Return true for the error of a step, or of an export, that needs an object which the layout does not have."""
+    return isinstance(error, KeyError) or (isinstance(error, ExchangeError) and error.code == "absent")
 
 
 def _calls_of(

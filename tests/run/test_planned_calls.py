@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 import pytest
 
 from memtopo import machine
 from memtopo.driver.ledger import Ledger
+from memtopo.driver.protocol import Driver
 from memtopo.driver.recorder import CallContext, CallList, DriverCall, Recorder
 from memtopo.driver.sim import SimDriver
+from memtopo.executor import StepFailed
+from memtopo.kinds.layout import Layout
+from memtopo.kinds.ranges.steps import ReserveRange
 from memtopo.plans.calls import Exchange, NamedCall, listed, named
 from memtopo.run import apply
 from memtopo.run.planned_calls import first_calls, planned_calls
@@ -79,6 +84,29 @@ def test_each_row_of_a_plan_has_the_calls_of_its_first_step(path: Path) -> None:
             functions = {each.function for each in found}
             assert not row.call.startswith("cu") or row.call in functions or not found, (row, functions)
             assert {each.verb for each in found} <= {row.verb}
+
+
+@dataclass(frozen=True, slots=True)
+class FailingOnce(ReserveRange):
+    """A step that fails when it is made for the first time."""
+
+    attempts: list[str] = field(default_factory=list, compare=False)
+
+    def do(self, driver: Driver, layout: Layout) -> None:
+        self.attempts.append(self.label)
+        if len(self.attempts) == 1:
+            raise ValueError("a defect of the step")
+        ReserveRange.do(self, driver, layout)
+
+
+def test_rows_are_listed_again_only_for_an_object_that_is_missing() -> None:
+    request = run_request(ROOT / "specs" / "quickstart.yaml", H200X4)
+    steps = request.plan.steps
+    at = next(index for index, each in enumerate(steps) if isinstance(each, ReserveRange))
+    values = {each.name: getattr(steps[at], each.name) for each in fields(steps[at])}  # type: ignore[arg-type]
+    failing = replace(request.plan, steps=(*steps[:at], FailingOnce(**values), *steps[at + 1 :]))
+    with pytest.raises(StepFailed, match="a defect of the step"):
+        first_calls(failing, request.geometry)
 
 
 def test_every_sent_handle_is_received_by_its_importer() -> None:
