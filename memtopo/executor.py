@@ -181,14 +181,10 @@ class Execution:
 
     def _attempt(self, step: Step, prefix: str, call: Callable[[Driver, Layout], None]) -> None:
         try:
-            with self._for(step, undo=bool(prefix)):
+            with made_for(self.context, step, undo=bool(prefix)):
                 call(self.driver, self.layout)
         except Exception as error:
             raise StepFailed(step, f"{prefix}{step.verb} {step.describe().subject}", error) from error
-
-    def _for(self, step: Step, *, undo: bool) -> AbstractContextManager[None]:
-        """Note what the calls of the code inside are made for, if they are recorded."""
-        return made_for(self.context, step, undo=undo) if self.context else nullcontext()
 
     def snapshot(self, when: str = "while held") -> ResourceSnapshot:
         """Count open file descriptors and free memory now. Raises `StepFailed`."""
@@ -256,10 +252,7 @@ class Execution:
                 # Recorded before `do`: an undo without its `do` has no effect, but a `do` without a record would leak.
                 done.append(step)
                 try:
-                    if context:
-                        with made_for(context, step, undo=False):
-                            step.do(driver, layout)
-                    else:
+                    with made_for(context, step, undo=False):
                         step.do(driver, layout)
                 except Stopped:
                     raise
@@ -273,9 +266,16 @@ def note_step(context: CallContext, step: Step, *, undo: bool) -> None:
     context.at((step.undo_verb or step.verb) if undo else step.verb, step.describe().subject, undo=undo)
 
 
+def made_for(context: CallContext | None, step: Step, *, undo: bool) -> AbstractContextManager[None]:
+    """Note that the calls of the code inside are made for a step, or for its undo; nothing without a context."""
+    return _noted(context, step, undo=undo) if context else _NOT_RECORDED
+
+
+_NOT_RECORDED = nullcontext()
+
+
 @contextmanager
-def made_for(context: CallContext, step: Step, *, undo: bool) -> Iterator[None]:
-    """Note that the calls of the code inside are made for a step, or for its undo."""
+def _noted(context: CallContext, step: Step, *, undo: bool) -> Iterator[None]:
     note_step(context, step, undo=undo)
     try:
         yield
@@ -404,10 +404,7 @@ class Teardown:
                 blocked[name].stays.append(str(name))
                 continue
             try:
-                if context:
-                    with made_for(context, step, undo=True):
-                        step.undo(driver, layout)
-                else:
+                with made_for(context, step, undo=True):
                     step.undo(driver, layout)
             except Exception as error:  # noqa: BLE001 the other steps must still be undone
                 self._record(step, error)

@@ -89,20 +89,25 @@ class Trace:
             self.close()
 
 
+def with_trace(driver: KernelDriver, path: str | None, about: Mapping[str, Any]) -> tuple[KernelDriver, Trace | None]:
+    """A driver whose calls go to a trace, and the trace; the driver itself without a path. Raises `NotWritten`."""
+    if path is None:
+        return driver, None
+    trace = Trace(path, CallContext(), about)
+    return Recorder(driver, trace), trace
+
+
 @contextmanager
 def traced(
     driver: KernelDriver, path: str | None, about: Mapping[str, Any]
 ) -> Iterator[tuple[KernelDriver, CallContext | None]]:
-    """A driver whose calls go to a trace, with their context; the driver itself without a path. Raises `NotWritten`."""
-    if path is None:
-        yield driver, None
-        return
-    context = CallContext()
-    trace = Trace(path, context, about)
+    """A driver as `with_trace` makes it, and the context of its calls; the trace is closed at the end."""
+    recorded, trace = with_trace(driver, path, about)
     try:
-        yield Recorder(driver, trace), context
+        yield recorded, trace.context if trace else None
     finally:
-        trace.close()
+        if trace:
+            trace.close()
 
 
 def process_file(folder: str | Path, process: str) -> Path:

@@ -103,7 +103,7 @@ def test_rows_are_listed_again_only_for_an_object_that_is_missing() -> None:
     request = run_request(ROOT / "specs" / "quickstart.yaml", H200X4)
     steps = request.plan.steps
     at = next(index for index, each in enumerate(steps) if isinstance(each, ReserveRange))
-    values = {each.name: getattr(steps[at], each.name) for each in fields(steps[at])}  # type: ignore[arg-type]
+    values = {each.name: getattr(steps[at], each.name) for each in fields(steps[at])}
     failing = replace(request.plan, steps=(*steps[:at], FailingOnce(**values), *steps[at + 1 :]))
     with pytest.raises(StepFailed, match="a defect of the step"):
         first_calls(failing, request.geometry)

@@ -10,8 +10,7 @@ from memtopo.common.errors import InternalError
 from memtopo.driver.handles import Handle, close_handles
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.ledger import Ledger
-from memtopo.driver.recorder import CallContext, Recorder
-from memtopo.driver.trace import Trace
+from memtopo.driver.trace import with_trace
 from memtopo.executor import Stopped
 from memtopo.geometry import Geometry
 from memtopo.kinds.layout import HandleSource
@@ -77,7 +76,7 @@ def prepare(start: Start, hooks: WorkerHooks) -> tuple[Run, JointPlans]:
     driver = target.open_in_worker(request.machine_facts, simulated=start.simulated, visible=start.visible)
     commits = CommitWait(start.timeout, hooks.advance)
     external = HolderHandles(request.geometry, start.gpus, start.sockets, start.allow_uids, commits)
-    wrapped, context = _traced(hooks.wrap(start.process, driver), start, request)
+    wrapped, trace = with_trace(hooks.wrap(start.process, driver), start.trace, request.about_trace)
     run = Run(
         request,
         Ledger(wrapped),
@@ -85,17 +84,9 @@ def prepare(start: Start, hooks: WorkerHooks) -> tuple[Run, JointPlans]:
         stop=hooks.stopped,
         handle_source=SiblingHandles(request.geometry, hooks.request, external),
         origin=start.origin,
-        context=context,
+        context=trace.context if trace else None,  # the trace ends with the process
     )
     return run, plans
-
-
-def _traced(driver: KernelDriver, start: Start, request: RunRequest) -> tuple[KernelDriver, CallContext | None]:
-    """A driver whose calls go to the trace that was asked for; it ends with the process."""
-    if start.trace is None:
-        return driver, None
-    context = CallContext()
-    return Recorder(driver, Trace(start.trace, context, request.about_trace)), context
 
 
 def _request(start: Start, document: Document, geometry: Geometry, plan: Plan, machine: Machine) -> RunRequest:
