@@ -9,6 +9,7 @@ from rich.text import Text
 
 from memtopo.common.units import rounded
 from memtopo.output import humanize
+from memtopo.output.alike import folded
 from memtopo.output.console import Column, Rows, digest_line, heading, headline, notes, pairs, stacked
 from memtopo.output.terminal.diagram import Addresses, TerminalDrawing
 from memtopo.plans.report import MachineLine, PlanSummary, Row
@@ -39,9 +40,9 @@ def body(summary: PlanSummary, addresses: Addresses | None = None, calls: Calls 
     """
     parts: list[RenderableType] = []
     below = calls or {}
-    for process in summary.processes:
+    for title, process in folded(summary.processes, below):
         rows = Rows(_COLUMNS, _rows(process.rows), below.get(process.first, ()))
-        parts += [heading(humanize.processes(process)), rows, Text()]
+        parts += [heading(title), rows, Text()]
         parts += [notes(process.notes), Text()] if process.notes else []
     if summary.rows:
         parts += [Rows(_COLUMNS, _rows(summary.rows), below.get("", ())), Text()]

@@ -6,7 +6,7 @@ import pytest
 
 from memtopo.output import humanize, plan
 from memtopo.output.console import unstyled
-from memtopo.plans.report import MachineLine, PlanSummary, Row
+from memtopo.plans.report import MachineLine, PlanSummary, ProcessPlan, Row
 from tests.helpers.console import written_to_pipe
 
 MIB = 1 << 20
@@ -160,3 +160,56 @@ def test_names_of_steps_are_not_divided_at_60_columns(monkeypatch: pytest.Monkey
     text = plan_text(replace(PLAN, rows=(*PLAN.rows, row)))
     assert "  synchronize " in text
     assert max(map(len, text.splitlines())) <= 60
+
+
+def reader(number: int, gpu: str, *more: Row, count: int = 1) -> ProcessPlan:
+    """Process that maps what it imports, and grants its GPU access beside gpu0."""
+    rows = (
+        Row("open", "retain context", "cuDevicePrimaryCtxRetain", gpu, gpu, 1, 0, (gpu,), ()),
+        Row("map", "map", "cuMemMap", "shard", "shard", 1, 2 * MIB, ("weights",), ()),
+        Row("grant", "grant", "cuMemSetAccess", "weights", "weights", 1, 0, ("gpu0 r", f"{gpu} rw"), ()),
+        *more,
+    )
+    last = f"reader.{number + count - 1}"
+    return ProcessPlan(f"reader.{number}", last, count, rows, {gpu: 0}, (f"reads are cached on {gpu}",))
+
+
+def of_processes(*processes: ProcessPlan) -> str:
+    text = plan_text(replace(PLAN, rows=(), processes=processes))
+    return text.partition("  memory on")[0]
+
+
+def test_processes_that_differ_by_their_gpu_are_one() -> None:
+    assert of_processes(*(reader(number, f"gpu{number % 4}") for number in range(8))) == (
+        """\
+plan  quickstart  on h200x2 (simulated)
+
+reader.0 … reader.7, each on its GPU: gpu0, gpu1, gpu2, gpu3
+  step            what     calls   each  total  where
+  retain context  its GPU      1                its GPU
+  map             shard        1  2 MiB  2 MiB  weights
+  grant           weights      1                gpu0 r, its GPU rw
+
+  note: reads are cached on its GPU
+
+"""
+    )
+
+
+def test_eight_gpus_in_sequence_are_named_by_the_first_and_the_last() -> None:
+    text = of_processes(*(reader(2 * number, f"gpu{number}", count=2) for number in range(8)))
+    assert [line for line in text.splitlines() if "reader" in line] == [
+        "reader.0 … reader.15, each on its GPU: gpu0 … gpu7"
+    ]
+
+
+def test_processes_that_differ_otherwise_stay_apart() -> None:
+    more = Row("grant", "grant", "cuMemSetAccess", "other", "other", 1, 0, ("gpu1 r",), ())
+    further = replace(more, where=("gpu3 r",))  # a second GPU that differs
+    processes = (reader(0, "gpu0"), reader(1, "gpu1"), reader(2, "gpu2", more), reader(3, "gpu1", further))
+    lines = of_processes(*processes).splitlines()
+    assert [line for line in lines if line.startswith("reader")] == [
+        "reader.0 … reader.1, each on its GPU: gpu0, gpu1",
+        "reader.2",
+        "reader.3",
+    ]

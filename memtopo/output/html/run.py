@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from memtopo.common.units import rounded
 from memtopo.output import humanize
+from memtopo.output.alike import folded
 from memtopo.output.diagram.html import figures
 from memtopo.output.diagram.svg import style_sheet as drawing_style
 from memtopo.output.html.document import (
@@ -142,9 +143,9 @@ def _differences(checks: Checks) -> str:
 
 def _plan(plan: PlanSummary) -> Iterator[str]:
     left = MOST_ROWS
-    for process in plan.processes:
+    for title, process in folded(plan.processes, {}):
         if left > 0:
-            yield tables(_rows(humanize.processes(process), process.rows, left))
+            yield tables(_rows(title, process.rows, left))
             yield listed(process.notes)
         left -= len(process.rows)
     yield tables(_rows("", plan.rows, MOST_ROWS))
