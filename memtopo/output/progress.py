@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import sys
 import threading
 import time
@@ -89,11 +90,11 @@ class _Shown(CountedProgress):
         self.show_if_due()
 
     def show_if_due(self) -> None:
-        """Show the state unless that was done a moment ago, or another thread does it."""
+        """Show the state unless that was done a moment ago, another thread does it, or it would have to wait."""
         if (now := self._clock()) >= self._due and self._drawing.acquire(blocking=False):
             try:
                 self._due = now + INTERVAL
-                if state := self.state:
+                if (state := self.state) and _has_room(self._stream):
                     self._show(state)
             finally:
                 self._drawing.release()
@@ -222,6 +223,17 @@ def _ticking(shown: _Shown) -> Iterator[None]:
         over.set()
         shown.in_phase.set()
         thread.join()
+
+
+def _has_room(stream: TextIO) -> bool:
+    """Return false for a pipe or terminal that is full: to wait for its reader would stop the run, and any signal."""
+    try:
+        descriptor = stream.fileno()
+    except (OSError, ValueError):  # it is no file
+        return True
+    poll = select.poll()
+    poll.register(descriptor, select.POLLOUT)
+    return bool(poll.poll(0))
 
 
 def _live(stream: TextIO) -> Live:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
+import os
+import select
 import threading
+from contextlib import suppress
 
 import pytest
 
@@ -134,6 +137,26 @@ def test_a_log_has_one_line_for_each_phase_that_lasts_a_second(clock: Clock) -> 
         "memtopo: map: 600 of 800, 1 s, 1 s left",
         "memtopo: check: 100 of 800, 4 s, 28 s left",
     ]
+
+
+@pytest.mark.timeout(30)
+def test_a_full_pipe_that_nobody_reads_gets_a_line_later_and_delays_nothing(clock: Clock) -> None:
+    incoming, outgoing = os.pipe()
+    os.set_blocking(outgoing, False)
+    filled = 0
+    with suppress(BlockingIOError):
+        while True:
+            filled += os.write(outgoing, b"." * select.PIPE_BUF)
+    os.set_blocking(outgoing, True)
+    with os.fdopen(incoming, "rb") as read, os.fdopen(outgoing, "w") as stream:
+        hooks = ProgressLog(stream, clock, simulated=True)
+        hooks.phase("map", 2)
+        clock.now = 1.5
+        hooks.advance(1)
+        assert read.read(filled) == b"." * filled
+        clock.now = 2.5
+        hooks.advance(1)
+        assert read.readline() == b"memtopo: map: 2 of 2, 2 s\n"
 
 
 def test_several_processes_have_a_line_each_and_in_a_log_their_shares(clock: Clock) -> None:
