@@ -21,9 +21,10 @@ from memtopo.sharing.endpoints import Endpoint
 from memtopo.sharing.errors import BadPacket, ExchangeError
 from memtopo.sharing.messages import Fields
 from memtopo.sharing.offers import LONGEST_NAME, Offer
+from memtopo.sharing.requests import generation_in, request, request_importers, request_offers, request_text, validated
 from memtopo.sharing.sockets import reserve_descriptors
 from memtopo.sharing.statistics import Statistics, decode_statistics
-from memtopo.sharing.status import MOST_STATES, Changed, Importer, Notice, Released, Status, Switched
+from memtopo.sharing.status import MOST_STATES, Changed, Notice, Released, Status, Switched
 from memtopo.sharing.wire import MOST_FDS
 
 TIMEOUT = 5.0
@@ -39,8 +40,6 @@ LONGEST_COMMIT_WAIT = 3600.0
 SWITCH_TIMEOUT = CHANGE_TIMEOUT = 600.0
 IN_FLIGHT = 64
 """Handles that are requested at a time; each open descriptor pins its memory (fact 29)."""
-
-_MAX_ENTRIES = messages.LARGEST_COUNT
 
 
 class Client:
@@ -66,8 +65,8 @@ class Client:
 
     def status(self) -> Status:
         """Return the status of the holder, with its offers and its importers."""
-        fields = _request(self._connection, "status")
-        with _validated(self._connection):
+        fields = request(self._connection, "status")
+        with validated(self._connection):
             return Status(
                 name=fields.text("name", 128),
                 socket=self._connection.path,
@@ -79,13 +78,13 @@ class Client:
                 spec=fields.text_or_none("spec"),
                 machine=messages.decode_machine(fields.object("machine")),
                 offers=tuple(self.offers().values()),
-                importers=tuple(_importers(self._connection)),
+                importers=tuple(request_importers(self._connection)),
                 generation=fields.number("generation", 1) if fields.has("generation") else 1,
                 pid_namespace="same" if self._same_pids(fields) else "another",
                 layout_state=fields.text_or_none("layout_state"),
                 layout_states=fields.texts("layout_states", MOST_STATES) if fields.has("layout_states") else (),
                 contexts=fields.texts("contexts", messages.MAX_ENTRIES) if fields.has("contexts") else None,
-                nodes=messages.decode_nodes(_text(self._connection, "nodes")) if fields.has("nodes") else (),
+                nodes=messages.decode_nodes(request_text(self._connection, "nodes")) if fields.has("nodes") else (),
             )
 
     def _same_pids(self, status: Fields) -> bool:
@@ -97,8 +96,8 @@ class Client:
     def offers(self) -> Mapping[str, Offer]:
         """Return the exports by name. They are requested again after a notice that the layout was changed."""
         if self._offers is None:
-            with _validated(self._connection):
-                self._offers, self.generation = _offers(self._connection)
+            with validated(self._connection):
+                self._offers, self.generation = request_offers(self._connection)
         return self._offers
 
     def handles(
@@ -124,8 +123,8 @@ class Client:
 
     def check(self, *, timeout: float = CHECK_TIMEOUT) -> Checks:
         """Let the holder check by queries that everything is as declared."""
-        fields = _request(self._connection, "check", timeout=timeout)
-        with _validated(self._connection):
+        fields = request(self._connection, "check", timeout=timeout)
+        with validated(self._connection):
             return messages.decode_checks(fields)
 
     def let_go(self, exports: Collection[str]) -> None:
@@ -134,7 +133,7 @@ class Client:
         The holder forgets the handles. It sends a notice when these exports change, until they are requested again.
         """
         for part in messages.parts(exports):
-            _request(self._connection, "let_go", timeout=LET_GO_TIMEOUT, exports=part)
+            request(self._connection, "let_go", timeout=LET_GO_TIMEOUT, exports=part)
 
     def write(self, exports: Collection[str], *, wait: float = 0.0) -> None:
         """Lease exports that are declared `commit: required` as their writer, until the end of the connection.
@@ -153,17 +152,17 @@ class Client:
         The code of the error is `lease` or `stale`, and then none of them is committed.
         """
         named = [{"name": name, "generation": self.generations.get(name) or 1} for name in exports]
-        _request(self._connection, "commit", exports=named)
+        request(self._connection, "commit", exports=named)
 
-    def _await(self, request: str, exports: Collection[str], wait: float) -> None:
+    def _await(self, name: str, exports: Collection[str], wait: float) -> None:
         names = list(exports)
         until = time.monotonic() + wait
         while True:
             left = min(max(until - time.monotonic(), 0.0), LONGEST_COMMIT_WAIT)
             try:
-                answer = _request(self._connection, request, timeout=left + CHECK_TIMEOUT, exports=names, wait=left)
-                with _validated(self._connection):
-                    self._follow(_generation(answer))
+                answer = request(self._connection, name, timeout=left + CHECK_TIMEOUT, exports=names, wait=left)
+                with validated(self._connection):
+                    self._follow(generation_in(answer))
             except ExchangeError as error:
                 if left < LONGEST_COMMIT_WAIT or error.code not in ("writing", "uncommitted"):
                     raise
@@ -192,8 +191,8 @@ class Client:
         """
         more: dict[str, object] = {"wait": wait} if wait else {}
         more |= {"check": "full"} if full else {}
-        fields = _request(self._connection, "switch", timeout=timeout + wait, state=state, force=force, **more)
-        with _validated(self._connection):
+        fields = request(self._connection, "switch", timeout=timeout + wait, state=state, force=force, **more)
+        with validated(self._connection):
             kept = tuple(messages.decode_importer(each) for each in fields.objects("kept", messages.MAX_ENTRIES))
             checks = messages.decode_checks(fields.object("checks"))
             return Switched(fields.text("name", 128), fields.text("state", LONGEST_NAME), checks, kept)
@@ -217,9 +216,9 @@ class Client:
         for first in range(0, len(source), messages.TEXT_CHARACTERS):
             text = source[first : first + messages.TEXT_CHARACTERS]
             part = {"first": first, "total": len(source), "text": text}
-            fields = _request(self._connection, "change", timeout=timeout + wait, source=part, **terms)
+            fields = request(self._connection, "change", timeout=timeout + wait, source=part, **terms)
         self._offers = None
-        with _validated(self._connection):
+        with validated(self._connection):
             kept = tuple(messages.decode_importer(each) for each in fields.objects("kept", messages.MAX_ENTRIES))
             checks = messages.decode_checks(fields.object("checks"))
             return Changed(fields.text("name", 128), fields.number("generation", 1), checks, kept)
@@ -237,18 +236,18 @@ class Client:
     def statistics(self) -> Statistics | None:
         """Return the statistics of the layout; None if its holder reports none, and has ended the connection."""
         try:
-            fields = _request(self._connection, "metrics")
+            fields = request(self._connection, "metrics")
         except ExchangeError as error:
             if error.code == "request":
                 return None
             raise
-        with _validated(self._connection):
+        with validated(self._connection):
             return decode_statistics(fields)
 
     def source(self) -> str:
         """Return the source from which the layout can be drawn; empty if the holder does not report it."""
-        with _validated(self._connection):
-            return _text(self._connection, "source")
+        with validated(self._connection):
+            return request_text(self._connection, "source")
 
     def release(self, *, force: bool = False, grace: float = 5.0, wait: float = 60.0) -> Released:
         """Request the release of the layout, and wait up to `wait` seconds for the end of its teardown.
@@ -257,8 +256,8 @@ class Client:
         seconds.
         """
         patience = grace + self._connection.timeout
-        fields = _request(self._connection, "release", timeout=patience, force=force, grace=grace)
-        with _validated(self._connection):
+        fields = request(self._connection, "release", timeout=patience, force=force, grace=grace)
+        with validated(self._connection):
             lost = tuple(messages.decode_importer(each) for each in fields.objects("lost", messages.MAX_ENTRIES))
             kept = tuple(messages.decode_importer(each) for each in fields.objects("kept", messages.MAX_ENTRIES))
             name = fields.text("name", 128)
@@ -289,7 +288,7 @@ class Client:
             count = min(batch, stop - first)
             if offer.descriptors:
                 reserve_descriptors(count)
-            with _validated(self._connection):
+            with validated(self._connection):
                 pending = self._batch(offer, first, count)
             first += len(pending)
             try:
@@ -307,7 +306,7 @@ class Client:
         packet = self._connection.request("handles", export=offer.name, first=first, count=count)
         try:
             answer = Fields(packet.message, "the answer to 'handles'")
-            generation = _generation(answer)
+            generation = generation_in(answer)
             if self.generations.setdefault(offer.name, generation) != generation:
                 raise self._changed(offer)
             offered = messages.decode_offer(answer.object("offer"))
@@ -363,72 +362,3 @@ def _meant(word: str, offers: Mapping[str, Offer]) -> str:
         return "it exports nothing"
     meant = nearest(word, known[:COMPARED])
     return choose(word, [meant] if meant else known[:LISTED])
-
-
-@contextmanager
-def _validated(connection: HolderConnection) -> Iterator[None]:
-    """Read an answer; an invalid one ends the connection, and the error names both ends."""
-    try:
-        yield
-    except BadPacket as error:
-        raise connection.untrusted(error.message) from error
-
-
-def _request(connection: HolderConnection, request: str, *, timeout: float | None = None, **more: object) -> Fields:
-    """Send a request whose answer carries no descriptors. Raises `ExchangeError`."""
-    packet = connection.request(request, timeout=timeout, **more)
-    if packet.fds:
-        packet.close()
-        raise connection.untrusted(f"the answer to '{request}' came with descriptors")
-    return Fields(packet.message, f"the answer to '{request}'")
-
-
-def _offers(connection: HolderConnection) -> tuple[dict[str, Offer], int | None]:
-    """Request all offers, and the generation of the layout. Raises `ExchangeError`."""
-    found: dict[str, Offer] = {}
-    generation: int | None = None
-    total = 1
-    while len(found) < total:
-        before = len(found)
-        answer = _request(connection, "offers", first=before)
-        if before and _generation(answer) != generation:
-            raise connection.error("changed", "the layout was changed while its offers were received")
-        generation = _generation(answer)
-        total = answer.number("total", 0, _MAX_ENTRIES)
-        offers = map(messages.decode_offer, answer.objects("offers", messages.MAX_ENTRIES))
-        found |= {offer.name: offer for offer in offers}
-        if total and not before < len(found) <= total:
-            raise BadPacket(f"it announced {total} offers, and sent another number")
-    return found, generation
-
-
-def _generation(answer: Fields) -> int | None:
-    """Generation of the layout in an answer; None from a holder of an earlier version."""
-    return answer.number("generation", 1) if answer.has("generation") else None
-
-
-def _importers(connection: HolderConnection) -> Iterator[Importer]:
-    """Request all importers, by ascending id. Raises `ExchangeError`."""
-    after, more = 0, True
-    while more:
-        answer = _request(connection, "importers", after=after)
-        more = answer.flag("more")
-        for each in map(messages.decode_importer, answer.objects("importers", messages.MAX_ENTRIES)):
-            if not after < each.id < _MAX_ENTRIES:
-                raise BadPacket("its importers are not in ascending order")
-            after = each.id
-            yield each
-
-
-def _text(connection: HolderConnection, request: str) -> str:
-    """Request a text in parts: the source of a layout, or the statuses of its nodes. Raises `ExchangeError`."""
-    found: list[str] = []
-    length, total = 0, 1
-    while length < total:
-        answer = _request(connection, request, first=length)
-        total = answer.number("total", 0, messages.LONGEST_SOURCE + 1)
-        found.append(answer.text("text", messages.TEXT_CHARACTERS))
-        length += len(found[-1])
-        if length > total or (total and not found[-1]):
-            raise BadPacket(f"it announced a text of {total} characters, and sent another number")
-    return "".join(found)
