@@ -21,7 +21,15 @@ from memtopo.sharing.endpoints import Endpoint
 from memtopo.sharing.errors import BadPacket, ExchangeError
 from memtopo.sharing.messages import Fields
 from memtopo.sharing.offers import LONGEST_NAME, Offer
-from memtopo.sharing.requests import generation_in, request, request_importers, request_offers, request_text, validated
+from memtopo.sharing.requests import (
+    generation_in,
+    importers_in,
+    request,
+    request_importers,
+    request_offers,
+    request_text,
+    validated,
+)
 from memtopo.sharing.sockets import reserve_descriptors
 from memtopo.sharing.statistics import Statistics, decode_statistics
 from memtopo.sharing.status import MOST_STATES, Changed, Notice, Released, Status, Switched
@@ -193,7 +201,7 @@ class Client:
         more |= {"check": "full"} if full else {}
         fields = request(self._connection, "switch", timeout=timeout + wait, state=state, force=force, **more)
         with validated(self._connection):
-            kept = tuple(messages.decode_importer(each) for each in fields.objects("kept", messages.MAX_ENTRIES))
+            kept = importers_in(fields, "kept")
             checks = messages.decode_checks(fields.object("checks"))
             return Switched(fields.text("name", 128), fields.text("state", LONGEST_NAME), checks, kept)
 
@@ -219,7 +227,7 @@ class Client:
             fields = request(self._connection, "change", timeout=timeout + wait, source=part, **terms)
         self._offers = None
         with validated(self._connection):
-            kept = tuple(messages.decode_importer(each) for each in fields.objects("kept", messages.MAX_ENTRIES))
+            kept = importers_in(fields, "kept")
             checks = messages.decode_checks(fields.object("checks"))
             return Changed(fields.text("name", 128), fields.number("generation", 1), checks, kept)
 
@@ -258,8 +266,8 @@ class Client:
         patience = grace + self._connection.timeout
         fields = request(self._connection, "release", timeout=patience, force=force, grace=grace)
         with validated(self._connection):
-            lost = tuple(messages.decode_importer(each) for each in fields.objects("lost", messages.MAX_ENTRIES))
-            kept = tuple(messages.decode_importer(each) for each in fields.objects("kept", messages.MAX_ENTRIES))
+            lost = importers_in(fields, "lost")
+            kept = importers_in(fields, "kept")
             name = fields.text("name", 128)
         return Released(name, lost, kept, gone=self._connection.wait_closed(wait))
 

@@ -55,6 +55,11 @@ def generation_in(answer: Fields) -> int | None:
     return answer.number("generation", 1) if answer.has("generation") else None
 
 
+def importers_in(answer: Fields, name: str) -> tuple[Importer, ...]:
+    """Importers in a list of an answer: those that lost memory by it, or have kept some. Raises `BadPacket`."""
+    return tuple(map(messages.decode_importer, answer.objects(name, messages.MAX_ENTRIES)))
+
+
 def request_importers(connection: HolderConnection) -> Iterator[Importer]:
     """Request all importers, by ascending id. Raises `ExchangeError`."""
     after, more = 0, True
