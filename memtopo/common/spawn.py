@@ -149,17 +149,19 @@ def inherited_socket(descriptor: str) -> socket.socket:
     return sock
 
 
-def signal_on_parent_death(number: int) -> bool:
-    """Have the system send a signal to this process when its parent dies; false if it has died already."""
-    parent = os.getppid()
+def signal_on_parent_death(number: int, parent: int | None = None) -> bool:
+    """Have the system send a signal to this process when its parent dies; false if it has died already.
+
+    `parent` is its process id, if that was taken before this process began.
+    """
+    parent = os.getppid() if parent is None else parent
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
     return os.getppid() == parent
 
 
 def die_with_parent(parent: int) -> None:
     """Have the system kill this process when its parent dies; end it now if the parent has died already."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-    if os.getppid() != parent:
+    if not signal_on_parent_death(signal.SIGKILL, parent):
         os._exit(1)
 
 
