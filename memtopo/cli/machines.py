@@ -54,5 +54,5 @@ def _list(known: dict[str, Machine], *, as_json: bool) -> None:
 def _row(name: str, machine: Machine) -> tuple[str, ...]:
     from memtopo.output import humanize
 
-    driver = machine.driver.release or f"CUDA {machine.driver.cuda}"
-    return name, humanize.devices(device.name for device in machine.devices), driver, machine.recorded or "not known"
+    devices = humanize.devices(device.name for device in machine.devices)
+    return name, devices, machine.driver.name, machine.recorded or "not known"
