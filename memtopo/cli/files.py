@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from memtopo.common.errors import NotWritten, UsageError
+from memtopo.language import Document
 from memtopo.output import plain
 
 _OWN = re.compile(rb'(/\*|""") ?Program of memtopo plan:|\s*\{.{,60}"memtopo_', re.DOTALL)
@@ -43,6 +44,11 @@ def save_in_folder(folder: str, documents: Mapping[str, str]) -> None:
         raise UsageError(f"the folder {folder!r} cannot be made: {error.strerror}") from error
     for file, document in files.items():
         save(file, document)
+
+
+def of_memtopo(document: Document) -> bool:
+    """Return true for a text that is JSON of memtopo, such as a saved plan, and no spec."""
+    return '"memtopo_' in document.text[:64]
 
 
 def _require_replaceable(output: str) -> None:

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from memtopo.cli.files import write
+from memtopo.cli.files import of_memtopo, write
 from memtopo.common.errors import NotWritten, UsageError
 from memtopo.common.text import printable
 from memtopo.language import Document
@@ -66,7 +66,7 @@ def corrections(sources: Iterable[Source], check: Callable[[Document], File]) ->
         document = files.read(source)
         if document.name == "<stdin>":
             raise UsageError("standard input cannot be corrected in place", hint="name a file")
-        if '"memtopo_' not in document.text[:64]:
+        if not of_memtopo(document):
             done = files.fixed(document, check)
             if done.text != document.text:
                 yield Correction(document.name, document.text, done.text, done.errors)

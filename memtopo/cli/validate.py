@@ -11,7 +11,7 @@ from typing import Annotated, NamedTuple
 import typer
 
 from memtopo.cli import candidates
-from memtopo.cli.files import write
+from memtopo.cli.files import of_memtopo, write
 from memtopo.cli.fix import Diff, Fix, corrections
 from memtopo.cli.options import AsJson, MachineNames, machine_names
 from memtopo.cli.settings import SetMany, Settings, settings
@@ -179,7 +179,7 @@ def _variants(given: Settings) -> list[Variant]:
 def _read(each: Source) -> Document:
     """Read a spec, or the spec in a saved plan."""
     document = files.read(each)
-    if '"memtopo_' not in document.text[:64]:
+    if not of_memtopo(document):
         return document
     from memtopo.plans import saved
 
