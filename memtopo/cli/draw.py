@@ -12,7 +12,7 @@ import typer
 
 from memtopo.cli import candidates
 from memtopo.cli.files import write
-from memtopo.cli.options import AsJson, MachineNames, SpecFile
+from memtopo.cli.options import AsJson, MachineNames, SpecFile, stdout_format
 from memtopo.cli.settings import Set, settings
 from memtopo.cli.specs import load
 from memtopo.common.errors import UsageError
@@ -151,11 +151,7 @@ class _Drawing:
 
 
 def _stdout_form(form: str | None, *, as_json: bool) -> str:
-    if as_json and form not in (None, "json"):
-        raise UsageError(
-            f"--json and --format {form} are two formats for one output", hint="write one of them to a file"
-        )
-    name = form or ("json" if as_json else "text")
+    name = stdout_format(form, as_json=as_json, hint="write one of them to a file") or "text"
     if name not in _NAMES:
         raise UsageError(f"there is no format {name!r}", hint=choose(name, _NAMES))
     return name

@@ -75,6 +75,13 @@ def timeout_seconds(text: str) -> float:
     return found
 
 
+def stdout_format(form: str | None, *, as_json: bool, hint: str) -> str | None:
+    """Format of stdout by `--format` and `--json`; None without either. Raises `UsageError`, with a hint, for two."""
+    if as_json and form not in (None, "json"):
+        raise UsageError(f"--json and --format {form} are two formats for one output", hint=hint)
+    return "json" if as_json else form
+
+
 LayoutName = Annotated[
     str | None,
     typer.Argument(

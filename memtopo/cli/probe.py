@@ -12,7 +12,7 @@ import typer
 from memtopo import machine as machines
 from memtopo.cli import candidates
 from memtopo.cli.files import save
-from memtopo.cli.options import AsJson, MachineName
+from memtopo.cli.options import AsJson, MachineName, stdout_format
 from memtopo.cli.process import Interrupted, Stopper
 from memtopo.cli.report import ProbePage, require_writable, write_probe
 from memtopo.common.errors import UsageError
@@ -99,9 +99,7 @@ def probe_command(
 def _form(form: str | None, *, as_json: bool) -> str:
     if form is not None and form not in FORMS:
         raise UsageError(f"there is no format {form!r} of a probe", hint=choose(form, FORMS))
-    if as_json and form not in (None, "json"):
-        raise UsageError(f"--json and --format {form} are two formats for one output", hint="give one of them")
-    return "json" if as_json else form or "text"
+    return stdout_format(form, as_json=as_json, hint="give one of them") or "text"
 
 
 def _probed(found: Target, *, bandwidth: bool) -> probe.Probed:

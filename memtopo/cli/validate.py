@@ -13,7 +13,7 @@ import typer
 from memtopo.cli import candidates
 from memtopo.cli.files import of_memtopo, write
 from memtopo.cli.fix import Diff, Fix, corrections
-from memtopo.cli.options import AsJson, MachineNames, machine_names
+from memtopo.cli.options import AsJson, MachineNames, machine_names, stdout_format
 from memtopo.cli.settings import SetMany, Settings, settings
 from memtopo.common.errors import MemtopoError, UsageError
 from memtopo.common.text import printable
@@ -235,8 +235,7 @@ class Reports(NamedTuple):
 
 def reports(form: str | None, requested: Iterable[str], *, as_json: bool) -> Reports:
     """The outputs of `--format`, `--report` and `--json`. Raises `UsageError`."""
-    if as_json and form not in (None, "json"):
-        raise UsageError(f"--json and --format {form} are two formats for one output", hint="write --report FORM=FILE")
+    stdout = stdout_format(form, as_json=as_json, hint="write --report FORM=FILE")
     files: dict[str, Format] = {}
     for word in requested:
         name, equals, file = word.partition("=")
@@ -244,6 +243,6 @@ def reports(form: str | None, requested: Iterable[str], *, as_json: bool) -> Rep
             raise UsageError(f"report {word!r} names no file", hint="write --report FORM=FILE, such as sarif=out.sarif")
         if files.setdefault(file, format_named(name)) != name:
             raise UsageError(f"two reports go to {file!r}", hint="give each a file of its own")
-    if form is None and not as_json:
+    if stdout is None:
         return Reports("text", files, runner=os.environ.get("GITHUB_ACTIONS") == "true")
-    return Reports(format_named(form or "json"), files)
+    return Reports(format_named(stdout), files)
