@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -32,24 +32,14 @@ _OWN = re.compile(
 )
 """How reports begin."""
 
-RunPage = Annotated[
-    str | None,
-    typer.Option(
-        "--report",
-        envvar=VARIABLES["apply"],
-        metavar="FILE",
-        help="Write the report to a file too: a page for a browser (.html), or what --json prints (.json).",
-    ),
-]
-ProbePage = Annotated[
-    str | None,
-    typer.Option(
-        "--report",
-        envvar=VARIABLES["probe"],
-        metavar="FILE",
-        help="Write the result to a file too: a page for a browser (.html), or what --json prints (.json).",
-    ),
-]
+
+def _option(command: str, what: str) -> Any:
+    text = f"Write the {what} to a file too: a page for a browser (.html), or what --json prints (.json)."
+    return typer.Option("--report", envvar=VARIABLES[command], metavar="FILE", help=text)
+
+
+RunPage = Annotated[str | None, _option("apply", "report")]
+ProbePage = Annotated[str | None, _option("probe", "result")]
 
 
 def require_writable(file: str | None) -> None:
