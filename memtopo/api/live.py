@@ -81,11 +81,11 @@ class Live:
         On a simulator, it is not valid in this process, except for memory of another program.
         """
         self._require_open()
-        known = {**self._session.layout.pinned, **self._session.layout.managed, **self.buffers, **self.ranges}
-        found = known.get(name)
-        if found is None:
+        addressed = self._session.layout.addressed
+        if name not in addressed or "@" in name:  # an area of offloaded bytes
+            known = [label for label in addressed if "@" not in label]
             raise unknown("range, buffer, managed or pinned memory", name, reversed(known))
-        return found.address
+        return addressed[name].address
 
     def range(self, name: str, dtype: object = "uint8", **part: Unpack[Part]) -> Any:
         """View of a range or a part of it, which must be mapped throughout; of an elastic range, an `ElasticRange`."""

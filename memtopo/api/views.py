@@ -308,8 +308,7 @@ class ViewFactory:
         return all(address in layout.mappings for address in needed)
 
     def _exists(self, label: str) -> bool:
-        layout = self._session.layout
-        return any(label in each for each in (layout.ranges, layout.buffers, layout.managed, layout.pinned))
+        return label in self._session.layout.addressed
 
     def close(self, *, in_use: bool) -> None:
         """Invalidate all views; if some are `in_use`, a simulator's memory is replaced by zeros."""

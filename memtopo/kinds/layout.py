@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import ChainMap
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
@@ -155,8 +156,12 @@ class Layout:
 
     def reservation(self, label: str) -> Reservation:
         """Address and size of a range, a buffer, managed or pinned memory."""
-        own = self.ranges.get(label) or self.buffers.get(label) or self.managed.get(label)
-        return own or self.pinned[label]
+        return self.ranges.get(label) or self.addressed[label]
+
+    @property
+    def addressed(self) -> Mapping[str, Reservation]:
+        """Everything that has an address of its own: ranges, buffers, managed and pinned memory, by label."""
+        return ChainMap(self.ranges, self.buffers, self.managed, self.pinned)
 
 
 @contextmanager
