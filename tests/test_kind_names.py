@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-from memtopo.kinds import KINDS
+from memtopo.kinds import KINDS, Kind
 from memtopo.kinds.exports.entry import EXPORTABLE
 
 ROOT = Path(__file__).parent.parent / "memtopo"
@@ -24,6 +25,11 @@ WORDS -= ENGLISH
 MODULES = {kind.__class__.__module__ for kind in KINDS}
 STATE = {"ranges", "chunks", "mappings", "buffers", "events", "managed", "pinned", "external", "semaphores"}
 """Attributes of a layout, by kind."""
+
+COMMON = ("chunks", "ranges", "exports")
+"""Sections that much of the package is about."""
+MOST = 20
+"""Modules that may name one of the other kinds, its own among them."""
 
 REASONS = {
     "geometry/groups": "placements are made of chunks and ranges; the wire protocol has a word for each kind",
@@ -115,6 +121,21 @@ def modules() -> Iterator[tuple[str, Path]]:
         module = "memtopo." + name.removesuffix("/__init__").removesuffix("/steps").replace("/", ".")
         if name.partition("/")[0] not in APART and module not in MODULES:
             yield name, file
+
+
+@cache
+def every_module() -> Mapping[str, frozenset[str]]:
+    """Kinds that each module of the package names."""
+    return {file.relative_to(ROOT).as_posix(): frozenset(named(file.read_text())) for file in ROOT.rglob("*.py")}
+
+
+@pytest.mark.parametrize("kind", [each for each in KINDS if each.section not in COMMON], ids=lambda each: each.section)
+def test_a_kind_is_named_in_at_most_twenty_modules(kind: Kind) -> None:
+    module, state = kind.__class__.__module__, f"layout.{kind.section}"
+    words = {module, f"{module}.steps", state, repr(kind.section), kind.group.__name__}
+    words |= {repr(kind.group.noun)} if hasattr(kind.group, "noun") else set()
+    found = sorted(name for name, kinds in every_module().items() if kinds & words)
+    assert 1 < len(found) <= MOST, found
 
 
 def test_every_module_that_names_a_kind_has_a_reason() -> None:
