@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from memtopo.driver.types import Access, DriverError, HandleType, Location, LocationKind
 from tests.differential.notation import (
@@ -24,6 +24,8 @@ from tests.differential.notation import (
     size_text,
 )
 from tests.differential.session import Session
+
+S = TypeVar("S", bound=Session)
 
 Action = Callable[[Session], str]
 OK = "ok"
@@ -228,15 +230,11 @@ def _alloc(symbol: str, size: str) -> Action:
 
 
 def _free_allocation(at: str) -> Action:
-    place = place_of(at)
-
-    def action(session: Session) -> str:
-        address = at_place(session, place)
+    def free(session: Session, address: int) -> None:
         session.driver.mem_free(address)
         session.allocations.pop(address, None)
-        return OK
 
-    return action
+    return at_address(at, free)
 
 
 def _push(device: str) -> Action:
@@ -332,6 +330,17 @@ def _granularity(properties: str, recommended: str = "") -> Action:
 def _state(device: str) -> Action:
     number = int(device[3:])
     return lambda session: str(session.driver.device_primary_ctx_get_state(number))
+
+
+def at_address(at: str, effect: Callable[[S, int], None]) -> Callable[[S], str]:
+    """Return the function of a call without a result, whose effect is at the address of a place."""
+    place = place_of(at)
+
+    def action(session: S) -> str:
+        effect(session, at_place(session, place))
+        return OK
+
+    return action
 
 
 def at_place(session: Session, place: Place) -> int:

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable
 
 from memtopo.driver.types import DmaBufFlags, HostFlags, RegisterFlags
-from tests.differential.calls import OK, at_place
+from tests.differential.calls import OK, at_address, at_place
 from tests.differential.external_calls import ResourceAction
 from tests.differential.notation import place_of, size_of, size_text
 from tests.differential.resources import ResourceSession
@@ -30,15 +30,11 @@ def _alloc(symbol: str, size: str, flags: str) -> ResourceAction:
 
 
 def _free(at: str) -> ResourceAction:
-    place = place_of(at)
-
-    def action(session: ResourceSession) -> str:
-        address = at_place(session, place)
+    def free(session: ResourceSession, address: int) -> None:
         session.driver.mem_free_host(address)
         session.pinned.discard(address)
-        return OK
 
-    return action
+    return at_address(at, free)
 
 
 def _flags(at: str) -> ResourceAction:
@@ -78,49 +74,35 @@ def _map_file(symbol: str, file: str) -> ResourceAction:
 
 
 def _unmap_file(at: str) -> ResourceAction:
-    place = place_of(at)
-
-    def action(session: ResourceSession) -> str:
-        session.unmap_file(at_place(session, place))
-        return OK
-
-    return action
+    return at_address(at, ResourceSession.unmap_file)
 
 
 def _register(symbol: str, at: str, size: str, flags: str) -> ResourceAction:
-    place, count, given = place_of(at), size_of(size), RegisterFlags(int(flags))
+    count, given = size_of(size), RegisterFlags(int(flags))
 
-    def action(session: ResourceSession) -> str:
-        address = at_place(session, place)
+    def register(session: ResourceSession, address: int) -> None:
         session.driver.mem_host_register(address, count, given)
         session.addresses[symbol] = address
         session.registered.add(address)
-        return OK
 
-    return action
+    return at_address(at, register)
 
 
 def _unregister(at: str) -> ResourceAction:
-    place = place_of(at)
-
-    def action(session: ResourceSession) -> str:
-        address = at_place(session, place)
+    def unregister(session: ResourceSession, address: int) -> None:
         session.driver.mem_host_unregister(address)
         session.registered.discard(address)
-        return OK
 
-    return action
+    return at_address(at, unregister)
 
 
 def _dma_buf(symbol: str, at: str, size: str, flags: str) -> ResourceAction:
-    place, count, given = place_of(at), size_of(size), DmaBufFlags(int(flags))
+    count, given = size_of(size), DmaBufFlags(int(flags))
 
-    def action(session: ResourceSession) -> str:
-        address = at_place(session, place)
+    def export(session: ResourceSession, address: int) -> None:
         session.fds[symbol] = session.driver.mem_get_handle_for_address_range(address, count, given)
-        return OK
 
-    return action
+    return at_address(at, export)
 
 
 def _dma_buf_size(fd: str) -> ResourceAction:

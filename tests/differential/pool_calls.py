@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from memtopo.driver.types import HandleType, PoolAttribute, PoolProperties
-from tests.differential.calls import OK, at_place
+from tests.differential.calls import OK, at_address, at_place
 from tests.differential.external_calls import ResourceAction, after
 from tests.differential.notation import grants_of, location_of, place_of, properties_of, size_of, size_text
 from tests.differential.resources import ResourceSession
@@ -75,15 +75,11 @@ def _free(at: str, stream: str) -> ResourceAction:
 
 
 def _free_now(at: str) -> ResourceAction:
-    place = place_of(at)
-
-    def action(session: ResourceSession) -> str:
-        address = at_place(session, place)
+    def free(session: ResourceSession, address: int) -> None:
         session.driver.mem_free(address)
         session.pooled.pop(address, None)
-        return OK
 
-    return action
+    return at_address(at, free)
 
 
 def _set(pool: str, attribute: str, value: str) -> ResourceAction:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from memtopo.driver.types import Advice, EventFlags, MemAttach, RangeAttribute
-from tests.differential.calls import CALLS, OK, Action, at_place
+from tests.differential.calls import CALLS, OK, Action, at_address, at_place
 from tests.differential.external_calls import EXTERNAL_CALLS, ResourceAction, after
 from tests.differential.host_calls import HOST_CALLS
 from tests.differential.notation import location_of, place_of, size_of, size_text
@@ -186,13 +186,10 @@ def _host_read(at: str, size: str) -> ResourceAction:
 
 
 def _share(symbol: str, at: str) -> ResourceAction:
-    place = place_of(at)
+    def share(session: ResourceSession, address: int) -> None:
+        session.handed[symbol] = session.driver.ipc_get_mem_handle(address)
 
-    def action(session: ResourceSession) -> str:
-        session.handed[symbol] = session.driver.ipc_get_mem_handle(at_place(session, place))
-        return OK
-
-    return action
+    return at_address(at, share)
 
 
 def _open(symbol: str, handle: str, flags: str = "1") -> ResourceAction:
@@ -209,15 +206,11 @@ def _open(symbol: str, handle: str, flags: str = "1") -> ResourceAction:
 
 
 def _close_opened(at: str) -> ResourceAction:
-    place = place_of(at)
-
-    def action(session: ResourceSession) -> str:
-        address = at_place(session, place)
+    def close(session: ResourceSession, address: int) -> None:
         session.driver.ipc_close_mem_handle(address)
         session.opened_memory.remove(address)
-        return OK
 
-    return action
+    return at_address(at, close)
 
 
 def _size_at(at: str) -> ResourceAction:
