@@ -73,8 +73,6 @@ class DriverCall:
     subject: str = ""
     undo: bool = False
     number: int = field(default=0, compare=False)
-    reason: str | None = field(default=None, compare=False)
-    seconds: float | None = field(default=None, compare=False)
 
     @property
     def function(self) -> str:
@@ -139,10 +137,11 @@ class CallList:
         self._begun = method, arguments
 
     def end(self, result: Any, error: BaseException | None, seconds: float) -> None:
+        del seconds
         (method, arguments), at = self._begun, self._context
         name = error_name(error)
         about = at.phase, at.verb, at.subject, at.undo, at.number
-        self.calls.append(DriverCall(method, arguments, result, name, *about, None, seconds))
+        self.calls.append(DriverCall(method, arguments, result, name, *about))
 
 
 def error_name(error: BaseException | None) -> str | None:

@@ -13,7 +13,6 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, TypeAdapter
 
 from memtopo.common.errors import UsageError
-from memtopo.driver.recorder import DriverCall
 from memtopo.driver.trace import SUFFIX, is_trace
 
 CONTEXT = 5
@@ -162,14 +161,6 @@ def _last(line: str) -> TracedCall | None:
         call = _call(f"{line}}}")
         return call if next(reversed(json.loads(f"{line}}}"))) == "arguments" else None
     return None
-
-
-def driver_calls(trace: TraceFile) -> Iterator[DriverCall]:
-    """Calls of a trace as a recorder has them; arguments that are no numbers stay as the trace has them."""
-    for each in trace.calls:
-        verb, _, subject = (each.step or "").rpartition(" ")
-        about = each.phase, verb, subject, each.undo
-        yield DriverCall(each.method, each.arguments, each.result, each.error, *about)
 
 
 def summary(traces: Sequence[TraceFile]) -> TraceSummary:

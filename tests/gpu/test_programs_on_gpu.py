@@ -10,10 +10,10 @@ import pytest
 
 from memtopo.language import read_file
 from memtopo.machine.target import Target
-from memtopo.plans.trace import driver_calls, read_traces
+from memtopo.plans.trace import read_traces
 from memtopo.rules.validation import validate
 from tests.helpers.command_line import run_memtopo
-from tests.helpers.program_calls import HEADERS, comparable, compile_program, make_library, run_programs
+from tests.helpers.program_calls import HEADERS, comparable, compile_program, driver_calls, make_library, run_programs
 from tests.helpers.specs import EVERY_SPEC
 from tests.output.test_programs import REAL_HEADER, REFUSED
 

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 from memtopo.driver.functions import CONSTANTS, FUNCTIONS, PLAIN_FLAGS
 from memtopo.driver.recorder import DriverCall
 from memtopo.plans.calls import ListedCall, listed, named
+from memtopo.plans.trace import TraceFile
 
 ROOT = Path(__file__).parent.parent.parent
 LIBRARY = ROOT / "tests" / "programs" / "libcuda.c"
@@ -83,6 +84,14 @@ def logged(file: Path) -> Iterable[DriverCall]:
         found = json.loads(line)
         assert found["status"] == 0, found
         yield DriverCall(_METHODS[found["call"]], found["arguments"], found["result"], verb="make")
+
+
+def driver_calls(trace: TraceFile) -> Iterator[DriverCall]:
+    """Calls of a trace as a recorder has them; arguments that are no numbers stay as the trace has them."""
+    for each in trace.calls:
+        verb, _, subject = (each.step or "").rpartition(" ")
+        about = each.phase, verb, subject, each.undo
+        yield DriverCall(each.method, each.arguments, each.result, each.error, *about)
 
 
 def comparable(calls: Sequence[DriverCall]) -> tuple[list[Comparable], Counter[Comparable]]:

@@ -16,10 +16,11 @@ from memtopo.driver.recorder import CallContext
 from memtopo.driver.sim import SimDriver
 from memtopo.driver.trace import Trace, empty_folder, traced
 from memtopo.plans.calls import Entry, Exchange, ListedCall, listed, named
-from memtopo.plans.trace import TraceFile, driver_calls, read_traces, summary
+from memtopo.plans.trace import TraceFile, read_traces, summary
 from memtopo.run import apply, processes
 from memtopo.run.planned_calls import planned_calls
 from tests.helpers.failing_driver import Failing
+from tests.helpers.program_calls import driver_calls
 from tests.helpers.specs import ENSEMBLES, ROOT, ensemble, run_request
 from tests.run.processes.coordinator_program import WORKER
 from tests.run.processes.test_crashes import TWO
