@@ -11,7 +11,7 @@ from memtopo.common.text import printable
 from memtopo.output import humanize
 from memtopo.output.calls import value_text
 from memtopo.output.console import Column, Rows, cell, heading, notes, pairs
-from memtopo.plans.trace import FailedCall, TracedCall, TraceSummary
+from memtopo.plans.trace import FailedCall, FunctionTimes, TracedCall, TraceSummary
 
 _COLUMNS = (
     Column("call"), Column("calls", "right"), Column("errors", "right"), Column("total", "right"),
@@ -29,16 +29,15 @@ def renderable(summary: TraceSummary) -> RenderableType:
     ]
     for failed in summary.failed:
         parts += [*_failed(failed), Text()]
-    rows = [
-        (
-            each.function, f"{each.calls:,}", f"{each.errors:,}" if each.errors else "",
-            *map(humanize.duration, (each.total, each.median, each.longest)),
-        )
-        for each in summary.functions
-    ]  # fmt: skip
-    parts += [Rows(_COLUMNS, rows), Text(), pairs(_sums(summary))]
+    parts += [Rows(_COLUMNS, [*map(times, summary.functions)]), Text(), pairs(_sums(summary))]
     found = tuple(_notes(summary))
     return Group(*parts, Text(), notes(found)) if found else Group(*parts)
+
+
+def times(each: FunctionTimes) -> tuple[str, ...]:
+    """Cells of a C function: its name, calls, errors, and total, median and longest time."""
+    errors = f"{each.errors:,}" if each.errors else ""
+    return each.function, f"{each.calls:,}", errors, *map(humanize.duration, (each.total, each.median, each.longest))
 
 
 def _sums(summary: TraceSummary) -> Iterator[tuple[str, str]]:
