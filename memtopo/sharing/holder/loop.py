@@ -89,7 +89,7 @@ class ServerLoop:
         self._systemd = Notifier()
         self._reloads = Reloads(responder, self._changes, self._systemd, terms.reload)
         self._interval = min(terms.interval, _INTERVAL_WITHOUT_SIGNALS)
-        self._metrics: list[MetricsFile | MetricsServer | StatusReports] = []
+        self._published: list[MetricsFile | MetricsServer | StatusReports] = []
 
     def listen(self, listener: socket.socket, wakeups: Collection[socket.socket]) -> None:
         """Accept connections from a socket, and check for the end whenever one of `wakeups` is readable."""
@@ -123,7 +123,7 @@ class ServerLoop:
             self._listener.advance()
             self._systemd.advance(time.monotonic())
             self._clients.drop_unresponsive()
-            for each in self._metrics:
+            for each in self._published:
                 each.advance(time.monotonic())
 
     def publish(self, target: MetricsTarget, listener: socket.socket | None, path: str) -> None:
@@ -133,18 +133,18 @@ class ServerLoop:
             return target.render(self._responder.status(path, self._clients.all()), self._responder.statistics())
 
         if target.write:
-            self._metrics.append(MetricsFile(text, target.write))
+            self._published.append(MetricsFile(text, target.write))
         if listener:
             server = MetricsServer(self._selector, listener, text, time.monotonic, self._terms.allow_uids)
-            self._metrics.append(server)
-        for each in self._metrics:
+            self._published.append(server)
+        for each in self._published:
             each.advance(time.monotonic())
 
     def report(self, nodes: HeldNodes, path: str) -> None:
         """Report the status of the layout at the `path` of its socket to its other nodes."""
         reports = StatusReports(lambda: self._responder.status(path, self._clients.all()), nodes.report)
         reports.advance(time.monotonic())
-        self._metrics.append(reports)
+        self._published.append(reports)
 
     def finish(self, claim: Claim, name: str, seconds: float) -> HoldSummary:
         """Answer the clients that requested the release, pass their connections to the claim, and return the result."""
@@ -167,7 +167,7 @@ class ServerLoop:
             handles=self._responder.counters.handles,
             lost=lost,
             kept=kept,
-            notes=(*self._systemd.failures, *filter(None, (each.failure for each in self._metrics))),
+            notes=(*self._systemd.failures, *filter(None, (each.failure for each in self._published))),
         )
 
     def notify_ready(self) -> None:
@@ -179,8 +179,8 @@ class ServerLoop:
         for each in tuple(self._clients.all()):
             self._clients.remove(each)
             each.sock.close()
-        for metrics in self._metrics:
-            metrics.close()
+        for published in self._published:
+            published.close()
 
     def abandon(self) -> None:
         """Close all descriptors without a change of the selector, which a forked child shares with its parent."""

@@ -20,12 +20,14 @@ _LISTED = 4
 
 @dataclass(frozen=True, slots=True)
 class HeldNodes:
-    """Nodes of a layout by name. `statuses` returns what their holders reported last, `report` reports on this one."""
+    """Nodes of a layout by name.
+
+    `statuses` returns what their holders reported last; `report` reports on the holder of the `own` one.
+    """
 
     names: tuple[str, ...]
     statuses: Callable[[], Sequence[NodeStatus]]
     report: Callable[[Status], None] = lambda _: None
-
     own: str = ""
 
     def require_unbound(self) -> None:
