@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from pydantic import ConfigDict, Field, model_validator
 
@@ -21,9 +21,6 @@ from memtopo.kinds.pools import POOLS
 from memtopo.kinds.ranges import RANGES
 from memtopo.language.entries import Entry
 from memtopo.language.fields import ChunkReference, Commit, DmaBufMapping, ExportTransport, OwnName, Reference
-
-if TYPE_CHECKING:
-    pass
 
 EXPORTABLE: dict[str, ExportKind] = {
     kind.group.noun: kind for kind in (CHUNKS, BUFFERS, EVENTS, ALLOCATIONS, MULTICAST)

@@ -6,7 +6,6 @@ from collections.abc import Collection, Container, Hashable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from operator import eq
-from typing import TYPE_CHECKING
 
 from memtopo.diagnostics.model import Path
 from memtopo.driver.handles import Via
@@ -15,10 +14,6 @@ from memtopo.geometry.groups import Group, gpus
 from memtopo.geometry.model import Geometry
 from memtopo.kinds.dmabuf.memory import DmaBufMemory
 from memtopo.kinds.exportable import ExportKind
-
-if TYPE_CHECKING:
-    pass
-
 from memtopo.kinds.exports.entry import DMA_BUFS, EXPORTABLE
 
 

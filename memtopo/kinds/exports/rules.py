@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from memtopo.diagnostics.model import Diagnostic, Label
 from memtopo.geometry.model import Geometry
-from memtopo.machine import Machine
-
-if TYPE_CHECKING:
-    pass
-
 from memtopo.kinds.exports.entry import EXPORTABLE
 from memtopo.kinds.exports.groups import ExportGroup
+from memtopo.machine import Machine
 
 _COMMITTABLE = next(noun for noun, kind in EXPORTABLE.items() if kind.committable)
 
