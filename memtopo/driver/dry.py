@@ -31,7 +31,7 @@ _ANSWERS = {"event_query": True, "stream_query": True, "mem_get_info": (0, 0)}
 
 
 class DryDriver(_Answered):
-    """A driver that makes no call. `name` tells its shareable handles from those of others.
+    """A driver that makes no call. `name` distinguishes its shareable handles from those of others.
 
     Descriptors that it exports are open files of this process, the caller's to close as any.
     """

@@ -64,7 +64,7 @@ def _prepare() -> None:
 
 
 def _work(request: dict[str, Any], descriptors: list[int]) -> None:
-    """Be the worker of a request: its environment, and the end with its parent, are those of a spawned one."""
+    """Run the worker of a request, with the environment and the end with its parent that a spawned one has."""
     die_with_parent(request["parent"])
     os.environ.update(request["environment"])
     worker.main(*map(str, descriptors))

@@ -118,8 +118,8 @@ class _Waiting:
 class Commits:
     """Requests `write`, `await` and `commit` of one layout. No method waits.
 
-    `renew` creates the memory of exports anew, and raises `MemtopoError` if it cannot. `notify` tells importers that
-    exports can be imported.
+    `renew` creates the memory of exports anew, and raises `MemtopoError` if it cannot. `notify` notifies importers of
+    exports that can be imported.
     """
 
     def __init__(
