@@ -246,6 +246,11 @@ class Clients:
         """Return all connections, by ascending id."""
         return self._connections.values()
 
+    @property
+    def bound(self) -> list[ClientConnection]:
+        """Clients that lose memory in use by the release, and did not request it."""
+        return [each for each in self.all() if not each.awaits_release and each.bound]
+
     def admit(self, sock: socket.socket) -> None:
         """Admit a new connection, or refuse it with a reason and close it."""
         try:

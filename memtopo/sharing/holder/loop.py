@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import selectors
 import socket
 import time
@@ -12,10 +11,10 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from memtopo.common.errors import MemtopoError
-from memtopo.common.text import process_name, signal_name
+from memtopo.common.text import signal_name
 from memtopo.sharing.claims import Claim
-from memtopo.sharing.errors import BadPacket, ExchangeError
-from memtopo.sharing.holder.changes import LONGEST_WAIT, ChangeRequest, Changes
+from memtopo.sharing.errors import BadPacket
+from memtopo.sharing.holder.changes import Changes
 from memtopo.sharing.holder.clients import ClientConnection, Clients
 from memtopo.sharing.holder.commits import Commits
 from memtopo.sharing.holder.events import Events
@@ -24,15 +23,13 @@ from memtopo.sharing.holder.metrics import MetricsFile, MetricsServer, MetricsTa
 from memtopo.sharing.holder.nodes import HeldNodes, StatusReports
 from memtopo.sharing.holder.progress import ProgressNotices
 from memtopo.sharing.holder.reloads import Reload, Reloads
-from memtopo.sharing.holder.responses import Responder, TooManyInFlight, descriptors_in_flight, request_of, still_bound
+from memtopo.sharing.holder.requests import Requests, releasing
+from memtopo.sharing.holder.responses import Responder, TooManyInFlight, descriptors_in_flight, request_of
 from memtopo.sharing.holder.state import HoldSummary, Shutdown, Why
 from memtopo.sharing.holder.systemd import Notifier
 from memtopo.sharing.messages import Fields, encode_error, encode_importers
-from memtopo.sharing.offers import LONGEST_NAME
 from memtopo.sharing.sockets import abandon_in_children
 from memtopo.sharing.wire import Packet
-
-LONGEST_GRACE = 3600.0
 
 INTERVAL = 0.5
 """Seconds between two calls of `stop`, which may look for its reason: the death of a process sends no signal."""
@@ -84,6 +81,14 @@ class ServerLoop:
         )
         self._changes = Changes(responder, self._clients, lambda: self._begin_shutdown("failure", 0), terms.progress)
         self._commits = Commits(responder, self._clients, self._changes.renew, self._changes.notify_committed)
+        self._requests = Requests(
+            responder,
+            self._clients,
+            self._changes,
+            self._commits,
+            shutdown,
+            lambda grace: self._begin_shutdown("release", grace),
+        )
         self._retries: list[_Retry] = []
         self._awaiting_check: list[ClientConnection] = []
         self._systemd = Notifier()
@@ -107,7 +112,7 @@ class ServerLoop:
                 self._begin_shutdown("signal", self._terms.grace, number)
             elif self._shutdown.due(now):
                 self._begin_shutdown("deadline", self._terms.grace)
-            if self._shutdown.why and self._shutdown.complete(now, bound=bool(self._bound())):
+            if self._shutdown.why and self._shutdown.complete(now, bound=bool(self._clients.bound)):
                 return
             self._handle_ready(self._wait(now))
             if self._awaiting_check:  # the requests of connections that were just accepted are answered first
@@ -151,7 +156,7 @@ class ServerLoop:
         assert self._shutdown.why
         requesters = [each for each in self._clients.all() if each.awaits_release]
         others = [each for each in self._clients.all() if not each.awaits_release]
-        lost = tuple(each.importer for each in self._bound())
+        lost = tuple(each.importer for each in self._clients.bound)
         kept = tuple(each for each in self._responder.importers(others) if each.handles and not each.bound)
         answer = {"name": name, "lost": encode_importers(lost), "kept": encode_importers(kept)}
         for each in requesters:
@@ -241,7 +246,7 @@ class ServerLoop:
                 self._awaiting_check.append(connection)
                 self._clients.pause(connection)
                 return False
-            return self._execute(connection, fields)
+            return self._requests.execute(connection, fields)
         except TooManyInFlight:
             if until is not None and now >= until:
                 connection.send(encode_error(descriptors_in_flight()))
@@ -255,47 +260,6 @@ class ServerLoop:
             connection.send(encode_error(error))
         return True
 
-    def _execute(self, connection: ClientConnection, fields: Fields) -> bool:
-        """Answer a request. Return false if it is answered later."""
-        request = request_of(fields)
-        if request in ("switch", "change"):
-            return self._switch_or_change(connection, request, fields)
-        if request == "release":
-            self._release(connection, fields)
-            return True
-        if request in ("write", "await"):
-            return self._await_commit(connection, fields, writes=request == "write")
-        if request == "commit":
-            _require_owner(connection, "commit")
-            self._commits.commit(connection, fields)
-            return True
-        if request == "handles":
-            self._send_handles(connection, fields)
-        else:
-            self._responder.answer(connection, request, fields, self._clients.all())
-        return True
-
-    def _send_handles(self, connection: ClientConnection, fields: Fields) -> None:
-        """Answer a request for handles; a client that is too early is notified when it may repeat the request."""
-        export = fields.text("export", LONGEST_NAME)
-        self._clients.check_importer(connection)
-        try:
-            self._changes.require_unchanged(export)
-            self._responder.answer(connection, "handles", fields, self._clients.all())
-        except ExchangeError as error:
-            if error.code in ("absent", "changing"):
-                self._responder.record_early(connection, export)
-            raise
-
-    def _switch_or_change(self, connection: ClientConnection, request: str, fields: Fields) -> bool:
-        try:
-            return (self._switch if request == "switch" else self._change)(connection, fields)
-        except BadPacket:
-            raise
-        except MemtopoError as error:
-            self._changes.record_failure(request, process_name(connection.peer.pid), error)
-            raise
-
     def _check(self) -> None:
         """Check once for all clients that wait for it, after the requests of others were answered."""
         waiting, self._awaiting_check = self._awaiting_check, []
@@ -307,75 +271,18 @@ class ServerLoop:
         for each in waiting:
             self._clients.answer(each, answer)
 
-    def _switch(self, connection: ClientConnection, fields: Fields) -> bool:
-        fields.allow_only("request", "state", "force", "wait", "check")
-        state = fields.text("state", LONGEST_NAME)
-        terms = _change_terms(fields)
-        self._require_changeable(connection, "switch")
-        planned = self._responder.planned_switch(state)
-        request = ChangeRequest(connection, "switch", planned, planned.touched, {"state": state}, *terms)
-        return self._changes.begin(request)
-
-    def _change(self, connection: ClientConnection, fields: Fields) -> bool:
-        fields.allow_only("request", "source", "generation", "force", "wait", "check")
-        generation = fields.number("generation", 1) if fields.has("generation") else None
-        terms = _change_terms(fields)
-        self._require_changeable(connection, "change")
-        source = connection.receive_source(fields.object("source"))
-        if source is None:
-            connection.send({"ok": {"received": connection.received_source}})
-            return True
-        planned = self._responder.planned_change(source, generation)
-        return self._changes.begin(ChangeRequest(connection, "change", planned, planned.touched, {}, *terms))
-
-    def _await_commit(self, connection: ClientConnection, fields: Fields, *, writes: bool) -> bool:
-        if self._shutdown.why:
-            raise _releasing()
-        if writes:
-            _require_owner(connection, "write")
-        else:
-            self._clients.check_importer(connection)
-        self._commits.begin(connection, fields, writes=writes)
-        return False
-
-    def _require_changeable(self, connection: ClientConnection, action: str) -> None:
-        """Raise `ExchangeError` for a client of another user, during a release, and during another change."""
-        _require_owner(connection, action)
-        if self._shutdown.why:
-            raise _releasing()
-        self._changes.require_none()
-
-    def _release(self, connection: ClientConnection, fields: Fields) -> None:
-        fields.allow_only("request", "force", "grace")
-        _require_owner(connection, "release")
-        if connection.gone():  # it timed out while this process was stopped: it has reported that nothing was released
-            return
-        force, grace = fields.flag("force"), fields.seconds("grace", LONGEST_GRACE)
-        bound = [each for each in self._bound() if each is not connection]
-        if bound and not force:
-            raise still_bound(bound)
-        if self._responder.nodes and not force:
-            self._responder.nodes.require_unbound()
-        connection.awaits_release = True
-        self._terms.events.add("release requested", {"by": process_name(connection.peer.pid)})
-        self._begin_shutdown("release", grace)
-
     def _begin_shutdown(self, why: Why, grace: float, signal: int = 0) -> None:
         if not self._shutdown.begin(why, time.monotonic() + grace, signal):
             return
         self._responder.releasing = True
         because = {"signal": signal_name(signal)} if signal > 0 else {}
         self._terms.events.add("ending", {"why": why, **because})
-        self._changes.refuse(_releasing())
-        self._commits.refuse(_releasing())
+        self._changes.refuse(releasing())
+        self._commits.refuse(releasing())
         self._systemd.stopping()
         for each in tuple(self._clients.all()):
             if each.attached and not each.awaits_release:
                 self._clients.deliver(each, {"notice": "releasing", "grace": grace})
-
-    def _bound(self) -> list[ClientConnection]:
-        """Return the clients that lose memory in use by the release, and did not request it."""
-        return [each for each in self._clients.all() if not each.awaits_release and each.bound]
 
     def _retry(self) -> None:
         retries, self._retries = self._retries, []
@@ -390,23 +297,6 @@ class ServerLoop:
                 continue
             if answered:
                 self._clients.update_events(each.connection)
-
-
-def _require_owner(connection: ClientConnection, action: str) -> None:
-    """Raise `ExchangeError` for a client of another user, who may only import."""
-    if connection.peer.uid not in (0, os.geteuid()):
-        raise ExchangeError("owner", f"only uid {os.geteuid()}, which holds it, may {action} the layout")
-
-
-def _releasing() -> ExchangeError:
-    return ExchangeError("releasing", "the layout is being released")
-
-
-def _change_terms(fields: Fields) -> tuple[bool, bool, float]:
-    """Return `force`, whether the check is full, and the seconds to wait for importers."""
-    full = fields.has("check") and fields.word("check", "fast", "full") == "full"
-    wait = fields.seconds("wait", LONGEST_WAIT) if fields.has("wait") else 0.0
-    return fields.flag("force"), full, wait
 
 
 def _drain(sock: socket.socket, _events: int = 0) -> None:
