@@ -30,7 +30,8 @@ from memtopo.run.processes.messages import Addresses, AgreeOn, ChangeCommand, Ch
 from memtopo.run.processes.peers import Peers
 from memtopo.run.processes.reports import merged_checks, merged_report
 from memtopo.run.processes.router import Router
-from memtopo.run.processes.worker_process import Expected, WorkerProcess, WorkerServer, launch
+from memtopo.run.processes.worker_process import Expected, WorkerProcess, launch
+from memtopo.run.processes.worker_server import WorkerServer
 from memtopo.run.rehearsal import paths, stops
 from memtopo.run.request import RunRequest
 from memtopo.run.verification.rounds import UNSAFE

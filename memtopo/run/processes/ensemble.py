@@ -12,7 +12,7 @@ from memtopo.driver.trace import process_file
 from memtopo.geometry import Geometry
 from memtopo.machine import Cluster, Machine, target
 from memtopo.run.processes import messages
-from memtopo.run.processes.worker_process import WorkerServer
+from memtopo.run.processes.worker_server import WorkerServer
 from memtopo.run.request import RunRequest
 from memtopo.sharing.errors import reason
 

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from memtopo.common.clock import RunningClock
-from memtopo.run.processes.worker_process import ForkedWorker, WorkerProcess, WorkerServer, launch
+from memtopo.run.processes.worker_process import WorkerProcess, launch
+from memtopo.run.processes.worker_server import ForkedWorker, WorkerServer
 from tests.helpers.processes import open_descriptors
 
 ROOT = Path(__file__).parents[3]
@@ -132,7 +133,8 @@ def test_a_driver_that_cannot_be_imported_is_left_to_the_worker() -> None:
 PROGRAM = """
 import os, signal, sys
 from memtopo.common.clock import RunningClock
-from memtopo.run.processes.worker_process import WorkerServer, launch
+from memtopo.run.processes.worker_process import launch
+from memtopo.run.processes.worker_server import WorkerServer
 ends = [*os.pipe(), *os.pipe()]
 server = WorkerServer("memtopo.driver.sim")
 workers = [launch("w", ends, {}, RunningClock(), server=server) for _ in range(2)]
