@@ -24,9 +24,10 @@ class InlineRunner:
 
     def __call__(self, *arguments: str | Path, **variables: str) -> CommandResult:
         with self._patch.context() as patch:
-            for name in set(os.environ) - set(environment()):
+            given = environment(**variables)
+            for name in set(os.environ) - set(given):
                 patch.delenv(name)
-            for name, value in variables.items():
+            for name, value in given.items():
                 patch.setenv(name, value)
             status = run([str(argument) for argument in arguments])
         out, err = self._capture.readouterr()
