@@ -8,51 +8,60 @@ import pty
 import select
 import signal
 import subprocess
+import sys
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from tests.helpers.command_line import MEMTOPO, QUICKSTART, CommandResult, environment, without_crash
+from tests.helpers.command_line import MEMTOPO, QUICKSTART, ROOT, CommandResult, environment, without_crash
 from tests.helpers.python_process import PythonProcess
 
-BIG = """memtopo: 1
-name: big
-ranges: {pages: {size: 80000MiB}}
-chunks: {page: {location: [gpu0, gpu1], size: 2MiB, count: 40000}}
+SPEC = """memtopo: 1
+name: pages
+ranges: {pages: {size: 128MiB}}
+chunks: {page: {location: [gpu0, gpu1], size: 2MiB, count: 64}}
 map: {pages: [page]}
 access: {pages: {gpu0: rw, gpu1: rw}}
 """
+PHASES = {"build": "mem_map#30", "check": "mem_get_access#20"}
+"""A driver call of each phase."""
 
 
 class Running:
-    """An `apply` of a spec that takes seconds, whose progress the test watches on a terminal of its own."""
+    """An `apply` with progress on a terminal of its own; it stops before some driver calls (`stopping_program`)."""
 
-    def __init__(self, spec: Path) -> None:
+    def __init__(self, spec: Path, *stops: str) -> None:
         self._terminal, theirs = pty.openpty()
-        command = [*MEMTOPO, "apply", str(spec), "--machine=h200x2", "--json"]
+        command = [sys.executable, "-m", "tests.cli.stopping_program", ",".join(stops)]
         self.process = PythonProcess(
-            command,
+            [*command, "apply", str(spec), "--machine=h200x2", "--json"],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=theirs,
+            cwd=ROOT,
             env=environment(COLUMNS="80", MEMTOPO_PROGRESS="auto"),
         )
         os.close(theirs)
         self.shown = b""
 
-    def wait_for(self, phase: bytes) -> None:
-        """Wait until the line of progress speaks of a phase."""
-        while phase not in self.shown:
-            assert self._more(60), self.shown
+    def wait_for_stop(self) -> None:
+        """Wait until the process stops before a call."""
+        found = os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        assert found, "it is no child"
+        assert found.si_code == os.CLD_STOPPED, "it has ended"
+        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED)
 
-    def wait_for_teardown(self) -> None:
-        """Wait until the line of progress speaks of the teardown, or until all is over without its being drawn."""
-        while b"take down" not in self.shown and self._more(60):
-            pass
+    def go_on(self, number: int = 0) -> None:
+        """Continue the process, which first gets a signal."""
+        if number:
+            self.process.send_signal(number)
+        self.process.send_signal(signal.SIGCONT)
 
     def hang_up(self) -> None:
-        """Close the terminal."""
+        """Close the terminal, on which there is some progress."""
+        while b" of " not in self.shown:
+            assert self._more(60), self.shown
         os.close(self._terminal)
         self._terminal = -1
 
@@ -80,11 +89,10 @@ class Running:
 
 
 @pytest.fixture
-def running(tmp_path: Path) -> Running:
-    """A run of a big spec that has just begun."""
-    spec = tmp_path / "big.yaml"
-    spec.write_text(BIG)
-    return Running(spec)
+def spec(tmp_path: Path) -> Path:
+    found = tmp_path / "pages.yaml"
+    found.write_text(SPEC)
+    return found
 
 
 def undone(result: CommandResult) -> bool:
@@ -94,13 +102,12 @@ def undone(result: CommandResult) -> bool:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-@pytest.mark.parametrize("phase", [b" of ", b"check"])
-def test_signals_exit_with_129_130_and_143_after_undoing(
-    running: Running, number: signal.Signals, phase: bytes
-) -> None:
+@pytest.mark.parametrize("phase", PHASES)
+def test_signals_exit_with_129_130_and_143_after_undoing(spec: Path, number: signal.Signals, phase: str) -> None:
     """While building and while checking; the report says that nothing is left."""
-    running.wait_for(phase)
-    running.process.send_signal(number)
+    running = Running(spec, PHASES[phase])
+    running.wait_for_stop()
+    running.go_on(number)
     result = running.end()
     assert result.status == 128 + number
     assert (result.document["outcome"], result.document["exit_code"]) == ("interrupted", 128 + number)
@@ -108,8 +115,12 @@ def test_signals_exit_with_129_130_and_143_after_undoing(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_repeated_signals_do_not_cut_teardown_or_report(running: Running, number: signal.Signals) -> None:
-    running.wait_for(b"check")
+def test_repeated_signals_do_not_cut_teardown_or_report(spec: Path, number: signal.Signals) -> None:
+    """In each half of the teardown, and then until the process has ended."""
+    running = Running(spec, PHASES["check"], "mem_unmap#1", "mem_release#30")
+    for _ in range(3):
+        running.wait_for_stop()
+        running.go_on(number)
     running.nag(number)
     result = running.end()
     assert result.status == 128 + number
@@ -117,20 +128,23 @@ def test_repeated_signals_do_not_cut_teardown_or_report(running: Running, number
     assert undone(result)
 
 
-def test_exit_status_is_that_of_the_first_signal(running: Running) -> None:
-    running.wait_for(b" of ")
-    running.process.send_signal(signal.SIGTERM)
-    running.wait_for_teardown()
+def test_exit_status_is_that_of_the_first_signal(spec: Path) -> None:
+    running = Running(spec, PHASES["build"], "mem_unmap#1")
+    running.wait_for_stop()
+    running.go_on(signal.SIGTERM)
+    running.wait_for_stop()
+    running.go_on(signal.SIGINT)
     running.nag(signal.SIGINT)
-    assert running.end().status == 143
+    result = running.end()
+    assert result.status == 143
+    assert undone(result)
 
 
-def test_a_vanished_terminal_stops_neither_run_nor_teardown(tmp_path: Path) -> None:
-    spec = tmp_path / "big.yaml"
-    spec.write_text(BIG.replace("80000", "20000").replace("40000", "10000"))
-    running = Running(spec)
-    running.wait_for(b" of ")
+def test_a_vanished_terminal_stops_neither_run_nor_teardown(spec: Path) -> None:
+    running = Running(spec, PHASES["build"])
+    running.wait_for_stop()
     running.hang_up()
+    running.go_on()
     result = running.end()
     assert (result.status, result.document["outcome"]) == (0, "ok")
     assert undone(result)
