@@ -6,6 +6,7 @@ import ast
 import re
 import sys
 from collections.abc import Iterator, Mapping
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -64,9 +65,14 @@ def room_of(module: str) -> str | None:
     return next((name for name in names if name in FLOOR), None)
 
 
-def imported(text: str, package: tuple[str, ...]) -> Iterator[str]:
+@cache
+def imported(text: str, package: tuple[str, ...]) -> tuple[str, ...]:
     """Every dotted name that a file imports, wherever in it; `package` is what relative imports start from."""
-    for node in ast.walk(ast.parse(text)):
+    return tuple(_imported(ast.parse(text), package))
+
+
+def _imported(tree: ast.AST, package: tuple[str, ...]) -> Iterator[str]:
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

@@ -100,9 +100,14 @@ REASONS = {
 }
 
 
-def named(text: str) -> Iterator[str]:
+@cache
+def named(text: str) -> tuple[str, ...]:
     """Kinds that a module names: by an import, a class, a word of the language, or the state of a layout."""
-    for node in ast.walk(ast.parse(text)):
+    return tuple(_named(ast.parse(text)))
+
+
+def _named(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
         match node:
             case ast.ImportFrom(module=str(module)) if {module, module.removesuffix(".steps")} & MODULES:
                 yield module
@@ -159,7 +164,7 @@ def test_every_reason_is_needed() -> None:
     ],
 )
 def test_a_name_of_a_kind_is_found(text: str) -> None:
-    assert list(named(text))
+    assert named(text)
 
 
 def test_imports_know_no_kind_of_the_objects_by_name() -> None:

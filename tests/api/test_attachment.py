@@ -243,10 +243,11 @@ def test_an_export_of_an_unknown_gpu_is_refused_by_uuid(start: Start, tmp_path: 
         pass
 
 
-def test_two_hundred_attachments_leave_descriptors_unchanged(start: Start) -> None:
+@pytest.mark.parametrize("count", [30, pytest.param(200, marks=pytest.mark.exhaustive)])
+def test_many_attachments_leave_descriptors_unchanged(start: Start, count: int) -> None:
     """At the importer and at the holder."""
     holder = start(spec=HOLD, machine="h200x2")
-    for index in range(200):
+    for index in range(count):
         with memtopo.attach("kv-store", machine="h200x2") as shared:
             array = np.asarray(shared.export("pages", size=4096))
             array[100] = index % 256
@@ -254,7 +255,7 @@ def test_two_hundred_attachments_leave_descriptors_unchanged(start: Start) -> No
         if index == 0:
             before = open_descriptors()
     assert open_descriptors() == before
-    assert holder.end()[0]["handles"] == 200 * 34
+    assert holder.end()[0]["handles"] == count * 34
 
 
 def hold_processes(runtime: Path, machine: str, spec: str | Path = "specs/weights.yaml") -> subprocess.Popen[str]:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
+import pytest
+
 from tests.cli.conftest import InlineRunner
-from tests.helpers.command_line import ROOT, run_shell
+from tests.helpers.command_line import MEMTOPO, ROOT, environment
+from tests.helpers.python_process import PythonProcess
 
 SLEEP = ROOT / "specs/sleep-mode.yaml"
 WEIGHTS = ROOT / "specs/weights.yaml"
@@ -69,16 +73,18 @@ def test_diff_refuses_an_invalid_spec_and_other_processes(run_inline: InlineRunn
     assert "weights.yaml:7:1: error[MT807]: the layout is one of a single process" in several.err
 
 
-def test_diff_compares_a_held_layout_with_a_spec(tmp_path: Path) -> None:
+def test_diff_compares_a_held_layout_with_a_spec(
+    run_inline: InlineRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """On the machine of its holder."""
-    script = f"""
-        memtopo apply {SLEEP} -m h100x1 --hold >/dev/null 2>&1 &
-        until memtopo show sleep-mode >/dev/null 2>&1; do :; done
-        memtopo diff sleep-mode {SLEEP}; echo "equal: $?"
-        memtopo diff sleep-mode {smaller(tmp_path)}; echo "smaller: $?"
-        memtopo release sleep-mode >/dev/null; wait
-    """
-    found = run_shell(script, XDG_RUNTIME_DIR=str(tmp_path))
-    assert "equal: 0" in found.out
-    assert "smaller: 1" in found.out
-    assert "on h100x1 (simulated)" in found.out
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    command = [*MEMTOPO, "apply", str(SLEEP), "-m", "h100x1", "--hold"]
+    with PythonProcess(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment()) as holder:
+        try:
+            assert holder.stderr
+            assert any(line.startswith(b"holding ") for line in holder.stderr)
+            equal, other = (run_inline("diff", "sleep-mode", spec) for spec in (SLEEP, smaller(tmp_path)))
+        finally:
+            holder.terminate()
+    assert (equal.status, other.status) == (0, 1)
+    assert "on h100x1 (simulated)" in equal.out

@@ -139,8 +139,8 @@ def test_a_plan_of_thousands_of_chunks_is_saved_and_compared(tmp_path: Path) -> 
         + f"\nmap: {{a: [{names}]}}\naccess: {{a: {{gpu0: rw}}}}\n"
     )
     file = tmp_path / "plan.json"
-    assert run_memtopo("plan", str(spec), "-m", "h100x1", "-o", str(file)).status == 0
-    assert run_memtopo("apply", str(file), "-m", "h100x1").status == 0
+    assert run_memtopo("plan", str(spec), "-m", "h100x1", "--json", "-o", str(file)).status == 0
+    assert run_memtopo("apply", str(file), "-m", "h100x1", "--json").status == 0
     file.write_text(file.read_text().replace("location: gpu0, size: 2MiB", "location: gpu0, size: 6MiB"))
     done = run_memtopo("apply", str(file), "-m", "h100x1")
     assert done.status == 7

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import re
 from collections.abc import Iterator
@@ -273,18 +272,23 @@ def test_schema_command_prints_one_schema() -> None:
 
 
 def spoilt(document: Any) -> Iterator[Any]:
-    """The document with one key too many in each of its mappings, and with another type for each of its values."""
-    for path in paths(document):
-        changed = copy.deepcopy(document)
-        holder = changed
+    """The document with one key too many in each of its mappings, and with another type for each of its values.
+
+    Each is the given one, changed until the next is asked for.
+    """
+    for path in [*paths(document)]:
+        holder = document
         for step in path[:-1]:
             holder = holder[step]
-        there = holder[path[-1]] if path else changed
+        there = holder[path[-1]] if path else document
         if isinstance(there, dict):
             there["surprise"] = ["!"]
+            yield document
+            del there["surprise"]
         elif path:
             holder[path[-1]] = {"surprise": "!"}
-        yield changed
+            yield document
+            holder[path[-1]] = there
 
 
 def paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:

@@ -49,7 +49,13 @@ def _own(arguments: dict[str, object]) -> dict[str, object]:
     return {name: value for name, value in arguments.items() if name not in ("shared", "data", "fd")}
 
 
-@pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
+SOLE = [
+    pytest.param(path, marks=pytest.mark.exhaustive if path.stem == "paged-kv" else (), id=path.stem) for path in SPECS
+]
+"""Specs of one process, that of 32,000 chunks exhaustively."""
+
+
+@pytest.mark.parametrize("path", SOLE)
 def test_a_plan_lists_the_calls_of_a_run(path: Path) -> None:
     """In order, with equal arguments; addresses and handles by the names of what they are of."""
     request = run_request(path, H200X4, "none")

@@ -30,7 +30,7 @@ from tests.helpers.specs import EVERY_SPEC, ROOT, geometry_of
 NAME = "{http://www.w3.org/2000/svg}"
 QUICKSTART = ROOT / "specs" / "quickstart.yaml"
 LARGEST = 2_000_000
-MANY = 100_000
+MANY = 30_000
 PARTS = 10_000
 
 

@@ -8,12 +8,19 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.python_process import run_python
+
 TWO = Path(__file__).with_name("two_nodes.yaml")
 NO_RAY = "import sys; sys.modules['ray'] = None; from memtopo.cli import main; main()"
 
 
-def command(*arguments: str, code: str = NO_RAY) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
+def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return run_python([sys.executable, "-c", NO_RAY, *arguments], capture_output=True, text=True)
+
+
+def run_alone(code: str) -> int:
+    """Exit status of a program in a new interpreter."""
+    return subprocess.run([sys.executable, "-c", code], check=False).returncode
 
 
 @pytest.mark.parametrize("address", ["ray", "ray://head:10001"])
@@ -37,6 +44,6 @@ def test_a_spec_with_nodes_is_not_applied_on_one_host() -> None:
 
 def test_ray_is_not_imported_before_a_cluster_is_asked_for() -> None:
     code = "import sys, memtopo.cli.apply, memtopo.run.nodes.driver; sys.exit('ray' in sys.modules)"
-    assert command(code=code).returncode == 0
+    assert run_alone(code) == 0
     code = "import sys, memtopo, memtopo.cli.apply; sys.exit(any('run.nodes' in name for name in sys.modules))"
-    assert command(code=code).returncode == 0
+    assert run_alone(code) == 0

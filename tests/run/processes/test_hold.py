@@ -224,5 +224,6 @@ def rounds(count: int, machine: str) -> None:
         assert found["memory"][0] == found["memory"][1]
 
 
-def test_two_hundred_holds_and_attachments_leave_nothing() -> None:
-    rounds(200, "h200x2")
+@pytest.mark.parametrize("count", [50, pytest.param(200, marks=pytest.mark.exhaustive)])
+def test_many_holds_and_attachments_leave_nothing(count: int) -> None:
+    rounds(count, "h200x2")
