@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -24,6 +23,7 @@ from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import NoLayout
 from tests.api.child_process import Process
+from tests.helpers.command_line import environment
 from tests.helpers.processes import open_descriptors
 from tests.helpers.python_process import PythonProcess
 
@@ -261,7 +261,7 @@ def test_many_attachments_leave_descriptors_unchanged(start: Start, count: int) 
 def hold_processes(runtime: Path, machine: str, spec: str | Path = "specs/weights.yaml") -> subprocess.Popen[str]:
     """Hold a multi-process spec, and wait until it serves."""
     command = [sys.executable, "-m", "memtopo", "apply", str(spec), "--machine", machine, "--hold"]
-    env = {**os.environ, "XDG_RUNTIME_DIR": str(runtime)}
+    env = environment(XDG_RUNTIME_DIR=str(runtime))
     process = PythonProcess(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     assert process.stderr
     assert any(line.startswith("holding ") for line in process.stderr)

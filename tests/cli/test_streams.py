@@ -2,20 +2,55 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.helpers.command_line import QUICKSTART, run_memtopo, run_shell
+from tests.helpers.command_line import (
+    MEMTOPO,
+    QUICKSTART,
+    CommandResult,
+    environment,
+    run_memtopo,
+    run_shell,
+    without_crash,
+)
+from tests.helpers.python_process import PythonProcess
 
 APPLY = f"apply {QUICKSTART} --machine h200x2"
+ON_CLOSED = """
+import os, sys
+from memtopo.cli import main
+for number in map(int, sys.argv.pop(1)):
+    os.close(number)
+    setattr(sys, ("stdin", "stdout", "stderr")[number], None)
+main()
+"""
+"""Program that runs memtopo after closing the descriptors of its first argument, as if it had started without them."""
+
+
+@pytest.mark.parametrize(("command", "reader"), [(APPLY, "head -1"), ("machines", "true")])
+def test_a_closed_pipe_of_a_shell_changes_neither_messages_nor_status(command: str, reader: str) -> None:
+    result = run_shell(f'memtopo {command} | {reader} >/dev/null; echo "${{PIPESTATUS[0]}}"')
+    assert (result.out, result.err) == ("0\n", "")
 
 
 @pytest.mark.parametrize("command", [APPLY, f"plan {QUICKSTART} -m h200x2", "probe -m h200x4", "machines", "--help"])
-@pytest.mark.parametrize("reader", ["head -1", "true"])
-def test_a_closed_pipe_changes_neither_messages_nor_status(command: str, reader: str) -> None:
-    result = run_shell(f'memtopo {command} | {reader} >/dev/null; echo "${{PIPESTATUS[0]}}"')
-    assert (result.out, result.err) == ("0\n", "")
+@pytest.mark.parametrize("lines", [0, 1])
+def test_a_closed_pipe_changes_neither_messages_nor_status(command: str, lines: int) -> None:
+    """Closed at once, or after a line."""
+    with PythonProcess(
+        [*MEMTOPO, *command.split()], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
+    ) as process:
+        assert process.stdout
+        assert process.stderr
+        for _ in range(lines):
+            process.stdout.readline()
+        process.stdout.close()
+        assert (process.stderr.read(), process.wait(60)) == (b"", 0)
 
 
 def test_a_pipe_closed_after_one_line_of_many_is_no_failure(tmp_path: Path) -> None:
@@ -34,8 +69,17 @@ def test_a_closed_stderr_changes_neither_results_nor_status() -> None:
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", ">&- 2>&-", "<&- >&- 2>&-"])
 def test_closed_streams_are_discarded_and_their_numbers_not_reused(closed: str) -> None:
     assert run_shell(f"memtopo {APPLY} {closed}; echo $?").out.endswith("0\n")
-    assert run_shell(f"memtopo apply nowhere -m h200x2 --json {closed}; echo $?").out.endswith("1\n")
-    assert run_shell(f"memtopo nonsense {closed}; echo $?").out.endswith("2\n")
+    numbers = "".join(each.partition(">&-")[0] or "1" for each in closed.replace("<", "0>").split())
+    for status, command in ((1, "apply nowhere -m h200x2 --json"), (2, "nonsense")):
+        with PythonProcess(
+            [sys.executable, "-c", ON_CLOSED, numbers, *command.split()],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(),
+        ) as process:  # fmt: skip
+            out, err = process.communicate(timeout=60)
+        result = without_crash(CommandResult(process.returncode, out.decode(), err.decode()))
+        assert result.status == status
+        assert not ("1" in numbers and result.out)
+        assert not ("2" in numbers and result.err)
 
 
 def test_apply_leaks_no_descriptors_with_closed_streams(tmp_path: Path) -> None:
@@ -46,17 +90,24 @@ def test_apply_leaks_no_descriptors_with_closed_streams(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("command", [APPLY, "machines", "--help", "--version"])
 def test_results_that_cannot_be_written_are_a_failure(command: str) -> None:
-    result = run_shell(f"memtopo {command} >/dev/full")
-    assert (result.status, result.err) == (
-        4,
-        "memtopo: error: the results cannot be written: no space left on device\n",
-    )
+    found = without_room(command)
+    assert found == (4, b"memtopo: error: the results cannot be written: no space left on device\n")
 
 
 def test_a_failed_command_keeps_its_status_if_results_cannot_be_written() -> None:
-    result = run_shell("memtopo plan nowhere -m h200x2 --json >/dev/full")
-    assert result.status == 1
-    assert "cannot be written" in result.err
+    status, err = without_room("plan nowhere -m h200x2 --json")
+    assert status == 1
+    assert b"cannot be written" in err
+
+
+def without_room(command: str) -> tuple[int, bytes]:
+    """Exit status and messages of a command whose results go to a full disk."""
+    with (
+        Path("/dev/full").open("wb") as full,
+        PythonProcess([*MEMTOPO, *command.split()], stdout=full, stderr=subprocess.PIPE, env=environment()) as process,
+    ):
+        _, err = process.communicate(timeout=60)
+    return process.returncode, err
 
 
 @pytest.mark.parametrize("encoding", [{"LC_ALL": "C"}, {"PYTHONIOENCODING": "ascii:strict"}])
@@ -76,7 +127,8 @@ def test_characters_missing_from_an_encoding_are_escaped_in_all_output(
 
 def test_file_names_that_are_not_utf8_are_escaped() -> None:
     """In text and in JSON."""
-    result = run_shell("memtopo plan $'/\\xff' -m h200x2")
+    name = os.fsdecode(b"/\xff")
+    result = run_memtopo("plan", name, "-m", "h200x2")
     assert (result.status, result.err.split(":")[0]) == (1, "/\\udcff")
-    assert run_shell("memtopo plan $'/\\xff' -m h200x2 --json").document["results"][0]["file"] == "/\udcff"
+    assert run_memtopo("plan", name, "-m", "h200x2", "--json").document["results"][0]["file"] == "/\udcff"
     assert "/\\udcff" in run_shell("memtopo plan x -m $'/\\xff'").err

@@ -14,7 +14,8 @@ from memtopo.cli.app import program
 from memtopo.common.version import __version__
 from memtopo.output.formats import FORMATS
 from tests.cli.conftest import InlineRunner
-from tests.helpers.command_line import QUICKSTART, ROOT, run_memtopo, run_shell
+from tests.helpers.command_line import QUICKSTART, ROOT, CommandResult, environment, run_memtopo
+from tests.helpers.python_process import run_python
 
 GROUP: Any = typer.main.get_command(program())
 COMMANDS = sorted(GROUP.commands)
@@ -165,5 +166,8 @@ def test_console_script_equals_the_module() -> None:
     ].partition(":")
     script = f"import sys; sys.argv[0] = 'memtopo'; from {module} import {function}; sys.exit({function}())"
     for arguments in (["--help"], ["plan"], ["plan", QUICKSTART, "--machine=h200x2"]):
-        result = run_shell(f'"{sys.executable}" -c "{script}" "$@"', *arguments, CUDA_VISIBLE_DEVICES="")
+        done = run_python(
+            [sys.executable, "-c", script, *arguments], env=environment(CUDA_VISIBLE_DEVICES=""), capture_output=True
+        )
+        result = CommandResult(done.returncode, done.stdout.decode(), done.stderr.decode())
         assert result == run_memtopo(*arguments, CUDA_VISIBLE_DEVICES="")

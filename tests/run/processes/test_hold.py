@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.helpers.command_line import environment
 from tests.helpers.holders import until
 from tests.helpers.python_process import PythonProcess, run_python
 from tests.helpers.specs import ROOT
@@ -38,7 +39,9 @@ def memtopo(*arguments: str) -> subprocess.CompletedProcess[str]:
 def holding(spec: Path = HELD, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     """Hold a layout and wait until it serves; terminate it at the end, unless it has ended."""
     command = [sys.executable, "-m", "memtopo", "apply", str(spec), *M, "--hold", "--json", *arguments]
-    with PythonProcess(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0) as process:
+    with PythonProcess(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0, env=environment()
+    ) as process:
         assert process.stderr
         assert any(line.startswith("holding ") for line in process.stderr), "it ended before it served"
         try:
