@@ -23,7 +23,7 @@ def stopping(machine: Machine) -> KernelDriver:
     driver = _simulator(machine)
     for stop in STOPS.split(","):
         method, _, number = stop.partition("#")
-        driver = SignalAtCall(driver, int(number), signal.SIGSTOP, os.getpid(), method)  # type: ignore[assignment]
+        driver = SignalAtCall(driver, int(number), signal.SIGSTOP, os.getpid(), method)
     return driver
 
 
