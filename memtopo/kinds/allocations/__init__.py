@@ -170,6 +170,8 @@ class Allocations(ExportKind):
 
     def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
         """Imports of all pools, and then all allocations, own and imported."""
+        if not geometry.of(AllocationGroup):
+            return
         from memtopo.kinds.allocations.steps import AliasAllocation, AllocateFromPool, ImportPointer
         from memtopo.kinds.step import HandleReference
 

@@ -103,6 +103,8 @@ class Buffers(ExportKind):
         return BufferGroup(name, path, count, counted, size, locations, declared=declared)
 
     def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
+        if not geometry.of(BufferGroup):
+            return
         from memtopo.kinds.buffers.steps import AliasBuffer, AllocateBuffer, OpenBuffer
         from memtopo.kinds.step import HandleReference
 

@@ -70,6 +70,8 @@ class Events(ExportKind):
         return EventGroup(name, path, 1, counted=False, size=0, locations=(location,), shared=shared)
 
     def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
+        if not geometry.of(EventGroup):
+            return
         from memtopo.kinds.events.steps import AliasEvent, CreateEvent, OpenEvent
         from memtopo.kinds.step import HandleReference
 

@@ -229,6 +229,8 @@ class ExternalMemory(Kind):
         Each descriptor is imported directly after it is duplicated, since the driver may close it even if the import
         fails (fact 54).
         """
+        if not geometry.of(ExternalObject):
+            return
         from memtopo.kinds.external.steps import DuplicateDescriptor, ImportMemory, MapExternal
         from memtopo.kinds.step import HandleReference
 

@@ -195,6 +195,8 @@ class ManagedMemory(Kind):
 
     def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
         """Steps of all allocations, then of all advice, attachments and migrations."""
+        if not geometry.of(ManagedAllocation):
+            return
         from memtopo.kinds.managed.steps import AllocateManaged, AttachStream, Prefetch
 
         del machine

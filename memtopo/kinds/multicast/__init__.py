@@ -113,6 +113,8 @@ class Multicast(ExportKind):
         return MulticastGroup(name, path, 1, counted, size, declared, unit, found, team, devices=team)
 
     def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
+        if not geometry.of(MulticastGroup):
+            return
         from memtopo.kinds.multicast.steps import CreateMulticast, ImportMulticast
         from memtopo.kinds.step import HandleReference
 

@@ -205,6 +205,8 @@ class PinnedMemory(Kind):
         )
 
     def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
+        if not geometry.of(PinnedGroup):
+            return
         from memtopo.kinds.pinned.registration import MapFile, RegisterMemory
         from memtopo.kinds.pinned.steps import PINNED, AllocatePinned
         from memtopo.kinds.step import HandleReference

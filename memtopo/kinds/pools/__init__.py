@@ -213,6 +213,8 @@ class Pools(Kind):
         )
 
     def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
+        if not geometry.of(PoolGroup):
+            return
         from memtopo.kinds.pools.steps import CreatePool, SetPoolAccess, SetPoolAttribute
 
         del machine

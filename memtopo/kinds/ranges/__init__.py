@@ -95,11 +95,11 @@ class Ranges(Kind):
             scope.slices.clear()
 
     def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
-        from memtopo.kinds.ranges.elastic_steps import elastic_steps
         from memtopo.kinds.ranges.steps import ReserveRange
 
+        groups = geometry.of(RangeGroup).values()
         # Fixed and agreed addresses first, before the driver or a hint takes them for another range.
-        for group in sorted(geometry.of(RangeGroup).values(), key=lambda each: (not each.fixed, not each.same_address)):
+        for group in sorted(groups, key=lambda each: (not each.fixed, not each.same_address)):
             for index in range(group.count):
                 yield ReserveRange(
                     group.path,
@@ -110,7 +110,10 @@ class Ranges(Kind):
                     group.fixed,
                     group.same_address,
                 )
-        yield from elastic_steps(geometry, machine)
+        if any(group.elastic for group in groups):
+            from memtopo.kinds.ranges.elastic_steps import elastic_steps
+
+            yield from elastic_steps(geometry, machine)
 
     def notes(self, geometry: Geometry) -> Iterator[str]:
         for group in geometry.of(RangeGroup).values():

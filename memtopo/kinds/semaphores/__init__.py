@@ -173,6 +173,8 @@ class Semaphores(Kind):
         return ImportedSemaphore(name, path, location, origin, timeline, _value(entry.wait), _value(entry.signal))
 
     def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
+        if not geometry.of(ImportedSemaphore):
+            return
         from memtopo.kinds.external.steps import DuplicateDescriptor
         from memtopo.kinds.semaphores.steps import ImportSemaphore
         from memtopo.kinds.step import HandleReference
@@ -185,9 +187,11 @@ class Semaphores(Kind):
 
     def last_steps(self, geometry: Geometry, steps: Sequence[Step]) -> Iterator[Step]:
         """One `AwaitStream` for each GPU that waits for a semaphore."""
+        waiting = [group for group in geometry.of(ImportedSemaphore).values() if group.wait is not None]
+        if not waiting:
+            return
         from memtopo.kinds.semaphores.steps import AwaitStream
 
-        waiting = [group for group in geometry.of(ImportedSemaphore).values() if group.wait is not None]
         for device, path in {group.location.id: group.path for group in reversed(waiting)}.items():
             yield AwaitStream(path, device, tuple(name for step in steps for name in step.blocked_by_wait(device)))
 

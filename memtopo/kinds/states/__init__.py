@@ -121,6 +121,8 @@ class States(Kind):
         return Absent(group, first, stop, label, path)
 
     def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
+        if not geometry.of(OffloadArea):
+            return
         from memtopo.kinds.states.steps import area_steps
 
         for area in geometry.of(OffloadArea).values():
@@ -128,11 +130,11 @@ class States(Kind):
                 yield from area_steps(area, area.pinned, geometry, machine)
 
     def variants(self, geometry: Geometry, steps: Sequence[Step]) -> Iterator[tuple[str, list[Step]]]:
+        if not geometry.of(StateGroup):
+            return
         from memtopo.kinds.states.steps import Offloaded, Place
         from memtopo.kinds.step import remaining
 
-        if not geometry.of(StateGroup):
-            return
         reached, areas = copying_mappings(geometry), geometry.of(OffloadArea)
         places = kept_at(areas.values())
         for state in geometry.of(StateGroup).values():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
+from typing import TYPE_CHECKING
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
@@ -14,11 +15,13 @@ from memtopo.output import console, plain
 from memtopo.output.console import headline, notes
 from memtopo.output.diagram.model import Diagram, MappingSpan, MemoryDiagram, ProcessDiagram, RangeDiagram
 from memtopo.output.diagram.notation import processes
-from memtopo.output.json import PictureDocument
 from memtopo.output.terminal import labels
 from memtopo.output.terminal.labels import Importers, importers_of, item_list
 from memtopo.output.terminal.lines import Glyphs, TitleLine, glyphs_of
 from memtopo.output.terminal.panel import Block, Panel, Part, Row, drawing_lines
+
+if TYPE_CHECKING:
+    from memtopo.output.json import PictureDocument
 
 MOST_PROCESSES = 12
 MOST_RANGES = 12
