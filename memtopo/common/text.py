@@ -1,4 +1,4 @@
-"""Text for display: escapes, width in terminal columns, the nearest known word, names of signals."""
+"""Text for display: escapes, width in terminal columns, enumerations, the nearest known word, names of signals."""
 
 from __future__ import annotations
 
@@ -42,6 +42,12 @@ def display_width(text: str) -> int:
     if text.isascii():
         return len(text)
     return sum(_width(char) for char in text)
+
+
+def enumerated(words: Iterable[str], conjunction: str = "or") -> str:
+    """Return words as in a sentence: `a chunk, a buffer or an event`."""
+    *first, last = words
+    return f"{', '.join(first)} {conjunction} {last}" if first else last
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Self
 
 from pydantic import ConfigDict, Field, model_validator
 
+from memtopo.common.text import enumerated
 from memtopo.diagnostics.model import InvalidValue
 from memtopo.driver.handles import Via
 from memtopo.kinds.allocations import ALLOCATIONS
@@ -36,12 +36,6 @@ DMA_BUFS = {
     if kind is RANGES or (kind.group.memory and EXPORTABLE[noun].as_dma_buf)
 }
 """Kinds whose memory can be exported as dma-bufs."""
-
-
-def enumerated(words: Iterable[str], conjunction: str = "or") -> str:
-    """Return words as in a sentence: `a chunk, a buffer or an event`."""
-    *first, last = words
-    return f"{', '.join(first)} {conjunction} {last}" if first else last
 
 
 def _transports() -> str:

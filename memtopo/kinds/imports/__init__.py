@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from memtopo.common.text import enumerated
 from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.geometry.groups import Group
 from memtopo.kinds.exports import EXPORTS
-from memtopo.kinds.exports.entry import EXPORTABLE, enumerated
+from memtopo.kinds.exports.entry import EXPORTABLE
 from memtopo.kinds.imports.crossing import crosses
 from memtopo.kinds.imports.entry import Import
 from memtopo.kinds.imports.order import outside_order

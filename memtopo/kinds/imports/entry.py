@@ -7,13 +7,14 @@ from itertools import chain
 
 from pydantic import Field
 
+from memtopo.common.text import enumerated
 from memtopo.common.units import Size
 from memtopo.diagnostics.model import Diagnostic, Path
 from memtopo.driver.handles import Via
 from memtopo.driver.types import Location, LocationKind
 from memtopo.kinds.chunks.parts import Parts
 from memtopo.kinds.exportable import ExportKind
-from memtopo.kinds.exports.entry import EXPORTABLE, enumerated
+from memtopo.kinds.exports.entry import EXPORTABLE
 from memtopo.kinds.imports.order import Order
 from memtopo.kinds.kind import Scope
 from memtopo.kinds.resolution import Resolution

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import chain, cycle, islice
 
+from memtopo.common.text import enumerated
 from memtopo.common.units import exact
 from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.driver.types import Location
 from memtopo.geometry.groups import Group, Origin
 from memtopo.kinds.dmabuf import DMABUF
 from memtopo.kinds.exportable import ExportKind, Imported
-from memtopo.kinds.exports.entry import EXPORTABLE, enumerated
+from memtopo.kinds.exports.entry import EXPORTABLE
 from memtopo.kinds.exports.groups import ExportGroup
 from memtopo.kinds.imports.crossing import crossing_fault
 from memtopo.kinds.imports.entry import LOCATIONS, Import, declared_access, no_granules
