@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from dataclasses import replace
 
+from memtopo.common.text import enumerated
 from memtopo.common.units import rounded
 from memtopo.diagnostics.model import Path
 from memtopo.driver.ledger import Ledger
@@ -225,7 +226,7 @@ def memory_notes(left: Left | None, geometry: Geometry) -> Iterator[str]:
 
 def _joined(names: Sequence[str]) -> str:
     some = [*names[:_NAMED], *([f"{len(names) - _NAMED:,} more"] if len(names) > _NAMED else [])]
-    return " and ".join([", ".join(some[:-1]), some[-1]]) if len(some) > 1 else some[0]
+    return enumerated(some, "and")
 
 
 def _shown(*counts: dict[str, int]) -> list[dict[str, int]]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
+from memtopo.common.text import enumerated
 from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.driver.types import Location
 from memtopo.kinds.alternatives import ACROSS
@@ -95,18 +96,13 @@ def _unconnected(pairs: Iterable[tuple[Scope, Scope]]) -> str | None:
     if unknown := [pair for pair in scopes if any(each.machine.clique is None for each in pair)]:
         every = [each for pair in unknown for each in pair]
         nodes = {str(each.node) for each in every if each.machine.clique is None}
-        return f"{_between(every)} is not known to work: no clique is recorded of {_and(nodes)}"
+        return f"{_between(every)} is not known to work: no clique is recorded of {enumerated(sorted(nodes), 'and')}"
     apart = [each for pair in scopes if not connected(pair[0].machine, pair[1].machine) for each in pair]
     return f"{_between(apart)} does not work: they are of different cliques" if apart else None
 
 
 def _between(scopes: Iterable[Scope]) -> str:
-    return f"fabric between {_and({str(each.node) for each in scopes})}"
-
-
-def _and(names: Collection[str]) -> str:
-    *first, last = sorted(names)
-    return f"{', '.join(first)} and {last}" if first else last
+    return f"fabric between {enumerated(sorted({str(each.node) for each in scopes}), 'and')}"
 
 
 def _failed(scope: Scope) -> Location | None:
