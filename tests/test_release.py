@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from memtopo.common.version import __version__
-from tests.helpers.command_line import environment
+from tests.helpers.command_line import environment, run_memtopo
 from tests.helpers.specs import ROOT
 
 NAME = f"memtopo-{__version__}"
@@ -53,7 +53,14 @@ def installed(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (packages,) = folder.glob("lib/python*/site-packages")
     # Files of the form *.pth in a folder that such a file adds are not read: the checkout is not among the modules.
     (packages / "dependencies.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
-    offline = ("--no-index", "--no-deps", "--quiet", "--ignore-installed", "--disable-pip-version-check")
+    offline = (
+        "--no-index",
+        "--no-deps",
+        "--quiet",
+        "--no-compile",
+        "--ignore-installed",
+        "--disable-pip-version-check",
+    )
     run(
         sys.executable,
         "-m",
@@ -82,11 +89,7 @@ def test_installed_wheel_applies_a_spec_outside_of_the_checkout(installed: Path,
 def test_installed_wheel_has_its_data(installed: Path, tmp_path: Path, command: str) -> None:
     """Recorded machines, explanations and schemas: the output is that of the checkout."""
     found = run(installed / "memtopo", *command.split(), cwd=tmp_path).stdout
-    here = [sys.executable, "-m", "memtopo", *command.split()]
-    assert (
-        found
-        == subprocess.run(here, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=True).stdout
-    )
+    assert found == run_memtopo(*command.split()).out
 
 
 def test_wheel_of_the_source_distribution_is_that_of_the_checkout(dist: Path, tmp_path: Path) -> None:
