@@ -178,6 +178,13 @@ class Geometry:
     """Alternatives that fields of the spec take on the machine."""
     nodes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Labels of the processes of each node, in order, by its name; empty for a layout of one host."""
+    node: str | None = None
+    """Node of the process that this is the geometry of; None for all processes, and in a layout of one host."""
+
+    def place(self, location: Location) -> str:
+        """Return a location as messages name it: `gpu0 of this machine`, or with the node of the process, `a/gpu0`."""
+        found = location if location.node else location.on(self.node)
+        return str(found) if found.node else f"{found} of this machine"
 
     def node_of(self, label: str) -> str | None:
         """Return the node of a process; None in a layout of one host."""

@@ -240,6 +240,7 @@ class Scope:
             self.spec.path,
             self.devices.visible,
             choices=tuple(self.choices.values()),
+            node=self.node,
         )
 
     def of(self, kind: type[G]) -> Mapping[str, G]:

@@ -132,7 +132,8 @@ def handle_types(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
         if not group.origin and id(group.properties) in supported:
             continue
         for location in group.distinct_locations:
-            if diagnostic := _handles(group, location, machine) or _received(group, location, machine):
+            place = geometry.place(location)
+            if diagnostic := _handles(group, location, machine, place) or _received(group, location, machine, place):
                 key = (diagnostic.message.partition(": ")[2].partition(" on ")[0], diagnostic.notes)
                 alike.setdefault(key, []).append(diagnostic)
                 break
@@ -151,14 +152,15 @@ def properties(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
         if (group.origin and group.origin.siblings) or id(group.properties) in supported:
             continue
         for location in group.distinct_locations:
-            if diagnostic := _vmm(group, location, machine) or _unsupported(group, location, machine):
+            place = geometry.place(location)
+            if diagnostic := _vmm(group, location, machine, place) or _unsupported(group, location, machine, place):
                 yield diagnostic
                 break
         else:
             supported.add(id(group.properties))
 
 
-def _handles(group: ChunkGroup, location: Location, machine: Machine) -> Diagnostic | None:
+def _handles(group: ChunkGroup, location: Location, machine: Machine, place: str) -> Diagnostic | None:
     words = group.handles.words
     path = (*group.path, "handles")
     received = group.origin is not None and not group.origin.siblings
@@ -170,25 +172,25 @@ def _handles(group: ChunkGroup, location: Location, machine: Machine) -> Diagnos
         trial = machine.trial(location, word)
         untried = word == "fabric" and trial.works is None and trial.advertised is None
         if trial.refused or untried or (word in _WINDOWS and not trial.works):
-            return _not_supported("MT404", group, f"handle type {word!r}", location, trial, path)
+            return _not_supported("MT404", group, f"handle type {word!r}", place, trial, path)
     return None
 
 
-def _received(group: ChunkGroup, location: Location, machine: Machine) -> Diagnostic | None:
+def _received(group: ChunkGroup, location: Location, machine: Machine, place: str) -> Diagnostic | None:
     """Check an import from outside of the spec; other chunks are checked in the process that creates them."""
     if not group.origin or group.origin.siblings or not (trial := machine.trial(location, group.origin.via)).refused:
         return None
-    return _not_supported("MT404", group, f"handle type {group.origin.via!r}", location, trial, (*group.path, "via"))
+    return _not_supported("MT404", group, f"handle type {group.origin.via!r}", place, trial, (*group.path, "via"))
 
 
-def _vmm(group: ChunkGroup, location: Location, machine: Machine) -> Diagnostic | None:
+def _vmm(group: ChunkGroup, location: Location, machine: Machine, place: str) -> Diagnostic | None:
     trial = machine.trial(location, "vmm")
     if not trial.refused:
         return None
-    return _not_supported("MT405", group, "virtual memory management", location, trial, (*group.path, "location"))
+    return _not_supported("MT405", group, "virtual memory management", place, trial, (*group.path, "location"))
 
 
-def _unsupported(group: ChunkGroup, location: Location, machine: Machine) -> Diagnostic | None:
+def _unsupported(group: ChunkGroup, location: Location, machine: Machine, place: str) -> Diagnostic | None:
     first = group.properties[0]
     if first.rdma and first.compressible and location.kind is LocationKind.GPU:
         message = f"chunk {group.name!r} cannot be both rdma and compressible"
@@ -201,12 +203,12 @@ def _unsupported(group: ChunkGroup, location: Location, machine: Machine) -> Dia
         if location.kind is not LocationKind.GPU:
             return Diagnostic("MT405", f"chunk {group.name!r}: host memory cannot be {word}", path)
         if (trial := machine.trial(location, word)).refused:
-            return _not_supported("MT405", group, f"{word!r}", location, trial, path)
+            return _not_supported("MT405", group, f"{word!r}", place, trial, path)
     return None
 
 
-def _not_supported(code: str, group: ChunkGroup, what: str, location: Location, trial: Trial, path: Path) -> Diagnostic:
-    message = f"{_kind(group)} {group.name!r}: {what} does not work on {location} of this machine"
+def _not_supported(code: str, group: ChunkGroup, what: str, place: str, trial: Trial, path: Path) -> Diagnostic:
+    message = f"{_kind(group)} {group.name!r}: {what} does not work on {place}"
     help = None
     if "fabric" in what:
         help = FABRIC_HELP

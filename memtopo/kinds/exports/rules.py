@@ -23,7 +23,7 @@ def transports(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
         objects = f"{via} of {export.exporter.plural}"
         for location in sorted(set(export.locations)):
             if (trial := machine.trial(location, what)).refused:
-                message = f"export {export.name!r}: {objects} does not work on {location} of this machine"
+                message = f"export {export.name!r}: {objects} does not work on {geometry.place(location)}"
                 note = "the device does not advertise it"
                 if trial.works is False:
                     note = trial.failure(export.exporter.tried, "read wrong bytes")

@@ -182,7 +182,7 @@ def supported(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
         refused = [each for each in group.devices if machine.trial(each, "multicast").refused]
         if refused:
             trial = machine.trial(refused[0], "multicast")
-            message = f"multicast {group.name!r}: multicast does not work on {refused[0]} of this machine"
+            message = f"multicast {group.name!r}: multicast does not work on {geometry.place(refused[0])}"
             note = trial.failure("a trial", "failed") if trial.works is False else "the device does not advertise it"
             yield Diagnostic("MT405", message, where, notes=(note,))
         elif found := _untried(group, machine):
@@ -197,7 +197,7 @@ def handle_types(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
         for word, location in ((word, each) for word in group.handles.words for each in group.devices):
             trial = machine.trial(location, word)
             if trial.refused or (trial.works is None and word != "fd"):
-                message = f"multicast {group.name!r}: handle type {word!r} does not work on {location} of this machine"
+                message = f"multicast {group.name!r}: handle type {word!r} does not work on {geometry.place(location)}"
                 note = trial.failure("a trial of one granule", "failed") if trial.works is False else "it was not tried"
                 help = FABRIC_HELP if word == "fabric" else None
                 yield Diagnostic("MT404", message, (*group.path, "handles"), notes=(note,), help=help)

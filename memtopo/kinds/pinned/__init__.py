@@ -236,7 +236,7 @@ def supported(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
         for ordinal in group.gpus:
             trial = machine.trial(gpu(ordinal), _TRIALS[group.registered])
             if trial.works is False:
-                message = f"pinned memory {group.name!r} does not work on gpu{ordinal} of this machine"
+                message = f"pinned memory {group.name!r} does not work on {geometry.place(gpu(ordinal))}"
                 notes = (trial.failure("a trial", "read wrong bytes"),)
                 help = "declare a chunk of 'host' with access for the GPU"
                 yield Diagnostic("MT405", message, group.path, "key", notes=notes, help=help)

@@ -244,12 +244,12 @@ def supported(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     for group in geometry.of(PoolGroup).values():
         for ordinal in sorted(gpus(group.locations)):
             if machine.devices[ordinal].attributes.get(Attribute.MEMORY_POOLS_SUPPORTED.name) == 0:
-                message = f"pool {group.name!r}: gpu{ordinal} of this machine does not support memory pools"
+                message = f"pool {group.name!r}: {geometry.place(gpu(ordinal))} does not support memory pools"
                 yield Diagnostic("MT710", message, (*group.path, "location"), help="declare a chunk or a buffer")
                 break
             trial = machine.trial(gpu(ordinal), "pool-fd")
             if group.handles and trial.refused:
-                message = f"pool {group.name!r}: sharing a pool via fd does not work on gpu{ordinal} of this machine"
+                message = f"pool {group.name!r}: sharing a pool via fd does not work on {geometry.place(gpu(ordinal))}"
                 note = "the device does not advertise it"
                 if trial.works is False:
                     note = trial.failure("a trial with two processes", "read wrong bytes")
