@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, groupby
 
 from memtopo.driver.types import Location
 from memtopo.geometry.model import Geometry
@@ -64,7 +64,7 @@ def _changed(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, t
 
 def _of_process(label: str, before: Sequence[Step], change: Transition) -> ProcessDifference:
     undo = [step for step in change.undo if not step.repeated]
-    do = [step for step in change.do if not step.repeated]
+    do = _by_number(step for step in change.do if not step.repeated)
     changed = {step.effect for step in undo}
     return ProcessDifference(
         label,
@@ -75,6 +75,18 @@ def _of_process(label: str, before: Sequence[Step], change: Transition) -> Proce
         kept=sum(1 for step in before if not step.repeated and step.effect is not None and step.effect not in changed),
         lost=tuple(reversed(list(_lost(undo, do)))),
     )
+
+
+def _by_number(do: Iterable[Step]) -> list[Step]:
+    """Steps with those of each phase by range as it is counted: kv.2 before kv.10, which a change orders as text."""
+    phases = groupby(do, key=lambda step: step.phase)
+    return [step for _, steps in phases for step in sorted(steps, key=lambda step: _numbered(step.position))]
+
+
+def _numbered(position: tuple[str, int]) -> tuple[str, int, int]:
+    label, offset = position
+    entry, _, number = label.rpartition(".")
+    return (entry, int(number), offset) if number.isdecimal() else (label, 0, offset)
 
 
 def _lost(undo: Sequence[Step], do: Sequence[Step]) -> Iterator[str]:

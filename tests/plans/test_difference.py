@@ -77,6 +77,17 @@ def test_access_is_granted_without_a_new_mapping() -> None:
     assert not found.undo
 
 
+def test_rows_are_in_the_order_of_numbers() -> None:
+    """kv.10 comes after kv.9, not after kv.1."""
+    before = BEFORE.replace("8MiB}", "2MiB, count: 12}").replace("count: 4}", "count: 12}")
+    before = before.replace("[page]", "{chunk: page, each: 1}")
+    found = compared(before.replace("{gpu0: rw}", "{gpu0: rw, gpu1: r}"), before)
+    assert [(row.verb, row.first, row.last, row.calls) for row in found.do] == [
+        ("retain context", "gpu1", "gpu1", 1),
+        ("grant", "kv.0", "kv.11", 12),
+    ]
+
+
 def test_each_process_has_its_rows_and_equal_processes_are_one() -> None:
     """A chunk that the server replaces goes in the readers as well; memory is counted over all processes."""
     found = compared(SHARED.replace("size: 2MiB, count: 2, handles", "size: 4MiB, count: 1, handles"), SHARED)
