@@ -102,9 +102,19 @@ def unknown(path: Path, known: Sequence[str]) -> Diagnostic:
     key = str(path[-1])
     meant = intended(key, known)
     help = did_you_mean(meant) if meant else f"known are {', '.join(known)}"
+    if key.partition(":")[0] in known:
+        help = without_space(key) or help
     only = only_near(key, known) if meant else None
     edit = Edit(path, "key", key, only) if only else None
     return Diagnostic("MT101", f"unknown key {shorten(key)!r}", path, "key", help=help, edit=edit)
+
+
+def without_space(key: object) -> str | None:
+    """Help for a key that has its value, too, since there is no space after the colon: `gpu0:rw`; None for others."""
+    name, colon, value = str(key).rpartition(":")
+    if not (name and colon and value) or (name == "host" and value.isdecimal()):  # host:0 is a device
+        return None
+    return f"write {shorten(f'{name}: {value}')!r}, with a space after the colon"
 
 
 def intended(key: str, known: Sequence[str]) -> str | None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from memtopo.common.text import nearest
 from memtopo.common.units import shorten
-from memtopo.diagnostics.messages import COMPARED, first, unknown
+from memtopo.diagnostics.messages import COMPARED, first, unknown, without_space
 from memtopo.diagnostics.model import Diagnostic, Edit, InvalidValue, Path
 
 if TYPE_CHECKING:
@@ -73,7 +73,8 @@ def _diagnostic(error: Any, path: Path, known: Keys, form: str) -> Diagnostic:
     if isinstance(cause, InvalidValue):
         written = error["input"]
         edit = Edit(path, cause.at, written, cause.meant) if cause.meant and isinstance(written, str) else None
-        return Diagnostic(cause.code, cause.message, path, cause.at, help=cause.help, edit=edit)
+        help = without_space(path[-1]) if written == "" and not cause.help else cause.help
+        return Diagnostic(cause.code, cause.message, path, cause.at, help=help, edit=edit)
     if kind in _SHAPES:
         help = f"write '{path[-1]}: {form.partition(': ')[2]}'" if form and len(error["loc"]) == 1 else None
         if help is None and kind == "dict_type" and _named(error["input"]):

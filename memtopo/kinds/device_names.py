@@ -21,6 +21,7 @@ _GPU = re.compile(r"(?:gpu)?(0|[1-9][0-9]{0,5})")
 _NODE = re.compile(r"host:(0|[1-9][0-9]{0,5})")
 _BUS = r"(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-9])?"
 _ORDINAL = r"(?:(?:cuda|gpu|device|nvidia)[:_ -]?)?(0|[1-9][0-9]{0,5})"
+_RANGE = r"gpu\[?(0|[1-9][0-9]{0,5}) ?(?:-|\.\.) ?(?:gpu)?(0|[1-9][0-9]{0,5})\]?"
 _ALL = r"(?:(?:cuda|gpu)s?:?)?(?:\*|\[\*?\])|all|cuda"
 _MISSING = "the machine has no "
 _LISTED = 8
@@ -267,7 +268,8 @@ class DeviceNames:
         if not self._spec.may_have("devices", name):
             known = chain(self._spec.names("devices"), map(str, self._machine.locations), also)
             wrong = self._errors.undeclared("device", name, path, known, at)
-            yield wrong._replace(help=self._meant(name) or wrong.help)
+            help = self._meant(name)
+            yield wrong._replace(help=help, edit=None) if help else wrong
         return None
 
     def _meant(self, name: str) -> str | None:
@@ -276,6 +278,8 @@ class DeviceNames:
             return f"did you mean 'gpu{match[1]}'?"
         if re.fullmatch(_ALL, name, re.IGNORECASE):
             return f"write {GPUS}, which is every GPU"
+        if match := re.fullmatch(_RANGE, name, re.IGNORECASE):
+            return _each_of(int(match[1]), int(match[2]))
         if " else " in name:
             return "name one device: only 'handles', 'rdma', 'compressible' and 'via' have alternatives"
         return None
@@ -319,6 +323,14 @@ def _folded(found: Sequence[Diagnostic]) -> Iterator[Diagnostic]:
         names = [each.message.removeprefix(_MISSING) for each in others]
         more = f", {', '.join(names[:_LISTED])}{' …' * (len(names) > _LISTED)}" if names else ""
         yield first._replace(message=f"{first.message}{more}")
+
+
+def _each_of(first: int, last: int) -> str:
+    """Help for GPUs that are written as a range, such as `gpu0-3`."""
+    listed = [f"gpu{number}" for number in range(first, min(last, first + _LISTED) + 1)]
+    if not 1 < len(listed) <= _LISTED:
+        return f"name each GPU by itself, or write {GPUS} for every GPU"
+    return f"name each GPU by itself, {', '.join(listed)}, or write {GPUS} for every GPU"
 
 
 def _near_host(name: str, path: Path) -> Diagnostic:

@@ -41,6 +41,21 @@ def test_a_missing_device_is_reported_once_at_its_declaration(value: str, code: 
     assert (diagnostic.code, diagnostic.path) == (code, ("devices", "d"))
 
 
+@pytest.mark.parametrize(
+    ("value", "listed"),
+    [
+        ("gpu0-3", "gpu0, gpu1, gpu2, gpu3, "), ("gpu0-gpu1", "gpu0, gpu1, "), ("GPU[0-1]", "gpu0, gpu1, "),
+        ("gpu2..3", "gpu2, gpu3, "), ("gpu0-63", ""), ("gpu3-1", ""),
+    ],
+)  # fmt: skip
+def test_a_range_of_gpus_has_help_and_no_correction(value: str, listed: str) -> None:
+    """The nearest name, gpu1, is not what was meant."""
+    text = f"chunks: {{a: {{location: '{value}', size: 2MiB}}}}"
+    (found,) = (each for each in diagnose(text, identified()) if each.code == "MT201")
+    assert found.help == f"name each GPU by itself, {listed}or write gpus for every GPU"
+    assert found.edit is None
+
+
 def test_built_in_names_cannot_be_declared() -> None:
     assert codes("devices: {gpu0: 1}") == ["MT203"]
     assert codes("devices: {host: 1}") == ["MT203"]
