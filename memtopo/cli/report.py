@@ -149,11 +149,14 @@ def _trace(path: str) -> TraceSummary | None:
 
 
 def _refusal(loaded: Loaded, *, page: bool) -> str:
-    from memtopo.output import json
+    from memtopo.output import diagnostics, json
     from memtopo.output.html.failure import diagnostics_page
 
-    found = json.diagnostics_document(loaded.validated.diagnostics, loaded.document, loaded.target.name)
-    return diagnostics_page(loaded.document.name, found) if page else json.dumps(found)
+    diagnosed = loaded.validated.diagnostics
+    found = json.diagnostics_document(diagnosed, loaded.document, loaded.target.name)
+    if not page:
+        return json.dumps(found)
+    return diagnostics_page(loaded.document.name, found, diagnostics.text(diagnosed, loaded.document))
 
 
 def _is_page(file: str | None) -> bool:

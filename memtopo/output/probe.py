@@ -216,6 +216,8 @@ _DISTANCES = ("SYS", "NODE", "PHB", "PXB", "PIX")
 
 _MOST_NAMED = 8
 """Most GPUs for which a matrix has whole names as column headings."""
+_PAIR = 2
+"""GPUs of one pair."""
 
 
 def peers(machine: Machine) -> Iterator[Section]:
@@ -246,13 +248,17 @@ def _peer_properties(matrix: Sequence[Sequence[Peer | None]]) -> Iterator[str | 
 
 
 def _matrix(cells: Sequence[Sequence[str | None]], heat_of: Callable[[str], float | None] | None = None) -> Grid:
-    """A row and a column for each GPU; `heat_of` a cell, relative to the largest one, is its colour."""
+    """A row and a column for each GPU; `heat_of` a cell, relative to the largest one, is its colour.
+
+    Two GPUs have no colours: there is one pair, with nothing to compare it with.
+    """
     short = len(cells) > _MOST_NAMED
     heads = [str(n) if short else f"gpu{n}" for n in range(len(cells))]
     rows = [(f"gpu{n}", *("-" if cell is None else cell for cell in row)) for n, row in enumerate(cells)]
     heat = [[None if heat_of is None or cell is None else heat_of(cell) for cell in row] for row in cells]
     most = max((each for row in heat for each in row if each), default=0.0)
-    shares = [[None if each is None else each / most for each in row] for row in heat] if most else []
+    compared = most and len(cells) > _PAIR
+    shares = [[None if each is None else each / most for each in row] for row in heat] if compared else []
     return Grid(("", *heads), rows, close=True, heat=shares)
 
 

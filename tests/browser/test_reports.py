@@ -14,6 +14,7 @@ from memtopo.driver.ledger import Ledger
 from memtopo.driver.sim import SimDriver
 from memtopo.machine.probe.report import ProbeReport, probe_report
 from memtopo.machine.probe.run import Probed, Timing
+from memtopo.output import diagnostics
 from memtopo.output.diagram.build import build_diagram
 from memtopo.output.html.failure import diagnostics_page, error_page
 from memtopo.output.html.probe import page as probe_page
@@ -114,9 +115,14 @@ def test_the_page_of_a_failure_shows_all_of_it_and_runs_nothing(
 def test_pages_of_refusals_have_no_defect(browser: Browser, tmp_path: Path) -> None:
     text = "ranges: {kv: {size: 3MiB}}\nchunks: {'<b>': {location: gpu9, size: 2MiB}}\nmap: {kv: ['<script>']}\n"
     read = document(text)
-    found = diagnostics_document(validate(read, H200).diagnostics, read, EVIL)
+    diagnosed = validate(read, H200).diagnostics
+    found = diagnostics_document(diagnosed, read, EVIL)
     assert found.errors > 2
-    assert defects(browser, tmp_path, diagnostics_page(EVIL, found), 0) == []
+    assert defects(browser, tmp_path, diagnostics_page(EVIL, found, diagnostics.text(diagnosed, read)), 0) == []
+    shown = browser.driver.execute_script("return document.querySelector('pre').innerText")
+    line = text.splitlines()[1]
+    margin = " " * (line.index("<b>") - 1)  # to the quote before it
+    assert f" 4 | {line}\n   | {margin}^^^^^\n" in shown
     error = MemtopoError(EVIL, hint=EVIL)
     assert defects(browser, tmp_path, error_page("apply", error), 0) == []
 
@@ -127,6 +133,14 @@ def test_the_page_of_a_probe_shows_matrices_as_heat_maps(probed: ProbeReport, br
     found = browser.driver.execute_script(f"return {cells}.map((cell) => getComputedStyle(cell).backgroundColor)")
     assert len(found) == 4 * 12
     assert set(found) == {"rgb(253, 231, 37)"}, "all pairs are within an eighth of the fastest one"
+
+
+def test_two_gpus_have_nothing_to_compare_and_no_colours(browser: Browser, tmp_path: Path) -> None:
+    pair = Probed(H200, 6.0, 0.4, 0.2, ())
+    shown = probe_page(probe_report(pair, H200, "h200x2", simulated=True, against=None))
+    assert defects(browser, tmp_path, shown, 0) == []
+    assert "396.7" in shown
+    assert not re.search(r'class="(?:h[0-9]|scale)"', shown)
 
 
 def test_pages_of_the_largest_runs_are_bounded(of_processes: Report) -> None:

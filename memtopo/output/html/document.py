@@ -127,6 +127,13 @@ def listed(lines: Sequence[str], most: int = 100) -> str:
     return "<ul>" + "".join(f"<li>{text(line)}</li>" for line in [*lines[:most], *more]) + "</ul>"
 
 
+def source(lines: Sequence[str], most: int) -> str:
+    """Lines in letters of one width, as on a terminal, at most `most`; the others are counted."""
+    more = [f"… and {len(lines) - most:,} more lines"] if len(lines) > most else []
+    shown = "\n".join(map(text, [*lines[:most], *more]))
+    return f"<pre>{shown}</pre>" if shown else ""
+
+
 def note(words: str) -> str:
     """A remark below something."""
     return element("p", {"class": "note"}, text(words))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from memtopo.common.errors import MemtopoError
 from memtopo.output.html.document import (
@@ -11,28 +11,31 @@ from memtopo.output.html.document import (
     Tone,
     Toned,
     document,
-    listed,
     properties,
     section,
+    source,
     tables,
     verdict,
 )
 from memtopo.output.humanize import plural
 from memtopo.output.json import DiagnosticsDocument, Fault
 
-_MOST = 200
+_MOST, _MOST_LINES = 200, 3000
 _COLUMNS = Column("place"), Column("code"), Column("message"), Column("help")
 
 
-def diagnostics_page(name: str, found: DiagnosticsDocument) -> str:
-    """The diagnostics of a spec that was refused, as an HTML document."""
+def diagnostics_page(name: str, found: DiagnosticsDocument, lines: Sequence[str]) -> str:
+    """The diagnostics of a spec that was refused, as an HTML document; `lines` show them in the text of the spec."""
     words = f"invalid: {plural(found.errors, 'error')}; nothing was built"
     if found.warnings:
         words = f"invalid: {plural(found.errors, 'error')} and {plural(found.warnings, 'warning')}; nothing was built"
     machines = ", ".join(dict.fromkeys(each.machine for each in found.results if each.machine))
     table = Table.bounded("", _COLUMNS, [_row(each) for each in found.diagnostics], _MOST)
-    notes = [note for each in found.diagnostics[:_MOST] for note in _notes(each)]
-    body = [verdict(words, "bad"), section("Diagnostics", tables(table)), section("Notes", listed(notes))]
+    body = [
+        verdict(words, "bad"),
+        section("Diagnostics", tables(table)),
+        section("In the spec", source(lines, _MOST_LINES)),
+    ]
     return document(name, "memtopo apply", f"on {machines}" if machines else "", body)
 
 
@@ -53,9 +56,3 @@ def _row(each: Fault) -> Sequence[str | Toned]:
 
 def _place(file: str, line: int | None, column: int | None) -> str:
     return file if line is None else f"{file}:{line}:{column}"
-
-
-def _notes(each: Fault) -> Iterator[str]:
-    place = _place(each.file, each.line, each.column)
-    yield from (f"{place}: {note}" for note in each.notes)
-    yield from (f"{_place(each.file, label.line, label.column)}: {label.text}" for label in each.labels if label.text)

@@ -44,6 +44,8 @@ ul{{margin:10px 0 0;padding:0 0 0 20px}}li{{overflow-wrap:anywhere}}
 dl{{display:grid;grid-template-columns:max-content minmax(0,1fr);gap:6px 20px;margin:14px 0 0;padding:14px 16px;
 border-radius:8px;background:var(--card);border:1px solid var(--line)}}
 dt{{color:var(--muted)}}dd{{margin:0;overflow-wrap:anywhere;font:13px/1.6 {MONO_FONTS}}}
+pre{{margin:14px 0 0;padding:14px 16px;border-radius:8px;background:var(--card);border:1px solid var(--line);
+font:13px/1.5 {MONO_FONTS};white-space:pre-wrap;overflow-wrap:anywhere}}
 td.number,th.number{{text-align:right;white-space:nowrap;padding-right:24px;font-variant-numeric:tabular-nums}}
 td.fill{{width:60%;min-width:200px;padding-right:0}}
 .track{{position:relative;height:16px;margin:2px 0;border-radius:4px;background:var(--card);overflow:hidden;
