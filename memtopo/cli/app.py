@@ -132,11 +132,22 @@ def _document(error: MemtopoError, arguments: Sequence[str]) -> int:
 def _bug(error: Exception) -> MemtopoError:
     import traceback
 
+    if isinstance(error, FileNotFoundError) and not error.filename and _folder_is_gone():
+        return UsageError("the current folder does not exist any more", hint="change to another one")
     if os.environ.get("MEMTOPO_TRACEBACK"):
         traceback.print_exception(error)
     return MemtopoError(
         f"internal error: {type(error).__name__}: {error}", hint="this is a bug; MEMTOPO_TRACEBACK=1 shows where it is"
     )
+
+
+def _folder_is_gone() -> bool:
+    """Return true if the current folder was removed: the system has no path of it then."""
+    try:
+        os.getcwd()  # noqa: PTH109 as os.path.abspath does
+    except FileNotFoundError:
+        return True
+    return False
 
 
 _MEANT = r"\.? (?:\(Possible options: (?P<options>.+)\)|Did you mean (?P<words>.+)\?)$"

@@ -49,7 +49,10 @@ def require_writable(file: str | None) -> None:
     if PurePath(file).suffix.lower() not in (*_HTML, *_JSON):
         message = f"{file!r} has no suffix of a report" if file else "--report names no file"
         raise UsageError(message, hint="name a .html or a .json file")
-    folder = os.path.dirname(os.path.realpath(file))  # noqa: PTH120 a path as it was written
+    try:
+        folder = os.path.dirname(os.path.realpath(file))  # noqa: PTH120 a path as it was written
+    except FileNotFoundError:  # the current folder was removed
+        folder = ""
     if not os.access(folder, os.W_OK):
         raise UsageError(f"{file!r} cannot be written: its folder does not exist, or is not writable")
     if not replaceable(file, _OWN):

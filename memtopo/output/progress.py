@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from math import ceil
 from typing import TYPE_CHECKING, TextIO
 
@@ -204,7 +204,7 @@ def _share(part: Part) -> str:
 
 @contextmanager
 def _ticking(shown: _Shown) -> Iterator[None]:
-    """Show progress at intervals from a thread, until the code inside ends."""
+    """Show progress at intervals from a thread, until the code inside ends; without one where none can be started."""
     over = threading.Event()
 
     def tick() -> None:
@@ -216,13 +216,15 @@ def _ticking(shown: _Shown) -> Iterator[None]:
             return
 
     thread = threading.Thread(target=tick, name="progress", daemon=True)
-    thread.start()
+    with suppress(RuntimeError):  # the limit of processes is reached
+        thread.start()
     try:
         yield
     finally:
         over.set()
         shown.in_phase.set()
-        thread.join()
+        if thread.is_alive():
+            thread.join()
 
 
 def _has_room(stream: TextIO) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -36,6 +37,32 @@ def test_success_exits_with_0_and_an_empty_stderr(command: str) -> None:
     result = run_memtopo(command, QUICKSTART, M)
     assert (result.status, result.err) == (0, "")
     assert "h200x2" in result.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("validate", "spec.yaml"), "the current folder does not exist any more"),
+        (("apply", QUICKSTART, M, "--trace", "calls.jsonl"), "the current folder does not exist any more"),
+        (("apply", QUICKSTART, M, "--report", "page.html"), "'page.html' cannot be written: its folder does not exist"),
+        (("ls", "--socket", "./socket"), "the current folder does not exist any more"),
+    ],
+)
+def test_a_path_in_a_current_folder_that_was_removed_is_wrong_usage(
+    run_inline: InlineRunner,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: tuple[str | Path, ...],
+    words: str,
+) -> None:
+    """Absolute paths work there."""
+    (folder := tmp_path / "gone").mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    result = run_inline(*arguments)
+    assert (result.status, result.out) == (2, "")
+    assert words in result.err
+    assert run_inline("apply", QUICKSTART, M).status == 0
 
 
 @pytest.mark.parametrize("command", ["plan", "apply"])
@@ -81,15 +108,32 @@ def test_a_failed_driver_call_exits_with_4_after_undoing(run_inline: InlineRunne
 )
 def test_a_system_that_starts_no_process_is_exit_status_4(arguments: tuple[str, ...], what: str) -> None:
     spec, *others = arguments
-    command = [sys.executable, "-m", "tests.cli.few_processes_program", "apply", str(ROOT / "specs" / spec)]
-    done = run_python(
-        [*command, "-mh200x4", *others], env=environment(), cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    if done.returncode == UNUSABLE:
-        pytest.skip("no other user can run this Python")
+    done = _apply_without_processes(spec, *others)
     assert (done.returncode, done.stdout) == (4, ""), done.stderr
     assert done.stderr.startswith(f"memtopo: error: {what}: resource temporarily unavailable\n")
     assert "hint: raise the limit of processes: 'ulimit -u'" in done.stderr
+
+
+def test_a_layout_of_one_process_needs_no_thread() -> None:
+    """Its progress is shown by the calls of its steps, and no more in the middle of one."""
+    done = _apply_without_processes("quickstart.yaml", MEMTOPO_PROGRESS="log")
+    assert done.returncode == 0, done.stderr
+
+
+def _apply_without_processes(spec: str, *others: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run `apply` on a spec of specs/ where no process and no thread can be started."""
+    command = [sys.executable, "-m", "tests.cli.few_processes_program", "apply", str(ROOT / "specs" / spec)]
+    done = run_python(
+        [*command, "-mh200x4", *others],
+        env=environment(**variables),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode == UNUSABLE:
+        pytest.skip("no other user can run this Python")
+    return done
 
 
 def test_memory_not_as_declared_exits_with_6(run_inline: InlineRunner, spec: Path) -> None:
