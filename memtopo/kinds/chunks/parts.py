@@ -46,11 +46,6 @@ def resolve_parts(
     return tuple(_consecutive(sizes))
 
 
-def described(parts: Iterable[NamedPart]) -> str:
-    """Return parts in words: `signal 4KiB, data 2044KiB`."""
-    return ", ".join(f"{part.name} {exact(part.size)}" for part in parts)
-
-
 def _consecutive(sizes: Mapping[str, int]) -> Iterable[NamedPart]:
     offset = 0
     for name, size in sizes.items():
