@@ -12,7 +12,6 @@ from memtopo.driver.trace import process_file, require_replaceable
 from memtopo.geometry import Geometry
 from memtopo.machine import dump
 from memtopo.machine.target import Target
-from memtopo.output.diagnostics import concise
 from memtopo.output.diagram.build import build_diagram
 from memtopo.plans import saved
 from memtopo.plans.report import Check
@@ -28,6 +27,7 @@ if TYPE_CHECKING:  # imported where it is used: only a held layout is changed
 
 def reread(spec: str, loaded: Loaded) -> str:
     """The source of a spec as it is in its file now. Raises `ExchangeError` if it cannot be read again."""
+    from memtopo.output.diagnostics import concise
     from memtopo.sharing.sources import layout_source
 
     if spec == "-" or loaded.saved:
@@ -86,6 +86,7 @@ def _of_spec(request: RunRequest, loaded: Loaded) -> RunRequest:
 
 def revision(source: str, before: RunRequest, target: Target) -> Revision:
     """The request to which a held layout is to be changed, from a source of a client. Raises `ExchangeError`."""
+    from memtopo.output.diagnostics import concise
     from memtopo.run.held import Revision
     from memtopo.sharing.sources import layout_source, parsed_source
 

@@ -14,7 +14,7 @@ from memtopo.diagnostics.model import Diagnostic
 from memtopo.kinds.nodes import names_nodes
 from memtopo.language import Document
 from memtopo.machine.target import Target
-from memtopo.output import diagnostics, plain
+from memtopo.output import plain
 from memtopo.output.progress import activity
 from memtopo.plans import saved
 from memtopo.plans.saved import SavedPlan, StalePlan
@@ -41,7 +41,11 @@ class Loaded:
     @property
     def warnings(self) -> tuple[str, ...]:
         """The diagnostics of the spec, one line each."""
-        return tuple(diagnostics.concise(self.validated.diagnostics, self.document))
+        if not self.validated.diagnostics:
+            return ()
+        from memtopo.output.diagnostics import concise
+
+        return tuple(concise(self.validated.diagnostics, self.document))
 
     def with_errors(self, errors: Iterable[Diagnostic]) -> Loaded:
         """Return it with these errors added; without a geometry if there are any."""
@@ -52,9 +56,12 @@ class Loaded:
 
     def print_diagnostics(self, stream: TextIO) -> None:
         """Print the diagnostics of the spec with their source lines."""
+        if not self.validated.diagnostics:
+            return
+        from memtopo.output.diagnostics import text
+
         width, colour = plain.width(stream), plain.colour(stream)
-        lines = diagnostics.text(self.validated.diagnostics, self.document, width=width, colour=colour)
-        plain.print_lines(lines, stream)
+        plain.print_lines(text(self.validated.diagnostics, self.document, width=width, colour=colour), stream)
 
     def refuse(self, *, as_json: bool) -> int:
         """Print the diagnostics of an invalid spec: to stderr, and with `--json` also on stdout. Returns the status."""

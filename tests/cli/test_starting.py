@@ -34,6 +34,7 @@ LATE = {
 # Modules that an apply of chunks and ranges does not import, and what imports them.
 LATE_IN_APPLY = {
     "memtopo.output.json": "--json",
+    "memtopo.output.diagnostics": "a spec with errors or warnings",
     "memtopo.kinds.allocations.steps": "allocations",
     "memtopo.kinds.buffers.steps": "buffers",
     "memtopo.kinds.events.steps": "events",
