@@ -209,10 +209,11 @@ def _section(path: Path, value: object, known: set[str]) -> Resolution[tuple[dic
         help = f"write '{name}: {{{form}}}'" if form else None
         yield Diagnostic("MT103", f"{name!r} is a mapping from names to entries", path, help=help)
         return {}, {""}
-    misnamed = {key: wrong for key in value if (wrong := _misnamed(path, key))}
+    plain = NAME.fullmatch  # a plain name can be a key of any section
+    misnamed = {key: wrong for key in value if not plain(key) and (wrong := _misnamed(path, key))}
     yield from messages.first(misnamed.values())
     bad = misnamed.keys() | known
-    entries = {key: entry for key, entry in value.items() if key not in bad}
+    entries = {key: entry for key, entry in value.items() if key not in bad} if bad else value
     with suppress(PydanticError):
         return _typed(name, entries), bad
     try:
@@ -224,8 +225,9 @@ def _section(path: Path, value: object, known: set[str]) -> Resolution[tuple[dic
 
 
 def _misnamed(path: Path, key: str) -> Diagnostic | None:
+    """Diagnostic of a key that is no plain name; None for a reference in a section that has them."""
     if not SECTIONS[str(path[-1])].referring:
-        return None if NAME.fullmatch(key) else messages.bad_name(key, (*path, key))
+        return messages.bad_name(key, (*path, key))
     try:
         parse_reference(key)
     except InvalidValue as wrong:

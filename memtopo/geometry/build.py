@@ -23,6 +23,7 @@ _BY_STAGE = {
 }
 """Kinds in the order of the registry, by the stage of their resolution; true for those that resolve entries alone."""
 
+_WITH_SHARES = tuple(kind for kind in KINDS if type(kind).has_shares is not Kind.has_shares)
 _AFTER_MAPPINGS = tuple(kind for kind in KINDS if type(kind).resolve_mapped is not Kind.resolve_mapped)
 
 
@@ -43,7 +44,7 @@ def lay_out(spec: Spec, machines: Machines) -> ResolvedLayout:
     if wrong := list(check_nodes(spec, machines)):
         return ResolvedLayout(Geometry(spec.name, unresolved=spec.left_out | {("processes", "")}), wrong)
     processes = spec.processes.values() or (spec,)
-    if not any(kind.has_shares(each) for kind in KINDS for each in processes):
+    if not any(kind.has_shares(each) for kind in _WITH_SHARES for each in processes):
         return _lay_out(spec, machines, None)
     return _lay_out(spec, machines, remaining_rooms(_lay_out(spec, machines, None).geometry, machines))
 

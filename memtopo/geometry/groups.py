@@ -7,6 +7,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
+from memtopo.common.records import record
 from memtopo.common.units import NamedPart, Share
 from memtopo.diagnostics.model import Path
 from memtopo.driver.handles import OfferedKind, Via
@@ -228,7 +229,7 @@ class TakenShare(NamedTuple):
     taken: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ChunkGroup(Group):
     """Equal chunks that one entry declares: `count` of `size` bytes, distributed round-robin over `locations`.
 
@@ -351,7 +352,7 @@ class Backing(NamedTuple):
     zero: ChunkGroup | None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RangeGroup(Group):
     """Equal ranges that one entry declares: `count` reservations of `size` bytes; elastic ones have an `elastic`."""
 

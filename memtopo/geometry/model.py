@@ -8,6 +8,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeVar, cast
 
+from memtopo.common.records import record
 from memtopo.common.units import Size
 from memtopo.diagnostics.model import Path
 from memtopo.driver.types import Grant, Location
@@ -51,7 +52,7 @@ class Slice(NamedTuple):
         return not counted or (self.reference.first is not None and self.number == 1)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Placement:
     """Equal chunks mapped consecutively in one reservation: `count` of a group, from index `first`, from `offset`.
 
@@ -206,6 +207,12 @@ class Geometry:
     def of(self, kind: type[G]) -> Mapping[str, G]:
         """Groups of one class by name."""
         return cast("Mapping[str, G]", self.groups.get(kind, _NONE))
+
+    def instances_of(self, base: type[G]) -> Iterator[G]:
+        """Groups of a class and of those derived from it."""
+        for kind, groups in self.groups.items():
+            if issubclass(kind, base):
+                yield from cast("Mapping[str, G]", groups).values()
 
     @property
     def every(self) -> Iterator[Group]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from enum import StrEnum
 from functools import cache
 from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple, cast
 
 from memtopo.common.errors import InternalError
+from memtopo.common.records import record
 from memtopo.diagnostics.model import Path
 from memtopo.driver.handles import Handle
 from memtopo.driver.protocol import Driver
@@ -156,7 +157,7 @@ class Readable(NamedTuple):
     gpus: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Step:
     """One state-changing call, required by the spec's entry at `path`.
 

@@ -6,7 +6,7 @@ report nothing of it; any other text it leaves to the parser.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 import yaml
@@ -47,7 +47,8 @@ def values(text: str) -> Values | None:
     try:
         words: dict[str, str] = {}
         reader = _Reader(loader(text).get_event, iter(range(MOST_ENTRIES)).__next__, words.setdefault)
-        return _document(reader)
+        found = _document(reader)
+        return found if _usual(words) else None
     except (_Unusual, StopIteration, yaml.YAMLError, ValueError):
         return None
 
@@ -58,7 +59,12 @@ class _Reader(NamedTuple):
     following: Callable[[], Event]
     counting: Callable[[], int]
     word: Callable[[str, str], str]
-    """Returns the first text that equals one, since keys and values are the same few in most entries."""
+    """Returns the first text that equals one: most keys and values are repeated, and each is checked once."""
+
+
+def _usual(words: Collection[str]) -> bool:
+    """Return true if all texts are short, and none has a character that the parser has to look at."""
+    return all(map(str.isprintable, words)) and max(map(len, words), default=0) <= LARGEST_SCALAR
 
 
 def _document(reader: _Reader) -> Values | None:
@@ -78,32 +84,29 @@ def _mapping(reader: _Reader, depth: int) -> dict[str, Value]:
     found: dict[str, Value] = {}
     while (event := following()).__class__ is ScalarEvent:
         key = event.value
-        if not key or key in found or not key.isprintable() or len(key) > LARGEST_SCALAR:
+        if key in found:
             raise _Unusual
+        key = word(key, key)
         counting()
         event = following()
         if event.__class__ is ScalarEvent:
             value = event.value
-            if not value.isprintable() or len(value) > LARGEST_SCALAR:
-                raise _Unusual
-            found[word(key, key)] = word(value, value)
+            found[key] = word(value, value)
         else:
             found[key] = _collection(event, reader, depth + 1)
-    if event.__class__ is not MappingEndEvent:
+    if event.__class__ is not MappingEndEvent or "" in found:
         raise _Unusual
     return found
 
 
 def _list(reader: _Reader, depth: int) -> list[Value]:
-    following, counting, _ = reader
+    following, counting, word = reader
     found: list[Value] = []
     while (event := following()).__class__ is not SequenceEndEvent:
         counting()
         if event.__class__ is ScalarEvent:
             value = event.value
-            if not value.isprintable() or len(value) > LARGEST_SCALAR:
-                raise _Unusual
-            found.append(value)
+            found.append(word(value, value))
         else:
             found.append(_collection(event, reader, depth + 1))
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from itertools import chain
 
 from memtopo.common.errors import MemtopoError
 from memtopo.diagnostics import messages
@@ -13,11 +14,11 @@ from memtopo.kinds.kind import Kind, Rule
 from memtopo.machine import Machine, Machines
 from memtopo.rules import limits, unused
 
-RULES: tuple[tuple[Kind | None, Rule], ...] = (
-    *((kind, rule) for kind in KINDS for rule in kind.rules()),
-    *((None, rule) for rule in (limits.address_space, unused.chunks, unused.ranges)),
+RULES: tuple[tuple[Kind | None, tuple[Rule, ...]], ...] = (
+    *((kind, rules) for kind in KINDS if (rules := kind.rules())),
+    (None, (limits.address_space, unused.chunks, unused.ranges)),
 )
-"""Rules about one process, each with the kind whose rule it is."""
+"""Rules about one process, by the kind whose rules they are; last those of no kind in particular."""
 
 JOINT_RULES: tuple[Rule, ...] = (limits.fits, *(rule for kind in KINDS for rule in kind.joint_rules()))
 """Rules about all processes together."""
@@ -44,14 +45,13 @@ def diagnose(geometry: Geometry, machines: Machines) -> list[Diagnostic]:
     """
     nodes = [(each, machines.of(node)) for node, each in geometry.by_node]
     members = _members(geometry, machines)
-    found = [
-        diagnostic
-        for kind, rule in RULES
-        if kind is None or any(kind.concerned(member) for member, _ in members)
-        for diagnostic in dict.fromkeys(each for member in members for each in messages.first(rule(*member)))
-    ]
+    found: list[Diagnostic] = []
+    for kind, rules in RULES:
+        concerned = [each for each in members if kind is None or kind.concerned(each[0])]
+        for rule in rules if concerned else ():
+            found += dict.fromkeys(chain.from_iterable([messages.first(rule(*each)) for each in concerned]))
     for rule in JOINT_RULES:
-        found += messages.first(dict.fromkeys(each for node in nodes for each in rule(*node)))
+        found += messages.first(dict.fromkeys(chain.from_iterable([rule(*each) for each in nodes])))
     return found
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Container, Hashable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
 
+from memtopo.common.records import record
 from memtopo.driver.batches import properties_each, release_each
 from memtopo.driver.handles import Handle
 from memtopo.driver.protocol import Driver
@@ -28,7 +28,7 @@ from memtopo.kinds.step import (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CreateChunk(Step):
     """Create a chunk of `size` bytes with exactly these properties (fact 3)."""
 
@@ -86,7 +86,7 @@ class CreateChunk(Step):
         return f"chunk {self.label}"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class KeepPool(Step):
     """Keep elastic chunks, `kept` of which other steps create; a program creates more, up to `limit`."""
 
@@ -153,7 +153,7 @@ class KeepPool(Step):
         return f"chunk {self.name}"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LimitPool(Step):
     """Change the largest number of elastic chunks. If more exist, those that are not mapped are released."""
 
@@ -201,7 +201,7 @@ def limit_changes(difference: Difference) -> Iterator[LimitPool]:
             yield LimitPool(step.path, step.name, step.limit)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ImportChunk(ImportStep):
     """Request one handle and import it; `location` is the location that the driver reports here (fact 43).
 
@@ -250,7 +250,7 @@ class ImportChunk(ImportStep):
         return f"imported chunk {self.label}"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TryExportChunk(Step):
     """Export the first of `count` chunks as a test, so that a driver error occurs while building.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import NamedTuple, Protocol
 
 from memtopo.diagnostics.model import Diagnostic, Label, Path
@@ -60,12 +61,19 @@ def without_alternatives(entry: WithProperties) -> Taken | None:
     """Handle types and properties of an entry without alternatives, as almost all are; None for another one."""
     if isinstance(entry.rdma, Alternatives) or isinstance(entry.compressible, Alternatives):
         return None
-    handles = HandleType.NONE
-    for each in entry.handles:
+    handles = _together(tuple(entry.handles))
+    return None if handles is None else Taken(handles, entry.rdma, entry.compressible)
+
+
+@cache
+def _together(handles: tuple[HandleType | Alternatives[HandleType], ...]) -> HandleType | None:
+    """Union of handle types; None if one of them is alternatives."""
+    found = HandleType.NONE
+    for each in handles:
         if isinstance(each, Alternatives):
             return None
-        handles |= each
-    return Taken(handles, entry.rdma, entry.compressible)
+        found |= each
+    return found
 
 
 def supported_at(scope: Scope, names: Sequence[NamedDevice], word: str) -> Support:

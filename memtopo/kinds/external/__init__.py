@@ -278,7 +278,7 @@ def equal_declarations(geometry: Geometry, machine: Machine) -> Iterator[Diagnos
 
 def produced(geometry: Geometry) -> Iterator[ProducedGroup]:
     """External objects and semaphores of a geometry."""
-    return (group for group in geometry.every if isinstance(group, ProducedGroup))
+    return geometry.instances_of(ProducedGroup)
 
 
 def producer_gpu(scope: Scope, what: str, device: NamedDevice, path: Path) -> Resolution[Location | None]:

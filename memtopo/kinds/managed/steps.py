@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar
 
+from memtopo.common.records import record
 from memtopo.common.units import KiB
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import (
@@ -40,7 +41,7 @@ PAGE = 4 * KiB
 _NOT_CONCURRENT = "{where} cannot use managed memory while the CPU does (fact 60)"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class AllocateManaged(Step):
     """Allocate `size` bytes in whole pages, in a GPU's context; `attach` is GLOBAL or HOST (facts 60, 70).
 
@@ -105,7 +106,7 @@ class AllocateManaged(Step):
         return -(-self.size // PAGE) * PAGE
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Advise(Step):
     """Give advice for a whole allocation in the context of `device`.
 
@@ -154,7 +155,7 @@ class Advise(Step):
         return expected, ", ".join(observed) or "none"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class AttachStream(Step):
     """Attach a whole allocation to the stream of its GPU, since the driver refuses stream 0 (fact 60).
 
@@ -182,7 +183,7 @@ class AttachStream(Step):
         return StepDescription(self.label, f"gpu{self.device}")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Prefetch(Step):
     """Migrate a whole allocation, in the stream of `device` that the memory is attached to if `own`, else in stream 0.
 

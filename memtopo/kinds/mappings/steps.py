@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 from memtopo.common.errors import InternalError
+from memtopo.common.records import record
 from memtopo.common.signals import deferred
 from memtopo.driver.batches import access_each
 from memtopo.driver.protocol import Driver
@@ -23,7 +23,7 @@ _MAPPED, _EQUAL = Finding.equal("mapped chunk"), Finding.equal("access")
 """Findings without a difference: there is one for each mapping, and one for each GPU of it. Differences have a text."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class MapChunk(Step):
     """Map `chunk` at `offset` of `range`. `access` is the access of each location of the machine after all grants."""
 
@@ -179,7 +179,7 @@ def _retain(
     return None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class UnmapChunks(Step):
     """Unmap adjacent mappings of a range by one call: it takes the driver as long as a call for each."""
 

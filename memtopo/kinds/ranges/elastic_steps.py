@@ -6,6 +6,7 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from memtopo.common.records import record
 from memtopo.driver.batches import map_each
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import Access, DriverError, Grant, LocationKind, gpu
@@ -30,7 +31,7 @@ class ZeroChunk:
     device: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class OpenRange(Step):
     """Let a program map chunks of the `pools` in a range, and map the zero chunk wherever nothing else is.
 
