@@ -177,10 +177,10 @@ def _plan(geometry: Geometry, machine: Machine) -> Plan:
     for step in _resources(geometry):
         phases[step.phase].append(step)
     for kind in KINDS:
-        for step in kind.steps(geometry, machine):
-            phases[step.phase].append(step)
+        for phase, some in groupby(kind.steps(geometry, machine), attrgetter("phase")):
+            phases[phase] += some
     phases[Phase.SETTLE] += (Synchronize((), device) for device in geometry.gpus)
-    steps = [step for phase in phases.values() for step in phase]
+    steps = list(chain.from_iterable(phases.values()))
     steps += [step for kind in KINDS for step in kind.last_steps(geometry, steps)]
     notes = (*(note for kind in KINDS for note in kind.notes(geometry)), *(each.text for each in geometry.choices))
     return Plan(geometry.name, tuple(steps), _memory(geometry), notes, choices=geometry.choices)

@@ -6,7 +6,7 @@ import heapq
 import sys
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby, pairwise
+from itertools import groupby, islice, pairwise
 from typing import NamedTuple
 
 from memtopo.diagnostics.model import Path
@@ -97,9 +97,7 @@ def _access_span(first: Placement, low: int, high: int, segment: Segment) -> Acc
 
 def from_offset(placements: Sequence[Placement], start: int) -> Iterator[Placement]:
     """Placements that end after `start`; `placements` are sorted and do not overlap."""
-    first = bisect_right(placements, start, key=_end) if start else 0
-    for index in range(first, len(placements)):
-        yield placements[index]
+    return islice(placements, bisect_right(placements, start, key=_end) if start else 0, None)
 
 
 def _end(placement: Placement) -> int:
@@ -160,16 +158,14 @@ def _covered(placements: Sequence[Placement], start: int, end: int) -> Iterator[
     """Mapped intervals within `[start, end)`, with adjacent placements joined."""
     low = high = start
     for placement in from_offset(placements, start):
-        begin, stop = placement.offset, placement.end
+        begin = placement.offset
         if begin >= end:
             break
-        begin = max(begin, start)
         if begin > high:
             if high > low:
                 yield low, high
             low = begin
-        elif high == low:
-            low = begin
-        high = min(stop, end)
+        high = placement.end
+    high = min(high, end)
     if high > low:
         yield low, high

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import ClassVar, NamedTuple
 
 from memtopo.common.records import record
@@ -68,6 +69,11 @@ def round_robin(count: int, locations: Sequence[Location]) -> Mapping[Location, 
 def gpus(locations: Iterable[Location]) -> frozenset[int]:
     """Ordinals of the GPUs among some locations, of one node."""
     return frozenset(location.id for location in locations if location.kind is LocationKind.GPU)
+
+
+@lru_cache(maxsize=1024)
+def _gpus_among(locations: tuple[Location, ...]) -> frozenset[int]:
+    return gpus(locations)  # the same few locations for all groups
 
 
 class InnerPart(NamedTuple):
@@ -326,7 +332,7 @@ class ChunkGroup(Group):
     def largest_shares(self) -> Mapping[Location, int]:
         """Number of chunks that this process may create at each location."""
         if self.limit is None:
-            return self.shares()
+            return {} if self.origin else self._share(self.count)
         return self._share(0 if self.gone else self.limit)
 
     @property
@@ -342,7 +348,7 @@ class ChunkGroup(Group):
     @property
     def contexts(self) -> frozenset[int]:
         """Ordinals of the GPUs that hold chunks which this process creates."""
-        return frozenset() if self.origin else gpus(self.distinct_locations)
+        return frozenset() if self.origin else _gpus_among(self.distinct_locations)
 
 
 class Backing(NamedTuple):

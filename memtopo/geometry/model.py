@@ -90,16 +90,15 @@ class Placement:
         return range(self.first, self.index(self.count - 1) + 1, self.step or 1)
 
     @property
-    def spans(self) -> Iterator[tuple[int, int]]:
+    def spans(self) -> Sequence[tuple[int, int]]:
         """Indices of the chunks, each once, as half-open spans."""
         return self.spans_between(0, self.count)
 
-    def spans_between(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
+    def spans_between(self, start: int, stop: int) -> Sequence[tuple[int, int]]:
         """Indices of the chunks of the mappings from `start` to before `stop`, each once, as half-open spans."""
         if self.step > 1:
-            yield from ((self.index(nth), self.index(nth) + 1) for nth in range(start, stop))
-        else:
-            yield self.index(start), self.index(stop - 1) + 1
+            return [(self.index(nth), self.index(nth) + 1) for nth in range(start, stop)]
+        return ((self.index(start), self.index(stop - 1) + 1),)
 
     @property
     def where(self) -> Instance:

@@ -293,11 +293,17 @@ class Scope:
 
     def add(self, kind: Kind, name: str, group: Group | None) -> Iterator[Diagnostic]:
         """Add the group of an entry unless its name is already used; None stands for an entry with an error."""
-        taken = kind.unique and (yield from self._taken(kind, name, group))
-        if group is None or taken:
-            self.leave_unresolved(kind.section, name)
-        else:
-            self._groups.setdefault(type(group), {})[name] = group
+        yield from self.add_all(kind, {name: group})
+
+    def add_all(self, kind: Kind, groups: Mapping[str, Group | None]) -> Iterator[Diagnostic]:
+        """Add the groups of several entries by name, likewise."""
+        repeated = self._repeated if kind.unique else ()
+        for name, group in groups.items():
+            taken = name in repeated and (yield from self._taken(kind, name, group))
+            if group is None or taken:
+                self.leave_unresolved(kind.section, name)
+            else:
+                self._groups.setdefault(type(group), {})[name] = group
 
     def leave_out(self, kind: Kind) -> None:
         """Remove the groups of one kind; no entry of its section is resolved."""
@@ -341,8 +347,6 @@ class Scope:
 
     def _taken(self, kind: Kind, name: str, group: Group | None) -> Resolution[bool]:
         """Yield MT203 and return true if an entry of an earlier section has the same name."""
-        if name not in self._repeated:
-            return False
         for other in self.kinds[: self.kinds.index(kind)]:
             if name not in self.spec.section(other.section) or not other.conflicts(group):
                 continue

@@ -17,9 +17,8 @@ P = TypeVar("P", ProcessPlan, ProcessDifference)
 def rows(steps: Iterable[Step], *, undo: bool = False) -> Iterator[Row]:
     """Rows of steps, or of their undo; consecutive similar steps are one row."""
     for _, group in groupby(((step, step.describe()) for step in steps), key=_similarity):
-        found = list(group)
-        row = _row(found)
-        yield replace(row, verb=found[0][0].undo_verb, call=found[0][0].undo_call) if undo else row
+        step, row = _row(group)
+        yield replace(row, verb=step.undo_verb, call=step.undo_call) if undo else row
 
 
 def firsts(steps: Iterable[Step]) -> Iterator[int]:
@@ -77,17 +76,22 @@ def _similarity(item: tuple[Step, StepDescription]) -> tuple[object, ...]:
     return step.call, description.like, description.bytes_each, description.note
 
 
-def _row(similar: list[tuple[Step, StepDescription]]) -> Row:
-    step, first = similar[0]
-    return Row(
+def _row(similar: Iterator[tuple[Step, StepDescription]]) -> tuple[Step, Row]:
+    """First of some similar steps, and the row of all of them."""
+    step, first = next(similar)
+    last, calls, where = first, step.calls, {first.where: None}
+    for each, last in similar:
+        calls += each.calls
+        where[last.where] = None
+    return step, Row(
         phase=step.phase,
         verb=step.verb,
         call=step.call,
         first=first.subject,
-        last=similar[-1][1].subject,
-        calls=sum(step.calls for step, _ in similar),
+        last=last.subject,
+        calls=calls,
         bytes_each=first.bytes_each,
-        where=tuple(dict.fromkeys(each.where for _, each in similar if each.where)),
+        where=tuple(filter(None, where)),
         path=step.path,
         note=first.note,
     )

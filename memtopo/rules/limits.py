@@ -138,12 +138,12 @@ def _needed(geometry: Geometry) -> _Needed:
     needed: dict[Location, dict[Path, _Share]] = {}
     for member in geometry.members.values():
         for group in member.every:
+            path, migrates = group.path, group.migrates
             for location, size in group.demand().items():
-                anywhere = group.migrates and location.kind is not LocationKind.GPU
+                anywhere = migrates and location.kind is not LocationKind.GPU
                 shares = needed.setdefault(_HOST if anywhere else location, {})
-                before = shares.get(group.path)
-                whole = size + (before.size if before else 0)
-                shares[group.path] = _Share(group.name, group.path, whole, group.migrates, group.exceeds)
+                whole = size + shares[path].size if path in shares else size
+                shares[path] = _Share(group.name, path, whole, migrates, group.exceeds)
     return needed
 
 

@@ -106,10 +106,11 @@ class Chunks(ExportKind):
         found: dict[str, ChunkGroup | None] = {}
         distinct = {id(entry): entry for entry in entries.values()}.values()
         follow = any(entry.fills or entry.has_share for entry in distinct)
+        section = scope.spec.at("chunks")
         mapped, places = MapEntries(scope) if follow else None, _Places(scope)
         models: dict[int, ChunkGroup] = {}
         for name in sorted(entries, key=lambda name: entries[name].fills) if follow else entries:
-            entry, path = entries[name], scope.spec.at("chunks", name)
+            entry, path = entries[name], (*section, name)
             if model := models.get(id(entry)):
                 found[name] = model.named(name, path)
                 continue
@@ -117,8 +118,7 @@ class Chunks(ExportKind):
             yield from diagnostics
             if (group := found[name]) and not diagnostics and not follow and without_alternatives(entry):
                 models[id(entry)] = group  # entries that are written alike are one object
-        for name in entries:
-            yield from scope.add(self, name, found[name])
+        yield from scope.add_all(self, {name: found[name] for name in entries} if follow else found)
 
     def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
         from memtopo.kinds.chunks.steps import CreateChunk, KeepPool

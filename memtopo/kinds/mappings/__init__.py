@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
+from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from pydantic import BeforeValidator, Field, WrapValidator
@@ -112,9 +113,11 @@ class Mappings(Kind):
             scope.leave_unresolved("map", *(each.range.name for each in contents))
             return
         found: dict[tuple[str, int], list[Placement]] = {}
-        for placement in (placement for each in contents for placement in each.placements()):
-            found.setdefault(placement.where, []).append(placement)
-        scope.placements.update({where: tuple(sorted(placed, key=_offset_of)) for where, placed in found.items()})
+        for each in contents:
+            for placement in each.placements():
+                found.setdefault((each.range.name, placement.instance), []).append(placement)
+        offset = attrgetter("offset")
+        scope.placements.update({where: tuple(sorted(placed, key=offset)) for where, placed in found.items()})
 
     def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
         from memtopo.kinds.mappings.steps import MapChunk
@@ -132,7 +135,7 @@ class Mappings(Kind):
 
 def mapping_steps(geometry: Geometry, machine: Machine, step: Callable[..., Step], *, memory: bool) -> Iterator[Step]:
     """Steps that map chunks, which are `memory`, or other objects; `step` makes the one of a mapping."""
-    expected: dict[tuple[tuple[Grant, ...], bool], tuple[Grant, ...]] = {}
+    expected: dict[tuple[int, bool], tuple[Grant, ...]] = {}  # by the identity of the access, which has a slow hash
     everywhere, access_of = host_has_access(geometry), granted(geometry)
     for placements in geometry.placements.values():
         label = placements[0].range.label(placements[0].instance)
@@ -140,9 +143,9 @@ def mapping_steps(geometry: Geometry, machine: Machine, step: Callable[..., Step
             chunk = placement.chunk
             if chunk.memory is not memory:
                 continue
-            known = access, everywhere or chunk.location_of(index).kind is not LocationKind.GPU
+            known = id(access), everywhere or chunk.properties_of(index).location.kind is not LocationKind.GPU
             if known not in expected:
-                expected[known] = expected_access(known[0], geometry, machine, with_host=known[1])
+                expected[known] = expected_access(access, geometry, machine, with_host=known[1])
             yield step(placement.path, label, offset, chunk.label(index), chunk.size, expected[known])
 
 
@@ -161,15 +164,15 @@ def overlaps(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     found: dict[tuple[Path, Path], Diagnostic] = {}
     places: Counter[tuple[Path, Path]] = Counter()
     for placements in geometry.placements.values():
-        highest: Placement | None = None
+        highest, end = None, 0
         for placement in placements:
-            if highest and placement.offset < highest.end:
+            if highest and placement.offset < end:
                 first, second = sorted((highest, placement), key=_order)
                 places[entries := (first.path, second.path)] += 1
                 if entries not in found:
                     found[entries] = _overlap(first, second)
-            if highest is None or placement.end > highest.end:
-                highest = placement
+            if placement.end > end:
+                highest, end = placement, placement.end
     for entries, diagnostic in found.items():
         others = places[entries] - 1
         more = f"and in {others:,} more place{'s' * (others > 1)}"
@@ -180,9 +183,10 @@ def resolve_slices(scope: Scope) -> Resolution[dict[str, list[Slice]]]:
     """Chunks of each map entry, by the keys of the section."""
     found: dict[str, list[Slice]] = {}
     for key, entries in scope.spec.section("map").items():
-        found[key] = []
+        slices, at = found.setdefault(key, []), scope.spec.at("map", key)
         for index, entry in enumerate(entries):
-            found[key].append((yield from _slice(scope, entry, scope.spec.at("map", key, index))))
+            path = (*at, index)
+            slices.append(_whole(scope, entry, path) or (yield from _slice(scope, entry, path)))
     return found
 
 
@@ -192,19 +196,25 @@ def granules(scope: Scope) -> tuple[dict[str, int], set[str]]:
     partly = {key for section, key in scope.spec.left_out if section == "map"}
     for key, slices in scope.slices.items():
         name = parse_reference(key).name
-        found = max((each.group.granule for each in slices if each.group), default=0)
-        largest[name] = max(largest.get(name, 0), found)
-        if any(each.group is None for each in slices):
+        found = {each.group.granule if each.group else 0 for each in slices}
+        largest[name] = max((*found, largest.get(name, 0)))
+        if 0 in found:
             partly.add(key)
     names = {key.partition(".")[0] for key in partly}
     return largest, names & set(_in_granules(scope)) if names else set()
 
 
+def _whole(scope: Scope, entry: MapEntry | Named, path: Path) -> Slice | None:
+    """Slice of an entry that names all chunks of a group, as almost all do; None for another one."""
+    group = scope.mappable(entry.chunk.name)
+    if group is None or group.growing or entry.chunk.first is not None:
+        return None
+    return Slice(group, 0, group.count, entry.chunk, entry.offset, path, entry.each, entry.order, entry.stride)
+
+
 def _slice(scope: Scope, entry: MapEntry | Named, path: Path) -> Resolution[Slice]:
     name, where = entry.chunk.name, (*path, "chunk")
     group = scope.mappable(name)
-    if group is not None and not group.growing and entry.chunk.first is None:
-        return Slice(group, 0, group.count, entry.chunk, entry.offset, path, entry.each, entry.order, entry.stride)
     if group is not None and not (
         yield from refuses_growing(group, "a program maps them, in an elastic range", where, help=_UNMAP)
     ):
@@ -245,10 +255,6 @@ def _in_granules(scope: Scope) -> Iterator[str]:
     for key, entry in scope.spec.section("access").items():
         if not isinstance(entry, dict) and any(part.offset.in_granules or part.size.in_granules for part in entry):
             yield parse_reference(key).name
-
-
-def _offset_of(placement: Placement) -> int:
-    return placement.offset
 
 
 def host_has_access(geometry: Geometry) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 from memtopo.common.units import exact
@@ -70,11 +71,9 @@ class Content(NamedTuple):
 
     def placements(self) -> Iterator[Placement]:
         """Placements in all ranges."""
-        for run in self.runs:
-            if self.alike:
-                yield from run.placements(self.range, self.first, self.stop)
-            else:
-                yield from _one_after_another(run, self)
+        if not self.alike:
+            return _one_after_another(self)
+        return chain.from_iterable(run.placements(self.range, self.first, self.stop) for run in self.runs)
 
 
 def resolve_content(path: Path, group: RangeGroup, slices: Sequence[Slice]) -> Resolution[Content]:
@@ -86,32 +85,34 @@ def resolve_content(path: Path, group: RangeGroup, slices: Sequence[Slice]) -> R
     runs: list[Run] = []
     cursor: int | None = 0
     for each in slices:
+        chunk = each.group
         if each.offset is not None:
             cursor = yield from _offset(each, group)
-        elif each.group is not None and cursor is not None and cursor % each.group.granule:
-            yield _unaligned(each, each.group, group, cursor)
+        elif chunk is not None and cursor is not None and cursor % chunk.granule:
+            yield _unaligned(each, chunk, group, cursor)
             cursor = None
         run = None
-        if each.group is not None and cursor is not None:
-            run = Run(each, each.group, cursor, each.number, each.group.size)
+        if chunk is not None and cursor is not None:
+            run = Run(each, chunk, cursor, each.number, chunk.size)
             run = (yield from _counted(run, group, span[1] - span[0])) if alike else run
-        runs += [run] if run else []
+        if run is not None:
+            runs.append(run)
         cursor = run.end if run else None
     return Content(group, *span, runs, alike=alike, complete=len(runs) == len(slices))
 
 
-def _one_after_another(run: Run, content: Content) -> Iterator[Placement]:
+def _one_after_another(content: Content) -> Iterator[Placement]:
     """Place chunks into consecutive reservations. Chunks that do not fit run past the end, which a rule reports."""
-    group, chunk, each = content.range, run.chunk, run.slice
-    cursor = content.first * group.size + run.offset
-    first, left = each.first, run.number
-    while left:
-        instance = min(cursor // group.size, content.stop - 1)
-        offset = cursor - instance * group.size
-        fits = min(left, (group.size - offset) // chunk.size) if offset < group.size else 0
-        count = fits or left
-        yield Placement(group, instance, offset, chunk, first, count, each.path)
-        first, left, cursor = first + count, left - count, cursor + count * chunk.size
+    group, room, last = content.range, content.range.size, content.stop - 1
+    for each, chunk, start, number, size in content.runs:
+        cursor, first, left = content.first * room + start, each.first, number
+        while left:
+            instance = min(cursor // room, last)
+            offset = cursor - instance * room
+            fits = min(left, (room - offset) // size) if offset < room else 0
+            count = fits or left
+            yield Placement(group, instance, offset, chunk, first, count, each.path)
+            first, left, cursor = first + count, left - count, cursor + count * size
 
 
 def _counted(run: Run, group: RangeGroup, ranges: int) -> Resolution[Run | None]:
