@@ -72,7 +72,7 @@ class Plan:
             rows=rows,
             memory=self.memory,
             reserved=_reserved(rows) + sum(_reserved(each.rows) * each.count for each in members),
-            calls=sum(step.calls for plan in (self, *self.processes.values()) for step in plan.steps),
+            calls=_calls(rows) + sum(_calls(each.rows) * each.count for each in members),
             teardown_calls=sum(1 for plan in (self, *self.processes.values()) for step in plan.steps if step.undo_call),
             notes=self.notes,
             choices=self.choices,
@@ -206,6 +206,10 @@ def _processes(plans: Mapping[str, Plan], nodes: Mapping[str, Sequence[str]]) ->
     for label, plan in plans.items():
         summary, node = plan.summary(), node_of.get(label)
         yield ProcessPlan(label, label, 1, summary.rows, summary.memory, summary.notes, summary.choices, node)
+
+
+def _calls(rows: Sequence[Row]) -> int:
+    return sum(row.calls for row in rows)
 
 
 def _reserved(rows: Sequence[Row]) -> int:

@@ -239,10 +239,10 @@ def _typed(section: str, entries: Mapping[str, Any]) -> dict[str, Any]:
     """Entries of a section as its type. Those that are written alike are validated once, and are one object."""
     first: dict[str, str] = {}
     model = {name: first.setdefault(repr(entry), name) for name, entry in entries.items() if isinstance(entry, dict)}
+    if len(first) == len(model):
+        return _adapter(section).validate_python(entries)
     distinct = {name: entry for name, entry in entries.items() if model.get(name, name) == name}
     found = _adapter(section).validate_python(distinct)
-    if len(distinct) == len(entries):
-        return found
     return {name: found[model.get(name, name)] for name in entries}
 
 

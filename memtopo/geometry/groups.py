@@ -332,7 +332,7 @@ class ChunkGroup(Group):
     def largest_shares(self) -> Mapping[Location, int]:
         """Number of chunks that this process may create at each location."""
         if self.limit is None:
-            return {} if self.origin else self._share(self.count)
+            return self.shares()
         return self._share(0 if self.gone else self.limit)
 
     @property

@@ -205,7 +205,8 @@ class Geometry:
 
     def of(self, kind: type[G]) -> Mapping[str, G]:
         """Groups of one class by name."""
-        return cast("Mapping[str, G]", self.groups.get(kind, _NONE))
+        found: Mapping[str, Any] = self.groups.get(kind, _NONE)
+        return found
 
     def instances_of(self, base: type[G]) -> Iterator[G]:
         """Groups of a class and of those derived from it."""
@@ -231,7 +232,7 @@ class Geometry:
 
     def has_unresolved(self, section: str) -> bool:
         """Return true if an entry of a section was left out or depends on such an entry."""
-        return any(left == section for left, _ in self.unresolved)
+        return bool(self.unresolved) and any(left == section for left, _ in self.unresolved)
 
     @cached_property
     def gpus(self) -> list[int]:

@@ -63,7 +63,7 @@ def decode(data: bytes) -> tuple[str, Diagnostic | None]:
 
 def check_characters(text: str) -> None:
     """Raise `ReadError` at the first character that is not allowed in a spec, not even in a comment."""
-    if not (match := _NOT_IN_TEXT.search(text)):
+    if text.replace("\n", "").isprintable() or not (match := _NOT_IN_TEXT.search(text)):
         return
     raise ReadError(
         Diagnostic(

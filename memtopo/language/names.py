@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import NamedTuple
 
 from memtopo.common.units import shorten
@@ -79,6 +80,7 @@ def device(value: object) -> NamedDevice:
     return text(value, "a device name")
 
 
+@lru_cache(maxsize=4096)
 def parse_reference(written: str) -> Reference:
     """Read `page`, `page.3` or `page.0:4` (both ends, half-open). Raises `InvalidValue`."""
     match = REFERENCE.fullmatch(written)

@@ -255,7 +255,7 @@ class Machine(_Record):
         """Bytes of the host's memory: the recorded ones, else as many as simulations of the machine assume."""
         return self.host_bytes or ASSUMED_HOST_BYTES
 
-    @property
+    @cached_property
     def node_bytes(self) -> dict[Location, int]:
         """Bytes of the host's NUMA nodes, of those that are known."""
         return {_host(name): memory.memory_bytes for name, memory in self.host.items() if memory.memory_bytes}

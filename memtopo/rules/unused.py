@@ -73,7 +73,11 @@ def _mapped(geometry: Geometry) -> dict[str, list[tuple[int, int]]]:
     found: dict[str, list[tuple[int, int]]] = {}
     for placements in geometry.placements.values():
         for placement in placements:
-            found.setdefault(placement.chunk.name, []).extend(placement.spans)
+            name = placement.chunk.name
+            if name in found:
+                found[name] += placement.spans
+            else:
+                found[name] = [*placement.spans]
     return found
 
 

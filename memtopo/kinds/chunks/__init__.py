@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -98,14 +98,13 @@ class Chunks(ExportKind):
     has_parts = True
 
     def has_shares(self, spec: Spec) -> bool:
-        return any(entry.has_share for entry in spec.section("chunks").values())
+        return any(entry.has_share for entry in _distinct(spec.section("chunks")))
 
     def resolve(self, scope: Scope) -> Iterator[Diagnostic]:
         """Resolve chunks, those whose number follows from ranges after all others, which are mapped beside them."""
         entries = scope.spec.section("chunks")
         found: dict[str, ChunkGroup | None] = {}
-        distinct = {id(entry): entry for entry in entries.values()}.values()
-        follow = any(entry.fills or entry.has_share for entry in distinct)
+        follow = any(entry.fills or entry.has_share for entry in _distinct(entries))
         section = scope.spec.at("chunks")
         mapped, places = MapEntries(scope) if follow else None, _Places(scope)
         models: dict[int, ChunkGroup] = {}
@@ -203,6 +202,11 @@ class Chunks(ExportKind):
 
     def rules(self) -> tuple[Rule, ...]:
         return (handle_types, properties)
+
+
+def _distinct(entries: Mapping[str, Chunk]) -> Collection[Chunk]:
+    """Entries of a section, each once: those that are written alike are one object."""
+    return {id(entry): entry for entry in entries.values()}.values()
 
 
 class _Place(NamedTuple):

@@ -79,9 +79,11 @@ class Ranges(Kind):
         keys = keys_by_range(scope) if any(entry.size == "fill" for entry in entries.values()) else {}
         address = scope.machine.address_granularity
         plain = _Units(scope.machine.plain_granularity, address, filled=False)
+        found: dict[str, RangeGroup | None] = {}
         for name, entry in entries.items():
-            path, group = scope.spec.at("ranges", name), None
-            backing, complete = yield from resolve_backing(scope, (*path, "elastic"), entry.elastic)
+            path, group, backing, complete = scope.spec.at("ranges", name), None, None, True
+            if entry.elastic is not None:
+                backing, complete = yield from resolve_backing(scope, (*path, "elastic"), entry.elastic)
             unit = max(largest.get(name, 0), granule_of(backing))
             units = _Units(unit, address, filled=True) if unit else plain
             known = complete and name not in unknown
@@ -89,7 +91,8 @@ class Ranges(Kind):
                 known = False
             if known and (declared := (yield from _declared(scope, name, entry, unit, keys))):
                 group = yield from _range(path, entry, units, backing, declared)
-            yield from scope.add(self, name, group)
+            found[name] = group
+        yield from scope.add_all(self, found)
         if (yield from scope.too_many(_totals(scope))):
             scope.leave_out(self)
             scope.slices.clear()

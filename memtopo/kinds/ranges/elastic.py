@@ -41,10 +41,8 @@ def _elastic(value: object) -> object:
 Elasticity = Annotated[Elastic | None, BeforeValidator(_elastic, json_schema_input_type=bool | Elastic)]
 
 
-def resolve_backing(scope: Scope, path: Path, entry: Elastic | None) -> Resolution[tuple[Backing | None, bool]]:
-    """Chunks of the `elastic` of a range at `path`, None if it has none, and true if they are complete."""
-    if entry is None:
-        return None, True
+def resolve_backing(scope: Scope, path: Path, entry: Elastic) -> Resolution[tuple[Backing, bool]]:
+    """Chunks of the `elastic` of a range at `path`, and true if they are complete."""
     groups = scope.of(ChunkGroup)
     found = [group for group in groups.values() if group.growing] if not entry.chunks else []
     complete = True
@@ -61,7 +59,9 @@ def resolve_backing(scope: Scope, path: Path, entry: Elastic | None) -> Resoluti
 
 def granule_of(backing: Backing | None) -> int:
     """Largest granularity of the chunks that may be mapped in an elastic range; 0 if there are none."""
-    every = [*backing.chunks, *([backing.zero] if backing.zero else [])] if backing else []
+    if backing is None:
+        return 0
+    every = [*backing.chunks, *([backing.zero] if backing.zero else [])]
     return max((group.granule for group in every), default=0)
 
 
