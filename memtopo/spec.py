@@ -6,7 +6,6 @@ Entries with errors yield diagnostics and are left out; all others are kept, so 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from itertools import islice
@@ -165,9 +164,8 @@ def _sections(name: str, root: Mapping[str, Any], path: Path, refused: frozenset
     left_out |= {(section, "") for section in _misspelled(root, _PROCESS if path else _TOP)}
     sections: dict[str, dict[str, Any]] = {}
     for section in SECTIONS:
-        if root.get(section, "") in ("", {}):
-            sections[section] = {}  # building a validator takes a millisecond per section
-            continue
+        if section not in root or root[section] in ("", {}):
+            continue  # building a validator takes a millisecond per section
         known = {entry for each, entry in left_out if each == section}
         sections[section], dropped = yield from _section((*path, section), root[section], known)
         left_out |= {(section, entry) for entry in dropped}
@@ -214,14 +212,22 @@ def _section(path: Path, value: object, known: set[str]) -> Resolution[tuple[dic
     yield from messages.first(misnamed.values())
     bad = misnamed.keys() | known
     entries = {key: entry for key, entry in value.items() if key not in bad} if bad else value
-    with suppress(PydanticError):
-        return _typed(name, entries), bad
     try:
-        return _adapter(name).validate_python(entries), bad  # an error for each entry, also for those written alike
+        return _typed(name, entries), bad
+    except PydanticError:
+        bad |= yield from _refused(path, entries)
+    return _typed(name, {key: entry for key, entry in entries.items() if key not in bad}), bad
+
+
+def _refused(path: Path, entries: Mapping[str, Any]) -> Resolution[set[str]]:
+    """Names of the entries with errors; each has its diagnostics, also those that are written alike."""
+    name = str(path[-1])
+    try:
+        _adapter(name).validate_python(entries)
     except PydanticError as error:
         yield from pydantic_errors.diagnose(error, path, SECTIONS[name].keys, SECTIONS[name].form)
-        bad |= {str(each["loc"][0]) for each in error.errors(include_url=False, include_context=False)}
-    return _typed(name, {key: entry for key, entry in entries.items() if key not in bad}), bad
+        return {str(each["loc"][0]) for each in error.errors(include_url=False, include_context=False)}
+    return set()
 
 
 def _misnamed(path: Path, key: str) -> Diagnostic | None:

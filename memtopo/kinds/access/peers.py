@@ -50,10 +50,10 @@ def owners(placement: Placement, start: int, end: int) -> set[Location]:
 def peer_access(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """Yield MT403 for GPUs without peer access, and MT406 for grants of GPU memory to the host (fact 20)."""
     reported: set[tuple[object, ...]] = set()
-    parts = AccessParts(geometry.parts)
     unreachable = _Unreachable(geometry, machine)
     names = {name for name, each in geometry.parts.items() if any(unreachable.of(part.grants) for part in each)}
     names -= {name for section, name in geometry.unresolved if section == "access"}
+    parts = AccessParts({name: geometry.parts[name] for name in names})
     for where, placements in geometry.placements.items() if names else ():
         if where[0] not in names:
             continue

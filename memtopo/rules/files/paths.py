@@ -19,20 +19,22 @@ class Source(NamedTuple):
     """File by the name that is reported, and the seconds to wait for it if it is a pipe; `-` is standard input.
 
     A pipe that was named explicitly is waited for; a pipe found in a folder is not. A file that was found must lie
-    below `folder`: a link to elsewhere may be another's, and diagnostics quote what they read.
+    below `folder`, whose real path is `root`: a link to elsewhere may be another's, and diagnostics quote what they
+    read.
     """
 
     name: str
     patience: float = _PATIENCE
     folder: str | None = None
+    root: str = ""
 
     @property
     def outside(self) -> bool:
         """True if the name leads out of the folder in which it was found."""
         if self.folder is None:
             return False
-        folder = os.path.realpath(self.folder)
-        return os.path.commonpath((folder, os.path.realpath(self.name))) != folder
+        root = self.root or os.path.realpath(self.folder)
+        return os.path.commonpath((root, os.path.realpath(self.name))) != root
 
 
 def collect(arguments: Iterable[str]) -> list[Source]:
@@ -76,7 +78,8 @@ def _literal(pattern: str) -> str:
 
 
 def _sorted(files: Iterable[str], folder: str) -> list[Source]:
-    return [Source(file, 0.0, folder) for file in sorted(set(files), key=lambda file: file.split("/"))]
+    root = os.path.realpath(folder)
+    return [Source(file, 0.0, folder, root) for file in sorted(set(files), key=lambda file: file.split("/"))]
 
 
 def _folder(top: str) -> Iterator[str]:
