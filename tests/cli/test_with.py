@@ -162,9 +162,9 @@ def test_a_name_for_a_spec_without_imports_is_rejected() -> None:
 
 
 def test_an_inherited_ignored_sigchld_does_not_keep_producers_alive(spec: Path) -> None:
-    ignoring = "import os, sys; from signal import *; signal(SIGCHLD, SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
+    ignoring = "from signal import *; signal(SIGCHLD, SIG_IGN); from memtopo.cli import main; main()"
     for more in ([], ["--with", f"camera={SERVE}"]):
-        command = [sys.executable, "-c", ignoring, *MEMTOPO, "apply", str(spec), *M, "--json", *more]
+        command = [sys.executable, "-c", ignoring, "apply", str(spec), *M, "--json", *more]
         done = run_python(command, env=environment(), cwd=ROOT, capture_output=True, text=True, check=False)
         assert (done.returncode, json.loads(done.stdout)["outcome"]) == (0, "ok"), done.stderr
 
