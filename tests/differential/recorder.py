@@ -8,11 +8,13 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from tests.differential.traces import END, Origin
 from tests.differential.worker import DIRTY, UNAVAILABLE
+from tests.helpers.python_process import PythonProcess, run_python
 
 PATIENCE = 20.0
 """Seconds without a new byte after which a worker hangs; the first contexts may take several."""
@@ -85,16 +87,23 @@ def note_death(path: Path, cause: str) -> None:
 def _compress(text: bytes) -> bytes:
     """Compress in a process of its own: the workers of other parts may still be recording."""
     program = "import sys, lzma; sys.stdout.buffer.write(lzma.compress(sys.stdin.buffer.read(), preset=4))"
-    return subprocess.run([sys.executable, "-c", program], input=text, stdout=subprocess.PIPE, check=True).stdout
+    compressed: bytes = run_python([sys.executable, "-c", program], input=text, capture_output=True, check=True).stdout
+    return compressed
+
+
+def _ended(process: PythonProcess) -> bool:
+    """Wait for a short time; return whether the process has ended."""
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(_STEP)
+    return process.returncode is not None
 
 
 def _run_worker(order: Order, path: Path, first: int, step: int, seconds: float, most: int) -> str:
     """Run one worker to its end; returns why it ended early, or an empty text."""
     options = (order.driver, order.family, path, first, step, seconds, most)
-    process = subprocess.Popen([sys.executable, "-m", "tests.differential.worker", *map(str, options)])
+    process = PythonProcess([sys.executable, "-m", "tests.differential.worker", *map(str, options)])
     size, changed = path.stat().st_size, time.monotonic()
-    while process.poll() is None:
-        time.sleep(_STEP)
+    while not _ended(process):
         if path.stat().st_size != size:
             size, changed = path.stat().st_size, time.monotonic()
         elif time.monotonic() > changed + PATIENCE:
