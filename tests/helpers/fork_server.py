@@ -54,6 +54,10 @@ def import_all() -> None:
     for name in ("numpy", "rich.progress", "rich.live", "rich.table"):
         with suppress(ImportError):
             importlib.import_module(name)
+    from memtopo import spec
+
+    for section in spec.SECTIONS:
+        spec._adapter(section)  # built once, and not by each process that reads a spec
 
 
 def main(descriptor: str) -> None:
