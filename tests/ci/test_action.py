@@ -129,7 +129,13 @@ def test_strict_makes_warnings_fail_the_step(repository: Path, strict: str, stat
 def test_installation_step_installs_the_files_of_the_action(folder: Path) -> None:
     """They are apart from everything else on the runner, at the path where the second step finds them."""
     packages = os.pathsep.join(site.getsitepackages())  # with what builds memtopo: nothing is fetched
-    offline = {"PIP_NO_INDEX": "1", "PIP_NO_DEPS": "1", "PIP_NO_BUILD_ISOLATION": "0", "PIP_IGNORE_INSTALLED": "1", "PIP_NO_COMPILE": "1"}
+    offline = {
+        "PIP_NO_INDEX": "1",
+        "PIP_NO_DEPS": "1",
+        "PIP_NO_BUILD_ISOLATION": "0",
+        "PIP_IGNORE_INSTALLED": "1",
+        "PIP_NO_COMPILE": "1",
+    }
     done = step(INSTALL, folder, PATH=path(), PYTHONPATH=packages, **offline)
     assert done.returncode == 0, done.stderr
     assert [*(folder / "temp" / "memtopo").glob("lib/python*/site-packages/memtopo/cli/__init__.py")]

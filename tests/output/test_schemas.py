@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,6 @@ from tests.helpers.command_line import ROOT, run_memtopo
 from tests.helpers.specs import EVERY_SPEC, codes
 from tests.rules.test_bad import BAD, expected
 
-VALIDATORS = {kind: Draft202012Validator(schemas.schema(kind)) for kind in schemas.KINDS}
 MODELINE = "# yaml-language-server: $schema=../docs/spec.schema.json"
 SHAPE = {code for code in CODES if "MT101" <= code <= "MT110"}
 HEAD = "memtopo: 1\nname: test\n"
@@ -60,13 +60,18 @@ for kind, pattern, starts in (
     Editor.add_implicit_resolver(f"tag:yaml.org,2002:{kind}", re.compile(f"(?:{pattern})\\Z"), [*starts])
 
 
+@cache
+def validator(kind: str) -> Draft202012Validator:
+    return Draft202012Validator(schemas.schema(kind))
+
+
 def schema_errors(kind: str, document: object) -> list[str]:
-    return [f"{error.json_path}: {error.message}" for error in VALIDATORS[kind].iter_errors(document)]
+    return [f"{error.json_path}: {error.message}" for error in validator(kind).iter_errors(document)]
 
 
 def fits(spec: str) -> bool:
     """Return true if a spec fits the schema, as an editor would check it."""
-    return bool(VALIDATORS["spec"].is_valid(yaml.load(spec, Editor)))
+    return bool(validator("spec").is_valid(yaml.load(spec, Editor)))
 
 
 def whole(spec: str) -> str:
@@ -249,9 +254,9 @@ def test_changed_json_output_does_not_fit_the_schema(printed: tuple[str, Any]) -
     if kind == "calls":  # whose arguments may have any name and type
         document = document | {"processes": [{"process": "", "calls": []}]}
     for changed in spoilt(document):
-        assert not VALIDATORS[kind].is_valid(changed), changed
+        assert not validator(kind).is_valid(changed), changed
     for key in document:
-        assert not VALIDATORS[kind].is_valid({other: value for other, value in document.items() if other != key})
+        assert not validator(kind).is_valid({other: value for other, value in document.items() if other != key})
 
 
 @pytest.mark.parametrize("name", machine.shipped())
@@ -260,7 +265,7 @@ def test_shipped_machines_fit_the_schema_and_changed_ones_do_not(name: str) -> N
     assert schema_errors("machine", facts) == []
     facts["devices"] = [facts["devices"][0] | {"attributes": {"ECC_ENABLED": 1}}]
     for changed in spoilt(facts | {"peers": facts["peers"][:1], "host": {}}):
-        assert not VALIDATORS["machine"].is_valid(changed), changed
+        assert not validator("machine").is_valid(changed), changed
 
 
 def test_schema_command_prints_one_schema() -> None:

@@ -10,7 +10,7 @@ import pytest
 from memtopo.output import schemas
 from tests.helpers.command_line import run_memtopo
 from tests.helpers.holders import Process
-from tests.output.test_schemas import VALIDATORS, schema_errors, spoilt
+from tests.output.test_schemas import schema_errors, spoilt, validator
 
 
 @pytest.mark.parametrize(
@@ -35,4 +35,4 @@ def test_a_document_is_of_one_kind_which_its_first_key_names(
         kind, document
     )
     for changed in spoilt(document):
-        assert not VALIDATORS[kind].is_valid(changed), changed
+        assert not validator(kind).is_valid(changed), changed
