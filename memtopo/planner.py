@@ -53,6 +53,13 @@ class Plan:
         """Steps of each process by label; those of a layout of one process have the label ''."""
         return {label: plan.steps for label, plan in self.processes.items()} or {"": self.steps}
 
+    @property
+    def common_ranges(self) -> Mapping[str, tuple[str, ...]]:
+        """Names of the ranges at the same address in all processes, by the label of the process."""
+        common = {label: [step.common_range for step in steps] for label, steps in self.steps_by_process.items()}
+        names = {label: [each.label.partition(".")[0] for each in found if each] for label, found in common.items()}
+        return {label: tuple(dict.fromkeys(each)) for label, each in names.items()}
+
     def summary(
         self,
         picture: Diagram | None = None,

@@ -155,7 +155,7 @@ def _write_programs(
 
     if geometry.nodes:
         raise programs.NotExpressible("the layout has several nodes, and a program is of one", hint="see plan --calls")
-    texts = programs.texts(plan.name, target.line, planned_calls(plan, geometry), language)
+    texts = programs.texts(plan.name, target.line, planned_calls(plan, geometry), language, plan.common_ranges)
     if not geometry.processes:
         ((_, text),) = texts.items()
         if output is None:

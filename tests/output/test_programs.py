@@ -114,7 +114,7 @@ def written(spec: str | Path, language: programs.Language, folder: Path, facts: 
     """Programs of a spec by process."""
     request = run_request(spec, facts)
     calls = planned_calls(request.plan, request.geometry)
-    texts = programs.texts(request.plan.name, LINE, calls, language)
+    texts = programs.texts(request.plan.name, LINE, calls, language, request.plan.common_ranges)
     files = {label: folder / name for label, name in zip(calls, texts, strict=True)}
     for file, text in zip(files.values(), texts.values(), strict=True):
         file.write_text(text)
@@ -194,7 +194,7 @@ def test_thousands_of_chunks_are_loops() -> None:
     request = run_request(ROOT / "specs" / "paged-kv.yaml", H200X4)
     calls = planned_calls(request.plan, request.geometry)
     assert len(calls[""]) > 30_000
-    (text,) = programs.texts(request.plan.name, LINE, calls, "c").values()
+    (text,) = programs.texts(request.plan.name, LINE, calls, "c", {}).values()
     assert len(text.splitlines()) < 130
 
 
@@ -203,7 +203,7 @@ def test_the_name_of_a_machine_cannot_end_the_comment(name: str, library: Path, 
     request = run_request(ROOT / "specs" / "quickstart.yaml", H200X4)
     calls = planned_calls(request.plan, request.geometry)
     for language in ("c", "cuda-python"):
-        (text,) = programs.texts("quickstart", replace(LINE, name=name), calls, language).values()
+        (text,) = programs.texts("quickstart", replace(LINE, name=name), calls, language, {}).values()
         assert text.count("*/") == text.count("/*")
         assert text.count('"""') % 2 == 0
         if language == "c":
@@ -245,6 +245,17 @@ def test_the_memory_for_offloaded_chunks_is_explained_in_a_comment(spec: str, ke
     for language in languages:
         (file,) = written(ROOT / "specs" / f"{spec}.yaml", language, tmp_path).values()
         assert ("keeps the bytes of offloaded chunks" in file.read_text()) == kept
+
+
+@pytest.mark.parametrize("language", ["c", "cuda-python"])
+def test_ranges_at_one_address_in_all_processes_are_named_in_a_comment(
+    language: programs.Language, tmp_path: Path
+) -> None:
+    spec = "processes: {pe: {count: 2, ranges: {heap: {size: 2MiB, count: 3, same_address: true}, own: {size: 2MiB}}}}\n"
+    for file in written(spec, language, tmp_path).values():
+        assert "Ranges that have one address in all processes: heap.\n" in file.read_text()
+    (other,) = written("ranges: {kv: {size: 2MiB}}\n", language, tmp_path).values()
+    assert "in all processes" not in other.read_text()
 
 
 def test_objects_of_equal_names_get_numbers() -> None:

@@ -21,7 +21,16 @@ _WRITERS: Mapping[Language, tuple[str, Callable[[Program], str]]] = {
 """Suffix of a language's files, and the function that writes a program."""
 
 
-def texts(name: str, machine: MachineLine, calls: Mapping[str, Sequence[Entry]], language: Language) -> dict[str, str]:
-    """Text of the program of each process by the name of its file. Raises `NotExpressible`."""
+def texts(
+    name: str,
+    machine: MachineLine,
+    calls: Mapping[str, Sequence[Entry]],
+    language: Language,
+    common: Mapping[str, Sequence[str]],
+) -> dict[str, str]:
+    """Text of the program of each process by the name of its file. Raises `NotExpressible`.
+
+    `common` are the ranges of each process that have one address in all processes.
+    """
     suffix, write = _WRITERS[language]
-    return {f"{each.file}{suffix}": write(each) for each in programs_of(name, machine, calls)}
+    return {f"{each.file}{suffix}": write(each) for each in programs_of(name, machine, calls, common)}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from memtopo.common.errors import MemtopoError
 from memtopo.common.text import printable
@@ -12,6 +13,9 @@ from memtopo.output import humanize
 from memtopo.output.programs.statements import Section, Variable, sections, variables
 from memtopo.plans.calls import Entry, Exchange, NamedCall, named
 from memtopo.plans.report import MachineLine
+
+_WIDTH = 100
+"""Width of the comment at the begin."""
 
 
 class NotExpressible(MemtopoError):
@@ -33,6 +37,8 @@ class Program:
     importers: tuple[str, ...]
     shares: bool
     """True if it makes or imports shareable handles."""
+    common: tuple[str, ...] = ()
+    """Ranges that have one address in all processes of the layout."""
 
     @property
     def file(self) -> str:
@@ -63,6 +69,13 @@ class Program:
                 "It also makes the memory that keeps the bytes of offloaded chunks in the states of the layout,",
                 "although it changes to none of them: memtopo makes that memory before the first change.",
             ]
+        if self.common:
+            lines += [
+                "",
+                *textwrap.wrap(f"Ranges that have one address in all processes: {', '.join(self.common)}.", _WIDTH),
+                "All programs ask for the same address, and do not compare what the driver returns. memtopo does, and",
+                "has the processes reserve the range elsewhere if it differs.",
+            ]
         if self.peers:
             lines += [
                 "",
@@ -87,11 +100,16 @@ _REASONS = {
 _HINT = "'memtopo plan --calls' lists the calls"
 
 
-def programs_of(name: str, machine: MachineLine, calls: Mapping[str, Sequence[Entry]]) -> list[Program]:
+def programs_of(
+    name: str, machine: MachineLine, calls: Mapping[str, Sequence[Entry]], common: Mapping[str, Sequence[str]]
+) -> list[Program]:
     """Programs of all processes of a layout. Raises `NotExpressible`."""
     for label, entries in calls.items():
         _require_expressible(label, entries, calls)
-    return [_program(name, machine, label, list(named(entries)), calls) for label, entries in calls.items()]
+    return [
+        replace(_program(name, machine, label, list(named(entries)), calls), common=tuple(common.get(label, ())))
+        for label, entries in calls.items()
+    ]
 
 
 def _require_expressible(label: str, entries: Sequence[Entry], calls: Mapping[str, Sequence[Entry]]) -> None:
