@@ -8,9 +8,8 @@ from threading import RLock
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from memtopo.api.dlpack import dtype as known_dtype
 from memtopo.api.errors import NotMapped, Unsuitable
-from memtopo.api.memory import Memory, Shape, ViewRequest, extents, unknown, whole_number
+from memtopo.api.memory import Memory, Shape, ViewRequest, unknown, whole_number
 from memtopo.api.session import Session
 from memtopo.api.views import View, ViewFactory
 from memtopo.common.signals import deferred
@@ -175,7 +174,7 @@ class ElasticRange:
         device: str | int | None = None,
     ) -> View:
         """View of a part that is mapped throughout. It stays a valid object when the part is unmapped."""
-        return self._memory.view(self.name, ViewRequest(known_dtype(dtype), extents(shape), offset, size, device))
+        return self._memory.view(self.name, ViewRequest.of(dtype, shape, offset, size, device))
 
     def __repr__(self) -> str:
         mapped = self.mappings

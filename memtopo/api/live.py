@@ -8,11 +8,10 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from types import MappingProxyType, TracebackType
 from typing import Any, Generic, Literal, TypeVar, Unpack
 
-from memtopo.api.dlpack import dtype as known_dtype
 from memtopo.api.dmabuf import DmaBuf
 from memtopo.api.elastic import ElasticChunks, ElasticMemory, elastic_chunks, elastic_range
 from memtopo.api.errors import NotApplied, Unsuitable, ViewOutlived
-from memtopo.api.memory import Memory, MemoryPart, Part, Shape, ViewRequest, extents, unknown
+from memtopo.api.memory import Memory, MemoryPart, Part, Shape, ViewRequest, unknown
 from memtopo.api.session import Session
 from memtopo.api.specs import Params, SpecLike
 from memtopo.api.synchronization import Event, ExternalSemaphore, stream_handle
@@ -307,7 +306,7 @@ class Live:
         device: str | int | None = None,
     ) -> ViewRequest:
         self._require_open()
-        return ViewRequest(known_dtype(dtype), extents(shape), offset, size, device)
+        return ViewRequest.of(dtype, shape, offset, size, device)
 
     def _view(
         self, what: str, name: str, locate: Callable[[str, ViewRequest], MemoryPart], request: ViewRequest

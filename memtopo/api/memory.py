@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, SupportsIndex, TypedDict
 
 from memtopo.api.dlpack import DType
+from memtopo.api.dlpack import dtype as known_dtype
 from memtopo.api.errors import Unsuitable
 from memtopo.api.ranges import MappedRange, MappedRanges, access_at
 from memtopo.common.text import nearest
@@ -324,6 +325,12 @@ class ViewRequest:
     offset: int
     size: int | None
     device: str | int | None
+
+    @classmethod
+    def of(cls, dtype: object, shape: Shape, offset: int, size: int | None, device: str | int | None) -> ViewRequest:
+        """Request with the arguments of a program. Raises `Unsuitable` for one that is none of a view."""
+        size = None if size is None else whole_number("size", size)
+        return cls(known_dtype(dtype), extents(shape), whole_number("offset", offset), size, device)
 
     def span(self, what: str, whole: int) -> tuple[int, int]:
         """Return start and end within `whole` bytes. Raises `Unsuitable` if the view is empty or exceeds them."""

@@ -115,6 +115,8 @@ def test_type_shape_offset_and_size_select_the_bytes(
         ({"shape": (5,), "size": 4}, "not of shape"),
         ({"size": 7, "dtype": "int16"}, "no whole number"),
         ({"offset": 2, "size": 8, "dtype": "int64"}, "not aligned"),
+        ({"offset": "2MiB"}, "offset is a whole number, not '2MiB'"),
+        ({"size": 2.0}, "size is a whole number"),
         ({"offset": -4}, "view would be"),
         ({"offset": 9 << 20}, "view would be"),
         ({"offset": 8 << 20}, "view would be"),
