@@ -251,7 +251,9 @@ def test_the_memory_for_offloaded_chunks_is_explained_in_a_comment(spec: str, ke
 def test_ranges_at_one_address_in_all_processes_are_named_in_a_comment(
     language: programs.Language, tmp_path: Path
 ) -> None:
-    spec = "processes: {pe: {count: 2, ranges: {heap: {size: 2MiB, count: 3, same_address: true}, own: {size: 2MiB}}}}\n"
+    spec = (
+        "processes: {pe: {count: 2, ranges: {heap: {size: 2MiB, count: 3, same_address: true}, own: {size: 2MiB}}}}\n"
+    )
     for file in written(spec, language, tmp_path).values():
         assert "Ranges that have one address in all processes: heap.\n" in file.read_text()
     (other,) = written("ranges: {kv: {size: 2MiB}}\n", language, tmp_path).values()
