@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
@@ -181,10 +181,14 @@ class Execution:
 
     def _attempt(self, step: Step, prefix: str, call: Callable[[Driver, Layout], None]) -> None:
         try:
-            with made_for(self.context, step, undo=bool(prefix)):
-                call(self.driver, self.layout)
+            if self.context:
+                note_step(self.context, step, undo=bool(prefix))
+            call(self.driver, self.layout)
         except Exception as error:
             raise StepFailed(step, f"{prefix}{step.verb} {step.describe().subject}", error) from error
+        finally:
+            if self.context:
+                self.context.leave()
 
     def snapshot(self, when: str = "while held") -> ResourceSnapshot:
         """Count open file descriptors and free memory now. Raises `StepFailed`."""
@@ -252,35 +256,22 @@ class Execution:
                 # Recorded before `do`: an undo without its `do` has no effect, but a `do` without a record would leak.
                 done.append(step)
                 try:
-                    with made_for(context, step, undo=False):
-                        step.do(driver, layout)
+                    if context:  # not a `with` for each step: it takes as long as all else between two calls
+                        note_step(context, step, undo=False)
+                    step.do(driver, layout)
                 except Stopped:
                     raise
                 except Exception as error:
                     raise StepFailed(step, f"{step.verb} {step.describe().subject}", error) from error
+                finally:
+                    if context:
+                        context.leave()
             self.progress.advance(len(batch))
 
 
 def note_step(context: CallContext, step: Step, *, undo: bool) -> None:
     """Note that the next calls are made for a step, or for its undo."""
     context.at((step.undo_verb or step.verb) if undo else step.verb, step.describe().subject, undo=undo)
-
-
-def made_for(context: CallContext | None, step: Step, *, undo: bool) -> AbstractContextManager[None]:
-    """Note that the calls of the code inside are made for a step, or for its undo; nothing without a context."""
-    return _noted(context, step, undo=undo) if context else _NOT_RECORDED
-
-
-_NOT_RECORDED = nullcontext()
-
-
-@contextmanager
-def _noted(context: CallContext, step: Step, *, undo: bool) -> Iterator[None]:
-    note_step(context, step, undo=undo)
-    try:
-        yield
-    finally:
-        context.leave()
 
 
 class TeardownGates:
@@ -404,10 +395,14 @@ class Teardown:
                 blocked[name].stays.append(str(name))
                 continue
             try:
-                with made_for(context, step, undo=True):
-                    step.undo(driver, layout)
+                if context:
+                    note_step(context, step, undo=True)
+                step.undo(driver, layout)
             except Exception as error:  # noqa: BLE001 the other steps must still be undone
                 self._record(step, error)
+            finally:
+                if context:
+                    context.leave()
 
     def take_snapshot(self) -> None:
         """Count file descriptors and free memory again, while the contexts still exist."""
