@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,7 +30,10 @@ class InlineRunner:
                 patch.delenv(name)
             for name, value in given.items():
                 patch.setenv(name, value)
+            before = set(threading.enumerate())
             status = run([str(argument) for argument in arguments])
+            for thread in set(threading.enumerate()) - before:  # CUDA's, whose files the next command would count
+                thread.join()
         out, err = self._capture.readouterr()
         return without_crash(CommandResult(status, out, err))
 
