@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from urllib.parse import unquote_to_bytes
@@ -45,23 +46,38 @@ EVIL = [
 ]
 
 
-@pytest.fixture(params=EVIL, ids=range(len(EVIL)))
+@pytest.fixture(scope="module", params=EVIL, ids=range(len(EVIL)))
 def evil(request: pytest.FixtureRequest) -> str:
     """A text that means harm."""
     return str(request.param)
 
 
-@pytest.fixture
-def harmed(folder: Path, evil: str) -> Checked:
-    """A check of files of which one has such a name, and the others such texts."""
+@pytest.fixture(scope="module")
+def evil_folder(evil: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Files of which one has such a name, and the others such texts."""
+    folder = tmp_path_factory.mktemp("evil")
     (folder / f"{evil}.yaml").write_text(GOOD.replace("gpu0:", "gpu9:"))
     quoted = "".join(f"\\U{ord(char):08x}" if not char.isascii() or not char.isprintable() else char for char in evil)
     quoted = quoted.replace("\\", "\\\\").replace("\\\\U", "\\U").replace('"', '\\"')
     plain = evil.translate({ord(char): None for char in "\x1b\x07\x9b\r\n\u2028\u2029\ufeff\ufffe\udcff\udcfe"})
     (folder / "key.yaml").write_text(f'{GOOD}"{quoted}": 1 # {plain}\n')
     (folder / "value.yaml").write_text(GOOD.replace("location: gpu0", f'location: "{quoted}"') + f"# {plain}\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def checked_once(evil: str, evil_folder: Path) -> Checked:
+    """A check of these files."""
     machines = {evil: machine.load("h100x1"), "other": machine.load("h200x2")}
-    return check(collect(["."]), machines)
+    with contextlib.chdir(evil_folder):
+        return check(collect(["."]), machines)
+
+
+@pytest.fixture
+def harmed(checked_once: Checked, evil_folder: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Checked:
+    """The check, with their folder as the current one."""
+    monkeypatch.chdir(evil_folder)
+    return checked_once
 
 
 def test_hostile_names_are_uris_in_sarif(harmed: Checked, evil: str) -> None:
