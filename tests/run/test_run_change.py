@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import chain
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -13,7 +14,7 @@ from memtopo.driver.sim import SimDriver
 from memtopo.driver.types import Properties, gpu
 from memtopo.executor import StepFailed
 from memtopo.kinds.layout import current
-from memtopo.plans.report import Check, Checks, Report
+from memtopo.plans.report import Check, Checks, Placed, Report
 from memtopo.run.apply import Run, apply
 from memtopo.run.capacity import DoesNotFit
 from memtopo.run.request import HoldResult, RunRequest
@@ -236,5 +237,11 @@ def equals(one: str, other: str) -> None:
             assert report.left
             assert all(each.after == each.before for each in report.left.memory)
             counts = {what: count for what, count in report.left.ledger_held.items() if count}
-            found.append((report.plan, counts, [each.first for each in report.placed]))
+            found.append((report.plan, counts, list(chain.from_iterable(map(labels, report.placed)))))
     assert found[0] == found[1]
+
+
+def labels(placed: Placed) -> list[str]:
+    """Labels of reservations; those of one entry are a series only where their addresses are evenly spaced."""
+    entry, _, number = placed.first.partition(".")
+    return [f"{entry}.{int(number) + index}" for index in range(placed.count)] if placed.count > 1 else [placed.first]
