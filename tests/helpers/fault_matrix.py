@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from typing import NamedTuple
 
 from memtopo.driver.kernels import KernelDriver
@@ -13,6 +14,7 @@ from memtopo.driver.sim import SimDriver
 from memtopo.plans.report import Check, Report
 from memtopo.run.apply import apply
 from tests.helpers import faults
+from tests.helpers.faults import Faulty
 from tests.helpers.lockstep import apply_together
 from tests.helpers.machines import invented, with_multicast
 from tests.helpers.resource_strategies import shared_file
@@ -138,7 +140,7 @@ class Fault(NamedTuple):
     """
 
     text: str
-    driver: Callable[[KernelDriver], KernelDriver]
+    driver: Callable[[KernelDriver], Faulty]
     spec: str
     fast: str
     full: str
@@ -168,7 +170,8 @@ class Fault(NamedTuple):
             return
         with SimDriver(machine) as driver:
             driver.init()
-            yield apply(run_request(self.spec, machine, check), Ledger(self.driver(driver)))
+            with closing(self.driver(driver)) as faulty:
+                yield apply(run_request(self.spec, machine, check), Ledger(faulty))
 
 
 MATRIX = (

@@ -47,6 +47,9 @@ class Faulty(Forwarder):
         """Handle of each mapping by its address, as requested."""
         super().__init__(driver)
 
+    def close(self) -> None:
+        """Close the descriptors that a fault keeps, after the report."""
+
     def mem_create(self, size: int, properties: Properties, flags: int = 0) -> int:
         self.created.append(self._driver.mem_create(size, properties, flags))
         return self.created[-1]
@@ -817,13 +820,13 @@ class ExportsAnotherDmaBuf(Faulty):
 
 
 class KeepsDmaBufOpen(Faulty):
-    """Keeps a descriptor of each dma-buf, until the driver is deleted."""
+    """Keeps a descriptor of each dma-buf until it is closed."""
 
     def __init__(self, driver: KernelDriver) -> None:
         self._kept: list[int] = []
         super().__init__(driver)
 
-    def __del__(self) -> None:
+    def close(self) -> None:
         for fd in self._kept:
             os.close(fd)
 
@@ -845,28 +848,28 @@ def _current_gpu(driver: KernelDriver) -> int:
     raise AssertionError("no context is current")
 
 
-class AddsNothing(Forwarder):
+class AddsNothing(Faulty):
     """Adds no GPU to a multicast object."""
 
     def multicast_add_device(self, *_: object) -> None:
         pass
 
 
-class BindsNothing(Forwarder):
+class BindsNothing(Faulty):
     """Binds no memory to a multicast object."""
 
     def multicast_bind_mem(self, *_: object) -> None:
         pass
 
 
-class UnbindsNothing(Forwarder):
+class UnbindsNothing(Faulty):
     """Unbinds no memory from a multicast object."""
 
     def multicast_unbind(self, *_: object) -> None:
         pass
 
 
-class MapsFirstObject(Forwarder):
+class MapsFirstObject(Faulty):
     """Maps the first multicast object in place of every one."""
 
     def __init__(self, driver: KernelDriver) -> None:

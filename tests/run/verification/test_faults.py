@@ -8,6 +8,7 @@ import pytest
 
 from memtopo.plans.report import Check
 from tests.helpers.fault_matrix import DIFFERENCES, FAILURE, LEAK, LENT, MATRIX, SHARED, Fault, table
+from tests.helpers.faults import Faulty
 from tests.helpers.specs import ROOT
 
 FIRST = json.loads(DIFFERENCES.read_text())
@@ -27,7 +28,7 @@ def test_a_check_finds_of_a_fault_what_the_matrix_says(fault: Fault, check: Chec
 @pytest.mark.parametrize("check", ["fast", "full"])
 def test_a_driver_without_a_fault_is_as_declared(spec: str, check: Check) -> None:
     process = "server" if spec in {LENT, SHARED} else ""
-    sound = Fault("", lambda driver: driver, spec, "", "", process)
+    sound = Fault("", Faulty, spec, "", "", process)
     assert sound.run(check) == ("", 0, {})
 
 
