@@ -10,7 +10,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 from memtopo.diagnostics.model import At, Diagnostic, Label, Path
-from memtopo.geometry.groups import ChunkGroup, Group
+from memtopo.geometry.groups import ChunkGroup, Group, RangeGroup
 from memtopo.geometry.model import Geometry, Instance, Part, Placement, Slice
 from memtopo.geometry.rooms import Rooms
 from memtopo.kinds.device_names import DeviceNames
@@ -213,6 +213,7 @@ class Scope:
         """Alternatives that fields take, by the path of the field."""
         self._groups: dict[type[Group], dict[str, Any]] = {}
         self._exported: dict[str, frozenset[str]] = {}
+        self._placements_of: dict[Hashable, tuple[Placement, ...]] = {}
 
     @property
     def unresolved(self) -> frozenset[tuple[str, str]]:
@@ -253,6 +254,23 @@ class Scope:
             return plain
         groups = (groups for kind, groups in self._groups.items() if issubclass(kind, ChunkGroup))
         return next((found for each in groups if (found := each.get(name)) is not None), None)
+
+    def placements_of(self, group: Group) -> tuple[Placement, ...]:
+        """Placements in ranges, or the first one of each chunk of a group, in order of their places.
+
+        They are sorted once, after all of `map` is resolved.
+        """
+        if not self._placements_of:
+            found, mapped = dict[Hashable, list[Placement]](), dict[int, set[int]]()
+            for where in sorted(self.placements):
+                for placement in self.placements[where]:
+                    found.setdefault(where[0], []).append(placement)
+                    before = mapped.setdefault(id(placement.chunk), set())
+                    if not before.issuperset(placement.indices):
+                        before.update(placement.indices)
+                        found.setdefault(id(placement.chunk), []).append(placement)
+            self._placements_of = {key: tuple(placements) for key, placements in found.items()}
+        return self._placements_of.get(group.name if isinstance(group, RangeGroup) else id(group), ())
 
     def may_be_mapped(self, name: str) -> bool:
         """Return true if an entry that is mapped as chunks are has a name, or may have it: it has an error."""

@@ -94,6 +94,13 @@ LARGE: dict[str, tuple[str, list[str]]] = {
         ),
         ["MT503"] * 1000,
     ),
+    "very many dma-bufs of a chunk that is in as many ranges": (
+        "chunks: {c: {location: gpu0, size: 2MiB}}\nranges:\n"
+        + "".join(f"  r{index}: {{size: 2MiB}}\n" for index in range(MANY // 2))
+        + "map:\n" + "".join(f"  r{index}: [c]\n" for index in range(MANY // 2))
+        + "exports:\n" + "".join(f"  x{index}: {{chunk: c, via: dmabuf}}\n" for index in range(MANY // 2)),
+        ["MT503"] * 1000,
+    ),
     "very many locations": (
         f"chunks: {{p: {{size: 2MiB, count: {MANY}, location: [{'gpu0,' * MANY}]}}}}", ["MT501"]
     ),

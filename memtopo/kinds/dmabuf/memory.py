@@ -29,7 +29,8 @@ class Span(NamedTuple):
 class DmaBufMemory:
     """Memory behind the dma-bufs of the objects of a group: `size` bytes from `offset` of each.
 
-    `placements` are those of its chunks or, of ranges, in them.
+    `placements` are the first one of each chunk, by which it has the same dma-buf in any order of entries, or those in
+    ranges.
     """
 
     group: Group

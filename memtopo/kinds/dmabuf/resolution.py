@@ -9,7 +9,6 @@ from memtopo.common.units import NamedPart, exact, shorten
 from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.driver.types import DmaBufFlags, Location
 from memtopo.geometry.groups import ChunkGroup, Group, RangeGroup
-from memtopo.geometry.model import Placement
 from memtopo.kinds.dmabuf.memory import PAGE, DmaBufMemory
 from memtopo.kinds.kind import Scope
 from memtopo.kinds.resolution import Resolution, requires_gpu
@@ -38,8 +37,7 @@ def resolve_memory(
         yield wrong
         return None
     flags = DmaBufFlags.PCIE if entry.mapping else DmaBufFlags.NONE
-    placements = tuple(sorted(_placements(scope, group), key=_place))
-    memory = DmaBufMemory(group, part.offset, part.size, flags, placements)
+    memory = DmaBufMemory(group, part.offset, part.size, flags, scope.placements_of(group))
     if scope.has_unresolved("map") or scope.has_unresolved("ranges"):
         return None
     unmapped = [*_unmapped(path, memory, range(*span))]
@@ -86,20 +84,6 @@ def _part(scope: Scope, path: Path, name: str | None, group: Group) -> Resolutio
         found = scope.errors.undeclared("part", name, (*path, "part"), parts)
         yield found._replace(message=f"{group.name!r} has no part {shorten(name)!r}")
     return parts.get(name)
-
-
-def _placements(scope: Scope, group: Group) -> Iterator[Placement]:
-    """Placements of chunks, or in ranges."""
-    for (name, _), placements in scope.placements.items():
-        if isinstance(group, ChunkGroup):
-            yield from (each for each in placements if each.chunk is group)
-        elif isinstance(group, RangeGroup) and name == group.name:
-            yield from placements
-
-
-def _place(placement: Placement) -> tuple[str, int, int]:
-    """Place of a placement, by which a chunk that is mapped twice has the same dma-buf in any order of entries."""
-    return placement.range.name, placement.instance, placement.offset
 
 
 def _locations(memory: DmaBufMemory, indices: Sequence[int]) -> Iterator[Location]:
