@@ -39,11 +39,14 @@ site: $(READY)  ## build docs/ as a site into build/site, and fail on a broken l
 dist: $(READY)  ## build the wheel and the source distribution of a release into dist/
 	$(BIN)/python -m hatchling build -t sdist -t wheel
 
+# Each file in one process: its tests share a cluster, a browser or what a compiler made.
+PARALLEL := -n auto --dist loadfile
+
 test: $(READY)  ## run the tests
-	$(BIN)/python -m pytest -n auto --dist worksteal -q
+	$(BIN)/python -m pytest $(PARALLEL) -q
 
 test-full: $(READY)  ## run the tests, those that take minutes too
-	$(BIN)/python -m pytest -n auto --dist worksteal -q -m "exhaustive or not exhaustive"
+	$(BIN)/python -m pytest $(PARALLEL) -q -m "exhaustive or not exhaustive"
 
 GPU_TESTS := tests/contract tests/gpu tests/api/test_on_gpu.py tests/api/test_gpu_sharing.py
 
