@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from contextlib import ExitStack
+from fcntl import LOCK_NB, LOCK_SH, flock
 from pathlib import Path
 
 import pytest
@@ -209,11 +210,23 @@ def test_folders_of_dead_processes_are_removed_and_others_stay(folders: Path) ->
         until(lambda: [each.stat().st_nlink for each in folders.glob("*/owner.lock")] == [1, 1])  # both are complete
         dead.kill()
         dead.wait()
+        # A process that it forked just before has its lock, too, until it executes another program.
+        until(lambda: any(map(unlocked, folders.glob("*/owner.lock"))))
         with Program("lidar", ["sleep", "1000"]) as started:
             locks = {each.parent for each in folders.glob("*/owner.lock")}
             assert locks == {Path(living.socket).parent, Path(started.socket).parent}
     (left,) = folders.iterdir()
     assert left.name == "memtopo-program-of-another-program"
+
+
+def unlocked(file: Path) -> bool:
+    """Return whether no process has locked a file."""
+    with file.open() as lock:
+        try:
+            flock(lock, LOCK_SH | LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
 
 
 def test_without_a_temporary_folder_no_program_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
