@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
+from operator import add, itemgetter
 
 from memtopo.driver.sim.allocations import Allocation, Allocations
 from memtopo.driver.sim.calls import Refused, invalid, unsupported
@@ -13,6 +15,9 @@ from memtopo.driver.types import Access, Grant, Location, LocationKind, Register
 from memtopo.machine import Machine
 
 HOST = Location(LocationKind.HOST)
+
+_GPU = LocationKind.GPU
+"""Looked up once, since each chunk needs it several times."""
 
 
 class AccessRules:
@@ -48,7 +53,7 @@ class AccessRules:
             if self._allocations.find(address):
                 return 0
             mapping = self._mappings.around(address)
-        if location.kind is LocationKind.GPU:
+        if location.kind is _GPU:
             return mapping.access.get(location, 0)
         return mapping.access.get(_last_changed(mapping) if location.kind == LocationKind.HOST else HOST, 0)
 
@@ -83,12 +88,16 @@ class AccessRules:
             raise invalid("the bytes run into host memory to which access was last changed for the host (fact 67)")
         return found
 
-    def whole(self, address: int, count: int, user: Location, wanted: int) -> Mapping | None:
-        """Mapping of a GPU's chunk with all of some bytes, if the user has access; None says nothing about others."""
-        found = self._mappings.find(address)
-        if found is None or address + count > found.end or _on_host(found):
-            return None
-        return found if found.access.get(user, 0) & wanted == wanted else None
+    def chunks(self, address: int, end: int, user: Location, wanted: int) -> list[Mapping]:
+        """Mappings of GPUs' chunks behind addresses, if the user has access to all; none says nothing about others."""
+        mappings = []
+        while address < end:
+            found = self._mappings.find(address)
+            if found is None or _on_host(found) or found.access.get(user, 0) & wanted != wanted:
+                return []
+            mappings.append(found)
+            address = found.end
+        return mappings
 
     def is_pinned(self, address: int, count: int) -> bool:
         """Return whether an allocation of page-locked memory has all of some bytes."""
@@ -148,7 +157,7 @@ class AccessRules:
 
     def _is_known(self, location: Location) -> bool:
         """Return whether a location is accepted: an existing GPU, the host, or any NUMA node, existing or not."""
-        if location.kind is LocationKind.GPU:
+        if location.kind is _GPU:
             return location in self._machine.locations
         return location.kind != LocationKind.HOST_NUMA_CURRENT
 
@@ -172,11 +181,11 @@ def _apply(mapping: Mapping, grants: tuple[Grant, ...]) -> None:
 
 def _user(location: Location) -> Location:
     """Location under which access is kept: the host and its NUMA nodes share theirs."""
-    return location if location.kind == LocationKind.GPU else HOST
+    return location if location.kind is _GPU else HOST
 
 
 def _on_host(mapping: Mapping) -> bool:
-    return mapping.chunk.properties.location.kind is not LocationKind.GPU
+    return mapping.chunk.properties.location.kind is not _GPU
 
 
 def _last_changed(mapping: Mapping) -> Location:
@@ -255,10 +264,11 @@ class MemoryOperations:
         """
         reading = self._access.is_pinned(copies[0][0], copies[0][2])
         places = copies if reading else [(place, address, count) for address, place, count in copies]
-        low, end = min(place for place, _, _ in places), max(place + count for place, _, count in places)
-        if not self._access.is_pinned(low, end - low) or max(count for _, _, count in places) > PAGE:
+        counts = [count for _, _, count in places]
+        low, end = min(places)[0], max(map(add, map(itemgetter(0), places), counts))
+        if not self._access.is_pinned(low, end - low) or max(counts) > PAGE or 0 in counts:
             return False
-        spans = self._spans(device, places, low, Access.R if reading else Access.RW)
+        spans = _joined(self._spans(device, places, low, Access.R if reading else Access.RW), written=not reading)
         ((staged, at, size),) = self.parts(device, low, end - low, Access.RW if reading else Access.R, copying=True)
         data = bytearray(staged.read(at, size))
         for place, physical, offset, count in spans:
@@ -272,23 +282,21 @@ class MemoryOperations:
             staged.write(at, data)
         return True
 
-    def _spans(
-        self, device: int, places: Sequence[tuple[int, int, int]], low: int, wanted: Access
-    ) -> list[tuple[int, Physical, int, int]]:
-        """Memory behind addresses, each given by its place in other memory, the address and bytes.
-
-        As (offset from `low`, memory, offset, size).
-        """
-        spans: list[tuple[int, Physical, int, int]] = []
-        whole, user, needed = self._access.whole, gpu(device), int(wanted)
+    def _spans(self, device: int, places: Sequence[tuple[int, int, int]], low: int, wanted: Access) -> list[_Span]:
+        """Memory behind addresses, each given by its place in other memory, the address and bytes."""
+        spans: list[_Span] = []
+        chunks, reach, user, needed = self._access.chunks, self._access.reach, gpu(device), int(wanted)
+        latest: Mapping | None = None
         for place, address, count in places:
-            if mapping := whole(address, count, user, needed):
-                spans.append((place - low, mapping.chunk.physical, address - mapping.start, count))
+            end = address + count
+            if latest and latest.start <= address and end <= latest.end:
+                spans.append((place - low, latest.chunk.physical, address - latest.start, count))
                 continue
-            done = place - low
-            for physical, offset, size in self.parts(device, address, count, wanted, copying=True):
-                spans.append((done, physical, offset, size))
-                done += size
+            mappings = chunks(address, end, user, needed)
+            latest = mappings[-1] if mappings else None
+            for area in mappings or reach(address, count, device, wanted, copying=True):
+                first, last = max(address, area.start), min(end, area.end)
+                spans.append((place - low + first - address, area.physical, first - area.start, last - first))
         return spans
 
     def store(self, device: int, address: int, data: bytes) -> None:
@@ -317,6 +325,21 @@ class MemoryOperations:
 
 
 _Part = tuple[Physical, int, int]
+_Span = tuple[int, Physical, int, int]
+"""Bytes at a place of page-locked memory that are copied from or to other memory, at an offset, with their number."""
+
+
+def _joined(spans: Sequence[_Span], *, written: bool) -> Iterator[_Span]:
+    """Spans, of which those that follow one another in both memories are one, as the ends of chunks in the arena."""
+    place, physical, offset, size = spans[0]
+    for at, other, start, count in islice(spans, 1, None):
+        if at == place + size and other.fd == physical.fd and other.offset + start == physical.offset + offset + size:
+            size += count
+            other.touched |= written
+        else:
+            yield place, physical, offset, size
+            place, physical, offset, size = at, other, start, count
+    yield place, physical, offset, size
 
 
 def _aligned(targets: list[_Part], sources: list[_Part]) -> Iterator[tuple[_Part, tuple[Physical, int]]]:

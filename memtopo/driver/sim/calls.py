@@ -89,7 +89,8 @@ def driver_call(method: Callable[Concatenate[C, P], R]) -> Callable[Concatenate[
     def call(self: C, /, *args: P.args, **kwargs: P.kwargs) -> R:
         while True:
             with self.lock:
-                self.check_open(name, survives=survives)
+                if self.blocked or not survives:
+                    self.check_open(name, survives=survives)
                 try:
                     return method(self, *args, **kwargs)
                 except WouldBlock:

@@ -92,6 +92,10 @@ WHOLE_HOST = Location(LocationKind.HOST)
 """Location of host memory that may be on any node."""
 
 
+_HOST_NUMA = LocationKind.HOST_NUMA
+"""Looked up once: to find a member of an enumeration takes longer than the rest of what is done for a chunk."""
+
+
 class MemoryBudget:
     """Free and total bytes of every location of a machine; what a NUMA node takes is taken of the whole host, too."""
 
@@ -120,7 +124,7 @@ class MemoryBudget:
 
     def free(self, location: Location) -> int:
         """Bytes that are not taken."""
-        return min(self._total[each] - self._used[each] for each in self._counted(location))
+        return min([self._total[each] - self._used[each] for each in self._counted(location)])
 
     def total(self, location: Location) -> int:
         """Bytes in all."""
@@ -128,7 +132,7 @@ class MemoryBudget:
 
     @staticmethod
     def _counted(location: Location) -> tuple[Location, ...]:
-        return (location, WHOLE_HOST) if location.kind == LocationKind.HOST_NUMA else (location,)
+        return (location, WHOLE_HOST) if location.kind is _HOST_NUMA else (location,)
 
 
 FIRST_CONTEXT = 0x5600_0000

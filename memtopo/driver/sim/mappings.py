@@ -35,6 +35,8 @@ class Mappings:
         self._addresses, self._chunks = addresses, chunks
         self._starts: list[int] = []
         self._at: dict[int, Mapping] = {}
+        self._latest: Mapping | None = None
+        """Mapping found last: its other end is mostly asked for next."""
 
     def map(self, address: int, size: int, handle: int, offset: int, flags: int) -> None:
         """Map a whole chunk inside one reservation (facts 13 to 15)."""
@@ -62,6 +64,7 @@ class Mappings:
         first, last = self._span(address, address + size)
         if not self._addresses.covers(address, address + size):
             raise invalid("the range is not reserved")
+        self._latest = None
         for start in self._starts[first:last]:
             chunk = self._at.pop(start).chunk
             if chunk.anchor:
@@ -71,14 +74,14 @@ class Mappings:
 
     def find(self, address: int) -> Mapping | None:
         """Mapping around an address; None if there is none."""
-        mapping = self._at.get(address)
-        if mapping:
-            return mapping
-        at = bisect_right(self._starts, address) - 1
-        if at < 0:
-            return None
-        mapping = self._at[self._starts[at]]
-        return mapping if address < mapping.end else None
+        mapping = self._at.get(address) or self._latest
+        if mapping is None or not mapping.start <= address < mapping.end:
+            at = bisect_right(self._starts, address) - 1
+            mapping = self._at[self._starts[at]] if at >= 0 else None
+            if mapping is None or address >= mapping.end:
+                return None
+        self._latest = mapping
+        return mapping
 
     def around(self, address: int) -> Mapping:
         """Mapping around an address; refuses if there is none."""

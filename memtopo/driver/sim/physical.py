@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from memtopo.driver.sim.shared_files import Files, Tag
 
 STEP = 1 << 40
+GIVEN_TOGETHER = 64 << 20
+"""Bytes of the arena that are returned to the system at once, if so many are given back one after another."""
 PAGE = mmap.PAGESIZE
 _COPIED = 1 << 20
 
@@ -121,10 +123,12 @@ class Arena:
         self._close = weakref.finalize(self, os.close, self._fd)
         self._length = 0
         self._used = 0
+        self._given = 0, 0
+        """Start and end of what was given back last, and is still to be returned to the system."""
 
     def take(self, size: int) -> Physical:
         """Allocate `size` bytes, which take no memory until they are touched. Raises `OSError`."""
-        offset, used = self._used, self._used + -(-size // PAGE) * PAGE
+        offset, used = self._used, self._used + _whole_pages(size)
         if used > self._length:
             length = -(-used // STEP) * STEP
             os.ftruncate(self._fd, length)
@@ -162,20 +166,46 @@ class Arena:
         return Physical(fd, 0, tag.size, tag=tag)
 
     def give(self, physical: Physical) -> None:
-        """Return memory to the system: all touched pages, or the file, which other processes may still use."""
+        """Return memory to the system: all touched pages, or the file, which other processes may still use.
+
+        Adjacent memory of the arena is returned together: for a few pages, the call takes longer than what it does.
+        """
         if physical.tag:
             self._files.close(physical.fd)
         elif physical.touched:
-            with mmap.mmap(physical.fd, physical.size, offset=physical.offset) as view:
+            self._give(physical.offset, physical.offset + _whole_pages(physical.size))
+
+    def _give(self, start: int, end: int) -> None:
+        low, high = self._given
+        if end == low:
+            end = high
+        elif start == high:
+            start = low
+        else:
+            self._return_given()
+        self._given = start, end
+        if end - start >= GIVEN_TOGETHER:
+            self._return_given()
+
+    def _return_given(self) -> None:
+        (low, high), self._given = self._given, (0, 0)
+        if low < high:
+            with mmap.mmap(self._fd, high - low, offset=low) as view:
                 view.madvise(mmap.MADV_REMOVE)
 
     def resident(self) -> int:
         """Bytes of the system's memory that the arena takes."""
+        if self._close.alive:
+            self._return_given()
         return os.fstat(self._fd).st_blocks * 512 if self._close.alive else 0
 
     def close(self) -> None:
         """Close the memfd, which frees all its memory; a second call does nothing."""
         self._close()
+
+
+def _whole_pages(size: int) -> int:
+    return -(-size // PAGE) * PAGE
 
 
 def _copy(physical: Physical, fd: int, to: int = 0) -> None:
