@@ -1,18 +1,16 @@
-"""The CUDA driver; `cuda.bindings` is imported when `CudaDriver` is first used."""
+"""The CUDA driver. Modules are imported when one of their names is first used; some need `cuda.bindings`."""
 
 from __future__ import annotations
 
-import os
-from typing import TYPE_CHECKING
-
-from memtopo.common.errors import Unavailable
-from memtopo.driver.cuda.nvml import gpu_usage, links, readings
-from memtopo.driver.cuda.system import host_memory, inaccessible_devices, kernel_release, numa_bytes, numa_nodes
-from memtopo.driver.types import DriverError
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from memtopo.driver.cuda.driver import CudaDriver
+    from memtopo.driver.cuda.local import open_cuda
     from memtopo.driver.cuda.meter import CudaMeter
+    from memtopo.driver.cuda.nvml import gpu_usage, links, readings
+    from memtopo.driver.cuda.system import host_memory, inaccessible_devices, kernel_release, numa_bytes, numa_nodes
     from memtopo.driver.cuda.trials import CudaTrialCalls
 
 __all__ = [
@@ -30,68 +28,18 @@ __all__ = [
     "readings",
 ]
 
-_SIMULATE = "use --machine h200x2 to validate or simulate without a GPU"
-_CAUSES = {
-    "CUDA_ERROR_STUB_LIBRARY": "libcuda is the toolkit's stub; take its folder out of LD_LIBRARY_PATH",
-    "CUDA_ERROR_OPERATING_SYSTEM": "check that /dev/nvidia* exist and may be opened",
-    "CUDA_ERROR_SYSTEM_NOT_READY": "start the fabric manager (nvidia-fabricmanager)",
-    "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH": "libcuda and the kernel module are of different releases; reload the module",
-    "CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE": "take cuda-compat's libcuda out of LD_LIBRARY_PATH",
+_MODULES = {
+    "driver": ("CudaDriver",),
+    "local": ("open_cuda",),
+    "meter": ("CudaMeter",),
+    "nvml": ("gpu_usage", "links", "readings"),
+    "system": ("host_memory", "inaccessible_devices", "kernel_release", "numa_bytes", "numa_nodes"),
+    "trials": ("CudaTrialCalls",),
 }
 
 
-def open_cuda() -> CudaDriver:
-    """Return the CUDA driver, initialised, with at least one GPU.
-
-    Raises `Unavailable` with a hint at the cause: no bindings, no driver, no GPU, or all GPUs hidden.
-    """
-    driver = _bound()
-    try:
-        driver.init()
-        count = driver.device_get_count()
-    except DriverError as error:
-        raise _unusable(error.name) from error
-    except Unavailable as error:
-        raise Unavailable("no NVIDIA driver is installed here, or it is too old", hint=_SIMULATE) from error
-    if not count:
-        raise _unusable("CUDA_ERROR_NO_DEVICE")
-    return driver
-
-
-def _bound() -> CudaDriver:
-    try:
-        from memtopo.driver.cuda.driver import CudaDriver  # noqa: PLC0415  # may be missing
-    except ImportError as error:
-        message = f"the Python package cuda-bindings cannot be imported ({error})"
-        raise Unavailable(message, hint=f"run 'pip install cuda-python', or {_SIMULATE}") from error
-    return CudaDriver()
-
-
-def _unusable(name: str) -> Unavailable:
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if name == "CUDA_ERROR_NO_DEVICE" and visible is not None:
-        hint = "unset it or name a GPU that 'nvidia-smi -L' lists"
-        return Unavailable(f"no GPU is visible: CUDA_VISIBLE_DEVICES is {visible!r}", hint=f"{hint}, or {_SIMULATE}")
-    if inaccessible := inaccessible_devices():
-        hint = "run as a user with access to them, or pass the GPUs on to the container (--gpus, --device)"
-        message = f"no GPU can be used here: {name}: this process may not open {', '.join(inaccessible)}"
-        return Unavailable(message, hint=f"{hint}, or {_SIMULATE}")
-    cause = _CAUSES.get(name)
-    return Unavailable(f"no GPU can be used here: {name}", hint=f"{cause}, or {_SIMULATE}" if cause else _SIMULATE)
-
-
-def __getattr__(name: str) -> object:
-    if name == "CudaDriver":
-        # Not above: without the bindings, open_cuda must still be importable to report that.
-        from memtopo.driver.cuda.driver import CudaDriver  # noqa: PLC0415
-
-        return CudaDriver
-    if name == "CudaTrialCalls":
-        from memtopo.driver.cuda.trials import CudaTrialCalls  # noqa: PLC0415
-
-        return CudaTrialCalls
-    if name == "CudaMeter":
-        from memtopo.driver.cuda.meter import CudaMeter  # noqa: PLC0415
-
-        return CudaMeter
+def __getattr__(name: str) -> Any:
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{module}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
