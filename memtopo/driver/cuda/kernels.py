@@ -32,8 +32,12 @@ _TILE = 16 << 10
 _BLOCKS = 8192
 """Blocks of a launch over all its areas: many times what a GPU runs at once, so that all of it ends together."""
 
-_SHARE = 64
-"""Tiles of the largest area for one block, so that it does not run on after all small areas are done."""
+_STORED, _LOADED = 1, 64
+"""Tiles of the largest area for one block, so that it does not run on after all small areas are done.
+
+Stores are faster the closer to one another they are at a time, up to 4 %; loads are not, and the end of a block that
+loads costs more.
+"""
 
 _MOST_BLOCKS = 1 << 18
 
@@ -77,14 +81,14 @@ class CudaKernels:
 
     def fill(self, areas: Sequence[Area]) -> None:
         loaded = self._current()
-        for packed, shape, _ in _launches(areas):
+        for packed, shape, _ in _launches(areas, _STORED):
             call(cuda.cuMemcpyHtoDAsync, loaded.areas, packed, len(packed), 0)
             _launch(loaded.functions["fill"], shape, _THREADS)
 
     def verify(self, areas: Sequence[Area]) -> Verified:
         loaded = self._current()
         call(cuda.cuMemcpyHtoD, loaded.found, _RESULT.pack(0, _NOTHING, _NOTHING, 0), _RESULT.size)
-        for packed, shape, before in _launches(areas):
+        for packed, shape, before in _launches(areas, _LOADED):
             call(cuda.cuMemcpyHtoDAsync, loaded.areas, packed, len(packed), 0)
             _launch(loaded.functions["verify"], shape, _THREADS, ctypes.c_uint32(before))
         mismatches, lowest, first, first_actual = _RESULT.unpack(_read(loaded.found, _RESULT.size))
@@ -102,7 +106,7 @@ class CudaKernels:
             return ()
         size = 8 * min(len(parts), MOST_AREAS)
         call(cuda.cuMemsetD8Async, loaded.sums, 0, size, 0)
-        for packed, shape, before in _launches(parts):
+        for packed, shape, before in _launches(parts, _LOADED):
             call(cuda.cuMemcpyHtoDAsync, loaded.areas, packed, len(packed), 0)
             _launch(loaded.functions["fingerprint"], shape, _THREADS, ctypes.c_uint32(before))
         return tuple(array("Q", _read(loaded.sums, size)))
@@ -129,16 +133,19 @@ def _context() -> int:
     return context
 
 
-def _launches(areas: Sequence[Area] | Sequence[tuple[int, int]]) -> Iterator[tuple[bytes, tuple[int, int, int], int]]:
+def _launches(
+    areas: Sequence[Area] | Sequence[tuple[int, int]], share: int
+) -> Iterator[tuple[bytes, tuple[int, int, int], int]]:
     """Yield for each launch its table of areas, its grid, and the number of areas before. Areas may have no pattern.
 
-    The first launches are small, so that the GPU works while the next tables are made.
+    `share` is the number of tiles for one block. The first launches are small, so that the GPU works while the next
+    tables are made.
     """
     if len(areas) > MOST_AREAS:
         raise DriverError("cuLaunchKernel", "CUDA_ERROR_INVALID_VALUE", "there are too many areas")
     before, count = 0, _FIRST
     while some := areas[before : before + count]:
-        yield _table(some), _shape(some), before
+        yield _table(some), _shape(some, share), before
         before, count = before + count, min(2 * count, _AREAS)
 
 
@@ -156,9 +163,9 @@ def _table(areas: Sequence[Area] | Sequence[tuple[int, int]]) -> bytes:
     return table.tobytes()
 
 
-def _shape(areas: Sequence[Area] | Sequence[tuple[int, int]]) -> tuple[int, int, int]:
+def _shape(areas: Sequence[Area] | Sequence[tuple[int, int]], share: int) -> tuple[int, int, int]:
     tiles = max(1, -(-max(area[1] for area in areas) // _TILE))
-    wanted = max(-(-_BLOCKS // len(areas)), min(-(-tiles // _SHARE), -(-_MOST_BLOCKS // len(areas))))
+    wanted = max(-(-_BLOCKS // len(areas)), min(-(-tiles // share), -(-_MOST_BLOCKS // len(areas))))
     return min(tiles, wanted), len(areas), 1
 
 
