@@ -16,11 +16,22 @@ def main() -> NoReturn:
         )
 
         with collector_frozen():
+            _start_driver(sys.argv[1:])
             from memtopo.cli.app import run
         status = run(sys.argv[1:])
     except KeyboardInterrupt:
         status = 130
     sys.exit(status)
+
+
+def _start_driver(arguments: list[str]) -> None:
+    """Start what takes as long as all imports of a command, and needs none of them."""
+    from memtopo.cli.arguments import applies_here
+
+    if applies_here(arguments):
+        from memtopo.driver.cuda.early import start_initialisation
+
+        start_initialisation()
 
 
 __all__ = ["main"]

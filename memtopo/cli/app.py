@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from importlib import import_module
-from itertools import pairwise, takewhile
-from threading import Thread
+from itertools import takewhile
 from typing import Any
 
 import typer
 
+from memtopo.cli.arguments import option_values
 from memtopo.cli.process import Interrupted, Streams
 from memtopo.common.errors import MemtopoError, UsageError
 from memtopo.common.garbage_collection import collector_frozen
@@ -68,9 +67,6 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _run_command(arguments: Sequence[str]) -> int:
-    if arguments[:1] == ["apply"] and _on_this_machine(arguments):
-        with suppress(RuntimeError):  # where no thread can be started, it is initialised when it is used
-            Thread(target=_initialise_cuda).start()
     # Not through typer's main, which handles broken pipes and Ctrl-C itself.
     with collector_frozen():
         command: Any = typer.main.get_command(program(arguments[0] if arguments else None))
@@ -82,21 +78,6 @@ def _run_command(arguments: Sequence[str]) -> int:
     except _WrongUsage as error:
         raise _usage_error(error, arguments, list(command.commands)) from error
     return status if isinstance(status, int) else 0
-
-
-def _on_this_machine(arguments: Sequence[str]) -> bool:
-    """Return true if a command is for the GPUs of this machine, which is the default."""
-    names = [word.partition("=")[2] for word in _joined(arguments, "-m", "--machine") if word.startswith("--machine=")]
-    names += [word[2:] for word in arguments if word.startswith("-m") and len(word) > len("-m")]
-    return (names or [os.environ.get("MEMTOPO_MACHINE") or "local"])[-1] == "local" and "-h" not in arguments
-
-
-def _initialise_cuda() -> None:
-    """Initialise CUDA beside the imports of the command, which take as long. Errors occur again when it is used."""
-    from memtopo.driver.cuda import open_cuda
-
-    with suppress(Exception):
-        open_cuda()
 
 
 def _no_command(help: str, arguments: Sequence[str]) -> int:
@@ -184,7 +165,7 @@ def _print_failure(error: MemtopoError, arguments: Sequence[str]) -> None:
     words = list(takewhile(lambda word: word != "--", arguments))
     _write_failure(error, words)
     requested = [os.environ.get("MEMTOPO_FORMAT", "")] if words[:1] == ["validate"] else []
-    requested += [word.partition("=")[2] for word in _joined(words, "--format") if word.startswith("--format=")]
+    requested += option_values(words, "--format")
     if "--json" in words or os.environ.get("MEMTOPO_JSON", "").lower() in _TRUE:
         requested = ["json"]
     if requested and requested[-1] in formats.FORMATS:
@@ -196,11 +177,6 @@ def _write_failure(error: MemtopoError, words: Sequence[str]) -> None:
     from memtopo.cli.report import VARIABLES, write_error  # likewise
 
     if words[:1] and words[0] in VARIABLES:
-        named = [word.partition("=")[2] for word in _joined(words, "--report") if word.startswith("--report=")]
+        named = option_values(words, "--report")
         if file := (named or [os.environ.get(VARIABLES[words[0]], "")])[-1]:
             write_error(file, words[0], error)
-
-
-def _joined(words: Sequence[str], *flags: str) -> Iterator[str]:
-    """The words of a command line, `--format json` as `--format=json`; the last flag is the name of all of them."""
-    return (f"{flags[-1]}={after}" if word in flags else word for word, after in pairwise([*words, ""]))

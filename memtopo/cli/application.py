@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from threading import Thread
 from typing import TYPE_CHECKING
 
 from memtopo.cli.bindings import Bindings
@@ -21,9 +22,10 @@ from memtopo.driver.ledger import Ledger
 from memtopo.driver.protocol import Driver
 from memtopo.driver.trace import empty_folder, traced
 from memtopo.executor import Stopped
+from memtopo.kinds.step import Phase
 from memtopo.output import plain
 from memtopo.output.progress import activity, progress
-from memtopo.plans.progress import BothProgress, Progress
+from memtopo.plans.progress import NO_PROCESSES, BothProgress, Progress
 from memtopo.plans.report import Report
 from memtopo.run import apply
 from memtopo.run.request import RunRequest
@@ -35,18 +37,22 @@ if TYPE_CHECKING:  # imported where it is used: a layout of one process that nob
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """One application of a spec; `stop` returns the number of a signal, or 0, and `reread` the spec's source now."""
+    """One application of a spec; `stop` returns the number of a signal, or 0, and `reread` the spec's source now.
+
+    `beside` is called in a thread while a real driver opens contexts, for imports that take as long.
+    """
 
     request: RunRequest
     loaded: Loaded
     bindings: Bindings
     reread: Callable[[], str]
     stop: Callable[[], int] = lambda: 0
+    beside: Callable[[], None] = lambda: None
 
     def run_and_show(self, holding: HoldOptions | None, output: RunOutput) -> int:
         """Apply the spec until it is done or a signal stops it, and show the report. Returns the exit status."""
         with Stopper(ending=True) as stopper:  # around the report too: a second signal must not cut it off
-            return output.show(replace(self, stop=stopper.signal).run(holding))
+            return output.show(replace(self, stop=stopper.signal, beside=output.import_modules).run(holding))
 
     def run(self, holding: HoldOptions | None) -> Report:
         """Claim the layout's name if it is to be held, start its producers, and apply."""
@@ -86,12 +92,15 @@ class Application:
             return apply.apply(
                 request,
                 ledger,
-                progress=_shared(shown, holder),
+                progress=self._progress(_shared(shown, holder)),
                 stop=self.stop,
                 handle_source=self._handles_of_holders(ledger, sockets) if outside else None,
                 hold=holder.hold if holder else None,
                 context=context,
             )
+
+    def _progress(self, shown: Progress) -> Progress:
+        return shown if self.request.machine.simulated else BothProgress(shown, BesideContexts(self.beside))
 
     def _handles_of_holders(self, driver: Driver, sockets: Mapping[str, str]) -> HolderHandles:
         from memtopo.sharing.imports import HolderHandles
@@ -128,6 +137,30 @@ class Application:
         held = holder.hold_processes if holder else None
         with progress(simulated=self.request.machine.simulated) as shown:
             return processes.apply(ensemble, progress=_shared(shown, holder), stop=self.stop, held=held)
+
+
+class BesideContexts(Progress):
+    """Calls a function in a thread while contexts are opened.
+
+    It returns before the phase ends: files that a thread has open would count as descriptors of the layout.
+    """
+
+    def __init__(self, function: Callable[[], None]) -> None:
+        self._function = function
+        self._thread: Thread | None = None
+
+    def phase(self, name: str, steps: int, processes: Mapping[str, int] = NO_PROCESSES) -> None:
+        super().phase(name, steps, processes)
+        if name == Phase.OPEN:
+            thread = Thread(target=self._function)
+            with suppress(RuntimeError):  # the limit of processes is reached
+                thread.start()
+                self._thread = thread
+
+    def end(self) -> None:
+        if self._thread:
+            self._thread.join()
+            self._thread = None
 
 
 def _shared(shown: Progress, holder: Holder | None) -> Progress:

@@ -5,9 +5,13 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
+from pathlib import Path
+from threading import current_thread, main_thread
 
 import pytest
 
+from memtopo.cli.application import BesideContexts
+from memtopo.cli.arguments import option_values
 from memtopo.spec import SECTIONS
 from tests.helpers.command_line import QUICKSTART, ROOT, environment
 
@@ -53,15 +57,20 @@ from memtopo.cli import main
 try:
     main()
 except SystemExit as stopped:
-    assert not stopped.code
-print(*sys.modules)
+    print(stopped.code or 0, *sys.modules)
 """
 
 
+def status_and_imports(*arguments: str) -> list[str]:
+    command = [sys.executable, "-c", SCRIPT, *arguments]
+    done = subprocess.run(command, env=environment(), cwd=ROOT, capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()[-1].split()
+
+
 def imports_of(command: str) -> set[str]:
-    arguments = [sys.executable, "-c", SCRIPT, command, QUICKSTART, "--machine", "h200x2"]
-    done = subprocess.run(arguments, env=environment(), cwd=ROOT, capture_output=True, text=True, check=True)
-    return set(done.stdout.splitlines()[-1].split())
+    status, *imported = status_and_imports(command, QUICKSTART, "--machine", "h200x2")
+    assert status == "0"
+    return set(imported)
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +89,42 @@ def test_apply_imports_the_steps_of_its_own_entries_alone() -> None:
     imported = imports_of("apply")
     assert "memtopo.kinds.chunks.steps" in imported
     assert not imported & LATE_IN_APPLY.keys()
+
+
+def test_cuda_is_initialised_before_the_imports_of_an_apply_to_this_machine() -> None:
+    local = status_and_imports("apply", QUICKSTART, "-mlocal")
+    assert local.index("cuda.bindings.driver") < local.index("typer")
+    assert "cuda" not in imports_of("apply")
+
+
+@pytest.mark.parametrize(
+    ("words", "values"),
+    [
+        (["apply", "x", "--machine", "local"], ["local"]),
+        (["-m", "a", "--machine=b", "-mc", "-m=d"], ["a", "b", "c", "d"]),
+        (["--machines", "x", "-", "--", ""], []),
+        (["--machine"], [""]),
+    ],
+)
+def test_values_of_an_option_are_found_without_the_parser(words: list[str], values: list[str]) -> None:
+    assert option_values(words, "--machine", "-m") == values
+
+
+def test_a_function_beside_contexts_returns_before_their_phase_ends(tmp_path: Path) -> None:
+    """Its open files are not those of the layout."""
+    threads, file = [], tmp_path / "file"
+
+    def function() -> None:
+        file.write_text("x" * 4_000_000)
+        threads.append(current_thread())
+
+    hooks = BesideContexts(function)
+    for phase in ("open", "reserve"):
+        hooks.phase(phase, 1)
+        hooks.end()
+        assert len(threads) == 1
+    assert threads[0] is not main_thread()
+    assert not threads[0].is_alive()
 
 
 @pytest.mark.parametrize("name", LATE | LATE_IN_APPLY)
