@@ -32,6 +32,24 @@ print(json.dumps({
 }))
 """
 
+BESIDE_A_THREAD = """
+import sys, threading
+from tests.helpers.python_process import run_python
+
+over = threading.Event()
+def work():
+    while not over.is_set():
+        pass
+thread = threading.Thread(target=over.wait if sys.argv[1] == "waits" else work)
+thread.start()
+wait = threading.Condition.wait.__code__
+while sys.argv[1] == "waits" and sys._current_frames()[thread.ident].f_code is not wait:
+    pass
+code = "import sys; print('tests.helpers.fork_server' in sys.modules)"
+print(run_python([sys.executable, "-c", code], capture_output=True, text=True).stdout)
+over.set()
+"""
+
 
 def properties(start: type[subprocess.Popen[Any]], folder: Path, **options: Any) -> tuple[Any, bytes, int]:
     read, write = os.pipe()
@@ -90,3 +108,9 @@ def test_programs_of_users_and_other_locales_get_a_new_interpreter() -> None:
     assert run_python(command, capture_output=True, env=environment(PYTHONHASHSEED="1")).stdout == b"False\n"
     with OwnChild(command, stdout=subprocess.PIPE, env=environment()) as process:
         assert process.communicate()[0] == b"False\n"
+
+
+@pytest.mark.parametrize(("thread", "forked"), [("waits", "True"), ("works", "False")])
+def test_a_process_beside_a_thread_is_forked_only_while_that_waits(thread: str, forked: str) -> None:
+    command = [sys.executable, "-c", BESIDE_A_THREAD, thread]
+    assert run_python(command, capture_output=True, text=True, env=environment()).stdout.split() == [forked]

@@ -55,9 +55,11 @@ def import_all() -> None:
         with suppress(ImportError):
             importlib.import_module(name)
     from memtopo import spec
+    from memtopo.run.processes.fork_server import _prepare
 
     for section in spec.SECTIONS:
         spec._adapter(section)  # built once, and not by each process that reads a spec
+    _prepare()  # nor by each run of several processes
 
 
 def main(descriptor: str) -> None:

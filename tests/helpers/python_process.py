@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -75,12 +76,29 @@ class ThisProcess:
 
     def accepts(self, environment: Mapping[str, str]) -> bool:
         """Return whether a fork is safe (fact 33), and an interpreter with these variables would start as this one."""
-        alone = len(os.listdir("/proc/self/task")) == 1 and "libcuda.so" not in Path("/proc/self/maps").read_text()
-        return alone and _read_at_start(environment) == _read_at_start(os.environ)
+        safe = "libcuda.so" not in Path("/proc/self/maps").read_text()
+        return safe and _read_at_start(environment) == _read_at_start(os.environ)
 
     def fork(self, request: dict[str, Any], descriptors: list[int]) -> int:
-        """Return the id of a new child of this process, which never returns from here."""
-        return os.fork() or run(request, descriptors)
+        """Return the id of a new child of this process, which never returns from here; 0 while a thread forbids it."""
+        if not _others_wait():
+            return 0
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside other threads, from Python 3.12 on
+            pid = os.fork()
+        return pid or run(request, descriptors)
+
+
+def _others_wait() -> bool:
+    """Return whether each other thread waits for an event, and so has no lock that a forked process would need.
+
+    It cannot go on while this thread has the interpreter's lock, which `os.fork` keeps.
+    """
+    tasks = len(os.listdir("/proc/self/task"))
+    frames = sys._current_frames()
+    del frames[threading.get_ident()]
+    waiting = [frame.f_code is threading.Condition.wait.__code__ for frame in frames.values()]
+    return all(waiting) and len(waiting) + 1 == tasks
 
 
 def install(server: ForkServer | ThisProcess) -> None:
