@@ -12,6 +12,7 @@ from operator import attrgetter
 from typing import NamedTuple, TypeVar
 
 from memtopo.common.garbage_collection import collector_paused
+from memtopo.common.records import record
 from memtopo.diagnostics.model import Path
 from memtopo.driver.protocol import Driver
 from memtopo.driver.recorder import CallContext
@@ -336,7 +337,7 @@ class SafeProgress(Progress):
             self._hooks = Progress()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ResourceSnapshot:
     """Free bytes of each GPU that has a context, and the number of open file descriptors."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from difflib import unified_diff
 from pathlib import Path
 from typing import Annotated
@@ -12,6 +11,7 @@ import typer
 
 from memtopo.cli.files import of_memtopo, write
 from memtopo.common.errors import NotWritten, UsageError
+from memtopo.common.records import record
 from memtopo.common.text import printable
 from memtopo.language import Document
 from memtopo.rules import files
@@ -29,7 +29,7 @@ Diff = Annotated[
 _BOM = "\ufeff"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Correction:
     """A spec's file with its text before and after its corrections, and the number of errors that they end."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
 from memtopo.cli.hold import HoldOptions
@@ -15,6 +14,7 @@ from memtopo.cli.report import RunOutput
 from memtopo.cli.settings import Settings
 from memtopo.cli.specs import Loaded, load
 from memtopo.common.errors import InternalError, UsageError
+from memtopo.common.records import record
 from memtopo.common.text import printable
 from memtopo.kinds.nodes import names_nodes
 from memtopo.language import Document
@@ -34,7 +34,7 @@ _PATIENCE = 120.0
 """Seconds that a cluster has to place the agents."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class OnNodes:
     """Options of an apply on the nodes of a cluster at an address.
 

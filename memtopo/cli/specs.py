@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TextIO
 
 from memtopo.cli.options import one_target
 from memtopo.cli.settings import NONE_SET, Settings
 from memtopo.common.errors import Unavailable, UsageError
+from memtopo.common.records import record
 from memtopo.diagnostics.model import Diagnostic
 from memtopo.kinds.nodes import names_nodes
 from memtopo.language import Document
@@ -24,7 +25,7 @@ from memtopo.run.trials import with_needed_trials
 INVALID = 1
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Loaded:
     """A validated spec, the machine, and the saved plan that contains the spec, if there is one."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
 import typer
@@ -16,6 +15,7 @@ from memtopo.cli.fix import Diff, Fix, corrections
 from memtopo.cli.options import AsJson, MachineNames, machine_names, stdout_format
 from memtopo.cli.settings import SetMany, Settings, settings
 from memtopo.common.errors import MemtopoError, UsageError
+from memtopo.common.records import record
 from memtopo.common.text import printable
 from memtopo.language import Document
 from memtopo.machine import Machines, target
@@ -123,7 +123,7 @@ def validate_command(
     return 0 if checked.ok else _INVALID
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Validation:
     """Files that are validated in all variants on all targets; a target that is None is no machine."""
 

@@ -1,11 +1,18 @@
-"""Records: classes of values of which a layout may have hundreds of thousands."""
+"""Records: classes of values that are compared by value and never changed.
+
+They are dataclasses of which neither the class nor an instance takes long to create: a short run defines 150 of them
+and has instances of 50, and a layout may have hundreds of thousands of instances.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TypeVar, dataclass_transform
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, make_dataclass
+from typing import Any, TypeVar, dataclass_transform
 
 T = TypeVar("T")
+
+_GENERATED = {"__init__", "__repr__", "__eq__", "__hash__"}
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
@@ -13,6 +20,36 @@ def record(cls: type[T]) -> type[T]:
     """Make a class a dataclass with slots, whose instances are compared and hashed by value, and never changed.
 
     Type checkers refuse an assignment to a field. The interpreter does not: a dataclass that it keeps frozen takes five
-    times as long to create.
+    times as long to create. A generated method is compiled when it is first called, since compiling all of them takes
+    ten times as long as defining the class.
     """
-    return dataclass(slots=True, unsafe_hash=True)(cls)
+    made = dataclass(init=False, repr=False, eq=False, slots=True)(cls)
+    for name in _GENERATED - vars(cls).keys():
+        setattr(made, name, _deferred(made, name))
+    return made
+
+
+def _deferred(cls: type[Any], name: str) -> Callable[..., Any]:
+    """Return a method that is replaced by the generated one when it is first called."""
+
+    def method(self: object, *args: object, **named: object) -> object:
+        generated = _generated(cls, name)
+        setattr(cls, name, generated)
+        return generated(self, *args, **named)
+
+    return method
+
+
+def _generated(cls: type[Any], name: str) -> Callable[..., Any]:
+    """Return a method as `dataclass` generates it, from another dataclass with the same fields."""
+    twin = make_dataclass(
+        cls.__name__,
+        [(each.name, each.type, each) for each in fields(cls)],
+        namespace={"__post_init__": cls.__post_init__} if hasattr(cls, "__post_init__") else {},
+        init=name == "__init__",
+        repr=name == "__repr__",
+        eq=name == "__eq__",
+        unsafe_hash=name == "__hash__",
+    )
+    generated: Callable[..., Any] = getattr(twin, name)
+    return generated

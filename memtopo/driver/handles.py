@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Literal, NoReturn
+
+from memtopo.common.records import record
 
 OfferedKind = Literal["chunk", "buffer", "event", "allocation", "range", "memory", "semaphore", "shm", "multicast"]
 """Kinds of objects that one process can offer to another; memory and semaphores are external objects, and `shm` is
@@ -46,7 +47,7 @@ class Secret:
         raise TypeError("a secret cannot be serialized")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Handle:
     """One handle: a descriptor, which this object owns, or a secret; `offset` is that of a buffer in its block.
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any, Protocol
 
+from memtopo.common.records import record
 from memtopo.driver.functions import function
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import DriverError
@@ -57,7 +58,7 @@ class CallContext:
         self.undo = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class DriverCall:
     """One call: the method of the protocol, its arguments by name, and its result, or the driver's error.
 

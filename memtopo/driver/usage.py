@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from memtopo.common.records import record
 
 Work = Literal["compute", "graphics"]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class GpuMemory:
     """Memory of one GPU in bytes; `index` is NVML's, as `nvidia-smi` prints it, and differs from CUDA's ordinals.
 
@@ -24,7 +25,7 @@ class GpuMemory:
     free: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ProcessMemory:
     """Memory of one process on one GPU; `bytes` is None if NVML does not report it.
 
@@ -39,7 +40,7 @@ class ProcessMemory:
     instance: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class GpuUsage:
     """Memory of all GPUs and of the processes on them; `unknown` are sentences about what could not be read."""
 

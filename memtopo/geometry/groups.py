@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from typing import ClassVar, NamedTuple
 
@@ -16,7 +16,7 @@ from memtopo.driver.types import Grant, HandleType, Location, LocationKind, Prop
 from memtopo.machine import Machine
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Origin:
     """Source of imported objects: `each` handles of one export from every holder, in the order of the holders.
 
@@ -397,7 +397,7 @@ class RangeGroup(Group):
         return self.address + instance * self.stride if self.address else 0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LocatedGroup(Group):
     """Equal objects distributed round-robin over `locations`: `count` of them, created by this process or imported."""
 

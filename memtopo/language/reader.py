@@ -10,10 +10,11 @@ import select
 import stat
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from memtopo.common.garbage_collection import collector_paused
+from memtopo.common.records import record
 from memtopo.diagnostics.model import Diagnostic
 from memtopo.language.characters import check_characters, decode
 from memtopo.language.document import NO_SETTINGS, Document
@@ -34,7 +35,7 @@ _FILE_TYPES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SpecText:
     """Text of a spec, the name of its file, and the settings that it was read with: all that is needed to read it."""
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from memtopo.common.records import record
 from memtopo.common.units import shorten
 from memtopo.diagnostics import messages
 from memtopo.diagnostics.model import At, Diagnostic, InvalidValue, Path
@@ -26,7 +27,7 @@ _ARITHMETIC = re.compile(r"\s*[$(0-9]")
 _NOTHING = object()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Substituted:
     """Values of a spec without parameters, and the diagnostics of what could not be replaced.
 

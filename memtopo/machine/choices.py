@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from memtopo.common.records import record
 from memtopo.diagnostics.model import Path
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Refused:
     """Alternative that was not taken, and why."""
 
@@ -15,7 +14,7 @@ class Refused:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Choice:
     """Alternative that a field of an entry takes on a machine, and the ones before it, which do not work there.
 

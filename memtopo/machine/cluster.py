@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from memtopo.common.records import record
 from memtopo.machine.records import Machine
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Cluster:
     """Machine of each node by name, at least one."""
 

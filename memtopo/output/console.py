@@ -9,7 +9,6 @@ import io
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Literal, TextIO
 
 from rich.cells import cell_len
@@ -18,6 +17,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from memtopo.common.records import record
 from memtopo.common.text import escape_ci_commands, printable
 from memtopo.output import humanize, plain
 from memtopo.plans.report import MachineLine
@@ -75,7 +75,7 @@ LONGEST_WHOLE_WORD = 16
 NARROWEST_LAST = 12
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Column:
     """Heading and alignment of a column: `right` for numbers."""
 
@@ -98,7 +98,7 @@ def stacked(texts: Iterable[str], style: str = "") -> Text:
     return Text("\n", style, overflow="fold").join(map(cell, texts))
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Rows:
     """A table with dim headings and without rules. On a narrow terminal its cells fold; none is cut.
 

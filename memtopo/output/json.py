@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from memtopo.common.errors import MemtopoError
+from memtopo.common.records import record
 from memtopo.diagnostics.model import Diagnostic, Label, Path, Severity, Span
 from memtopo.output.diagram.model import Diagram
 from memtopo.output.validation import Located, located
@@ -23,7 +24,7 @@ VERSION: Literal[1] = 1
 _NO_POSITION = {"line": None, "column": None, "end_line": None, "end_column": None}
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FaultLabel:
     """A secondary position of a diagnostic; its lines and columns are null if it is not in the text."""
 
@@ -35,7 +36,7 @@ class FaultLabel:
     path: Path
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Fault:
     """One diagnostic with its position: lines and columns from 1; the end column is the first one after it.
 
@@ -57,7 +58,7 @@ class Fault:
     machines: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Outcome:
     """Result of one file on one machine; `ignored` counts the diagnostics that comments in the file ignore."""
 
@@ -69,7 +70,7 @@ class Outcome:
     ignored: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class DiagnosticsDocument:
     """Results of validating specs: one for each file and machine, and the diagnostics by file and position.
 
@@ -84,7 +85,7 @@ class DiagnosticsDocument:
     diagnostics: tuple[Fault, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Error:
     """An error outside of a spec, with details, a hint and the exit status."""
 
@@ -94,14 +95,14 @@ class Error:
     exit_code: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ErrorDocument:
     """A document that contains only an error."""
 
     error: Error
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PictureDocument:
     """Output of `draw`: the picture of a layout, by name, on a machine; in the `state` that was requested, if any."""
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
+from memtopo.common.records import record
 from memtopo.diagnostics.model import Path
 from memtopo.machine.choices import Choice
 from memtopo.output.diagram.model import Diagram
@@ -13,7 +14,7 @@ Check = Literal["none", "fast", "full"]
 """Thoroughness of the checks: none, queries and samples, or every byte."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Row:
     """Similar steps of a plan in one row.
 
@@ -33,7 +34,7 @@ class Row:
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ProcessPlan:
     """Rows of the plan of one process, or of each of `count` equal processes, `first` to `last`.
 
@@ -50,7 +51,7 @@ class ProcessPlan:
     node: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PlanSummary:
     """Plan without its steps: rows in order, bytes of physical memory by location, and number of driver calls.
 
@@ -76,7 +77,7 @@ class PlanSummary:
     choices: tuple[Choice, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class MemoryChange:
     """Bytes of physical memory at a location before and after a change, and at most during it."""
 
@@ -85,7 +86,7 @@ class MemoryChange:
     peak: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ProcessDifference:
     """Difference of the plans of one process, or of each of `count` equal processes, `first` to `last`."""
 
@@ -103,7 +104,7 @@ class ProcessDifference:
         return not self.undo and not self.do
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PlanDifference:
     """Difference of two plans: rows of what is undone and of what is done, in order, and the number of `kept` steps.
 
@@ -133,7 +134,7 @@ class PlanDifference:
         return not self.undo and not self.do and all(each.empty for each in self.processes)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class MachineLine:
     """Machine of a report: its name, whether it is simulated, its GPUs and driver."""
 
@@ -143,7 +144,7 @@ class MachineLine:
     driver: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PhaseTime:
     """Steps and seconds of one phase.
 
@@ -163,7 +164,7 @@ class PhaseTime:
         return PhaseTime(self.phase, steps, seconds, self.began, other.ended)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Tally:
     """Number of observations of one aspect, how many were as declared, and what was not checked, with the reason."""
 
@@ -174,7 +175,7 @@ class Tally:
     why_not: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Difference:
     """Finding that is not as declared, as text; `place` is `file:line:col` of its entry."""
 
@@ -187,7 +188,7 @@ class Difference:
     hint: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Rate:
     """Seconds that one GPU took to fill or verify (`verb`) bytes of `memory`, of a GPU or the host."""
 
@@ -198,7 +199,7 @@ class Rate:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Checks:
     """Result of all checks after building. `differences` holds the first hundred of `different`."""
 
@@ -208,7 +209,7 @@ class Checks:
     rates: tuple[Rate, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Failure:
     """Step that failed and the driver's error; `reason` is the simulator's explanation, `place` is `file:line:col`.
 
@@ -224,7 +225,7 @@ class Failure:
     cause: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Leak:
     """Resource that could not be released, with the driver's error and what had to stay because of it."""
 
@@ -235,7 +236,7 @@ class Leak:
     place: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class DeviceMemory:
     """Free bytes of one device: before building (contexts exist), while held, after teardown."""
 
@@ -245,7 +246,7 @@ class DeviceMemory:
     after: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Left:
     """Open resources by kind (the ledger) and file descriptors: before building, while held, and after teardown."""
 
@@ -258,7 +259,7 @@ class Left:
     memory: tuple[DeviceMemory, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Placed:
     """Addresses of ranges: `first` at `address`, and each of `count` up to `last` `step` bytes further.
 
@@ -272,7 +273,7 @@ class Placed:
     step: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ProcessReport:
     """Result of one process of a multi-process layout; `lost` says how it ended if it could not report."""
 
@@ -288,7 +289,7 @@ class ProcessReport:
     placed: tuple[Placed, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class NodeReport:
     """Result of one node of a layout of several: its processes, the bytes to create by location, checks and rest.
 
@@ -306,7 +307,7 @@ class NodeReport:
     left: Left | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Report:
     """Report of one run of `apply`: `outcome` is ok, failed, leaked, different or interrupted.
 

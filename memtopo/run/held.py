@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
+from memtopo.common.records import record
 from memtopo.diagnostics.messages import not_awake
 from memtopo.driver.handles import Handle
 from memtopo.driver.types import gpu
@@ -120,7 +121,7 @@ class HeldLayout:
         return self._run.exports_of(self._run.request.geometry)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Planned:
     """Change of a held layout, and the exports that it touches."""
 
@@ -150,7 +151,7 @@ class _Planned:
         raise NotImplementedError
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PlannedSwitch(_Planned):
     """Switch of a held layout to one of its states."""
 
@@ -170,7 +171,7 @@ class PlannedSwitch(_Planned):
         return self.run.switch(self.state, in_use, full=full)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PlannedRenewal(_Planned):
     """Release and new creation of the memory of the touched exports."""
 
@@ -182,7 +183,7 @@ class PlannedRenewal(_Planned):
         return self.run.renew(self.held.resources_of(self.touched))
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PlannedRevision(_Planned):
     """Change of a held layout to another spec."""
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime
 from typing import NamedTuple
 
+from memtopo.common.records import record
 from memtopo.diagnostics.model import Path
 from memtopo.geometry import Geometry
 from memtopo.machine import Machine
@@ -16,7 +17,7 @@ from memtopo.planner import Plan, memory_by_state
 from memtopo.plans.report import Check, MachineLine, PlanSummary
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RunRequest:
     """Plan to apply, with the geometry that it was made from.
 

@@ -12,10 +12,11 @@ import shutil
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeVar
 
 from memtopo.common.errors import Unavailable, UsageError
+from memtopo.common.records import record
 from memtopo.common.spawn import python_command
 from memtopo.common.text import nearest
 from memtopo.common.units import shorten
@@ -139,7 +140,7 @@ def _of(holder: str, objects: Mapping[str, Mapping[str, T]]) -> tuple[T, ...]:
     return tuple(objects.get(holder, {}).values())
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Producers:
     """Sockets of holders by name, and the programs that were started; those of `simulated` are memtopo's own."""
 

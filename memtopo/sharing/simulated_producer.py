@@ -12,9 +12,10 @@ import select
 import signal
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 from memtopo.common.errors import MemtopoError
+from memtopo.common.records import record
 from memtopo.driver.handles import Handle
 from memtopo.driver.sim import external_api
 from memtopo.plans.report import MachineLine
@@ -32,7 +33,7 @@ FILLED = 16 << 20
 _BLOCK_PERIODS = 4096
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Memory:
     """External memory of `size` bytes on the GPU with this UUID, in hexadecimal digits."""
 
@@ -42,7 +43,7 @@ class Memory:
     dedicated: bool
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Semaphore:
     """A semaphore, and the values that importers wait for and signal, if they do."""
 
@@ -53,7 +54,7 @@ class Semaphore:
     signal: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class File:
     """Memory of the host of `size` bytes in a file."""
 
@@ -61,7 +62,7 @@ class File:
     size: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ProducerSpec:
     """The exports of one holder on a simulated machine."""
 

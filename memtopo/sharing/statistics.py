@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from memtopo.common.records import record
 from memtopo.sharing.messages import MAX_ENTRIES, Fields
 
 MOST_LOCATIONS = 256
 """Locations in one answer; a machine has fewer."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LocationMemory:
     """Physical memory that a layout has at a location now: bytes, and in how many allocations.
 
@@ -23,7 +22,7 @@ class LocationMemory:
     allocations: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CheckResult:
     """Time of a check in seconds of the epoch, and the number of differences that it found."""
 
@@ -31,7 +30,7 @@ class CheckResult:
     different: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Statistics:
     """Statistics of one held layout since it is served.
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from memtopo.common.processes import PROC, process_stat
+from memtopo.common.records import record
 from memtopo.sharing.leases import LeaseName, lease_names
 from memtopo.usage.report import DmaBuffer, OpenDevice
 
@@ -19,7 +20,7 @@ _DMA_BUFFER = re.compile(r"/dmabuf:.*|anon_inode:\[?dmabuf\]?")
 _SOCKET = re.compile(r"socket:\[([0-9]+)\]")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Descriptors:
     """Open descriptors of one process that may keep GPU memory, and the inodes of its sockets."""
 
@@ -28,7 +29,7 @@ class Descriptors:
     sockets: frozenset[int] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Process:
     """A process in /proc; `since` is in seconds of the epoch. `descriptors` is None without access to them."""
 

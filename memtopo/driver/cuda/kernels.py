@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from operator import or_
 from pathlib import Path
@@ -13,6 +12,7 @@ from struct import Struct
 
 from cuda.bindings import driver as cuda
 
+from memtopo.common.records import record
 from memtopo.driver.cuda.bindings import call
 from memtopo.driver.kernels import ALIGNED, MOST_AREAS, Area, Verified, base, word
 from memtopo.driver.types import DriverError
@@ -42,7 +42,7 @@ loads costs more.
 _MOST_BLOCKS = 1 << 18
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Loaded:
     """Kernels loaded in one context, with the addresses of their result, their table of areas and its fingerprints."""
 

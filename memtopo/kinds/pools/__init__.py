@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
+from memtopo.common.records import record
 from memtopo.common.units import Size, exact, rounded
 from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.driver.types import (
@@ -83,7 +84,7 @@ class Pool(Entry):
     )
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PoolGroup(LocatedGroup):
     """Pools that one entry declares, one at each of its `locations`.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
 from memtopo.common.records import record
 from memtopo.driver.batches import map_each
@@ -22,7 +21,7 @@ from memtopo.kinds.step import Finding, Phase, Step, StepDescription, range_name
 from memtopo.machine import Machine
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ZeroChunk:
     """Chunk that backs an elastic range, with the GPU that fills it with zeros."""
 

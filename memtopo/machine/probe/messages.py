@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
+from memtopo.common.records import record
 from memtopo.machine.probe.trial_table import PlannedTrial
 
 SharedObject = Literal["chunk", "ipc", "ipc_event", "pool"]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Start:
     """First message to a child: the trials to make, each with its number, or None for the importing child.
 
@@ -21,7 +22,7 @@ class Start:
     record: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ImportRequest:
     """Request to import what a trial shares, by the driver of one GPU: its handle is beside the message.
 
@@ -36,7 +37,7 @@ class ImportRequest:
     pointer: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ImportAnswer:
     """Answer to an `ImportRequest`: whether the bytes were as expected, or the error and the call that returned it."""
 
@@ -45,21 +46,21 @@ class ImportAnswer:
     call: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Ready:
     """A child has its driver, after so many seconds."""
 
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TrialBegun:
     """A child begins the trial of a number."""
 
     number: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TrialEnded:
     """Result of a trial: `works`, or the driver's error and the call that returned it, or `data` that was measured.
 
@@ -77,14 +78,14 @@ class TrialEnded:
     data: dict[str, Any] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Finished:
     """All trials of a child are made; `leaked` counts what they did not release, by kind."""
 
     leaked: dict[str, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Broken:
     """A child ends by an exception."""
 

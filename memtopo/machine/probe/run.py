@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from importlib.util import find_spec
 
+from memtopo.common.records import record
 from memtopo.driver.types import Location, LocationKind, gpu
 from memtopo.machine import Copies, Device, Machine, Memory, Peer, Rate, Surroundings, Trial, dump, queries
 from memtopo.machine.probe import environment
@@ -17,7 +18,7 @@ from memtopo.plans.progress import Progress
 _SHARING = ("share", "ipc", "ipc_event", "pool")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Timing:
     """Seconds that one trial took, without those for creating contexts."""
 
@@ -26,7 +27,7 @@ class Timing:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Probed:
     """A machine with its trials, and data of this one run.
 

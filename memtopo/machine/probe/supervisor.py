@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self, get_args
 
 from memtopo.common.errors import MemtopoError
+from memtopo.common.records import record
 from memtopo.common.spawn import python_command, spawn_connected
 from memtopo.common.text import signal_name
 from memtopo.driver.handles import Handle, close_handles
@@ -39,7 +40,7 @@ class Stopped(MemtopoError):
     exit_code = 130
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Limits:
     """Seconds for a trial, contexts included; for a request to the importing child; and for the start of a child."""
 
@@ -48,7 +49,7 @@ class Limits:
     start: float = 60.0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Outcome:
     """Result of one trial; `works` is None if the trial does not show it. Times are in seconds."""
 
@@ -83,7 +84,7 @@ class _Lane:
     error: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Request:
     """Request to the importing child by a child of a lane, which may have been replaced before the answer comes."""
 

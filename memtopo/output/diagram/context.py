@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import string
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple
 
+from memtopo.common.records import record
 from memtopo.diagnostics.model import Path
 from memtopo.output.diagram import model
 from memtopo.output.diagram.model import Diagram
@@ -35,7 +36,7 @@ class Limits(NamedTuple):
     shares: int = 24
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class DrawingContext:
     """Letters by mark, hues and names by device, positions, addresses, and limits of one drawing.
 

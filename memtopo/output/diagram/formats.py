@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from memtopo.common.records import record
 from memtopo.diagnostics.model import Path
 from memtopo.output.diagram.model import Diagram
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Drawing:
     """A diagram with its title, a note below that, and the position in the spec of each path.
 

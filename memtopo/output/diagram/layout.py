@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from memtopo.common.records import record
 from memtopo.output.diagram import notation
 from memtopo.output.diagram.card import Card, grid, padding
 from memtopo.output.diagram.context import DrawingContext
@@ -85,7 +85,7 @@ def _card_grid(cards: Sequence[Card], room: float, tall: float = 0, widest: floa
     return grid(cards, columns, min(widest, (room - _CARD_GAP * (columns - 1)) / columns), _CARD_GAP, tall)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Column:
     """Frames below one another, with a channel of that width for lines on their left."""
 

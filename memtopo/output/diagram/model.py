@@ -8,9 +8,10 @@ from it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 
+from memtopo.common.records import record
 from memtopo.common.units import NamedPart
 from memtopo.diagnostics.model import Path
 
@@ -21,7 +22,7 @@ MOST_NAMES = 8
 """Names of one device that a drawing shows."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class DeviceAccess:
     """Access of one device: `r` or `rw`."""
 
@@ -29,7 +30,7 @@ class DeviceAccess:
     access: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class MappingSpan:
     """A hole, which has no chunk, or equal adjacent mappings with the same access.
 
@@ -66,7 +67,7 @@ class MappingSpan:
         return self.index, self.index + (self.count - 1) * self.interval + self.step * (ranges - 1) + 1
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RangeDiagram:
     """`count` neighbouring ranges of one entry, `first` to `last`, with the same content.
 
@@ -89,7 +90,7 @@ class RangeDiagram:
     elastic_access: tuple[tuple[DeviceAccess, ...], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class MemoryShare:
     """Equal chunks or buffers of one mark in one memory; `chunk` is the mark, as in a span.
 
@@ -104,7 +105,7 @@ class MemoryShare:
     label: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class MemoryDiagram:
     """One memory with chunks: that of a GPU, a NUMA node or the host; `names` are the spec's names for it.
 
@@ -130,7 +131,7 @@ class MemoryDiagram:
         return (*self.names[:MOST_NAMES], *([f"{more:,} more"] if more > 0 else []))
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Resource:
     """`count` equal resources of one entry that are in no range, such as buffers and events.
 
@@ -161,7 +162,7 @@ class Resource:
     bound: tuple[str, ...] = field(default=(), kw_only=True, metadata=RENDERED)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Export:
     """`count` handles of one export, of the chunks, buffers or events `first` to `last` (`kind`), by `via`.
 
@@ -179,7 +180,7 @@ class Export:
     path: Path
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class HandleFlow:
     """Handles that go from the `export` of `source` to the import `name` of `target`.
 
@@ -203,7 +204,7 @@ class HandleFlow:
     external: bool = field(default=False, kw_only=True, metadata=RENDERED)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ProcessDiagram:
     """`count` processes of one entry with the same content: `first`, and each `step`-th from there up to `last`.
 
@@ -220,7 +221,7 @@ class ProcessDiagram:
     node: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Diagram:
     """One layout: its ranges in the order of the spec, and each memory that it uses.
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from memtopo.common.errors import MemtopoError
+from memtopo.common.records import record
 from memtopo.common.text import printable
 from memtopo.driver.recorder import DriverCall
 from memtopo.output import humanize
@@ -24,7 +25,7 @@ class NotExpressible(MemtopoError):
     exit_code = 4
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Program:
     """Program of one process. `exporters` are the processes that it imports from, `importers` those that it serves."""
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
+from memtopo.common.records import record
 from memtopo.common.text import printable
 from memtopo.output import console, plain
 from memtopo.output.console import headline, notes
@@ -35,7 +36,7 @@ None for an address that differs between the processes of a picture.
 """
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TerminalDrawing:
     """Drawing of a picture for any width, in ASCII if `ascii` is set or the stream supports no more.
 
@@ -158,7 +159,7 @@ def _memory(shown: MemoryDiagram, head: Sequence[Text], detail: Sequence[str], *
     return Panel(head, size, blocks, detail=detail, close=close)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TitledDrawing:
     """Text output of `memtopo draw`, `width` columns wide if that is set."""
 

@@ -7,7 +7,7 @@ import platform
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,6 +15,7 @@ from pydantic import TypeAdapter
 
 from memtopo import language, planner
 from memtopo.common.errors import InternalError, MemtopoError
+from memtopo.common.records import record
 from memtopo.common.version import __version__
 from memtopo.machine import Cluster, Machine, dump, parse, target
 from memtopo.plans.progress import CountedProgress, PhaseState
@@ -50,7 +51,7 @@ class MachineOfNode(NamedTuple):
     hint: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class NodeTask:
     """The part of one node in a run: the whole spec, and the machines of all nodes, from which each agent plans alike.
 

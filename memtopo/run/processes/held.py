@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from memtopo.common.records import record
 from memtopo.driver.handles import Handle
 from memtopo.driver.types import gpu
 from memtopo.geometry import Geometry
@@ -94,7 +95,7 @@ class HeldProcesses:
         return JointRevision(coordinator, touched, self, revision, command)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _JointChange:
     """Change of all processes, and the exports that it touches."""
 
@@ -106,7 +107,7 @@ class _JointChange:
         return self.touched
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class JointSwitch(_JointChange):
     """Switch of all processes to a state of the layout."""
 
@@ -118,7 +119,7 @@ class JointSwitch(_JointChange):
         return merged_checks(checks) if full else self.coordinator.recheck()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class JointRevision(_JointChange):
     """Change of all processes to another spec."""
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar
 
+from memtopo.common.records import record
 from memtopo.kinds.step import Phase
 from memtopo.plans.report import Check, Checks, Report
 from memtopo.plans.transition import Stage
 from memtopo.sharing.offers import Offer
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Start:
     """First message to a worker: its process of the layout, and the text and machine from which it makes its own plan.
 
@@ -41,7 +42,7 @@ class Start:
     """File for the trace of the worker's driver calls."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class BuildPhase:
     """Do the steps of one phase."""
 
@@ -52,7 +53,7 @@ class BuildPhase:
         return str(self.phase)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class AgreeOn:
     """Reserve ranges at these addresses, by their labels; answered by `Addresses`. Nothing is mapped yet."""
 
@@ -60,14 +61,14 @@ class AgreeOn:
     activity: ClassVar[str] = str(Phase.RESERVE)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CheckSteps:
     """Check every step by driver queries."""
 
     activity: ClassVar[str] = "check"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class WriteRound:
     """Write the bytes and signals of one round of the verification."""
 
@@ -75,7 +76,7 @@ class WriteRound:
     activity: ClassVar[str] = "write"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ReadRound:
     """Read what all processes wrote in that round."""
 
@@ -83,14 +84,14 @@ class ReadRound:
     activity: ClassVar[str] = "read"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TryForbidden:
     """Try forbidden accesses on replicas."""
 
     activity: ClassVar[str] = "forbid"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SkipVerification:
     """Report all bytes as not verified."""
 
@@ -98,14 +99,14 @@ class SkipVerification:
     activity: ClassVar[str] = "skip verification"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Recheck:
     """Check every step once more while the layout is held; answered by `CheckResult`."""
 
     activity: ClassVar[str] = "recheck"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PlanSwitch:
     """Plan a switch to a state of the layout; answered by `ChangeResult`. Nothing is changed yet.
 
@@ -119,7 +120,7 @@ class PlanSwitch:
     activity: ClassVar[str] = "plan of a change"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PlanChange:
     """Plan a change to another spec, as `PlanSwitch` a switch; the result gets such a check."""
 
@@ -131,14 +132,14 @@ class PlanChange:
     activity: ClassVar[str] = "plan of a change"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CheckChange:
     """Check the layout after all stages of a change, before it is ended; answered by `ChangeResult`."""
 
     activity: ClassVar[str] = "check of a change"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class MakeStage:
     """Do one stage of the planned change, or of its rollback; answered by `ChangeResult`."""
 
@@ -150,7 +151,7 @@ class MakeStage:
         return f"{self.stage}, of {'the rollback of ' * self.back}a change"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TurnBack:
     """Make the stages of the change those of its rollback, for a reason; answered by `ChangeResult`."""
 
@@ -158,14 +159,14 @@ class TurnBack:
     activity: ClassVar[str] = "plan of a rollback"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class EndChange:
     """End the change, or its rollback, of which all processes have done all stages; answered by `ChangeResult`."""
 
     activity: ClassVar[str] = "end of a change"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class WriteKept:
     """Write the bytes that all of some states keep."""
 
@@ -173,7 +174,7 @@ class WriteKept:
     activity: ClassVar[str] = "write, for a rehearsal"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ReadKept:
     """Check every step, and read the bytes that all of some states keep, in the state that the layout is in."""
 
@@ -181,24 +182,24 @@ class ReadKept:
     activity: ClassVar[str] = "read, for a rehearsal"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Hold:
     """Keep the layout until `TakeDown`; answered by `Exports` and `Done`."""
 
     activity: ClassVar[str] = "hold"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TakeDown:
     """Undo all steps and send `Finished`."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class KeepAlive:
     """Heartbeat of the coordinator."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Ready:
     """A worker has its plan and its driver: `rounds` of verification, the same for all, and its bytes in them."""
 
@@ -206,7 +207,7 @@ class Ready:
     volume: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StepsDone:
     """Heartbeat of a worker: steps done, and steps of the phases that it began, since the last."""
 
@@ -214,7 +215,7 @@ class StepsDone:
     begun: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Done:
     """A command is complete; `safe` if no kernel is known to access memory that it may not."""
 
@@ -222,21 +223,21 @@ class Done:
     safe: bool
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Addresses:
     """Addresses of the ranges that all instances of a counted process reserve at one, by their labels."""
 
     addresses: dict[str, int]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Exports:
     """Exports of a worker that holds its part of the layout."""
 
     offers: tuple[Offer, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CheckResult:
     """Result of a `Recheck`: `checks`, or the error that prevented it."""
 
@@ -244,7 +245,7 @@ class CheckResult:
     error: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ChangeResult:
     """Result of a command of a change: why it was refused or failed, if it was.
 
@@ -259,14 +260,14 @@ class ChangeResult:
     offers: tuple[Offer, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Failed:
     """A step failed or the worker was interrupted; it takes down, and reports."""
 
     error: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Broken:
     """A worker ends without a report."""
 
@@ -275,14 +276,14 @@ class Broken:
     exit_code: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Finished:
     """Last message of a worker."""
 
     report: Report
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class HandleRequest:
     """Request for `count` handles of a process's export from index `first` on, routed by the coordinator.
 
@@ -296,7 +297,7 @@ class HandleRequest:
     count: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class HandleAnswer:
     """Answer to a `HandleRequest`: handles beside the message, in order of index, at least one, or an error.
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from memtopo import language, planner
 from memtopo.common.errors import InternalError
+from memtopo.common.records import record
 from memtopo.driver.handles import Handle, close_handles
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.ledger import Ledger
@@ -34,7 +35,7 @@ RequestHandles = Callable[[str, str, int, int], Sequence[Handle]]
 """Handles of a holder's export, from an index on, in order. Raises `MemtopoError`."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class WorkerHooks:
     """Functions of the worker that its run calls.
 

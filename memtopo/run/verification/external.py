@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from memtopo.common.errors import MemtopoError
+from memtopo.common.records import record
 from memtopo.diagnostics.model import Path
 from memtopo.driver.protocol import Driver
 from memtopo.geometry import Geometry
@@ -43,7 +43,7 @@ class Unsignalled(MemtopoError):
         self.path = path
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ExternalVerifier(Verifier):
     """All waits in ascending order of their values, then the reads of memory, then the signals.
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
+from memtopo.common.records import record
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.types import Access, LocationKind
 from memtopo.kinds.layout import Layout, current
@@ -14,7 +15,7 @@ from memtopo.kinds.views import Identity, MappedMemory, RecordedEvent
 from memtopo.plans.report import Rate
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class VerificationContext:
     """Memory and events of every process by its label, and the driver and layout of this process.
 

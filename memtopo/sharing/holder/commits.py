@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from memtopo.common.clock import RunningClock
 from memtopo.common.errors import MemtopoError
+from memtopo.common.records import record
 from memtopo.common.text import process_name
 from memtopo.sharing import messages
 from memtopo.sharing.errors import BadPacket, ExchangeError
@@ -104,7 +105,7 @@ class Served(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Waiting:
     """Request of a client that waits for the lease to write exports, or for their commit."""
 

@@ -7,10 +7,11 @@ import socket
 import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 
 from memtopo.common.errors import MemtopoError
+from memtopo.common.records import record
 from memtopo.common.text import signal_name
 from memtopo.sharing.claims import Claim
 from memtopo.sharing.errors import BadPacket
@@ -37,7 +38,7 @@ _INTERVAL_WITHOUT_SIGNALS = 0.2
 _RETRY_PAUSE = 0.01
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Terms:
     """Terms of a hold: the limit of clients, their `patience` and `grace` in seconds, other users, and its end.
 
@@ -55,7 +56,7 @@ class Terms:
     progress: ProgressNotices = field(default_factory=ProgressNotices)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Retry:
     """A request that is retried until a time of the monotonic clock."""
 

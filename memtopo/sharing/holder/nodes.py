@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from memtopo.common.records import record
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.holder.clients import ClientConnection
 from memtopo.sharing.messages import TEXT_CHARACTERS
@@ -18,7 +19,7 @@ _PAUSE = 0.5
 _LISTED = 4
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class HeldNodes:
     """Nodes of a layout by name.
 

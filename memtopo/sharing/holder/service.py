@@ -8,9 +8,10 @@ import socket
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 
+from memtopo.common.records import record
 from memtopo.common.signals import signal_wakeup
 from memtopo.sharing.claims import Claim
 from memtopo.sharing.holder.clients import SPARE
@@ -32,7 +33,7 @@ _OWN = 16  # descriptors that the driver, the selector and others may need
 _LEAST = _OWN + 4 * SPARE
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Supervision:
     """Reports of a holder, and its reloads.
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from memtopo.common.records import record
 from memtopo.plans.report import Checks, MachineLine
 from memtopo.sharing.statistics import MOST_LOCATIONS, CheckResult, LocationMemory, Statistics
 from memtopo.sharing.status import Importer
@@ -14,7 +15,7 @@ from memtopo.sharing.status import Importer
 Why = Literal["signal", "release", "deadline", "failure"]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class HolderInfo:
     """Description that a holder reports: the layout's name, the path of its spec, and the machine.
 
@@ -27,7 +28,7 @@ class HolderInfo:
     source: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class HoldSummary:
     """End of a hold, after `seconds`: by a `signal` (its number, else 0), a `release`, or its deadline.
 
