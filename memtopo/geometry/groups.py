@@ -296,6 +296,12 @@ class ChunkGroup(Group):
         """Location of one chunk."""
         return self.properties_of(index).location
 
+    def demand(self) -> Mapping[Location, int]:
+        """Largest number of bytes that the chunks may occupy in the memory of each location."""
+        if len(self.properties) == 1 and self.limit is None and self.memory and not (self.origin or self.gone):
+            return {self.properties[0].location: self.count * self.size}
+        return Group.demand(self)
+
     def shares(self) -> Mapping[Location, int]:
         """Number of chunks that this process creates at each location."""
         return {} if self.origin else self._share(self.count)

@@ -239,7 +239,7 @@ class Geometry:
         """Ordinals of the GPUs whose contexts are needed, by a group or for granted access."""
         granted = (grant for parts in self.parts.values() for part in parts for grant in part.grants)
         found = set(gpus(grant.location for grant in granted if grant.access))
-        return sorted(found.union(*(group.contexts for group in self.every)))
+        return sorted(found.union(*{group.contexts for group in self.every}))
 
     @property
     def idle_gpus(self) -> list[int]:

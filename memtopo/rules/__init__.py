@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
+from functools import lru_cache
 from itertools import chain
+from typing import NamedTuple
 
 from memtopo.common.errors import MemtopoError
 from memtopo.diagnostics import messages
 from memtopo.diagnostics.model import Diagnostic
+from memtopo.geometry.groups import Group
 from memtopo.geometry.model import Geometry
 from memtopo.kinds import KINDS
 from memtopo.kinds.kind import Kind, Rule
@@ -20,8 +23,11 @@ RULES: tuple[tuple[Kind | None, tuple[Rule, ...]], ...] = (
 )
 """Rules about one process, by the kind whose rules they are; last those of no kind in particular."""
 
-JOINT_RULES: tuple[Rule, ...] = (limits.fits, *(rule for kind in KINDS for rule in kind.joint_rules()))
-"""Rules about all processes together."""
+JOINT_RULES: tuple[tuple[Kind | None, tuple[Rule, ...]], ...] = (
+    (None, (limits.fits,)),
+    *((kind, rules) for kind in KINDS if (rules := kind.joint_rules())),
+)
+"""Rules about all processes together, by the kind whose rules they are; first those of no kind in particular."""
 
 
 class NeverTried(MemtopoError):
@@ -32,10 +38,25 @@ class NeverTried(MemtopoError):
 
 def require_tried(geometry: Geometry, machines: Machines) -> None:
     """Raise `NeverTried` for a layout with objects that may be planned, but were never tried on the machine."""
-    found = [each for member in _members(geometry, machines) for kind in KINDS for each in kind.untried(*member)]
+    nodes = [(each, machines.of(node)) for node, each in geometry.by_node]
+    found = [each for member in _members(nodes) for kind in KINDS for each in kind.untried(*member)]
     if found:
         hint = "validate, plan and draw work; no option makes apply build it"
         raise NeverTried(f"not applied: {found[0]} of this machine", hint=hint, details=found[1:])
+
+
+class _Applicable(NamedTuple):
+    """Rules that may find something in processes with groups of some classes, each once, in order."""
+
+    own: Mapping[Rule, None]
+    joint: Mapping[Rule, None]
+
+
+@lru_cache(maxsize=256)
+def _applicable(groups: frozenset[type[Group]]) -> _Applicable:
+    own = (rule for kind, rules in RULES if kind is None or kind.concerned(groups) for rule in rules)
+    joint = (rule for kind, rules in JOINT_RULES if kind is None or kind.jointly_concerned(groups) for rule in rules)
+    return _Applicable(dict.fromkeys(own), dict.fromkeys(joint))
 
 
 def diagnose(geometry: Geometry, machines: Machines) -> list[Diagnostic]:
@@ -44,18 +65,18 @@ def diagnose(geometry: Geometry, machines: Machines) -> list[Diagnostic]:
     Rules about all processes together are about those of one node.
     """
     nodes = [(each, machines.of(node)) for node, each in geometry.by_node]
-    members = _members(geometry, machines)
+    members = [(each, _applicable(frozenset(each[0].groups)).own) for each in _members(nodes)]
+    every = _applicable(frozenset(chain.from_iterable(each[0].groups for each, _ in members)))
     found: list[Diagnostic] = []
-    for kind, rules in RULES:
-        concerned = [each for each in members if kind is None or kind.concerned(each[0])]
-        for rule in rules if concerned else ():
-            found += dict.fromkeys(chain.from_iterable([messages.first(rule(*each)) for each in concerned]))
-    for rule in JOINT_RULES:
-        found += messages.first(dict.fromkeys(chain.from_iterable([rule(*each) for each in nodes])))
+    for rule in every.own:
+        if reported := [one for each, own in members if rule in own for one in messages.first(rule(*each))]:
+            found += dict.fromkeys(reported)
+    for rule in every.joint:
+        if reported := [one for each in nodes for one in rule(*each)]:
+            found += messages.first(dict.fromkeys(reported))
     return found
 
 
-def _members(geometry: Geometry, machines: Machines) -> Collection[tuple[Geometry, Machine]]:
+def _members(nodes: Sequence[tuple[Geometry, Machine]]) -> Collection[tuple[Geometry, Machine]]:
     """Different geometries of processes, each with the machine of its node."""
-    nodes = [(each, machines.of(node)) for node, each in geometry.by_node]
     return {id(member): (member, machine) for each, machine in nodes for member in each.members.values()}.values()

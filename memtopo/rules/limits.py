@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import NamedTuple
@@ -37,6 +38,8 @@ def address_space(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
 
 def fits(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """Yield MT402 if all processes exceed the (free) memory of a GPU, or that of the host or one of its nodes."""
+    if _has_room(geometry, machine):
+        return
     node, needed = next(iter(geometry.nodes), None), _needed(geometry)
     gpus = [member.gpus for member in geometry.members.values()]
     excess: dict[Path, _Share] = {}
@@ -54,6 +57,26 @@ def fits(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
 
 
 _HOST = Location(LocationKind.HOST)
+
+
+def _has_room(geometry: Geometry, machine: Machine) -> bool:
+    """Return true if everything fits: no location needs more than it has, nor the host for all that is not on GPUs."""
+    needed: Counter[Location] = Counter()
+    for member in geometry.members.values():
+        for group in member.every:
+            if group.exceeds:
+                return False
+            for location, size in group.demand().items():
+                needed[location] += size
+        for ordinal in member.gpus:
+            needed[gpu(ordinal)] += CONTEXT_BYTES
+    on_gpus = [needed.pop(gpu(ordinal), 0) for ordinal in range(len(machine.devices))]
+    on_host = sum(size for location, size in needed.items() if location.kind is not LocationKind.GPU)
+    return (
+        all(size <= device.room for size, device in zip(on_gpus, machine.devices, strict=True))
+        and all(needed.get(node, 0) <= size for node, size in machine.node_bytes.items())
+        and on_host <= min(machine.host_room, machine.pinned_bytes or machine.host_room)
+    )
 
 
 class _Share(NamedTuple):

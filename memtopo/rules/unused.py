@@ -17,12 +17,14 @@ def chunks(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     del machine
     if any(geometry.has_unresolved(section) for section in ("map", "ranges", "exports")):
         return
-    used = _mapped(geometry)
+    whole = _whole(geometry)
+    partly = {name: group for name, group in geometry.of(ChunkGroup).items() if name not in whole}
+    used = _mapped(geometry) if partly else {}
     for export in geometry.of(ExportGroup).values():
         if isinstance(export.group, ChunkGroup):
             used.setdefault(export.group.name, []).append((export.first, export.first + export.count))
     backing = _backing(geometry)
-    for name, group in geometry.of(ChunkGroup).items():
+    for name, group in partly.items():
         if name in backing:
             continue
         unused = group.count - _covered(used.get(name, []))
@@ -66,6 +68,16 @@ def _backing(geometry: Geometry) -> set[str]:
     """Names of the chunks that elastic ranges may have."""
     ranges = [group.elastic for group in geometry.of(RangeGroup).values() if group.elastic]
     return {chunk.name for each in ranges for chunk in (*each.chunks, each.zero) if chunk is not None}
+
+
+def _whole(geometry: Geometry) -> set[str]:
+    """Names of the chunks of which one placement has all."""
+    return {
+        each.chunk.name
+        for placements in geometry.placements.values()
+        for each in placements
+        if each.step == 1 and each.count == each.chunk.count
+    }
 
 
 def _mapped(geometry: Geometry) -> dict[str, list[tuple[int, int]]]:

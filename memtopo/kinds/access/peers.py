@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 from memtopo.diagnostics.model import Diagnostic, Label
 from memtopo.driver.types import Grant, Location, LocationKind
@@ -92,8 +93,12 @@ class _Unreachable:
     """Grants to devices that cannot access the memory of a location."""
 
     def __init__(self, geometry: Geometry, machine: Machine) -> None:
-        foreign = (at for chunk in geometry.of(ChunkGroup).values() if chunk.origin for at in chunk.distinct_locations)
-        self._owners = list(dict.fromkeys([*machine.locations, *(at for at in foreign if at.node)]))
+        # Entries that are written alike share the tuple of their locations.
+        distinct = {
+            id(each): each for each in (chunk.distinct_locations for chunk in geometry.instances_of(ChunkGroup))
+        }
+        used = dict.fromkeys(chain.from_iterable(distinct.values()))
+        self._owners = [each for each in used if each.node or each in machine.locations]
         self._machine = machine
         self._known: dict[tuple[Grant, ...], dict[Location, list[Location]]] = {}
 

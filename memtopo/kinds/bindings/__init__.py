@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, NamedTuple, Self
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
@@ -195,6 +195,9 @@ class Bindings(Kind):
 
     def joint_rules(self) -> tuple[Rule, ...]:
         return teams, nodes
+
+    def jointly_concerned(self, groups: Collection[type[Group]]) -> bool:
+        return MulticastGroup in groups  # a team is incomplete if nothing is bound
 
 
 def _target(scope: Scope, path: Path) -> Resolution[MulticastGroup | None]:

@@ -140,8 +140,9 @@ def handle_types(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
         if not group.origin and id(group.properties) in supported:
             continue
         for location in group.distinct_locations:
-            place = geometry.place(location)
-            if diagnostic := _handles(group, location, machine, place) or _received(group, location, machine, place):
+            if diagnostic := _handles(group, location, machine, geometry) or _received(
+                group, location, machine, geometry
+            ):
                 key = (diagnostic.message.partition(": ")[2].partition(" on ")[0], diagnostic.notes)
                 alike.setdefault(key, []).append(diagnostic)
                 break
@@ -160,15 +161,16 @@ def properties(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
         if (group.origin and group.origin.siblings) or id(group.properties) in supported:
             continue
         for location in group.distinct_locations:
-            place = geometry.place(location)
-            if diagnostic := _vmm(group, location, machine, place) or _unsupported(group, location, machine, place):
+            if diagnostic := _vmm(group, location, machine, geometry) or _unsupported(
+                group, location, machine, geometry
+            ):
                 yield diagnostic
                 break
         else:
             supported.add(id(group.properties))
 
 
-def _handles(group: ChunkGroup, location: Location, machine: Machine, place: str) -> Diagnostic | None:
+def _handles(group: ChunkGroup, location: Location, machine: Machine, geometry: Geometry) -> Diagnostic | None:
     words = group.handles.words
     path = (*group.path, "handles")
     received = group.origin is not None and not group.origin.siblings
@@ -180,25 +182,29 @@ def _handles(group: ChunkGroup, location: Location, machine: Machine, place: str
         trial = machine.trial(location, word)
         untried = word == "fabric" and trial.works is None and trial.advertised is None
         if trial.refused or untried or (word in _WINDOWS and not trial.works):
-            return _not_supported("MT404", group, f"handle type {word!r}", place, trial, path)
+            return _not_supported("MT404", group, f"handle type {word!r}", geometry.place(location), trial, path)
     return None
 
 
-def _received(group: ChunkGroup, location: Location, machine: Machine, place: str) -> Diagnostic | None:
+def _received(group: ChunkGroup, location: Location, machine: Machine, geometry: Geometry) -> Diagnostic | None:
     """Check an import from outside of the spec; other chunks are checked in the process that creates them."""
     if not group.origin or group.origin.siblings or not (trial := machine.trial(location, group.origin.via)).refused:
         return None
-    return _not_supported("MT404", group, f"handle type {group.origin.via!r}", place, trial, (*group.path, "via"))
+    return _not_supported(
+        "MT404", group, f"handle type {group.origin.via!r}", geometry.place(location), trial, (*group.path, "via")
+    )
 
 
-def _vmm(group: ChunkGroup, location: Location, machine: Machine, place: str) -> Diagnostic | None:
+def _vmm(group: ChunkGroup, location: Location, machine: Machine, geometry: Geometry) -> Diagnostic | None:
     trial = machine.trial(location, "vmm")
     if not trial.refused:
         return None
-    return _not_supported("MT405", group, "virtual memory management", place, trial, (*group.path, "location"))
+    return _not_supported(
+        "MT405", group, "virtual memory management", geometry.place(location), trial, (*group.path, "location")
+    )
 
 
-def _unsupported(group: ChunkGroup, location: Location, machine: Machine, place: str) -> Diagnostic | None:
+def _unsupported(group: ChunkGroup, location: Location, machine: Machine, geometry: Geometry) -> Diagnostic | None:
     first = group.properties[0]
     if first.rdma and first.compressible and location.kind is LocationKind.GPU:
         message = f"chunk {group.name!r} cannot be both rdma and compressible"
@@ -211,7 +217,7 @@ def _unsupported(group: ChunkGroup, location: Location, machine: Machine, place:
         if location.kind is not LocationKind.GPU:
             return Diagnostic("MT405", f"chunk {group.name!r}: host memory cannot be {word}", path)
         if (trial := machine.trial(location, word)).refused:
-            return _not_supported("MT405", group, f"{word!r}", place, trial, path)
+            return _not_supported("MT405", group, f"{word!r}", geometry.place(location), trial, path)
     return None
 
 
