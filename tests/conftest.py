@@ -17,16 +17,23 @@ from hypothesis import HealthCheck, settings
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-settings.register_profile("default", deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("full", deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("default", settings.get_profile("full"), max_examples=30)
 settings.register_profile("ci", settings.get_profile("default"), derandomize=True, print_blob=True)
-settings.register_profile("thorough", settings.get_profile("default"), max_examples=5000)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if "CI" in os.environ else "default"))
+settings.register_profile("thorough", settings.get_profile("full"), max_examples=5000)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--gpu", action="store_true", help="run the tests that need a real GPU too; fail where there is none"
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Load a profile of random examples; `make test-full` has three times as many as `make test`."""
+    full = config.getoption("-m").startswith("exhaustive")
+    chosen = "full" if full else "ci" if "CI" in os.environ else "default"
+    settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", chosen))
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

@@ -15,6 +15,7 @@ from memtopo.common.errors import MemtopoError
 from memtopo.machine.target import Target
 from tests.api.test_apply import failing
 from tests.helpers.elastic import M, offsets, spec
+from tests.helpers.examples import examples
 
 
 @pytest.mark.parametrize("zero", [False, True])
@@ -200,7 +201,7 @@ def family(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @given(family(), family(), st.lists(st.integers(0, 15), max_size=6), st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_a_change_between_any_two_specs_leaves_what_the_new_one_declares(
     before: dict[str, Any], after: dict[str, Any], pages: list[int], asleep: bool
 ) -> None:

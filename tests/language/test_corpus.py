@@ -17,6 +17,7 @@ from memtopo.kinds import KINDS
 from memtopo.language import read_text
 from tests.fuzz import checks
 from tests.fuzz.mutation import mutations, seeds
+from tests.helpers.examples import examples
 from tests.helpers.python_process import run_python
 from tests.helpers.specs import ROOT
 
@@ -47,7 +48,7 @@ def test_validate_prints_one_json_document_for_any_input(path: Path) -> None:
 
 
 @given(st.binary(max_size=400))
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_any_structure_of_known_words_is_validated(data: bytes) -> None:
     checks.spec(data)
 

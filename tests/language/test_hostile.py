@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from memtopo.diagnostics.model import Diagnostic
 from memtopo.language import LARGEST_FILE, LARGEST_SCALAR, MOST_ENTRIES, Document, read_file, read_text
+from tests.helpers.examples import examples
 from tests.helpers.language import only_diagnostic_of
 
 ROOT = Path(__file__).parent.parent.parent
@@ -255,7 +256,7 @@ WORDS = st.sampled_from([
 
 
 @given(st.lists(WORDS, max_size=60).map("".join) | st.text(max_size=200))
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 def test_any_text_is_read_without_an_exception(text: str) -> None:
     """All diagnostics have positions inside it."""
     assert_places_are_inside(read_text(text.encode(), "spec.yaml"))

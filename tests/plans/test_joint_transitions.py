@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from memtopo.kinds.step import Step
 from memtopo.plans.transition import Action, Stage, Transition, transition, transitions
 from tests.helpers import multi_process_strategies, strategies
+from tests.helpers.examples import examples
 from tests.helpers.machines import invented
 from tests.helpers.specs import plan_of
 
@@ -174,7 +175,7 @@ def pairs(one: strategies.Spec, other: strategies.Spec) -> tuple[Steps, Steps]:
     return old, new
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(50), deadline=None, suppress_health_check=list(HealthCheck))
 @given(multi_process_strategies.pairs())
 def test_a_joint_transition_uses_only_what_exists(both: tuple[strategies.Spec, strategies.Spec]) -> None:
     follows_the_model(*pairs(*both))

@@ -21,6 +21,7 @@ from memtopo.kinds.step import Phase
 from memtopo.output.json import dumps
 from memtopo.planner import Plan
 from tests.helpers import strategies
+from tests.helpers.examples import examples
 from tests.helpers.machines import invented
 from tests.helpers.specs import ROOT, SPECS, diagnose, plan_of, steps_of
 
@@ -111,7 +112,7 @@ def covers(plan: Plan) -> None:
     assert observed == expected
 
 
-@settings(max_examples=100, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(100), suppress_health_check=list(HealthCheck))
 @given(strategies.specs(identified=True))
 def test_every_mapping_is_granted_by_one_call_over_whole_mappings(text: str) -> None:
     covers(plan_of(text, MACHINE))

@@ -13,6 +13,7 @@ from memtopo.driver.types import DriverError, gpu
 from memtopo.executor import Execution
 from memtopo.run import elastic
 from memtopo.run.elastic_requests import MapRequest, Refused, UnmapRequest
+from tests.helpers.examples import examples
 from tests.helpers.failing_driver import Failing
 from tests.helpers.machines import invented
 from tests.helpers.specs import geometry_of
@@ -167,4 +168,4 @@ class ElasticRange(RuleBasedStateMachine):
 
 
 TestElasticRange = ElasticRange.TestCase
-TestElasticRange.settings = settings(max_examples=30, stateful_step_count=20, deadline=None)
+TestElasticRange.settings = settings(max_examples=examples(30), stateful_step_count=20, deadline=None)

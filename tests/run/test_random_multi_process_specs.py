@@ -19,10 +19,11 @@ from tests.fuzz import checks
 from tests.helpers import multi_process_strategies, strategies
 from tests.helpers.corruptions import corruptions
 from tests.helpers.entry_order import ignore_entry_order
+from tests.helpers.examples import examples
 from tests.helpers.specs import validate_verbatim
 
 MACHINE = strategies.machine()
-FEW = settings(max_examples=30, suppress_health_check=list(HealthCheck))
+FEW = settings(max_examples=examples(30), suppress_health_check=list(HealthCheck))
 
 
 def plan_of_clean(text: str) -> Plan:

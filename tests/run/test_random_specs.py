@@ -25,12 +25,13 @@ from memtopo.rules.validation import Validated, validate
 from tests.helpers import multi_process_strategies, strategies
 from tests.helpers.corruptions import corruptions
 from tests.helpers.entry_order import ignore_entry_order
+from tests.helpers.examples import examples
 from tests.helpers.specs import run, run_request, validate_verbatim
 
 MACHINE = strategies.machine()
 ROOT = Path(__file__).parent.parent.parent
-FEW = settings(max_examples=100, suppress_health_check=list(HealthCheck))
-SOME = settings(max_examples=30, suppress_health_check=list(HealthCheck))
+FEW = settings(max_examples=examples(100), suppress_health_check=list(HealthCheck))
+SOME = settings(max_examples=examples(30), suppress_health_check=list(HealthCheck))
 MANY = settings(max_examples=10_000, suppress_health_check=list(HealthCheck))
 WHOLE_PLAN = """
 import sys, json
@@ -180,9 +181,9 @@ def test_a_spec_has_one_plan(text: str) -> None:
 @settings(max_examples=1, suppress_health_check=list(HealthCheck))
 @given(st.lists(strategies.specs(identified=True, external=True), min_size=20, max_size=20))
 def test_a_plan_does_not_depend_on_the_hash_seed(specs: list[str]) -> None:
-    plans = [_plans(specs, seed) for seed in ("0", "1", "4711")]
+    plans = [_plans(specs, seed) for seed in ("0", "4711")]
     assert plans[0]
-    assert plans[0] == plans[1] == plans[2]
+    assert plans[0] == plans[1]
 
 
 def _plans(specs: list[str], seed: str) -> bytes:

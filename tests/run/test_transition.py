@@ -17,6 +17,7 @@ from memtopo.planner import Plan
 from memtopo.plans.transition import Stage, transition
 from memtopo.run.transition import RollbackFailed, StagedTransition, make_transition
 from tests.helpers import strategies
+from tests.helpers.examples import examples
 from tests.helpers.failing_driver import Failing
 from tests.helpers.machines import invented
 from tests.helpers.specs import plan_of
@@ -175,7 +176,7 @@ def test_a_stopped_change_is_rolled_back() -> None:
         assert layout.state() == before
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(80), deadline=None, suppress_health_check=list(HealthCheck))
 @given(strategies.specs(), strategies.specs())
 def test_a_change_equals_applying_the_new_spec(one: str, other: str) -> None:
     equals(one, other)
