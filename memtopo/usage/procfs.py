@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from memtopo.common.processes import PROC, process_stat
@@ -41,7 +42,7 @@ class Process:
     descriptors: Descriptors | None
 
 
-@record
+@dataclass(frozen=True)
 class ProcessFiles:
     """/proc and the folder of device files; the places of both are parameters."""
 

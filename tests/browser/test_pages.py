@@ -16,7 +16,8 @@ from tests.helpers.diagrams import PARTS_AND_HOLES, spec_diagram
 from tests.helpers.specs import EVERY_SPEC, document
 
 EVERY = [*EVERY_SPEC, PARTS_AND_HOLES]
-EACH_WIDTH = [View(360, "dark"), View(800, "light"), View(1600, "dark"), View(680, "light", "print")]
+SMALL = View(360, "dark")
+LARGER = [View(800, "light"), View(1600, "dark"), View(680, "light", "print")]
 IN_ALL_VIEWS = {"parts-and-holes", "hand-over", "managed"}
 LONG = "a-name-that-somebody-gave-to-a-chunk-in-a-spec-with-much-care"
 NESTED = "".join(
@@ -82,11 +83,12 @@ def defects(path: Path, browser: Browser, folder: Path, views: Sequence[View]) -
 
 
 @pytest.mark.parametrize("path", EVERY, ids=lambda path: path.stem)
-def test_pages_have_no_defect_at_any_width_in_either_scheme_or_in_print(
+def test_pages_have_no_defect_on_a_small_and_a_larger_window_or_paper(
     path: Path, browser: Browser, tmp_path: Path
 ) -> None:
-    """Each width in one scheme: texts move with the width, and colours change with the scheme."""
-    assert defects(path, browser, tmp_path, VIEWS if path.stem in IN_ALL_VIEWS else EACH_WIDTH) == []
+    """Texts move with the width, most of all in a small window; colours change with the scheme."""
+    larger = LARGER[EVERY.index(path) % len(LARGER)]
+    assert defects(path, browser, tmp_path, VIEWS if path.stem in IN_ALL_VIEWS else [SMALL, larger]) == []
 
 
 @pytest.mark.exhaustive

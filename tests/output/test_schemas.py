@@ -279,13 +279,19 @@ def test_schema_command_prints_one_schema() -> None:
 def spoilt(document: Any) -> Iterator[Any]:
     """The document with one key too many in each of its mappings, and with another type for each of its values.
 
+    Of values of one type at the same place in mappings with the same keys, such as those of a list, one is changed.
     Each is the given one, changed until the next is asked for.
     """
+    alike = set()
     for path in [*paths(document)]:
         holder = document
         for step in path[:-1]:
             holder = holder[step]
         there = holder[path[-1]] if path else document
+        form = (*("*" if isinstance(step, int) else step for step in path), type(there), *keys(holder), *keys(there))
+        if form in alike:
+            continue
+        alike.add(form)
         if isinstance(there, dict):
             there["surprise"] = ["!"]
             yield document
@@ -294,6 +300,10 @@ def spoilt(document: Any) -> Iterator[Any]:
             holder[path[-1]] = {"surprise": "!"}
             yield document
             holder[path[-1]] = there
+
+
+def keys(value: Any) -> list[str]:
+    return [*value] if isinstance(value, dict) else []
 
 
 def paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:

@@ -106,6 +106,10 @@ LARGE: dict[str, tuple[str, list[str]]] = {
     ),
 }  # fmt: skip
 
+LIKE_OTHERS = {name for name in LARGE if name.startswith("very many") and not name.endswith(("overlap", "locations"))}
+"""Entries of one section; tests/rules/test_scaling.py counts the work for fewer of them."""
+LONG = pytest.mark.exhaustive
+
 
 @contextmanager
 def processor_time(seconds: float) -> Iterator[None]:
@@ -123,7 +127,7 @@ def processor_time(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGPROF, before)
 
 
-@pytest.mark.parametrize("name", LARGE)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=LONG if name in LIKE_OTHERS else ()) for name in LARGE])
 def test_a_spec_with_10_000_entries_is_validated_in_seconds(name: str) -> None:
     """However its entries refer to one another."""
     text, expected = LARGE[name]

@@ -30,8 +30,10 @@ UNDO = {
 }  # fmt: skip
 OF_THE_SYSTEM = "mapped file"
 """Begin of the names of what stays open and is not the driver's, so that the ledger does not have it."""
-SAMPLED = 20
+SAMPLED = 12
 SAMPLED_FULLY = 500
+LARGE = "paged-kv"
+"""Spec with thousands of chunks."""
 
 RING = """
 ranges: {a: {size: 8MiB}, b: {size: 4MiB}}
@@ -114,9 +116,9 @@ def left_open(counts: dict[str, int], named: int, where: str) -> None:
     assert sum(counts.values()) == named, (where, counts)
 
 
-@pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [path for path in SPECS if path.stem != LARGE], ids=lambda path: path.stem)
 def test_a_failure_of_any_call_is_undone_or_named(path: Path) -> None:
-    fail_everywhere(path, invented(4), 3 if path.stem.startswith("paged") else SAMPLED)
+    fail_everywhere(path, invented(4), SAMPLED)
 
 
 def test_a_failure_of_each_call_of_a_small_layout_is_undone_or_named() -> None:

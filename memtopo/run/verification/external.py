@@ -9,14 +9,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 
+from memtopo.common.errors import MemtopoError
 from memtopo.common.records import record
+from memtopo.diagnostics.model import Path
 from memtopo.driver.protocol import Driver
 from memtopo.geometry import Geometry
 from memtopo.kinds.external import ExternalObject
 from memtopo.kinds.layout import Layout, Wait, current
 from memtopo.kinds.semaphores import ImportedSemaphore
 from memtopo.kinds.step import Finding
-from memtopo.run.verification.verifier import Unsignalled, Verifier
+from memtopo.run.verification.verifier import Verifier
 
 WINDOW = 64
 """Bytes read at each end of a mapped buffer."""
@@ -31,6 +33,14 @@ def pauses() -> Iterator[float]:
     while True:
         yield pause
         pause = min(0.05, 2 * pause)
+
+
+class Unsignalled(MemtopoError):
+    """A semaphore, declared at `path`, was not signalled in time."""
+
+    def __init__(self, message: str, path: Path, hint: str) -> None:
+        super().__init__(message, hint=hint)
+        self.path = path
 
 
 @record
