@@ -28,6 +28,9 @@ __all__ = ["SECTIONS", "VERSION", "Process", "Spec", "read"]
 
 VERSION = 1
 
+_MOST_KNOWN = 1024
+"""Entries of each section that are kept for other specs."""
+
 _LeftOut = frozenset[tuple[str, str]]
 """(section, name) of entries that are left out."""
 
@@ -243,13 +246,28 @@ def _misnamed(path: Path, key: str) -> Diagnostic | None:
 
 def _typed(section: str, entries: Mapping[str, Any]) -> dict[str, Any]:
     """Entries of a section as its type. Those that are written alike are validated once, and are one object."""
-    first: dict[str, str] = {}
-    model = {name: first.setdefault(repr(entry), name) for name, entry in entries.items() if isinstance(entry, dict)}
-    if len(first) == len(model):
-        return _adapter(section).validate_python(entries)
-    distinct = {name: entry for name, entry in entries.items() if model.get(name, name) == name}
+    texts = {name: repr(entry) for name, entry in entries.items() if isinstance(entry, dict)}
+    known = _known(section)
+    new = {text: name for name, text in texts.items() if text not in known}
+    if not new and len(texts) == len(entries):
+        return {name: known[text] for name, text in texts.items()}
+    named = {*new.values()}
+    distinct = {name: entry for name, entry in entries.items() if name in named or name not in texts}
     found = _adapter(section).validate_python(distinct)
-    return {name: found[model.get(name, name)] for name in entries}
+    read = {text: found[name] for text, name in new.items()}
+    every = ((name, texts.get(name)) for name in entries)
+    typed = {name: found[name] if text is None else read[text] if text in read else known[text] for name, text in every}
+    if len(known) + len(read) > _MOST_KNOWN:
+        known.clear()
+    known.update(islice(read.items(), _MOST_KNOWN))
+    return typed
+
+
+@cache
+def _known(section: str) -> dict[str, Any]:
+    """Entries of a section that were validated already, by their text: those of many specs are written alike."""
+    del section
+    return {}
 
 
 @cache

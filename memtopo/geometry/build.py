@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from memtopo.diagnostics import messages
@@ -18,13 +19,10 @@ from memtopo.language.entries import Spec
 from memtopo.language.fields import LARGEST_COUNT
 from memtopo.machine import Machines
 
-_BY_STAGE = {
-    stage: tuple((kind, type(kind).resolve is Kind.resolve) for kind in KINDS if kind.stage is stage) for stage in Stage
-}
-"""Kinds in the order of the registry, by the stage of their resolution; true for those that resolve entries alone."""
-
 _WITH_SHARES = tuple(kind for kind in KINDS if type(kind).has_shares is not Kind.has_shares)
 _AFTER_MAPPINGS = tuple(kind for kind in KINDS if type(kind).resolve_mapped is not Kind.resolve_mapped)
+_OWN = (Stage.OWN, Stage.EXPORTED)
+_DEPENDENT = (Stage.IMPORTED, Stage.RESERVED, Stage.MAPPED, Stage.GRANTED, Stage.STATES)
 
 
 class ResolvedLayout(NamedTuple):
@@ -110,24 +108,29 @@ def _siblings(spec: Spec, scopes: Mapping[str, Scope]) -> dict[str, Sibling]:
 def _resolve_own(scope: Scope) -> Iterator[Diagnostic]:
     """Resolve devices and entries that do not depend on other processes."""
     yield from scope.devices.declare()
-    yield from _resolve(scope, (Stage.OWN, Stage.EXPORTED))
+    for resolve in _resolutions(_OWN, frozenset(scope.spec.sections)):
+        yield from resolve(scope)
 
 
 def _resolve_dependent(scope: Scope) -> Iterator[Diagnostic]:
     """Resolve imports, then ranges, mappings and access."""
-    yield from _resolve(scope, (Stage.IMPORTED, Stage.RESERVED, Stage.MAPPED, Stage.GRANTED, Stage.STATES))
+    for resolve in _resolutions(_DEPENDENT, frozenset(scope.spec.sections)):
+        yield from resolve(scope)
     if not scope.unresolved:
         yield from scope.devices.unused()
 
 
-def _resolve(scope: Scope, stages: Iterable[Stage]) -> Iterator[Diagnostic]:
+@lru_cache(maxsize=256)
+def _resolutions(
+    stages: Sequence[Stage], sections: frozenset[str]
+) -> Sequence[Callable[[Scope], Iterator[Diagnostic]]]:
+    """Functions that resolve some sections in some stages, in order."""
+    found: list[Callable[[Scope], Iterator[Diagnostic]]] = []
     for stage in stages:
-        for kind, by_entries in _BY_STAGE[stage]:
-            if not by_entries or scope.spec.section(kind.section):
-                yield from kind.resolve(scope)
+        found += (kind.resolve for kind in KINDS if kind.stage is stage and (kind.total or kind.section in sections))
         if stage is Stage.MAPPED:
-            for kind in _AFTER_MAPPINGS:
-                yield from kind.resolve_mapped(scope)
+            found += (kind.resolve_mapped for kind in _AFTER_MAPPINGS if kind.section in sections)
+    return found
 
 
 def _joint_limits(scopes: Sequence[Scope]) -> Iterator[Diagnostic]:

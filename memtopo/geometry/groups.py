@@ -388,6 +388,25 @@ class RangeGroup(Group):
     same_address: bool = False
     """True if all instances of a counted process reserve it at one address, which they agree on."""
 
+    def named(self, name: str, path: Path) -> RangeGroup:
+        """Return the group of an entry with another name that is written alike, and has chunks of equal granules."""
+        return RangeGroup(
+            name,
+            path,
+            self.count,
+            self.counted,
+            self.size,
+            self.declared,
+            self.granule,
+            self.align,
+            self.address,
+            self.fixed,
+            self.origin,
+            self.elastic,
+            self.fitted,
+            self.same_address,
+        )
+
     @property
     def stride(self) -> int:
         """Bytes between the address hints of counted ranges, each aligned as required."""

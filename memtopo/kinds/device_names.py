@@ -78,7 +78,8 @@ class DeviceNames:
                 self._known[name] = None
             else:
                 self._known[name] = yield from self._selected(name, values)
-        yield from self._restrict(self._spec.visible)
+        if self._spec.visible:
+            yield from self._restrict(self._spec.visible)
 
     def unused(self) -> Iterator[Diagnostic]:
         """Yield MT504 for declared names that are not used."""
@@ -178,11 +179,11 @@ class DeviceNames:
         return Diagnostic("MT606", message, path, at, labels=(label,), notes=notes, help=help)
 
     def _restrict(self, names: Sequence[NamedDevice]) -> Iterator[Diagnostic]:
-        """Make only these GPUs visible; all if there are no names, or one has an error."""
+        """Make only these GPUs visible; all if one of the names has an error."""
         path = self._spec.at("visible")
         found: list[Location | None] = []
         members = device_sets.expanded(names, self.gpus)
-        if names and not members:
+        if not members:
             yield device_sets.empty(path)
         for name, index in members:
             found.append((yield from self._visible(name, path if len(names) == 1 else (*path, index))))
@@ -202,7 +203,7 @@ class DeviceNames:
     def _selected(self, name: str, values: Sequence[NamedDevice]) -> Resolution[Location | None]:
         """Device of this process; process 0 checks all of them, so that errors in unused ones are reported as well."""
         path = self._spec.at("devices", name)
-        members = device_sets.expanded(values, self._every_gpu)
+        members = device_sets.expanded(values, self._every_gpu if device_sets.has_set(values) else ())
         if what := built_in(name):
             message = f"{name!r} is the built-in name of {what}"
             yield Diagnostic("MT203", message, path, "key", help="choose another name")

@@ -69,6 +69,8 @@ class Kind:
     unique: ClassVar[bool] = True
     """True if an entry cannot share its name with entries of other kinds."""
     stage: ClassVar[Stage] = Stage.OWN
+    total: ClassVar[bool] = False
+    """True if its resolution counts the objects of all sections, also of a spec without entries of its own."""
     drawn: ClassVar[str | None] = None
     """Word for an entry in the data of a diagram, if it is drawn separately from ranges."""
     referred: ClassVar[str] = ""
@@ -361,7 +363,8 @@ class Scope:
     @cached_property
     def _repeated(self) -> frozenset[str]:
         """Names that more than one section has."""
-        sections = [found for kind in self.kinds if kind.unique and (found := self.spec.section(kind.section))]
+        written = self.spec.sections
+        sections = [found for kind in self.kinds if kind.unique and (found := written.get(kind.section))]
         if sum(map(len, sections)) == len(set().union(*sections)):
             return frozenset()
         counted = Counter(chain.from_iterable(sections))

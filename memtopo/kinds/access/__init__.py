@@ -14,7 +14,7 @@ from memtopo.geometry.access import LONGEST_GRANT, from_offset, granted
 from memtopo.geometry.groups import RangeGroup
 from memtopo.geometry.model import AccessSpan, Geometry, Part, Placement
 from memtopo.geometry.sizing import size_error
-from memtopo.kinds.access.grants import Extent, resolved
+from memtopo.kinds.access.grants import Extent, Grantings
 from memtopo.kinds.access.peers import peer_access
 from memtopo.kinds.access.views import unequal_views, views_of_chunks
 from memtopo.kinds.kind import Difference, Kind, Rule, Scope, Stage
@@ -68,6 +68,7 @@ class AccessKind(Kind):
     def resolve(self, scope: Scope) -> Iterator[Diagnostic]:
         found: dict[str, list[Part]] = {}
         spans: dict[str, list[_Span]] = {}
+        grantings = Grantings(scope)
         for key, entry in scope.spec.section("access").items():
             path = scope.spec.at("access", key)
             group = yield from scope.referenced(key, self, RangeGroup)
@@ -75,7 +76,7 @@ class AccessKind(Kind):
                 for name in _names(entry):
                     scope.devices.use(name)
                 continue
-            parts, complete = yield from _parts(scope, path, group, entry)
+            parts, complete = yield from _parts(grantings, path, group, entry)
             if not complete:
                 scope.leave_unresolved("access", group.name)
             own, others = _span(key, parts), spans.setdefault(group.name, [])
@@ -151,7 +152,7 @@ def past_the_end(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
 
 
 def _parts(
-    scope: Scope, path: Path, group: RangeGroup, entry: Grants | list[AccessPart]
+    grantings: Grantings, path: Path, group: RangeGroup, entry: Grants | list[AccessPart]
 ) -> Resolution[tuple[list[Part], bool]]:
     """Parts of the key of `access` at `path`, and true if they are complete."""
     span = yield from indices(parse_reference(str(path[-1])), group, path, at="key")
@@ -159,19 +160,19 @@ def _parts(
         return [], False
     if isinstance(entry, dict):
         extent = Extent(group, *span, 0, group.size)
-        found = yield from resolved(scope, entry, path, extent)
+        found = yield from grantings.resolve(entry, path, extent)
         return ([] if found is None else [Part(group, span, 0, group.size, *found, path)]), found is not None
     parts: list[Part | None] = []
     for index, item in enumerate(entry):
-        parts.append((yield from _part(scope, item, (*path, index), group, span)))
+        parts.append((yield from _part(grantings, item, (*path, index), group, span)))
     return [part for part in parts if part], all(parts)
 
 
 def _part(
-    scope: Scope, item: AccessPart, path: Path, group: RangeGroup, span: tuple[int, int]
+    grantings: Grantings, item: AccessPart, path: Path, group: RangeGroup, span: tuple[int, int]
 ) -> Resolution[Part | None]:
     offset, size = item.offset.bytes(group.granule), item.size.bytes(group.granule)
-    grants = yield from resolved(scope, item.grant, (*path, "grant"), Extent(group, *span, offset, offset + size))
+    grants = yield from grantings.resolve(item.grant, (*path, "grant"), Extent(group, *span, offset, offset + size))
     for field, amount in (("offset", offset), ("size", size)):
         if amount % group.granule:
             note = f"access can be granted to whole chunks only, whose granularity is {exact(group.granule)}"

@@ -38,8 +38,32 @@ class Extent(NamedTuple):
     end: int
 
 
-def resolved(scope: Scope, entry: dict[str, Access], path: Path, extent: Extent) -> Resolution[Granting | None]:
-    """Grants of one entry. A device that the entry names has that access, and the others of a set that of the set."""
+class Grantings:
+    """Grants of entries; those of entries that are written alike, which are one object, are resolved once."""
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+        self._known: dict[int, tuple[tuple[Grant, ...], Sequence[str]]] = {}
+        """Grants by the identity of their entry, and the name of each one's device."""
+
+    def resolve(self, entry: dict[str, Access], path: Path, extent: Extent) -> Resolution[Granting | None]:
+        """Grants of the entry at `path`; None if it has an error."""
+        if not (known := self._known.get(id(entry))):
+            if (found := (yield from _resolved(self._scope, entry, path, extent))) is None:
+                return None
+            by_location = sorted(found.items())
+            grants = tuple(Grant(location, entry[name]) for location, name in by_location)
+            known = grants, [name for _, name in by_location]
+            if PEERS not in entry:  # which depend on the memory in a range
+                self._known[id(entry)] = known
+        grants, names = known
+        return Granting(grants, tuple([(*path, name) for name in names]))
+
+
+def _resolved(
+    scope: Scope, entry: dict[str, Access], path: Path, extent: Extent
+) -> Resolution[dict[Location, str] | None]:
+    """Names of the granted locations. A device that the entry names has that access, the others of a set the set's."""
     found: dict[Location, str] = {}
     sets = [name for name in SETS if name in entry]
     for name in [*(name for name in entry if name not in sets), *sets] if sets else entry:
@@ -51,11 +75,7 @@ def resolved(scope: Scope, entry: dict[str, Access], path: Path, extent: Extent)
             if other != name and (name not in SETS or other in SETS):
                 yield _twice(location, name, other, path)
                 return None
-    by_location = sorted(found.items())
-    return Granting(
-        tuple(Grant(location, entry[name]) for location, name in by_location),
-        tuple((*path, name) for _, name in by_location),
-    )
+    return found
 
 
 def _locations(scope: Scope, name: str, path: Path, extent: Extent) -> Resolution[Sequence[Location] | None]:

@@ -8,7 +8,7 @@ from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
-from pydantic import BeforeValidator, Field, WrapValidator
+from pydantic import Field, WrapValidator
 
 from memtopo.common.units import exact
 from memtopo.diagnostics.model import Diagnostic, Label, Path
@@ -85,7 +85,15 @@ _UNMAP = "leave it out of 'map', or give it a plain count"
 _OneOrMoreMapped = _Mapped | Annotated[list[_Mapped], Field(min_length=1)]
 
 
-MapList = Annotated[list[_Mapped], BeforeValidator(one_or_more, json_schema_input_type=_OneOrMoreMapped)]
+def _map_entries(value: object, validated: Callable[[object], list[Named | MapEntry]]) -> list[Named | MapEntry]:
+    listed = one_or_more(value)
+    assert isinstance(listed, list)
+    if all(isinstance(each, str) and NAME.fullmatch(each) for each in listed):
+        return [Named(Reference(each)) for each in listed]
+    return validated(listed)
+
+
+MapList = Annotated[list[_Mapped], WrapValidator(_map_entries, json_schema_input_type=_OneOrMoreMapped)]
 
 
 class Mappings(Kind):

@@ -20,21 +20,21 @@ class Source(NamedTuple):
 
     A pipe that was named explicitly is waited for; a pipe found in a folder is not. A file that was found must lie
     below `folder`, whose real path is `root`: a link to elsewhere may be another's, and diagnostics quote what they
-    read.
+    read. `beside` is true if the file's own folder is below it.
     """
 
     name: str
     patience: float = _PATIENCE
     folder: str | None = None
     root: str = ""
+    beside: bool = False
 
     @property
     def outside(self) -> bool:
         """True if the name leads out of the folder in which it was found."""
-        if self.folder is None:
+        if self.folder is None or (self.beside and not os.path.islink(self.name)):
             return False
-        root = self.root or os.path.realpath(self.folder)
-        return os.path.commonpath((root, os.path.realpath(self.name))) != root
+        return not _below(self.root or os.path.realpath(self.folder), self.name)
 
 
 def collect(arguments: Iterable[str]) -> list[Source]:
@@ -79,7 +79,14 @@ def _literal(pattern: str) -> str:
 
 def _sorted(files: Iterable[str], folder: str) -> list[Source]:
     root = os.path.realpath(folder)
-    return [Source(file, 0.0, folder, root) for file in sorted(set(files), key=lambda file: file.split("/"))]
+    ordered = sorted(set(files), key=lambda file: file.split("/"))
+    within = {each: _below(root, each) for each in {os.path.dirname(file) for file in ordered}}
+    return [Source(file, 0.0, folder, root, within[os.path.dirname(file)]) for file in ordered]
+
+
+def _below(root: str, path: str) -> bool:
+    """Return true if the real path of a file or folder is below a folder's, or the same."""
+    return os.path.commonpath((root, os.path.realpath(path))) == root
 
 
 def _folder(top: str) -> Iterator[str]:
