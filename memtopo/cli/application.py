@@ -21,7 +21,6 @@ from memtopo.common.records import record
 from memtopo.common.text import printable
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.protocol import Driver
-from memtopo.driver.trace import empty_folder, traced
 from memtopo.executor import Stopped
 from memtopo.kinds.step import Phase
 from memtopo.output import plain
@@ -33,6 +32,8 @@ from memtopo.run.request import RunRequest
 
 if TYPE_CHECKING:  # imported where it is used: a layout of one process that nobody holds needs none of it
     from memtopo.cli.holder import Holder
+    from memtopo.driver.kernels import KernelDriver
+    from memtopo.driver.recorder import CallContext
     from memtopo.sharing.imports import CommitWait, HolderHandles
 
 
@@ -85,7 +86,7 @@ class Application:
         outside = holder is not None or self.request.geometry.imports_from_outside  # a change may bring imports
         request = self.request
         with (
-            traced(self.loaded.target.open(), request.trace, request.about_trace) as (driver, context),
+            self._traced(self.loaded.target.open()) as (driver, context),
             progress(simulated=request.machine.simulated) as shown,
             nullcontext() if holder else collector_paused(),  # the objects of a run make no cycles
         ):
@@ -102,6 +103,14 @@ class Application:
 
     def _progress(self, shown: Progress) -> Progress:
         return shown if self.request.machine.simulated else BothProgress(shown, BesideContexts(self.beside))
+
+    def _traced(self, driver: KernelDriver) -> AbstractContextManager[tuple[KernelDriver, CallContext | None]]:
+        """The driver, which writes a trace if one was requested, and the context of its calls."""
+        if self.request.trace is None:
+            return nullcontext((driver, None))
+        from memtopo.driver.trace import traced
+
+        return traced(driver, self.request.trace, self.request.about_trace)
 
     def _handles_of_holders(self, driver: Driver, sockets: Mapping[str, str]) -> HolderHandles:
         from memtopo.sharing.imports import HolderHandles
@@ -124,6 +133,8 @@ class Application:
         from memtopo.run import processes
 
         if self.request.trace:
+            from memtopo.driver.trace import empty_folder
+
             empty_folder(self.request.trace)
         ensemble = processes.Ensemble(
             self.request,

@@ -11,7 +11,6 @@ import typer
 from memtopo.cli.application import Application
 from memtopo.cli.bindings import Bindings, bindings
 from memtopo.cli.hold import HoldOptions, ServiceOptions, hold_options
-from memtopo.cli.nodes import OnNodes
 from memtopo.cli.options import (
     AllowUid,
     AsJson,
@@ -83,6 +82,8 @@ def apply_command(
     holders = bindings(bound or [], trusted, timeout_seconds(timeout), socket)
     request_of = partial(run_request, spec=spec, check=check, timeout=holders.silence, rehearse=rehearse, trace=trace)
     if on is not None:
+        from memtopo.cli.nodes import OnNodes
+
         return OnNodes(on, spec, machine, settings(given), gpus, holders, holding, request_of, output).apply()
     if holding and detach:
         return _detach(context, spec, holding, as_json=as_json)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from memtopo import language, planner
 from memtopo.cli.specs import Loaded
-from memtopo.driver.trace import process_file, require_replaceable
 from memtopo.geometry import Geometry
 from memtopo.machine import dump
 from memtopo.machine.target import Target
@@ -66,6 +65,8 @@ def run_request(
 
 def _require_replaceable(trace: str, geometry: Geometry) -> None:
     """Raise `UsageError` where a trace, or that of a process in a folder, would replace another file."""
+    from memtopo.driver.trace import process_file, require_replaceable
+
     if not geometry.processes:
         require_replaceable(trace)
     for process in geometry.processes:

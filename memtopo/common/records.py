@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, make_dataclass
+from functools import cached_property
 from typing import Any, TypeVar, dataclass_transform
 
 T = TypeVar("T")
@@ -21,9 +22,10 @@ def record(cls: type[T]) -> type[T]:
 
     Type checkers refuse an assignment to a field. The interpreter does not: a dataclass that it keeps frozen takes five
     times as long to create. A generated method is compiled when it is first called, since compiling all of them takes
-    ten times as long as defining the class.
+    ten times as long as defining the class. A class with cached properties has no slots: they need a `__dict__`.
     """
-    made = dataclass(init=False, repr=False, eq=False, slots=True)(cls)
+    slots = not any(isinstance(each, cached_property) for each in vars(cls).values())
+    made = dataclass(init=False, repr=False, eq=False, slots=slots)(cls)
     for name in _GENERATED - vars(cls).keys():
         setattr(made, name, _deferred(made, name))
     return made

@@ -10,7 +10,6 @@ from functools import wraps
 from typing import Any, Protocol
 
 from memtopo.common.records import record
-from memtopo.driver.functions import function
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import DriverError
 from memtopo.driver.wrappers import Call, Forwarder, defaults, parameters
@@ -78,6 +77,8 @@ class DriverCall:
     @property
     def function(self) -> str:
         """Name of the C function."""
+        from memtopo.driver.functions import function  # noqa: PLC0415 a run that is not recorded does without the table
+
         return function(self.method).name
 
     @property

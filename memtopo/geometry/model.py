@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeVar, cast
@@ -154,7 +154,7 @@ _NONE: Mapping[str, Any] = MappingProxyType({})
 G = TypeVar("G", bound=Group)
 
 
-@dataclass(frozen=True)
+@record
 class Geometry:
     """Geometry of a layout: the groups of one process by class and name, and the placements of chunks.
 

@@ -6,6 +6,7 @@ No function raises: a file that cannot be read becomes a document with one diagn
 from __future__ import annotations
 
 import os
+import re
 import select
 import stat
 import time
@@ -22,6 +23,9 @@ from memtopo.language.limits import LARGEST_FILE, PARAMETERS, ReadError
 from memtopo.language.parser import Parser, check_end, check_start
 from memtopo.language.positions import LatePositions, Lines, Positions
 from memtopo.language.values import values
+
+_FIRST_COMMENTS = re.compile(r"(?:\s*+#.*+)*+")
+"""Comments above a spec: `$schema` for editors is no parameter."""
 
 _BLOCK = 1 << 20
 _STDIN = 0
@@ -102,7 +106,8 @@ def read_text(data: bytes, name: str, settings: Mapping[str, str] = NO_SETTINGS)
             found = _plain(text, name, lines) or _parsed(text, name, lines)
     except ReadError as error:
         return Document(name, text, diagnostics=(error.diagnostic,), lines=lines)
-    return found.with_settings(settings) if settings or "$" in text or PARAMETERS in found.root else found
+    uses = "$" in _FIRST_COMMENTS.sub("", text, count=1)
+    return found.with_settings(settings) if settings or uses or PARAMETERS in found.root else found
 
 
 def _plain(text: str, name: str, lines: Lines) -> Document | None:

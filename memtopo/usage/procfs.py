@@ -7,7 +7,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from memtopo.common.processes import PROC, process_stat
@@ -42,7 +41,7 @@ class Process:
     descriptors: Descriptors | None
 
 
-@dataclass(frozen=True)
+@record
 class ProcessFiles:
     """/proc and the folder of device files; the places of both are parameters."""
 

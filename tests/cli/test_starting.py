@@ -39,6 +39,16 @@ LATE = {
 LATE_IN_APPLY = {
     "memtopo.output.json": "--json",
     "memtopo.output.diagnostics": "a spec with errors or warnings",
+    "ctypes": "processes that are spawned, and NVML",
+    "memtopo.cli.nodes": "--on",
+    "memtopo.driver.functions": "recorded calls",
+    "memtopo.driver.trace": "--trace",
+    "memtopo.language.substitution": "parameters",
+    "memtopo.run.verification.external": "imports from producers",
+    "memtopo.run.verification.full": "--check full",
+    "memtopo.run.verification.host_access": "grants to the host",
+    "memtopo.run.verification.replicas": "--check full",
+    "memtopo.run.verification.shared_files": "imports from producers",
     "memtopo.kinds.allocations.steps": "allocations",
     "memtopo.kinds.buffers.steps": "buffers",
     "memtopo.kinds.events.steps": "events",
@@ -85,7 +95,7 @@ def test_validation_imports_only_what_it_uses(imported: set[str], name: str) -> 
     assert name not in imported
 
 
-def test_apply_imports_the_steps_of_its_own_entries_alone() -> None:
+def test_apply_imports_only_what_its_entries_and_options_need() -> None:
     imported = imports_of("apply")
     assert "memtopo.kinds.chunks.steps" in imported
     assert not imported & LATE_IN_APPLY.keys()

@@ -39,6 +39,12 @@ def codes_of(found: Document) -> list[str]:
     return [each.code for each in found.diagnostics]
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_a_parameter_is_found_below_comments_with_dollar_signs(end: str) -> None:
+    text = end.join(["# $schema=x", "", "  # $y", "devices: {a: $x}", ""])
+    assert codes_of(read_text(text.encode(), "x")) == codes_of(read_text(b"devices: {a: $x}", "x")) != []
+
+
 def test_a_spec_with_parameters_has_the_geometry_of_their_values() -> None:
     assert "$" not in PLAIN
     assert repr(clean_geometry(POOL)) == repr(clean_geometry(PLAIN))

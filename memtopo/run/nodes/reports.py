@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 from pydantic import TypeAdapter
 
+from memtopo.common.records import record
 from memtopo.common.units import rounded
 from memtopo.plans.report import Failure, Leak, Left, NodeReport, PhaseTime, ProcessReport, Report
 from memtopo.run.nodes.agent import NodeResult
@@ -16,7 +17,7 @@ from memtopo.run.processes.reports import sum_of_checks, sum_of_left
 from memtopo.run.request import RunRequest
 
 
-@dataclass(frozen=True)
+@record
 class NodeEnd:
     """End of a node: the result of its agent, or the cause for which the agent was lost.
 

@@ -9,16 +9,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 
-from memtopo.common.errors import MemtopoError
 from memtopo.common.records import record
-from memtopo.diagnostics.model import Path
 from memtopo.driver.protocol import Driver
 from memtopo.geometry import Geometry
 from memtopo.kinds.external import ExternalObject
 from memtopo.kinds.layout import Layout, Wait, current
 from memtopo.kinds.semaphores import ImportedSemaphore
 from memtopo.kinds.step import Finding
-from memtopo.run.verification.verifier import Verifier
+from memtopo.run.verification.verifier import Unsignalled, Verifier
 
 WINDOW = 64
 """Bytes read at each end of a mapped buffer."""
@@ -33,14 +31,6 @@ def pauses() -> Iterator[float]:
     while True:
         yield pause
         pause = min(0.05, 2 * pause)
-
-
-class Unsignalled(MemtopoError):
-    """A semaphore, declared at `path`, was not signalled in time."""
-
-    def __init__(self, message: str, path: Path, hint: str) -> None:
-        super().__init__(message, hint=hint)
-        self.path = path
 
 
 @record

@@ -6,6 +6,7 @@ from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Se
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from memtopo.diagnostics.model import Path
 from memtopo.driver.kernels import KernelDriver
@@ -17,14 +18,12 @@ from memtopo.machine import Machine
 from memtopo.plans.report import Rate
 from memtopo.run.findings import FindingTally
 from memtopo.run.request import RunRequest
-from memtopo.run.verification import replicas
 from memtopo.run.verification.access import PERMITTED, CopyRefused, permissions, refusals
-from memtopo.run.verification.external import ExternalVerifier, Unsignalled
-from memtopo.run.verification.full import FullVerifier
-from memtopo.run.verification.host_access import HostAccessVerifier
 from memtopo.run.verification.samples import SampleVerifier
-from memtopo.run.verification.shared_files import SharedFileVerifier
-from memtopo.run.verification.verifier import VerificationContext, Verifier
+from memtopo.run.verification.verifier import Unsignalled, VerificationContext, Verifier
+
+if TYPE_CHECKING:  # imported where it is used: a fast check of memory on GPUs needs none of it
+    from memtopo.run.verification.replicas import Replica
 
 FORBIDDEN = "forbidden, on a replica"
 
@@ -102,6 +101,8 @@ class Verification:
         """
         if self._request.check != "full" or not self.safe:
             return
+        from memtopo.run.verification import replicas
+
         tries = self._replicas()
         with self._execution.timed("forbid", len(tries), announce=False):
             self._findings.add(refusals(self._context))
@@ -124,7 +125,7 @@ class Verification:
         # Neither its objects nor its bytes are among the steps of the phase that it is a part of.
         advance = self._execution.progress.advance
         context = replace(self._context, memory=memory, events=dict.fromkeys(memory, ()), advance=lambda _: advance(0))
-        return FullVerifier(context) if self._request.check == "full" else SampleVerifier(context)
+        return _of_bytes(context, full=self._request.check == "full")
 
     def verify_only(self, created: Container[Hashable]) -> None:
         """Write and read the memory of some resources; no other memory is written. Raises `StepFailed` or `Stopped`."""
@@ -155,7 +156,7 @@ class Verification:
         if request.check == "none":
             return []
         full = request.check == "full"
-        found: list[Verifier] = [FullVerifier(context) if full else SampleVerifier(context)]
+        found = [_of_bytes(context, full=full)]
         if any(
             grant.location.kind is not LocationKind.GPU
             for own in context.memory.values()
@@ -163,8 +164,13 @@ class Verification:
             for _, _, grants in each.views
             for grant in grants
         ):
+            from memtopo.run.verification.host_access import HostAccessVerifier
+
             found.append(HostAccessVerifier(context, kernels=full))
         if any(geometry.produced for geometry in request.processes.values()):
+            from memtopo.run.verification.external import ExternalVerifier
+            from memtopo.run.verification.shared_files import SharedFileVerifier
+
             layout = self._execution.layout
             found.append(ExternalVerifier(request.geometry, self._driver, layout, self._poll))
             found.append(SharedFileVerifier(request.geometry, self._driver, layout, kernels=full))
@@ -191,8 +197,10 @@ class Verification:
             simulated=request.machine.simulated,
         )
 
-    def _replicas(self) -> dict[replicas.Replica, Path]:
+    def _replicas(self) -> dict[Replica, Path]:
         """Replicas that this process builds: of several processes, only the first with an access builds its replica."""
+        from memtopo.run.verification import replicas
+
         tries = replicas.replicas(self._request.geometry)
         for label, geometry in self._request.processes.items():
             if label == self._request.process:
@@ -201,7 +209,9 @@ class Verification:
                 tries.pop(tried, None)
         return tries
 
-    def _try(self, tries: dict[replicas.Replica, Path], machine: Machine) -> None:
+    def _try(self, tries: dict[Replica, Path], machine: Machine) -> None:
+        from memtopo.run.verification import replicas
+
         visible = tuple(location.id for location in self._request.geometry.visible)
         host = replicas.ReplicaHost(machine, self._request.machine.simulated, visible)
         for replica, result in replicas.try_all(tries, host, self._poll):
@@ -251,3 +261,12 @@ class Verification:
     def _count_missed(self, verifier: Verifier, index: int, before: int, why: str) -> None:
         missed = verifier.expected(index) - (self._findings.observed(verifier.aspect) - before)
         self._findings.not_checked(verifier.aspect, max(0, missed), why)
+
+
+def _of_bytes(context: VerificationContext, *, full: bool) -> Verifier:
+    """Verifier of all bytes by kernels, or of samples by copies."""
+    if not full:
+        return SampleVerifier(context)
+    from memtopo.run.verification.full import FullVerifier
+
+    return FullVerifier(context)

@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
+from memtopo.common.errors import MemtopoError
 from memtopo.common.records import record
+from memtopo.diagnostics.model import Path
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.types import Access, LocationKind
 from memtopo.kinds.layout import Layout, current
@@ -37,6 +39,14 @@ class VerificationContext:
     def own_memory(self) -> Sequence[MappedMemory]:
         """Memory that is mapped in this process."""
         return self.memory[self.process]
+
+
+class Unsignalled(MemtopoError):
+    """A semaphore, declared at `path`, was not signalled in time."""
+
+    def __init__(self, message: str, path: Path, hint: str) -> None:
+        super().__init__(message, hint=hint)
+        self.path = path
 
 
 class Verifier:
