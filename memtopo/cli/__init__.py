@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 from typing import NoReturn
@@ -11,7 +10,6 @@ from typing import NoReturn
 def main() -> NoReturn:
     """Run the command line and exit with its status (see DESIGN.md)."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if it is ignored, waiting for a child fails
-    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # memtopo has none, and looking for some takes 10 ms
     try:
         from memtopo.common.garbage_collection import (
             collector_frozen,  # inside of the try: Ctrl-C during the imports is no traceback either
