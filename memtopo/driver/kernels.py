@@ -10,6 +10,7 @@ x = seed + k * STEP, modulo 2^64, little-endian. `memtopo/driver/cuda/kernels.pt
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple, Protocol
@@ -110,6 +111,33 @@ def pattern(seed: int, offset: int, size: int) -> bytes:
     return whole.to_bytes(16 * pairs, "little")[:size]
 
 
+def patterns(seeds: Sequence[int], offsets: Sequence[int], size: int) -> bytes:
+    """Return `size` bytes, a multiple of 16, from each offset on of the pattern of each seed, one after another.
+
+    For hundreds of seeds, it takes a tenth of the time of as many calls of `pattern`.
+    """
+    each = len(offsets) * size // 8
+    words, own = array("Q", bytes(8 * each * len(seeds))), array("Q", seeds)
+    for word in range(0, each, 2):
+        words[word::each] = own
+    spread = int.from_bytes(words.tobytes(), "little")
+    steps, lanes, halves = _spread(len(seeds), tuple(offsets), size)
+    whole = 0
+    for half in range(2):
+        x = (spread + steps[half]) & lanes
+        whole |= (x ^ ((x >> 32) & halves)) << (64 * half)
+    return whole.to_bytes(8 * each * len(seeds), "little")
+
+
+@lru_cache(maxsize=16)
+def _spread(count: int, offsets: tuple[int, ...], size: int) -> tuple[tuple[int, int], int, int]:
+    """For `count` seeds the words of seed 0 in their lanes, even and odd ones, and the masks of `_lanes`."""
+    starts = [at for offset in offsets for at in range(offset, offset + size, 16)]
+    even, odd = (_in_lanes([base(0, at + half) for at in starts] * count) for half in (0, 8))
+    _, _, lanes, halves = _lanes(count * len(starts))
+    return (even, odd), lanes, halves
+
+
 _FACTOR = 0xD6E8_FEB8_6659_FD93
 """Odd, so that no two words have the same product."""
 
@@ -138,6 +166,9 @@ def fingerprint(data: bytes, offset: int) -> int:
 @lru_cache(maxsize=64)
 def _lanes(count: int) -> tuple[int, int, int, int]:
     """For `count` lanes: ones, twice the step times their indices, and masks of their low 64 and 32 bits."""
-    ones = sum(1 << (128 * lane) for lane in range(count))
-    steps = sum(((2 * lane * STEP) & _LOW) << (128 * lane) for lane in range(count))
+    ones, steps = (_in_lanes(values) for values in ([1] * count, [(2 * lane * STEP) & _LOW for lane in range(count)]))
     return ones, steps, ones * _LOW, ones * 0xFFFF_FFFF
+
+
+def _in_lanes(values: Sequence[int]) -> int:
+    return int.from_bytes(b"".join([value.to_bytes(16, "little") for value in values]), "little")

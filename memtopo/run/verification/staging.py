@@ -27,20 +27,21 @@ class Staging:
     size: int
     stream: int
 
-    def write(self, spans: Sequence[tuple[int, bytes]]) -> None:
-        """Copy bytes to addresses, and wait. Raises `DriverError`; those before the refused copy may have arrived."""
-        self._require(sum(len(data) for _, data in spans))
-        self.driver.host_write(self.address, b"".join([data for _, data in spans]))
-        places = accumulate((len(data) for _, data in spans), initial=self.address)
-        self._copy([(address, place, len(data)) for (address, data), place in zip(spans, places, strict=False)])
+    def write(self, addresses: Sequence[int], counts: Sequence[int], data: bytes) -> None:
+        """Copy `data` to addresses, so many bytes to each, and wait.
 
-    def read(self, spans: Sequence[tuple[int, int]]) -> bytes:
-        """Copy `count` bytes from each address, and wait; return them one after another. Raises `DriverError`."""
-        places = list(accumulate((count for _, count in spans), initial=0))
-        self._require(places[-1])
-        copies = zip(spans, places, strict=False)
-        self._copy([(self.address + place, address, count) for (address, count), place in copies])
-        return self.driver.host_read(self.address, places[-1])
+        Raises `DriverError`; those before the refused copy may have arrived.
+        """
+        self._require(len(data))
+        self.driver.host_write(self.address, data)
+        self._copy(list(zip(addresses, accumulate(counts, initial=self.address), counts, strict=False)))
+
+    def read(self, addresses: Sequence[int], counts: Sequence[int]) -> bytes:
+        """Copy so many bytes from each address, and wait; return them one after another. Raises `DriverError`."""
+        size = sum(counts)
+        self._require(size)
+        self._copy(list(zip(accumulate(counts, initial=self.address), addresses, counts, strict=False)))
+        return self.driver.host_read(self.address, size)
 
     def _require(self, size: int) -> None:
         if size > self.size:

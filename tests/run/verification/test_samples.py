@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memtopo.driver.kernels import pattern, word
+from memtopo.driver.kernels import pattern, patterns, word
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.sim import SimDriver
 from memtopo.driver.types import Access, Grant, Location, Properties, gpu
@@ -19,8 +19,9 @@ from memtopo.plans.report import Check, Checks
 from memtopo.run.apply import apply
 from memtopo.run.findings import FindingTally
 from memtopo.run.verification.full import FullVerifier
-from memtopo.run.verification.samples import WINDOW, SampleVerifier
+from memtopo.run.verification.samples import SampleVerifier
 from memtopo.run.verification.verifier import VerificationContext
+from memtopo.run.verification.windows import WINDOW
 from tests.helpers import faulty_drivers
 from tests.helpers.failing_driver import Failing
 from tests.helpers.faulty_drivers import run_on
@@ -190,6 +191,12 @@ def test_a_pattern_depends_on_seed_and_offset_alone(seed: int, other: int, offse
     assert pattern(seed, offset, size) == (bytes_ + pattern(seed, offset + WINDOW, 4 * WINDOW))[:size]
     assert bytes_ != pattern(seed, offset + WINDOW, WINDOW)
     assert (bytes_ == pattern(other, offset, WINDOW)) == (seed == other)
+
+
+@given(st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=9), st.integers(0, 1 << 40))
+def test_patterns_of_many_chunks_are_those_of_each(seeds: list[int], offset: int) -> None:
+    ends = 0, offset * 8
+    assert patterns(seeds, ends, WINDOW) == b"".join(pattern(seed, end, WINDOW) for seed in seeds for end in ends)
 
 
 def test_ten_thousand_chunks_have_different_patterns() -> None:
