@@ -225,6 +225,18 @@ def _creating(call: Call, account: Account) -> Call:
     return mem_create
 
 
+def _retaining(call: Call, account: Account) -> Call:
+    """`mem_retain_allocation_handle` that adds a reference to a handle, likewise."""
+
+    @wraps(call)
+    def mem_retain_allocation_handle(address: int) -> Any:
+        handle = call(address)
+        account[handle] = account.get(handle, 0) + 1
+        return handle
+
+    return mem_retain_allocation_handle
+
+
 def _mapping(call: Call, account: Account) -> Call:
     """`mem_map` that adds a mapping, likewise."""
 
@@ -252,6 +264,7 @@ def _releasing(call: Call, account: Account) -> Call:
 _FREQUENT: dict[str, Callable[[Call, Account], Call]] = {
     "mem_create": _creating,
     "mem_map": _mapping,
+    "mem_retain_allocation_handle": _retaining,
     "mem_release": _releasing,
 }
 """Calls that every chunk needs, of which a layout has thousands."""

@@ -319,6 +319,13 @@ class Step:
         return ()
 
 
+def first_difference(expected: Sequence[object], observed: Sequence[object]) -> int:
+    """Index of the first observed value that is not as expected; the number of those observed if there is none."""
+    if observed == expected[: len(observed)]:
+        return len(observed)
+    return next(at for at, (one, other) in enumerate(zip(expected, observed, strict=False)) if one != other)
+
+
 def remaining(steps: Iterable[Step], gone: Iterable[Hashable]) -> Iterator[Step]:
     """Steps that need none of the resources that are gone, directly or through other steps.
 

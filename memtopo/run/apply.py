@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Container, Hashable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from itertools import chain
 from threading import Lock
 
 from memtopo import planner
@@ -298,7 +299,8 @@ class Run:
     def _addresses(self) -> tuple[Placed, ...]:
         """Addresses of the ranges in the order of the plan: a change reserves new ones after those that stay."""
         ranges = self.execution.layout.ranges
-        labels = [step.describe().subject for step in self.execution.plan.steps if step.phase is Phase.RESERVE]
+        reserving = chain.from_iterable(steps for phase, steps in self.execution.plan.phases if phase is Phase.RESERVE)
+        labels = [step.describe().subject for step in reserving]
         return tuple(folding.placed({label: ranges[label] for label in labels if label in ranges}))
 
     @contextmanager

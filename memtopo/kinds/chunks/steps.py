@@ -25,7 +25,11 @@ from memtopo.kinds.step import (
     Phase,
     Step,
     StepDescription,
+    first_difference,
 )
+
+_HOST = LocationKind.HOST
+"""Looked up once: a member of an enumeration takes longer to find than the rest of what is done for a chunk."""
 
 
 @record
@@ -74,8 +78,7 @@ class CreateChunk(Step):
     @classmethod
     def check_each(cls, steps: Sequence[CreateChunk], driver: Driver, layout: Layout) -> CheckedSteps:
         found, error = properties_each(driver, [layout.chunks[each.label] for each in steps])
-        pairs = enumerate(zip(steps, found, strict=False))
-        number = next((at for at, (each, seen) in pairs if _as_reported(each.properties) != seen), len(found))
+        number = first_difference([_as_reported(each.properties) for each in steps], found)
         findings = [Finding.equal("properties", number)] if number else []
         return CheckedSteps(number, findings, error if number == len(found) else None)
 
@@ -321,7 +324,7 @@ def release_batch(
 
 def _as_reported(properties: Properties) -> Properties:
     """Properties as the driver reports them: HOST memory has the location of NUMA node 0 (fact 6)."""
-    if properties.location.kind is LocationKind.HOST:
+    if properties.location.kind is _HOST:
         return properties._replace(location=Location(LocationKind.HOST_NUMA, 0))
     return properties
 

@@ -144,14 +144,14 @@ class Mappings(Kind):
 def mapping_steps(geometry: Geometry, machine: Machine, step: Callable[..., Step], *, memory: bool) -> Iterator[Step]:
     """Steps that map chunks, which are `memory`, or other objects; `step` makes the one of a mapping."""
     expected: dict[tuple[int, bool], tuple[Grant, ...]] = {}  # by the identity of the access, which has a slow hash
-    everywhere, access_of = host_has_access(geometry), granted(geometry)
+    everywhere, access_of, of_gpu = host_has_access(geometry), granted(geometry), LocationKind.GPU
     for placements in geometry.placements.values():
         label = placements[0].range.label(placements[0].instance)
         for placement, index, offset, access in mappings(placements, access_of):
             chunk = placement.chunk
             if chunk.memory is not memory:
                 continue
-            known = id(access), everywhere or chunk.properties_of(index).location.kind is not LocationKind.GPU
+            known = id(access), everywhere or chunk.properties_of(index).location.kind is not of_gpu
             if known not in expected:
                 expected[known] = expected_access(access, geometry, machine, with_host=known[1])
             yield step(placement.path, label, offset, chunk.label(index), chunk.size, expected[known])

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Hashable, Iterator, Sequence
+from itertools import accumulate
 from typing import ClassVar
 
 from memtopo.common.errors import InternalError
 from memtopo.common.records import record
 from memtopo.common.signals import deferred
-from memtopo.driver.batches import access_each
+from memtopo.driver.batches import access_each, release_each
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import Access, DriverError, Grant, LocationKind
 from memtopo.kinds.layout import Layout
-from memtopo.kinds.step import CheckedSteps, ErrorHint, Finding, Phase, Readable, Step, StepDescription, range_name
+from memtopo.kinds.step import (
+    CheckedSteps,
+    ErrorHint,
+    Finding,
+    Phase,
+    Readable,
+    Step,
+    StepDescription,
+    first_difference,
+    range_name,
+)
 
 LONGEST_RUN = 128 << 20
 """Maximum bytes of one call that copies or unmaps adjacent chunks: memory is released while the next copy runs."""
@@ -105,14 +117,17 @@ class MapChunk(Step):
         chunks = {each.chunk for each in steps}
         if len(chunks) < len(steps) or not layout.retained.keys().isdisjoint(chunks):  # a chunk is retained once
             return CheckedSteps(0)
-        addresses = [layout.address(each.range) + each.offset for each in steps]
+        base_of = {label: layout.address(label) for label in {each.range for each in steps}}
+        addresses = [base_of[each.range] + each.offset for each in steps]
         number, error = _as_mapped(steps, addresses, driver, layout)
-        queried = [(at, location, access) for at in range(number) for location, access in steps[at].access]
-        seen, refused = access_each(driver, [(addresses[at], location) for at, location, _ in queried])
-        differs = next((at for at, access in enumerate(seen) if access != queried[at][2]), len(seen))
-        if differs < len(queried):
-            number, error = queried[differs][0], refused if differs == len(seen) else None
-        access = sum(len(each.access) for each in steps[:number])
+        mapped = list(zip(addresses[:number], steps, strict=False))
+        seen, refused = access_each(driver, [(at, location) for at, each in mapped for location, _ in each.access])
+        expected = [access for _, each in mapped for _, access in each.access]
+        access = first_difference(expected, seen)
+        if access < len(expected):
+            error = refused if access == len(seen) else None
+            number = bisect_right(list(accumulate(len(each.access) for each in steps)), access)
+            access = sum(len(each.access) for each in steps[:number])
         counts = {"mapped chunk": number, "access": access}
         return CheckedSteps(number, [Finding.equal(aspect, count) for aspect, count in counts.items() if count], error)
 
@@ -156,13 +171,12 @@ def _as_mapped(
     with deferred():
         unknown = _retain(steps, addresses, driver, retained)
         held = [each.chunk for each in steps if each.chunk in retained]
-        number = next((at for at, chunk in enumerate(held) if retained[chunk] != layout.chunks[chunk]), len(held))
-        try:
-            for chunk in held:
-                driver.mem_release(retained[chunk])
-                del retained[chunk]
-        except DriverError as refused:
-            released = held.index(chunk)
+        handles = [retained[chunk] for chunk in held]
+        number = first_difference([layout.chunks[chunk] for chunk in held], handles)
+        released, refused = release_each(driver, handles)
+        for chunk in held[:released]:
+            del retained[chunk]
+        if refused:
             return (released, refused) if released <= number else (number, None)
     return number, unknown if number == len(held) and unknown and unknown.name != _UNMAPPED else None
 

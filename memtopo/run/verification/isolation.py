@@ -9,7 +9,7 @@ from memtopo.diagnostics.model import Path
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import DriverError, Grant, Location, LocationKind, gpu
 from memtopo.geometry import Geometry, Placement
-from memtopo.geometry.access import granted, mappings
+from memtopo.geometry.access import granted
 from memtopo.geometry.groups import ChunkGroup, RangeGroup
 from memtopo.kinds.layout import Layout, current
 from memtopo.kinds.step import Finding
@@ -84,9 +84,10 @@ def isolation(geometry: Geometry, unmapped: Holes, driver: Driver, layout: Layou
                 yield Finding("hole", f"{hole.label} at {at:#x}", "nothing mapped", observed, hole.path)
     access_of = granted(geometry)
     for placements in geometry.placements.values():
-        *_, (placement, _, offset, grants) = mappings(placements, access_of)
-        label = placement.range.label(placement.instance)
-        yield from _range_end(driver, layout, placement, label, offset, grants)
+        last = placements[-1]
+        offset = last.end - last.chunk.size
+        grants = next((span.grants for span in access_of[last.where] if span.offset <= offset < span.end), ())
+        yield from _range_end(driver, layout, last, last.range.label(last.instance), offset, grants)
 
 
 def _queries(hole: Hole, stride: int) -> Iterator[int]:

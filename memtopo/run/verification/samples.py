@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from itertools import chain
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from zlib import crc32
 
 from memtopo.driver.types import Access, DriverError, Grant, LocationKind
@@ -30,8 +30,10 @@ from memtopo.run.verification.verifier import (
 )
 from memtopo.run.verification.windows import LARGEST_COPY, Copies, View, batches, has_two_ends
 
-Place = tuple[str, int, tuple[int, ...], tuple[int, ...]]
+_Place = tuple[str, int, tuple[int, ...], tuple[int, ...]]
 """Range or buffer and offset of memory, with the GPUs that may copy from it there, and those that may copy to it."""
+
+_WRITERS = itemgetter(3)
 
 _GPU = LocationKind.GPU
 """Looked up once: a member of an enumeration takes longer to find than most of what is done for a chunk."""
@@ -60,11 +62,14 @@ class SampleVerifier(Verifier):
     def __init__(self, context: VerificationContext) -> None:
         self._context = context
         self._events = EventVerification(context)
+        self._alone = not context.process
+        """True for a layout of one process, which writes what it creates in the first round."""
         self._writers = RoundWriters(
             (process, each.identity)
             for process, memory in context.memory.items()
+            if not self._alone
             for each, places in _placed(memory)
-            if each.ours and any(writers for _, _, _, writers in places)
+            if each.ours and any(map(_WRITERS, places))
         )
         self.rounds = max(len(self._writers), self._events.rounds)
         self._latest: tuple[int, _Round] | None = None
@@ -172,16 +177,16 @@ class SampleVerifier(Verifier):
         return self._latest[1]
 
     def _add(
-        self, found: _Round, memory: MappedMemory, places: list[Place], index: int, address_of: Callable[[str], int]
+        self, found: _Round, memory: MappedMemory, places: list[_Place], index: int, address_of: Callable[[str], int]
     ) -> None:
-        identity = memory.identity
-        writer = self._writers.writer(index, identity)
+        writer = self._writer(index, memory, places)
         if index == 0 and (missed := len(memory.views) - (0 if writer is None else len(places))):
             missed *= 1 + has_two_ends(memory.size)
             found.inaccessible += missed if memory.ours else 0
             found.external += 0 if memory.ours else missed
         if writer is None or not places:
             return
+        identity = memory.identity
         seed = crc32(f"{identity.owner}/{identity.label}".encode()) + (index << 32)
         staged, written = memory.location.kind is _GPU and not memory.addressed, writer != self._context.process
         for label, offset, readers, writers in places:
@@ -190,6 +195,12 @@ class SampleVerifier(Verifier):
             if writers and not written:
                 found.writes.setdefault(writers[:1], []).append(view)
                 written = True
+
+    def _writer(self, index: int, memory: MappedMemory, places: list[_Place]) -> str | None:
+        """Process that writes some memory in a round, or None."""
+        if not self._alone:
+            return self._writers.writer(index, memory.identity)
+        return self._context.process if index == 0 and memory.ours and any(map(_WRITERS, places)) else None
 
 
 def _refused(verb: str, copies: Copies, device: int, error: DriverError) -> Exception:
@@ -202,7 +213,7 @@ def _windows(views: Mapping[tuple[int, ...], Sequence[View]]) -> int:
     """Number of windows of views, each by all of its devices."""
     found = 0
     for devices, some in views.items():
-        sizes = Counter(view.memory.size for view in some)
+        sizes = Counter(map(attrgetter("memory.size"), some))
         found += len(devices) * sum((1 + has_two_ends(size)) * count for size, count in sizes.items())
     return found
 
@@ -243,13 +254,13 @@ def _compared(device: int, copies: Sequence[Copies], data: bytes) -> list[Findin
     return found
 
 
-def _placed(memory: Iterable[MappedMemory]) -> Iterator[tuple[MappedMemory, list[Place]]]:
+def _placed(memory: Iterable[MappedMemory]) -> Iterator[tuple[MappedMemory, list[_Place]]]:
     """Memory with the places at which GPUs may copy from it. What may copy to memory may copy from it."""
     known: tuple[Grant, ...] = ()
     known_on_host = False
     readers, writers = _copying_gpus(known, known_on_host)
     for each in memory:
-        places = list[Place]()
+        places = list[_Place]()
         on_host = each.location.kind is not _GPU
         for label, offset, grants in () if each.by_kernels else each.views:
             if grants is not known or on_host is not known_on_host:  # thousands in a row have the same access
