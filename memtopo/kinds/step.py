@@ -58,7 +58,8 @@ DEFECT_ADVICE = "'memtopo validate' should have found this: please report it, wi
 """Advice for an error that only a defect of memtopo can cause."""
 
 
-class StepDescription(NamedTuple):
+@record
+class StepDescription:
     """Step as a plan shows it. Consecutive steps with equal `like`, `bytes_each` and `note` are folded into one row."""
 
     subject: str

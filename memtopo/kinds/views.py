@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from memtopo.common.records import record
 from memtopo.diagnostics.model import Path
 from memtopo.driver.types import Grant, Location
 from memtopo.geometry.access import granted, mappings
@@ -27,7 +28,8 @@ class Identity(NamedTuple):
     label: str
 
 
-class MappedMemory(NamedTuple):
+@record
+class MappedMemory:
     """One chunk, buffer, managed or pinned allocation with all its views.
 
     `ours` is true if a process of this run created it; only then may it be written.

@@ -72,7 +72,8 @@ def test_an_export_is_tried_once_for_its_first_handle() -> None:
     exports = steps_of(
         plan_of_clean(SERVER + READER).processes["server"], TryExportChunk, TryExportBuffer, TryExportEvent
     )
-    assert [(step.verb, *step.describe()[:2], step.describe().note) for step in exports] == [
+    described = [(step.verb, step.describe()) for step in exports]
+    assert [(verb, each.subject, each.where, each.note) for verb, each in described] == [
         ("export", "w", "w", "fd, 3 handles"),
         ("export buffer", "b", "b", "ipc, 2 handles"),
         ("export event", "e", "e", "ipc"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import replace
 from itertools import accumulate
 from typing import ClassVar
 
@@ -232,7 +233,7 @@ class UnmapChunks(Step):
 
     def describe(self) -> StepDescription:
         first, last = self.mappings[0], self.mappings[-1]
-        return first.describe()._replace(subject=f"{first.chunk} to {last.chunk}")
+        return replace(first.describe(), subject=f"{first.chunk} to {last.chunk}")
 
 
 def joined(undo: Sequence[Step]) -> Iterator[Step]:

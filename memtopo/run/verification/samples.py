@@ -222,7 +222,7 @@ def _by_device(views: Mapping[tuple[int, ...], Sequence[View]]) -> Iterator[tupl
     """Views of each device in order of their addresses."""
     for device in dict.fromkeys(chain.from_iterable(views)):
         own = chain.from_iterable(some for devices, some in views.items() if device in devices)
-        yield device, sorted(own, key=itemgetter(0))
+        yield device, sorted(own, key=attrgetter("address"))
 
 
 def _divided(batch: Copies, memory: Staging | None) -> tuple[Sequence[Copies], Iterable[Copies]]:

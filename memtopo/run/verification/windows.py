@@ -11,6 +11,7 @@ from itertools import groupby, islice
 from operator import attrgetter
 from typing import NamedTuple
 
+from memtopo.common.records import record
 from memtopo.driver.kernels import pattern, patterns
 from memtopo.driver.types import LocationKind
 from memtopo.kinds.step import Finding
@@ -28,7 +29,8 @@ _GPU = LocationKind.GPU
 """Looked up once: a member of an enumeration takes longer to find than most of what is done for a chunk."""
 
 
-class View(NamedTuple):
+@record
+class View:
     """Memory at one of its addresses, `offset` in the range or buffer `label`, with the seed of its pattern.
 
     `staged` is true for chunks on GPUs, which are copied through page-locked memory (fact 89).
