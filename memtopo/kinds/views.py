@@ -80,9 +80,11 @@ def _mapped_views(geometry: Geometry) -> dict[str, dict[int, list[View]]]:
     found: dict[str, dict[int, list[View]]] = {}
     access_of = granted(geometry)
     for placements in geometry.placements.values():
-        label = placements[0].range.label(placements[0].instance)
+        label, latest = placements[0].range.label(placements[0].instance), None
         for placement, index, offset, access in mappings(placements, access_of):
-            found.setdefault(placement.chunk.name, {}).setdefault(index, []).append((label, offset, access))
+            if placement is not latest:
+                latest, views = placement, found.setdefault(placement.chunk.name, {})
+            views.setdefault(index, []).append((label, offset, access))
     return found
 
 

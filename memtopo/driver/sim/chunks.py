@@ -97,11 +97,11 @@ class Chunks:
 
     def create(self, size: int, properties: Properties, flags: int) -> int:
         """Create a chunk with one reference (fact 3)."""
-        created = self._creation.check(size, properties, flags)
+        created, granule = self._creation.check(size, properties, flags)
         self._budget.check(properties.location, size)
         self._creation.check_permitted(properties)
-        physical, granule = self._arena.take(size), self._creation.granularity(properties)
-        self._budget.take(properties.location, size)
+        physical = self._arena.take(size)
+        self._budget.add(properties.location, size)
         return self._opened(Chunk(next(self._numbers), size, granule, created, physical, takes=properties.location))
 
     def adopt(self, properties: Properties, granule: int, physical: Physical) -> int:
@@ -158,7 +158,7 @@ class Creation:
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
-        self._checked: dict[Properties, Properties] = {}
+        self._checked: dict[Properties, tuple[Properties, int]] = {}
 
     def granularity(self, properties: Properties, *, recommended: bool = False) -> int:
         """Recorded granularity; without a record, that of plain chunks at the location, or the usual one (fact 2)."""
@@ -172,20 +172,24 @@ class Creation:
         every = [entry.minimum for memory in self._machine.locations.values() for entry in memory.granularity]
         return min(every, default=USUAL_GRANULE)
 
-    def check(self, size: int, properties: Properties, flags: int) -> Properties:
-        """Return the properties that a created chunk has; refuses what cannot be created (facts 3, 4, 6)."""
+    def check(self, size: int, properties: Properties, flags: int) -> tuple[Properties, int]:
+        """Return the properties of a created chunk, and its granularity; refuses what cannot be created.
+
+        See facts 3, 4 and 6.
+        """
         if flags:
             raise invalid("flags must be 0")
-        if size <= 0 or size % self.granularity(properties):
+        known = self._checked.get(properties)
+        granule = known[1] if known else self.granularity(properties)
+        if size <= 0 or size % granule:
             raise invalid("the size is not a multiple of the granularity")
-        created = self._checked.get(properties)
-        if created is None:
-            created = self._checked[properties] = self._check_properties(properties)
-        return created
+        if known is None:
+            known = self._checked[properties] = self._check_properties(properties), granule
+        return known
 
     def check_permitted(self, properties: Properties) -> None:
         """Refuse fabric handles that failed in a trial (fact 4); the driver looks at free memory first (fact 65)."""
-        if HandleType.FABRIC in properties.handles:
+        if properties.handles and HandleType.FABRIC in properties.handles:
             for feature in _extras(properties):
                 self._check_trial(properties.location, feature)
 

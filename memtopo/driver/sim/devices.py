@@ -114,6 +114,10 @@ class MemoryBudget:
     def take(self, location: Location, size: int) -> None:
         """Take memory; refuses with `CUDA_ERROR_OUT_OF_MEMORY`."""
         self.check(location, size)
+        self.add(location, size)
+
+    def add(self, location: Location, size: int) -> None:
+        """Take memory that was checked to be free."""
         for each in self._counted(location):
             self._used[each] += size
 

@@ -115,9 +115,11 @@ class Mappings:
             raise invalid("the address is not reserved")
         if address + size > reserved:
             raise invalid("the mapping runs past the end of its reservation")  # stricter than hardware (fact 15)
-        if self.find(address) or self.any_in(address, size):
+        index = bisect_left(self._starts, address)
+        before = index and self._at[self._starts[index - 1]].end > address
+        if before or (index < len(self._starts) and self._starts[index] < address + size):
             raise invalid("something is mapped there")
-        return bisect_left(self._starts, address)
+        return index
 
     def _span(self, address: int, end: int) -> tuple[int, int]:
         """Indices of the mappings in a range, as a half-open interval; refuses to cut one (facts 17, 20)."""

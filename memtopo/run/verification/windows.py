@@ -135,11 +135,13 @@ def has_two_ends(size: int) -> bool:
 
 def _joined(views: Sequence[View]) -> Iterator[_Copy]:
     """Copies of the windows of views, one for adjacent windows in one range, in memory of one GPU."""
-    address = end = 0
+    address = end = size = first = last = 0
     latest: View | None = None
     for index, view in enumerate(views):
-        start, size = view.address, view.memory.size
-        first, last = _ends(size)
+        start = view.address
+        if view.memory.size != size:
+            size = view.memory.size
+            first, last = _ends(size)
         if latest and end == start and _adjoin(latest, view):
             end += first
         else:
