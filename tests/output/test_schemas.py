@@ -46,7 +46,10 @@ UNKNOWABLE = {
 }
 
 
-class Editor(yaml.SafeLoader):
+Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class Editor(Loader):  # type: ignore[misc]
     """YAML as an editor reads it, by the core schema of version 1.2: `no` is text, and 0x10 a number."""
 
 
@@ -61,8 +64,13 @@ for kind, pattern, starts in (
 
 
 @cache
+def schema_of(kind: str) -> Any:
+    return schemas.schema(kind)
+
+
+@cache
 def validator(kind: str) -> Draft202012Validator:
-    return Draft202012Validator(schemas.schema(kind))
+    return Draft202012Validator(schema_of(kind))
 
 
 def schema_errors(kind: str, document: object) -> list[str]:
@@ -89,7 +97,7 @@ def nodes(schema: Any) -> Iterator[dict[str, Any]]:
 
 
 def test_every_key_and_name_of_a_spec_has_hover_text() -> None:
-    schema = schemas.schema("spec")
+    schema = schema_of("spec")
     described = {f"#/$defs/{name}" for name, each in schema["$defs"].items() if each["description"]}
     keys = [
         (key, each)
@@ -103,7 +111,7 @@ def test_every_key_and_name_of_a_spec_has_hover_text() -> None:
 
 
 def test_every_pattern_of_a_spec_has_a_message_for_editors() -> None:
-    found = [*nodes(schemas.schema("spec"))]
+    found = [*nodes(schema_of("spec"))]
     patterns = [node for node in found if isinstance(node.get("pattern"), str)]
     names = [node for node in found if "patternProperties" in node]
     assert min(len(patterns), len(names)) > 10
@@ -112,12 +120,12 @@ def test_every_pattern_of_a_spec_has_a_message_for_editors() -> None:
 
 
 def test_every_schema_has_an_id_of_its_own() -> None:
-    assert len({schemas.schema(kind)["$id"] for kind in schemas.KINDS}) == len(schemas.KINDS)
+    assert len({schema_of(kind)["$id"] for kind in schemas.KINDS}) == len(schemas.KINDS)
 
 
 @pytest.mark.parametrize("kind", schemas.KINDS)
 def test_schemas_are_of_draft_2020_12_with_title_and_no_unused_definition(kind: str) -> None:
-    schema = schemas.schema(kind)
+    schema = schema_of(kind)
     Draft202012Validator.check_schema(schema)
     assert schema["$schema"] == Draft202012Validator.META_SCHEMA["$schema"]
     assert schema["title"].startswith("memtopo")
@@ -127,7 +135,7 @@ def test_schemas_are_of_draft_2020_12_with_title_and_no_unused_definition(kind: 
 
 def test_spec_schema_in_docs_is_current() -> None:
     """docs/spec.schema.json; `make docs` writes it."""
-    assert json.loads((ROOT / "docs" / "spec.schema.json").read_text()) == schemas.schema("spec")
+    assert json.loads((ROOT / "docs" / "spec.schema.json").read_text()) == schema_of("spec")
 
 
 @pytest.mark.parametrize("path", EVERY_SPEC, ids=lambda path: path.stem)
@@ -138,9 +146,9 @@ def test_shipped_specs_name_their_schema_for_editors(path: Path) -> None:
     assert (path.parent / MODELINE.partition("=")[2]).resolve() == ROOT / "docs" / "spec.schema.json"
 
 
-@pytest.mark.parametrize("loader", [yaml.SafeLoader, Editor])
+@pytest.mark.parametrize("loader", [Loader, Editor])
 @pytest.mark.parametrize("path", EVERY_SPEC, ids=lambda path: path.stem)
-def test_shipped_specs_fit_the_schema_in_yaml_1_1_and_1_2(path: Path, loader: type[yaml.SafeLoader]) -> None:
+def test_shipped_specs_fit_the_schema_in_yaml_1_1_and_1_2(path: Path, loader: Any) -> None:
     assert schema_errors("spec", yaml.load(path.read_text(), loader)) == []
 
 
@@ -270,7 +278,7 @@ def test_shipped_machines_fit_the_schema_and_changed_ones_do_not(name: str) -> N
 
 def test_schema_command_prints_one_schema() -> None:
     """An unknown kind is wrong usage and is answered with the nearest."""
-    assert run_memtopo("schema", "spec").document == schemas.schema("spec")
+    assert run_memtopo("schema", "spec").document == schema_of("spec")
     wrong = run_memtopo("schema", "spce")
     assert (wrong.status, wrong.out) == (2, "")
     assert "did you mean 'spec'?" in wrong.err
