@@ -39,8 +39,9 @@ site: $(READY)  ## build docs/ as a site into build/site, and fail on a broken l
 dist: $(READY)  ## build the wheel and the source distribution of a release into dist/
 	$(BIN)/python -m hatchling build -t sdist -t wheel
 
-# Each file in one process: its tests share a cluster, a browser or what a compiler made.
-PARALLEL := -n auto --dist loadfile
+# Each file in one process: its tests share a cluster, a browser or what a compiler made. In the order of the collection,
+# which begins with the files that take longest (tests/conftest.py).
+PARALLEL := -n auto --dist loadfile --no-loadscope-reorder
 
 test: $(READY)  ## run the tests
 	$(BIN)/python -m pytest $(PARALLEL) -q

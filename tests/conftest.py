@@ -23,6 +23,10 @@ settings.register_profile("ci", settings.get_profile("default"), derandomize=Tru
 settings.register_profile("thorough", settings.get_profile("full"), max_examples=5000)
 
 
+LONG_FILES = ("test_on_ray.py", "test_pages.py", "test_site.py", "test_release.py", "test_action.py", "test_two_nodes.py")
+"""Files whose few tests take long or wait: they run first, so that none of them runs alone at the end."""
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--gpu", action="store_true", help="run the tests that need a real GPU too; fail where there is none"
@@ -60,6 +64,7 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.name not in LONG_FILES)
     if config.getoption("--gpu"):
         return
     for item in items:

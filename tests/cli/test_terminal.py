@@ -76,7 +76,7 @@ def test_width_is_that_of_the_terminal_or_80() -> None:
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=lambda path: path.stem)
-@pytest.mark.parametrize("width", [60, 80])
+@pytest.mark.parametrize("width", [60, pytest.param(80, marks=pytest.mark.exhaustive)])
 def test_plans_and_reports_of_all_specs_fit_the_terminal(run_inline: InlineRunner, spec: Path, width: int) -> None:
     for command in ("plan", "apply"):
         result = run_inline(command, spec, M, COLUMNS=str(width))
