@@ -23,7 +23,14 @@ settings.register_profile("ci", settings.get_profile("default"), derandomize=Tru
 settings.register_profile("thorough", settings.get_profile("full"), max_examples=5000)
 
 
-LONG_FILES = ("test_on_ray.py", "test_pages.py", "test_site.py", "test_release.py", "test_action.py", "test_two_nodes.py")
+LONG_FILES = (
+    "test_on_ray.py",
+    "test_pages.py",
+    "test_site.py",
+    "test_release.py",
+    "test_action.py",
+    "test_two_nodes.py",
+)
 """Files whose few tests take long or wait: they run first, so that none of them runs alone at the end."""
 
 
