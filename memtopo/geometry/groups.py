@@ -298,7 +298,7 @@ class ChunkGroup(Group):
 
     def demand(self) -> Mapping[Location, int]:
         """Largest number of bytes that the chunks may occupy in the memory of each location."""
-        if len(self.properties) == 1 and self.limit is None and self.memory and not (self.origin or self.gone):
+        if self.limit is None and self.memory and len(self.properties) == 1 and not (self.origin or self.gone):
             return {self.properties[0].location: self.count * self.size}
         return Group.demand(self)
 
@@ -387,6 +387,10 @@ class RangeGroup(Group):
     """True if the size follows from what is mapped into the range."""
     same_address: bool = False
     """True if all instances of a counted process reserve it at one address, which they agree on."""
+
+    def demand(self) -> Mapping[Location, int]:
+        """Nothing: the memory is that of the chunks that are mapped."""
+        return {}
 
     def named(self, name: str, path: Path) -> RangeGroup:
         """Return the group of an entry with another name that is written alike, and has chunks of equal granules."""

@@ -195,7 +195,8 @@ class Chunks(ExportKind):
         for group in geometry.of(ChunkGroup).values():
             if group.size != group.declared:
                 yield f"chunk {group.name}: {exact(group.declared)} rounded up to {exact(group.size)}"
-            yield from amount_notes(group)
+            if group.share or group.filled:
+                yield from amount_notes(group)
             if group.limit is not None:
                 most = f"{group.limit:,} of {exact(group.size)}"
                 yield f"chunk {group.name}: {group.count:,} are created here, and a program may create up to {most}"

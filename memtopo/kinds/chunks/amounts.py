@@ -118,8 +118,6 @@ def _created(scope: Scope, requested: Requested, found: Amounts) -> Resolution[i
 
 def amount_notes(group: ChunkGroup) -> Iterator[str]:
     """Notes of a plan about a size or number that follows."""
-    if not (group.share or group.filled):
-        return
     most = group.count if group.limit is None else group.limit
     number = f"{most:,} of {exact(group.size)}" if group.counted else exact(group.size)
     if group.share:

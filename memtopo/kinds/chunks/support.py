@@ -24,6 +24,7 @@ FABRIC_HELP = "fabric handles need an IMEX channel (/dev/nvidia-caps-imex-channe
 
 _WINDOWS = ("win32", "win32_kmt")
 _PROPERTIES = ("rdma", "compressible")
+_FD_AND_FABRIC = HandleType.FD | HandleType.FABRIC
 
 
 class WithProperties(Protocol):
@@ -178,7 +179,7 @@ def _handles(group: ChunkGroup, location: Location, machine: Machine, geometry: 
         message = f"{_kind(group)} {group.name!r}: memory of 'host' has no handle types"
         where = (*group.path, "location") if received else path
         return Diagnostic("MT404", message, where, help="name a NUMA node: location: host:0")
-    for word in (*words, *(["fd+fabric"] if HandleType.FD | HandleType.FABRIC in group.handles else [])):
+    for word in (*words, *(["fd+fabric"] if _FD_AND_FABRIC in group.handles else [])):
         trial = machine.trial(location, word)
         untried = word == "fabric" and trial.works is None and trial.advertised is None
         if trial.refused or untried or (word in _WINDOWS and not trial.works):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -14,7 +14,7 @@ from memtopo.common.units import exact
 from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.driver.types import Access, Grant, Location, LocationKind, gpu
 from memtopo.geometry.access import granted, mappings
-from memtopo.geometry.groups import RangeGroup
+from memtopo.geometry.groups import ChunkGroup, RangeGroup
 from memtopo.geometry.model import Geometry, Placement, Slice
 from memtopo.kinds.kind import Kind, Rule, Scope, Stage
 from memtopo.kinds.mappings.placements import Content, resolve_content
@@ -122,8 +122,8 @@ class Mappings(Kind):
             return
         found: dict[tuple[str, int], list[Placement]] = {}
         for each in contents:
-            for placement in each.placements():
-                found.setdefault((each.range.name, placement.instance), []).append(placement)
+            for instance, placements in groupby(each.placements(), attrgetter("instance")):
+                found.setdefault((each.range.name, instance), []).extend(placements)
         offset = attrgetter("offset")
         scope.placements.update({where: tuple(sorted(placed, key=offset)) for where, placed in found.items()})
 
@@ -190,11 +190,17 @@ def overlaps(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
 def resolve_slices(scope: Scope) -> Resolution[dict[str, list[Slice]]]:
     """Chunks of each map entry, by the keys of the section."""
     found: dict[str, list[Slice]] = {}
+    chunks = scope.of(ChunkGroup)
     for key, entries in scope.spec.section("map").items():
         slices, at = found.setdefault(key, []), scope.spec.at("map", key)
         for index, entry in enumerate(entries):
-            path = (*at, index)
-            slices.append(_whole(scope, entry, path) or (yield from _slice(scope, entry, path)))
+            reference, offset, each, order, stride = entry.chunk, entry.offset, entry.each, entry.order, entry.stride
+            group = chunks.get(reference.name)
+            if group is not None and group.limit is None and reference.first is None:  # as almost all entries
+                named = Slice(group, 0, group.count, reference, offset, (*at, index), each, order, stride)
+            else:
+                named = yield from _slice(scope, entry, (*at, index))
+            slices.append(named)
     return found
 
 
@@ -210,14 +216,6 @@ def granules(scope: Scope) -> tuple[dict[str, int], set[str]]:
             partly.add(key)
     names = {key.partition(".")[0] for key in partly}
     return largest, names & set(_in_granules(scope)) if names else set()
-
-
-def _whole(scope: Scope, entry: MapEntry | Named, path: Path) -> Slice | None:
-    """Slice of an entry that names all chunks of a group, as almost all do; None for another one."""
-    group = scope.mappable(entry.chunk.name)
-    if group is None or group.growing or entry.chunk.first is not None:
-        return None
-    return Slice(group, 0, group.count, entry.chunk, entry.offset, path, entry.each, entry.order, entry.stride)
 
 
 def _slice(scope: Scope, entry: MapEntry | Named, path: Path) -> Resolution[Slice]:

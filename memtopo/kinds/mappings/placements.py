@@ -91,10 +91,12 @@ def resolve_content(path: Path, group: RangeGroup, slices: Sequence[Slice]) -> R
         elif chunk is not None and cursor is not None and cursor % chunk.granule:
             yield _unaligned(each, chunk, group, cursor)
             cursor = None
-        run = None
-        if chunk is not None and cursor is not None:
-            run = Run(each, chunk, cursor, each.number, chunk.size)
-            run = (yield from _counted(run, group, span[1] - span[0])) if alike else run
+        if chunk is None or cursor is None:
+            cursor = None
+            continue
+        run: Run | None = Run(each, chunk, cursor, each.stop - each.first, chunk.size)
+        if alike and run:
+            run = yield from _counted(run, group, span[1] - span[0])
         if run is not None:
             runs.append(run)
         cursor = run.end if run else None

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from memtopo import language
 from memtopo.common.errors import UsageError
+from memtopo.common.garbage_collection import collector_paused
 from memtopo.common.text import nearest
 from memtopo.diagnostics.codes import CODES
 from memtopo.diagnostics.model import Diagnostic, Span
@@ -68,8 +69,10 @@ def check(
     """
     known = machine_for or (lambda name, _document: machines[name])
     cases = tuple(each.on(machine) for machine in machines for each in variants)
-    batches = _batches(map(reader, sources), _BATCH // len(cases))
-    files = (file for batch in batches for file in _check(batch, machines, known, chosen, variants))
+    documents = map(reader, sources)
+    files: list[File] = []
+    while batch := _read_batch(documents, _BATCH // len(cases)):
+        files += _check(batch, machines, known, chosen, variants)
     return Checked(cases, tuple(files), strict, len(variants))
 
 
@@ -84,18 +87,17 @@ def check_document(
     return _check([document], machines, machine_for, chosen, variants)[0]
 
 
-def _batches(documents: Iterable[Document], most: int) -> Iterator[list[Document]]:
-    """Divide documents into batches that are validated together: of a number, or fewer with long texts."""
+def _read_batch(documents: Iterator[Document], most: int) -> list[Document]:
+    """Read the next documents, which are validated together: at most a number, or fewer with long texts."""
     batch: list[Document] = []
     size = 0
-    for each in documents:
-        batch.append(each)
-        size += len(each.text)
-        if len(batch) >= most or size >= _BATCH_TEXT:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
+    with collector_paused():
+        for each in documents:
+            batch.append(each)
+            size += len(each.text)
+            if len(batch) >= most or size >= _BATCH_TEXT:
+                break
+    return batch
 
 
 def _check(
