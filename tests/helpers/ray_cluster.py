@@ -11,9 +11,12 @@ from typing import Any
 
 from ray.cluster_utils import Cluster
 
+WITHOUT: dict[str, Any] = {"include_dashboard": False, "include_log_monitor": False, "no_monitor": True}
+"""Processes of a head node that no layout needs: the dashboard, the monitor of logs, and that of the autoscaler."""
+
 
 def main(nodes: int, *, gpu: bool = False) -> None:
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0} | WITHOUT)
     try:
         for number in range(nodes):
             add(cluster, **({"num_gpus": 1, "env_vars": {"CUDA_VISIBLE_DEVICES": str(number)}} if gpu else {}))

@@ -3,7 +3,7 @@ from __future__ import annotations
 import io
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import product
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from tests.helpers.specs import EVERY_SPEC, ROOT
 GOLDEN = ROOT / "tests" / "golden"
 HARD = GOLDEN / "parts-and-holes.yaml"
 DRAWN = [*EVERY_SPEC, HARD]
+FITTED = [(20, 33, 60, 80, 200), pytest.param((21, 45, 79, 100, 131, 400), marks=pytest.mark.exhaustive)]
 IN_ASCII = [ROOT / "specs" / "quickstart.yaml", ROOT / "specs" / "hand-over.yaml", HARD]
 WIDTHS = (60, 80, 200)
 STYLES = re.compile(r"\x1b\[[0-9;]*m")
@@ -58,10 +59,13 @@ def test_every_golden_file_is_used() -> None:
 
 @pytest.mark.parametrize("path", DRAWN, ids=lambda path: path.stem)
 @pytest.mark.parametrize("ascii", [False, True], ids=["unicode", "ascii"])
-def test_lines_of_a_drawing_fit_the_width(path: Path, ascii: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("widths", FITTED, ids=["some widths", "other widths"])
+def test_lines_of_a_drawing_fit_the_width(
+    path: Path, ascii: bool, widths: Sequence[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """None ends with blanks."""
     shown = TerminalDrawing(spec_diagram(path)[0], ascii=ascii)
-    for width in (20, 21, 33, 45, 60, 79, 80, 100, 131, 200, 400):
+    for width in widths:
         for line in written_at_width(shown, width, monkeypatch).splitlines():
             assert display_width(line) <= width
             assert line == line.rstrip()
