@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
 from typing import NoReturn
@@ -21,6 +22,7 @@ def main() -> NoReturn:
         status = run(sys.argv[1:])
     except KeyboardInterrupt:
         status = 130
+    gc.freeze()  # the interpreter would look for cycles in all that is left
     sys.exit(status)
 
 
