@@ -6,13 +6,12 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
 from typing import NamedTuple, TypeVar
 
 from memtopo.common.garbage_collection import collector_paused
-from memtopo.common.records import record
+from memtopo.common.records import mutable_record, record
 from memtopo.diagnostics.model import Path
 from memtopo.driver.protocol import Driver
 from memtopo.driver.recorder import CallContext
@@ -47,7 +46,7 @@ class Stopped(Exception):
     """Stop of a run on request."""
 
 
-@dataclass(slots=True)
+@mutable_record
 class StepCount:
     """Number of steps of a timed phase, which the code inside may correct."""
 

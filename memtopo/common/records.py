@@ -1,4 +1,4 @@
-"""Records: classes of values that are compared by value and never changed.
+"""Records: classes of values that are compared by value and never changed, and of objects that change.
 
 They are dataclasses of which neither the class nor an instance takes long to create: a short run defines 150 of them
 and has instances of 50, and a layout may have hundreds of thousands of instances.
@@ -13,8 +13,6 @@ from typing import Any, TypeVar, dataclass_transform
 
 T = TypeVar("T")
 
-_GENERATED = {"__init__", "__repr__", "__eq__", "__hash__"}
-
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def record(cls: type[T]) -> type[T]:
@@ -25,10 +23,20 @@ def record(cls: type[T]) -> type[T]:
     ten times as long as defining the class. A class with cached properties has no slots: they need a `__dict__`.
     """
     slots = not any(isinstance(each, cached_property) for each in vars(cls).values())
-    made = dataclass(init=False, repr=False, eq=False, slots=slots)(cls)
-    for name in _GENERATED - vars(cls).keys():
-        setattr(made, name, _deferred(made, name))
-    return made
+    return _with_deferred(dataclass(init=False, repr=False, eq=False, slots=slots)(cls), "__eq__", "__hash__")
+
+
+@dataclass_transform(eq_default=False, field_specifiers=(field,))
+def mutable_record(cls: type[T]) -> type[T]:
+    """Make a class a dataclass with slots, whose instances change, and are compared and hashed by identity."""
+    return _with_deferred(dataclass(init=False, repr=False, eq=False, slots=True)(cls))
+
+
+def _with_deferred(cls: type[T], *comparison: str) -> type[T]:
+    """Add the generated methods that a class does not define itself: those of `comparison`, and of any dataclass."""
+    for name in {"__init__", "__repr__", *comparison} - vars(cls).keys():
+        setattr(cls, name, _deferred(cls, name))
+    return cls
 
 
 def _deferred(cls: type[Any], name: str) -> Callable[..., Any]:
@@ -47,11 +55,12 @@ def _generated(cls: type[Any], name: str) -> Callable[..., Any]:
     twin = make_dataclass(
         cls.__name__,
         [(each.name, each.type, each) for each in fields(cls)],
-        namespace={"__post_init__": cls.__post_init__} if hasattr(cls, "__post_init__") else {},
+        namespace={each: getattr(cls, each) for each in ("__doc__", "__post_init__") if hasattr(cls, each)},
         init=name == "__init__",
         repr=name == "__repr__",
         eq=name == "__eq__",
         unsafe_hash=name == "__hash__",
+        match_args=False,
     )
     generated: Callable[..., Any] = getattr(twin, name)
     return generated

@@ -5,17 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import wraps
 from typing import Any, Protocol
 
-from memtopo.common.records import record
+from memtopo.common.records import mutable_record, record
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import DriverError
 from memtopo.driver.wrappers import Call, Forwarder, defaults, parameters
 
 
-@dataclass(slots=True)
+@mutable_record
 class CallContext:
     """Purpose of calls: a phase of the run, and the step whose effect they make or undo.
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import ChainMap
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple, Protocol
 
 from memtopo.common.errors import InternalError
+from memtopo.common.records import mutable_record
 from memtopo.driver.handles import Handle
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import Grant
@@ -93,7 +94,7 @@ class NoHandleSource:
         pass
 
 
-@dataclass(slots=True)
+@mutable_record
 class Layout:
     """Everything that exists now, by the labels of the spec (`kv`, `page.3`); GPUs by ordinal."""
 

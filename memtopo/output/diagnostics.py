@@ -28,6 +28,8 @@ _ELLIPSIS = "…"
 
 @record
 class _Page:
+    """Columns of an output, and whether it has colours."""
+
     width: int
     colour: bool
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import count
 
+from memtopo.common.records import mutable_record
 from memtopo.driver.sim.calls import Refused, invalid, unsupported
 from memtopo.driver.sim.devices import HOST_NODE, MemoryBudget
 from memtopo.driver.sim.physical import Arena, Physical
@@ -14,7 +15,7 @@ from memtopo.machine import Machine
 FIRST_HANDLE = 0x3E00_0000
 
 
-@dataclass(slots=True, eq=False)
+@mutable_record
 class Chunk:
     """Physical memory, which lives as long as a handle reference or a mapping of this process.
 

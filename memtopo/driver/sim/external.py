@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import count
 
+from memtopo.common.records import mutable_record
 from memtopo.driver.sim.allocations import Allocations
 from memtopo.driver.sim.calls import CallGate, Refused, driver_call, invalid, unsupported
 from memtopo.driver.sim.devices import Contexts, Devices
@@ -17,7 +17,7 @@ from memtopo.driver.types import MemoryHandleType, SemaphoreHandleType, gpu
 FIRST_MEMORY = 0x6E00_0000
 
 
-@dataclass(slots=True, eq=False)
+@mutable_record
 class Memory:
     """An object in a device's context, imported with a declared size."""
 

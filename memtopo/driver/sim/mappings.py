@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import pairwise
 
+from memtopo.common.records import mutable_record
 from memtopo.driver.sim.address_space import Reservations
 from memtopo.driver.sim.calls import invalid, unsupported
 from memtopo.driver.sim.chunks import Chunk, Chunks
@@ -13,7 +14,7 @@ from memtopo.driver.sim.physical import Physical
 from memtopo.driver.types import Location
 
 
-@dataclass(slots=True, eq=False)
+@mutable_record
 class Mapping:
     """A whole chunk at an address, with access rights of its own, none at first (facts 16, 19)."""
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from struct import Struct
 from typing import NamedTuple, NoReturn
 
+from memtopo.common.records import mutable_record
 from memtopo.driver.sim.calls import CallGate, Refused, driver_call
 from memtopo.driver.sim.chunks import Chunk, Chunks, Creation
 from memtopo.driver.sim.devices import Devices
@@ -72,7 +73,7 @@ def _no_load() -> NoReturn:
     raise documented("a multicast address is read by multimem instructions alone, which are not simulated")
 
 
-@dataclass(slots=True, eq=False)
+@mutable_record
 class MulticastObject(Chunk):
     """A multicast object, which is mapped, exported and released as a chunk is; `broadcast` is its memory."""
 

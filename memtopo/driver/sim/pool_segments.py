@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from memtopo.common.records import mutable_record
 from memtopo.driver.sim.address_space import FreeRanges
 
 RESERVED = 32 << 20
@@ -13,7 +14,7 @@ UNIT = 512
 """Alignment of allocations."""
 
 
-@dataclass(slots=True, eq=False)
+@mutable_record
 class Segment:
     """Addresses of a pool; `backed` has the units with memory, with the number of allocations in each.
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import count
 
+from memtopo.common.records import mutable_record
 from memtopo.driver.sim.address_space import PAGE, AllocationBlocks, FreeRanges
 from memtopo.driver.sim.allocations import Allocation, Allocations, PoolPlace
 from memtopo.driver.sim.calls import CallGate, Refused, driver_call, invalid, unsupported
@@ -44,7 +45,7 @@ _REUSE = (
 )
 
 
-@dataclass(slots=True, eq=False)
+@mutable_record
 class Pool:
     """A pool that this process created, or imported `imports` times.
 
@@ -79,7 +80,7 @@ class Pool:
         self.attributes[high] = max(self.attributes[high], self.attributes[attribute])
 
 
-@dataclass(slots=True, eq=False)
+@mutable_record
 class _Part:
     """An allocation of a pool; one of an imported pool is in no segment."""
 

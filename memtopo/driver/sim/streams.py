@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import count
 
+from memtopo.common.records import mutable_record
 from memtopo.driver.sim.calls import Refused, WouldBlock, invalid
 
 FIRST_STREAM = 0x5A00_0000
@@ -20,7 +21,7 @@ Work = Callable[[], bool]
 """Does its work unless it has to wait; returns whether it is done."""
 
 
-@dataclass(slots=True, eq=False)
+@mutable_record
 class Stream:
     """A stream of a device's context, with its outstanding work in order."""
 

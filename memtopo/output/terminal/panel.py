@@ -128,6 +128,8 @@ def _width(cells: Sequence[Text], heading: str) -> int:
 
 @record
 class _PanelRenderer:
+    """Lines of panels that share a frame."""
+
     frame: Frame
     glyphs: Glyphs
     console: Console

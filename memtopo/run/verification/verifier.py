@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar, NamedTuple
 
 from memtopo.common.errors import MemtopoError
-from memtopo.common.records import record
+from memtopo.common.records import mutable_record, record
 from memtopo.diagnostics.model import Path
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.types import Access, LocationKind
@@ -134,7 +134,7 @@ class RoundWriters:
         return self._rounds[index].get(identity) if index < len(self._rounds) else None
 
 
-@dataclass(slots=True)
+@mutable_record
 class EventVerification:
     """Events, each recorded by one process in a round and waited for by all others."""
 
