@@ -1,8 +1,8 @@
 """Typed messages between a process and the children that it spawned.
 
-A message is a frozen dataclass. Its packet has the name of the class, the fields as JSON text, and the handles sent
-beside it, with their descriptors; fields too long for a packet are in a memory file, the last of the descriptors. Both
-ends are the same memtopo, so these messages are not part of `docs/protocol.md`.
+A message is a record. Its packet has the name of the class, the fields as JSON text, and the handles sent beside it,
+with their descriptors; fields too long for a packet are in a memory file, the last of the descriptors. Both ends are
+the same memtopo, so these messages are not part of `docs/protocol.md`.
 """
 
 from __future__ import annotations
