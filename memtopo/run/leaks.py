@@ -118,7 +118,7 @@ class ResourceBalance:
         leaks = [replace(leak, place=position_of(leak.path)) for leak in teardown.leaks]
         leaks += self._unreleased
         if not leaks:
-            leaks.extend(self._open_chunks(left, position_of))
+            leaks.extend(self._open_chunks(position_of))
         if not self._ledger.empty and not leaks:
             leaks.append(Leak("something that no step owns", "the ledger is not empty"))
         if left and left.fds_after > left.fds_before and self._exclusive and not leaks:
@@ -156,38 +156,22 @@ class ResourceBalance:
                 closed = f", and the {'copies' if several else 'copy'} closed" if clean else ""
                 yield f"{_joined(names)} {'are' if several else 'is'} {holder}'s (process {process}); {copies}{closed}"
 
-    def _open_chunks(self, left: Left | None, position_of: PositionOf) -> Iterator[Leak]:
-        """Chunks that still exist although they were released.
+    def _open_chunks(self, position_of: PositionOf) -> Iterator[Leak]:
+        """Chunks with an open handle, as the ledger counts them.
 
-        The ledger counts open handles. If memory is missing, the driver is queried too, by one more release: it is
-        refused for a handle that is not open, and no other query about such a handle is safe on a real driver (facts
-        27, 51, 52).
+        The driver is not queried: no call with a handle that may have been released is safe (facts 27, 51, 52).
         """
-        missing = self._exclusive and left and any(each.after < each.before for each in left.memory)
-        causes: dict[str, str] = {}
-        for label, handle in self._handles.items():
-            if handle in self._ledger.accounts["handles"]:
-                causes[label] = "a handle to it is still open"
-            elif missing and self._release_again(handle):
-                causes[label] = "the driver had another reference to it, now gone,"
-        if causes:
-            yield from self._named(causes, position_of)
+        counted = self._ledger.accounts["handles"]
+        if still_open := [label for label, handle in self._handles.items() if handle in counted]:
+            yield from self._named(still_open, position_of)
 
-    def _named(self, causes: Mapping[str, str], position_of: PositionOf) -> Iterator[Leak]:
-        """Leaks of chunks by label, each with its cause."""
+    def _named(self, labels: Iterable[str], position_of: PositionOf) -> Iterator[Leak]:
+        """Leaks of chunks by label."""
         steps = {step.describe().subject: step for step in self._execution.plan.steps if step.holds_chunk}
-        for label, cause in causes.items():
+        for label in labels:
             step = steps.get(label) or steps[label.partition(".")[0]]  # elastic chunks have one step in common
             name = f"chunk {label}" if label not in steps else step.leak_name() or label
-            yield Leak(name, f"{cause} after its release", (), step.path, position_of(step.path))
-
-    def _release_again(self, handle: int) -> bool:
-        """Release a handle once more; return whether there was another reference."""
-        try:
-            self._ledger.mem_release(handle)
-        except DriverError:
-            return False
-        return True
+            yield Leak(name, "a handle to it is still open after its release", (), step.path, position_of(step.path))
 
 
 def _created(geometries: Iterable[Geometry]) -> dict[str, int]:

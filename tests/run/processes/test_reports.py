@@ -59,7 +59,7 @@ def test_checks_of_every_process_are_added() -> None:
 @pytest.mark.parametrize(
     ("process", "fault", "outcome", "named"),
     [
-        ("reader", "KeepsChunk", ("leaked", 5), "reader: chunk o.1"),
+        ("reader", "UnmapsNothing", ("leaked", 5), "reader: range o"),
         ("server", "ExportsAnotherChunk", ("different", 6), "reader: w.0 in v at 0x0 by gpu0"),
     ],
 )
