@@ -9,7 +9,14 @@ from memtopo.driver.types import Access, Grant, HandleType, Location, LocationKi
 from memtopo.kinds.allocations import AllocationGroup
 from memtopo.kinds.allocations.steps import AliasAllocation, AllocateFromPool, ImportPointer
 from memtopo.kinds.pools import PoolGroup
-from memtopo.kinds.pools.steps import CreatePool, ImportPool, SetImportedAccess, SetPoolAccess, SetPoolAttribute
+from memtopo.kinds.pools.steps import (
+    AliasPool,
+    CreatePool,
+    ImportPool,
+    SetImportedAccess,
+    SetPoolAccess,
+    SetPoolAttribute,
+)
 from memtopo.machine import Trial
 from tests.helpers.machines import invented
 from tests.helpers.sharing_specs import only_diagnostic
@@ -127,6 +134,26 @@ processes:
     for number, (_, plan) in enumerate(plan_of(text, MACHINE).processes.items()):
         assert [(step.label, step.own) for step in steps_of(plan, AliasAllocation)] == [(f"all.{number}", "a")]
         assert [step.label for step in steps_of(plan, ImportPool)] == [f"rank.{1 - number}.p"]
+        assert not steps_of(plan, AliasPool)
+
+
+def test_an_own_pool_that_is_imported_gets_the_access_that_it_lacks() -> None:
+    text = """
+processes:
+  rank:
+    count: 2
+    pools: {p: {location: gpus, handles: fd, accessed_by: gpu0}}
+    allocations: {a: {pool: p, size: 8MiB, count: 4}}
+    exports: {a: {allocation: "a.1:4", via: fd}}
+    imports: {all: {from: rank.a, accessed_by: gpus}}
+"""
+    plan = plan_of(text, MACHINE).processes["rank.1"]
+    assert [(step.label, step.own) for step in steps_of(plan, AliasPool)] == [("rank.1.p.0", "p.0")]
+    assert [(step.label, step.grants) for step in steps_of(plan, SetImportedAccess)] == [
+        ("rank.0.p.1", (Grant(gpu(0), RW),)),
+        ("rank.0.p.0", (Grant(gpu(1), RW),)),
+        ("rank.1.p.0", (Grant(gpu(1), RW),)),
+    ]
 
 
 @pytest.mark.parametrize(

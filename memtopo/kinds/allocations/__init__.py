@@ -315,9 +315,12 @@ def _import_pools(
     assert origin
     for index in range(group.count):
         pool, device = group.pool_of(index), group.device_of(index)
-        if pool in imported or origin.own_label(index):
+        if pool in imported:
             continue
         imported.add(pool)
+        if origin.own_label(index):
+            yield from _extend_own_pool(group, index, users.get(pool, ()))
+            continue
         source = HandleReference.of(group, index)
         if origin.exported:
             assert isinstance(origin.exported, AllocationGroup)
@@ -326,6 +329,20 @@ def _import_pools(
         yield ImportPool(group.path, pool, device, source)
         if grants := other_grants(group.location_of(index), users.get(pool, ())):
             yield SetImportedAccess(group.path, pool, device, grants)
+
+
+def _extend_own_pool(group: AllocationGroup, index: int, users: Sequence[Location]) -> Iterator[Step]:
+    """Set the access that imports of an own pool declare and the pool does not."""
+    from memtopo.kinds.pools.steps import AliasPool, SetImportedAccess
+
+    origin, pool, device = group.origin, group.pool_of(index), group.device_of(index)
+    assert origin
+    own = origin.exported
+    assert isinstance(own, AllocationGroup)
+    lacking = [user for user in users if user not in own.accessed_by]
+    if grants := other_grants(group.location_of(index), lacking):
+        yield AliasPool(group.path, pool, device, own.pool_of(origin.first + origin.of(index)[1]))
+        yield SetImportedAccess(group.path, pool, device, grants)
 
 
 ALLOCATIONS = Allocations()

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from memtopo.common.records import record
 from memtopo.common.units import rounded
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import Access, Grant, HandleType, PoolAttribute, PoolProperties
 from memtopo.kinds.layout import Layout
-from memtopo.kinds.resources import ImportStep
+from memtopo.kinds.resources import OWN, Alias, ImportStep
 from memtopo.kinds.step import PROBE_ADVICE, ErrorHint, Finding, HandleReference, Phase, Step, StepDescription
 
 _DEFAULTS = {PoolAttribute.RELEASE_THRESHOLD: 0}
@@ -165,7 +165,10 @@ class SetPoolAccess(PoolStep):
 
 @record
 class SetImportedAccess(SetPoolAccess):
-    """Set access to an imported pool, which has that of its own location only, whatever its exporter set (fact 82)."""
+    """Set access to an imported pool, which has that of its own location only, whatever its exporter set (fact 82).
+
+    A pool that a process imports from itself keeps its other access.
+    """
 
     phase = Phase.IMPORT
 
@@ -208,8 +211,23 @@ class ImportPool(OpenPool, ImportStep):
         return StepDescription(self.label, self.source.text, like=self.source.holder, note="fd")
 
 
+@record
+class AliasPool(Alias):
+    """Use a pool of this process as one that it imports from itself, to set the access that the import declares."""
+
+    verb = "alias pool"
+    call = "cuMemPoolImportFromShareableHandle"
+    noun = "pool"
+
+    def objects(self, layout: Layout) -> dict[str, Any]:
+        return layout.memory_pools
+
+    def describe(self) -> StepDescription:
+        return StepDescription(self.label, self.own, like=self.own.partition(".")[0], note=OWN)
+
+
 def sharing(layout: Layout, label: str) -> list[str]:
-    """Labels of other imports of the same pool."""
+    """Other labels of the same pool: of further imports, and of an own pool that is imported."""
     pool = layout.memory_pools[label]
     return [other for other, handle in layout.memory_pools.items() if handle == pool and other != label]
 

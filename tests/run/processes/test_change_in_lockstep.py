@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from memtopo.driver.types import gpu
 from memtopo.kinds.layout import current
 from memtopo.language.names import AWAKE
 from memtopo.plans.transition import Stage
@@ -142,6 +143,36 @@ def test_a_state_that_no_process_names_is_refused() -> None:
             layout.joint.switch("away")
         assert (state_of(layout), layout.joint.generation) == (before, 1)
         layout.joint.switch("half")
+
+
+def own_pool(by_pool: str, by_import: str) -> str:
+    """Spec of processes that import the allocation of each, with the GPUs that the pool and the import name."""
+    return f"""
+processes:
+  rank:
+    count: 2
+    pools: {{p: {{location: gpu2, handles: fd, accessed_by: [{by_pool}]}}}}
+    allocations: {{a: {{pool: p, size: 64KiB}}}}
+    exports: {{a: {{allocation: a, via: fd}}}}
+    imports: {{all: {{from: rank.a, accessed_by: [{by_import}]}}}}
+"""
+
+
+def users_of_pools(layout: Together) -> list[set[str]]:
+    """GPUs with access to the pool of each process, there."""
+    drivers = [(run.execution.driver, run.execution.layout.memory_pools["p"]) for run in layout.runs.values()]
+    return [{f"gpu{n}" for n in range(4) if driver.mem_pool_get_access(pool, gpu(n))} for driver, pool in drivers]
+
+
+def test_an_own_pool_has_the_access_that_the_pool_and_its_imports_declare() -> None:
+    accesses = [("gpu2", "gpu2"), ("gpu2", "gpu0"), ("gpu0", "gpu0, gpu1"), ("gpu1", "gpu0")]
+    with together(own_pool(*accesses[-1]), MACHINE) as layout:
+        for pair in permutations(accesses, 2):
+            for by_pool, by_import in pair:
+                layout.change(run_request(own_pool(by_pool, by_import), MACHINE))
+                assert users_of_pools(layout) == [{"gpu2", *f"{by_pool}, {by_import}".split(", ")}] * 2
+                layout.write()
+                assert layout.read()
 
 
 def fails(at: int, process: str, state: str, target: str | None) -> None:
