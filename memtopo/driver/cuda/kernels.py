@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import ctypes
+import struct
 from array import array
 from collections.abc import Iterator, Sequence
-from functools import reduce
-from operator import or_
+from functools import cache
+from itertools import chain
 from pathlib import Path
-from struct import Struct
 
 from cuda.bindings import driver as cuda
 
 from memtopo.common.records import record
 from memtopo.driver.cuda.bindings import call
-from memtopo.driver.kernels import ALIGNED, MOST_AREAS, Area, Verified, base, word
+from memtopo.driver.kernels import ALIGNED, MOST_AREAS, Area, Verified, word
 from memtopo.driver.types import DriverError
 
 _PTX = Path(__file__).with_name("kernels.ptx")
-_RESULT = Struct("=QQQQ")
+_RESULT = struct.Struct("=QQQQ")
 _NOTHING = 2**64 - 1
 _LOW = (1 << 48) - 1
 _WORD = (1 << 64) - 1
@@ -145,28 +145,50 @@ def _launches(
         raise DriverError("cuLaunchKernel", "CUDA_ERROR_INVALID_VALUE", "there are too many areas")
     before, count = 0, _FIRST
     while some := areas[before : before + count]:
-        yield _table(some), _shape(some, share), before
-        before, count = before + count, min(2 * count, _AREAS)
+        table, largest = _table(some)
+        yield table, _shape(len(some), largest, share), before
+        before, count = before + count, min(count + count // 2, _AREAS)
 
 
-def _table(areas: Sequence[Area] | Sequence[tuple[int, int]]) -> bytes:
-    # By columns: by areas, Python would need more time than the GPU needs for their pages.
-    addresses, sizes, *patterns = zip(*areas, strict=True)
-    seeds, firsts = patterns or ((), ())
+def _table(areas: Sequence[Area] | Sequence[tuple[int, int]]) -> tuple[bytes, int]:
+    """Return the table of some areas, and the size of the largest. Raises `DriverError` for an invalid area."""
+    width = len(areas[0])
+    try:
+        table = _packed(areas, width)
+    except struct.error as error:
+        raise _invalid_area() from error
     # The driver checks none of this, and a misaligned access ends the process like an illegal one.
-    if min(sizes) < 0 or reduce(or_, addresses) % ALIGNED or reduce(or_, firsts, 0) % 8:
-        raise DriverError("cuLaunchKernel", "CUDA_ERROR_INVALID_VALUE", "an area is not aligned")
-    table = array("Q", bytes(24 * len(areas)))
-    table[0::3], table[1::3] = array("Q", addresses), array("Q", sizes)
-    if patterns:
-        table[2::3] = array("Q", map(base, seeds, firsts) if any(firsts) else [seed & _WORD for seed in seeds])
-    return table.tobytes()
+    if int.from_bytes(table, "little") & _misaligned(width, len(areas)):
+        raise _invalid_area()
+    return table, max(memoryview(table).cast("Q")[1::width])
 
 
-def _shape(areas: Sequence[Area] | Sequence[tuple[int, int]], share: int) -> tuple[int, int, int]:
-    tiles = max(1, -(-max(area[1] for area in areas) // _TILE))
-    wanted = max(-(-_BLOCKS // len(areas)), min(-(-tiles // share), -(-_MOST_BLOCKS // len(areas))))
-    return min(tiles, wanted), len(areas), 1
+def _invalid_area() -> DriverError:
+    return DriverError("cuLaunchKernel", "CUDA_ERROR_INVALID_VALUE", "an area is not aligned, or no area")
+
+
+def _packed(areas: Sequence[Area] | Sequence[tuple[int, int]], width: int) -> bytes:
+    # All numbers by one call: for each area, Python would need more time than the GPU needs for its pages.
+    form = f"={width * len(areas)}Q"
+    try:
+        return struct.pack(form, *chain.from_iterable(areas))
+    except struct.error:  # a seed may have any size
+        rows = ((address, size, *(each & _WORD for each in pattern)) for address, size, *pattern in areas)
+        return struct.pack(form, *chain.from_iterable(rows))
+
+
+@cache
+def _misaligned(width: int, count: int) -> int:
+    """Bits of a table of `count` areas that have to be 0, as one number: of addresses, and of offsets if it has any."""
+    row = struct.pack(f"={width}Q", *(ALIGNED - 1, 0, 0, 7)[:width])
+    return int.from_bytes(row * count, "little")
+
+
+def _shape(count: int, largest: int, share: int) -> tuple[int, int, int]:
+    """Grid for `count` areas."""
+    tiles = max(1, -(-largest // _TILE))
+    wanted = max(-(-_BLOCKS // count), min(-(-tiles // share), -(-_MOST_BLOCKS // count)))
+    return min(tiles, wanted), count, 1
 
 
 def _launch(function: int, shape: tuple[int, int, int], threads: int, *parameters: ctypes._CData) -> None:
