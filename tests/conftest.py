@@ -54,9 +54,8 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int | None:
-    """Three workers for two cores: part of the time of a test it waits for processes that it has started."""
-    cores = len(os.sched_getaffinity(0))
-    return None if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ else cores + cores // 2
+    """Two workers for each core: part of the time of a test it waits for processes that it has started."""
+    return None if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ else 2 * len(os.sched_getaffinity(0))
 
 
 @pytest.hookimpl(wrapper=True)
