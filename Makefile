@@ -5,6 +5,7 @@ PY ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 READY := .venv/.ready
+COMPILED := .venv/.compiled
 
 # Tests start many processes; without bytecode each would compile what it imports.
 unexport PYTHONDONTWRITEBYTECODE
@@ -43,10 +44,15 @@ dist: $(READY)  ## build the wheel and the source distribution of a release into
 # which begins with the files that take longest (tests/conftest.py).
 PARALLEL := -n auto --dist loadfile --no-loadscope-reorder
 
-test: $(READY)  ## run the tests
+# Once, since otherwise each worker compiles all tests for itself.
+$(COMPILED): $(READY)
+	$(BIN)/python -m pytest --collect-only -qq > /dev/null
+	@touch $@
+
+test: $(COMPILED)  ## run the tests
 	$(BIN)/python -m pytest $(PARALLEL) -q
 
-test-full: $(READY)  ## run the tests, those that take minutes too
+test-full: $(COMPILED)  ## run the tests, those that take minutes too
 	$(BIN)/python -m pytest $(PARALLEL) -q -m "exhaustive or not exhaustive"
 
 GPU_TESTS := tests/contract tests/gpu tests/api/test_on_gpu.py tests/api/test_gpu_sharing.py
