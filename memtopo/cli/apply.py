@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -45,6 +46,9 @@ from memtopo.common.errors import UsageError
 from memtopo.output.progress import activity
 from memtopo.run.request import RunRequest
 
+if TYPE_CHECKING:
+    from memtopo.cli.nodes import OnNodes
+
 
 def apply_command(
     spec: SpecFile,
@@ -82,12 +86,17 @@ def apply_command(
     holders = bindings(bound or [], trusted, timeout_seconds(timeout), socket)
     request_of = partial(run_request, spec=spec, check=check, timeout=holders.silence, rehearse=rehearse, trace=trace)
     if on is not None:
-        from memtopo.cli.nodes import OnNodes
-
-        return OnNodes(on, spec, machine, settings(given), gpus, holders, holding, request_of, output).apply()
+        return _nodes()(on, spec, machine, settings(given), gpus, holders, holding, request_of, output).apply()
     if holding and detach:
         return _detach(context, spec, holding, as_json=as_json)
     return _applied(load(spec, machine, settings(given), one_host=True), request_of, holders, holding, output)
+
+
+def _nodes() -> type[OnNodes]:
+    """The class of applications on the nodes of a cluster, which is imported for them alone."""
+    from memtopo.cli.nodes import OnNodes
+
+    return OnNodes
 
 
 def _applied(
