@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
 
 from memtopo import planner
 from memtopo.driver.ledger import Ledger
@@ -141,8 +142,10 @@ def test_a_wrong_export_is_a_difference_of_its_importer(local: Target, monkeypat
 
 
 @SAME
-@given(spec=specs(gpus=1, multicast=False))
-def test_an_accepted_random_spec_passes_a_full_check(spec: str, local: Target) -> None:
+@given(data=st.data())
+def test_an_accepted_random_spec_passes_a_full_check(data: st.DataObject, local: Target) -> None:
+    """On all GPUs: `gpus` in a spec for fewer would not have that number of locations."""
+    spec = data.draw(specs(gpus=len(local.machine.devices), multicast=False))
     report = apply_on_gpu(spec, local)
     assert report.checks
     assert {difference.aspect for difference in report.checks.differences} <= {"address"}, (spec, report)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
 
 from memtopo import planner
 from memtopo.driver.ledger import Ledger
@@ -23,19 +24,10 @@ SAME = settings(
 
 
 @SAME
-@given(spec=specs(gpus=1, multicast=False))
-def test_an_accepted_random_spec_is_built_as_declared_on_one_gpu(spec: str, local: Target) -> None:
-    """And leaves nothing."""
-    builds(spec, local)
-
-
-@SAME
-@given(spec=specs(gpus=2, multicast=False))
-def test_an_accepted_random_spec_is_built_as_declared_on_two_gpus(spec: str, local: Target) -> None:
-    """With access across them."""
-    if len(local.machine.devices) == 1:
-        pytest.skip("needs two GPUs")
-    builds(spec, local)
+@given(data=st.data())
+def test_an_accepted_random_spec_is_built_as_declared(data: st.DataObject, local: Target) -> None:
+    """With access across all GPUs, and leaves nothing."""
+    builds(data.draw(specs(gpus=len(local.machine.devices), multicast=False)), local)
 
 
 def builds(spec: str, local: Target) -> None:
