@@ -28,12 +28,12 @@ def main() -> NoReturn:
 
 def _start_driver(arguments: list[str]) -> None:
     """Start what takes as long as all imports of a command, and needs none of them."""
-    from memtopo.cli.arguments import applies_here
+    from memtopo.cli.arguments import applies_here, early_gpus
 
     if applies_here(arguments):
-        from memtopo.driver.cuda.early import start_initialisation
+        from memtopo.driver.cuda.early import EARLY_START
 
-        start_initialisation()
+        EARLY_START.start(lambda: early_gpus(arguments))
 
 
 __all__ = ["main"]

@@ -58,6 +58,7 @@ class Application:
 
     def run(self, holding: HoldOptions | None) -> Report:
         """Claim the layout's name if it is to be held, start its producers, and apply."""
+        self._release_unused_contexts()
         apply_request = self._in_processes if self.request.geometry.processes else self._in_process
         with self._holder(holding) as holder:
             if not self.bindings.values and not self.request.geometry.imports_from_outside:
@@ -68,6 +69,14 @@ class Application:
                     producers = stack.enter_context(bound)
                 report = producers.with_notes(apply_request(holder, producers.sockets))
             return producers.with_survivors(report)
+
+    def _release_unused_contexts(self) -> None:
+        """Release contexts that were retained before it was known which ones the layout needs."""
+        if self.request.machine.simulated:
+            return
+        from memtopo.driver.cuda.early import EARLY_START
+
+        EARLY_START.release_others(() if self.request.geometry.processes else self.request.geometry.gpus)
 
     def _holder(self, holding: HoldOptions | None) -> AbstractContextManager[Holder | None]:
         if holding is None:

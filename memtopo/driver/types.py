@@ -283,6 +283,13 @@ class PeerAttribute(IntEnum):
     NATIVE_ATOMIC_SUPPORTED = 3
 
 
+def uuid_text(raw: bytes) -> str:
+    """Format a GPU's UUID as nvidia-smi does: `GPU-bb4e8c0a-098d-8d01-5e1a-e755d684523b`."""
+    from uuid import UUID  # noqa: PLC0415  # this module is imported for specs too, which need no UUIDs
+
+    return f"GPU-{UUID(bytes=raw)}"
+
+
 class DriverError(MemtopoError):
     """A driver call that did not return `CUDA_SUCCESS`.
 

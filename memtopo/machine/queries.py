@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import ParamSpec, TypeVar
@@ -17,6 +16,7 @@ from memtopo.driver.types import (
     PeerAttribute,
     Properties,
     gpu,
+    uuid_text,
 )
 from memtopo.machine import Device, DriverFacts, Fabric, Granularity, HostMemory, Machine, Memory, Peer
 
@@ -83,11 +83,6 @@ def with_gpus(machine: Machine, ordinals: Sequence[int], uuids: Sequence[str]) -
         for ordinal, uuid in zip(ordinals, uuids, strict=True)
     ]
     return changed(machine, devices=devices, peers=[[machine.peers[a][b] for b in ordinals] for a in ordinals])
-
-
-def uuid_text(raw: bytes) -> str:
-    """Format a GPU's UUID as nvidia-smi does: `GPU-bb4e8c0a-098d-8d01-5e1a-e755d684523b`."""
-    return f"GPU-{uuid.UUID(bytes=raw)}"
 
 
 def _version(number: int) -> str:

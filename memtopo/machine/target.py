@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from memtopo.common.errors import Unavailable, UsageError
 from memtopo.common.records import record
-from memtopo.driver.types import DriverError
+from memtopo.driver.types import DriverError, uuid_text
 from memtopo.machine import Cluster, Fabric, Machine, Machines, load, parse
 
 if TYPE_CHECKING:
@@ -175,8 +175,8 @@ def _local() -> Target:
         numa_bytes,
         numa_nodes,
         open_cuda,
-        readings,
     )
+    from memtopo.driver.cuda.early import EARLY_START  # noqa: PLC0415
     from memtopo.machine import queries  # noqa: PLC0415 imported where it is used
 
     driver = open_cuda()
@@ -192,7 +192,8 @@ def _local() -> Target:
         )
     except DriverError as error:
         raise Unavailable(f"the GPUs cannot be queried: {error.message}", hint="look at nvidia-smi") from error
-    found = zip(machine.devices, readings([device.uuid for device in machine.devices]), strict=True)
+    readings = EARLY_START.readings([device.uuid for device in machine.devices])
+    found = zip(machine.devices, readings, strict=True)
     devices = [each.model_copy(update={"free_bytes": now.free, "fabric": _fabric(now.clique)}) for each, now in found]
     machine = queries.changed(machine, devices=devices)
     return Target(LOCAL, machine, simulated=False, _opener=lambda: driver)
@@ -217,9 +218,7 @@ def _visible_part(machine: Machine, visible: Sequence[int]) -> Machine:
     from memtopo.machine import queries  # noqa: PLC0415 imported where it is used
 
     found = uuids(machine)
-    return queries.with_gpus(
-        machine, visible, [queries.uuid_text(bytes.fromhex(found[ordinal])) for ordinal in visible]
-    )
+    return queries.with_gpus(machine, visible, [uuid_text(bytes.fromhex(found[ordinal])) for ordinal in visible])
 
 
 def _simulator(machine: Machine) -> KernelDriver:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ from threading import current_thread, main_thread
 import pytest
 
 from memtopo.cli.application import BesideContexts
-from memtopo.cli.arguments import option_values
+from memtopo.cli.arguments import early_gpus, option_values
 from memtopo.spec import SECTIONS
 from tests.helpers.command_line import QUICKSTART, ROOT, environment
 
@@ -118,6 +119,42 @@ def test_cuda_is_initialised_before_the_imports_of_an_apply_to_this_machine() ->
 )
 def test_values_of_an_option_are_found_without_the_parser(words: list[str], values: list[str]) -> None:
     assert option_values(words, "--machine", "-m") == values
+
+
+SPEC = b"devices: {a: gpu2}\nchunks: {c: {location: gpu0, size: 2MiB}} # not gpu, gpu1x, gpu9999, xgpu3 or gpus"
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "gpus"),
+    [
+        (SPEC, [], {0, 2}),
+        (SPEC, ["--check", "full", "-mlocal"], {0, 2}),
+        (SPEC, ["--hold"], set()),
+        (SPEC, ["--with=x=y"], set()),
+        (SPEC, ["--on", "ray"], set()),
+        (SPEC + b"\nprocesses: {}", [], set()),
+        (SPEC + b'\n"nodes": {}', [], set()),
+        (b"\xff\x00", [], set()),
+    ],
+)
+def test_gpus_of_a_spec_are_found_in_its_text(tmp_path: Path, text: bytes, options: list[str], gpus: set[int]) -> None:
+    """None where other processes use them."""
+    spec = tmp_path / "spec.yaml"
+    spec.write_bytes(text)
+    assert early_gpus(["apply", *options, str(spec)]) == gpus
+
+
+def test_no_gpus_are_looked_for_in_a_pipe_or_if_a_variable_shares_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pipe can be read only once."""
+    os.mkfifo(tmp_path / "pipe")
+    assert early_gpus(["apply", str(tmp_path / "pipe")]) == set()
+    assert early_gpus(["apply", "-", "", "\0", str(tmp_path)]) == set()
+    spec = tmp_path / "spec.yaml"
+    spec.write_bytes(SPEC)
+    monkeypatch.setenv("MEMTOPO_HOLD", "1")
+    assert early_gpus(["apply", str(spec)]) == set()
 
 
 def test_a_function_beside_contexts_returns_before_their_phase_ends(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from memtopo.driver.sim import SimDriver
+from memtopo.driver.types import uuid_text
 from memtopo.machine import Device, Machine, dump, parse, queries
 from tests.helpers.machines import invented
 
@@ -93,7 +94,7 @@ def test_a_record_without_its_identity_equals_one_read_without() -> None:
 def test_a_uuid_has_the_form_of_nvidia_smi() -> None:
     """`GPU-` and the bytes in groups of 4, 2, 2, 2 and 6."""
     text = "GPU-bb4e8c0a-098d-8d01-5e1a-e755d684523b"
-    assert queries.uuid_text(bytes.fromhex("bb4e8c0a098d8d015e1ae755d684523b")) == text
+    assert uuid_text(bytes.fromhex("bb4e8c0a098d8d015e1ae755d684523b")) == text
 
 
 def test_an_attribute_unknown_to_the_driver_is_left_out() -> None:

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from memtopo.driver.cuda.driver import CudaDriver
     from memtopo.driver.cuda.local import open_cuda
     from memtopo.driver.cuda.meter import CudaMeter
-    from memtopo.driver.cuda.nvml import gpu_usage, links, readings
+    from memtopo.driver.cuda.nvml import gpu_usage, links
     from memtopo.driver.cuda.system import host_memory, inaccessible_devices, kernel_release, numa_bytes, numa_nodes
     from memtopo.driver.cuda.trials import CudaTrialCalls
 
@@ -25,14 +25,13 @@ __all__ = [
     "numa_bytes",
     "numa_nodes",
     "open_cuda",
-    "readings",
 ]
 
 _MODULES = {
     "driver": ("CudaDriver",),
     "local": ("open_cuda",),
     "meter": ("CudaMeter",),
-    "nvml": ("gpu_usage", "links", "readings"),
+    "nvml": ("gpu_usage", "links"),
     "system": ("host_memory", "inaccessible_devices", "kernel_release", "numa_bytes", "numa_nodes"),
     "trials": ("CudaTrialCalls",),
 }

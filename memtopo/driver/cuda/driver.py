@@ -30,6 +30,7 @@ from memtopo.driver.cuda.bindings import (
     shared_bytes,
     unmade,
 )
+from memtopo.driver.cuda.early import EARLY_START
 from memtopo.driver.cuda.kernels import CudaKernels
 from memtopo.driver.cuda.multicast import RefusedMulticast
 from memtopo.driver.cuda.pools import CudaPools
@@ -68,7 +69,7 @@ _DEDICATED = 1  # a flag of CUDA_EXTERNAL_MEMORY_HANDLE_DESC
 
 
 class CudaDriver(RefusedMulticast, CudaKernels, CudaPools, BatchDriver):
-    """The CUDA driver. Its only state is the loaded kernels.
+    """The CUDA driver. Its only state is the loaded kernels, beside contexts that `EARLY_START` retained for it.
 
     `mem_create`, `mem_map` and `mem_release`, which a layout makes for each of thousands of chunks, do without `call`,
     which takes 0.15 µs.
@@ -147,7 +148,8 @@ class CudaDriver(RefusedMulticast, CudaKernels, CudaPools, BatchDriver):
         return int(call(function, named(cuda.CUdevice_P2PAttribute, attribute, function), device, peer)[1])
 
     def device_primary_ctx_retain(self, device: int) -> int:
-        return int(call(cuda.cuDevicePrimaryCtxRetain, device)[1])
+        early = EARLY_START.take_context(device)
+        return int(call(cuda.cuDevicePrimaryCtxRetain, device)[1]) if early is None else early
 
     def device_primary_ctx_release(self, device: int) -> None:
         call(cuda.cuDevicePrimaryCtxRelease, device)

@@ -1,23 +1,116 @@
-"""Initialisation of CUDA in a thread, beside what the caller does until it opens the driver."""
+"""Calls of the CUDA driver that take longest, in threads beside the imports of a command: `cuInit`, and contexts.
+
+Their errors are ignored: the same calls are made again where their results are needed, and fail there.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from threading import Thread
 from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from memtopo.driver.cuda.nvml import GpuReading
 
 
-def start_initialisation() -> None:
-    """Start `cuInit(0)` in a thread, without waiting for it: `open_cuda` does.
+class EarlyStart:
+    """The early calls of a process, none until `start`. Its other methods wait for what they need of them."""
 
-    Errors are ignored, since the same ones occur in `open_cuda`. Nothing happens where a thread cannot be started.
-    """
-    with suppress(Exception):  # not just ImportError: another package may have the name
-        from cuda.bindings import driver  # noqa: PLC0415  # may be missing
+    def __init__(self) -> None:
+        self._thread: _Initialisation | None = None
 
-        Thread(target=_initialise, args=(driver,), name="cuInit").start()
+    def start(self, gpus: Callable[[], Collection[int]]) -> None:
+        """Start `cuInit(0)`, and then retain the primary contexts of some GPUs, without waiting for any of it.
+
+        `gpus` returns their ordinals; it is called in a thread after `cuInit`. Nothing happens where the bindings are
+        missing, or a thread cannot be started.
+        """
+        with suppress(Exception):  # not just ImportError: another package may have the name
+            from cuda.bindings import driver  # noqa: PLC0415  # may be missing
+
+            thread = _Initialisation(driver, gpus)
+            thread.start()
+            self._thread = thread
+
+    def take_context(self, device: int) -> int | None:
+        """Return the context of a GPU that was retained early, once, for the caller to release; None if none was."""
+        retained = self._contexts().pop(device, None)
+        if retained is None:
+            return None
+        retained.join()
+        return retained.context
+
+    def release_others(self, devices: Collection[int]) -> None:
+        """Release the contexts of all GPUs but these, if there are any. Errors are ignored."""
+        for device in self._contexts().keys() - set(devices):
+            if self.take_context(device) is not None:
+                from cuda.bindings import driver  # noqa: PLC0415
+
+                driver.cuDevicePrimaryCtxRelease(device)
+
+    def readings(self, uuids: Sequence[str | None]) -> list[GpuReading]:
+        """Readings of GPUs as of `nvml.readings`, from before contexts that were retained early took memory."""
+        from memtopo.driver.cuda import nvml  # noqa: PLC0415  # cuInit is started before this is imported
+
+        early = self._initialised.readings if self._initialised else {}
+        later = [uuid for uuid in uuids if uuid not in early]
+        found = {**early, **dict(zip(later, nvml.readings(later), strict=True))} if later else early
+        return [found[uuid] for uuid in uuids]
+
+    @property
+    def _initialised(self) -> _Initialisation | None:
+        if self._thread:
+            self._thread.join()
+        return self._thread
+
+    def _contexts(self) -> dict[int, _Retained]:
+        return self._initialised.contexts if self._initialised else {}
 
 
-def _initialise(driver: ModuleType) -> None:
-    with suppress(Exception):
-        driver.cuInit(0)
+EARLY_START = EarlyStart()
+"""That of this process."""
+
+
+class _Initialisation(Thread):
+    """`cuInit`, readings of the GPUs that get a context, and the threads that retain these contexts."""
+
+    def __init__(self, driver: ModuleType, gpus: Callable[[], Collection[int]]) -> None:
+        super().__init__(name="cuInit")
+        self._driver, self._gpus = driver, gpus
+        self.readings: Mapping[str | None, GpuReading] = {}
+        self.contexts: dict[int, _Retained] = {}
+
+    def run(self) -> None:
+        with suppress(Exception):
+            self._driver.cuInit(0)
+            if gpus := self._gpus():
+                self._retain(gpus)
+
+    def _retain(self, gpus: Collection[int]) -> None:
+        from memtopo.driver.cuda import CudaDriver, nvml  # noqa: PLC0415
+        from memtopo.driver.types import uuid_text  # noqa: PLC0415
+
+        driver = CudaDriver()
+        devices = sorted({*gpus} & {*range(driver.device_get_count())})
+        uuids = [uuid_text(driver.device_get_uuid(device)) for device in devices]
+        self.readings = dict(zip(uuids, nvml.readings(uuids), strict=True))
+        for device in devices:
+            retained = _Retained(self._driver, device)
+            retained.start()
+            self.contexts[device] = retained
+
+
+class _Retained(Thread):
+    """Retains the primary context of a GPU; `context` is None until then, and after an error."""
+
+    def __init__(self, driver: ModuleType, device: int) -> None:
+        super().__init__(name=f"context of gpu{device}")
+        self._driver, self._device = driver, device
+        self.context: int | None = None
+
+    def run(self) -> None:
+        with suppress(Exception):
+            error, context = self._driver.cuDevicePrimaryCtxRetain(self._device)
+            self.context = None if error else int(context)
