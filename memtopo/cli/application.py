@@ -22,10 +22,9 @@ from memtopo.common.text import printable
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.protocol import Driver
 from memtopo.executor import Stopped
-from memtopo.kinds.step import Phase
 from memtopo.output import plain
 from memtopo.output.progress import activity, progress
-from memtopo.plans.progress import NO_PROCESSES, BothProgress, Progress
+from memtopo.plans.progress import BothProgress, Progress
 from memtopo.plans.report import Report
 from memtopo.run import apply
 from memtopo.run.request import RunRequest
@@ -41,7 +40,7 @@ if TYPE_CHECKING:  # imported where it is used: a layout of one process that nob
 class Application:
     """One application of a spec; `stop` returns the number of a signal, or 0, and `reread` the spec's source now.
 
-    `beside` is called in a thread while a real driver opens contexts, for imports that take as long.
+    `beside` is called in a thread while a real driver releases contexts, for imports that take as long.
     """
 
     request: RunRequest
@@ -111,7 +110,7 @@ class Application:
             )
 
     def _progress(self, shown: Progress) -> Progress:
-        return shown if self.request.machine.simulated else BothProgress(shown, BesideContexts(self.beside))
+        return shown if self.request.machine.simulated else BothProgress(shown, BesideRelease(self.beside))
 
     def _traced(self, driver: KernelDriver) -> AbstractContextManager[tuple[KernelDriver, CallContext | None]]:
         """The driver, which writes a trace if one was requested, and the context of its calls."""
@@ -160,23 +159,21 @@ class Application:
             return processes.apply(ensemble, progress=_shared(shown, holder), stop=self.stop, held=held)
 
 
-class BesideContexts(Progress):
-    """Calls a function in a thread while contexts are opened.
+class BesideRelease(Progress):
+    """Calls a function in a thread while contexts are released.
 
-    It returns before the phase ends: files that a thread has open would count as descriptors of the layout.
+    Not before: files that a thread has open would count as descriptors of the layout.
     """
 
     def __init__(self, function: Callable[[], None]) -> None:
         self._function = function
         self._thread: Thread | None = None
 
-    def phase(self, name: str, steps: int, processes: Mapping[str, int] = NO_PROCESSES) -> None:
-        super().phase(name, steps, processes)
-        if name == Phase.OPEN:
-            thread = Thread(target=self._function)
-            with suppress(RuntimeError):  # the limit of processes is reached
-                thread.start()
-                self._thread = thread
+    def measured(self) -> None:
+        thread = Thread(target=self._function)
+        with suppress(RuntimeError):  # the limit of processes is reached
+            thread.start()
+            self._thread = thread
 
     def end(self) -> None:
         if self._thread:

@@ -11,7 +11,7 @@ from threading import current_thread, main_thread
 
 import pytest
 
-from memtopo.cli.application import BesideContexts
+from memtopo.cli.application import BesideRelease
 from memtopo.cli.arguments import early_gpus, option_values
 from memtopo.spec import SECTIONS
 from tests.helpers.command_line import QUICKSTART, ROOT, environment
@@ -157,19 +157,15 @@ def test_no_gpus_are_looked_for_in_a_pipe_or_if_a_variable_shares_them(
     assert early_gpus(["apply", str(spec)]) == set()
 
 
-def test_a_function_beside_contexts_returns_before_their_phase_ends(tmp_path: Path) -> None:
-    """Its open files are not those of the layout."""
-    threads, file = [], tmp_path / "file"
-
-    def function() -> None:
-        file.write_text("x" * 4_000_000)
-        threads.append(current_thread())
-
-    hooks = BesideContexts(function)
-    for phase in ("open", "reserve"):
-        hooks.phase(phase, 1)
-        hooks.end()
-        assert len(threads) == 1
+def test_a_function_beside_the_release_of_contexts_has_returned_at_its_end() -> None:
+    threads = []
+    hooks = BesideRelease(lambda: threads.append(current_thread()))
+    hooks.phase("take down", 1)
+    hooks.end()
+    assert not threads
+    hooks.measured()
+    hooks.end()
+    assert len(threads) == 1
     assert threads[0] is not main_thread()
     assert not threads[0].is_alive()
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import cast
+from pathlib import Path
+from typing import TextIO, cast
 
 import pytest
 
@@ -320,6 +321,28 @@ def test_progress_reports_phases_steps_and_one_end() -> None:
     assert [name for name, _ in progress.phases] == ["open", "reserve", "create", "map", "settle", "take down"]
     assert progress.phases[2] == ("create", 4 * STRIDE)
     assert progress.ends == 1
+
+
+def test_hooks_after_the_last_measurement_are_called_before_contexts_are_released(tmp_path: Path) -> None:
+    """A file that they open is none of the layout's."""
+
+    class Opening(Progress):
+        def measured(self) -> None:
+            counts.append(driver.counts())
+            files.append((tmp_path / "open").open("w"))
+
+    counts: list[dict[str, int]] = []
+    files: list[TextIO] = []
+    with ledger() as driver:
+        execution = Execution(plan_of(SPEC, MACHINE), driver, progress=Opening())
+        execution.build()
+        assert not files
+        teardown = execution.take_down()
+        assert counts == [{"reservations": 0, "handles": 0, "mappings": 0, "contexts": 2}]
+        assert execution.baseline
+        assert teardown.after
+        assert teardown.after.fds == execution.baseline.fds
+        files.pop().close()
 
 
 def test_garbage_collection_is_resumed_after_success_and_failure() -> None:
