@@ -10,6 +10,7 @@ from typing import TextIO
 from memtopo.cli.options import one_target
 from memtopo.cli.settings import NONE_SET, Settings
 from memtopo.common.errors import Unavailable, UsageError
+from memtopo.common.plugins import without_plugins
 from memtopo.common.records import record
 from memtopo.diagnostics.model import Diagnostic
 from memtopo.kinds.nodes import names_nodes
@@ -111,8 +112,9 @@ def loaded_on(target: Target, spec: str, given: Settings = NONE_SET) -> Loaded:
 
 
 def _loaded(target: Target, document: Document, spec: str) -> Loaded:
-    target = with_needed_trials(target, document)
-    return Loaded(validate(document, target.machines), target, spec)
+    with without_plugins():
+        target = with_needed_trials(target, document)
+        return Loaded(validate(document, target.machines), target, spec)
 
 
 def require_one_host(document: Document) -> None:

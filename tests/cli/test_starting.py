@@ -14,7 +14,7 @@ import pytest
 from memtopo.cli.application import BesideRelease
 from memtopo.cli.arguments import early_gpus, option_values
 from memtopo.spec import SECTIONS
-from tests.helpers.command_line import QUICKSTART, ROOT, environment
+from tests.helpers.command_line import QUICKSTART, ROOT, environment, run_memtopo
 
 # Modules that the validation of a correct spec does not import, and what imports them.
 LATE = {
@@ -168,6 +168,23 @@ def test_a_function_beside_the_release_of_contexts_has_returned_at_its_end() -> 
     assert len(threads) == 1
     assert threads[0] is not main_thread()
     assert not threads[0].is_alive()
+
+
+@pytest.mark.parametrize("command", ["validate", "apply"])
+def test_no_plugin_of_pydantic_is_looked_for(tmp_path: Path, command: str) -> None:
+    """The search would read a file of every installed package. Another program finds the plugin as before."""
+    package = tmp_path / "plugged-1.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: plugged\nVersion: 1\n")
+    (package / "entry_points.txt").write_text("[pydantic]\nplugged = plugged:PLUGIN\n")
+    (tmp_path / "plugged.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'w').close()\nPLUGIN = None\n")
+    found = os.pathsep.join([str(ROOT), str(tmp_path)])
+    assert run_memtopo(command, QUICKSTART, "--machine", "h200x2", PYTHONPATH=found).status == 0
+    assert not (tmp_path / "imported").exists()
+    script = "from memtopo.common.plugins import without_plugins\nwith without_plugins(): pass\nimport pydantic.main\n"
+    script += "pydantic.TypeAdapter(int)"
+    subprocess.run([sys.executable, "-c", script], env=environment(PYTHONPATH=found), check=False)
+    assert (tmp_path / "imported").exists()
 
 
 @pytest.mark.parametrize("name", LATE | LATE_IN_APPLY)
