@@ -18,9 +18,9 @@ from memtopo.common.garbage_collection import collector_paused
 from memtopo.common.records import record
 from memtopo.diagnostics.model import Diagnostic
 from memtopo.language.characters import check_characters, decode
-from memtopo.language.document import NO_SETTINGS, Document
+from memtopo.language.document import NO_SETTINGS, Document, Value
 from memtopo.language.limits import LARGEST_FILE, PARAMETERS, ReadError
-from memtopo.language.parser import Parser, check_end, check_start
+from memtopo.language.parser import Parser
 from memtopo.language.positions import LatePositions, Lines, Positions
 from memtopo.language.values import values
 
@@ -103,20 +103,17 @@ def read_text(data: bytes, name: str, settings: Mapping[str, str] = NO_SETTINGS)
     try:
         check_characters(text)
         with collector_paused():
-            found = _plain(text, name, lines) or _parsed(text, name, lines)
+            root = values(text)
+            found = _plain(text, name, root, lines) if root else _parsed(text, name, lines)
     except ReadError as error:
         return Document(name, text, diagnostics=(error.diagnostic,), lines=lines)
     uses = "$" in _FIRST_COMMENTS.sub("", text, count=1)
     return found.with_settings(settings) if settings or uses or PARAMETERS in found.root else found
 
 
-def _plain(text: str, name: str, lines: Lines) -> Document | None:
+def _plain(text: str, name: str, root: dict[str, Value], lines: Lines) -> Document:
     """Document of a text of which parsing reports nothing, which is parsed for its positions if any is needed."""
-    check_start(text, lines)
-    if not (found := values(text)):
-        return None
-    check_end(text, found.end, lines, explicit=found.explicit)
-    return Document(name, text, found.root, positions=LatePositions(lambda: _positions(text, lines)), lines=lines)
+    return Document(name, text, root, positions=LatePositions(lambda: _positions(text, lines)), lines=lines)
 
 
 def _parsed(text: str, name: str, lines: Lines) -> Document:

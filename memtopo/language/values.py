@@ -1,122 +1,153 @@
 """Values of a text alone, without positions: most specs have nothing to report, so that none is ever needed.
 
-Half of the time of `Parser` is positions and checks entry by entry. This reader takes a text only if the parser would
-report nothing of it; any other text it leaves to the parser.
+Almost all lines of specs have one form: a key or the sign of an item, and a value that ends on the line. Texts of such
+lines are read here, each value once however many lines have it, in half of the time of PyYAML's events. A text with
+any other line, or one that the parser would report something of, is left to the parser.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from typing import Any, NamedTuple
-
-import yaml
-from yaml.events import (
-    Event,
-    MappingEndEvent,
-    MappingStartEvent,
-    ScalarEvent,
-    SequenceEndEvent,
-    SequenceStartEvent,
-)
+import re
+from itertools import accumulate, chain
+from json import JSONDecoder
+from typing import Any
 
 from memtopo.language.document import Value
 from memtopo.language.limits import DEEPEST, LARGEST_SCALAR, MOST_ENTRIES
 
-_SIGNS = ("&", "*", "!", "<<")
-"""Signs of anchors, aliases, tags and merge keys; a text that has one anywhere is left to the parser."""
+_KEY = r"\w[\w.-]{0,99}+(?::\w[\w.-]{0,99}+)?+"
+_LINE = re.compile(rf"^( *+)(- )?+(?:({_KEY}):(?=[ \r]|$) *+)?+(?:(\w[\w.-]{{0,99}}+)|(.*))$", re.ASCII | re.MULTILINE)
+"""Groups: indentation, sign of an item, key, and what follows: one word, or anything else."""
+
+_SIGN = r"[\w.$/%*+()-]"
+_PLAIN = rf"(?:[\w.$/(]|-\w)(?:{_SIGN}|:(?=\w)| (?={_SIGN}))*+"
+_QUOTED = r""""[ !#-&(-\[\]-~]*+"|'[ !#-&(-\[\]-~]*+'"""
+_PAIRS = rf"{_KEY}: {_PLAIN}(?:, {_KEY}: {_PLAIN})*+"
+_NESTED = rf"[\[{{](?: *+(?:{_PLAIN}|{_QUOTED}|[\[\]{{}},]|:(?= )))*+(?<=[\]}}])"
+_REST = re.compile(rf"(?:(?:({_PLAIN})|\{{ ?({_PAIRS}) ?\}}|({_QUOTED}|{_NESTED}))(?: +#.*| *)|#.*)?\r?", re.ASCII)
+"""Groups: one text, the pairs of a mapping of texts, any other value; none of them for a comment."""
+
+_SCALAR = re.compile(rf"({_PLAIN})|\"([^\"]*)\"|'([^']*)'", re.ASCII)
+
+_LONGEST_KEY = 1000
+"""Characters of a key for PyYAML, which takes a longer one for a value."""
+
+_DEEPEST = DEEPEST // 2
+"""Levels of lines, and of brackets on one line."""
+
+_NESTING = {"[": 1, "{": 1, "]": -1, "}": -1}
 
 
 class _Unusual(Exception):
     """Something that the parser reports, or has to look at."""
 
 
-class Values(NamedTuple):
-    """Values of a document, and the index of its end in the text; `explicit` is true if '...' ends it."""
-
-    root: dict[str, Value]
-    end: int
-    explicit: bool
-
-
-def values(text: str) -> Values | None:
+def values(text: str) -> dict[str, Value] | None:
     """Return the values of a text, or None for a text that the parser has to read."""
-    if any(sign in text for sign in _SIGNS):
+    if sum(map(text.count, (":", ",", "[", "- "))) > MOST_ENTRIES:  # each entry has one of these signs
         return None
-    # PyYAML's loader on top of libyaml or, in a build without libyaml, the one in pure Python.
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        words: dict[str, str] = {}
-        reader = _Reader(loader(text).get_event, iter(range(MOST_ENTRIES)).__next__, words.setdefault)
-        found = _document(reader)
-        return found if _usual(words) else None
-    except (_Unusual, StopIteration, yaml.YAMLError, ValueError):
+        return _Reader(text).document()
+    except (_Unusual, ValueError):
         return None
 
 
-class _Reader(NamedTuple):
-    """Function that returns the next event, and one that counts an entry and raises `StopIteration` for too many."""
+class _Known(dict[str, "Value | None"]):
+    """Values by the rest of a line, None for a comment: most are repeated, and each is read once."""
 
-    following: Callable[[], Event]
-    counting: Callable[[], int]
-    word: Callable[[str, str], str]
-    """Returns the first text that equals one: most keys and values are repeated, and each is checked once."""
-
-
-def _usual(words: Collection[str]) -> bool:
-    """Return true if all texts are short, and none has a character that the parser has to look at."""
-    return all(map(str.isprintable, words)) and max(map(len, words), default=0) <= LARGEST_SCALAR
-
-
-def _document(reader: _Reader) -> Values | None:
-    following = reader.following
-    following()
-    following()
-    if following().__class__ is not MappingStartEvent:
-        return None
-    root = _mapping(reader, 0)
-    end: Any = following()
-    following()
-    return Values(root, end.end_mark.index, end.explicit)
-
-
-def _mapping(reader: _Reader, depth: int) -> dict[str, Value]:
-    following, counting, word = reader
-    found: dict[str, Value] = {}
-    while (event := following()).__class__ is ScalarEvent:
-        key = event.value
-        if key in found:
+    def __missing__(self, rest: str) -> Value | None:
+        if not (match := _REST.fullmatch(rest)):
             raise _Unusual
-        key = word(key, key)
-        counting()
-        event = following()
-        if event.__class__ is ScalarEvent:
-            value = event.value
-            found[key] = word(value, value)
-        else:
-            found[key] = _collection(event, reader, depth + 1)
-    if event.__class__ is not MappingEndEvent or "" in found:
+        plain, pairs, other = match.groups()
+        found = self[rest] = _pairs(pairs) if pairs else _nested(other) if other else plain
+        if len(rest) > LARGEST_SCALAR and max(map(len, chain.from_iterable(_SCALAR.findall(rest)))) > LARGEST_SCALAR:
+            raise _Unusual
+        return found
+
+
+class _Reader:
+    """Reader of the lines of a text, of which those before `_next` are read."""
+
+    def __init__(self, text: str) -> None:
+        known = self._known = _Known()
+        every = _LINE.findall(text)
+        self._lines = [line for line in every if line[1] or line[2] or line[3] or known[line[4]] is not None]
+        self._next = 0
+
+    def document(self) -> dict[str, Value] | None:
+        """Values of all lines; None if they are no mapping."""
+        root = self._below(-1, 0)
+        return root if isinstance(root, dict) and self._next == len(self._lines) else None
+
+    def _below(self, column: int, depth: int) -> Value:
+        """Value of a key in a column that has none on its line."""
+        if self._next == len(self._lines):
+            return ""
+        indentation, item, *_ = self._lines[self._next]
+        inner = len(indentation)
+        if inner < column or (inner == column and not item):
+            return ""
+        if depth == _DEEPEST:
+            raise _Unusual
+        return self._list(inner, depth + 1) if item else self._mapping(inner, depth + 1)
+
+    def _mapping(self, column: int, depth: int) -> dict[str, Value]:
+        lines, known = self._lines, self._known
+        found: dict[str, Value] = {}
+        while self._next < len(lines):
+            indentation, item, key, word, rest = lines[self._next]
+            if item or len(indentation) != column:
+                break
+            if key in found or not key:
+                raise _Unusual
+            self._next += 1
+            value = word or known[rest]
+            found[key] = self._below(column, depth) if value is None else value
+        return found
+
+    def _list(self, column: int, depth: int) -> list[Value]:
+        lines, known = self._lines, self._known
+        found: list[Value] = []
+        while self._next < len(lines):
+            indentation, item, key, word, rest = lines[self._next]
+            if not item or len(indentation) != column:
+                break
+            if key:  # the first line of a mapping, behind the sign of the item
+                lines[self._next] = f"{indentation}  ", "", key, word, rest
+                found.append(self._below(column, depth))
+                continue
+            self._next += 1
+            if (value := word or known[rest]) is None:
+                raise _Unusual
+            found.append(value)
+        return found
+
+
+def _pairs(text: str) -> dict[str, Value]:
+    found: dict[str, Any] = dict(pair.split(": ") for pair in text.split(", "))
+    if len(found) <= text.count(", "):
         raise _Unusual
     return found
 
 
-def _list(reader: _Reader, depth: int) -> list[Value]:
-    following, counting, word = reader
-    found: list[Value] = []
-    while (event := following()).__class__ is not SequenceEndEvent:
-        counting()
-        if event.__class__ is ScalarEvent:
-            value = event.value
-            found.append(word(value, value))
-        else:
-            found.append(_collection(event, reader, depth + 1))
+def _nested(text: str) -> Value:
+    """Value of a quoted text, or of a mapping or list in brackets, which is JSON once its texts are quoted alike."""
+    brackets = text.count("[") + text.count("{")
+    if brackets > _DEEPEST and max(accumulate(_NESTING.get(sign, 0) for sign in text)) > _DEEPEST:
+        raise _Unusual
+    found: Value = _DECODER.decode(_SCALAR.sub(_quoted, text))
     return found
 
 
-def _collection(event: Event, reader: _Reader, depth: int) -> Value:
-    if depth >= DEEPEST:
+def _quoted(scalar: re.Match[str]) -> str:
+    return f'"{scalar[scalar.lastindex or 0]}"'
+
+
+def _distinct(pairs: list[tuple[str, Value]]) -> dict[str, Value]:
+    found = dict(pairs)
+    if len(found) < len(pairs) or "" in found or max(map(len, found), default=0) > _LONGEST_KEY:
         raise _Unusual
-    if event.__class__ is MappingStartEvent:
-        return _mapping(reader, depth)
-    if event.__class__ is SequenceStartEvent:
-        return _list(reader, depth)
-    raise _Unusual
+    return found
+
+
+_DECODER = JSONDecoder(object_pairs_hook=_distinct)

@@ -6,16 +6,19 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from memtopo.language import limits, read_text
 from memtopo.language.characters import check_characters, decode
 from memtopo.language.limits import ReadError
-from memtopo.language.parser import Parser, check_end, check_start
+from memtopo.language.parser import Parser
 from memtopo.language.positions import Lines
 from memtopo.language.values import values
 from memtopo.machine import load
 from memtopo.rules.validation import validate
 from tests.fuzz.mutation import mutations, seeds
+from tests.helpers.examples import examples
 
 ROOT = Path(__file__).parent.parent.parent
 SPECS = sorted(ROOT.glob("specs/*.yaml"))
@@ -39,13 +42,11 @@ def agrees(data: bytes) -> bool:
         return False
     try:
         check_characters(text)
-        check_start(text, Lines(text))
-        if not (found := values(text)):
-            return False
-        check_end(text, found.end, Lines(text), explicit=found.explicit)
     except ReadError:
         return False
-    assert parsed(text) == (found.root, True), text
+    if not (found := values(text)):
+        return False
+    assert parsed(text) == (found, True), text
     return True
 
 
@@ -79,9 +80,47 @@ def test_the_most_entries_are_taken_and_no_more(monkeypatch: pytest.MonkeyPatch)
     assert limits.MOST_ENTRIES == 1_000_000
 
 
-def test_depth_and_length_have_the_limits_of_the_parser() -> None:
-    assert agrees(("a: " + "[" * 63 + "]" * 63).encode())
+def test_the_longest_text_is_taken_and_none_that_is_longer() -> None:
     assert agrees(("a: " + "x" * 65_536).encode())
+    assert agrees(("a: {b: [c, " + "x" * 65_536 + "]}").encode())
+    assert not agrees(("a: {b: [c, " + "x" * 65_537 + "]}").encode())
+    assert agrees(("a: [" + "x, " * 65_536 + "x]").encode())
+
+
+def test_half_of_the_deepest_levels_are_taken_of_lines_and_of_brackets() -> None:
+    half = limits.DEEPEST // 2
+    for deepest, taken in ((half, True), (half + 1, False)):
+        lines = "".join(f"{' ' * level}a:\n" for level in range(deepest))
+        assert agrees(lines.encode()) is taken
+        assert agrees(f"a: {'[' * deepest}{']' * deepest}\n".encode()) is taken
+    assert agrees(f"a: [{'[], ' * limits.DEEPEST}[]]\n".encode())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: b # c\n", "a:\n\n# c\n  b: c", "a:\n- b\n- c\nd:\n", "a:\n  - b: c\n    d: [e]\n  - f: g", "  a: b\n  c: d",
+        "a: {b: c, d: e}\n", "a: { b: c }\n", "a: {b: [c,d], e: {}} # f\n", "a: {b:   c}\n", "a.0:4: [-1, $b * 2]\n",
+        "a: host:0\n", "a: 'b: c # d'\n", 'a: ["{b", ", ", ""]\n', "a: b\r\nc:\r\n  - d\r\n", "a: /dev/b\nc: 1 granule",
+    ],
+)  # fmt: skip
+def test_each_usual_form_of_a_line_is_taken(text: str) -> None:
+    assert agrees(text.encode())
+
+
+STARTS = ["", "- ", "a:", "a: ", "b: ", "c.0:2: ", "- a: ", "-", "#", "- - ", "? ", "a : ", "$a: "]
+VALUES = [
+    "", "b", "b c", "host:0", "-1", "- 1", "$a * 2", "{a: b, c: d}", "{a: b, a: c}", "{a: b,c}", "{a:b}",
+    "{ a: [b, c] , d: {} }", "{a: b, }", "[a: b]", "{: b}", "{a}", "[a, b", '"b: c"', "''", "'a' b", "b: c", "b #c",
+    "b:", "é", "...", "|", "%a", "\tb", "a  b", '{"a": "b, c"}', "{a b: c}", "[a]: b",
+]  # fmt: skip
+ENDS = ["", "", " ", " # c", "#c", "\t"]
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), *map(st.sampled_from, (STARTS, VALUES, ENDS))), max_size=8))
+@settings(max_examples=examples(1000))
+def test_lines_of_any_form_have_the_values_of_the_parser(lines: list[tuple[int, str, str, str]]) -> None:
+    agrees("\n".join(f"{' ' * column}{start}{value}{end}" for column, start, value, end in lines).encode())
 
 
 @pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
