@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from memtopo.common.garbage_collection import collector_paused
 from memtopo.common.records import record
@@ -20,9 +21,11 @@ from memtopo.diagnostics.model import Diagnostic
 from memtopo.language.characters import check_characters, decode
 from memtopo.language.document import NO_SETTINGS, Document, Value
 from memtopo.language.limits import LARGEST_FILE, PARAMETERS, ReadError
-from memtopo.language.parser import Parser
 from memtopo.language.positions import LatePositions, Lines, Positions
 from memtopo.language.values import values
+
+if TYPE_CHECKING:
+    from memtopo.language.parser import Parser
 
 _FIRST_COMMENTS = re.compile(r"(?:\s*+#.*+)*+")
 """Comments above a spec: `$schema` for editors is no parameter."""
@@ -117,14 +120,20 @@ def _plain(text: str, name: str, root: dict[str, Value], lines: Lines) -> Docume
 
 
 def _parsed(text: str, name: str, lines: Lines) -> Document:
-    parser = Parser(text, lines)
+    parser = _parser(text, lines)
     root = parser.document()
     diagnostics = parser.diagnostics.collected()
     return Document(name, text, root, diagnostics, frozenset(parser.left_out), parser.positions, lines)
 
 
+def _parser(text: str, lines: Lines) -> Parser:
+    from memtopo.language.parser import Parser  # noqa: PLC0415 most texts need no PyYAML, which is slow to import
+
+    return Parser(text, lines)
+
+
 def _positions(text: str, lines: Lines) -> Positions:
-    parser = Parser(text, lines)
+    parser = _parser(text, lines)
     with collector_paused():
         parser.document()
     return parser.positions

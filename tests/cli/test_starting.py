@@ -20,6 +20,7 @@ from tests.helpers.command_line import QUICKSTART, ROOT, environment, run_memtop
 LATE = {
     "rich": "tables and drawings of plan, apply and probe; 60 ms",
     "cuda": "--machine local",
+    "yaml": "a text that is not of plain lines, and the positions of a diagnostic; 12 ms",
     "memtopo.driver.cuda": "--machine local",
     "memtopo.driver.sim": "apply on a recorded machine",
     "memtopo.machine.queries": "--machine local and probe",

@@ -136,6 +136,6 @@ def test_positions_are_those_of_the_parser(path: Path) -> None:
 
 
 def test_a_valid_spec_is_read_without_positions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("memtopo.language.reader.Parser", None)
+    monkeypatch.setattr("memtopo.language.reader._parser", None)
     document = read_text((ROOT / "specs" / "quickstart.yaml").read_bytes(), "quickstart.yaml")
     assert validate(document, load("h200x2")).geometry
