@@ -246,14 +246,17 @@ def _misnamed(path: Path, key: str) -> Diagnostic | None:
 
 def _typed(section: str, entries: Mapping[str, Any]) -> dict[str, Any]:
     """Entries of a section as its type. Those that are written alike are validated once, and are one object."""
-    texts = {name: repr(entry) for name, entry in entries.items() if isinstance(entry, dict)}
+    distinct = {id(entry): entry for entry in entries.values() if isinstance(entry, dict)}
+    # Of a text that was read without positions, values that are written alike are one object.
+    text_of = {at: repr(entry) for at, entry in distinct.items()}
+    texts = {name: text_of[id(entry)] for name, entry in entries.items() if id(entry) in text_of}
     known = _known(section)
     new = {text: name for name, text in texts.items() if text not in known}
     if not new and len(texts) == len(entries):
         return {name: known[text] for name, text in texts.items()}
     named = {*new.values()}
-    distinct = {name: entry for name, entry in entries.items() if name in named or name not in texts}
-    found = _adapter(section).validate_python(distinct)
+    unknown = {name: entry for name, entry in entries.items() if name in named or name not in texts}
+    found = _adapter(section).validate_python(unknown)
     read = {text: found[name] for text, name in new.items()}
     every = ((name, texts.get(name)) for name in entries)
     typed = {name: found[name] if text is None else read[text] if text in read else known[text] for name, text in every}
