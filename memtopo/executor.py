@@ -342,10 +342,11 @@ class SafeProgress(Progress):
 
 @record
 class ResourceSnapshot:
-    """Free bytes of each GPU that has a context, and the number of open file descriptors."""
+    """Free bytes of each GPU that has a context, the number of open file descriptors, and the files behind them."""
 
     free: Mapping[int, int]
     fds: int
+    files: tuple[str, ...] = ()
 
     @classmethod
     def take(cls, driver: Driver, contexts: Mapping[int, int]) -> ResourceSnapshot:
@@ -354,15 +355,18 @@ class ResourceSnapshot:
         for device, context in contexts.items():
             with current(driver, context):
                 free[device] = driver.mem_get_info()[0]
-        return cls(free, sum(1 for fd in os.listdir("/proc/self/fd") if not _belongs_to_context(fd)))
+        files = [_file(fd) for fd in os.listdir("/proc/self/fd")]
+        # The driver has such a file open for the interprocess events of a context, which keeps it (fact 49).
+        counted = tuple(each for each in files if not each.startswith("/dev/shm/cuda.shm."))  # noqa: S108
+        return cls(free, len(counted), counted)
 
 
-def _belongs_to_context(fd: str) -> bool:
-    """Return true if the driver opened this file for the interprocess events of a context, which keeps it open."""
+def _file(fd: str) -> str:
+    """Name of an open file; empty for the folder that was listed, which is closed."""
     try:
-        return os.readlink(f"/proc/self/fd/{fd}").startswith("/dev/shm/cuda.shm.")  # noqa: PTH115, S108 fact 49
+        return os.readlink(f"/proc/self/fd/{fd}")  # noqa: PTH115
     except OSError:
-        return False
+        return ""
 
 
 class _FailedUndo(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -73,7 +74,7 @@ class ResourceBalance:
                 closed = self._snapshot(unused)
             after = self._snapshot({}).fds
         fds = baseline.fds + (opened.fds - before) - (closed.fds - after)
-        execution.baseline = ResourceSnapshot({**opened.free, **baseline.free}, fds)
+        execution.baseline = ResourceSnapshot({**opened.free, **baseline.free}, fds, baseline.files)
         self._released |= closed.free
 
     @contextmanager
@@ -123,8 +124,14 @@ class ResourceBalance:
             leaks.append(Leak("something that no step owns", "the ledger is not empty"))
         if left and left.fds_after > left.fds_before and self._exclusive and not leaks:
             more = left.fds_after - left.fds_before
-            leaks.append(Leak(f"{more} file descriptor{'s' * (more > 1)}", "open after taking down"))
+            leaks.append(Leak(f"{more} file descriptor{'s' * (more > 1)}", self._files(teardown)))
         return tuple(leaks)
+
+    def _files(self, teardown: Teardown) -> str:
+        """Say that descriptors are open after the run, and name the files that were not open before it."""
+        before, after = (each.files if each else () for each in (self._execution.baseline, teardown.after))
+        new = [*(Counter(after) - Counter(before)).elements()]
+        return f"open after taking down: {_joined(new)}" if new else "open after taking down"
 
     def misplaced(self, geometries: Iterable[Geometry], left: Left | None) -> Iterator[Finding]:
         """Compare the free memory of each GPU while held with what the processes of a layout create there.

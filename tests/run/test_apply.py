@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +15,7 @@ from memtopo.driver.ledger import Ledger
 from memtopo.driver.sim import SimDriver
 from memtopo.driver.types import Properties, gpu
 from memtopo.kinds.layout import NoHandleSource
+from memtopo.plans.progress import NO_PROCESSES, Progress
 from memtopo.plans.report import Report
 from memtopo.run import apply
 from memtopo.run.findings import MAX_DIFFERENCES
@@ -122,6 +126,21 @@ def test_failure_names_step_call_and_position(method: str, at: int, step: str, p
     assert (report.outcome, report.exit_code) == ("failed", 4)
     assert report.leaks == ()
     assert not report.checks or not report.checks.different
+
+
+def test_a_descriptor_that_is_left_is_named_with_its_file(tmp_path: Path) -> None:
+    class Opening(Progress):
+        def phase(self, name: str, steps: int, processes: Mapping[str, int] = NO_PROCESSES) -> None:
+            super().phase(name, steps, processes)
+            if name == "create":
+                stack.enter_context((tmp_path / "left").open("w"))
+
+    with ExitStack() as stack, SimDriver(MACHINE) as driver:
+        driver.init()
+        report = apply.apply(run_request(SPEC, MACHINE), Ledger(driver), progress=Opening())
+    (leak,) = report.leaks
+    assert (leak.what, leak.error) == ("1 file descriptor", f"open after taking down: {tmp_path / 'left'}")
+    assert report.exit_code == 5
 
 
 def test_leak_names_position_and_what_stays() -> None:
