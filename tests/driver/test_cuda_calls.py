@@ -108,7 +108,7 @@ CALLS = [
     Call(lambda d: d.device_get_count(), "cuDeviceGetCount", (), (3,), 3),
     Call(lambda d: d.device_get_name(2), "cuDeviceGetName", (256, 2), (b"NVIDIA H100\0\0x",), "NVIDIA H100"),
     Call(lambda d: d.device_get_pci_bus_id(2), "cuDeviceGetPCIBusId", (256, 2), (b"0000:0A:00.0\0",), "0000:0a:00.0"),
-    Call(lambda d: d.device_get_uuid(2), "_get_uuid", (2,), (filled(bindings.CUuuid, GIVEN[:16]),), GIVEN[:16]),
+    Call(lambda d: d.device_get_uuid(2), "get_uuid", (2,), (filled(bindings.CUuuid, GIVEN[:16]),), GIVEN[:16]),
     Call(lambda d: d.device_get_attribute(2, Attribute.DMA_BUF_SUPPORTED), "cuDeviceGetAttribute", (124, 2), (1,), 1),
     Call(lambda d: d.device_total_mem(2), "cuDeviceTotalMem", (2,), (80 << 30,), 80 << 30),
     Call(lambda d: d.device_can_access_peer(2, 5), "cuDeviceCanAccessPeer", (2, 5), (1,), result=True),
@@ -319,7 +319,7 @@ def replaced(monkeypatch: pytest.MonkeyPatch, call: Call, status: object = SUCCE
         return status, *call.answer
 
     function.__name__ = call.function
-    monkeypatch.setattr(module if call.function.startswith("_") else bindings, call.function, function)
+    monkeypatch.setattr(module if hasattr(module, call.function) else bindings, call.function, function)
     return kept
 
 

@@ -11,6 +11,7 @@ import pytest
 from cuda.bindings import driver as bindings
 
 from memtopo.driver.cuda import CudaDriver
+from memtopo.driver.cuda import bindings as structs
 from memtopo.driver.cuda import driver as module
 from memtopo.driver.cuda.early import EarlyStart
 
@@ -36,7 +37,7 @@ def references(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
 
     monkeypatch.setattr(bindings, "cuInit", lambda _: (done,))
     monkeypatch.setattr(bindings, "cuDeviceGetCount", lambda: (done, GPUS))
-    monkeypatch.setattr(module, "_get_uuid", lambda _: (done, bindings.CUuuid()))
+    monkeypatch.setattr(structs, "get_uuid", lambda _: (done, bindings.CUuuid()))
     monkeypatch.setattr(bindings, "cuDevicePrimaryCtxRetain", retain)
     monkeypatch.setattr(bindings, "cuDevicePrimaryCtxRelease", release)
     return counted

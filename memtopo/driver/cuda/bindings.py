@@ -28,6 +28,9 @@ from memtopo.driver.types import (
     Properties,
 )
 
+# Bindings for CUDA 12 have both; only the second distinguishes the instances of a partitioned GPU.
+get_uuid = getattr(driver, "cuDeviceGetUuid_v2", driver.cuDeviceGetUuid)
+
 
 def call(function: Callable[..., tuple[Any, ...]], *arguments: object) -> tuple[Any, ...]:
     """Make one driver call; returns its status and results.

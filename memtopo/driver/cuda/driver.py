@@ -22,6 +22,7 @@ from memtopo.driver.cuda.bindings import (
     batch_attributes,
     call,
     fitting,
+    get_uuid,
     ipc_event_handle,
     ipc_mem_handle,
     mem_location,
@@ -54,8 +55,6 @@ from memtopo.driver.types import (
 )
 
 _TEXT = 256
-# Bindings for CUDA 12 have both; only the second distinguishes the instances of a partitioned GPU.
-_get_uuid = getattr(cuda, "cuDeviceGetUuid_v2", cuda.cuDeviceGetUuid)
 # Bindings for CUDA 12 have both; only the second takes a location.
 _advise = getattr(cuda, "cuMemAdvise_v2", cuda.cuMemAdvise)
 _prefetch = getattr(cuda, "cuMemPrefetchAsync_v2", cuda.cuMemPrefetchAsync)
@@ -128,7 +127,7 @@ class CudaDriver(RefusedMulticast, CudaKernels, CudaPools, BatchDriver):
         return _text(call(cuda.cuDeviceGetName, _TEXT, device)[1])
 
     def device_get_uuid(self, device: int) -> bytes:
-        return bytes(call(_get_uuid, device)[1].bytes)
+        return bytes(call(get_uuid, device)[1].bytes)
 
     def device_get_pci_bus_id(self, device: int) -> str:
         return _text(call(cuda.cuDeviceGetPCIBusId, _TEXT, device)[1]).lower()

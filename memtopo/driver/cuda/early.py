@@ -89,12 +89,12 @@ class _Initialisation(Thread):
                 self._retain(gpus)
 
     def _retain(self, gpus: Collection[int]) -> None:
-        from memtopo.driver.cuda import CudaDriver, nvml  # noqa: PLC0415
+        from memtopo.driver.cuda import nvml  # noqa: PLC0415
+        from memtopo.driver.cuda.bindings import call, get_uuid  # noqa: PLC0415
         from memtopo.driver.types import uuid_text  # noqa: PLC0415
 
-        driver = CudaDriver()
-        devices = sorted({*gpus} & {*range(driver.device_get_count())})
-        uuids = [uuid_text(driver.device_get_uuid(device)) for device in devices]
+        devices = sorted({*gpus} & {*range(call(self._driver.cuDeviceGetCount)[1])})
+        uuids = [uuid_text(call(get_uuid, device)[1].bytes) for device in devices]
         self.readings = dict(zip(uuids, nvml.readings(uuids), strict=True))
         for device in devices:
             retained = _Retained(self._driver, device)
