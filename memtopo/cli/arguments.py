@@ -10,8 +10,8 @@ from stat import S_ISREG
 _READ = 1 << 20
 """Bytes of a spec in which GPUs are looked for."""
 
-_SHARED = ("--hold", "--on", "--with")
-"""Options of layouts that other processes may use or make."""
+_NOT_EARLY = ("--hold", "--on", "--with", "--trace")
+"""Options of layouts that other processes may use or make, and of runs whose calls are recorded."""
 
 
 def option_values(words: Sequence[str], *flags: str) -> list[str]:
@@ -35,12 +35,12 @@ def applies_here(words: Sequence[str]) -> bool:
 def early_gpus(words: Sequence[str]) -> set[int]:
     """Ordinals of the GPUs that the spec of an `apply` seems to use, by its text: `gpu0`.
 
-    It is empty for a spec that is not a file, and if other processes will use the GPUs. A GPU that is not found costs
+    It is empty for a spec that is not a file, and with options of `_NOT_EARLY`. A GPU that is not found costs
     time, and so does one that is named and not used.
     """
     import re  # cuInit is started before anything else is imported
 
-    if any(word.startswith(_SHARED) for word in words) or any(map(os.environ.get, map(_variable, _SHARED))):
+    if any(word.startswith(_NOT_EARLY) for word in words) or any(map(os.environ.get, map(_variable, _NOT_EARLY))):
         return set()
     text = next(filter(None, map(_beginning, words[1:])), b"")
     if b"processes" in text or b"nodes" in text:

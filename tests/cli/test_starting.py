@@ -133,6 +133,7 @@ SPEC = b"devices: {a: gpu2}\nchunks: {c: {location: gpu0, size: 2MiB}} # not gpu
         (SPEC, ["--hold"], set()),
         (SPEC, ["--with=x=y"], set()),
         (SPEC, ["--on", "ray"], set()),
+        (SPEC, ["--trace", "calls.jsonl"], set()),
         (SPEC + b"\nprocesses: {}", [], set()),
         (SPEC + b'\n"nodes": {}', [], set()),
         (b"\xff\x00", [], set()),
