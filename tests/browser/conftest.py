@@ -1,12 +1,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from tests.browser.inspection import Browser, browsing, found
+from tests.browser.inspection import LARGER, SMALL, VIEWS, Browser, View, browsing, found
 
 HERE = Path(__file__).parent
 
@@ -31,3 +31,10 @@ def browser(open_browser: Browser) -> Browser:
     """The browser of the session, without what pages of other tests fetched and reported."""
     open_browser.complaints()
     return open_browser
+
+
+@pytest.fixture(params=[[SMALL, *LARGER], pytest.param(VIEWS, marks=pytest.mark.exhaustive)], ids=["some", "all"])
+def views(request: pytest.FixtureRequest) -> Sequence[View]:
+    """Views of a page: each width, scheme and medium once, or with `make test-full` all combinations."""
+    found: Sequence[View] = request.param
+    return found

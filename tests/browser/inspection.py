@@ -48,6 +48,8 @@ VIEWS = [
     View(794, "dark", "print"),
     View(680, "light", "print"),
 ]
+SMALL = View(360, "dark")
+LARGER = [View(800, "light"), View(1600, "dark"), View(680, "light", "print")]
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,11 @@ from memtopo.output.diagram.build import build_diagram
 from memtopo.output.diagram.html import page
 from memtopo.output.diagram.svg import svg
 from memtopo.rules.validation import validate
-from tests.browser.inspection import VIEWS, Browser, View
+from tests.browser.inspection import LARGER, SMALL, VIEWS, Browser, View
 from tests.helpers.diagrams import PARTS_AND_HOLES, spec_diagram
 from tests.helpers.specs import EVERY_SPEC, document
 
 EVERY = [*EVERY_SPEC, PARTS_AND_HOLES]
-SMALL = View(360, "dark")
-LARGER = [View(800, "light"), View(1600, "dark"), View(680, "light", "print")]
 IN_ALL_VIEWS = {"parts-and-holes", "hand-over", "managed"}
 LONG = "a-name-that-somebody-gave-to-a-chunk-in-a-spec-with-much-care"
 NESTED = "".join(
@@ -109,16 +107,18 @@ def test_svg_files_have_no_defect_in_either_scheme(path: Path, browser: Browser,
 
 
 @pytest.mark.parametrize("name", CRAMPED)
-def test_long_names_and_many_lanes_cause_no_defect(name: str, browser: Browser, tmp_path: Path) -> None:
+def test_long_names_and_many_lanes_cause_no_defect(
+    name: str, browser: Browser, views: Sequence[View], tmp_path: Path
+) -> None:
     facts = machine.load("h200x4")
     found = validate(document(dedent(CRAMPED[name])), facts)
     assert found.geometry, found.diagnostics
     shown = build_diagram(found.geometry, facts)
-    for suffix, draw, views in (("html", page, VIEWS), ("svg", svg, [View(960)])):
+    for suffix, draw, seen in (("html", page, views), ("svg", svg, [View(960)])):
         file = tmp_path / f"page.{suffix}"
         file.write_text(draw(shown, "a title of many words " * 9, note="a note of many words " * 9))
         browser.open(file)
-        assert [fault for view in views for fault in browser.look(view)] == []
+        assert [fault for view in seen for fault in browser.look(view)] == []
     assert browser.complaints() == []
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,13 +24,14 @@ from memtopo.output.json import diagnostics_document
 from memtopo.plans.report import Difference, Failure, Leak, PhaseTime, ProcessReport, Report
 from memtopo.rules.validation import validate
 from memtopo.run import apply, processes
-from tests.browser.inspection import VIEWS, Browser
+from tests.browser.inspection import Browser, View
 from tests.helpers.command_line import ROOT
 from tests.helpers.specs import document, ensemble, run_request
 
 EVIL = "</title></style>]]>\"'><script>document.documentElement.dataset.evil=1</script><svg/onload=alert(1)>&\x1b"
 SCRIPTS = "return document.querySelectorAll('script,img,[onload],[onerror],[data-evil]').length"
 H200 = machine.load("h200x2")
+Defects = Callable[[str, int], list[str]]
 
 
 @pytest.fixture(scope="module")
@@ -67,78 +69,85 @@ def failed(report: Report) -> Report:
     wrong = tuple(
         Difference("access", f"kv at {n:#x}", "rw", "none", place="a.yaml:1:2", hint=EVIL) for n in range(100)
     )
+    pages = tuple(f"page.{n}" for n in range(9000))
     return replace(
         report,
         outcome="leaked",
         exit_code=5,
         checks=replace(found, differences=wrong, different=4321),
         failure=Failure(f"create {EVIL}", "CUDA_ERROR_OUT_OF_MEMORY", EVIL, place="a.yaml:3:4", hint=EVIL, cause=EVIL),
-        leaks=tuple(Leak(f"chunk page.{n}", EVIL, tuple(f"page.{n}" for n in range(9000))) for n in range(500)),
+        leaks=tuple(Leak(f"chunk page.{n}", EVIL, pages) for n in range(500)),
         notes=(EVIL,) * 300,
     )
 
 
-def defects(browser: Browser, folder: Path, text: str, drawings: int) -> list[str]:
-    file = folder / "page.html"
-    file.write_text(text)
-    browser.open(file)
-    found = [fault for view in VIEWS for fault in browser.look(view, drawings)]
-    if browser.driver.execute_script(SCRIPTS):
-        found.append("something of a text became an element")
-    return [*found, *browser.complaints()]
+@pytest.fixture
+def defects(browser: Browser, views: Sequence[View], tmp_path: Path) -> Defects:
+    """Defects of a page with so many drawings."""
+
+    def found(text: str, drawings: int) -> list[str]:
+        file = tmp_path / "page.html"
+        file.write_text(text)
+        browser.open(file)
+        faults = [fault for view in views for fault in browser.look(view, drawings)]
+        if browser.driver.execute_script(SCRIPTS):
+            faults.append("something of a text became an element")
+        return [*faults, *browser.complaints()]
+
+    return found
 
 
-def test_the_page_of_a_run_has_no_defect_at_any_width_scheme_or_in_print(
-    report: Report, browser: Browser, tmp_path: Path
-) -> None:
+def test_the_page_of_a_run_has_no_defect_at_any_width_scheme_or_in_print(report: Report, defects: Defects) -> None:
     """Nothing is clipped, covered, hard to read, fetched or reported on the console."""
     assert report.outcome == "ok"
-    assert defects(browser, tmp_path, page(report), 1) == []
+    assert defects(page(report), 1) == []
 
 
-def test_the_page_of_processes_has_a_timeline_of_each(of_processes: Report, browser: Browser, tmp_path: Path) -> None:
+def test_the_page_of_processes_has_a_timeline_of_each(of_processes: Report, browser: Browser, defects: Defects) -> None:
     assert of_processes.outcome == "ok"
-    assert defects(browser, tmp_path, page(of_processes), 1) == []
+    assert defects(page(of_processes), 1) == []
     tracks = browser.driver.execute_script("return document.querySelectorAll('.track').length")
     assert tracks == len(of_processes.times) + len(of_processes.processes)
 
 
 def test_the_page_of_a_failure_shows_all_of_it_and_runs_nothing(
-    report: Report, browser: Browser, tmp_path: Path
+    report: Report, browser: Browser, defects: Defects
 ) -> None:
-    assert defects(browser, tmp_path, page(failed(report)), 1) == []
+    assert defects(page(failed(report)), 1) == []
     shown = browser.driver.execute_script("return document.body.innerText")
     for words in ("failed", "CUDA_ERROR_OUT_OF_MEMORY", "4,221 more", "8,990 more", EVIL.replace("\x1b", "\\x1b")):
         assert words in shown
 
 
-def test_pages_of_refusals_have_no_defect(browser: Browser, tmp_path: Path) -> None:
+def test_pages_of_refusals_have_no_defect(browser: Browser, defects: Defects) -> None:
     text = "ranges: {kv: {size: 3MiB}}\nchunks: {'<b>': {location: gpu9, size: 2MiB}}\nmap: {kv: ['<script>']}\n"
     read = document(text)
     diagnosed = validate(read, H200).diagnostics
     found = diagnostics_document(diagnosed, read, EVIL)
     assert found.errors > 2
-    assert defects(browser, tmp_path, diagnostics_page(EVIL, found, diagnostics.text(diagnosed, read)), 0) == []
+    assert defects(diagnostics_page(EVIL, found, diagnostics.text(diagnosed, read)), 0) == []
     shown = browser.driver.execute_script("return document.querySelector('pre').innerText")
     line = text.splitlines()[1]
     margin = " " * (line.index("<b>") - 1)  # to the quote before it
     assert f" 4 | {line}\n   | {margin}^^^^^\n" in shown
     error = MemtopoError(EVIL, hint=EVIL)
-    assert defects(browser, tmp_path, error_page("apply", error), 0) == []
+    assert defects(error_page("apply", error), 0) == []
 
 
-def test_the_page_of_a_probe_shows_matrices_as_heat_maps(probed: ProbeReport, browser: Browser, tmp_path: Path) -> None:
-    assert defects(browser, tmp_path, probe_page(probed), 0) == []
+def test_the_page_of_a_probe_shows_matrices_as_heat_maps(
+    probed: ProbeReport, browser: Browser, defects: Defects
+) -> None:
+    assert defects(probe_page(probed), 0) == []
     cells = "[...document.querySelectorAll('.heat td[class^=h]')]"
     found = browser.driver.execute_script(f"return {cells}.map((cell) => getComputedStyle(cell).backgroundColor)")
     assert len(found) == 4 * 12
     assert set(found) == {"rgb(253, 231, 37)"}, "all pairs are within an eighth of the fastest one"
 
 
-def test_two_gpus_have_nothing_to_compare_and_no_colours(browser: Browser, tmp_path: Path) -> None:
+def test_two_gpus_have_nothing_to_compare_and_no_colours(defects: Defects) -> None:
     pair = Probed(H200, 6.0, 0.4, 0.2, ())
     shown = probe_page(probe_report(pair, H200, "h200x2", simulated=True, against=None))
-    assert defects(browser, tmp_path, shown, 0) == []
+    assert defects(shown, 0) == []
     assert "396.7" in shown
     assert not re.search(r'class="(?:h[0-9]|scale)"', shown)
 
