@@ -23,6 +23,7 @@ def point(decorator: Callable[[type[Any]], type[Any]]) -> type[Any]:
         names: tuple[str, ...] = field(default_factory=tuple, repr=False)
         note: str = field(default="", compare=False, kw_only=True)
         later: list[int] = field(default_factory=list, init=False, hash=False)
+        always: int = field(default=7, init=False)
         never: int = field(init=False, repr=False, compare=False)
 
         def __post_init__(self) -> None:
