@@ -8,6 +8,7 @@ any other line, or one that the parser would report something of, is left to the
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from itertools import accumulate, chain
 from json import JSONDecoder
 from typing import Any
@@ -35,6 +36,9 @@ _LONGEST_KEY = 1000
 _DEEPEST = DEEPEST // 2
 """Levels of lines, and of brackets on one line."""
 
+_SHORT = 200
+"""Characters of a line of which the value is kept for other texts."""
+
 _NESTING = {"[": 1, "{": 1, "]": -1, "}": -1}
 
 
@@ -44,8 +48,8 @@ class _Unusual(Exception):
 
 def values(text: str) -> dict[str, Value] | None:
     """Return the values of a text, or None for a text that the parser has to read."""
-    if sum(map(text.count, (":", ",", "[", "- "))) > MOST_ENTRIES:  # each entry has one of these signs
-        return None
+    if len(text) > MOST_ENTRIES and sum(map(text.count, (":", ",", "[", "- "))) > MOST_ENTRIES:
+        return None  # each entry has one of these signs
     try:
         return _Reader(text).document()
     except (_Unusual, ValueError):
@@ -56,13 +60,22 @@ class _Known(dict[str, "Value | None"]):
     """Values by the rest of a line, None for a comment: most are repeated, and each is read once."""
 
     def __missing__(self, rest: str) -> Value | None:
-        if not (match := _REST.fullmatch(rest)):
-            raise _Unusual
-        plain, pairs, other = match.groups()
-        found = self[rest] = _pairs(pairs) if pairs else _nested(other) if other else plain
-        if len(rest) > LARGEST_SCALAR and max(map(len, chain.from_iterable(_SCALAR.findall(rest)))) > LARGEST_SCALAR:
-            raise _Unusual
+        found = self[rest] = _of_any_text(rest) if len(rest) <= _SHORT else _value(rest)
         return found
+
+
+def _value(rest: str) -> Value | None:
+    """Value of the rest of a line, None for a comment. Nothing changes the values of a text."""
+    if not (match := _REST.fullmatch(rest)):
+        raise _Unusual
+    plain, pairs, other = match.groups()
+    if len(rest) > LARGEST_SCALAR and max(map(len, chain.from_iterable(_SCALAR.findall(rest)))) > LARGEST_SCALAR:
+        raise _Unusual
+    return _pairs(pairs) if pairs else _nested(other) if other else plain
+
+
+_of_any_text = lru_cache(maxsize=1024)(_value)
+"""Values of short lines that texts have alike: `{location: gpu0, size: 2MiB}`."""
 
 
 class _Reader:
