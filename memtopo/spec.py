@@ -169,9 +169,10 @@ def _sections(name: str, root: Mapping[str, Any], path: Path, refused: frozenset
     for section in SECTIONS:
         if section not in root or root[section] in ("", {}):
             continue  # building a validator takes a millisecond per section
-        known = {entry for each, entry in left_out if each == section}
+        known = {entry for each, entry in left_out if each == section} if left_out else set()
         sections[section], dropped = yield from _section((*path, section), root[section], known)
-        left_out |= {(section, entry) for entry in dropped}
+        if dropped:
+            left_out |= {(section, entry) for entry in dropped}
     return Spec(name, sections, frozenset(left_out), path)
 
 
@@ -211,9 +212,11 @@ def _section(path: Path, value: object, known: set[str]) -> Resolution[tuple[dic
         yield Diagnostic("MT103", f"{name!r} is a mapping from names to entries", path, help=help)
         return {}, {""}
     plain = NAME.fullmatch  # a plain name can be a key of any section
-    misnamed = {key: wrong for key in value if not plain(key) and (wrong := _misnamed(path, key))}
-    yield from messages.first(misnamed.values())
-    bad = misnamed.keys() | known
+    bad = known
+    if not all(map(plain, value)):
+        misnamed = {key: wrong for key in value if not plain(key) and (wrong := _misnamed(path, key))}
+        yield from messages.first(misnamed.values())
+        bad = misnamed.keys() | known
     entries = {key: entry for key, entry in value.items() if key not in bad} if bad else value
     try:
         return _typed(name, entries), bad
@@ -246,14 +249,18 @@ def _misnamed(path: Path, key: str) -> Diagnostic | None:
 
 def _typed(section: str, entries: Mapping[str, Any]) -> dict[str, Any]:
     """Entries of a section as its type. Those that are written alike are validated once, and are one object."""
-    distinct = {id(entry): entry for entry in entries.values() if isinstance(entry, dict)}
     # Of a text that was read without positions, values that are written alike are one object.
-    text_of = {at: repr(entry) for at, entry in distinct.items()}
-    texts = {name: text_of[id(entry)] for name, entry in entries.items() if id(entry) in text_of}
+    text_of: dict[int, str] = {}
+    texts: dict[str, str] = {}
+    for name, entry in entries.items():
+        if isinstance(entry, dict | str):
+            if (at := id(entry)) not in text_of:
+                text_of[at] = repr(entry)
+            texts[name] = text_of[at]
     known = _known(section)
-    new = {text: name for name, text in texts.items() if text not in known}
-    if not new and len(texts) == len(entries):
+    if len(texts) == len(entries) and known.keys() >= {*text_of.values()}:
         return {name: known[text] for name, text in texts.items()}
+    new = {text: name for name, text in texts.items() if text not in known}
     named = {*new.values()}
     unknown = {name: entry for name, entry in entries.items() if name in named or name not in texts}
     found = _adapter(section).validate_python(unknown)
