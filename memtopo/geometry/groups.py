@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from functools import lru_cache
+from types import MappingProxyType
 from typing import ClassVar, NamedTuple
 
 from memtopo.common.records import record
@@ -74,6 +75,11 @@ def gpus(locations: Iterable[Location]) -> frozenset[int]:
 @lru_cache(maxsize=1024)
 def _gpus_among(locations: tuple[Location, ...]) -> frozenset[int]:
     return gpus(locations)  # the same few locations for all groups
+
+
+@lru_cache(maxsize=256)
+def _distributed(count: int, properties: tuple[Properties, ...]) -> Mapping[Location, int]:
+    return MappingProxyType(round_robin(count, [each.location for each in properties]))  # alike for most groups
 
 
 class InnerPart(NamedTuple):
@@ -298,8 +304,9 @@ class ChunkGroup(Group):
 
     def demand(self) -> Mapping[Location, int]:
         """Largest number of bytes that the chunks may occupy in the memory of each location."""
-        if self.limit is None and self.memory and len(self.properties) == 1 and not (self.origin or self.gone):
-            return {self.properties[0].location: self.count * self.size}
+        if self.limit is None and self.memory and not (self.origin or self.gone):
+            shares = _distributed(self.count, self.properties)
+            return {location: number * self.size for location, number in shares.items()}
         return Group.demand(self)
 
     def shares(self) -> Mapping[Location, int]:
@@ -309,11 +316,7 @@ class ChunkGroup(Group):
     def _share(self, count: int) -> Mapping[Location, int]:
         """Number of the first chunks at each location, but those that are gone."""
         if not (self.gone and count):
-            return (
-                {self.properties[0].location: count}
-                if len(self.properties) == 1
-                else round_robin(count, self.locations)
-            )
+            return _distributed(count, self.properties)
         found = Counter(round_robin(count, self.locations))
         for first, stop in self.gone:
             found.subtract(round_robin(stop, self.locations))

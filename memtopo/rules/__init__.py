@@ -65,15 +65,18 @@ def diagnose(geometry: Geometry, machines: Machines) -> list[Diagnostic]:
     Rules about all processes together are about those of one node.
     """
     nodes = [(each, machines.of(node)) for node, each in geometry.by_node]
-    members = [(each, _applicable(frozenset(each[0].groups)).own) for each in _members(nodes)]
-    every = _applicable(frozenset(chain.from_iterable(each[0].groups for each, _ in members)))
+    members = [(*each, _applicable(frozenset(each[0].groups)).own) for each in _members(nodes)]
+    every = _applicable(frozenset(chain.from_iterable(each.groups for each, _, _ in members)))
     found: list[Diagnostic] = []
     for rule in every.own:
-        if reported := [one for each, own in members if rule in own for one in messages.first(rule(*each))]:
-            found += dict.fromkeys(reported)
+        reported: list[Diagnostic] = []
+        for each, machine, own in members:
+            if rule in own:
+                reported += messages.first(rule(each, machine))
+        found += dict.fromkeys(reported)
     for rule in every.joint:
-        if reported := [one for each in nodes for one in rule(*each)]:
-            found += messages.first(dict.fromkeys(reported))
+        if joint := [one for each, machine in nodes for one in rule(each, machine)]:
+            found += messages.first(dict.fromkeys(joint))
     return found
 
 

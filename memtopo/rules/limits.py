@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import NamedTuple
@@ -60,23 +59,25 @@ _HOST = Location(LocationKind.HOST)
 
 
 def _has_room(geometry: Geometry, machine: Machine) -> bool:
-    """Return true if everything fits: no location needs more than it has, nor the host for all that is not on GPUs."""
-    needed: Counter[Location] = Counter()
+    """Return true if everything fits, even if each process had a context on each GPU.
+
+    No location needs more than it has then, nor the host for all that is not on GPUs.
+    """
+    needed: dict[Location, int] = {}
     for member in geometry.members.values():
         for group in member.every:
             if group.exceeds:
                 return False
             for location, size in group.demand().items():
-                needed[location] += size
-        for ordinal in member.gpus:
-            needed[gpu(ordinal)] += CONTEXT_BYTES
-    on_gpus = [needed.pop(gpu(ordinal), 0) for ordinal in range(len(machine.devices))]
+                needed[location] = needed.get(location, 0) + size
+    contexts = CONTEXT_BYTES * len(geometry.members)
+    for ordinal, device in enumerate(machine.devices):
+        if needed.pop(gpu(ordinal), 0) + contexts > device.room:
+            return False
     on_host = sum(size for location, size in needed.items() if location.kind is not LocationKind.GPU)
-    return (
-        all(size <= device.room for size, device in zip(on_gpus, machine.devices, strict=True))
-        and all(needed.get(node, 0) <= size for node, size in machine.node_bytes.items())
-        and on_host <= min(machine.host_room, machine.pinned_bytes or machine.host_room)
-    )
+    if on_host and any(needed.get(node, 0) > size for node, size in machine.node_bytes.items()):
+        return False
+    return on_host <= min(machine.host_room, machine.pinned_bytes or machine.host_room)
 
 
 class _Share(NamedTuple):

@@ -52,7 +52,10 @@ def peer_access(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """Yield MT403 for GPUs without peer access, and MT406 for grants of GPU memory to the host (fact 20)."""
     reported: set[tuple[object, ...]] = set()
     unreachable = _Unreachable(geometry, machine)
-    names = {name for name, each in geometry.parts.items() if any(unreachable.of(part.grants) for part in each)}
+    # Entries that are written alike share the tuple of their grants.
+    distinct = {id(part.grants): part.grants for each in geometry.parts.values() for part in each}
+    denied = {key for key, grants in distinct.items() if unreachable.of(grants)}
+    names = {name for name, each in geometry.parts.items() if any(id(part.grants) in denied for part in each)}
     names -= {name for section, name in geometry.unresolved if section == "access"}
     parts = AccessParts({name: geometry.parts[name] for name in names})
     for where, placements in geometry.placements.items() if names else ():
