@@ -13,7 +13,7 @@ from memtopo.geometry.model import Geometry
 from memtopo.geometry.rooms import Rooms, remaining_rooms
 from memtopo.kinds import KINDS
 from memtopo.kinds.device_sets import assigned
-from memtopo.kinds.kind import Kind, Scope, Sibling, Siblings, Stage
+from memtopo.kinds.kind import Batch, Kind, Scope, Sibling, Siblings, Stage
 from memtopo.kinds.nodes import check_nodes, nodes_of, rank
 from memtopo.language.entries import Spec
 from memtopo.language.fields import LARGEST_COUNT
@@ -32,24 +32,25 @@ class ResolvedLayout(NamedTuple):
     diagnostics: list[Diagnostic]
 
 
-def lay_out(spec: Spec, machines: Machines) -> ResolvedLayout:
+def lay_out(spec: Spec, machines: Machines, batch: Batch | None = None) -> ResolvedLayout:
     """Resolve names, granularities, offsets and access of a spec on the machines of its nodes, or on its one machine.
 
     Groups are not expanded. Nothing is resolved if it is not known which processes are on which node.
 
-    A spec with shares of memory is resolved twice: what they are shares of is known after the first time.
+    A spec with shares of memory is resolved twice: what they are shares of is known after the first time. Results of a
+    `batch` are kept for its other specs, which have to outlive it.
     """
     if wrong := list(check_nodes(spec, machines)):
         return ResolvedLayout(Geometry(spec.name, unresolved=spec.left_out | {("processes", "")}), wrong)
     processes = spec.processes.values() or (spec,)
-    if not any(kind.has_shares(each) for kind in _WITH_SHARES for each in processes):
-        return _lay_out(spec, machines, None)
+    if not any(kind.has_shares(each) for each in processes for kind in _WITH_SHARES if kind.section in each.sections):
+        return _lay_out(spec, machines, None, batch)
     return _lay_out(spec, machines, remaining_rooms(_lay_out(spec, machines, None).geometry, machines))
 
 
-def _lay_out(spec: Spec, machines: Machines, rooms: Rooms | None) -> ResolvedLayout:
+def _lay_out(spec: Spec, machines: Machines, rooms: Rooms | None, batch: Batch | None = None) -> ResolvedLayout:
     if not spec.processes:
-        scope = Scope(spec, machines, KINDS, rooms=rooms)
+        scope = Scope(spec, machines, KINDS, rooms=rooms, batch=batch)
         diagnostics = messages.first([*_resolve_own(scope), *_resolve_dependent(scope)])
         return ResolvedLayout(scope.geometry(), diagnostics)
     unread = frozenset(entry for section, entry in spec.left_out if section == "processes")

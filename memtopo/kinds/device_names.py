@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import chain
 
@@ -69,7 +69,8 @@ class DeviceNames:
     def declare(self) -> Iterator[Diagnostic]:
         """Resolve the declared names and the key `visible`; nodes near GPUs last, since they refer to other names."""
         declared = self._spec.section("devices")
-        for name in sorted(declared, key=lambda name: any(isinstance(value, Near) for value in declared[name])):
+        near = [name for name, values in declared.items() if any(isinstance(value, Near) for value in values)]
+        for name in [*(name for name in declared if name not in near), *near] if near else declared:
             values = declared[name]
             several = len(values) > 1 or device_sets.has_set(values)
             if several and self._spec.instances is None:
@@ -83,13 +84,17 @@ class DeviceNames:
 
     def unused(self) -> Iterator[Diagnostic]:
         """Yield MT504 for declared names that are not used."""
-        for name in self.declared:
-            if name not in self._used:
+        declared = self.declared
+        if self._used.issuperset(declared):
+            return
+        used = self._used | {name.gpu for name in self._used if isinstance(name, Near)}
+        for name in declared:
+            if name not in used:
                 yield Diagnostic("MT504", f"device name {name!r} is not used", self._spec.at("devices", name), "key")
 
-    def use(self, name: str) -> None:
-        """Mark a name as used without resolving it."""
-        self._used.add(name)
+    def use(self, names: Iterable[NamedDevice]) -> None:
+        """Mark names as used without resolving them."""
+        self._used.update(names)
 
     def resolve(
         self, name: NamedDevice, path: Path, at: At = "value", *, anywhere: bool = False, also: Sequence[str] = ()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from enum import IntEnum
-from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
@@ -25,6 +24,9 @@ if TYPE_CHECKING:
     from memtopo.kinds.step import Step
 
 G = TypeVar("G", bound=Group)
+
+Batch = dict[Hashable, dict[str, dict[Any, Any]]]
+"""Results of entries of several specs by section, which are kept until all of these are resolved (`Scope.results`)."""
 
 Rule = Callable[[Geometry, Machine], Iterator[Diagnostic]]
 """A rule about the geometry of one process, or of all processes, on a machine."""
@@ -194,16 +196,19 @@ class Scope:
         index: int = 0,
         siblings: Siblings | None = None,
         rooms: Rooms | None = None,
+        batch: Batch | None = None,
     ) -> None:
         """`index` is the number of the process within a counted process.
 
         `rooms` is None while the memory that shares are of is not known; then they are as small as possible.
         """
+        self._batch: Batch = {} if batch is None else batch
+        self._results: dict[str, dict[Any, Any]] | None = None
         self.rooms = rooms
         self.spec, self.machines, self.kinds, self.index = spec, machines, kinds, index
         self.node = rank(spec, index).node
         self.machine = machines.of(self.node)
-        self.siblings = siblings or Siblings()
+        self.siblings = siblings or ALONE
         self.errors = NameErrors()
         self.devices = DeviceNames(spec, machines, self.errors, index)
         self.placements: dict[Instance, tuple[Placement, ...]] = {}
@@ -218,12 +223,28 @@ class Scope:
         self.choices: dict[Path, Choice] = {}
         """Alternatives that fields take, by the path of the field."""
         self._groups: dict[type[Group], dict[str, Any]] = {}
+        self._repeated: frozenset[str] | None = None
         self._exported: dict[str, frozenset[str]] = {}
         self._placements_of: dict[Hashable, tuple[Placement, ...]] = {}
+
+    def results(self, kind: Kind) -> dict[Any, Any]:
+        """Results of entries of a kind in the batch, for processes with the same devices on the same machine.
+
+        Their keys have the identity of an entry: those that are written alike in several specs are one object. A result
+        without diagnostics is that of all of them, but for names and paths. Devices have to be declared before.
+        """
+        if self._results is None:
+            declared = self.devices.declared
+            known = not self.spec.left_out and len(declared) == len(self.spec.section("devices"))
+            devices = id(self.machine), self.devices.visible, *declared.items()
+            self._results = self._batch.setdefault(devices, {}) if known else {}
+        return self._results.setdefault(kind.section, {})
 
     @property
     def unresolved(self) -> frozenset[tuple[str, str]]:
         """Section and name of each entry that was left out or depends on such an entry."""
+        if not self._unresolved:
+            return frozenset()
         return frozenset((section, name) for section, names in self._unresolved.items() for name in names)
 
     def leave_unresolved(self, section: str, *names: str) -> None:
@@ -283,6 +304,10 @@ class Scope:
         sections = (kind.section for kind in self.kinds if issubclass(kind.group, ChunkGroup) or kind.imports)
         return any(self.spec.may_have(section, name) for section in sections)
 
+    def plain(self, key: str, group: type[G]) -> G | None:
+        """Group of one class with a name; None if a key is a reference to a part of one, or to none."""
+        return self._groups.get(group, {}).get(key)
+
     def referenced(self, key: str, kind: Kind, group: type[G]) -> Resolution[G | None]:
         """Group of one class that a key of a section refers to."""
         name = parse_reference(key).name
@@ -321,6 +346,8 @@ class Scope:
 
     def add_all(self, kind: Kind, groups: Mapping[str, Group | None]) -> Iterator[Diagnostic]:
         """Add the groups of several entries by name, likewise."""
+        if self._repeated is None:
+            self._repeated = self._names_of_several()
         repeated = self._repeated if kind.unique else ()
         for name, group in groups.items():
             taken = name in repeated and (yield from self._taken(kind, name, group))
@@ -351,7 +378,7 @@ class Scope:
     def too_many(self, totals: Mapping[str, int]) -> Resolution[bool]:
         """Record the number of objects in some sections; yield MT109 and return true if there are too many."""
         self.totals.update(totals)
-        if max(totals.values(), default=0) <= LARGEST_COUNT:
+        if not totals or max(totals.values()) <= LARGEST_COUNT:
             return False
         over = [kind for kind in self.kinds if totals.get(kind.section, 0) > LARGEST_COUNT]
         for kind in over:
@@ -360,11 +387,10 @@ class Scope:
             yield Diagnostic("MT109", message, self.spec.at(kind.section), "key")
         return True
 
-    @cached_property
-    def _repeated(self) -> frozenset[str]:
+    def _names_of_several(self) -> frozenset[str]:
         """Names that more than one section has."""
-        written = self.spec.sections
-        sections = [found for kind in self.kinds if kind.unique and (found := written.get(kind.section))]
+        unique = {kind.section for kind in self.kinds if kind.unique}
+        sections = [found for section, found in self.spec.sections.items() if section in unique]
         if sum(map(len, sections)) == len(set().union(*sections)):
             return frozenset()
         counted = Counter(chain.from_iterable(sections))
@@ -402,3 +428,7 @@ class Siblings(NamedTuple):
     processes: Mapping[str, Sibling] = {}
     crossing: Mapping[tuple[str, str], str] = {}
     """Process that imports an export on another node, by the exporting process and the export."""
+
+
+ALONE = Siblings()
+"""Siblings of the only process of a spec."""

@@ -48,7 +48,7 @@ def check_nodes(spec: Spec, machines: Machines) -> Iterator[Diagnostic]:
 
     With any of them, it is not known what each process has.
     """
-    nodes = nodes_of(spec)
+    nodes = nodes_of(spec) if spec.processes else ()
     yield from _without_node(spec) if nodes else ()
     for process in spec.processes.values():
         yield from _undivided(process)

@@ -9,7 +9,7 @@ from memtopo.diagnostics import messages
 from memtopo.diagnostics.model import At, Diagnostic, Label, Path
 from memtopo.driver.types import Location, LocationKind
 from memtopo.geometry.groups import Group
-from memtopo.language.names import Reference
+from memtopo.language.names import Reference, parse_reference
 
 T = TypeVar("T")
 
@@ -51,6 +51,13 @@ def indices(reference: Reference, group: Group, path: Path, *, at: At = "value")
         message = f"'{reference}' is past the end: {group.name!r} has {group.count}, {last}"
     yield Diagnostic("MT202", message, path, at, help=None if group.counted else f"write {group.name}")
     return None
+
+
+def instances(key: str, group: Group, path: Path) -> Resolution[tuple[int, int] | None]:
+    """First index and end of the key of a section, which refers to a group; yields MT202 likewise."""
+    if key == group.name:
+        return 0, group.count
+    return (yield from indices(parse_reference(key), group, path, at="key"))
 
 
 def refuses_growing(

@@ -11,6 +11,7 @@ from memtopo.diagnostics import messages
 from memtopo.diagnostics.model import Diagnostic, Span, has_errors
 from memtopo.geometry.build import ResolvedLayout, lay_out
 from memtopo.geometry.model import Geometry
+from memtopo.kinds.kind import Batch
 from memtopo.language import Document, suppressions
 from memtopo.machine import Machines
 
@@ -51,7 +52,8 @@ def validate_all(requests: Iterable[Request], *, complete: bool = True) -> list[
     """
     with collector_paused():
         read = [(each, *spec.read(each.document.root, each.document.left_out)) for each in requests]
-        laid_out = [(each, invalid, lay_out(entries, each.machines)) for each, entries, invalid in read]
+        batch: Batch = {}
+        laid_out = [(each, invalid, lay_out(entries, each.machines, batch)) for each, entries, invalid in read]
         diagnosed = [(*each, rules.diagnose(each[2].geometry, each[0].machines)) for each in laid_out]
         return [_validated(*each, complete=complete) for each in diagnosed]
 
@@ -72,6 +74,7 @@ def _validated(
 
 def _by_instance(found: Iterable[Diagnostic]) -> list[Diagnostic]:
     """Diagnostics with those of the instances of a counted process, each on its own GPU, as one."""
-    every = list(found)
+    if not (every := list(found)):
+        return every
     others = [each for each in every if each.path[:1] != ("processes",)]
     return others + messages.likewise(each for each in every if each.path[:1] == ("processes",))

@@ -18,9 +18,9 @@ from memtopo.kinds.access.grants import Extent, Grantings
 from memtopo.kinds.access.peers import peer_access
 from memtopo.kinds.access.views import unequal_views, views_of_chunks
 from memtopo.kinds.kind import Difference, Kind, Rule, Scope, Stage
-from memtopo.kinds.resolution import Resolution, indices
+from memtopo.kinds.resolution import Resolution, instances
 from memtopo.language.entries import Entry
-from memtopo.language.fields import Amount, Grants, PositiveAmount, parse_reference
+from memtopo.language.fields import Amount, Grants, PositiveAmount
 from memtopo.machine import Machine
 
 if TYPE_CHECKING:
@@ -68,13 +68,13 @@ class AccessKind(Kind):
     def resolve(self, scope: Scope) -> Iterator[Diagnostic]:
         found: dict[str, list[Part]] = {}
         spans: dict[str, list[_Span]] = {}
-        grantings = Grantings(scope)
+        grantings = Grantings(scope, scope.results(self))
+        section = scope.spec.at("access")
         for key, entry in scope.spec.section("access").items():
-            path = scope.spec.at("access", key)
-            group = yield from scope.referenced(key, self, RangeGroup)
+            path = (*section, key)
+            group = scope.plain(key, RangeGroup) or (yield from scope.referenced(key, self, RangeGroup))
             if group is None:
-                for name in _names(entry):
-                    scope.devices.use(name)
+                scope.devices.use(_names(entry))
                 continue
             parts, complete = yield from _parts(grantings, path, group, entry)
             if not complete:
@@ -155,12 +155,13 @@ def _parts(
     grantings: Grantings, path: Path, group: RangeGroup, entry: Grants | list[AccessPart]
 ) -> Resolution[tuple[list[Part], bool]]:
     """Parts of the key of `access` at `path`, and true if they are complete."""
-    span = yield from indices(parse_reference(str(path[-1])), group, path, at="key")
+    span = yield from instances(str(path[-1]), group, path)
     if span is None:
         return [], False
     if isinstance(entry, dict):
-        extent = Extent(group, *span, 0, group.size)
-        found = yield from grantings.resolve(entry, path, extent)
+        found = grantings.known(entry, path)
+        if found is None:
+            found = yield from grantings.resolve(entry, path, Extent(group, *span, 0, group.size))
         return ([] if found is None else [Part(group, span, 0, group.size, *found, path)]), found is not None
     parts: list[Part | None] = []
     for index, item in enumerate(entry):

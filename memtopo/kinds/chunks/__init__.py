@@ -104,10 +104,12 @@ class Chunks(ExportKind):
         """Resolve chunks, those whose number follows from ranges after all others, which are mapped beside them."""
         entries = scope.spec.section("chunks")
         found: dict[str, ChunkGroup | None] = {}
-        follow = any(entry.fills or entry.has_share for entry in _distinct(entries))
+        distinct = _distinct(entries)
+        follow = any(entry.fills or entry.has_share for entry in distinct)
         section = scope.spec.at("chunks")
         mapped, places = MapEntries(scope) if follow else None, _Places(scope)
-        models: dict[int, ChunkGroup] = {}
+        models: dict[int, ChunkGroup] = {} if follow else scope.results(self)
+        scope.devices.use(name for entry in distinct if id(entry) in models for name in entry.location)
         for name in sorted(entries, key=lambda name: entries[name].fills) if follow else entries:
             entry, path = entries[name], (*section, name)
             if model := models.get(id(entry)):
@@ -115,7 +117,7 @@ class Chunks(ExportKind):
                 continue
             found[name], diagnostics = collected(_resolved(scope, entry, path, found, mapped, places))
             yield from diagnostics
-            if (group := found[name]) and not diagnostics and not follow and without_alternatives(entry):
+            if (group := found[name]) and not diagnostics and without_alternatives(entry):
                 models[id(entry)] = group  # entries that are written alike are one object
         yield from scope.add_all(self, {name: found[name] for name in entries} if follow else found)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain, groupby
+from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -88,9 +88,10 @@ _OneOrMoreMapped = _Mapped | Annotated[list[_Mapped], Field(min_length=1)]
 def _map_entries(value: object, validated: Callable[[object], list[Named | MapEntry]]) -> list[Named | MapEntry]:
     listed = one_or_more(value)
     assert isinstance(listed, list)
-    if all(isinstance(each, str) and NAME.fullmatch(each) for each in listed):
-        return [Named(Reference(each)) for each in listed]
-    return validated(listed)
+    for each in listed:
+        if not (isinstance(each, str) and NAME.fullmatch(each)):
+            return validated(listed)
+    return [Named(Reference(each)) for each in listed]
 
 
 MapList = Annotated[list[_Mapped], WrapValidator(_map_entries, json_schema_input_type=_OneOrMoreMapped)]
@@ -113,17 +114,18 @@ class Mappings(Kind):
 
     def resolve(self, scope: Scope) -> Iterator[Diagnostic]:
         contents: list[Content] = []
+        section = scope.spec.at("map")
         for key, slices in scope.slices.items():
-            if group := (yield from scope.referenced(key, self, RangeGroup)):
-                contents.append((yield from resolve_content(scope.spec.at("map", key), group, slices)))
+            if group := scope.plain(key, RangeGroup) or (yield from scope.referenced(key, self, RangeGroup)):
+                contents.append((yield from resolve_content((*section, key), group, slices)))
         scope.leave_unresolved("map", *(each.range.name for each in contents if not each.complete))
         if (yield from scope.too_many({"map": sum(each.number for each in contents)})):
             scope.leave_unresolved("map", *(each.range.name for each in contents))
             return
         found: dict[tuple[str, int], list[Placement]] = {}
         for each in contents:
-            for instance, placements in groupby(each.placements(), attrgetter("instance")):
-                found.setdefault((each.range.name, instance), []).extend(placements)
+            for placement in each.placements():
+                found.setdefault(placement.where, []).append(placement)
         offset = attrgetter("offset")
         scope.placements.update({where: tuple(sorted(placed, key=offset)) for where, placed in found.items()})
 
@@ -190,9 +192,9 @@ def overlaps(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
 def resolve_slices(scope: Scope) -> Resolution[dict[str, list[Slice]]]:
     """Chunks of each map entry, by the keys of the section."""
     found: dict[str, list[Slice]] = {}
-    chunks = scope.of(ChunkGroup)
+    chunks, section = scope.of(ChunkGroup), scope.spec.at("map")
     for key, entries in scope.spec.section("map").items():
-        slices, at = found.setdefault(key, []), scope.spec.at("map", key)
+        slices, at = found.setdefault(key, []), (*section, key)
         for index, entry in enumerate(entries):
             reference, offset, each, order, stride = entry.chunk, entry.offset, entry.each, entry.order, entry.stride
             group = chunks.get(reference.name)
@@ -208,10 +210,11 @@ def granules(scope: Scope) -> tuple[dict[str, int], set[str]]:
     """Largest granularity of the chunks of each range, and the ranges that need a granule which is not known."""
     largest: dict[str, int] = {}
     partly = {key for section, key in scope.spec.left_out if section == "map"}
+    ranges = scope.spec.section("ranges")
     for key, slices in scope.slices.items():
-        name = parse_reference(key).name
-        found = {each.group.granule if each.group else 0 for each in slices}
-        largest[name] = max((*found, largest.get(name, 0)))
+        name = key if key in ranges else parse_reference(key).name
+        found = [each.group.granule if each.group else 0 for each in slices]
+        largest[name] = max(largest.get(name, 0), *found)
         if 0 in found:
             partly.add(key)
     names = {key.partition(".")[0] for key in partly}

@@ -11,8 +11,7 @@ from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.geometry.groups import ChunkGroup, RangeGroup
 from memtopo.geometry.model import Placement, Slice
 from memtopo.geometry.sizing import size_error
-from memtopo.kinds.resolution import Resolution, indices
-from memtopo.language.fields import parse_reference
+from memtopo.kinds.resolution import Resolution, instances
 
 
 class Run(NamedTuple):
@@ -78,7 +77,7 @@ class Content(NamedTuple):
 
 def resolve_content(path: Path, group: RangeGroup, slices: Sequence[Slice]) -> Resolution[Content]:
     """Mappings of the key of `map` at `path`. The entries after an unknown chunk are left out."""
-    span = yield from indices(parse_reference(str(path[-1])), group, path, at="key")
+    span = yield from instances(str(path[-1]), group, path)
     alike = any(each.each is not None or each.stride is not None or each.in_turn for each in slices)
     if span is None or (alike and (yield from _contradictory(slices, span[1] - span[0]))):
         return Content(group, 0, 0, (), alike=alike, complete=False)
@@ -107,6 +106,9 @@ def _one_after_another(content: Content) -> Iterator[Placement]:
     """Place chunks into consecutive reservations. Chunks that do not fit run past the end, which a rule reports."""
     group, room, last = content.range, content.range.size, content.stop - 1
     for each, chunk, start, number, size in content.runs:
+        if content.first == last and number and start + number * size <= room:
+            yield Placement(group, last, start, chunk, each.first, number, each.path)
+            continue
         cursor, first, left = content.first * room + start, each.first, number
         while left:
             instance = min(cursor // room, last)

@@ -81,9 +81,10 @@ class Ranges(Kind):
         address = scope.machine.address_granularity
         plain = _Units(scope.machine.plain_granularity, address, filled=False)
         found: dict[str, RangeGroup | None] = {}
-        models: dict[tuple[int, int], RangeGroup] = {}
+        models: dict[tuple[int, int], RangeGroup] = scope.results(self)
+        section = scope.spec.at("ranges")
         for name, entry in entries.items():
-            path, group, backing, complete = scope.spec.at("ranges", name), None, None, True
+            path, group, backing, complete = (*section, name), None, None, True
             alike = id(entry), largest.get(name, 0)
             if alike in models and name not in unknown:
                 found[name] = models[alike].named(name, path)
@@ -152,9 +153,10 @@ def _totals(scope: Scope) -> dict[str, int]:
     """Number of objects in each section except `map` and `access`, which are not resolved yet."""
     totals: dict[str, int] = {}
     for kind in scope.kinds:
-        for group in scope.of(kind.group).values():
-            section = "imports" if group.origin else kind.section
-            totals[section] = totals.get(section, 0) + group.largest_count
+        if groups := scope.of(kind.group):
+            for group in groups.values():
+                section = "imports" if group.origin else kind.section
+                totals[section] = totals.get(section, 0) + group.largest_count
     return totals
 
 

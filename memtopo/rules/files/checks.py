@@ -22,7 +22,7 @@ from memtopo.rules.validation import Request, Validated, validate_all
 
 _UNUSED = "MT505"
 
-_BATCH = 64
+_BATCH = 128
 """Validations that are made together, stage by stage."""
 
 _BATCH_TEXT = 1 << 18
