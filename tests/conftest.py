@@ -30,6 +30,8 @@ LONG_FILES = (
     "test_release.py",
     "test_action.py",
     "test_two_nodes.py",
+    "test_docs.py",
+    "test_specs.py",
 )
 """Files whose few tests take long or wait: they run first, so that none of them runs alone at the end."""
 

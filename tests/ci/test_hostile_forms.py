@@ -165,9 +165,10 @@ def command_folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.Temp
     return folder
 
 
+@pytest.mark.parametrize("widths", [range(20, 90, 14), pytest.param(range(27, 90, 14), marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("output", OUTPUTS)
 def test_no_output_contains_a_ci_command(
-    output: str, command_folder: Path, run_inline: InlineRunner, monkeypatch: pytest.MonkeyPatch
+    output: str, widths: range, command_folder: Path, run_inline: InlineRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At no width, since `::` is a command wherever a line wraps."""
     monkeypatch.chdir(command_folder.parent)
@@ -178,7 +179,7 @@ def test_no_output_contains_a_ci_command(
     specs = [f"{name}/{word}.yaml", f"{name}/bad {word}.yaml"]
     target = f"{name}/{word}.json"
     lines = [[target]] if command == "machines" else [[spec, "-m", target] for spec in specs]
-    for columns in range(20, 90, 7) if output in WRAPPED else (80,):
+    for columns in widths if output in WRAPPED else (80,):
         for arguments in lines:
             result = run_inline(command, *arguments, *options, COLUMNS=str(columns))
             said = result.out + result.err

@@ -4,7 +4,6 @@ import io
 import os
 import re
 from collections.abc import Callable, Sequence
-from itertools import product
 from pathlib import Path
 
 import pytest
@@ -25,6 +24,11 @@ GOLDEN = ROOT / "tests" / "golden"
 HARD = GOLDEN / "parts-and-holes.yaml"
 DRAWN = [*EVERY_SPEC, HARD]
 FITTED = [(20, 33, 60, 80, 200), pytest.param((21, 45, 79, 100, 131, 400), marks=pytest.mark.exhaustive)]
+INJECTED = [
+    ((False, 20), (False, 200), (True, 60)),
+    pytest.param(((False, 60), (True, 20), (True, 200)), marks=pytest.mark.exhaustive),
+]
+"""Whether a drawing is in ASCII, and its width."""
 IN_ASCII = [ROOT / "specs" / "quickstart.yaml", ROOT / "specs" / "hand-over.yaml", HARD]
 WIDTHS = (60, 80, 200)
 STYLES = re.compile(r"\x1b\[[0-9;]*m")
@@ -91,11 +95,12 @@ def test_a_stream_without_unicode_gets_ascii(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("made", [hostile_diagram, hostile_processes], ids=["one", "several"])
 @pytest.mark.parametrize("evil", HOSTILE_TEXTS, ids=ascii)
+@pytest.mark.parametrize("drawn", INJECTED)
 def test_texts_in_a_drawing_inject_nothing(
-    evil: str, made: Callable[[str], Diagram], monkeypatch: pytest.MonkeyPatch
+    drawn: Sequence[tuple[bool, int]], evil: str, made: Callable[[str], Diagram], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No markup, emoji, control sequence, line break or line that is too wide."""
-    for ascii, width in product((False, True), (20, 60, 200)):
+    for ascii, width in drawn:
         text = written_at_width(TerminalDrawing(made(evil), ascii=ascii), width, monkeypatch)
         assert all(char == "\n" or char.isprintable() for char in text)
         assert all(display_width(line) <= width for line in text.splitlines())
