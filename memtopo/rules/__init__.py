@@ -73,7 +73,8 @@ def diagnose(geometry: Geometry, machines: Machines) -> list[Diagnostic]:
         for each, machine, own in members:
             if rule in own:
                 reported += messages.first(rule(each, machine))
-        found += dict.fromkeys(reported)
+        if reported:
+            found += dict.fromkeys(reported)
     for rule in every.joint:
         if joint := [one for each, machine in nodes for one in rule(each, machine)]:
             found += messages.first(dict.fromkeys(joint))

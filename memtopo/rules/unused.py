@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 
 from memtopo.diagnostics.model import Diagnostic
@@ -44,7 +43,9 @@ def chunks(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
 def ranges(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """Yield MT502 for ranges without mappings, and MT503 for ranges without access."""
     del machine
-    filled = Counter(name for name, _ in geometry.placements)
+    filled: dict[str, int] = {}
+    for name, _ in geometry.placements:
+        filled[name] = filled.get(name, 0) + 1
     overfull = {name for (name, _), placed in geometry.placements.items() if placed[-1].end > placed[-1].range.size}
     mapped, accessible = not geometry.has_unresolved("map"), not geometry.has_unresolved("access")
     for name, group in geometry.of(RangeGroup).items():
@@ -55,13 +56,17 @@ def ranges(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
                 yield Diagnostic("MT502", message, group.path, "key", help=help)
         elif name not in filled and mapped:
             yield Diagnostic("MT502", f"range {name!r} has no mappings", group.path, "key")
-        elif filled[name] < group.count and name not in overfull and mapped:
+        elif mapped and filled[name] < group.count and name not in overfull:
             message = f"{group.count - filled[name]:,} of the {group.count:,} ranges {name!r} have no mappings"
             yield Diagnostic("MT502", message, group.path, "key", help="map chunks into them too, or reduce 'count'")
-        granted = any(grant.access for part in geometry.parts.get(name, ()) for grant in part.grants)
-        if (name in filled or group.elastic) and not granted and accessible:
+        if (name in filled or group.elastic) and accessible and not _granted(geometry, name):
             help = f"grant it: 'access: {{{name}: {{gpu0: rw}}}}'"
             yield Diagnostic("MT503", f"no device has access to range {name!r}", group.path, "key", help=help)
+
+
+def _granted(geometry: Geometry, name: str) -> bool:
+    """Return true if a device has access to a part of a range."""
+    return any(grant.access for part in geometry.parts.get(name, ()) for grant in part.grants)
 
 
 def _backing(geometry: Geometry) -> set[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from operator import attrgetter
@@ -172,13 +171,14 @@ def overlaps(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """Yield MT304 for mappings that overlap, which the driver refuses (fact 14), once for two entries."""
     del machine
     found: dict[tuple[Path, Path], Diagnostic] = {}
-    places: Counter[tuple[Path, Path]] = Counter()
+    places: dict[tuple[Path, Path], int] = {}
     for placements in geometry.placements.values():
         highest, end = None, 0
         for placement in placements:
             if highest and placement.offset < end:
                 first, second = sorted((highest, placement), key=_order)
-                places[entries := (first.path, second.path)] += 1
+                entries = (first.path, second.path)
+                places[entries] = places.get(entries, 0) + 1
                 if entries not in found:
                     found[entries] = _overlap(first, second)
             if placement.end > end:

@@ -83,11 +83,11 @@ def fixed_addresses(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic
     The first ones have the nearest address that would do.
     """
     del machine
-    fixed = sorted(
-        (group for group in geometry.of(RangeGroup).values() if group.fixed and group.address),
-        key=lambda group: group.address,
-    )
-    in_use = bool(fixed and geometry.gpus)
+    fixed = [group for group in geometry.of(RangeGroup).values() if group.fixed and group.address]
+    if not fixed:
+        return
+    fixed.sort(key=lambda group: group.address)
+    in_use = bool(geometry.gpus)
     furthest: RangeGroup | None = None
     found = 0
     for group in fixed:
