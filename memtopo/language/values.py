@@ -17,16 +17,20 @@ from memtopo.language.document import Value
 from memtopo.language.limits import DEEPEST, LARGEST_SCALAR, MOST_ENTRIES
 
 _KEY = r"\w[\w.-]{0,99}+(?::\w[\w.-]{0,99}+)?+"
-_LINE = re.compile(rf"^( *+)(- )?+(?:({_KEY}):(?=[ \r]|$) *+)?+(?:(\w[\w.-]{{0,99}}+)|(.*))$", re.ASCII | re.MULTILINE)
-"""Groups: indentation, sign of an item, key, and what follows: one word, or anything else."""
+_LINE = re.compile(
+    rf"^( *+)(?!#|\r?$)(- )?+(?:({_KEY}):(?=[ \r]|$) *+)?+(?:(\w[\w.-]{{0,99}}+)|(.*))$", re.ASCII | re.MULTILINE
+)
+"""Groups: indentation, sign of an item, key, and what follows: one word, or anything else. Comments are left out."""
 
 _SIGN = r"[\w.$/%*+()-]"
 _PLAIN = rf"(?:[\w.$/(]|-\w)(?:{_SIGN}|:(?=\w)| (?={_SIGN}))*+"
 _QUOTED = r""""[ !#-&(-\[\]-~]*+"|'[ !#-&(-\[\]-~]*+'"""
 _PAIRS = rf"{_KEY}: {_PLAIN}(?:, {_KEY}: {_PLAIN})*+"
-_NESTED = rf"[\[{{](?: *+(?:{_PLAIN}|{_QUOTED}|[\[\]{{}},]|:(?= )))*+(?<=[\]}}])"
+_NESTED = rf"[\[{{](?: *+(?:{_PLAIN}|{_QUOTED}|[\[\]{{}},]|(?<! ):(?= )))*+(?<=[\]}}])"
 _REST = re.compile(rf"(?:(?:({_PLAIN})|\{{ ?({_PAIRS}) ?\}}|({_QUOTED}|{_NESTED}))(?: +#.*| *)|#.*)?\r?", re.ASCII)
 """Groups: one text, the pairs of a mapping of texts, any other value; none of them for a comment."""
+
+_TEXTS = re.compile(_QUOTED)
 
 _SCALAR = re.compile(rf"({_PLAIN})|\"([^\"]*)\"|'([^']*)'", re.ASCII)
 
@@ -48,12 +52,17 @@ class _Unusual(Exception):
 
 def values(text: str) -> dict[str, Value] | None:
     """Return the values of a text, or None for a text that the parser has to read."""
-    if len(text) > MOST_ENTRIES and sum(map(text.count, (":", ",", "[", "- "))) > MOST_ENTRIES:
-        return None  # each entry has one of these signs
+    if len(text) > MOST_ENTRIES and _has_more(text):
+        return None
     try:
         return _Reader(text).document()
-    except (_Unusual, ValueError):
+    except (_Unusual, ValueError, RecursionError):
         return None
+
+
+def _has_more(text: str) -> bool:
+    """Return true for more lines, or entries, than a spec may have entries; each entry has one of the signs."""
+    return text.count("\n") > MOST_ENTRIES or sum(map(text.count, (":", ",", "[", "- "))) > MOST_ENTRIES
 
 
 class _Known(dict[str, "Value | None"]):
@@ -82,9 +91,8 @@ class _Reader:
     """Reader of the lines of a text, of which those before `_next` are read."""
 
     def __init__(self, text: str) -> None:
-        known = self._known = _Known()
-        every = _LINE.findall(text)
-        self._lines = [line for line in every if line[1] or line[2] or line[3] or known[line[4]] is not None]
+        self._known = _Known()
+        self._lines = _LINE.findall(text)
         self._next = 0
 
     def document(self) -> dict[str, Value] | None:
@@ -146,7 +154,7 @@ def _pairs(text: str) -> dict[str, Value]:
 def _nested(text: str) -> Value:
     """Value of a quoted text, or of a mapping or list in brackets, which is JSON once its texts are quoted alike."""
     brackets = text.count("[") + text.count("{")
-    if brackets > _DEEPEST and max(accumulate(_NESTING.get(sign, 0) for sign in text)) > _DEEPEST:
+    if brackets > _DEEPEST and max(accumulate(_NESTING.get(sign, 0) for sign in _TEXTS.sub("", text))) > _DEEPEST:
         raise _Unusual
     found: Value = _DECODER.decode(_SCALAR.sub(_quoted, text))
     return found

@@ -66,6 +66,9 @@ def test_texts_that_were_changed_at_random_have_the_values_of_the_parser() -> No
     [
         "a: 1\na: 2\n", "a: &x 1\n", "a: *x\n", "a: !!int 1\n", "<<: {a: 1}\n", "[a]: 1\n", "{a: 1}: 2\n", ": 1\n",
         '"": 1\n', 'a: "\\x1b"\n', '"\\x07": 1\n', "- a\n", "a\n", "", "# a\n", "a: 1\n---\nb: 2\n", "a: [1\n",
+        'a: ["' + "]" * 200 + '", ' + "[" * 70 + "]" * 71, 'a: ["' + "]" * 20_000 + '", ' + "[" * 15_000 + "]" * 15_001,
+        f"a: {{b{' ' * 1100}: c}}", 'a: {"' + "k" * 1000 + '"' + " " * 40 + ": c}", 'a: {"' + "k" * 1100 + '": [c]}',
+        'a: {"": [c]}',
         "%TAG ! x\n---\na: 1\n", "a: 1\n...\nb: 2\n", "a: " + "[" * 64 + "]" * 64, "a: " + "x" * 65_537,
     ],
 )  # fmt: skip
@@ -77,6 +80,7 @@ def test_the_most_entries_are_taken_and_no_more(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("memtopo.language.values.MOST_ENTRIES", 5)
     assert values("a: [1, 2, 3]\nb: 1\n")
     assert values("a: [1, 2, 3]\nb: [1]\n") is None
+    assert values("a: 1" + 6 * "\n") is None
     assert limits.MOST_ENTRIES == 1_000_000
 
 
