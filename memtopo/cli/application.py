@@ -160,9 +160,9 @@ class Application:
 
 
 class BesideRelease(Progress):
-    """Calls a function in a thread while contexts are released.
+    """Calls a function in a thread while contexts are released, and not earlier.
 
-    Not before: files that a thread has open would count as descriptors of the layout.
+    Files that a thread has open would count as descriptors of the layout.
     """
 
     def __init__(self, function: Callable[[], None]) -> None:

@@ -10,7 +10,6 @@ from typing import TextIO
 from memtopo.cli.options import one_target
 from memtopo.cli.settings import NONE_SET, Settings
 from memtopo.common.errors import Unavailable, UsageError
-from memtopo.common.plugins import without_plugins
 from memtopo.common.records import record
 from memtopo.diagnostics.model import Diagnostic
 from memtopo.kinds.nodes import names_nodes
@@ -112,9 +111,8 @@ def loaded_on(target: Target, spec: str, given: Settings = NONE_SET) -> Loaded:
 
 
 def _loaded(target: Target, document: Document, spec: str) -> Loaded:
-    with without_plugins():
-        target = with_needed_trials(target, document)
-        return Loaded(validate(document, target.machines), target, spec)
+    target = with_needed_trials(target, document)
+    return Loaded(validate(document, target.machines), target, spec)
 
 
 def require_one_host(document: Document) -> None:

@@ -15,7 +15,6 @@ from memtopo.cli.fix import Diff, Fix, corrections
 from memtopo.cli.options import AsJson, MachineNames, machine_names, stdout_format
 from memtopo.cli.settings import SetMany, Settings, settings
 from memtopo.common.errors import MemtopoError, UsageError
-from memtopo.common.plugins import without_plugins
 from memtopo.common.records import record
 from memtopo.common.text import printable
 from memtopo.language import Document
@@ -114,8 +113,7 @@ def validate_command(
             return validation.print_differences()
         if fix:
             validation.fix()
-        with without_plugins():
-            checked = validation.checked(strict=strict)
+        checked = validation.checked(strict=strict)
     except MemtopoError as error:
         outputs.write_failure(error)
         raise

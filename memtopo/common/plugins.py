@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 _VARIABLE = "PYDANTIC_DISABLE_PLUGINS"
 
+_added: set[str] = set()
+"""Variables that are set for this process alone."""
 
-@contextmanager
-def without_plugins() -> Iterator[None]:
+
+def disable_plugins() -> None:
     """Keep pydantic from looking for plugins, which reads a file of every installed package for the first validator.
 
-    Afterwards the environment is as before, so that other programs are started with the user's choice. For the command
-    line: the environment is that of all threads.
+    For a command, before it starts a thread: the environment is that of the whole process, and threads may read it.
     """
-    chosen = os.environ.get(_VARIABLE)
-    os.environ[_VARIABLE] = "__all__"
-    try:
-        yield
-    finally:
-        if chosen is None:
-            del os.environ[_VARIABLE]
-        else:
-            os.environ[_VARIABLE] = chosen
+    if _VARIABLE not in os.environ:
+        os.environ[_VARIABLE] = "__all__"
+        _added.add(_VARIABLE)
+
+
+def inherited_environment() -> dict[str, str]:
+    """Return the environment for other programs: as this process got it, without what `disable_plugins` set."""
+    return {name: value for name, value in os.environ.items() if name not in _added}

@@ -124,10 +124,10 @@ class ResourceBalance:
             leaks.append(Leak("something that no step owns", "the ledger is not empty"))
         if left and left.fds_after > left.fds_before and self._exclusive and not leaks:
             more = left.fds_after - left.fds_before
-            leaks.append(Leak(f"{more} file descriptor{'s' * (more > 1)}", self._files(teardown)))
+            leaks.append(Leak(f"{more} file descriptor{'s' * (more > 1)}", self._descriptor_text(teardown)))
         return tuple(leaks)
 
-    def _files(self, teardown: Teardown) -> str:
+    def _descriptor_text(self, teardown: Teardown) -> str:
         """Say that descriptors are open after the run, and name the files that were not open before it."""
         before, after = (each.files if each else () for each in (self._execution.baseline, teardown.after))
         new = [*(Counter(after) - Counter(before)).elements()]

@@ -129,13 +129,15 @@ def test_failure_names_step_call_and_position(method: str, at: int, step: str, p
 
 
 def test_a_descriptor_that_is_left_is_named_with_its_file(tmp_path: Path) -> None:
+    """Which was open before, too."""
+
     class Opening(Progress):
         def phase(self, name: str, steps: int, processes: Mapping[str, int] = NO_PROCESSES) -> None:
             super().phase(name, steps, processes)
             if name == "create":
                 stack.enter_context((tmp_path / "left").open("w"))
 
-    with ExitStack() as stack, SimDriver(MACHINE) as driver:
+    with ExitStack() as stack, SimDriver(MACHINE) as driver, (tmp_path / "left").open("w"):
         driver.init()
         report = apply.apply(run_request(SPEC, MACHINE), Ledger(driver), progress=Opening())
     (leak,) = report.leaks

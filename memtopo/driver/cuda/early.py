@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from threading import Thread
+from threading import Event, Thread
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -36,11 +36,11 @@ class EarlyStart:
 
     def take_context(self, device: int) -> int | None:
         """Return the context of a GPU that was retained early, once, for the caller to release; None if none was."""
-        retained = self._contexts().pop(device, None)
-        if retained is None:
+        contexts = self._contexts()
+        if device not in contexts:
             return None
-        retained.join()
-        return retained.context
+        contexts[device].done.wait()
+        return contexts.pop(device).context
 
     def release_others(self, devices: Collection[int]) -> None:
         """Release the contexts of all GPUs but these, if there are any. Errors are ignored."""
@@ -62,7 +62,7 @@ class EarlyStart:
     @property
     def _initialised(self) -> _Initialisation | None:
         if self._thread:
-            self._thread.join()
+            self._thread.done.wait()
         return self._thread
 
     def _contexts(self) -> dict[int, _Retained]:
@@ -73,20 +73,38 @@ EARLY_START = EarlyStart()
 """That of this process."""
 
 
-class _Initialisation(Thread):
+class _Call(Thread):
+    """Thread whose `done` is set at its end: an interrupted `join` would take it for ended."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name=name)
+        self.done = Event()
+
+    def run(self) -> None:
+        try:
+            with suppress(Exception):
+                self.call()
+        finally:
+            self.done.set()
+
+    def call(self) -> None:
+        """Make the calls of the driver. An exception ends them."""
+        raise NotImplementedError
+
+
+class _Initialisation(_Call):
     """`cuInit`, readings of the GPUs that get a context, and the threads that retain these contexts."""
 
     def __init__(self, driver: ModuleType, gpus: Callable[[], Collection[int]]) -> None:
-        super().__init__(name="cuInit")
+        super().__init__("cuInit")
         self._driver, self._gpus = driver, gpus
         self.readings: Mapping[str | None, GpuReading] = {}
         self.contexts: dict[int, _Retained] = {}
 
-    def run(self) -> None:
-        with suppress(Exception):
-            self._driver.cuInit(0)
-            if gpus := self._gpus():
-                self._retain(gpus)
+    def call(self) -> None:
+        self._driver.cuInit(0)
+        if gpus := self._gpus():
+            self._retain(gpus)
 
     def _retain(self, gpus: Collection[int]) -> None:
         from memtopo.driver.cuda import nvml  # noqa: PLC0415
@@ -102,15 +120,14 @@ class _Initialisation(Thread):
             self.contexts[device] = retained
 
 
-class _Retained(Thread):
+class _Retained(_Call):
     """Retains the primary context of a GPU; `context` is None until then, and after an error."""
 
     def __init__(self, driver: ModuleType, device: int) -> None:
-        super().__init__(name=f"context of gpu{device}")
+        super().__init__(f"context of gpu{device}")
         self._driver, self._device = driver, device
         self.context: int | None = None
 
-    def run(self) -> None:
-        with suppress(Exception):
-            error, context = self._driver.cuDevicePrimaryCtxRetain(self._device)
-            self.context = None if error else int(context)
+    def call(self) -> None:
+        error, context = self._driver.cuDevicePrimaryCtxRetain(self._device)
+        self.context = None if error else int(context)
