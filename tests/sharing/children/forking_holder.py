@@ -39,15 +39,19 @@ def main(where: str, *, thread: bool, lasting: bool) -> None:
 
 
 def fork(*, lasting: bool) -> None:
-    """Fork a child, which leaves all `with` blocks of the holder as it exits."""
+    """Fork a child, which leaves all `with` blocks of the holder as it exits.
+
+    A lasting one prints its own process: until then it may still have what handlers of forks close.
+    """
     child = os.fork()
     if not child:
         if lasting:
+            print_json({"child": os.getpid()})
             sys.stdin.read()
         sys.exit()
     if not lasting:
         assert os.waitpid(child, 0) == (child, 0)
-    print_json({"child": child})
+        print_json({"child": child})
 
 
 if __name__ == "__main__":
