@@ -305,8 +305,7 @@ class ChunkGroup(Group):
     def demand(self) -> Mapping[Location, int]:
         """Largest number of bytes that the chunks may occupy in the memory of each location."""
         if self.limit is None and self.memory and not (self.origin or self.gone):
-            shares = _distributed(self.count, self.properties)
-            return {location: number * self.size for location, number in shares.items()}
+            return {where: number * self.size for where, number in _distributed(self.count, self.properties).items()}
         return Group.demand(self)
 
     def shares(self) -> Mapping[Location, int]:
