@@ -6,6 +6,7 @@ import re
 from functools import lru_cache
 from typing import NamedTuple
 
+from memtopo.common.text import printable
 from memtopo.common.units import shorten
 from memtopo.diagnostics import messages
 from memtopo.diagnostics.model import InvalidValue
@@ -153,5 +154,5 @@ def _producer_help(written: str) -> str:
     if re.fullmatch(_SIBLING, written):
         return "an export of a process of this spec is imported under 'imports'; a producer is an external program"
     if "/" in written and written.strip("./"):
-        return f"the name of the export follows the socket's path: {shorten(written).rstrip('/')}/frame"
+        return f"the name of the export follows the socket's path: {printable(shorten(written)).rstrip('/')}/frame"
     return "write PRODUCER, PRODUCER/EXPORT or /path/to/socket/EXPORT"

@@ -117,6 +117,12 @@ def test_text_that_is_no_source_is_diagnosed_with_a_correction(text: str) -> Non
     assert faults[0].help
 
 
+def test_the_correction_of_a_producer_shows_a_tab_as_an_escape() -> None:
+    entry = {"from": "/r\tun/camera.sock", "via": "opaque_fd", "device": "gpu0", "size": "2MiB"}
+    (fault,) = language.read({"memtopo": "1", "name": "test", "external": {"w": entry}})[1]
+    assert fault.help == r"the name of the export follows the socket's path: /r\tun/camera.sock/frame"
+
+
 def test_an_import_of_a_part_of_an_export_is_an_error_with_a_correction() -> None:
     """An import is of a whole export, and `map` names parts."""
     for text in ("server.w.0", "server.w.0:2", "reader.0.w", "layout/w.3"):
