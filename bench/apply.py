@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from memtopo.common.errors import Unavailable
-from memtopo.machine.target import resolve
+from memtopo.drivers.target import resolve
 
 ROOT = Path(__file__).parent.parent
 ROUNDS = 5

@@ -19,7 +19,7 @@ from bench.imports import BATCH, ask, connected, held
 from memtopo.common.errors import Unavailable
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.types import Access, Grant, HandleType, Location, LocationKind
-from memtopo.machine.target import Target, resolve
+from memtopo.drivers.target import Target, resolve
 
 CHUNKS = 1000
 SIZE = 2 << 20

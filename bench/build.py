@@ -14,8 +14,8 @@ from memtopo import language, planner
 from memtopo.common.errors import Unavailable
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.ledger import Ledger
+from memtopo.drivers.target import resolve
 from memtopo.executor import Execution
-from memtopo.machine.target import resolve
 from memtopo.rules.validation import validate
 
 CHUNKS = 8000

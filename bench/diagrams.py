@@ -15,11 +15,11 @@ from collections.abc import Callable, Mapping
 
 from bench import scaling
 from memtopo import language
+from memtopo.geometry.diagram import Diagram
 from memtopo.machine import load
 from memtopo.output.console import unstyled
 from memtopo.output.diagram.build import build_diagram
 from memtopo.output.diagram.formats import FORMATS, Drawing
-from memtopo.output.diagram.model import Diagram
 from memtopo.output.terminal.diagram import TerminalDrawing
 from memtopo.rules.validation import validate
 

@@ -17,7 +17,7 @@ import memtopo
 from bench.build import prepare
 from memtopo.api.elastic import ElasticRange
 from memtopo.common.errors import Unavailable
-from memtopo.machine.target import resolve
+from memtopo.drivers.target import resolve
 
 BATCH = 64
 SIZE = 2 << 20

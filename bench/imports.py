@@ -24,9 +24,9 @@ from memtopo import language, planner
 from memtopo.common.errors import Unavailable
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.ledger import Ledger
+from memtopo.drivers.target import resolve
 from memtopo.executor import Execution
 from memtopo.kinds.step import Phase
-from memtopo.machine.target import resolve
 from memtopo.rules.validation import validate
 from memtopo.sharing.imports import HolderHandles
 
@@ -160,14 +160,14 @@ def _use_fd(_: Any, fds: list[int]) -> None:
 
 
 def _use_buffer(answer: Any, _: list[int]) -> None:
-    from memtopo.driver.cuda import CudaDriver
+    from memtopo.drivers.cuda import CudaDriver
 
     driver = CudaDriver()
     driver.ipc_close_mem_handle(driver.ipc_open_mem_handle(_secret(answer)))
 
 
 def _use_event(answer: Any, _: list[int]) -> None:
-    from memtopo.driver.cuda import CudaDriver
+    from memtopo.drivers.cuda import CudaDriver
 
     driver = CudaDriver()
     driver.event_destroy(driver.ipc_open_event_handle(_secret(answer)))

@@ -15,9 +15,9 @@ from typing import Any
 from memtopo import language, planner
 from memtopo.common.errors import Unavailable
 from memtopo.driver.ledger import Ledger
+from memtopo.drivers.target import Target, resolve
 from memtopo.language.names import AWAKE
-from memtopo.machine.target import Target, resolve
-from memtopo.plans.report import MachineLine
+from memtopo.machine.cluster import MachineLine
 from memtopo.rules.validation import validate
 from memtopo.run.apply import Run
 from memtopo.run.request import RunRequest

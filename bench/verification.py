@@ -20,8 +20,8 @@ from memtopo.common.errors import Unavailable
 from memtopo.driver.kernels import Area, KernelDriver
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.types import Access, Grant, Properties, gpu
-from memtopo.machine.target import Target, resolve
-from memtopo.plans.report import MachineLine
+from memtopo.drivers.target import Target, resolve
+from memtopo.machine.cluster import MachineLine
 from memtopo.rules.validation import validate
 from memtopo.run.apply import Run
 from memtopo.run.request import RunRequest

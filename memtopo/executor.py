@@ -10,6 +10,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import NamedTuple, TypeVar
 
+from memtopo.common.errors import Stopped
 from memtopo.common.garbage_collection import collector_paused
 from memtopo.common.records import mutable_record, record
 from memtopo.diagnostics.model import Path
@@ -40,10 +41,6 @@ class StepFailed(Exception):
         super().__init__(f"{action}: {error}")
         self.step, self.action, self.error = step, action, error
         self.path = step.path if step else path
-
-
-class Stopped(Exception):
-    """Stop of a run on request."""
 
 
 @mutable_record

@@ -14,6 +14,7 @@ from memtopo.common.garbage_collection import collector_paused
 from memtopo.common.records import record
 from memtopo.diagnostics.model import Path
 from memtopo.driver.types import Location
+from memtopo.geometry.diagram import Diagram
 from memtopo.geometry.model import Geometry
 from memtopo.kinds import KINDS
 from memtopo.kinds.resources import Attach, CreateStream, LoadKernels, RetainContext, Synchronize
@@ -21,7 +22,6 @@ from memtopo.kinds.step import Phase, Step, remaining
 from memtopo.language.names import AWAKE
 from memtopo.machine import Machine, Machines
 from memtopo.machine.choices import Choice
-from memtopo.output.diagram.model import Diagram
 from memtopo.plans import folding
 from memtopo.plans.report import PlanSummary, ProcessPlan, Row
 

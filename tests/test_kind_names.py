@@ -13,7 +13,7 @@ from memtopo.kinds import KINDS, Kind
 from memtopo.kinds.exports.entry import EXPORTABLE
 
 ROOT = Path(__file__).parent.parent / "memtopo"
-APART = ("driver", "api")
+APART = ("driver", "drivers", "api")
 """Rooms that name kinds by their purpose: the driver's objects, and the methods of the Python API."""
 
 CLASSES = {kind.group.__name__ for kind in KINDS} - {"Group"}
@@ -60,10 +60,10 @@ REASONS = {
     "kinds/states/offload": "a module of states",
     "kinds/views": "the identity of an import is that of what its export is of",
     "machine/assumed": "the trial of multicast",
-    "machine/probe/messages": "a trial imports what another process exports, in terms of the driver",
-    "machine/probe/run": "trials are named after what the driver can do",
-    "machine/probe/trial_table": "trials are named after what the driver can do",
-    "machine/probe/trials": "trials are named after what the driver can do",
+    "probe/messages": "a trial imports what another process exports, in terms of the driver",
+    "probe/run": "trials are named after what the driver can do",
+    "probe/trial_table": "trials are named after what the driver can do",
+    "probe/trials": "trials are named after what the driver can do",
     "machine/records": "an attribute of devices is called managed memory",
     "output/diagram/build/mappings": "draws the chunks that are mapped into ranges",
     "output/diagram/build/names": "an import has the mark of what its export is of",

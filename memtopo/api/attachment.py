@@ -22,9 +22,9 @@ from memtopo.api.views import View
 from memtopo.common.errors import UsageError
 from memtopo.common.units import NotADuration, NotASize, parse_duration, parse_size, shorten
 from memtopo.driver.kernels import KernelDriver
+from memtopo.drivers.target import LOCAL, Target, recorded
 from memtopo.language import Document
 from memtopo.language.names import AWAKE
-from memtopo.machine.target import LOCAL, Target, recorded
 from memtopo.run.imports import Imports, imported_resources
 from memtopo.sharing.client import Client
 from memtopo.sharing.endpoints import Endpoint, endpoint, is_folder

@@ -11,7 +11,7 @@ from memtopo.common.mapped_files import FIXED, READ, READ_WRITE, map_memory, unm
 from memtopo.driver.types import Access
 
 if TYPE_CHECKING:
-    from memtopo.driver.sim import SimDriver
+    from memtopo.drivers.sim import SimDriver
 
 _NORESERVE = 0x4000  # MAP_NORESERVE
 _ANONYMOUS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE

@@ -12,7 +12,7 @@ from memtopo.api.import_spec import HOLDER
 from memtopo.api.memory import unknown
 from memtopo.api.specs import Planned
 from memtopo.geometry.groups import Group
-from memtopo.plans.saved import spec_digest
+from memtopo.session.saved import spec_digest
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import Endpoint
 from memtopo.sharing.errors import ExchangeError, NoLayout

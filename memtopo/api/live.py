@@ -21,7 +21,8 @@ from memtopo.kinds.dmabuf import DMABUF
 from memtopo.kinds.exports.groups import ExportGroup
 from memtopo.kinds.layout import Reservation
 from memtopo.kinds.semaphores import ImportedSemaphore
-from memtopo.plans.report import Checks, MachineLine, PlanSummary, Report
+from memtopo.machine.cluster import MachineLine
+from memtopo.plans.report import Checks, PlanSummary, Report
 from memtopo.run.imports import Imports
 from memtopo.sharing.imports import HolderHandles
 from memtopo.sharing.status import Notice

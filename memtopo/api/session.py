@@ -31,7 +31,7 @@ from memtopo.sharing.imports import HolderHandles
 from memtopo.sharing.status import Notice
 
 if TYPE_CHECKING:
-    from memtopo.driver.sim import SimDriver
+    from memtopo.drivers.sim import SimDriver
 
 
 class Session:

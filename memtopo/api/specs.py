@@ -12,15 +12,15 @@ from memtopo import language, planner
 from memtopo import spec as specs
 from memtopo.api.errors import raise_errors
 from memtopo.common.errors import InternalError, Unavailable
+from memtopo.drivers import target
+from memtopo.drivers.target import Target
 from memtopo.geometry import Geometry
 from memtopo.language import Document
 from memtopo.language.document import scalar_text
-from memtopo.machine import target
-from memtopo.machine.target import Target
 from memtopo.planner import Plan
-from memtopo.plans.saved import spec_digest
 from memtopo.rules.validation import Validated, validate
 from memtopo.run.trials import with_needed_trials
+from memtopo.session.saved import spec_digest
 from memtopo.spec import Spec
 
 

@@ -33,7 +33,7 @@ def _start_driver(arguments: list[str]) -> None:
 
     disable_plugins()
     if applies_here(arguments):
-        from memtopo.driver.cuda.early import EARLY_START
+        from memtopo.drivers.cuda.early import EARLY_START
 
         EARLY_START.start(lambda: early_gpus(arguments))
 

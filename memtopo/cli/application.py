@@ -16,12 +16,12 @@ from memtopo.cli.process import Stopper
 from memtopo.cli.report import RunOutput
 from memtopo.cli.requests import revision
 from memtopo.cli.specs import Loaded
+from memtopo.common.errors import Stopped
 from memtopo.common.garbage_collection import collector_paused
 from memtopo.common.records import record
 from memtopo.common.text import printable
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.protocol import Driver
-from memtopo.executor import Stopped
 from memtopo.output import plain
 from memtopo.output.progress import activity, progress
 from memtopo.plans.progress import BothProgress, Progress
@@ -73,7 +73,7 @@ class Application:
         """Release contexts that were retained before it was known which ones the layout needs."""
         if self.request.machine.simulated:
             return
-        from memtopo.driver.cuda.early import EARLY_START
+        from memtopo.drivers.cuda.early import EARLY_START
 
         EARLY_START.release_others(() if self.request.geometry.processes else self.request.geometry.gpus)
 

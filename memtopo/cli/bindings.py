@@ -9,11 +9,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from memtopo.cli.process import Interrupted
-from memtopo.common.errors import UsageError
+from memtopo.common.errors import Stopped, UsageError
 from memtopo.common.records import record
-from memtopo.executor import Stopped
+from memtopo.drivers.target import Target
 from memtopo.geometry import Geometry
-from memtopo.machine.target import Target
 from memtopo.sharing.endpoints import is_folder
 
 if TYPE_CHECKING:  # imported where it is used: most layouts import nothing from outside

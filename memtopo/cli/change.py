@@ -18,16 +18,16 @@ from memtopo.cli.specs import Loaded
 from memtopo.common.errors import UsageError
 from memtopo.common.records import record
 from memtopo.diagnostics.messages import not_awake
+from memtopo.drivers.target import recorded
 from memtopo.language import Document, SpecText
 from memtopo.language.names import AWAKE
 from memtopo.machine import parse
-from memtopo.machine.target import recorded
 from memtopo.output import json, plain
 from memtopo.plans.difference import difference
 from memtopo.plans.report import PlanDifference
-from memtopo.plans.saved import SavedChange, digest_of, open_saved_change
 from memtopo.rules.change import diagnose_change
 from memtopo.rules.validation import validate
+from memtopo.session.saved import SavedChange, digest_of, open_saved_change
 from memtopo.sharing.client import Client
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.offers import Offer

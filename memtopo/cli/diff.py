@@ -14,8 +14,8 @@ from memtopo.cli.held import connect_to
 from memtopo.cli.options import AsJson, MachineNames
 from memtopo.cli.settings import Set, Settings, settings
 from memtopo.cli.specs import Loaded, load, loaded_on
+from memtopo.drivers.target import recorded
 from memtopo.language.names import NAME
-from memtopo.machine.target import recorded
 from memtopo.output import json, plain
 from memtopo.output.diagram.build import build_diagram
 from memtopo.plans.difference import difference

@@ -19,10 +19,10 @@ from memtopo.common.records import record
 from memtopo.diagnostics.messages import choose, unknown_state
 from memtopo.geometry import Geometry
 from memtopo.kinds.states.geometry import in_state, state_names
+from memtopo.machine.cluster import MachineLine
 from memtopo.output import humanize, json, plain
 from memtopo.output.diagram.build import build_diagram
 from memtopo.output.diagram.formats import FORMATS, SUFFIXES, Drawing
-from memtopo.plans.report import MachineLine
 
 if TYPE_CHECKING:
     from memtopo.output.terminal.diagram import TitledDrawing

@@ -211,8 +211,8 @@ def described(client: Client) -> Status:
     from memtopo import planner  # check and release do not need these
     from memtopo.kinds.states.geometry import in_state
     from memtopo.output.diagram.build import build_diagram
-    from memtopo.plans.saved import spec_digest
     from memtopo.rules.validation import validate
+    from memtopo.session.saved import spec_digest
 
     status = client.status()
     with suppress(ValueError, RecursionError, TypeError, KeyError, AttributeError, MemtopoError):

@@ -16,10 +16,10 @@ from memtopo.cli.specs import Loaded, load
 from memtopo.common.errors import InternalError, UsageError
 from memtopo.common.records import record
 from memtopo.common.text import printable
+from memtopo.drivers.target import LOCAL, Target, of_node
 from memtopo.kinds.nodes import names_nodes
 from memtopo.language import Document
 from memtopo.machine import Cluster, Machine
-from memtopo.machine.target import LOCAL, Target, of_node
 from memtopo.output import plain
 from memtopo.output.progress import activity, progress
 from memtopo.plans.report import Report

@@ -10,8 +10,8 @@ import typer
 from memtopo.cli import candidates
 from memtopo.common.errors import UsageError
 from memtopo.common.units import NotADuration, parse_duration
-from memtopo.machine import target
-from memtopo.machine.target import Target
+from memtopo.drivers import target
+from memtopo.drivers.target import Target
 
 SpecFile = Annotated[str, typer.Argument(metavar="SPEC", help="A spec; - reads standard input.", show_default=False)]
 MachineName = Annotated[

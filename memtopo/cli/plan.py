@@ -16,15 +16,15 @@ from memtopo.cli.options import AsJson, MachineNames
 from memtopo.cli.settings import Set, settings
 from memtopo.cli.specs import Loaded, load
 from memtopo.common.errors import UsageError
+from memtopo.drivers.target import Target
 from memtopo.geometry import Geometry
 from memtopo.language import Document, SpecText
-from memtopo.machine.target import Target
 from memtopo.output import humanize, json, plain
 from memtopo.output.diagram.build import build_diagram
 from memtopo.planner import Plan
 from memtopo.plans.calls import CallsDocument, ListedCalls, listed, named
-from memtopo.plans.saved import SavedPlan, saved_facts, saved_nodes, spec_digest
 from memtopo.run.planned_calls import first_calls, planned_calls
+from memtopo.session.saved import SavedPlan, saved_facts, saved_nodes, spec_digest
 
 SpecOrName = Annotated[
     str,

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from memtopo import machine as machines
+from memtopo import probe
 from memtopo.cli import candidates
 from memtopo.cli.files import save
 from memtopo.cli.options import AsJson, MachineName, stdout_format
@@ -17,13 +18,14 @@ from memtopo.cli.process import Interrupted, Stopper
 from memtopo.cli.report import ProbePage, require_writable, write_probe
 from memtopo.common.errors import UsageError
 from memtopo.diagnostics.messages import choose
-from memtopo.machine import Machine, probe, target
-from memtopo.machine.probe.environment import ignored_devices
-from memtopo.machine.probe.report import ProbeReport, probe_report
+from memtopo.drivers import target
+from memtopo.drivers.target import Target
+from memtopo.machine import Machine
 from memtopo.machine.queries import anonymous
-from memtopo.machine.target import Target
 from memtopo.output import plain
 from memtopo.output.progress import progress
+from memtopo.probe.environment import ignored_devices
+from memtopo.probe.report import ProbeReport, probe_report
 
 Output = Annotated[
     str | None,
@@ -123,7 +125,7 @@ def _probed(found: Target, *, bandwidth: bool) -> probe.Probed:
 
 def _limits(machine: Machine) -> list[str]:
     """Notes on devices that this process cannot use, and on properties that the driver does not report."""
-    from memtopo.driver.cuda import inaccessible_devices
+    from memtopo.drivers.cuda import inaccessible_devices
 
     notes = [f"this process may not open {file}" for file in inaccessible_devices()]
     if ignored := ignored_devices(os.environ.get("CUDA_VISIBLE_DEVICES"), len(machine.devices)):

@@ -19,9 +19,9 @@ from memtopo.output import plain
 
 if TYPE_CHECKING:
     from memtopo.cli.specs import Loaded
-    from memtopo.machine.probe.report import ProbeReport
     from memtopo.plans.report import Report
     from memtopo.plans.trace import TraceSummary
+    from memtopo.probe.report import ProbeReport
 
 VARIABLES = {"apply": "MEMTOPO_APPLY_REPORT", "probe": "MEMTOPO_PROBE_REPORT"}
 """Variables of `--report` by command."""

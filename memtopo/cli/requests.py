@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 from memtopo import language, planner
 from memtopo.cli.specs import Loaded
+from memtopo.drivers.target import Target
 from memtopo.geometry import Geometry
 from memtopo.machine import dump
-from memtopo.machine.target import Target
 from memtopo.output.diagram.build import build_diagram
-from memtopo.plans import saved
 from memtopo.plans.report import Check
 from memtopo.rules import NeverTried, require_tried
 from memtopo.rules.change import diagnose_change
 from memtopo.rules.validation import validate
 from memtopo.run.request import RunRequest
+from memtopo.session import saved
 from memtopo.sharing.errors import ExchangeError
 
 if TYPE_CHECKING:  # imported where it is used: only a held layout is changed

@@ -12,15 +12,15 @@ from memtopo.cli.settings import NONE_SET, Settings
 from memtopo.common.errors import Unavailable, UsageError
 from memtopo.common.records import record
 from memtopo.diagnostics.model import Diagnostic
+from memtopo.drivers.target import Target
 from memtopo.kinds.nodes import names_nodes
 from memtopo.language import Document
-from memtopo.machine.target import Target
 from memtopo.output import plain
 from memtopo.output.progress import activity
-from memtopo.plans import saved
-from memtopo.plans.saved import SavedPlan, StalePlan
 from memtopo.rules.validation import Validated, validate
 from memtopo.run.trials import with_needed_trials
+from memtopo.session import saved
+from memtopo.session.saved import SavedPlan, StalePlan
 
 INVALID = 1
 

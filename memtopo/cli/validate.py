@@ -17,9 +17,10 @@ from memtopo.cli.settings import SetMany, Settings, settings
 from memtopo.common.errors import MemtopoError, UsageError
 from memtopo.common.records import record
 from memtopo.common.text import printable
+from memtopo.drivers import target
+from memtopo.drivers.target import Target
 from memtopo.language import Document
-from memtopo.machine import Machines, target
-from memtopo.machine.target import Target
+from memtopo.machine import Machines
 from memtopo.output import formats, plain
 from memtopo.output.formats import Format, format_named
 from memtopo.output.humanize import plural
@@ -181,7 +182,7 @@ def _read(each: Source) -> Document:
     document = files.read(each)
     if not of_memtopo(document):
         return document
-    from memtopo.plans import saved
+    from memtopo.session import saved
 
     return saved.spec_in(document)
 

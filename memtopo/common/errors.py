@@ -42,3 +42,7 @@ class InternalError(MemtopoError):
     """Violation of an invariant of memtopo's own code."""
 
     exit_code = 70
+
+
+class Stopped(Exception):
+    """Stop of a run on request."""

@@ -5,7 +5,7 @@ device must have access (fact 24: an illegal access fails every later call of th
 before they are done; `verify`, `fingerprint` and `load` wait for all work of the context.
 
 The pattern consists of 64-bit words that depend on a seed and on their offset: word k is x ^ (x >> 32) with
-x = seed + k * STEP, modulo 2^64, little-endian. `memtopo/driver/cuda/kernels.ptx` has the same formula.
+x = seed + k * STEP, modulo 2^64, little-endian. `memtopo/drivers/cuda/kernels.ptx` has the same formula.
 """
 
 from __future__ import annotations

@@ -21,3 +21,13 @@ class Cluster:
 
 Machines = Machine | Cluster
 """One machine, which each node of a spec is, or a machine for each node. Both have a method `of`."""
+
+
+@record
+class MachineLine:
+    """Machine of a report: its name, whether it is simulated, its GPUs and driver."""
+
+    name: str
+    simulated: bool
+    devices: tuple[str, ...]
+    driver: str

@@ -20,8 +20,8 @@ from rich.text import Text
 
 from memtopo.common.records import record
 from memtopo.common.text import escape_ci_commands, printable
+from memtopo.machine.cluster import MachineLine
 from memtopo.output import humanize, plain
-from memtopo.plans.report import MachineLine
 
 _BLANK_ENDS = re.compile(r" +(?=(?:\x1b\[0m)?$)", re.MULTILINE)
 

@@ -8,11 +8,12 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from memtopo.common.units import rounded
+from memtopo.machine.cluster import MachineLine
 from memtopo.output.console import Column, Rows, heading, headline, pairs
 from memtopo.output.humanize import processes, subjects
 from memtopo.output.plan import steps
 from memtopo.output.terminal.diagram import TerminalDrawing
-from memtopo.plans.report import MachineLine, PlanDifference, ProcessDifference
+from memtopo.plans.report import PlanDifference, ProcessDifference
 
 _MEMORY = (Column("memory"), Column("before", "right"), Column("after", "right"), Column("at most", "right"))
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from memtopo.common.errors import MemtopoError
 from memtopo.common.records import record
 from memtopo.diagnostics.model import Diagnostic, Label, Path, Severity, Span
-from memtopo.output.diagram.model import Diagram
+from memtopo.geometry.diagram import Diagram
+from memtopo.machine.cluster import MachineLine
 from memtopo.output.validation import Located, located
-from memtopo.plans.report import MachineLine
 from memtopo.rules.files import Checked, File, Result, SharedDiagnostic
 
 if TYPE_CHECKING:

@@ -8,11 +8,12 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from memtopo.common.units import rounded
+from memtopo.machine.cluster import MachineLine
 from memtopo.output import humanize
 from memtopo.output.alike import folded
 from memtopo.output.console import Column, Rows, digest_line, heading, headline, notes, pairs, stacked
 from memtopo.output.terminal.diagram import Addresses, TerminalDrawing
-from memtopo.plans.report import MachineLine, PlanSummary, Row
+from memtopo.plans.report import PlanSummary, Row
 
 _COLUMNS = (
     Column("step"), Column("what"), Column("calls", "right"), Column("each", "right"), Column("total", "right"),

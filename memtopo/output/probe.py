@@ -7,11 +7,11 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from memtopo.common.units import rounded
 from memtopo.driver.types import HandleType, Location, gpu
 from memtopo.machine import Copies, Device, Granularity, Machine, Memory, Peer, Surroundings, Trial
-from memtopo.machine.probe.diagnosis import Cause, causes
-from memtopo.machine.probe.report import Difference
 from memtopo.output.humanize import devices as counted
 from memtopo.output.humanize import plural
 from memtopo.output.pages import Grid, Section, grouped, names, yes_or_no
+from memtopo.probe.diagnosis import Cause, causes
+from memtopo.probe.report import Difference
 
 _NUMBERS = ("MULTIPROCESSOR_COUNT", "HOST_NUMA_ID")
 _HANDLES = ("MEMPOOL_SUPPORTED_HANDLE_TYPES",)

@@ -9,9 +9,9 @@ from rich.padding import Padding
 from rich.text import Text
 
 from memtopo.common.units import rounded
+from memtopo.geometry.diagram import ProcessDiagram
 from memtopo.output import humanize, plan
 from memtopo.output.console import INDENT, Column, Rows, cell, heading, headline, notes, pairs, stacked
-from memtopo.output.diagram.model import ProcessDiagram
 from memtopo.output.terminal.diagram import Addresses
 from memtopo.plans.report import (
     Checks,

@@ -17,12 +17,12 @@ from memtopo import machine, spec
 from memtopo.language.arithmetic import PARAMETER_NAME, USE
 from memtopo.language.fields import LARGEST_PROCESSES, NAME, NAME_MESSAGE, Name, ReferringName
 from memtopo.language.limits import MOST_PARAMETERS
-from memtopo.machine.probe.report import ProbeReport
 from memtopo.output.json import DiagnosticsDocument, ErrorDocument, PictureDocument
 from memtopo.plans.calls import CallsDocument
 from memtopo.plans.report import PlanDifference, Report
-from memtopo.plans.saved import SavedChange, SavedPlan
 from memtopo.plans.trace import TraceSummary
+from memtopo.probe.report import ProbeReport
+from memtopo.session.saved import SavedChange, SavedPlan
 from memtopo.sharing.status import Changed, Looked, Released, Status, Switched
 from memtopo.sharing.surveys import Survey
 from memtopo.usage.report import Usage

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from memtopo.common.errors import MemtopoError
 from memtopo.common.records import record
 from memtopo.diagnostics.model import Diagnostic, Label, Span
-from memtopo.machine.target import NONE
+from memtopo.drivers.target import NONE
 from memtopo.output.humanize import plural
 from memtopo.rules.files import Checked, File, Result, SharedDiagnostic
 

@@ -14,7 +14,7 @@ from memtopo.common.records import record
 from memtopo.driver.call_values import jsonable
 from memtopo.driver.functions import ADDRESSES, AT_ADDRESSES, OBJECTS, function
 from memtopo.driver.recorder import DriverCall
-from memtopo.plans.report import MachineLine
+from memtopo.machine.cluster import MachineLine
 
 
 @record

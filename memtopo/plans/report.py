@@ -7,8 +7,9 @@ from typing import Literal
 
 from memtopo.common.records import record
 from memtopo.diagnostics.model import Path
+from memtopo.geometry.diagram import Diagram
 from memtopo.machine.choices import Choice
-from memtopo.output.diagram.model import Diagram
+from memtopo.machine.cluster import MachineLine
 
 Check = Literal["none", "fast", "full"]
 """Thoroughness of the checks: none, queries and samples, or every byte."""
@@ -132,16 +133,6 @@ class PlanDifference:
     def empty(self) -> bool:
         """True if nothing differs."""
         return not self.undo and not self.do and all(each.empty for each in self.processes)
-
-
-@record
-class MachineLine:
-    """Machine of a report: its name, whether it is simulated, its GPUs and driver."""
-
-    name: str
-    simulated: bool
-    devices: tuple[str, ...]
-    driver: str
 
 
 @record

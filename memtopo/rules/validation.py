@@ -9,8 +9,8 @@ from memtopo import rules, spec
 from memtopo.common.garbage_collection import collector_paused
 from memtopo.diagnostics import messages
 from memtopo.diagnostics.model import Diagnostic, Span, has_errors
-from memtopo.geometry.build import ResolvedLayout, lay_out
 from memtopo.geometry.model import Geometry
+from memtopo.kinds.build import ResolvedLayout, lay_out
 from memtopo.kinds.kind import Batch
 from memtopo.language import Document, suppressions
 from memtopo.machine import Machines

@@ -9,11 +9,11 @@ from itertools import chain
 from threading import Lock
 
 from memtopo import planner
-from memtopo.common.errors import InternalError, MemtopoError
+from memtopo.common.errors import InternalError, MemtopoError, Stopped
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.recorder import CallContext
 from memtopo.driver.types import DriverError
-from memtopo.executor import Execution, StepFailed, Stopped, Teardown, TeardownGates
+from memtopo.executor import Execution, StepFailed, Teardown, TeardownGates
 from memtopo.geometry import Geometry
 from memtopo.kinds.layout import HandleSource, NoHandleSource
 from memtopo.kinds.step import Phase

@@ -6,11 +6,12 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from memtopo.common.errors import Stopped
 from memtopo.common.records import record
 from memtopo.diagnostics.messages import not_awake
 from memtopo.driver.handles import Handle
 from memtopo.driver.types import gpu
-from memtopo.executor import StepFailed, Stopped
+from memtopo.executor import StepFailed
 from memtopo.geometry.model import Geometry
 from memtopo.kinds.exports.groups import exported_resources, touched_exports
 from memtopo.language.names import AWAKE

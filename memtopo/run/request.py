@@ -11,10 +11,11 @@ from typing import NamedTuple
 from memtopo.common.records import record
 from memtopo.diagnostics.model import Path
 from memtopo.geometry import Geometry
+from memtopo.geometry.diagram import Diagram
 from memtopo.machine import Machine
-from memtopo.output.diagram.model import Diagram
+from memtopo.machine.cluster import MachineLine
 from memtopo.planner import Plan, memory_by_state
-from memtopo.plans.report import Check, MachineLine, PlanSummary
+from memtopo.plans.report import Check, PlanSummary
 
 
 @record

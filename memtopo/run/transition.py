@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from memtopo.common.errors import MemtopoError
+from memtopo.common.errors import MemtopoError, Stopped
 from memtopo.common.garbage_collection import collector_paused
-from memtopo.executor import Execution, Pace, StepFailed, Stopped, note_step
+from memtopo.executor import Execution, Pace, StepFailed, note_step
 from memtopo.kinds.step import Step
 from memtopo.planner import Plan
 from memtopo.plans.transition import Action, Stage, StagedAction, Transition, transition, undo_stage

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from memtopo import spec
+from memtopo.drivers.target import Target
 from memtopo.kinds.alternatives import needed_trials
 from memtopo.language import Document
 from memtopo.machine import Machine
-from memtopo.machine.target import Target
 
 
 def with_needed_trials(found: Target, document: Document) -> Target:
@@ -27,7 +27,7 @@ def tried_for(machine: Machine, document: Document, *, simulated: bool) -> Machi
     read, _ = spec.read(document.root, document.left_out)
     if not (names := needed_trials(read)):
         return machine
-    from memtopo.machine.probe.run import tried  # noqa: PLC0415 only such a spec needs the probe
+    from memtopo.probe.run import tried  # noqa: PLC0415 only such a spec needs the probe
 
     return tried(machine, names, simulated=simulated)
 

@@ -17,7 +17,8 @@ from memtopo.common.errors import MemtopoError, UsageError
 from memtopo.common.records import record
 from memtopo.common.units import shorten
 from memtopo.driver.handles import Handle, Via
-from memtopo.plans.report import Checks, MachineLine
+from memtopo.machine.cluster import MachineLine
+from memtopo.plans.report import Checks
 from memtopo.sharing.claims import Claim, claim
 from memtopo.sharing.endpoints import NAME, Endpoint, endpoint
 from memtopo.sharing.holder import HolderInfo, HoldSummary, hold

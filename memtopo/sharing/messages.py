@@ -15,7 +15,8 @@ from memtopo.common.processes import pid_namespace
 from memtopo.common.units import NamedPart, shorten
 from memtopo.driver.handles import SECRET_BYTES, Handle, OfferedKind, Secret, Via
 from memtopo.language.limits import LARGEST_PARTS
-from memtopo.plans.report import Checks, Difference, MachineLine, Tally
+from memtopo.machine.cluster import MachineLine
+from memtopo.plans.report import Checks, Difference, Tally
 from memtopo.sharing.errors import BadPacket, ExchangeError
 from memtopo.sharing.offers import LONGEST_NAME, CommitState, Offer
 from memtopo.sharing.status import Importer, NodeStatus, Status, Taken

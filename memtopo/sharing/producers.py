@@ -21,11 +21,12 @@ from memtopo.common.spawn import python_command
 from memtopo.common.text import nearest
 from memtopo.common.units import shorten
 from memtopo.diagnostics.messages import COMPARED, listed
+from memtopo.drivers import target
 from memtopo.geometry import Geometry
 from memtopo.kinds.external import ExternalObject
 from memtopo.kinds.pinned import PinnedGroup
 from memtopo.kinds.semaphores import ImportedSemaphore
-from memtopo.machine import Machine, target
+from memtopo.machine import Machine
 from memtopo.plans.report import Report
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import NAME, endpoint, is_folder

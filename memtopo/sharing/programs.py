@@ -17,10 +17,9 @@ from pathlib import Path
 from typing import Self
 
 from memtopo.common.clock import RunningClock
-from memtopo.common.errors import MemtopoError
+from memtopo.common.errors import MemtopoError, Stopped
 from memtopo.common.spawn import ParentThread, start_hint
 from memtopo.common.text import signal_name
-from memtopo.executor import Stopped
 from memtopo.sharing.claims import lock_stale, make_lock
 from memtopo.sharing.descendants import end_watcher, kill_all, start_watcher
 from memtopo.sharing.errors import reason

@@ -17,8 +17,8 @@ from dataclasses import asdict
 from memtopo.common.errors import MemtopoError
 from memtopo.common.records import record
 from memtopo.driver.handles import Handle
-from memtopo.driver.sim import external_api
-from memtopo.plans.report import MachineLine
+from memtopo.drivers.sim import external_api
+from memtopo.machine.cluster import MachineLine
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import reason
 from memtopo.sharing.external import External, ExternalExports, ExternalMemory, HostMemory, Serving

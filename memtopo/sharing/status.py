@@ -8,8 +8,9 @@ from typing import Literal
 
 from memtopo.common.records import record
 from memtopo.driver.handles import OfferedKind, Via
-from memtopo.output.diagram.model import Diagram
-from memtopo.plans.report import Checks, MachineLine
+from memtopo.geometry.diagram import Diagram
+from memtopo.machine.cluster import MachineLine
+from memtopo.plans.report import Checks
 from memtopo.sharing.offers import Offer, ends_with_holder
 
 State = Literal["serving", "releasing"]

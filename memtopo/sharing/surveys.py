@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator
 from typing import Literal, TypeVar
 
 from memtopo.common.records import record
-from memtopo.plans.report import MachineLine
+from memtopo.machine.cluster import MachineLine
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoints
 from memtopo.sharing.errors import ExchangeError, NoLayout

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from memtopo.machine.target import Target
+from memtopo.drivers.target import Target
 from tests.api.child_process import Process
 from tests.helpers.machines import invented
 
@@ -16,7 +16,7 @@ TWO = Target("invented", invented(2), simulated=True, _opener=lambda: _open())
 
 
 def _open() -> Any:
-    from memtopo.driver.sim import SimDriver
+    from memtopo.drivers.sim import SimDriver
 
     driver = SimDriver(invented(2))
     driver.init()

@@ -10,10 +10,10 @@ from memtopo import planner
 from memtopo.cli.process import Stopper
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.types import DriverError
+from memtopo.drivers import target
 from memtopo.kinds.layout import current
 from memtopo.language import read_file
-from memtopo.machine import target
-from memtopo.plans.report import MachineLine
+from memtopo.machine.cluster import MachineLine
 from memtopo.rules.validation import validate
 from memtopo.run import apply
 from memtopo.run.apply import Run

@@ -13,8 +13,8 @@ import pytest
 
 import memtopo
 from memtopo.api.elastic import ElasticRange
-from memtopo.driver.sim import SimDriver
-from memtopo.machine.target import Target
+from memtopo.drivers.sim import SimDriver
+from memtopo.drivers.target import Target
 from tests.api.test_specs import SMALL
 from tests.helpers.failing_driver import Failing
 from tests.helpers.machines import invented

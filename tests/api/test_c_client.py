@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from memtopo.machine import target
-from memtopo.machine.target import Target
+from memtopo.drivers import target
+from memtopo.drivers.target import Target
 from memtopo.sharing import wire
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint

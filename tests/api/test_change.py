@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import memtopo
+from memtopo.drivers.target import Target
 from memtopo.kinds.layout import current
-from memtopo.machine.target import Target
 from tests.api.child_process import Process
 from tests.api.test_apply import failing
 

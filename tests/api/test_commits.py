@@ -15,7 +15,7 @@ import pytest
 import memtopo
 from memtopo.api.attachment import Attached
 from memtopo.common.errors import UsageError
-from memtopo.machine.target import Target
+from memtopo.drivers.target import Target
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError, NoLayout

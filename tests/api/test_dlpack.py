@@ -17,7 +17,7 @@ import pytest
 import memtopo
 from memtopo.api import GpuView, HostView, Live, dlpack
 from memtopo.api.dlpack import ExportedTensors, Managed, Versioned, dtype
-from memtopo.machine.target import Target
+from memtopo.drivers.target import Target
 from tests.api.test_specs import SMALL
 from tests.helpers.command_line import ROOT, environment
 

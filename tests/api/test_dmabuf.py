@@ -11,8 +11,8 @@ import pytest
 
 import memtopo
 from memtopo.api.dmabuf import DmaBuf, DmaBufs
-from memtopo.driver.sim import external_api as nic
-from memtopo.machine.target import Target
+from memtopo.drivers.sim import external_api as nic
+from memtopo.drivers.target import Target
 from memtopo.sharing.errors import ExchangeError, NoLayout
 from memtopo.sharing.status import Notice
 from tests.api.child_process import Process

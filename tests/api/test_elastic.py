@@ -13,7 +13,7 @@ import pytest
 
 import memtopo
 from memtopo.api.elastic import ElasticRange, MappedChunk
-from memtopo.machine.target import Target
+from memtopo.drivers.target import Target
 from memtopo.plans.report import Report
 from tests.api.test_apply import failing
 from tests.helpers.elastic import HEAP, KV, M, batched, offsets, spec

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import memtopo
 from memtopo.common.errors import MemtopoError
-from memtopo.machine.target import Target
+from memtopo.drivers.target import Target
 from tests.api.test_apply import failing
 from tests.helpers.elastic import M, offsets, spec
 from tests.helpers.examples import examples

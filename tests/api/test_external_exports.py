@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import memtopo
-from memtopo.machine.target import Target, uuids
+from memtopo.drivers.target import Target, uuids
 from memtopo.sharing.programs import Program
 from tests.helpers.child_process import PATIENCE
 from tests.helpers.command_line import ROOT, environment

@@ -18,7 +18,7 @@ from memtopo.api.attachment import Attached
 from memtopo.api.import_spec import HOLDER
 from memtopo.api.views import View
 from memtopo.common.errors import MemtopoError, UsageError
-from memtopo.machine.target import Target
+from memtopo.drivers.target import Target
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError

@@ -9,8 +9,8 @@ import pytest
 
 import memtopo
 from memtopo.common.errors import Unavailable
+from memtopo.drivers.target import Target
 from memtopo.language import read_file
-from memtopo.machine.target import Target
 from tests.helpers.specs import ROOT
 
 QUICK = ROOT / "specs" / "quickstart.yaml"

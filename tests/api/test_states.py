@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import memtopo
-from memtopo.machine.target import Target
+from memtopo.drivers.target import Target
 from tests.api.test_apply import failing
 
 SPEC = {

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 import memtopo
-from memtopo.driver.sim import external_api
+from memtopo.drivers.sim import external_api
+from memtopo.drivers.target import uuids
 from memtopo.machine import load
-from memtopo.machine.target import uuids
 from tests.helpers.specs import ROOT
 
 SIZE = 1 << 20

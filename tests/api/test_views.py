@@ -14,7 +14,7 @@ import memtopo
 from memtopo.api import Live
 from memtopo.api.dlpack import DTYPES
 from memtopo.api.memory import unknown
-from memtopo.machine.target import Target
+from memtopo.drivers.target import Target
 
 SPEC: dict[str, Any] = {
     "memtopo": 1,

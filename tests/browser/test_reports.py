@@ -12,9 +12,7 @@ import pytest
 from memtopo import machine
 from memtopo.common.errors import MemtopoError
 from memtopo.driver.ledger import Ledger
-from memtopo.driver.sim import SimDriver
-from memtopo.machine.probe.report import ProbeReport, probe_report
-from memtopo.machine.probe.run import Probed, Timing
+from memtopo.drivers.sim import SimDriver
 from memtopo.output import diagnostics
 from memtopo.output.diagram.build import build_diagram
 from memtopo.output.html.failure import diagnostics_page, error_page
@@ -22,6 +20,8 @@ from memtopo.output.html.probe import page as probe_page
 from memtopo.output.html.run import page
 from memtopo.output.json import diagnostics_document
 from memtopo.plans.report import Difference, Failure, Leak, PhaseTime, ProcessReport, Report
+from memtopo.probe.report import ProbeReport, probe_report
+from memtopo.probe.run import Probed, Timing
 from memtopo.rules.validation import validate
 from memtopo.run import apply, processes
 from tests.browser.inspection import Browser, View

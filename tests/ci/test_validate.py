@@ -241,7 +241,7 @@ def test_no_format_imports_rich_cuda_or_a_driver(specs: Path) -> None:
         "import sys; from memtopo.cli.app import run\n"
         "for form in sys.argv[1:]:\n"
         "    run(['validate', 'specs', '-m', 'h200x2', '--format', form])\n"
-        "    slow = {'rich', 'cuda', 'memtopo.driver.sim', 'memtopo.driver.cuda'} & set(sys.modules)\n"
+        "    slow = {'rich', 'cuda', 'memtopo.drivers.sim', 'memtopo.drivers.cuda'} & set(sys.modules)\n"
         "    assert not slow, (form, slow)"
     )
     result = run_shell(f'"{sys.executable}" -c "$@"', script, *FORMATS)

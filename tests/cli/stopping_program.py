@@ -11,7 +11,8 @@ import sys
 
 from memtopo.cli import main
 from memtopo.driver.kernels import KernelDriver
-from memtopo.machine import Machine, target
+from memtopo.drivers import target
+from memtopo.machine import Machine
 from memtopo.output import progress
 from tests.run.processes.signalled_worker import SignalAtCall
 

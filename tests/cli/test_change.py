@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from memtopo.driver.sim import SimDriver
+from memtopo.drivers.sim import SimDriver
+from memtopo.drivers.target import Target
 from memtopo.machine import load
-from memtopo.machine.target import Target
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError

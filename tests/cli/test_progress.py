@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from memtopo.driver.ledger import Ledger
-from memtopo.driver.sim import SimDriver
+from memtopo.drivers.sim import SimDriver
 from memtopo.machine import load
+from memtopo.machine.cluster import MachineLine
 from memtopo.output.progress import ProgressLines, activity, progress
 from memtopo.planner import plan
-from memtopo.plans.report import MachineLine
 from memtopo.run.apply import apply
 from memtopo.run.request import RunRequest
 from tests.cli.test_terminal import drained, on_terminal

@@ -16,7 +16,7 @@ import pytest
 from memtopo import cli
 from memtopo.cli.application import BesideRelease
 from memtopo.cli.arguments import early_gpus, option_values
-from memtopo.driver.cuda.early import EarlyStart
+from memtopo.drivers.cuda.early import EarlyStart
 from memtopo.spec import SECTIONS
 from tests.helpers.command_line import QUICKSTART, ROOT, environment, run_memtopo
 
@@ -25,14 +25,14 @@ LATE = {
     "rich": "tables and drawings of plan, apply and probe; 60 ms",
     "cuda": "--machine local",
     "yaml": "a text that is not of plain lines, and the positions of a diagnostic; 12 ms",
-    "memtopo.driver.cuda": "--machine local",
-    "memtopo.driver.sim": "apply on a recorded machine",
+    "memtopo.drivers.cuda": "--machine local",
+    "memtopo.drivers.sim": "apply on a recorded machine",
     "memtopo.machine.queries": "--machine local and probe",
     "memtopo.planner": "plan and apply, and validate of a saved plan",
     "memtopo.kinds.step": "the planner, as all steps of kinds",
     "memtopo.kinds.chunks.steps": "the planner",
     "memtopo.kinds.layout": "the executor",
-    "memtopo.plans.saved": "plan and apply, and validate of a saved plan",
+    "memtopo.session.saved": "plan and apply, and validate of a saved plan",
     "memtopo.plans.report": "plan and apply",
     "memtopo.output.schemas": "memtopo schema; pydantic's generator of schemas is slow to import",
     "memtopo.diagnostics.explanations": "memtopo explain",

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from memtopo.machine import target
+from memtopo.drivers import target
 from tests.helpers.child_process import PATIENCE
 from tests.helpers.command_line import MEMTOPO, QUICKSTART, ROOT, CommandResult, environment, run_memtopo
 from tests.helpers.holders import gone, until

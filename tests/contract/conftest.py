@@ -12,7 +12,7 @@ from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.trials import ExternalApi
 from memtopo.driver.types import Properties, gpu
-from memtopo.machine.target import external_api
+from memtopo.drivers.target import external_api
 from tests.contract.other_process import Other
 from tests.helpers.vulkan import why_unavailable
 
@@ -26,12 +26,12 @@ def on_hardware(request: pytest.FixtureRequest) -> bool:
 def bare(on_hardware: bool) -> Iterator[KernelDriver]:
     """The driver itself, before init."""
     if on_hardware:
-        from memtopo.driver.cuda import CudaDriver
+        from memtopo.drivers.cuda import CudaDriver
 
         yield CudaDriver()
     else:
         # Not above: a machine with a GPU may lack what the simulator's machines are read with.
-        from memtopo.driver.sim import SimDriver
+        from memtopo.drivers.sim import SimDriver
         from tests.helpers.machines import invented
 
         with SimDriver(invented(2)) as simulated:

@@ -163,11 +163,11 @@ def _answer(channel: socket.socket, driver: Driver, method: str, args: tuple[Any
 
 def _opened(machine: str | None) -> Ledger:
     if machine is None:
-        from memtopo.driver.cuda import CudaDriver
+        from memtopo.drivers.cuda import CudaDriver
 
         ledger = Ledger(CudaDriver())
     else:
-        from memtopo.driver.sim import SimDriver
+        from memtopo.drivers.sim import SimDriver
         from memtopo.machine import parse
 
         ledger = Ledger(SimDriver(parse(machine.encode(), "the test's machine")))

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from memtopo.driver.trials import ExternalApi
-from memtopo.machine.target import external_api
+from memtopo.drivers.target import external_api
 from tests.contract.external_resources import PATIENCE
 from tests.helpers.python_process import PythonProcess
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import pytest
 
-from memtopo import machine
+from memtopo import machine, probe
 from memtopo.common.units import GiB, KiB, MiB, TiB
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import Access, DriverError, Grant, HandleType, Location, LocationKind, Properties, gpu
@@ -16,7 +16,7 @@ from memtopo.kinds.chunks.steps import CreateChunk
 from memtopo.kinds.mappings.steps import MapChunk
 from memtopo.kinds.ranges.steps import ReserveRange
 from memtopo.kinds.step import Step
-from memtopo.machine import probe, queries
+from memtopo.machine import queries
 from memtopo.planner import Plan
 from memtopo.rules.validation import validate
 from tests.helpers.specs import document

@@ -12,7 +12,6 @@ import pytest
 
 from memtopo.common.units import GiB, KiB, MiB
 from memtopo.driver.protocol import Driver
-from memtopo.driver.sim import external_api
 from memtopo.driver.types import (
     Access,
     DmaBufFlags,
@@ -25,6 +24,7 @@ from memtopo.driver.types import (
     Properties,
     gpu,
 )
+from memtopo.drivers.sim import external_api
 from tests.contract.external_resources import is_open, whole
 from tests.contract.memory import (
     HOST,

@@ -12,8 +12,8 @@ from memtopo.common.mapped_files import map_shared, unmap
 from memtopo.driver.protocol import Driver
 from memtopo.driver.trials import ExternalApi, ExternalApiMemory, ExternalApiSemaphore
 from memtopo.driver.types import DriverError
+from memtopo.drivers.target import external_api
 from memtopo.machine import Machine, dump
-from memtopo.machine.target import external_api
 from tests.contract.other_process import Other
 from tests.differential.session import Session
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from memtopo import machine
-from memtopo.driver.sim import SimDriver
+from memtopo.drivers.sim import SimDriver
 from tests.differential import traces
 from tests.differential.calls import UNDEFINED, compiled
 from tests.differential.generator import LENGTH, MODES, Generator

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from memtopo import machine
-from memtopo.driver.sim import LAXER, STRICTER
+from memtopo.drivers.sim import LAXER, STRICTER
 from tests.differential import traces
 from tests.differential.calls import Call
 from tests.differential.replayer import Difference, answer_kind, compare, replay

@@ -28,11 +28,11 @@ def open_driver(name: str) -> Driver:
     """Return the CUDA driver for `gpu`, or a simulator of the machine of another name."""
     driver: Driver
     if name == "gpu":
-        from memtopo.driver.cuda.driver import CudaDriver
+        from memtopo.drivers.cuda.driver import CudaDriver
 
         driver = CudaDriver()
     else:
-        from memtopo.driver.sim import SimDriver
+        from memtopo.drivers.sim import SimDriver
 
         driver = SimDriver(machine.load(name))
     driver.init()

@@ -8,10 +8,10 @@ import pytest
 from cuda.bindings import driver as bindings
 
 from memtopo.common.errors import Unavailable
-from memtopo.driver.cuda.driver import CudaDriver
 from memtopo.driver.ledger import Ledger
-from memtopo.driver.sim import SimDriver
 from memtopo.driver.types import DriverError
+from memtopo.drivers.cuda.driver import CudaDriver
+from memtopo.drivers.sim import SimDriver
 from tests.contract.memory import PLAIN
 from tests.helpers.failing_driver import Failing
 from tests.helpers.machines import invented

@@ -8,9 +8,9 @@ from memtopo import machine
 from memtopo.driver import ledger as ledgers
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.protocol import Driver
-from memtopo.driver.sim import SimDriver, external_api
 from memtopo.driver.types import DriverError, HostFlags, MemAttach
 from memtopo.driver.wrappers import parameters
+from memtopo.drivers.sim import SimDriver, external_api
 from tests.contract.external_resources import OPAQUE, TIMELINE
 from tests.contract.memory import PLAIN, current
 from tests.contract.other_process import Other

@@ -4,7 +4,6 @@ import pytest
 
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.protocol import Driver, call_name
-from memtopo.driver.sim import SimDriver
 from memtopo.driver.types import (
     HOST,
     Advice,
@@ -17,6 +16,7 @@ from memtopo.driver.types import (
     gpu,
 )
 from memtopo.driver.wrappers import Renumbered
+from memtopo.drivers.sim import SimDriver
 from tests.contract.memory import INVALID_DEVICE, NODE, PLAIN, current, refused
 from tests.helpers.failing_driver import Failing
 from tests.helpers.machines import invented

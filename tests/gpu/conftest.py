@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memtopo.machine.target import Target, resolve
+from memtopo.drivers.target import Target, resolve
 
 
 @pytest.fixture(scope="session")

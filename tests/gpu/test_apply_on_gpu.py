@@ -12,9 +12,10 @@ from memtopo import planner
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.types import LocationKind
+from memtopo.drivers.target import Target
 from memtopo.language import read_file, read_text
-from memtopo.machine.target import Target
-from memtopo.plans.report import MachineLine, Report
+from memtopo.machine.cluster import MachineLine
+from memtopo.plans.report import Report
 from memtopo.rules.validation import validate
 from memtopo.run import apply
 from memtopo.run.request import RunRequest

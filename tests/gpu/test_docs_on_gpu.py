@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from memtopo.machine.target import Target
+from memtopo.drivers.target import Target
 from tests.helpers import pages
 from tests.helpers.specs import ROOT
 

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from memtopo import planner
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.types import Access, Grant
+from memtopo.drivers.target import Target
 from memtopo.language import read_text
-from memtopo.machine.target import Target
-from memtopo.plans.report import Check, MachineLine, Report
+from memtopo.machine.cluster import MachineLine
+from memtopo.plans.report import Check, Report
 from memtopo.rules.validation import validate
 from memtopo.run import apply, processes
 from memtopo.run.request import RunRequest

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from memtopo.driver.protocol import Driver
+from memtopo.drivers.target import Target
 from memtopo.kinds.layout import current
-from memtopo.machine.target import Target
 from tests.helpers.command_line import ROOT, environment
 
 pytestmark = pytest.mark.gpu

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from memtopo.common.units import GiB, MiB
-from memtopo.machine.target import Target
+from memtopo.drivers.target import Target
 from tests.helpers.specs import ROOT, codes
 
 pytestmark = pytest.mark.gpu

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from memtopo import planner
+from memtopo.drivers.target import Target
 from memtopo.language import read_file
-from memtopo.machine.target import Target
-from memtopo.plans.report import Check, MachineLine
+from memtopo.machine.cluster import MachineLine
+from memtopo.plans.report import Check
 from memtopo.rules.validation import validate
 from memtopo.run import processes
 from memtopo.run.request import RunRequest

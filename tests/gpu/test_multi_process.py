@@ -11,9 +11,9 @@ import pytest
 
 from memtopo import planner
 from memtopo.driver.protocol import Driver
+from memtopo.drivers import target
 from memtopo.language import read_file
-from memtopo.machine import target
-from memtopo.plans.report import MachineLine
+from memtopo.machine.cluster import MachineLine
 from memtopo.rules.validation import validate
 from memtopo.run import processes
 from memtopo.run.request import RunRequest

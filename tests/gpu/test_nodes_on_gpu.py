@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from memtopo.machine.target import Target
+from memtopo.drivers.target import Target
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
 

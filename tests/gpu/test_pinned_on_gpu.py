@@ -19,7 +19,7 @@ import pytest
 import memtopo
 from memtopo.common.units import MiB
 from memtopo.driver.protocol import Driver
-from memtopo.machine.target import Target
+from memtopo.drivers.target import Target
 from tests.helpers.specs import ROOT
 from tests.run.pinned_rounds_program import SIZE, WORD, rounds_elsewhere, spec
 

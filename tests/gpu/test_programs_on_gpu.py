@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from memtopo.drivers.target import Target
 from memtopo.language import read_file
-from memtopo.machine.target import Target
 from memtopo.plans.trace import read_traces
 from memtopo.rules.validation import validate
 from tests.helpers.command_line import run_memtopo

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from memtopo import planner
 from memtopo.driver.ledger import Ledger
+from memtopo.drivers.target import Target
 from memtopo.language import read_text
-from memtopo.machine.target import Target
-from memtopo.plans.report import MachineLine
+from memtopo.machine.cluster import MachineLine
 from memtopo.rules.validation import validate
 from memtopo.run import apply
 from memtopo.run.request import RunRequest

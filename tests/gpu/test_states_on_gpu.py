@@ -10,12 +10,13 @@ import pytest
 import memtopo
 from memtopo import planner
 from memtopo.driver.ledger import Ledger
+from memtopo.drivers.target import Target
 from memtopo.executor import Execution, StepFailed
 from memtopo.kinds.layout import current
 from memtopo.language import read_file
 from memtopo.language.names import AWAKE
-from memtopo.machine.target import Target
-from memtopo.plans.report import Check, MachineLine
+from memtopo.machine.cluster import MachineLine
+from memtopo.plans.report import Check
 from memtopo.rules.validation import Validated, validate
 from memtopo.run import apply
 from memtopo.run.request import RunRequest

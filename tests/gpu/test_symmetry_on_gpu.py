@@ -7,8 +7,9 @@ from collections.abc import Mapping
 import pytest
 
 from memtopo import planner
-from memtopo.machine import target
-from memtopo.plans.report import MachineLine, Report
+from memtopo.drivers import target
+from memtopo.machine.cluster import MachineLine
+from memtopo.plans.report import Report
 from memtopo.rules.validation import validate
 from memtopo.run import processes
 from memtopo.run.request import RunRequest

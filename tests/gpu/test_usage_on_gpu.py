@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from memtopo.common.processes import in_pid_namespace
-from memtopo.driver.cuda import gpu_usage
+from memtopo.drivers.cuda import gpu_usage
 from memtopo.usage import usage
 from tests.helpers.command_line import ROOT, environment
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.gpu
 SIZE = 64 << 20
 PROGRAM = """
 import sys
-from memtopo.driver.cuda import open_cuda
+from memtopo.drivers.cuda import open_cuda
 from memtopo.driver.types import Properties, gpu
 driver = open_cuda()
 if sys.argv[2] == "context":

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import memtopo
-from memtopo.driver.cuda import open_cuda
+from memtopo.drivers.cuda import open_cuda
 from memtopo.kinds.layout import current
 from tests.helpers.vulkan import why_unavailable
 

@@ -8,10 +8,7 @@ from pathlib import Path
 
 from memtopo import machine
 from memtopo.common.units import MiB
-from memtopo.language import Document, read_file
-from memtopo.machine import Machine
-from memtopo.output.diagram.build import build_diagram
-from memtopo.output.diagram.model import (
+from memtopo.geometry.diagram import (
     DeviceAccess,
     Diagram,
     Export,
@@ -23,6 +20,9 @@ from memtopo.output.diagram.model import (
     RangeDiagram,
     Resource,
 )
+from memtopo.language import Document, read_file
+from memtopo.machine import Machine
+from memtopo.output.diagram.build import build_diagram
 from memtopo.rules.validation import validate
 from tests.helpers.machines import invented
 from tests.helpers.specs import ROOT, geometry_of

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.ledger import Ledger
-from memtopo.driver.sim import SimDriver
+from memtopo.drivers.sim import SimDriver
 from memtopo.plans.report import Check, Report
 from memtopo.run.apply import apply
 from tests.helpers import faults

@@ -7,8 +7,8 @@ from typing import Any
 
 from memtopo.driver.kernels import Area
 from memtopo.driver.ledger import Ledger
-from memtopo.driver.sim import SimDriver
 from memtopo.driver.types import Access, DriverError, Grant, Location, Properties, gpu
+from memtopo.drivers.sim import SimDriver
 from memtopo.machine import Machine
 from memtopo.run.apply import apply
 from memtopo.run.request import RunRequest

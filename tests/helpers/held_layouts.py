@@ -16,10 +16,11 @@ from memtopo import planner
 from memtopo.api.session import uuids
 from memtopo.cli.requests import revision
 from memtopo.driver.ledger import Ledger
+from memtopo.drivers.target import Target
 from memtopo.kinds.layout import current
 from memtopo.language import Document, read_text
-from memtopo.machine.target import Target
-from memtopo.plans.report import MachineLine, Report
+from memtopo.machine.cluster import MachineLine
+from memtopo.plans.report import Report
 from memtopo.rules.validation import validate
 from memtopo.run import apply
 from memtopo.run.apply import Run

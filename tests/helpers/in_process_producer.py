@@ -8,10 +8,11 @@ from typing import Self
 
 from memtopo.common.units import MiB
 from memtopo.driver.handles import Handle
-from memtopo.driver.sim import SimDriver, external_api
 from memtopo.driver.types import MemoryHandleType
+from memtopo.drivers import target
+from memtopo.drivers.sim import SimDriver, external_api
 from memtopo.geometry import Geometry
-from memtopo.machine import Machine, target
+from memtopo.machine import Machine
 
 BYTES = b"written by another API"
 

@@ -12,8 +12,8 @@ from memtopo.common.errors import MemtopoError
 from memtopo.driver.handles import Handle, close_handles
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.ledger import Ledger
-from memtopo.driver.sim import SimDriver
 from memtopo.driver.types import DriverError
+from memtopo.drivers.sim import SimDriver
 from memtopo.executor import TeardownGates
 from memtopo.geometry import Geometry
 from memtopo.kinds.layout import NoHandleSource

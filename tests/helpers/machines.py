@@ -20,8 +20,8 @@ from memtopo.machine import (
     Surroundings,
     Trial,
 )
-from memtopo.machine.probe.trial_table import STORE, PlannedTrial, advertised, planned_trials, recorded
 from memtopo.machine.queries import changed
+from memtopo.probe.trial_table import STORE, PlannedTrial, advertised, planned_trials, recorded
 
 HANDLES: tuple[list[str], ...] = ([], ["fd"], ["fabric"], ["fd", "fabric"])
 WORKS = Trial(advertised=True, works=True)

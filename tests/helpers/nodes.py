@@ -15,7 +15,8 @@ from typing import Any
 from memtopo import planner
 from memtopo.language import Document, read_file, read_text
 from memtopo.machine import Cluster, dump
-from memtopo.plans.report import Check, MachineLine
+from memtopo.machine.cluster import MachineLine
+from memtopo.plans.report import Check
 from memtopo.rules.validation import validate
 from memtopo.run.nodes.agent import Agent, NodeResult, NodeTask
 from memtopo.run.nodes.hub import Hub

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import memtopo
-from memtopo.driver.sim import external_api
+from memtopo.drivers.sim import external_api
 from tests.helpers.python_process import PythonProcess
 
 SIZE = 8 << 20

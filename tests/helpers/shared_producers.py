@@ -8,9 +8,10 @@ from __future__ import annotations
 import atexit
 from functools import cache
 
+from memtopo.drivers import target
 from memtopo.geometry import Geometry
 from memtopo.kinds.layout import HandleSource
-from memtopo.machine import Machine, target
+from memtopo.machine import Machine
 from memtopo.run.request import RunRequest
 from memtopo.sharing.imports import HolderHandles
 from memtopo.sharing.producers import producer_specs, simulated_program

@@ -11,13 +11,14 @@ from typing import TypeVar
 from memtopo import planner
 from memtopo.diagnostics.model import Diagnostic
 from memtopo.driver.ledger import Ledger
-from memtopo.driver.sim import SimDriver
+from memtopo.drivers.sim import SimDriver
 from memtopo.geometry import Geometry
 from memtopo.kinds.step import Step
 from memtopo.language import NO_SETTINGS, Document, read_file, read_text
 from memtopo.machine import Machine, Machines
+from memtopo.machine.cluster import MachineLine
 from memtopo.planner import Plan
-from memtopo.plans.report import Check, MachineLine, Report
+from memtopo.plans.report import Check, Report
 from memtopo.rules.validation import Validated, validate
 from memtopo.run import apply, processes
 from memtopo.run.processes import Ensemble

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from memtopo.machine.target import external_api
+from memtopo.drivers.target import external_api
 
 
 @cache

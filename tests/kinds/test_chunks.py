@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from memtopo.common.units import MiB
-from memtopo.driver.sim import SimDriver
 from memtopo.driver.types import HandleType, Location, LocationKind, Properties, gpu
+from memtopo.drivers.sim import SimDriver
 from memtopo.machine import Machine, Trial, queries
 from tests.contract.memory import created, refused
 from tests.helpers.machines import invented

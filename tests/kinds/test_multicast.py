@@ -14,8 +14,9 @@ from memtopo import machine, planner
 from memtopo.api import errors
 from memtopo.api.import_spec import importing_spec
 from memtopo.common.units import MiB
-from memtopo.driver.cuda.multicast import RefusedMulticast
 from memtopo.driver.types import DriverError, gpu
+from memtopo.drivers.cuda.multicast import RefusedMulticast
+from memtopo.drivers.target import recorded
 from memtopo.kinds.access.steps import SetAccess
 from memtopo.kinds.bindings import BindGroup, Binding
 from memtopo.kinds.chunks.steps import CreateChunk
@@ -33,7 +34,6 @@ from memtopo.kinds.multicast.steps import (
 )
 from memtopo.kinds.step import Step
 from memtopo.machine import Cluster, Machine, dump, shipped
-from memtopo.machine.target import recorded
 from memtopo.output.diagram.build import build_diagram
 from memtopo.planner import Plan
 from memtopo.rules import NeverTried, require_tried

@@ -6,8 +6,8 @@ from contextlib import closing
 
 import pytest
 
-from memtopo.driver.sim import SimDriver
 from memtopo.driver.types import ADDRESS_BLOCK
+from memtopo.drivers.sim import SimDriver
 from memtopo.geometry.groups import RangeGroup
 from memtopo.kinds.layout import Layout
 from memtopo.kinds.ranges.steps import SAME_ADDRESS, ReserveRange

@@ -11,8 +11,8 @@ import pytest
 
 from memtopo.common.units import MiB
 from memtopo.driver.ledger import Ledger
-from memtopo.driver.sim import SimDriver, external_api
 from memtopo.driver.types import MemAttach
+from memtopo.drivers.sim import SimDriver, external_api
 from memtopo.machine import Machine
 from memtopo.plans.report import Check, Report
 from memtopo.run.apply import apply

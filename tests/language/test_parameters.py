@@ -12,8 +12,8 @@ from memtopo.language import Document, read_text
 from memtopo.language.limits import MOST_PARAMETERS
 from memtopo.language.parameters import uses
 from memtopo.machine import load
-from memtopo.plans.saved import spec_digest
 from memtopo.rules.validation import validate
+from memtopo.session.saved import spec_digest
 from tests.helpers.specs import clean_geometry, diagnose, document
 
 POOL = """\

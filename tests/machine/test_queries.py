@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from memtopo.driver.sim import SimDriver
 from memtopo.driver.types import uuid_text
+from memtopo.drivers.sim import SimDriver
 from memtopo.machine import Device, Machine, dump, parse, queries
 from tests.helpers.machines import invented
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 ELSEWHERE = {
     "memtopo/executor.py": ("tests/run",),
-    "memtopo/driver/cuda": ("tests/driver/test_cuda_calls.py", "tests/driver/test_cuda_without_gpu.py"),
+    "memtopo/drivers/cuda": ("tests/drivers/test_cuda_calls.py", "tests/drivers/test_cuda_without_gpu.py"),
     "memtopo/geometry": (
-        "tests/geometry/test_build.py",
+        "tests/kinds/test_build.py",
         "tests/geometry/test_access.py",
         "tests/geometry/test_groups.py",
         "tests/rules/test_bad.py",

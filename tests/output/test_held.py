@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 from rich.console import RenderableType
 
+from memtopo.machine.cluster import MachineLine
 from memtopo.output import console, held
-from memtopo.plans.report import Checks, Difference, MachineLine, Tally
+from memtopo.plans.report import Checks, Difference, Tally
 from memtopo.sharing.offers import Offer
 from memtopo.sharing.status import Importer, Looked, NodeStatus, Released, Status, Taken
 from memtopo.sharing.surveys import Entry, Survey

@@ -9,8 +9,9 @@ from memtopo.common.errors import Unavailable
 from memtopo.diagnostics.model import Diagnostic, Label
 from memtopo.language import Document, read_text
 from memtopo.machine import DriverFacts, Machine
+from memtopo.machine.cluster import MachineLine
 from memtopo.output import json as rendering
-from memtopo.plans.report import MachineLine, PhaseTime, PlanSummary, Report, Row
+from memtopo.plans.report import PhaseTime, PlanSummary, Report, Row
 
 MACHINE = MachineLine("h200x2", simulated=True, devices=("NVIDIA H200",), driver="CUDA 13.0")
 PLAN = PlanSummary(

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from memtopo.common.units import MiB
+from memtopo.geometry.diagram import Diagram, ProcessDiagram, RangeDiagram
 from memtopo.kinds.layout import Reservation
 from memtopo.output import report as rendering
 from memtopo.output.diagram.build import build_diagram
-from memtopo.output.diagram.model import Diagram, ProcessDiagram, RangeDiagram
 from memtopo.output.report import addresses
 from memtopo.plans.folding import placed
 from memtopo.plans.report import Placed, ProcessReport, Report

@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from memtopo.machine.cluster import MachineLine
 from memtopo.output import humanize, plan
 from memtopo.output.console import unstyled
-from memtopo.plans.report import MachineLine, PlanSummary, ProcessPlan, Row
+from memtopo.plans.report import PlanSummary, ProcessPlan, Row
 from tests.helpers.console import written_to_pipe
 
 MIB = 1 << 20

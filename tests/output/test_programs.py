@@ -14,10 +14,10 @@ from memtopo import machine
 from memtopo.driver.functions import FUNCTIONS
 from memtopo.driver.recorder import DriverCall
 from memtopo.machine import Machine
+from memtopo.machine.cluster import MachineLine
 from memtopo.output import programs
 from memtopo.output.programs.expressions import words_of_parts
 from memtopo.output.programs.names import Names
-from memtopo.plans.report import MachineLine
 from memtopo.run.planned_calls import planned_calls
 from tests.helpers.machines import with_fabric
 from tests.helpers.program_calls import comparable, compile_program, make_library, run_programs

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from memtopo.machine.cluster import MachineLine
 from memtopo.output import report as rendering
 from memtopo.plans.report import (
     Checks,
@@ -12,7 +13,6 @@ from memtopo.plans.report import (
     Failure,
     Leak,
     Left,
-    MachineLine,
     PhaseTime,
     PlanSummary,
     Report,

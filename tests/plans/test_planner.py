@@ -219,8 +219,8 @@ from memtopo.language import read_file
 from memtopo.rules import validation
 found = validation.validate(read_file(sys.argv[1]), machine.load("h200x2"))
 planner.plan(found.geometry, machine.load("h200x2")).summary()
-assert not [name for name in sys.modules if name.split(".")[0] == "cuda" or name.startswith("memtopo.driver.sim")
-            or name.startswith("memtopo.driver.cuda")], sorted(sys.modules)
+assert not [name for name in sys.modules if name.split(".")[0] == "cuda" or name.startswith("memtopo.drivers.sim")
+            or name.startswith("memtopo.drivers.cuda")], sorted(sys.modules)
 """
 COMMAND = """
 import runpy, sys
@@ -229,8 +229,8 @@ try:
     runpy.run_module("memtopo", run_name="__main__")
 except SystemExit as stopped:
     assert stopped.code == 0, stopped.code
-assert not [name for name in sys.modules if name.split(".")[0] == "cuda" or name.startswith("memtopo.driver.sim")
-            or name.startswith("memtopo.driver.cuda")], sorted(sys.modules)
+assert not [name for name in sys.modules if name.split(".")[0] == "cuda" or name.startswith("memtopo.drivers.sim")
+            or name.startswith("memtopo.drivers.cuda")], sorted(sys.modules)
 """
 
 

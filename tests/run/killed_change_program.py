@@ -21,11 +21,11 @@ from memtopo.cli.requests import revision
 from memtopo.common.errors import MemtopoError
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.protocol import Driver
-from memtopo.driver.sim import SimDriver
 from memtopo.driver.wrappers import Call, Forwarder
+from memtopo.drivers.sim import SimDriver
+from memtopo.drivers.target import Target, resolve
 from memtopo.language import read_text
-from memtopo.machine.target import Target, resolve
-from memtopo.plans.report import MachineLine
+from memtopo.machine.cluster import MachineLine
 from memtopo.rules.validation import validate
 from memtopo.run.apply import Run, apply
 from memtopo.run.request import HoldResult, RunRequest

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import memtopo
 from memtopo.common.units import MiB
-from memtopo.machine.target import resolve
+from memtopo.drivers.target import resolve
 from tests.helpers.python_process import run_python
 from tests.helpers.specs import ROOT
 

@@ -12,8 +12,8 @@ import pytest
 
 from memtopo.common.garbage_collection import collector_paused
 from memtopo.driver.ledger import Ledger
-from memtopo.driver.sim import SimDriver
 from memtopo.driver.types import Properties, gpu
+from memtopo.drivers.sim import SimDriver
 from memtopo.kinds.layout import NoHandleSource
 from memtopo.plans.progress import NO_PROCESSES, Progress
 from memtopo.plans.report import Report

@@ -8,8 +8,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from memtopo import planner
 from memtopo.driver.ledger import Ledger
-from memtopo.driver.sim import SimDriver
 from memtopo.driver.types import DriverError, gpu
+from memtopo.drivers.sim import SimDriver
 from memtopo.executor import Execution
 from memtopo.run import elastic
 from memtopo.run.elastic_requests import MapRequest, Refused, UnmapRequest

@@ -10,11 +10,11 @@ from typing import TextIO, cast
 
 import pytest
 
-from memtopo.common.errors import InternalError
+from memtopo.common.errors import InternalError, Stopped
 from memtopo.driver.ledger import Ledger
-from memtopo.driver.sim import SimDriver
 from memtopo.driver.types import Access, Grant, gpu
-from memtopo.executor import STRIDE, Execution, StepFailed, Stopped
+from memtopo.drivers.sim import SimDriver
+from memtopo.executor import STRIDE, Execution, StepFailed
 from memtopo.kinds.chunks.steps import CreateChunk
 from memtopo.kinds.mappings.steps import MapChunk
 from memtopo.kinds.ranges.steps import ReserveRange

@@ -9,7 +9,7 @@ from tempfile import NamedTemporaryFile
 import pytest
 
 from memtopo.driver.ledger import Ledger
-from memtopo.driver.sim import SimDriver
+from memtopo.drivers.sim import SimDriver
 from memtopo.executor import Execution, SafeProgress, StepFailed, TeardownGates
 from memtopo.plans.progress import Progress
 from tests.helpers.failing_driver import Failing

@@ -13,8 +13,8 @@ import pytest
 from memtopo import kinds
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.protocol import Driver, call_name
-from memtopo.driver.sim import SimDriver
 from memtopo.driver.types import Access, DriverError, Grant, Location, LocationKind, MemAttach, Properties, gpu
+from memtopo.drivers.sim import SimDriver
 from memtopo.kinds.access.steps import SetAccess
 from memtopo.kinds.buffers.steps import AllocateBuffer
 from memtopo.kinds.chunks.steps import CreateChunk

@@ -8,7 +8,7 @@ import pytest
 
 from memtopo.common.errors import MemtopoError
 from memtopo.driver.ledger import Ledger
-from memtopo.driver.sim import SimDriver
+from memtopo.drivers.sim import SimDriver
 from memtopo.plans.report import Check, Report
 from memtopo.run import apply
 from memtopo.run.apply import Run

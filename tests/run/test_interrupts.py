@@ -10,7 +10,7 @@ import pytest
 
 from memtopo.cli.process import Stopper
 from memtopo.driver.ledger import Ledger
-from memtopo.driver.sim import SimDriver
+from memtopo.drivers.sim import SimDriver
 from memtopo.run import apply
 from tests.helpers.machines import invented
 from tests.helpers.specs import run_request

@@ -7,8 +7,8 @@ import os
 import pytest
 
 from memtopo.driver.ledger import Ledger
-from memtopo.driver.sim import SimDriver
 from memtopo.driver.types import Properties, gpu
+from memtopo.drivers.sim import SimDriver
 from memtopo.plans.report import Report
 from memtopo.run.apply import Run, apply
 from memtopo.run.request import HoldResult

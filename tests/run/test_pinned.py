@@ -16,9 +16,9 @@ import memtopo
 from memtopo.common.units import KiB, MiB
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.ledger import Ledger
-from memtopo.driver.sim import SimDriver
 from memtopo.driver.types import HostFlags
 from memtopo.driver.wrappers import Forwarder
+from memtopo.drivers.sim import SimDriver
 from memtopo.plans.report import Check, Report
 from memtopo.run import apply
 from tests.helpers.machines import invented

@@ -13,7 +13,7 @@ from memtopo.common.records import record
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.protocol import Driver
 from memtopo.driver.recorder import CallContext, CallList, DriverCall, Recorder
-from memtopo.driver.sim import SimDriver
+from memtopo.drivers.sim import SimDriver
 from memtopo.executor import StepFailed
 from memtopo.kinds.layout import Layout
 from memtopo.kinds.ranges.steps import ReserveRange

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from memtopo.driver.ledger import Ledger
-from memtopo.driver.sim import SimDriver
+from memtopo.drivers.sim import SimDriver
 from memtopo.executor import STRIDE, Pace
 from memtopo.plans.progress import Progress
 from memtopo.plans.report import Check

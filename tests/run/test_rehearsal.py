@@ -8,8 +8,8 @@ import pytest
 
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.ledger import Ledger
-from memtopo.driver.sim import SimDriver
 from memtopo.driver.wrappers import Forwarder
+from memtopo.drivers.sim import SimDriver
 from memtopo.kinds.step import Finding
 from memtopo.plans.report import Check, Report, Tally
 from memtopo.run import apply

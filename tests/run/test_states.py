@@ -8,8 +8,8 @@ import pytest
 
 from memtopo import planner
 from memtopo.driver.ledger import Ledger
-from memtopo.driver.sim import SimDriver
 from memtopo.driver.types import Location, LocationKind
+from memtopo.drivers.sim import SimDriver
 from memtopo.executor import Execution, StepFailed
 from memtopo.kinds.chunks.steps import CreateChunk
 from memtopo.kinds.layout import current

@@ -9,9 +9,10 @@ from itertools import count
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from memtopo.common.errors import Stopped
 from memtopo.driver.ledger import Ledger
-from memtopo.driver.sim import SimDriver
-from memtopo.executor import Execution, StepFailed, Stopped
+from memtopo.drivers.sim import SimDriver
+from memtopo.executor import Execution, StepFailed
 from memtopo.machine import Machine
 from memtopo.planner import Plan
 from memtopo.plans.transition import Stage, transition

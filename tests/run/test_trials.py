@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from memtopo.driver.types import gpu
+from memtopo.drivers.target import Target
 from memtopo.geometry.groups import ChunkGroup
 from memtopo.machine import Machine, Memory, load
 from memtopo.machine.queries import changed
-from memtopo.machine.target import Target
 from memtopo.rules.validation import validate
 from memtopo.run.trials import tried_for, with_needed_trials
 from tests.helpers.specs import document

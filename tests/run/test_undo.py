@@ -10,8 +10,8 @@ import pytest
 
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.ledger import Ledger
-from memtopo.driver.sim import SimDriver
 from memtopo.driver.wrappers import Forwarder
+from memtopo.drivers.sim import SimDriver
 from memtopo.machine import Machine
 from memtopo.plans.progress import Progress
 from memtopo.plans.report import Report

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from memtopo.drivers.target import recorded
 from memtopo.kinds.layout import current
-from memtopo.machine.target import recorded
 from memtopo.sharing.holder.clients import SPARE
 from memtopo.sharing.holder.service import MOST_CLIENTS
 from tests.helpers.child_process import PATIENCE

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
+from memtopo.common.errors import Stopped
 from memtopo.driver.handles import Handle
-from memtopo.executor import Stopped
+from memtopo.drivers.target import recorded
 from memtopo.language import Document
-from memtopo.machine.target import recorded
 from memtopo.rules.validation import validate
 from memtopo.sharing import wire
 from memtopo.sharing.client import Client, connect

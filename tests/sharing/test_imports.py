@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from memtopo.common.errors import MemtopoError
-from memtopo.driver.sim import SimDriver
+from memtopo.drivers import target
+from memtopo.drivers.sim import SimDriver
 from memtopo.kinds.layout import Layout
-from memtopo.machine import target
 from memtopo.plans.report import Checks
 from memtopo.sharing.claims import claim
 from memtopo.sharing.endpoints import endpoint

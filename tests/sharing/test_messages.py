@@ -12,7 +12,8 @@ import pytest
 
 from memtopo.common.errors import MemtopoError
 from memtopo.driver.handles import Handle, Secret
-from memtopo.plans.report import Checks, Difference, MachineLine, Tally
+from memtopo.machine.cluster import MachineLine
+from memtopo.plans.report import Checks, Difference, Tally
 from memtopo.sharing import messages
 from memtopo.sharing.errors import BadPacket, ExchangeError
 from memtopo.sharing.messages import LIMIT, LONGEST_TEXT, MAX_ENTRIES, PAGE_BYTES, Fields, parts

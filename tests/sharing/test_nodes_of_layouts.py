@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from memtopo.plans.report import MachineLine
+from memtopo.machine.cluster import MachineLine
 from memtopo.sharing.errors import BadPacket, ExchangeError
 from memtopo.sharing.holder.nodes import HeldNodes, StatusReports, node_status
 from memtopo.sharing.messages import decode_nodes

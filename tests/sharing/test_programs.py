@@ -15,8 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from memtopo.common.errors import UsageError
-from memtopo.executor import Stopped
+from memtopo.common.errors import Stopped, UsageError
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.producers import ProducerFailed, Producers, start_producers

@@ -15,7 +15,7 @@ import pytest
 from memtopo.common.clock import RunningClock
 from memtopo.common.errors import MemtopoError
 from memtopo.common.processes import pid_namespace
-from memtopo.machine.target import recorded
+from memtopo.drivers.target import recorded
 from memtopo.sharing import wire
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint

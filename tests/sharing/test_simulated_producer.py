@@ -14,9 +14,9 @@ import pytest
 
 import memtopo
 from memtopo.common.errors import UsageError
-from memtopo.driver.sim import external_api
-from memtopo.machine import target
-from memtopo.machine.target import Target
+from memtopo.drivers import target
+from memtopo.drivers.sim import external_api
+from memtopo.drivers.target import Target
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.imports import HolderHandles

@@ -8,10 +8,10 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from memtopo.common.records import record
+from memtopo.geometry.diagram import DeviceAccess
 from memtopo.output.diagram import typography
 from memtopo.output.diagram.context import DrawingContext
 from memtopo.output.diagram.markup import element, hovered, number, path, rect, text_at
-from memtopo.output.diagram.model import DeviceAccess
 from memtopo.output.diagram.typography import SMALL
 
 SHORTEST_BLOCK = 5.0

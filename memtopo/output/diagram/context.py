@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from memtopo.common.records import record
 from memtopo.diagnostics.model import Path
-from memtopo.output.diagram import model
-from memtopo.output.diagram.model import Diagram
+from memtopo.geometry import diagram as picture
+from memtopo.geometry.diagram import Diagram
 from memtopo.output.diagram.palette import HUES
 
 Locate = Callable[[Path], str | None]
@@ -76,8 +76,8 @@ class DrawingContext:
 
 def drawing_context(diagram: Diagram, locate: Locate | None, addresses: Addresses | None) -> DrawingContext:
     """The context of a diagram: letters in the order of appearance, hues in the order of memory."""
-    letters = dict(zip(dict.fromkeys(model.marks(diagram)), _LETTERS, strict=False))
-    devices = {device: index for index, device in enumerate(dict.fromkeys(model.devices(diagram)))}
+    letters = dict(zip(dict.fromkeys(picture.marks(diagram)), _LETTERS, strict=False))
+    devices = {device: index for index, device in enumerate(dict.fromkeys(picture.devices(diagram)))}
     names = {memory.device: memory.shown_names for memory in diagram.memory}
     return DrawingContext(letters, devices, names, locate or (lambda _: None), addresses or {}, limits=_limits(diagram))
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from memtopo.common.text import escape_ci_commands, printable
+from memtopo.geometry.diagram import Diagram
 from memtopo.output.diagram.graph import Edge, Graph, Node, Shape, graph
-from memtopo.output.diagram.model import Diagram
 from memtopo.output.diagram.palette import PLAIN, TINTS
 
 _SHAPES: Mapping[Shape, str] = {

@@ -7,7 +7,7 @@ from dataclasses import field
 
 from memtopo.common.records import record
 from memtopo.diagnostics.model import Path
-from memtopo.output.diagram.model import Diagram
+from memtopo.geometry.diagram import Diagram
 
 
 @record

@@ -12,7 +12,7 @@ from typing import Literal
 
 from memtopo.common.records import record
 from memtopo.common.units import rounded
-from memtopo.output.diagram.model import Diagram, Export, HandleFlow, MappingSpan, RangeDiagram, Resource
+from memtopo.geometry.diagram import Diagram, Export, HandleFlow, MappingSpan, RangeDiagram, Resource
 from memtopo.output.diagram.notation import chunk_names, granted, multiple, name_range, offset, processes, remark
 
 MOST_NODES = 12

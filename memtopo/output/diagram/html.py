@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 
+from memtopo.geometry.diagram import Diagram
 from memtopo.output.diagram.context import Addresses, DrawingContext, Locate, drawing_context
 from memtopo.output.diagram.markup import text
-from memtopo.output.diagram.model import Diagram
 from memtopo.output.diagram.palette import DARK, LIGHT, Scheme
 from memtopo.output.diagram.svg import figure, style_sheet
 from memtopo.output.diagram.tables import MOST_ROWS, MOST_TABLES, Table, table_count, tables

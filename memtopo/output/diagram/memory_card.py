@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from itertools import accumulate
 
 from memtopo.common.units import rounded
+from memtopo.geometry.diagram import MemoryDiagram, MemoryShare
 from memtopo.output.diagram import notation
 from memtopo.output.diagram.bar import SHORTEST_BLOCK, Block, draw_bar, lengths
 from memtopo.output.diagram.card import Card, Heading, bar_labels, draw_labels, labels_height
 from memtopo.output.diagram.context import SEVERAL, DrawingContext
 from memtopo.output.diagram.markup import Box, hovered, number, path, rect
-from memtopo.output.diagram.model import MemoryDiagram, MemoryShare
 
 _TOTAL_BAR = 14.0
 _FAN = 26.0

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Mapping
 
 from memtopo.common.text import printable
+from memtopo.geometry.diagram import Diagram
 from memtopo.output.diagram.graph import MOST_NODES, Edge, Graph, Node, Shape, graph
-from memtopo.output.diagram.model import Diagram
 from memtopo.output.diagram.palette import PLAIN, TINTS
 
 MOST_CHARACTERS = 45_000

@@ -8,7 +8,7 @@ from itertools import groupby
 
 from memtopo.common.text import printable
 from memtopo.common.units import exact, rounded, shorten
-from memtopo.output.diagram.model import DeviceAccess, MappingSpan, MemoryDiagram, ProcessDiagram, RangeDiagram
+from memtopo.geometry.diagram import DeviceAccess, MappingSpan, MemoryDiagram, ProcessDiagram, RangeDiagram
 
 _FEW = 2  # names that are listed one by one
 _NAMED = 3  # entries of an elastic range, and parts of a chunk

@@ -7,11 +7,11 @@ from itertools import groupby
 from typing import NamedTuple
 
 from memtopo.common.units import exact, rounded
+from memtopo.geometry.diagram import MappingSpan, RangeDiagram
 from memtopo.output.diagram import notation
 from memtopo.output.diagram.bar import MOST_LANES, Block, lane_devices
 from memtopo.output.diagram.card import Card, Heading, labelled_bar
 from memtopo.output.diagram.context import SEVERAL, DrawingContext
-from memtopo.output.diagram.model import MappingSpan, RangeDiagram
 
 MOST_SPANS = 64
 """Drawn spans of one mark that are compared with later ones; a drawing shows no more of them apart."""

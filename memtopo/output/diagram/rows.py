@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 
 from memtopo.common.records import record
 from memtopo.diagnostics.model import Path
+from memtopo.geometry.diagram import Diagram, Export, HandleFlow, Resource
 from memtopo.output.diagram import notation
 from memtopo.output.diagram.bar import badge
 from memtopo.output.diagram.context import DrawingContext
 from memtopo.output.diagram.markup import Box, Port, element, hovered, number, placed, rect, stacked, text_at
-from memtopo.output.diagram.model import Diagram, Export, HandleFlow, Resource
 from memtopo.output.diagram.typography import BODY, CAPITALS, NAME, SMALL, fitting, packed, width
 
 MOST_PARTS = 12

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from memtopo.common.units import rounded
+from memtopo.geometry.diagram import Diagram, MappingSpan, RangeDiagram, Resource
 from memtopo.output.diagram import layout, notation
 from memtopo.output.diagram.bar import badge
 from memtopo.output.diagram.context import SEVERAL, Addresses, DrawingContext, Locate, drawing_context
 from memtopo.output.diagram.markup import Box, curve, dot, element, number, path, rect, stacked, text, text_at
-from memtopo.output.diagram.model import Diagram, MappingSpan, RangeDiagram, Resource
 from memtopo.output.diagram.palette import DARK, LIGHT, TEXTURES, Scheme
 from memtopo.output.diagram.range_card import DrawnSpans, SpanPosition
 from memtopo.output.diagram.typography import (

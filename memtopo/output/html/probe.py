@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from memtopo.machine.probe.report import ProbeReport, Times
 from memtopo.output import humanize
 from memtopo.output import probe as rendering
 from memtopo.output.diagram.markup import text
 from memtopo.output.html.document import Cell, Column, Table, Tone, Toned, document, note, section, tables, verdict
 from memtopo.output.html.style import HEAT
 from memtopo.output.pages import Grid, Section
+from memtopo.probe.report import ProbeReport, Times
 
 _SCALE = (
     '<ul class="keys"><li>none</li><li class="scale">'

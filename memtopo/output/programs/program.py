@@ -10,10 +10,10 @@ from memtopo.common.errors import MemtopoError
 from memtopo.common.records import record
 from memtopo.common.text import printable
 from memtopo.driver.recorder import DriverCall
+from memtopo.machine.cluster import MachineLine
 from memtopo.output import humanize
 from memtopo.output.programs.statements import Section, Variable, sections, variables
 from memtopo.plans.calls import Entry, Exchange, NamedCall, named
-from memtopo.plans.report import MachineLine
 
 _WIDTH = 100
 """Width of the comment at the begin."""

@@ -12,9 +12,9 @@ from rich.text import Text
 
 from memtopo.common.records import record
 from memtopo.common.text import printable
+from memtopo.geometry.diagram import Diagram, MappingSpan, MemoryDiagram, ProcessDiagram, RangeDiagram
 from memtopo.output import console, plain
 from memtopo.output.console import headline, notes
-from memtopo.output.diagram.model import Diagram, MappingSpan, MemoryDiagram, ProcessDiagram, RangeDiagram
 from memtopo.output.diagram.notation import processes
 from memtopo.output.terminal import labels
 from memtopo.output.terminal.labels import Importers, importers_of, item_list

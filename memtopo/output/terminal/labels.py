@@ -9,7 +9,7 @@ from rich.text import Text
 
 from memtopo.common.text import printable
 from memtopo.common.units import rounded
-from memtopo.output.diagram.model import (
+from memtopo.geometry.diagram import (
     DeviceAccess,
     Diagram,
     Export,

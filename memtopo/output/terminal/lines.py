@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.text import Text
 
 from memtopo.common.records import record
-from memtopo.output.diagram import model
-from memtopo.output.diagram.model import Diagram
+from memtopo.geometry import diagram as picture
+from memtopo.geometry.diagram import Diagram
 
 INDENT = 2
 GAP = 2
@@ -228,6 +228,6 @@ class Glyphs:
 
 def glyphs_of(diagram: Diagram, *, ascii: bool) -> Glyphs:
     """Glyphs of a diagram: letters in order of appearance, ranges before memory; devices in order of memory."""
-    letters = dict(zip(dict.fromkeys(model.marks(diagram)), _LETTERS, strict=False))
-    devices = {device: index for index, device in enumerate(dict.fromkeys(model.devices(diagram)))}
+    letters = dict(zip(dict.fromkeys(picture.marks(diagram)), _LETTERS, strict=False))
+    devices = {device: index for index, device in enumerate(dict.fromkeys(picture.devices(diagram)))}
     return Glyphs(letters, devices, ascii)

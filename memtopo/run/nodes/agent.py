@@ -17,9 +17,11 @@ from memtopo import language, planner
 from memtopo.common.errors import InternalError, MemtopoError
 from memtopo.common.records import record
 from memtopo.common.version import __version__
-from memtopo.machine import Cluster, Machine, dump, parse, target
+from memtopo.drivers import target
+from memtopo.machine import Cluster, Machine, dump, parse
+from memtopo.machine.cluster import MachineLine
 from memtopo.plans.progress import CountedProgress, PhaseState
-from memtopo.plans.report import Check, MachineLine, Report
+from memtopo.plans.report import Check, Report
 from memtopo.rules.validation import validate
 from memtopo.run import processes
 from memtopo.run.nodes.holding import Holding, holder

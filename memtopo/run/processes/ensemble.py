@@ -10,8 +10,9 @@ from memtopo.common.errors import InternalError, MemtopoError
 from memtopo.common.records import record
 from memtopo.common.spawn import start_hint
 from memtopo.driver.trace import process_file
+from memtopo.drivers import target
 from memtopo.geometry import Geometry
-from memtopo.machine import Cluster, Machine, target
+from memtopo.machine import Cluster, Machine
 from memtopo.run.processes import messages
 from memtopo.run.processes.worker_server import WorkerServer
 from memtopo.run.request import RunRequest
@@ -67,7 +68,7 @@ class Ensemble:
 
     def worker_server(self) -> WorkerServer:
         """Return a server that forks workers."""
-        driver = "memtopo.driver.sim" if self.request.machine.simulated else "memtopo.driver.cuda.driver"
+        driver = "memtopo.drivers.sim" if self.request.machine.simulated else "memtopo.drivers.cuda.driver"
         return WorkerServer(driver, self.log)
 
     def start_message(self, label: str, visible: tuple[int, ...]) -> messages.Start:

@@ -12,12 +12,12 @@ from functools import partial
 from typing import get_args
 
 from memtopo.common.clock import RunningClock
-from memtopo.common.errors import InternalError, MemtopoError
+from memtopo.common.errors import InternalError, MemtopoError, Stopped
 from memtopo.common.signals import TERMINAL
 from memtopo.common.spawn import inherited_socket, signal_on_parent_death
 from memtopo.driver.handles import Handle, close_handles
 from memtopo.driver.types import DriverError
-from memtopo.executor import StepFailed, Stopped
+from memtopo.executor import StepFailed
 from memtopo.run.apply import Run
 from memtopo.run.processes import messages
 from memtopo.run.processes.common_addresses import bring_to

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 
-from memtopo.common.errors import InternalError, MemtopoError
+from memtopo.common.errors import InternalError, MemtopoError, Stopped
 from memtopo.common.records import record
-from memtopo.executor import StepFailed, Stopped
+from memtopo.executor import StepFailed
 from memtopo.geometry import Geometry
 from memtopo.language.names import AWAKE
 from memtopo.planner import Plan

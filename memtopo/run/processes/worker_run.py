@@ -6,20 +6,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from memtopo import language, planner
-from memtopo.common.errors import InternalError
+from memtopo.common.errors import InternalError, Stopped
 from memtopo.common.records import record
 from memtopo.driver.handles import Handle, close_handles
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.trace import with_trace
-from memtopo.executor import Stopped
+from memtopo.drivers import target
 from memtopo.geometry import Geometry
 from memtopo.kinds.layout import HandleSource
 from memtopo.language import Document
-from memtopo.machine import Cluster, Machine, parse, target
+from memtopo.machine import Cluster, Machine, parse
+from memtopo.machine.cluster import MachineLine
 from memtopo.planner import Plan
 from memtopo.plans.progress import NO_PROCESSES, Progress
-from memtopo.plans.report import MachineLine
 from memtopo.rules.validation import validate
 from memtopo.run.apply import Run, built_plan
 from memtopo.run.processes.joint_plans import JointPlans

@@ -25,10 +25,11 @@ from memtopo.common.text import signal_name
 from memtopo.diagnostics.model import Path
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.types import Access, DriverError, Grant, HandleType, Location, LocationKind, Properties, gpu
+from memtopo.drivers import target
 from memtopo.geometry import Geometry
 from memtopo.geometry.access import granted, mappings
 from memtopo.kinds.views import MappedMemory
-from memtopo.machine import Machine, target
+from memtopo.machine import Machine
 
 LIMIT = 60
 """Seconds that a child may take: two contexts and a compilation of kernels, on a busy machine."""

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from memtopo.common.records import record
-from memtopo.plans.report import Checks, MachineLine
+from memtopo.machine.cluster import MachineLine
+from memtopo.plans.report import Checks
 from memtopo.sharing.statistics import MOST_LOCATIONS, CheckResult, LocationMemory, Statistics
 from memtopo.sharing.status import Importer
 

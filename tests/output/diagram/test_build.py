@@ -11,6 +11,7 @@ from memtopo import machine, planner
 from memtopo.cli.apply import apply_command
 from memtopo.cli.plan import plan_command
 from memtopo.common.units import GiB, MiB
+from memtopo.geometry.diagram import DeviceAccess, Diagram, MappingSpan
 from memtopo.geometry.groups import ChunkGroup, RangeGroup
 from memtopo.kinds.buffers import BufferGroup
 from memtopo.kinds.managed import ManagedAllocation
@@ -21,7 +22,6 @@ from memtopo.machine import CONTEXT_BYTES
 from memtopo.output import json as rendering
 from memtopo.output.diagram.build import build_diagram
 from memtopo.output.diagram.build.ranges import MOST_SINGLE
-from memtopo.output.diagram.model import DeviceAccess, Diagram, MappingSpan
 from memtopo.rules.validation import validate
 from tests.helpers.diagrams import ENOUGH_MEMORY, PARTS_AND_HOLES, text_diagram
 from tests.helpers.machines import invented, with_nodes

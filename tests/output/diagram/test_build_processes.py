@@ -6,9 +6,9 @@ import pytest
 
 from memtopo import machine, planner
 from memtopo.common.units import MiB
+from memtopo.geometry.diagram import Diagram, HandleFlow, ProcessDiagram
 from memtopo.language import read_file
 from memtopo.output.diagram.build import build_diagram
-from memtopo.output.diagram.model import Diagram, HandleFlow, ProcessDiagram
 from memtopo.rules.validation import validate
 from tests.helpers.diagrams import text_diagram
 from tests.helpers.specs import ENSEMBLES

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from memtopo.common.units import exact
+from memtopo.geometry.diagram import Diagram, RangeDiagram, Resource
 from memtopo.output.diagram.context import drawing_context
 from memtopo.output.diagram.html import WIDTHS, page
-from memtopo.output.diagram.model import Diagram, RangeDiagram, Resource
 from memtopo.output.diagram.svg import description
 from memtopo.output.diagram.tables import tables
 from tests.helpers.diagrams import PARTS_AND_HOLES, spec_diagram

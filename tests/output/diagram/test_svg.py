@@ -7,10 +7,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from memtopo.common.units import MiB
-from memtopo.output.diagram.build import build_diagram
-from memtopo.output.diagram.formats import FORMATS, Drawing
-from memtopo.output.diagram.html import page
-from memtopo.output.diagram.model import (
+from memtopo.geometry.diagram import (
     DeviceAccess,
     Diagram,
     Export,
@@ -22,6 +19,9 @@ from memtopo.output.diagram.model import (
     RangeDiagram,
     Resource,
 )
+from memtopo.output.diagram.build import build_diagram
+from memtopo.output.diagram.formats import FORMATS, Drawing
+from memtopo.output.diagram.html import page
 from memtopo.output.diagram.svg import svg
 from tests.helpers.diagrams import PARTS_AND_HOLES, spec_diagram, text_diagram
 from tests.helpers.machines import invented

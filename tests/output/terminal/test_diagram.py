@@ -10,8 +10,8 @@ import pytest
 
 from memtopo.common.text import display_width
 from memtopo.common.units import MiB
+from memtopo.geometry.diagram import DeviceAccess, Diagram, MappingSpan, MemoryDiagram, MemoryShare, RangeDiagram
 from memtopo.output import console
-from memtopo.output.diagram.model import DeviceAccess, Diagram, MappingSpan, MemoryDiagram, MemoryShare, RangeDiagram
 from memtopo.output.diagram.notation import granted
 from memtopo.output.terminal.diagram import TerminalDrawing
 from memtopo.output.terminal.labels import clipped

@@ -7,16 +7,8 @@ from dataclasses import replace
 import pytest
 
 from memtopo.common.units import MiB
+from memtopo.geometry.diagram import Diagram, Export, HandleFlow, MappingSpan, ProcessDiagram, RangeDiagram, Resource
 from memtopo.output.console import unstyled
-from memtopo.output.diagram.model import (
-    Diagram,
-    Export,
-    HandleFlow,
-    MappingSpan,
-    ProcessDiagram,
-    RangeDiagram,
-    Resource,
-)
 from memtopo.output.diagram.notation import processes
 from memtopo.output.terminal.diagram import Addresses, TerminalDrawing
 from tests.helpers.diagrams import text_diagram

@@ -11,9 +11,9 @@ from typing import Any, get_args
 
 from memtopo import machine as machines
 from memtopo.driver.kernels import KernelDriver
-from memtopo.driver.sim import SimDriver
+from memtopo.drivers import target
+from memtopo.drivers.sim import SimDriver
 from memtopo.kinds.step import Phase
-from memtopo.machine import target
 from memtopo.plans.report import Report
 from memtopo.run.processes import messages
 from memtopo.run.processes.gates import Gate

@@ -14,9 +14,10 @@ from pydantic import TypeAdapter
 
 from memtopo import planner
 from memtopo.cli.process import Stopper
+from memtopo.drivers import target
 from memtopo.language import read_file
-from memtopo.machine import target
-from memtopo.plans.report import MachineLine, Report
+from memtopo.machine.cluster import MachineLine
+from memtopo.plans.report import Report
 from memtopo.rules.validation import validate
 from memtopo.run import processes
 from memtopo.run.request import RunRequest

@@ -19,10 +19,11 @@ from memtopo.cli.hold import HoldOptions
 from memtopo.cli.holder import claimed_holder
 from memtopo.cli.requests import revision
 from memtopo.driver.ledger import Ledger
+from memtopo.drivers import target
+from memtopo.drivers.target import Target
 from memtopo.language import read_file
-from memtopo.machine import target
-from memtopo.machine.target import Target
-from memtopo.plans.report import MachineLine, Report
+from memtopo.machine.cluster import MachineLine
+from memtopo.plans.report import Report
 from memtopo.rules.validation import validate
 from memtopo.run.apply import apply
 from memtopo.run.request import RunRequest

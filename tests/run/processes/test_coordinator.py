@@ -14,9 +14,10 @@ import pytest
 from memtopo import machine as machines
 from memtopo.common.errors import InternalError, MemtopoError
 from memtopo.driver.handles import close_handles
-from memtopo.machine import target
+from memtopo.drivers import target
+from memtopo.machine.cluster import MachineLine
 from memtopo.plans.progress import Progress
-from memtopo.plans.report import Checks, MachineLine, Report
+from memtopo.plans.report import Checks, Report
 from memtopo.run import processes
 from memtopo.run.held import Revision
 from memtopo.run.processes import HeldProcesses

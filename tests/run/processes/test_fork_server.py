@@ -19,7 +19,7 @@ from memtopo.run.processes.worker_server import ForkedWorker, WorkerServer
 from tests.helpers.processes import open_descriptors
 
 ROOT = Path(__file__).parents[3]
-SIMULATED = "memtopo.driver.sim"
+SIMULATED = "memtopo.drivers.sim"
 
 
 @contextmanager
@@ -136,7 +136,7 @@ from memtopo.common.clock import RunningClock
 from memtopo.run.processes.worker_process import launch
 from memtopo.run.processes.worker_server import WorkerServer
 ends = [*os.pipe(), *os.pipe()]
-server = WorkerServer("memtopo.driver.sim")
+server = WorkerServer("memtopo.drivers.sim")
 workers = [launch("w", ends, {}, RunningClock(), server=server) for _ in range(2)]
 print(*[each.process.pid for each in workers], server._started[0].pid, flush=True)
 sys.stdin.readline()

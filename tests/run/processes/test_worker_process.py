@@ -16,7 +16,8 @@ import pytest
 
 from memtopo.common.clock import LONGEST_STEP, RunningClock
 from memtopo.kinds.step import Phase
-from memtopo.plans.report import Checks, MachineLine, PlanSummary, Report
+from memtopo.machine.cluster import MachineLine
+from memtopo.plans.report import Checks, PlanSummary, Report
 from memtopo.run.processes import messages
 from memtopo.run.processes.messages import FromWorker, ToWorker
 from memtopo.run.processes.worker_process import Expected, WorkerProcess

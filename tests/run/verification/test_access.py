@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from memtopo.driver.ledger import Ledger
-from memtopo.driver.sim import SimDriver
 from memtopo.driver.types import DriverError
 from memtopo.driver.wrappers import Call, Forwarder
+from memtopo.drivers.sim import SimDriver
 from memtopo.run import apply
 from tests.helpers.machines import invented
 from tests.helpers.specs import run_request

@@ -15,8 +15,8 @@ import pytest
 
 from memtopo.driver.handles import Handle
 from memtopo.driver.ledger import Ledger
-from memtopo.driver.sim import SimDriver
-from memtopo.machine import target
+from memtopo.drivers import target
+from memtopo.drivers.sim import SimDriver
 from memtopo.plans.progress import Progress
 from memtopo.plans.report import Check, Report
 from memtopo.run import processes

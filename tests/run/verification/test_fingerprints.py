@@ -11,8 +11,8 @@ import pytest
 from memtopo import planner
 from memtopo.driver.kernels import Area, KernelDriver
 from memtopo.driver.ledger import Ledger
-from memtopo.driver.sim import SimDriver
 from memtopo.driver.wrappers import Call, Forwarder
+from memtopo.drivers.sim import SimDriver
 from memtopo.executor import Execution
 from memtopo.kinds.layout import current
 from memtopo.planner import Plan

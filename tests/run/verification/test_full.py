@@ -11,12 +11,13 @@ import pytest
 
 from memtopo import machine
 from memtopo.driver.kernels import Area
-from memtopo.driver.sim import SimDriver
 from memtopo.driver.types import Access, Grant, Location, LocationKind, gpu
+from memtopo.drivers.sim import SimDriver
 from memtopo.kinds.views import Identity, MappedMemory
+from memtopo.machine.cluster import MachineLine
 from memtopo.output import console
 from memtopo.output import report as rendering
-from memtopo.plans.report import Check, Checks, MachineLine, Report, Tally
+from memtopo.plans.report import Check, Checks, Report, Tally
 from memtopo.run import processes
 from memtopo.run.verification.full import MAX_BATCH_AREAS, MAX_BATCH_BYTES, Task, batches, views
 from memtopo.run.verification.rounds import FORBIDDEN, UNSAFE

@@ -9,8 +9,8 @@ import pytest
 
 from memtopo.driver.kernels import Area
 from memtopo.driver.ledger import Ledger
-from memtopo.driver.sim import SimDriver
 from memtopo.driver.types import Access, Grant, LocationKind
+from memtopo.drivers.sim import SimDriver
 from memtopo.plans.report import Check, Report, Tally
 from memtopo.run import apply
 from tests.helpers.faults import GRANULE, NODE

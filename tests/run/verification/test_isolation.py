@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from memtopo.driver.ledger import Ledger
-from memtopo.driver.sim import SimDriver
 from memtopo.driver.types import DriverError, Location
+from memtopo.drivers.sim import SimDriver
 from memtopo.machine.queries import changed
 from memtopo.plans.report import Check, Report
 from memtopo.run.apply import apply

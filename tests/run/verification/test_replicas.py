@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from memtopo.driver.sim import SimDriver
 from memtopo.driver.types import Access, DriverError, HandleType, LocationKind, Properties, gpu
+from memtopo.drivers.sim import SimDriver
 from memtopo.machine import Machine
 from memtopo.plans.report import Tally
 from memtopo.run.verification import replicas as module

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from memtopo.driver.ledger import Ledger
-from memtopo.driver.sim import SimDriver
+from memtopo.drivers.sim import SimDriver
 from memtopo.plans.report import Check, Report, Tally
 from memtopo.run.apply import apply
 from memtopo.run.verification.rounds import UNSAFE

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from memtopo.driver.kernels import pattern, patterns, word
 from memtopo.driver.ledger import Ledger
-from memtopo.driver.sim import SimDriver
 from memtopo.driver.types import Access, Grant, Location, Properties, gpu
+from memtopo.drivers.sim import SimDriver
 from memtopo.kinds.layout import Layout
 from memtopo.kinds.step import Finding
 from memtopo.kinds.views import Member, mapped_memory

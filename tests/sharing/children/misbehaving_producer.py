@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import memtopo
-from memtopo.driver.sim import external_api
+from memtopo.drivers.sim import external_api
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.external import External, ExternalExports, Serving

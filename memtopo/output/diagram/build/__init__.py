@@ -9,13 +9,13 @@ from typing import NamedTuple
 
 from memtopo.common.garbage_collection import collector_paused
 from memtopo.geometry import Geometry
+from memtopo.geometry.diagram import Diagram, HandleFlow, ProcessDiagram
 from memtopo.machine import Machines
 from memtopo.output.diagram.build.memory import Owner, memory
 from memtopo.output.diagram.build.names import Marks, process_entry
 from memtopo.output.diagram.build.nodes import on_node
 from memtopo.output.diagram.build.ranges import ranges
 from memtopo.output.diagram.build.resources import exports, flows, resources
-from memtopo.output.diagram.model import Diagram, HandleFlow, ProcessDiagram
 
 __all__ = ["build_diagram"]
 

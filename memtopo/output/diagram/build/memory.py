@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from memtopo.driver.types import Location, LocationKind, gpu
 from memtopo.geometry import Geometry
+from memtopo.geometry.diagram import MemoryDiagram, MemoryShare
 from memtopo.geometry.groups import Group
 from memtopo.machine import CONTEXT_BYTES, Machine, Machines
 from memtopo.output.diagram.build.names import Marks
-from memtopo.output.diagram.model import MemoryDiagram, MemoryShare
 
 _Shares = dict[tuple[str, int], tuple[int, Group]]
 """By mark and size: the largest number of equal pieces of memory, and the first entry that declares some."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from memtopo.output.diagram.model import DeviceAccess, Diagram, MappingSpan, RangeDiagram, Resource
+from memtopo.geometry.diagram import DeviceAccess, Diagram, MappingSpan, RangeDiagram, Resource
 
 _OWN = re.compile("gpu[0-9]+|host(:[0-9]+)?")
 """Devices of a process by their own names."""

@@ -9,11 +9,11 @@ from typing import NamedTuple
 from memtopo.driver.types import Grant
 from memtopo.geometry import Geometry, Placement
 from memtopo.geometry.access import AccessParts, access_spans
+from memtopo.geometry.diagram import DeviceAccess, MappingSpan, RangeDiagram
 from memtopo.geometry.groups import RangeGroup
 from memtopo.geometry.model import Part
 from memtopo.output.diagram.build.mappings import MappingCounts, Mappings, mappings
 from memtopo.output.diagram.build.names import Marks, cycle, location_names, source
-from memtopo.output.diagram.model import DeviceAccess, MappingSpan, RangeDiagram
 
 MOST_SINGLE = 6
 """Adjacent mappings of single chunks that each have a span of their own; more of them are one span."""

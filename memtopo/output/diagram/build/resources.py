@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from memtopo.geometry import Geometry
+from memtopo.geometry.diagram import Export, HandleFlow, Resource
 from memtopo.geometry.groups import Group
 from memtopo.kinds import KINDS
 from memtopo.kinds.exports.groups import ExportGroup
 from memtopo.output.diagram.build.names import Marks, location_names, source
-from memtopo.output.diagram.model import Export, HandleFlow, Resource
 
 
 def resources(geometry: Geometry, process: str, marks: Marks) -> Iterator[Resource]:

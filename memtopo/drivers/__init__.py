@@ -1,0 +1,1 @@
+"""Drivers: the real one, the simulator, and the targets that open them."""

@@ -1,0 +1,44 @@
+"""The CUDA driver. Modules are imported when one of their names is first used; some need `cuda.bindings`."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from memtopo.drivers.cuda.driver import CudaDriver
+    from memtopo.drivers.cuda.local import open_cuda
+    from memtopo.drivers.cuda.meter import CudaMeter
+    from memtopo.drivers.cuda.nvml import gpu_usage, links
+    from memtopo.drivers.cuda.system import host_memory, inaccessible_devices, kernel_release, numa_bytes, numa_nodes
+    from memtopo.drivers.cuda.trials import CudaTrialCalls
+
+__all__ = [
+    "CudaDriver",
+    "CudaMeter",
+    "CudaTrialCalls",
+    "gpu_usage",
+    "host_memory",
+    "inaccessible_devices",
+    "kernel_release",
+    "links",
+    "numa_bytes",
+    "numa_nodes",
+    "open_cuda",
+]
+
+_MODULES = {
+    "driver": ("CudaDriver",),
+    "local": ("open_cuda",),
+    "meter": ("CudaMeter",),
+    "nvml": ("gpu_usage", "links"),
+    "system": ("host_memory", "inaccessible_devices", "kernel_release", "numa_bytes", "numa_nodes"),
+    "trials": ("CudaTrialCalls",),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,340 @@
+"""The address space: free ranges, reservations (facts 9 to 12), and blocks of allocations (fact 45)."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Self, TypeVar
+
+from memtopo.driver.types import ADDRESS_BLOCK, gpu
+from memtopo.drivers.sim.calls import Refused, invalid
+from memtopo.drivers.sim.devices import WHOLE_HOST, MemoryBudget
+
+
+class FreeRanges:
+    """Free ranges of a span of addresses, found by size or by address in logarithmic time; deterministic."""
+
+    def __init__(self, start: int, end: int) -> None:
+        self._starts = [start]
+        self._ends = {start: end}
+        self._by_size = [(end - start, start)]
+
+    @classmethod
+    def none(cls) -> Self:
+        """Return free ranges of which there are none yet."""
+        found = cls(0, 0)
+        found._remove(0)
+        return found
+
+    def take(self, size: int, alignment: int) -> int | None:
+        """Take the lowest aligned address of a range that has room for `size` bytes; None if there is none."""
+        for start in self._candidates(size, alignment):
+            address = -(-start // alignment) * alignment
+            if address + size <= self._ends[start]:
+                self._cut(start, address, size)
+                return address
+        return None
+
+    def take_at(self, address: int, size: int) -> bool:
+        """Take exactly these addresses; returns whether they were free."""
+        at = bisect_right(self._starts, address) - 1
+        if at < 0 or address + size > self._ends[self._starts[at]]:
+            return False
+        self._cut(self._starts[at], address, size)
+        return True
+
+    def overlaps(self, address: int, size: int) -> bool:
+        """Return whether some of the addresses are free."""
+        return any(each < address + size and self._ends[each] > address for each in self._starts)
+
+    def discard(self, address: int, size: int) -> None:
+        """Take those of some addresses that are free."""
+        end = address + size
+        for start in [each for each in self._starts if each < end and self._ends[each] > address]:
+            low, high = max(start, address), min(self._ends[start], end)
+            self._cut(start, low, high - low)
+
+    def give(self, address: int, size: int) -> None:
+        """Return addresses; they are merged with adjacent free ranges."""
+        start, end = address, address + size
+        at = bisect_left(self._starts, address)
+        if at < len(self._starts) and self._starts[at] == end:
+            end = self._remove(self._starts[at])
+        if at and self._ends[self._starts[at - 1]] == start:
+            start = self._starts[at - 1]
+            self._remove(start)
+        self._add(start, end)
+
+    def _candidates(self, size: int, alignment: int) -> Iterator[int]:
+        """The smallest range that may fit, the smallest that fits for certain, and only then all between them."""
+        tight = bisect_left(self._by_size, (size, 0))
+        certain = bisect_left(self._by_size, (size + alignment - 1, 0))
+        for at in (tight, certain):
+            if at < len(self._by_size):
+                yield self._by_size[at][1]
+        yield from [start for _, start in self._by_size[tight:certain]]
+
+    def _cut(self, start: int, address: int, size: int) -> None:
+        end = self._remove(start)
+        if start < address:
+            self._add(start, address)
+        if address + size < end:
+            self._add(address + size, end)
+
+    def _add(self, start: int, end: int) -> None:
+        insort(self._starts, start)
+        self._ends[start] = end
+        insort(self._by_size, (end - start, start))
+
+    def _remove(self, start: int) -> int:
+        end = self._ends.pop(start)
+        del self._starts[bisect_left(self._starts, start)]
+        del self._by_size[bisect_left(self._by_size, (end - start, start))]
+        return end
+
+
+LOWEST, HIGHEST = 1 << 40, 84 << 40  # a reservation of 64 TiB fits, one of 128 TiB does not (fact 9)
+
+
+class Reservations:
+    """Reservations of one process."""
+
+    def __init__(self, granule: int) -> None:
+        self._granule = granule
+        self._free = FreeRanges(LOWEST, HIGHEST)
+        self._starts: list[int] = []
+        self._ends: dict[int, int] = {}
+
+    def reserve(self, size: int, alignment: int, hint: int, flags: int) -> int:
+        """Reserve addresses at the rounded hint if they are free, otherwise wherever they fit (facts 9 to 11)."""
+        self._check(size, alignment, hint, flags)
+        alignment = max(alignment, self._granule)
+        hinted = -(-hint // max(ADDRESS_BLOCK, alignment)) * max(ADDRESS_BLOCK, alignment)
+        at_hint = bool(hint) and self._free.take_at(hinted, size)
+        address = hinted if at_hint else self._free.take(size, alignment)
+        if address is None:
+            raise Refused("CUDA_ERROR_OUT_OF_MEMORY", "no free addresses of that size and alignment are left")
+        insort(self._starts, address)
+        self._ends[address] = address + size
+        return address
+
+    def free(self, address: int, size: int) -> None:
+        """Free exactly one reservation (fact 12); the caller has checked that nothing is mapped inside."""
+        del self._ends[address]
+        del self._starts[bisect_left(self._starts, address)]
+        self._free.give(address, size)
+
+    def check_whole(self, address: int, size: int) -> None:
+        """Refuse a range that is not exactly one reservation (fact 12)."""
+        if address not in self._ends:
+            raise invalid("the address is not the start of a reservation")
+        if self._ends[address] != address + size:
+            raise invalid("the size is not the reservation's")
+
+    def end_around(self, address: int) -> int | None:
+        """End of the reservation around an address; None if there is none."""
+        at = bisect_right(self._starts, address) - 1
+        if at < 0:
+            return None
+        end = self._ends[self._starts[at]]
+        return end if address < end else None
+
+    def covers(self, address: int, end: int) -> bool:
+        """Return whether all addresses up to `end` are reserved, by one or several adjacent reservations (fact 17)."""
+        while address < end:
+            reserved = self.end_around(address)
+            if reserved is None:
+                return False
+            address = reserved
+        return True
+
+    def _check(self, size: int, alignment: int, hint: int, flags: int) -> None:
+        if flags:
+            raise invalid("flags must be 0")
+        if size <= 0 or size % self._granule:
+            raise invalid("the size is not a multiple of the granularity")
+        if alignment < 0 or alignment & (alignment - 1):
+            raise invalid("the alignment is no power of two")
+        if hint % self._granule:
+            raise invalid("the address hint is not aligned to the granularity")
+        if alignment and hint % alignment:
+            raise invalid("the address hint is not aligned as the reservation is to be")
+
+
+BLOCK = 2 << 20
+UNIT = 512  # what small allocations are rounded to; only that two of 64 KiB lay side by side was seen
+PAGE = 4 << 10
+FIRST, LAST = HIGHEST + (12 << 40), HIGHEST + (76 << 40)  # where no reservation is, with room for fact 60
+
+
+_Key = TypeVar("_Key")
+_Room = tuple[int, int, int]
+"""Free range of a block: its size, the number of the block, and its start."""
+
+
+class _Block(FreeRanges):
+    """Block of `parts` small allocations; keeps its free ranges in the list `room` of all blocks, too."""
+
+    def __init__(self, start: int, number: int, room: list[_Room]) -> None:
+        super().__init__(start, start + BLOCK)
+        self._number, self._room = number, room
+        self.parts = 0
+        insort(room, (BLOCK, number, start))
+
+    def _add(self, start: int, end: int) -> None:
+        super()._add(start, end)
+        insort(self._room, (end - start, self._number, start))
+
+    def _remove(self, start: int) -> int:
+        end = super()._remove(start)
+        del self._room[bisect_left(self._room, (end - start, self._number, start))]
+        return end
+
+    def leave(self) -> None:
+        """Remove the block, all of which is free, from the list of all blocks."""
+        for start in self._starts.copy():
+            self._remove(start)
+
+
+class _SharedBlocks:
+    """Blocks that small allocations share; each is taken with its first part and given back with its last.
+
+    A part goes where the least room is left, and of several such places into the oldest block (fact 70).
+    """
+
+    def __init__(self, take: Callable[[], int], give: Callable[[int], None]) -> None:
+        self._take, self._give = take, give
+        self._blocks: dict[int, _Block] = {}
+        self._room: list[_Room] = []
+        self._taken = 0
+
+    def take(self, size: int) -> int:
+        """Take a part that is rounded up to, and aligned to, `UNIT`."""
+        size = _round_up(size, UNIT)
+        at = bisect_left(self._room, (size, 0, 0))
+        if at == len(self._room):
+            start = self._take()
+            self._taken += 1
+            self._blocks[start] = _Block(start, self._taken, self._room)
+            return self.take(size)
+        _, _, start = self._room[at]
+        block = self._blocks[start - start % BLOCK]
+        address = block.take(size, UNIT)
+        assert address is not None
+        block.parts += 1
+        return address
+
+    def give(self, address: int, size: int) -> None:
+        """Give a part back."""
+        start = address - address % BLOCK
+        block = self._blocks[start]
+        block.give(address, _round_up(size, UNIT))
+        block.parts -= 1
+        if not block.parts:
+            block.leave()
+            del self._blocks[start]
+            self._give(start)
+
+
+class AllocationBlocks:
+    """Addresses and device memory of allocations, in whole blocks; small allocations share a block (fact 45)."""
+
+    def __init__(self, budget: MemoryBudget) -> None:
+        self._budget = budget
+        self._free = FreeRanges(FIRST, LAST)
+        self._shared: dict[int, _SharedBlocks] = {}  # by device
+        self._managed: dict[int, _SharedBlocks] = {}
+        self._pinned: dict[tuple[int, int], _SharedBlocks] = {}  # by device, those of write-combined memory apart
+
+    def take(self, device: int, size: int) -> int:
+        """Take addresses and memory for an allocation; refuses with `CUDA_ERROR_OUT_OF_MEMORY`."""
+        if size < BLOCK:
+            return self._shared_of(device).take(size)
+        self._budget.take(gpu(device), _round_up(size, BLOCK))
+        try:
+            return self.take_addresses(size)
+        except Refused:
+            self._budget.give(gpu(device), _round_up(size, BLOCK))
+            raise
+
+    def give(self, device: int, address: int, size: int) -> None:
+        """Free an allocation; a shared block is freed with its last allocation."""
+        if size >= BLOCK:
+            self._budget.give(gpu(device), _round_up(size, BLOCK))
+            self.give_addresses(address, size)
+            return
+        self._shared_of(device).give(address, size)
+
+    def take_managed(self, device: int, size: int) -> int:
+        """Take addresses for managed memory; small allocations share a block and its pages (fact 70)."""
+        return self._managed_of(device).take(size) if size < BLOCK else self.take_addresses(size)
+
+    def give_managed(self, device: int, address: int, size: int) -> None:
+        """Return addresses of managed memory."""
+        if size < BLOCK:
+            self._managed_of(device).give(address, size)
+        else:
+            self.give_addresses(address, size)
+
+    def take_host(self, device: int, size: int, combined: int) -> int:
+        """Take addresses, and memory of the host, for page-locked memory.
+
+        Small allocations share a block, write-combined ones among themselves (fact 74).
+        """
+        self.lock(size)
+        try:
+            return self._pinned_of(device, combined).take(size) if size < BLOCK else self.take_addresses(size)
+        except Refused:
+            self.unlock(size)
+            raise
+
+    def give_host(self, device: int, address: int, size: int, combined: int) -> None:
+        """Return such addresses and memory."""
+        self.unlock(size)
+        if size < BLOCK:
+            self._pinned_of(device, combined).give(address, size)
+        else:
+            self.give_addresses(address, size)
+
+    def lock(self, size: int) -> None:
+        """Take memory of the host in whole pages."""
+        self._budget.take(WHOLE_HOST, _round_up(size, PAGE))
+
+    def unlock(self, size: int) -> None:
+        """Return such memory."""
+        self._budget.give(WHOLE_HOST, _round_up(size, PAGE))
+
+    def take_addresses(self, size: int) -> int:
+        """Take addresses alone, for memory of other processes or large managed memory."""
+        address = self._free.take(_round_up(size, BLOCK), BLOCK)
+        if address is None:
+            raise Refused("CUDA_ERROR_OUT_OF_MEMORY", "no free addresses are left")
+        return address
+
+    def give_addresses(self, address: int, size: int) -> None:
+        """Return such addresses."""
+        self._free.give(address, _round_up(size, BLOCK))
+
+    def _shared_of(self, device: int) -> _SharedBlocks:
+        if device not in self._shared:
+            take, give = partial(self.take, device, BLOCK), partial(self.give, device, size=BLOCK)
+            self._shared[device] = _SharedBlocks(take, give)
+        return self._shared[device]
+
+    def _managed_of(self, device: int) -> _SharedBlocks:
+        return self._of_addresses(self._managed, device)
+
+    def _pinned_of(self, device: int, combined: int) -> _SharedBlocks:
+        return self._of_addresses(self._pinned, (device, combined))
+
+    def _of_addresses(self, known: dict[_Key, _SharedBlocks], key: _Key) -> _SharedBlocks:
+        """Blocks of addresses alone by a key."""
+        if key not in known:
+            take, give = partial(self.take_addresses, BLOCK), partial(self.give_addresses, size=BLOCK)
+            known[key] = _SharedBlocks(take, give)
+        return known[key]
+
+
+def _round_up(size: int, unit: int) -> int:
+    return -(-size // unit) * unit

@@ -1,0 +1,324 @@
+"""Allocations, own and opened from other processes, external buffers and managed memory (facts 45, 46, 53, 60)."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Iterable, Iterator
+from typing import Literal, NamedTuple
+from weakref import WeakValueDictionary
+
+from memtopo.common.records import mutable_record
+from memtopo.driver.types import HOST, HostFlags, Location, LocationKind, RangeAttribute
+from memtopo.drivers.sim.address_space import BLOCK, PAGE, AllocationBlocks
+from memtopo.drivers.sim.calls import invalid
+from memtopo.drivers.sim.physical import Arena, Physical, ProcessMemory
+
+Kind = Literal["own", "opened", "buffer", "managed", "pinned", "registered", "pooled"]
+_PINNED = HostFlags.PORTABLE | HostFlags.DEVICEMAP | HostFlags.WRITECOMBINED
+
+
+class PoolPlace(NamedTuple):
+    """Location of a pool's memory, and the address from which on it has whole units of it."""
+
+    location: Location
+    origin: int
+
+
+@mutable_record
+class Allocation:
+    """An allocation that the contexts of the devices `users` (ordinals) may read and write.
+
+    It is freed with the context of `device`, -1 of a pool. `opens` is the number of openings of another process's
+    allocation. A buffer is mapped external memory. `advised` has the advice for managed memory, which the CPU may use
+    too (fact 39).
+    """
+
+    start: int
+    end: int
+    device: int
+    users: set[int]
+    physical: Physical
+    kind: Kind = "own"
+    opens: int = 0
+    advised: AdvisedPages | None = None
+    flags: int = 0
+    """Flags of page-locked host memory."""
+    pool: PoolPlace | None = None
+    """Place in the pool that it is of."""
+
+    @property
+    def by_cpu(self) -> bool:
+        """True if the CPU may load and store."""
+        return self.advised is not None or self.kind in {"pinned", "registered"} or HOST in self.users
+
+    @property
+    def size(self) -> int:
+        """Requested size."""
+        return self.end - self.start
+
+
+_STARTING: dict[Kind, str] = {
+    "opened": "memory opened from another process",
+    "pinned": "page-locked memory",
+}
+
+
+class Allocations:
+    """Allocations that one process can use, in order of their addresses."""
+
+    def __init__(self, blocks: AllocationBlocks, arena: Arena, devices: int = 1) -> None:
+        self._blocks, self._arena, self._devices = blocks, arena, devices
+        self._starts: list[int] = []
+        self._at: dict[int, Allocation] = {}
+        self._advised: WeakValueDictionary[int, AdvisedPages] = WeakValueDictionary()  # of shared blocks
+
+    def take(self, device: int, size: int) -> int:
+        """Allocate memory of a device (fact 45)."""
+        if size <= 0:
+            raise invalid("the size is 0")
+        address = self._blocks.take(device, size)
+        try:
+            physical = self._arena.take(size)
+        except OSError:
+            self._blocks.give(device, address, size)
+            raise
+        self._add(Allocation(address, address + size, device, {device}, physical))
+        return address
+
+    def manage(self, device: int, size: int, users: Iterable[int]) -> int:
+        """Allocate managed memory in a device's context for the CPU and the devices `users`; takes no device memory."""
+        address = self._blocks.take_managed(device, size)
+        physical, advised = self._arena.take(size), self._pages(address, size)
+        self._add(Allocation(address, address + size, device, set(users), physical, "managed", advised=advised))
+        return address
+
+    def pin(self, device: int, size: int, flags: int) -> int:
+        """Allocate page-locked host memory, for the CPU and all devices; 0 for 0 bytes (fact 74).
+
+        Small allocations share a block, and have the flags of its first one (fact 74).
+        """
+        if size < 0 or not 0 <= flags <= _PINNED:
+            raise invalid("the size is negative, or a flag is unknown")
+        if not size:
+            return 0
+        address = self._blocks.take_host(device, size, flags & HostFlags.WRITECOMBINED)
+        block = address - address % BLOCK
+        flags = next((each.flags for each in self.within(block, block + BLOCK)), flags)
+        users, physical = set(range(self._devices)), self._arena.take(size)
+        self._add(Allocation(address, address + size, device, users, physical, "pinned", flags=flags))
+        return address
+
+    def free_pinned(self, address: int) -> None:
+        """Free page-locked memory; 0 is accepted and ignored (fact 74)."""
+        if address:
+            self._end(self._starting(address, "pinned"))
+
+    def any_in(self, start: int, end: int, *kinds: Kind) -> bool:
+        """Return whether an allocation, of some kinds, has an address from `start` to `end`."""
+        return any(not kinds or each.kind in kinds for each in self.within(start, end))
+
+    def within(self, start: int, end: int) -> Iterator[Allocation]:
+        """Allocations that have an address from `start` to `end`, in order."""
+        for first in self._starts[max(0, bisect_right(self._starts, start) - 1) :]:
+            if first >= end:
+                return
+            if self._at[first].end > start:
+                yield self._at[first]
+
+    def register(self, device: int, address: int, size: int, flags: int, memory: ProcessMemory) -> None:
+        """Add memory of the process, for the CPU and all devices, in a device's context (fact 85)."""
+        self._blocks.lock(size)
+        users = set(range(self._devices))
+        self._add(Allocation(address, address + size, device, users, memory, "registered", flags=flags))
+
+    def unregister(self, address: int) -> None:
+        """Remove memory of the process by its start."""
+        self._end(self._starting(address, "registered"))
+
+    def map(self, physical: Physical, device: int) -> int:
+        """Map a part of external memory; returns its address (fact 53)."""
+        address = self._blocks.take_addresses(physical.size)
+        self._add(Allocation(address, address + physical.size, device, {device}, physical, "buffer"))
+        return address
+
+    def free(self, address: int) -> None:
+        """Free an allocation of this process or a buffer; 0 is accepted and ignored (facts 45, 53)."""
+        if address:
+            self._end(self._starting(address, "own", "buffer", "managed"))
+
+    def add(self, allocation: Allocation) -> None:
+        """Add an allocation of a pool."""
+        self._add(allocation)
+
+    def remove(self, allocation: Allocation) -> None:
+        """Remove an allocation of a pool, whose memory the pool has."""
+        del self._at[allocation.start]
+        del self._starts[bisect_left(self._starts, allocation.start)]
+
+    def find(self, address: int) -> Allocation | None:
+        """Allocation around an address; None if there is none."""
+        at = bisect_right(self._starts, address) - 1
+        if at < 0:
+            return None
+        allocation = self._at[self._starts[at]]
+        return allocation if address < allocation.end else None
+
+    def unused(self, address: int) -> tuple[int, int | None]:
+        """End of the addresses without an allocation in the block around an address, and the device that has it.
+
+        The device is None if no allocation of this process is in the block, or behind its end (fact 45).
+        """
+        block = address - address % BLOCK
+        at = bisect_right(self._starts, address)
+        after = self._at[self._starts[at]] if at < len(self._starts) else None
+        before = self._at[self._starts[at - 1]] if at else None
+        end = min(after.start, block + BLOCK) if after else block + BLOCK
+        for each in (before, after):
+            if each and each.kind == "own" and each.start < block + BLOCK and each.end > block:
+                return end, each.device
+        return end, None
+
+    def open(self, physical: Physical, device: int) -> Allocation:
+        """Map another process's memory; it takes no memory of this process's budget (fact 46)."""
+        address = self._blocks.take_addresses(physical.size)
+        allocation = Allocation(address, address + physical.size, device, {device}, physical, "opened")
+        self._add(allocation)
+        return allocation
+
+    def openings(self, nonce: str) -> list[Allocation]:
+        """Allocations for another process's memory that is already open here, at most one in each device's context."""
+        opened = [each for each in self._at.values() if each.kind == "opened"]
+        return [each for each in opened if each.physical.tag and each.physical.tag.nonce == nonce]
+
+    def close(self, address: int) -> None:
+        """Close one opening; the last one frees the addresses (fact 46)."""
+        allocation = self._starting(address, "opened")
+        allocation.opens -= 1
+        if not allocation.opens:
+            self._end(allocation)
+
+    def drop(self, device: int) -> None:
+        """Free all allocations of a device's context."""
+        for allocation in [each for each in self._at.values() if each.device == device]:
+            self._end(allocation)
+
+    def _pages(self, address: int, size: int) -> AdvisedPages:
+        """Pages of a new managed allocation; small ones share those of their block (fact 70)."""
+        start = address - address % BLOCK
+        if size >= BLOCK:
+            return AdvisedPages(start, size)
+        shared = self._advised.get(start) or AdvisedPages(start, BLOCK)
+        self._advised[start] = shared
+        return shared
+
+    def _starting(self, address: int, *kinds: Kind) -> Allocation:
+        allocation = self._at.get(address)
+        if allocation is None or allocation.kind not in kinds:
+            raise invalid(f"the address is not the start of {_STARTING.get(kinds[0], 'an allocation of this process')}")
+        return allocation
+
+    def _add(self, allocation: Allocation) -> None:
+        insort(self._starts, allocation.start)
+        self._at[allocation.start] = allocation
+
+    def _end(self, allocation: Allocation) -> None:
+        self.remove(allocation)
+        if allocation.kind == "own":
+            self._blocks.give(allocation.device, allocation.start, allocation.size)
+        elif allocation.kind == "pinned":
+            combined = allocation.flags & HostFlags.WRITECOMBINED
+            self._blocks.give_host(allocation.device, allocation.start, allocation.size, combined)
+        elif allocation.kind == "registered":
+            self._blocks.unlock(allocation.size)
+            return
+        elif allocation.advised is not None:
+            allocation.advised.change(allocation.start, allocation.end, lambda _: PageUse())
+            self._blocks.give_managed(allocation.device, allocation.start, allocation.size)
+        else:
+            self._blocks.give_addresses(allocation.start, allocation.size)
+        self._arena.give(allocation.physical)
+
+
+class PageUse(NamedTuple):
+    """Advice for a part of a managed allocation: GPUs by ordinal, and the host by -1."""
+
+    read_mostly: bool = False
+    preferred: tuple[int, ...] = ()
+    accessed_by: frozenset[int] = frozenset()
+    prefetched: Location | None = None
+
+
+class AdvisedPages:
+    """Advice for the `size` bytes from `start`, the begin of a page, by pages of 4 KiB (facts 39, 60, 70).
+
+    Parts cover all pages; adjacent parts are merged when one of them is changed and they have the same advice. Like the
+    driver, changes and queries go on behind a part by its size from where they met it, which may be behind its end.
+    """
+
+    def __init__(self, start: int, size: int) -> None:
+        self._starts, self._uses = [start, start + _round_up(size)], [PageUse()]
+
+    def change(self, start: int, end: int, change: Callable[[PageUse], PageUse]) -> None:
+        """Change the advice for the pages that contain a range of bytes, but for those that the driver misses."""
+        at, end = start // PAGE * PAGE, _round_up(end)
+        self._split(at)
+        while at < end:
+            index = self._index(at)
+            if self._starts[index + 1] > end:
+                self._split(end)
+            self._uses[index] = change(self._uses[index])
+            at += self._size(self._merge(index))
+
+    def value(self, start: int, end: int, attribute: RangeAttribute) -> tuple[int, ...]:
+        """Value of an attribute that the parts of a range have in common, but for those that the driver misses."""
+        found = list(self._advice(start // PAGE * PAGE, _round_up(end)))
+        match attribute:
+            case RangeAttribute.READ_MOSTLY:
+                return (int(all(uses.read_mostly for uses in found)),)
+            case RangeAttribute.ACCESSED_BY:
+                return tuple(sorted(frozenset.intersection(*(uses.accessed_by for uses in found))))
+            case RangeAttribute.PREFERRED_LOCATION:
+                return _common([uses.preferred for uses in found])
+            case RangeAttribute.LAST_PREFETCH_LOCATION:
+                places = {uses.prefetched for uses in found}
+                return _ordinals(places.pop() if len(places) == 1 else None)
+
+    def _advice(self, at: int, end: int) -> Iterator[PageUse]:
+        while at < end:
+            index = self._index(at)
+            yield self._uses[index]
+            at += self._size(index)
+
+    def _index(self, address: int) -> int:
+        return bisect_right(self._starts, address) - 1
+
+    def _size(self, index: int) -> int:
+        return self._starts[index + 1] - self._starts[index]
+
+    def _split(self, address: int) -> None:
+        index = self._index(address)
+        if self._starts[index] < address:
+            self._starts.insert(index + 1, address)
+            self._uses.insert(index + 1, self._uses[index])
+
+    def _merge(self, index: int) -> int:
+        """Merge a part with those beside it that have the same advice; returns its index."""
+        for right in (index + 1, index):
+            if 0 < right < len(self._uses) and self._uses[right - 1] == self._uses[right]:
+                del self._starts[right], self._uses[right]
+                index = right - 1
+        return index
+
+
+def _ordinals(location: Location | None) -> tuple[int, ...]:
+    if location is None:
+        return ()
+    return (location.id if location.kind == LocationKind.GPU else HOST,)
+
+
+def _common(values: list[tuple[int, ...]]) -> tuple[int, ...]:
+    return values[0] if len(set(values)) == 1 else ()
+
+
+def _round_up(size: int) -> int:
+    return -(-size // PAGE) * PAGE

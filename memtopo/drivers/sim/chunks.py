@@ -1,0 +1,250 @@
+"""Chunks of physical memory: what a machine can create, granularity, and references (facts 1 to 4, 6, 18)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import count
+
+from memtopo.common.records import mutable_record
+from memtopo.driver.types import AllocationType, HandleType, Location, LocationKind, Properties, gpu
+from memtopo.drivers.sim.calls import Refused, invalid, unsupported
+from memtopo.drivers.sim.devices import HOST_NODE, MemoryBudget
+from memtopo.drivers.sim.physical import Arena, Physical
+from memtopo.machine import Machine
+
+FIRST_HANDLE = 0x3E00_0000
+
+
+@mutable_record
+class Chunk:
+    """Physical memory, which lives as long as a handle reference or a mapping of this process.
+
+    It takes memory of the budget at `takes`; an imported chunk takes none.
+    """
+
+    handle: int
+    size: int
+    granule: int
+    properties: Properties
+    physical: Physical
+    references: int = 1
+    mappings: int = 0
+    imported: bool = False
+    takes: Location | None = None
+    anchor: Anchor | None = None
+
+    def __post_init__(self) -> None:
+        if self.properties.rdma:
+            self.anchor = Anchor()
+
+    @property
+    def freed(self) -> bool:
+        """True if neither a handle nor a mapping of this process keeps the memory."""
+        return not self.references and not self.mappings
+
+    def check_complete(self) -> None:
+        """Refuse an object that cannot be mapped yet; a chunk always can."""
+
+
+@dataclass(slots=True)
+class Anchor:
+    """The mapping of an RDMA-capable chunk that its other mappings depend on (fact 64), by address.
+
+    It is `first`: the mapping that was made while there was none. Access that is granted while there is none makes a
+    mapping a `stray` one, beside which the driver can neither map the chunk nor grant access to other mappings of it.
+    """
+
+    first: int | None = None
+    stray: int | None = None
+
+    def map(self, address: int) -> None:
+        """Note a mapping; refuses it beside a stray one."""
+        if self.stray is not None:
+            raise _beside_stray()
+        if self.first is None:
+            self.first = address
+
+    def unmap(self, address: int) -> None:
+        """Note that a mapping has gone."""
+        self.first = None if self.first == address else self.first
+        self.stray = None if self.stray == address else self.stray
+
+    def grant(self, address: int, access: int, *, peer: bool) -> None:
+        """Note access of a GPU to a mapping; refuses a peer's without a first one, and any beside a stray one."""
+        if self.first is not None:
+            return
+        if not access:
+            self.stray = None if self.stray == address and not peer else self.stray
+        elif peer:
+            raise invalid("the first mapping of this rdma chunk is gone, and the gpu is not the chunk's (fact 64)")
+        elif self.stray in {None, address}:
+            self.stray = address
+        else:
+            raise _beside_stray()
+
+
+def _beside_stray() -> Refused:
+    reason = "the first mapping of this rdma chunk is gone, and another was granted access since (fact 64)"
+    return Refused("CUDA_ERROR_UNKNOWN", reason)
+
+
+class Chunks:
+    """Chunks of one process."""
+
+    def __init__(self, creation: Creation, budget: MemoryBudget, arena: Arena) -> None:
+        self._creation, self._budget, self._arena = creation, budget, arena
+        self._numbers = count(FIRST_HANDLE, 16)
+        self._open: dict[int, Chunk] = {}
+
+    def create(self, size: int, properties: Properties, flags: int) -> int:
+        """Create a chunk with one reference (fact 3)."""
+        created, granule = self._creation.check(size, properties, flags)
+        self._budget.check(properties.location, size)
+        self._creation.check_permitted(properties)
+        physical = self._arena.take(size)
+        self._budget.add(properties.location, size)
+        return self._opened(Chunk(next(self._numbers), size, granule, created, physical, takes=properties.location))
+
+    def adopt(self, properties: Properties, granule: int, physical: Physical) -> int:
+        """Return a new handle, with one reference, to a chunk of another process (fact 27)."""
+        return self._opened(Chunk(next(self._numbers), physical.size, granule, properties, physical, imported=True))
+
+    def add(self, chunk: Chunk) -> int:
+        """Add an object that is mapped, exported and released as chunks are; returns its handle."""
+        chunk.handle = next(self._numbers)
+        return self._opened(chunk)
+
+    def get(self, handle: int) -> Chunk:
+        """Chunk of an open handle."""
+        chunk = self._open.get(handle)
+        if chunk is None:
+            raise invalid("the handle is not open")
+        return chunk
+
+    def release(self, handle: int) -> None:
+        """Release one reference; the last one closes the handle, also while the chunk is mapped (fact 18)."""
+        chunk = self.get(handle)
+        chunk.references -= 1
+        if not chunk.references:
+            del self._open[handle]
+            self._settle(chunk)
+
+    def retain(self, chunk: Chunk) -> int:
+        """Add a reference to a mapped chunk, under the handle that it was created with (fact 18)."""
+        chunk.references += 1
+        self._open[chunk.handle] = chunk
+        return chunk.handle
+
+    def unmapped(self, chunk: Chunk) -> None:
+        """Remove one mapping from the chunk's count."""
+        chunk.mappings -= 1
+        self._settle(chunk)
+
+    def _opened(self, chunk: Chunk) -> int:
+        self._open[chunk.handle] = chunk
+        return chunk.handle
+
+    def _settle(self, chunk: Chunk) -> None:
+        if chunk.freed:
+            if chunk.takes:
+                self._budget.give(chunk.takes, chunk.size)
+            self._arena.give(chunk.physical)
+
+
+USUAL_GRANULE = 2 << 20  # returned by the driver even for a device that does not exist (fact 2)
+
+
+class Creation:
+    """Rules of creation on one machine."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._checked: dict[Properties, tuple[Properties, int]] = {}
+
+    def granularity(self, properties: Properties, *, recommended: bool = False) -> int:
+        """Recorded granularity; without a record, that of plain chunks at the location, or the usual one (fact 2)."""
+        found = self._machine.granularity(properties) or self._machine.granularity(Properties(properties.location))
+        if found is None:
+            return USUAL_GRANULE
+        return found.recommended if recommended else found.minimum
+
+    def address_granule(self) -> int:
+        """Granularity of reservations: the smallest one of the machine."""
+        every = [entry.minimum for memory in self._machine.locations.values() for entry in memory.granularity]
+        return min(every, default=USUAL_GRANULE)
+
+    def check(self, size: int, properties: Properties, flags: int) -> tuple[Properties, int]:
+        """Return the properties of a created chunk, and its granularity; refuses what cannot be created.
+
+        See facts 3, 4 and 6.
+        """
+        if flags:
+            raise invalid("flags must be 0")
+        known = self._checked.get(properties)
+        granule = known[1] if known else self.granularity(properties)
+        if size <= 0 or size % granule:
+            raise invalid("the size is not a multiple of the granularity")
+        if known is None:
+            known = self._checked[properties] = self._check_properties(properties), granule
+        return known
+
+    def check_permitted(self, properties: Properties) -> None:
+        """Refuse fabric handles that failed in a trial (fact 4); the driver looks at free memory first (fact 65)."""
+        if properties.handles and HandleType.FABRIC in properties.handles:
+            for feature in _extras(properties):
+                self._check_trial(properties.location, feature)
+
+    def check_fabric(self) -> None:
+        """Refuse fabric handles on a machine where they work on no GPU."""
+        gpus = [location for location in self._machine.locations if location.kind == LocationKind.GPU]
+        if not any(self._machine.trial(location, "fabric").works for location in gpus):
+            for location in gpus:
+                self._check_trial(location, "fabric")
+            raise unsupported("there is no gpu")
+
+    def _check_properties(self, properties: Properties) -> Properties:
+        if properties.type != AllocationType.PINNED:
+            raise invalid("only pinned memory can be created")
+        if properties.location.kind == LocationKind.GPU:
+            if properties.location not in self._machine.locations:
+                raise Refused("CUDA_ERROR_INVALID_DEVICE", f"{properties.location} does not exist")
+        else:
+            self._check_host(properties)
+        for feature in ("vmm", *_extras(properties)):
+            if "fabric" not in feature:
+                self._check_trial(properties.location, feature)
+        if properties.location.kind == LocationKind.HOST:
+            properties = properties._replace(location=HOST_NODE)
+        # Compression is silently left out of memory that network cards can reach (fact 41).
+        return properties._replace(compressible=properties.compressible and not properties.rdma)
+
+    def _check_host(self, properties: Properties) -> None:
+        location = properties.location
+        if location.kind == LocationKind.HOST_NUMA_CURRENT:
+            raise invalid("memory cannot be created on the current NUMA node")
+        if properties.rdma or properties.compressible:
+            raise invalid("host memory is neither rdma nor compressible")
+        if location.kind == LocationKind.HOST and properties.handles != HandleType.NONE:
+            raise invalid("host memory takes no handle types; a NUMA node's does")
+        if location not in self._machine.locations:
+            raise invalid(f"{location} does not exist")
+
+    def _check_trial(self, location: Location, feature: str) -> None:
+        """Refuse what failed in a trial (fact 4); without a trial, rare features are assumed not to work."""
+        trial = self._machine.trial(location, feature)
+        if trial.works is None and location.kind != LocationKind.GPU and "fabric" in feature:
+            # A machine has fabric or not: a node's memory was refused where the GPUs' was (fact 4).
+            trial = self._machine.trial(gpu(0), feature)
+        if trial.works is None:
+            if feature in {"win32", "win32_kmt"}:
+                raise invalid(f"{feature} handles belong to another operating system")  # fact 3
+            if feature == "fabric":
+                raise unsupported(f"{feature} on {location} was never tried")
+        if trial.refused:
+            raise Refused(trial.error or "CUDA_ERROR_NOT_SUPPORTED", f"{feature} on {location} does not work")
+
+
+def _extras(properties: Properties) -> list[str]:
+    """Features requested beyond plain memory, by the names of a machine's trials."""
+    both = ["fd+fabric"] * (HandleType.FD | HandleType.FABRIC in properties.handles)
+    return [*properties.handles.words, *both, *["rdma"] * properties.rdma, *["compressible"] * properties.compressible]

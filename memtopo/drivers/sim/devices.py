@@ -1,0 +1,207 @@
+"""Devices of a recorded machine (facts 4, 38), memory budgets, and primary contexts (fact 8)."""
+
+from __future__ import annotations
+
+import threading
+
+from memtopo.common.units import rounded
+from memtopo.driver.types import Attribute, Location, LocationKind, PeerAttribute, gpu
+from memtopo.drivers.sim.calls import Refused, invalid
+from memtopo.machine import CONTEXT_BYTES, Device, Machine, Peer
+
+INVISIBLE_GPU = gpu(-2)
+"""Location of imported memory whose GPU this process does not have (fact 43)."""
+
+
+class Devices:
+    """The GPUs of a machine by ordinal."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+
+    def version(self) -> int:
+        """13000 for CUDA 13.0."""
+        major, _, minor = self._machine.driver.cuda.partition(".")
+        return int(major) * 1000 + int(minor or 0) * 10
+
+    def count(self) -> int:
+        """Number of GPUs."""
+        return len(self._machine.devices)
+
+    def get(self, device: int) -> Device:
+        """Record of one GPU; refuses an ordinal that no GPU has."""
+        if not 0 <= device < self.count():
+            raise Refused("CUDA_ERROR_INVALID_DEVICE", f"gpu{device} does not exist")
+        return self._machine.devices[device]
+
+    def uuid(self, device: int) -> bytes:
+        """Recorded UUID, or one made from the ordinal."""
+        text = self.get(device).uuid
+        if text is None:
+            return b"memtopo sim " + device.to_bytes(4, "big")
+        return bytes.fromhex(text.removeprefix("GPU-").replace("-", ""))
+
+    def bus_id(self, device: int) -> str:
+        """Recorded PCI bus id, or one made from the ordinal."""
+        return self.get(device).bus_id or f"0000:{device + 1:02x}:00.0"
+
+    def attribute(self, device: int, attribute: Attribute) -> int:
+        """Recorded attribute; an attribute that was not recorded is unknown to the driver."""
+        value = self.get(device).attributes.get(attribute.name)
+        if value is None:
+            raise invalid(f"{attribute.name} of gpu{device} was not recorded")
+        return value
+
+    def can_access_peer(self, device: int, peer: int) -> bool:
+        """Return whether one GPU can access another's memory; a GPU is no peer of itself."""
+        self.get(device), self.get(peer)
+        return device != peer and self._machine.can_access(device, peer)
+
+    def peer_attribute(self, attribute: PeerAttribute, device: int, peer: int) -> int:
+        """Attribute of the link between two GPUs."""
+        self.get(device), self.get(peer)
+        if device == peer:
+            raise Refused("CUDA_ERROR_INVALID_DEVICE", "a gpu is no peer of itself")
+        link = self._machine.peers[device][peer] or Peer(access=False)
+        known = {
+            PeerAttribute.PERFORMANCE_RANK: link.performance_rank,
+            PeerAttribute.ACCESS_SUPPORTED: link.access,
+            PeerAttribute.NATIVE_ATOMIC_SUPPORTED: link.native_atomics,
+        }
+        return int(known[attribute] or 0)
+
+    def location_name(self, location: Location) -> str:
+        """Name of a location that is the same in every process (fact 38): a GPU's UUID, or a NUMA node's number."""
+        if location.kind == LocationKind.GPU:
+            return f"gpu {self.uuid(location.id).hex()}"
+        return f"node {location.id:x}"
+
+    def locate(self, name: str) -> Location:
+        """Location with such a name; `INVISIBLE_GPU` for a GPU that this process does not have (fact 43)."""
+        kind, _, number = name.partition(" ")
+        if kind == "node":
+            return Location(LocationKind.HOST_NUMA, int(number, 16))
+        return next((gpu(i) for i in range(self.count()) if self.uuid(i).hex() == number), INVISIBLE_GPU)
+
+
+HOST_NODE = Location(LocationKind.HOST_NUMA, 0)
+"""Location of host memory, also on a machine that lists no such node (fact 6)."""
+
+
+WHOLE_HOST = Location(LocationKind.HOST)
+"""Location of host memory that may be on any node."""
+
+
+_HOST_NUMA = LocationKind.HOST_NUMA
+"""Looked up once: to find a member of an enumeration takes longer than the rest of what is done for a chunk."""
+
+
+class MemoryBudget:
+    """Free and total bytes of every location of a machine; what a NUMA node takes is taken of the whole host, too."""
+
+    def __init__(self, machine: Machine) -> None:
+        nodes = [location for location in machine.locations if location.kind == LocationKind.HOST_NUMA]
+        self._total = {gpu(i): device.memory_bytes for i, device in enumerate(machine.devices)}
+        self._total |= dict.fromkeys([*nodes, HOST_NODE, WHOLE_HOST], machine.host_room) | machine.node_bytes
+        self._used = dict.fromkeys(self._total, 0)
+
+    def check(self, location: Location, size: int) -> None:
+        """Refuse a size that is not free, with `CUDA_ERROR_OUT_OF_MEMORY`."""
+        if size > self.free(location):
+            where = "the host" if location == WHOLE_HOST else location
+            raise Refused("CUDA_ERROR_OUT_OF_MEMORY", f"{where} has {rounded(self.free(location))} free")
+
+    def take(self, location: Location, size: int) -> None:
+        """Take memory; refuses with `CUDA_ERROR_OUT_OF_MEMORY`."""
+        self.check(location, size)
+        self.add(location, size)
+
+    def add(self, location: Location, size: int) -> None:
+        """Take memory that was checked to be free."""
+        for each in self._counted(location):
+            self._used[each] += size
+
+    def give(self, location: Location, size: int) -> None:
+        """Give memory back."""
+        for each in self._counted(location):
+            self._used[each] -= size
+
+    def free(self, location: Location) -> int:
+        """Bytes that are not taken."""
+        return min([self._total[each] - self._used[each] for each in self._counted(location)])
+
+    def total(self, location: Location) -> int:
+        """Bytes in all."""
+        return self._total[location]
+
+    @staticmethod
+    def _counted(location: Location) -> tuple[Location, ...]:
+        return (location, WHOLE_HOST) if location.kind is _HOST_NUMA else (location,)
+
+
+FIRST_CONTEXT = 0x5600_0000
+
+
+class _Stack(threading.local):
+    """Contexts pushed on a thread, the current one last."""
+
+    def __init__(self) -> None:
+        self.devices: list[int] = []
+
+
+class Contexts:
+    """Primary contexts of one process, and the stack of current contexts of each thread."""
+
+    def __init__(self, budget: MemoryBudget) -> None:
+        self._budget = budget
+        self._retains: dict[int, int] = {}
+        self._stack = _Stack()
+
+    def retain(self, device: int) -> int:
+        """Retain a device's primary context, which takes device memory while it is active (fact 30)."""
+        if not self.active(device):
+            self._budget.take(gpu(device), CONTEXT_BYTES)
+        self._retains[device] = self._retains.get(device, 0) + 1
+        return FIRST_CONTEXT + device
+
+    def release(self, device: int) -> None:
+        """Release one retain; the last one makes the context inactive."""
+        if not self.active(device):
+            raise Refused("CUDA_ERROR_INVALID_CONTEXT", "the primary context is not retained")
+        self._retains[device] -= 1
+        if not self._retains[device]:
+            del self._retains[device]
+            self._budget.give(gpu(device), CONTEXT_BYTES)
+
+    def is_last(self, device: int) -> bool:
+        """Return whether the next release makes a device's primary context inactive."""
+        return self._retains.get(device) == 1
+
+    def active(self, device: int) -> bool:
+        """Return whether a device's primary context is retained."""
+        return device in self._retains
+
+    def push(self, context: int) -> None:
+        """Make a context current on this thread."""
+        if not self.active(context - FIRST_CONTEXT):
+            raise Refused("CUDA_ERROR_INVALID_CONTEXT", "the context is not retained")
+        self._stack.devices.append(context - FIRST_CONTEXT)
+
+    def pop(self) -> int:
+        """Pop the current context of this thread."""
+        if not self._stack.devices:
+            raise Refused("CUDA_ERROR_INVALID_CONTEXT", "no context is current")
+        return FIRST_CONTEXT + self._stack.devices.pop()
+
+    def any_current(self) -> bool:
+        """Return whether a context is current on this thread."""
+        return bool(self._stack.devices)
+
+    def current(self) -> int:
+        """Device whose context is current on this thread."""
+        if not self._stack.devices:
+            raise Refused("CUDA_ERROR_INVALID_CONTEXT", "no context is current")
+        device = self._stack.devices[-1]
+        if not self.active(device):
+            raise Refused("CUDA_ERROR_CONTEXT_IS_DESTROYED", "the current context was released")
+        return device

@@ -1,0 +1,102 @@
+"""Simulation of an external API such as Vulkan: memory and semaphores, created and used by file descriptors.
+
+No driver is needed, since a descriptor identifies its object in every process. Descriptors are close-on-exec and the
+caller's to close; an object lives as long as any process has it open. All functions raise `ValueError` for a descriptor
+of another kind, and `OSError` if the system has no descriptors or memory left.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from memtopo.drivers.sim import semaphores
+from memtopo.drivers.sim.shared_files import Tag, is_dma_buf, make, nonce, read_tag
+
+GRAIN = 64 << 10
+"""Granularity of memory in bytes; sizes are rounded up, as Vulkan's are (fact 53)."""
+
+_NOWHERE = "gpu 0"
+_GRANULE = 2 << 20  # of mappings of this memory when it is imported as a chunk (fact 59)
+_UUID = 16  # bytes
+_PAUSE = 0.001  # seconds
+
+
+def allocate(gpu_uuid: bytes, size: int) -> int:
+    """Allocate `size` bytes of zeros on the GPU with this UUID; returns a descriptor.
+
+    The descriptor may be passed on any number of times; all importers share the same bytes.
+    """
+    if size <= 0 or len(gpu_uuid) != _UUID:
+        raise ValueError(f"memory has more than 0 bytes, on a GPU whose UUID has {_UUID}")
+    return make(Tag("memory", -(-size // GRAIN) * GRAIN, _GRANULE, f"gpu {gpu_uuid.hex()}", nonce()))
+
+
+def make_semaphore(*, timeline: bool, value: int = 0) -> int:
+    """Create a timeline that begins at `value`, or a binary semaphore, signalled if `value` is not 0."""
+    fd = make(Tag(semaphores.TIMELINE if timeline else semaphores.BINARY, semaphores.SIZE, 1, _NOWHERE, nonce()))
+    if value:
+        signal(fd, value)
+    return fd
+
+
+def signal(fd: int, value: int = 1) -> None:
+    """Set a timeline to a value, or signal a binary semaphore."""
+    semaphores.signal(fd, _semaphore(fd), value)
+
+
+def counter(fd: int) -> int:
+    """Value of a timeline; for a binary semaphore 1 if it is signalled, else 0."""
+    _semaphore(fd)
+    return semaphores.payload(fd)
+
+
+def wait(fd: int, value: int = 1, timeout: float = 10.0) -> bool:
+    """Wait for a timeline to reach a value, or consume a binary semaphore's signal; False after `timeout` seconds.
+
+    Polls every millisecond, since writes to a file by other processes cause no notification.
+    """
+    kind, deadline = _semaphore(fd), time.monotonic() + timeout
+    while not semaphores.try_wait(fd, kind, value):
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(_PAUSE)
+    return True
+
+
+def read(fd: int, offset: int, count: int) -> bytes:
+    """Read bytes of memory, or of a chunk or dma-buf that a simulated driver exported (facts 59, 83)."""
+    _check_inside(fd, offset, count)
+    return os.pread(fd, count, offset)
+
+
+def write(fd: int, offset: int, data: bytes) -> None:
+    """Write bytes to memory, or to a chunk or dma-buf that a simulated driver exported (facts 59, 83)."""
+    _check_inside(fd, offset, len(data))
+    own = os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)  # the descriptor of a dma-buf is read-only
+    try:
+        os.pwrite(own, data, offset)
+    finally:
+        os.close(own)
+
+
+def _semaphore(fd: int) -> str:
+    kind = _tag(fd).kind
+    if kind not in {semaphores.TIMELINE, semaphores.BINARY}:
+        raise ValueError(f"the descriptor is of a simulated {kind}, not of a semaphore")
+    return kind
+
+
+def _check_inside(fd: int, offset: int, count: int) -> None:
+    tag = _tag(fd)
+    if tag.kind not in {"memory", "chunk"} and not is_dma_buf(fd):
+        raise ValueError(f"the descriptor is of a simulated {tag.kind}, not of memory")
+    if offset < 0 or count < 0 or offset + count > tag.size:
+        raise ValueError(f"the memory has {tag.size} bytes")
+
+
+def _tag(fd: int) -> Tag:
+    tag = read_tag(f"/proc/self/fd/{fd}")
+    if tag is None:
+        raise ValueError("the descriptor is of no simulated object")
+    return tag

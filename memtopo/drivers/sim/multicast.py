@@ -1,0 +1,277 @@
+"""Multicast objects, from NVIDIA's documentation and the code of NCCL and PyTorch: no hardware was tried (fact 87)."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from struct import Struct
+from typing import NamedTuple, NoReturn
+
+from memtopo.common.records import mutable_record
+from memtopo.driver.types import MULTICAST_SLOTS, HandleType, Properties, gpu
+from memtopo.drivers.sim.calls import CallGate, Refused, driver_call
+from memtopo.drivers.sim.chunks import Chunk, Chunks, Creation
+from memtopo.drivers.sim.devices import Devices
+from memtopo.drivers.sim.mappings import Mappings
+from memtopo.drivers.sim.physical import PAGE, Physical
+from memtopo.drivers.sim.shared_files import Files, Tag, nonce
+from memtopo.machine import Machine
+
+KIND = "multicast"
+"""Kind of the file behind a multicast object, in its tag."""
+
+_HEAD = Struct("=IIQ")  # GPUs of the team, GPUs that are added, bytes of the object
+_UUID = 16
+
+
+class Binding(NamedTuple):
+    """Memory of a GPU that this process has bound: bytes from `at` on of a chunk, at an offset of the object."""
+
+    device: int
+    offset: int
+    size: int
+    chunk: Chunk
+    at: int
+
+    @property
+    def end(self) -> int:
+        """Offset of the first byte behind it."""
+        return self.offset + self.size
+
+
+@dataclass(slots=True)
+class Broadcast(Physical):
+    """Bytes behind a multicast address: a write goes to all memory that this process has bound.
+
+    The file has the team, which all processes share, and no bytes.
+    """
+
+    bindings: list[Binding] = field(default_factory=list)
+
+    def read(self, at: int, count: int) -> bytes:
+        del at, count
+        _no_load()
+
+    def write(self, at: int, data: bytes | bytearray | memoryview) -> None:
+        rest = memoryview(data)
+        for each in self.bindings:
+            low, high = max(at, each.offset), min(at + len(rest), each.end)
+            if low < high:
+                each.chunk.physical.write(each.at + low - each.offset, rest[low - at : high - at])
+
+    def copy(self, at: int, source: Physical, from_at: int, count: int) -> None:
+        for each in self.bindings:
+            low, high = max(at, each.offset), min(at + count, each.end)
+            if low < high:
+                each.chunk.physical.copy(each.at + low - each.offset, source, from_at + low - at, high - low)
+
+
+def _no_load() -> NoReturn:
+    raise documented("a multicast address is read by multimem instructions alone, which are not simulated")
+
+
+@mutable_record
+class MulticastObject(Chunk):
+    """A multicast object, which is mapped, exported and released as a chunk is; `broadcast` is its memory."""
+
+    broadcast: Broadcast = field(kw_only=True)
+
+    def check_complete(self) -> None:
+        """Refuse an object whose team lacks a GPU: the call would wait until another process adds it."""
+        expected, added, _ = self.team()
+        if added < expected:
+            raise documented(f"the call would wait: {added} of the {expected} GPUs of the team are added")
+
+    def team(self) -> tuple[int, int, int]:
+        """Number of GPUs that the team has, and that are added, and bytes of the object."""
+        expected, added, size = _HEAD.unpack(os.pread(self.broadcast.fd, _HEAD.size, 0))
+        return expected, added, size
+
+    def members(self) -> list[bytes]:
+        """UUIDs of the GPUs that are added, by any process."""
+        _, added, _ = self.team()
+        found = os.pread(self.broadcast.fd, added * _UUID, _HEAD.size)
+        return [found[at : at + _UUID] for at in range(0, len(found), _UUID)]
+
+    def add(self, uuid: bytes) -> None:
+        """Add a GPU to the team; refuses one too many, and one that is added already."""
+        with _locked(self.broadcast.fd) as fd:
+            expected, added, size = self.team()
+            if uuid in self.members():
+                raise documented("the gpu is added already")
+            if added == expected:
+                raise documented(f"all {expected} GPUs of the team are added already")
+            os.pwrite(fd, uuid, _HEAD.size + added * _UUID)
+            os.pwrite(fd, _HEAD.pack(expected, added + 1, size), 0)
+
+
+@contextmanager
+def _locked(fd: int) -> Iterator[int]:
+    """Keep other processes from changing a team, by a description of its file that no other call has."""
+    own = os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
+    try:
+        fcntl.flock(own, fcntl.LOCK_EX)
+        yield own
+    finally:
+        os.close(own)
+
+
+def documented(reason: str, name: str = "INVALID_VALUE") -> Refused:
+    """Return a refusal that no hardware has shown, but the documentation states or follows from it."""
+    return Refused(f"CUDA_ERROR_{name}", f"{reason} (fact 87: from documentation, not tried on hardware)")
+
+
+class Multicast:
+    """Multicast objects of one process."""
+
+    def __init__(
+        self, machine: Machine, devices: Devices, creation: Creation, chunks: Chunks, mappings: Mappings, files: Files
+    ) -> None:
+        self._machine, self._devices, self._creation = machine, devices, creation
+        self._chunks, self._mappings, self._files = chunks, mappings, files
+        self._bound: set[MulticastObject] = set()
+        """Objects with bindings, each of which takes a slot of the switch."""
+
+    def granularity(self, devices: int, size: int) -> int:
+        """Granularity of an object for a number of GPUs."""
+        if devices <= 0 or size <= 0:
+            raise documented("the team or the size is empty")
+        return self._machine.multicast_granule(self._machine.locations)
+
+    def create(self, devices: int, size: int, handles: HandleType, flags: int) -> int:
+        """Create an object with one reference."""
+        if flags:
+            raise documented("flags must be 0")
+        if size % self.granularity(devices, size):
+            raise documented("the size is not a multiple of the granularity")
+        if not any(self._works(device) for device in range(self._devices.count())):
+            raise documented("multicast was tried on no gpu of this machine", "NOT_SUPPORTED")
+        if HandleType.FABRIC in handles:
+            self._creation.check_fabric()
+        # PyTorch saw a multicast address reported as of device 0.
+        tag = Tag(KIND, PAGE, self.granularity(devices, size), self._devices.location_name(gpu(0)), nonce())
+        fd = self._files.create(tag)
+        os.pwrite(fd, _HEAD.pack(devices, 0, size), 0)
+        return self._added(Properties(gpu(0), handles), tag, fd, imported=False)
+
+    def adopt(self, fd: int, tag: Tag) -> int:
+        """Return a new handle, with one reference, to an object of a process."""
+        return self._added(Properties(self._devices.locate(tag.location)), tag, fd, imported=True)
+
+    def add_device(self, handle: int, device: int) -> None:
+        """Add a GPU to the team of an object."""
+        team = self._get(handle)
+        uuid = self._devices.uuid(device)
+        if not self._works(device):
+            raise documented(f"multicast was not tried on gpu{device} of this machine", "NOT_SUPPORTED")
+        team.add(uuid)
+
+    def bind(self, handle: int, offset: int, chunk: Chunk, at: int, size: int, flags: int) -> None:
+        """Bind memory of a GPU of the team."""
+        team = self._get(handle)
+        if flags:
+            raise documented("flags must be 0")
+        if isinstance(chunk, MulticastObject) or any(each % team.granule for each in (offset, at, size)) or size <= 0:
+            raise documented("size and offsets of memory must be multiples of the granularity")
+        if at + size > chunk.size or offset + size > team.team()[2]:
+            raise documented("the bytes run past the end of the chunk or of the multicast object")
+        shared = team.imported or team.properties.handles
+        if shared and not (chunk.properties.handles or chunk.imported):
+            raise documented("a multicast object with handle types takes shareable memory only")
+        team.check_complete()
+        device = chunk.properties.location
+        if device not in self._machine.locations or self._devices.uuid(device.id) not in team.members():
+            raise documented(f"{device} is not in the team", "INVALID_DEVICE")
+        bound = Binding(device.id, offset, size, chunk, at)
+        if any(_overlap(bound, each) for each in team.broadcast.bindings):
+            raise documented("something of the gpu is bound there")
+        if team not in self._bound and len(self._bound) >= MULTICAST_SLOTS:
+            raise documented(f"the {MULTICAST_SLOTS} slots of the switch are taken (nccl#2077)", "OUT_OF_MEMORY")
+        self._bound.add(team)
+        team.broadcast.bindings.append(bound)
+
+    def bind_address(self, handle: int, offset: int, address: int, size: int, flags: int) -> None:
+        """Bind memory that is mapped at an address."""
+        mapping = self._mappings.around(address)
+        self.bind(handle, offset, mapping.chunk, address - mapping.start, size, flags)
+
+    def unbind(self, handle: int, device: int, offset: int, size: int) -> None:
+        """Unbind exactly what was bound; refused, but done, if the memory is freed already (pytorch#163750)."""
+        team = self._get(handle)
+        bindings = team.broadcast.bindings
+        found = next(
+            (each for each in bindings if (each.device, each.offset, each.size) == (device, offset, size)), None
+        )
+        if found is None:
+            raise documented("nothing was bound with this offset and size: undefined")
+        bindings.remove(found)
+        if not bindings:
+            self._bound.discard(team)
+        if found.chunk.freed:
+            raise documented("the memory was freed before it was unbound")
+
+    def _added(self, properties: Properties, tag: Tag, fd: int, *, imported: bool) -> int:
+        size = _HEAD.unpack(os.pread(fd, _HEAD.size, 0))[2]
+        memory = Broadcast(fd, 0, size, tag=tag)
+        return self._chunks.add(
+            MulticastObject(0, size, tag.granule, properties, memory, imported=imported, broadcast=memory)
+        )
+
+    def _get(self, handle: int) -> MulticastObject:
+        found = self._chunks.get(handle)
+        if not isinstance(found, MulticastObject):
+            raise documented("the handle is no multicast object's")
+        return found
+
+    def _works(self, device: int) -> bool:
+        return self._machine.trial(gpu(device), "multicast").works is True
+
+
+def _overlap(one: Binding, other: Binding) -> bool:
+    return one.device == other.device and one.offset < other.end and other.offset < one.end
+
+
+class MulticastCalls(CallGate):
+    """Driver calls for multicast objects."""
+
+    _chunks: Chunks
+    _multicast: Multicast
+
+    @driver_call
+    def multicast_create(self, devices: int, size: int, handles: HandleType, flags: int = 0) -> int:
+        return self._multicast.create(devices, size, handles, flags)
+
+    @driver_call
+    def multicast_add_device(self, handle: int, device: int) -> None:
+        self._multicast.add_device(handle, device)
+
+    @driver_call
+    def multicast_bind_mem(
+        self, handle: int, offset: int, chunk: int, chunk_offset: int, size: int, flags: int = 0
+    ) -> None:
+        self._multicast.bind(handle, offset, self._chunks.get(chunk), chunk_offset, size, flags)
+
+    @driver_call
+    def multicast_bind_addr(self, handle: int, offset: int, address: int, size: int, flags: int = 0) -> None:
+        self._multicast.bind_address(handle, offset, address, size, flags)
+
+    @driver_call
+    def multicast_unbind(self, handle: int, device: int, offset: int, size: int) -> None:
+        self._multicast.unbind(handle, device, offset, size)
+
+    @driver_call
+    def multicast_get_granularity(
+        self, devices: int, size: int, handles: HandleType, *, recommended: bool = False
+    ) -> int:
+        del handles, recommended
+        return self._multicast.granularity(devices, size)
+
+    @driver_call
+    def mem_get_allocation_properties_from_handle(self, handle: int) -> Properties:
+        found = self._chunks.get(handle)
+        if isinstance(found, MulticastObject):
+            raise documented("the properties of a multicast object are not documented", "NOT_SUPPORTED")
+        return found.properties

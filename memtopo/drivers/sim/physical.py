@@ -1,0 +1,230 @@
+"""Physical memory: bytes in sparse memory files, so that untouched memory takes no memory of the system."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from memtopo.drivers.sim.shared_files import Files, Tag
+
+STEP = 1 << 40
+GIVEN_TOGETHER = 64 << 20
+"""Bytes of the arena that are returned to the system at once, if so many are given back one after another."""
+PAGE = mmap.PAGESIZE
+_COPIED = 1 << 20
+
+
+@dataclass(slots=True)
+class Physical:
+    """Bytes of one chunk or allocation: a part of the arena or, with a tag, a shared file of its own.
+
+    It can move from the arena to a file, so descriptor and offset must not be kept elsewhere.
+    """
+
+    fd: int
+    offset: int
+    size: int
+    touched: bool = False
+    tag: Tag | None = None
+
+    @property
+    def is_alone(self) -> bool:
+        """True if the memory is all that its shared file has."""
+        return self.tag is not None and self.tag.kind != "dmabuf"
+
+    @property
+    def is_beside(self) -> bool:
+        """True if its file has other memory as well."""
+        return self.tag is not None and self.tag.kind == "dmabuf"
+
+    def read(self, at: int, count: int) -> bytes:
+        """Read bytes from `at` on; untouched bytes are zero."""
+        part = os.pread(self.fd, count, self.offset + at)
+        if len(part) == count:
+            return part
+        parts = []
+        while count:
+            part = os.pread(self.fd, count, self.offset + at)
+            parts.append(part)
+            at, count = at + len(part), count - len(part)
+        return b"".join(parts)
+
+    def write(self, at: int, data: bytes | bytearray | memoryview) -> None:
+        """Write bytes from `at` on."""
+        self.touched = True
+        written = os.pwrite(self.fd, data, self.offset + at)
+        rest = memoryview(data)[written:]
+        while rest:
+            at += written
+            written = os.pwrite(self.fd, rest, self.offset + at)
+            rest = rest[written:]
+
+    def copy(self, at: int, source: Physical, from_at: int, count: int) -> None:
+        """Copy bytes of other memory; what is touched in neither stays untouched."""
+        theirs = [(start - from_at, end - from_at) for start, end in source.extents(from_at, count)]
+        ours = [(start - at, end - at) for start, end in self.extents(at, count)]
+        for start, end in [*theirs, *ours]:
+            for piece in range(start, end, _COPIED):
+                self.write(at + piece, source.read(from_at + piece, min(_COPIED, end - piece)))
+
+    def extents(self, at: int, count: int) -> Iterator[tuple[int, int]]:
+        """Yield start and end of every touched part of `count` bytes from `at` on."""
+        low = self.offset + at
+        for start, end in _touched(self.fd, low, low + count):
+            yield start - self.offset, end - self.offset
+
+
+class ProcessMemory(Physical):
+    """Memory of this process at the address `offset`. A page that is gone is an `OSError`, and no signal."""
+
+    __slots__ = ()
+
+    def read(self, at: int, count: int) -> bytes:
+        with _process_memory() as fd:
+            return Physical(fd, self.offset, self.size).read(at, count)
+
+    def write(self, at: int, data: bytes | bytearray | memoryview) -> None:
+        with _process_memory() as fd:
+            Physical(fd, self.offset, self.size).write(at, data)
+
+    def extents(self, at: int, count: int) -> Iterator[tuple[int, int]]:
+        yield at, at + count
+
+    def present(self, start: int, end: int) -> bool:
+        """Return whether each page between two addresses can be read: none is behind the end of its file."""
+        with _process_memory() as fd:
+            try:
+                return all(os.pread(fd, 1, page) for page in {start, end - PAGE})
+            except OSError:
+                return False
+
+
+@contextmanager
+def _process_memory() -> Iterator[int]:
+    """Descriptor of the memory of this process, by address; it is open for one access, and counts in no snapshot."""
+    fd = os.open("/proc/self/mem", os.O_RDWR | os.O_CLOEXEC)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+class Arena:
+    """One sparse memfd for all memory of a process that was never shared; offsets are never reused."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self._fd = os.memfd_create("memtopo-arena", os.MFD_CLOEXEC)
+        self._close = weakref.finalize(self, os.close, self._fd)
+        self._length = 0
+        self._used = 0
+        self._given = 0, 0
+        """Start and end of what was given back last, and is still to be returned to the system."""
+
+    def take(self, size: int) -> Physical:
+        """Allocate `size` bytes, which take no memory until they are touched. Raises `OSError`."""
+        offset, used = self._used, self._used + _whole_pages(size)
+        if used > self._length:
+            length = -(-used // STEP) * STEP
+            os.ftruncate(self._fd, length)
+            self._length = length
+        self._used = used
+        return Physical(self._fd, offset, size)
+
+    def share(self, physical: Physical, tag: Tag) -> None:
+        """Move memory with its bytes into a file of its own."""
+        fd = self._files.create(tag)
+        try:
+            if physical.touched or physical.tag:
+                _copy(physical, fd)
+        except BaseException:
+            self._files.close(fd)
+            raise
+        self.give(physical)
+        physical.fd, physical.offset, physical.tag = fd, 0, tag
+
+    def gather(self, each: Sequence[Physical], tag: Tag) -> None:
+        """Move memories with their bytes into one file, one after another."""
+        fd, at = self._files.create(tag), 0
+        try:
+            for physical in each:
+                if physical.touched or physical.tag:
+                    _copy(physical, fd, at)
+                self.give(physical)
+                physical.fd, physical.offset, physical.tag = self._files.duplicate(fd), at, tag
+                at += physical.size
+        finally:
+            self._files.close(fd)
+
+    def adopt(self, fd: int, tag: Tag) -> Physical:
+        """Return the memory behind an open shared file."""
+        return Physical(fd, 0, tag.size, tag=tag)
+
+    def give(self, physical: Physical) -> None:
+        """Return memory to the system: all touched pages, or the file, which other processes may still use.
+
+        Adjacent memory of the arena is returned together: for a few pages, the call takes longer than what it does.
+        """
+        if physical.tag:
+            self._files.close(physical.fd)
+        elif physical.touched:
+            self._give(physical.offset, physical.offset + _whole_pages(physical.size))
+
+    def _give(self, start: int, end: int) -> None:
+        low, high = self._given
+        if end == low:
+            end = high
+        elif start == high:
+            start = low
+        else:
+            self._return_given()
+        self._given = start, end
+        if end - start >= GIVEN_TOGETHER:
+            self._return_given()
+
+    def _return_given(self) -> None:
+        (low, high), self._given = self._given, (0, 0)
+        if low < high:
+            with mmap.mmap(self._fd, high - low, offset=low) as view:
+                view.madvise(mmap.MADV_REMOVE)
+
+    def resident(self) -> int:
+        """Bytes of the system's memory that the arena takes."""
+        if self._close.alive:
+            self._return_given()
+        return os.fstat(self._fd).st_blocks * 512 if self._close.alive else 0
+
+    def close(self) -> None:
+        """Close the memfd, which frees all its memory; a second call does nothing."""
+        self._close()
+
+
+def _whole_pages(size: int) -> int:
+    return -(-size // PAGE) * PAGE
+
+
+def _copy(physical: Physical, fd: int, to: int = 0) -> None:
+    """Copy touched pages to an offset of another file; a hole stays a hole."""
+    for start, end in _touched(physical.fd, physical.offset, physical.offset + physical.size):
+        at = os.lseek(fd, to + start - physical.offset, os.SEEK_SET) + physical.offset - to
+        while at < end:
+            at += os.sendfile(fd, physical.fd, at, end - at)
+
+
+def _touched(fd: int, at: int, limit: int) -> Iterator[tuple[int, int]]:
+    """Yield start and end of every touched part between two offsets of a file."""
+    while at < limit:
+        try:
+            start = os.lseek(fd, at, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # a hole up to the file's end
+                return
+            raise
+        at = os.lseek(fd, start, os.SEEK_HOLE)
+        if start < limit:
+            yield start, min(at, limit)

@@ -1,0 +1,439 @@
+"""Memory pools: what they reserve, their attributes and access, and their allocations (facts 80 and 81)."""
+
+from __future__ import annotations
+
+from dataclasses import field
+from itertools import count
+
+from memtopo.common.records import mutable_record
+from memtopo.driver.types import (
+    HOST,
+    Access,
+    Grant,
+    HandleType,
+    Location,
+    LocationKind,
+    PoolAttribute,
+    PoolProperties,
+    Properties,
+)
+from memtopo.drivers.sim.address_space import PAGE, AllocationBlocks, FreeRanges
+from memtopo.drivers.sim.allocations import Allocation, Allocations, PoolPlace
+from memtopo.drivers.sim.calls import CallGate, Refused, driver_call, invalid, unsupported
+from memtopo.drivers.sim.chunks import Creation
+from memtopo.drivers.sim.devices import WHOLE_HOST, Contexts, Devices, MemoryBudget
+from memtopo.drivers.sim.physical import Arena, Physical
+from memtopo.drivers.sim.pool_segments import RESERVED, UNIT, Segment
+from memtopo.drivers.sim.shared_files import Files, Tag, nonce
+from memtopo.drivers.sim.streams import Streams
+from memtopo.machine import Machine
+
+FIRST_POOL = 0x7E00_0000
+_SPAN = 16 << 30
+"""Bytes of the addresses that a pool takes at a time, at least."""
+_LARGEST = 1 << 47
+_UNSHARED = 1 << 40
+_CURRENT = (PoolAttribute.RESERVED_MEM_CURRENT, PoolAttribute.USED_MEM_CURRENT)
+_CURRENT_OF = {
+    PoolAttribute.RESERVED_MEM_HIGH: PoolAttribute.RESERVED_MEM_CURRENT,
+    PoolAttribute.USED_MEM_HIGH: PoolAttribute.USED_MEM_CURRENT,
+}
+_REUSE = (
+    PoolAttribute.REUSE_FOLLOW_EVENT_DEPENDENCIES,
+    PoolAttribute.REUSE_ALLOW_OPPORTUNISTIC,
+    PoolAttribute.REUSE_ALLOW_INTERNAL_DEPENDENCIES,
+)
+
+
+@mutable_record
+class Pool:
+    """A pool that this process created, or imported `imports` times.
+
+    `users` are the ordinals of the processors with access, the host's `HOST` among them. A pool that can be shared has
+    a file with a `tag`, in which its allocations have pages; `pointers` are the addresses of imported ones by offset.
+    """
+
+    properties: PoolProperties
+    users: set[int]
+    fd: int = -1
+    tag: Tag | None = None
+    pages: FreeRanges | None = None
+    imports: int = 0
+    destroyed: bool = False
+    exported: bool = False
+    allocations: int = 0
+    attributes: dict[PoolAttribute, int] = field(
+        default_factory=lambda: dict.fromkeys(PoolAttribute, 0) | dict.fromkeys(_REUSE, 1)
+    )
+    segments: list[Segment] = field(default_factory=list)
+    pointers: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def location(self) -> Location:
+        """Location of the memory."""
+        return self.properties.location
+
+    def count(self, attribute: PoolAttribute, change: int) -> None:
+        """Add to a current number of bytes, and raise the highest one with it."""
+        self.attributes[attribute] += change
+        high = next(high for high, current in _CURRENT_OF.items() if current is attribute)
+        self.attributes[high] = max(self.attributes[high], self.attributes[attribute])
+
+
+@mutable_record
+class _Part:
+    """An allocation of a pool; one of an imported pool is in no segment."""
+
+    pool: Pool
+    allocation: Allocation
+    segment: Segment | None
+
+
+class Pools:
+    """Pools of one process."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        devices: Devices,
+        budget: MemoryBudget,
+        addresses: AllocationBlocks,
+        allocations: Allocations,
+        arena: Arena,
+        files: Files,
+    ) -> None:
+        self._machine, self._devices, self._budget = machine, devices, budget
+        self._creation, self._addresses = Creation(machine), addresses
+        self._allocations, self._arena, self._files = allocations, arena, files
+        self._numbers = count(FIRST_POOL, 16)
+        self._open: dict[int, Pool] = {}
+        self._parts: dict[int, _Part] = {}
+
+    def create(self, properties: PoolProperties) -> int:
+        """Create a pool, which takes no memory yet (fact 80)."""
+        location, handles, size = properties
+        self._check(properties)
+        pool = Pool(properties, {processor(location)})
+        if HandleType.FD in handles or HandleType.FABRIC in handles:
+            whole = _round_up(size or self._budget.total(_budgeted(location)), RESERVED)
+            pool.tag = Tag("pool", whole, PAGE, self._devices.location_name(location), nonce())
+            pool.fd, pool.pages = self._files.create(pool.tag), FreeRanges(0, whole)
+        return self.open(pool)
+
+    def open(self, pool: Pool) -> int:
+        """Return a new number for a pool."""
+        number = next(self._numbers)
+        self._open[number] = pool
+        return number
+
+    def imported(self, tag: Tag) -> tuple[int, Pool] | None:
+        """Number and pool of an earlier import of a shared pool (fact 82)."""
+        return next(((n, pool) for n, pool in self._open.items() if pool.imports and pool.tag == tag), None)
+
+    def get(self, number: int) -> Pool:
+        """Return an open pool."""
+        if number not in self._open:
+            raise invalid("the pool is not open: on hardware the process may die (fact 80)")
+        return self._open[number]
+
+    def own(self, number: int) -> Pool:
+        """Return an open pool that this process created (fact 82)."""
+        pool = self.get(number)
+        if pool.imports:
+            raise invalid("the pool is imported")
+        return pool
+
+    def destroy(self, number: int) -> None:
+        """Destroy a pool; its memory stays until its last allocation is freed (facts 80 and 82)."""
+        pool = self.get(number)
+        if pool.imports and pool.allocations:
+            raise invalid("an imported pool cannot be destroyed before its allocations are freed")
+        pool.imports -= bool(pool.imports)
+        if pool.imports:
+            return
+        del self._open[number]
+        pool.destroyed = True
+        self._settle(pool)
+
+    def exceeds(self, location: Location, size: int) -> bool:
+        """Return whether a maximum size is more than a location has, or is 1 TiB, the only one that was tried."""
+        return size >= _UNSHARED or size > _round_up(self._budget.total(_budgeted(location)), RESERVED)
+
+    def set_attribute(self, number: int, attribute: PoolAttribute, value: int) -> None:
+        """Set a reuse flag or the release threshold, or reset a highest number of bytes (fact 80)."""
+        pool = self.own(number)
+        if not 0 <= value < 1 << 64 or attribute in _CURRENT or (attribute in _CURRENT_OF and value):
+            raise invalid("the attribute cannot be set, or not to this value")
+        if attribute in _CURRENT_OF:
+            value = pool.attributes[_CURRENT_OF[attribute]]
+        pool.attributes[attribute] = int(bool(value)) if attribute in _REUSE else value
+
+    def attribute(self, number: int, attribute: PoolAttribute) -> int:
+        """Attribute of a pool of this process (fact 82)."""
+        return self.own(number).attributes[attribute]
+
+    def set_access(self, number: int, grants: tuple[Grant, ...]) -> None:
+        """Set the access of processors to all allocations, after a check of every grant (fact 81)."""
+        pool = self.get(number)
+        if not grants:
+            raise invalid("no access is given")
+        for grant in grants:
+            self._check_supported(pool, grant)
+        for grant in grants:
+            self._check_grant(pool, grant)
+        for location, access in grants:
+            (pool.users.add if access else pool.users.discard)(processor(location))
+
+    def access(self, number: int, location: Location) -> int:
+        """Access of a location (fact 81)."""
+        pool = self.get(number)
+        unknown = location.kind == LocationKind.GPU and location not in self._machine.locations
+        if unknown or location.kind == LocationKind.HOST_NUMA_CURRENT:
+            raise invalid(f"{location} does not exist")
+        return int(Access.RW if processor(location) in pool.users else Access.NONE)
+
+    def allocate(self, number: int, size: int) -> int:
+        """Allocate memory, in reserved memory if it has room; 0 for 0 bytes (fact 80)."""
+        pool = self.own(number)
+        if size <= 0:
+            return 0
+        segment, address = self._room(pool, _round_up(size, UNIT))
+        physical = self._arena.take(size) if pool.pages is None else self._pages(pool, size)
+        pool.count(PoolAttribute.USED_MEM_CURRENT, size)
+        self.add(pool, address, physical, segment)
+        return address
+
+    def add(self, pool: Pool, address: int, physical: Physical, segment: Segment | None = None) -> None:
+        """Add an allocation of a pool at an address."""
+        pool.allocations += 1
+        place = PoolPlace(pool.location, segment.start if segment else address)
+        end = address + physical.size
+        allocation = Allocation(address, end, -1, pool.users, physical, "pooled", pool=place)
+        self._allocations.add(allocation)
+        self._parts[address] = _Part(pool, allocation, segment)
+
+    def take_addresses(self, size: int) -> int:
+        """Take addresses for an imported allocation."""
+        return self._addresses.take_addresses(size)
+
+    def starting(self, address: int) -> tuple[Pool, Allocation] | None:
+        """Pool and allocation that begins at an address; None if there is none."""
+        part = self._parts.get(address)
+        return (part.pool, part.allocation) if part else None
+
+    def free_async(self, address: int) -> None:
+        """Free an allocation; 0 is ignored. Its memory comes back with the next synchronisation (fact 80)."""
+        if address:
+            part = self._part(address)
+            self._end(part, at_once=False)
+            if part.segment:
+                part.pool.attributes[PoolAttribute.USED_MEM_CURRENT] -= part.allocation.size
+
+    def free(self, address: int) -> None:
+        """Free an allocation with its memory at once; the bytes in use keep counting it (fact 80)."""
+        part = self._part(address)
+        if part.pool.destroyed and part.segment:
+            raise invalid("its pool is destroyed: on hardware the process dies of SIGFPE (fact 80)")
+        self._end(part, at_once=True)
+        self._trim(part.pool, part.pool.attributes[PoolAttribute.RELEASE_THRESHOLD])
+
+    def release(self) -> None:
+        """Give back what no allocation uses beyond the threshold of each pool, at a synchronisation (fact 80)."""
+        for pool in self._open.values():
+            for segment in pool.segments:
+                segment.freed = FreeRanges.none()
+            self._trim(pool, pool.attributes[PoolAttribute.RELEASE_THRESHOLD])
+
+    def check_copy(self, address: int) -> None:
+        """Refuse copies between a program's memory and that of a pool of the host (fact 81)."""
+        found = self._allocations.find(address)
+        if found and found.kind == "pooled" and HOST in found.users:
+            raise invalid("memory of a pool of the host is copied by cuMemcpyAsync alone")
+
+    def trim(self, number: int, keep: int) -> None:
+        """Give back reserved memory that no allocation uses, down to `keep` bytes (fact 80)."""
+        self._trim(self.own(number), keep)
+
+    def _check(self, properties: PoolProperties) -> None:
+        location, handles, size = properties
+        if location.kind == LocationKind.GPU and location not in self._machine.locations:
+            raise invalid(f"{location} does not exist")
+        like = Properties(location, handles)
+        self._creation.check(self._creation.granularity(like), like, 0)
+        if not 0 <= size < _LARGEST:
+            raise Refused("CUDA_ERROR_OUT_OF_MEMORY", "the maximum size exceeds the addresses of a process")
+
+    def _check_supported(self, pool: Pool, grant: Grant) -> None:
+        location, access = grant
+        if access == Access.R:
+            raise unsupported("access to a pool is none, or read and write")
+        if location.kind != LocationKind.GPU and (pool.location.kind == LocationKind.GPU or access != Access.RW):
+            raise unsupported("the host has access to its own pools, and to no gpu's")
+
+    def _check_grant(self, pool: Pool, grant: Grant) -> None:
+        location, access = grant
+        on_gpu = pool.location.kind == LocationKind.GPU
+        if location.kind != LocationKind.GPU:
+            return
+        if location not in self._machine.locations:
+            raise Refused("CUDA_ERROR_INVALID_DEVICE", f"{location} does not exist")
+        if access not in {Access.NONE, Access.RW}:
+            raise invalid("access to a pool is none, or read and write")
+        if location == pool.location and not access:
+            raise Refused("CUDA_ERROR_INVALID_DEVICE", "a pool's own gpu keeps its access")
+        known = on_gpu and pool.location in self._machine.locations
+        if known and not self._machine.can_access(location.id, pool.location.id):
+            raise Refused("CUDA_ERROR_INVALID_DEVICE", f"{location} cannot access the memory of {pool.location}")
+
+    def _room(self, pool: Pool, size: int) -> tuple[Segment, int]:
+        """Segment with room for `size` bytes, and their address in it, with memory; a new segment if none has any."""
+        for segment in pool.segments:
+            if (address := segment.take(size)) is not None:
+                break
+        else:
+            span = max(_SPAN, _round_up(size, RESERVED))
+            start = self._addresses.take_addresses(span)
+            segment = Segment(start, span, FreeRanges(start, start + span))
+            pool.segments.append(segment)
+            address = segment.take(size)
+            assert address is not None
+        try:
+            self._back(pool, segment, address, size)
+        except Refused:
+            segment.free.give(address, size)
+            raise
+        return segment, address
+
+    def _back(self, pool: Pool, segment: Segment, address: int, size: int) -> None:
+        """Reserve the memory of units that have none yet."""
+        units = segment.units(address, size)
+        new = sum(unit not in segment.backed for unit in units) * RESERVED
+        limit = _round_up(pool.properties.max_size, RESERVED)
+        if limit and pool.attributes[PoolAttribute.RESERVED_MEM_CURRENT] + new > limit:
+            raise Refused("CUDA_ERROR_OUT_OF_MEMORY", "the pool has reserved its maximum size")
+        self._budget.take(_budgeted(pool.location), new)
+        for unit in units:
+            segment.backed[unit] = segment.backed.get(unit, 0) + 1
+        pool.count(PoolAttribute.RESERVED_MEM_CURRENT, new)
+
+    def _pages(self, pool: Pool, size: int) -> Physical:
+        assert pool.pages
+        offset = pool.pages.take(_round_up(size, PAGE), PAGE)
+        if offset is None:
+            raise Refused("CUDA_ERROR_OUT_OF_MEMORY", "the pool's file has no room")
+        return Physical(pool.fd, offset, size, tag=pool.tag)
+
+    def _part(self, address: int) -> _Part:
+        if address not in self._parts:
+            raise invalid("the address is not the start of an allocation of a pool")
+        return self._parts[address]
+
+    def _end(self, part: _Part, *, at_once: bool) -> None:
+        """Remove an allocation. The bytes of a pool with a file stay in it, where an importer still reads them."""
+        pool, allocation, segment = part.pool, part.allocation, part.segment
+        self._allocations.remove(allocation)
+        del self._parts[allocation.start]
+        if segment is None:
+            self._addresses.give_addresses(allocation.start, allocation.size)
+            del pool.pointers[allocation.physical.offset]
+        else:
+            size = _round_up(allocation.size, UNIT)
+            segment.give(allocation.start, size, at_once=at_once)
+            for unit in segment.units(allocation.start, size):
+                segment.backed[unit] -= 1
+            if pool.pages is None:
+                self._arena.give(allocation.physical)
+            else:
+                pool.pages.give(allocation.physical.offset, _round_up(allocation.size, PAGE))
+        pool.allocations -= 1
+        self._settle(pool)
+
+    def _settle(self, pool: Pool) -> None:
+        """Give back all that a destroyed pool without allocations has."""
+        if pool.allocations or not pool.destroyed:
+            return
+        for segment in pool.segments:
+            segment.freed = FreeRanges.none()
+        self._trim(pool, 0)
+        for segment in pool.segments:
+            self._addresses.give_addresses(segment.start, segment.size)
+        pool.segments.clear()
+        if pool.tag:
+            self._files.close(pool.fd)
+            pool.tag = None
+
+    def _trim(self, pool: Pool, keep: int) -> None:
+        reserved = PoolAttribute.RESERVED_MEM_CURRENT
+        for segment in pool.segments:
+            for unit in segment.unused():
+                if pool.attributes[reserved] - RESERVED < keep:
+                    return
+                del segment.backed[unit]
+                self._budget.give(_budgeted(pool.location), RESERVED)
+                pool.attributes[reserved] -= RESERVED
+
+
+def processor(location: Location) -> int:
+    """Ordinal of a GPU, or `HOST`, which all NUMA nodes share."""
+    return location.id if location.kind == LocationKind.GPU else HOST
+
+
+def _budgeted(location: Location) -> Location:
+    return WHOLE_HOST if location.kind == LocationKind.HOST else location
+
+
+def _round_up(size: int, unit: int) -> int:
+    return -(-size // unit) * unit
+
+
+class PoolCalls(CallGate):
+    """Driver calls for memory pools and their allocations."""
+
+    _contexts: Contexts
+    _pools: Pools
+    _streams: Streams
+
+    @driver_call
+    def mem_pool_create(self, properties: PoolProperties) -> int:
+        return self._pools.create(properties)
+
+    @driver_call
+    def mem_pool_destroy(self, pool: int) -> None:
+        self._pools.destroy(pool)
+
+    @driver_call
+    def mem_pool_set_attribute(self, pool: int, attribute: PoolAttribute, value: int) -> None:
+        self._pools.set_attribute(pool, attribute, value)
+
+    @driver_call
+    def mem_pool_get_attribute(self, pool: int, attribute: PoolAttribute) -> int:
+        return self._pools.attribute(pool, attribute)
+
+    @driver_call
+    def mem_pool_set_access(self, pool: int, grants: tuple[Grant, ...]) -> None:
+        self._pools.set_access(pool, grants)
+
+    @driver_call
+    def mem_pool_get_access(self, pool: int, location: Location) -> int:
+        return self._pools.access(pool, location)
+
+    @driver_call
+    def mem_alloc_from_pool_async(self, size: int, pool: int, stream: int = 0) -> int:
+        self._check_stream(stream)
+        return self._pools.allocate(pool, size)
+
+    @driver_call
+    def mem_free_async(self, address: int, stream: int = 0) -> None:
+        self._check_stream(stream)
+        self._pools.free_async(address)
+
+    @driver_call
+    def mem_pool_trim_to(self, pool: int, keep: int) -> None:
+        self._pools.trim(pool, keep)
+
+    def _check_stream(self, stream: int) -> None:
+        """Refuse stream 0 without a current context, and a stream that is not open."""
+        if stream:
+            self._streams.get(stream)
+        else:
+            self._contexts.current()

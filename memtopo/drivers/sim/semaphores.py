@@ -1,0 +1,139 @@
+"""External semaphores, and the streams that signal them and wait for them (facts 54 to 58).
+
+The payload of a semaphore is 8 bytes of a file, which every process that shares it reads and writes (fact 56).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+
+from memtopo.common.records import mutable_record
+from memtopo.driver.types import SemaphoreHandleType
+from memtopo.drivers.sim.calls import Refused, invalid, unsupported
+from memtopo.drivers.sim.shared_files import Files, Tag, check_descriptor, close_descriptor
+from memtopo.drivers.sim.streams import Stream, Streams
+
+SIZE = 8
+"""Bytes of a payload: a timeline's value, or 1 for a signalled binary semaphore."""
+
+TIMELINE, BINARY = "timeline", "binary"
+
+FIRST_SEMAPHORE = 0x7A00_0000
+_KINDS = {SemaphoreHandleType.OPAQUE_FD: BINARY, SemaphoreHandleType.TIMELINE_FD: TIMELINE}
+_VALUES = 1 << 64
+
+
+@mutable_record
+class Semaphore:
+    """A semaphore in a device's context, with the kind that it was imported as, which may be wrong (fact 55)."""
+
+    device: int
+    kind: str
+    fd: int
+    tag: Tag
+
+
+class Semaphores:
+    """Semaphores that one process has imported."""
+
+    def __init__(self, streams: Streams, files: Files) -> None:
+        self._streams, self._files = streams, files
+        self._numbers = count(FIRST_SEMAPHORE, 16)
+        self._open: dict[int, Semaphore] = {}
+
+    def import_fd(self, fd: int, kind: SemaphoreHandleType, device: int) -> int:
+        """Import a semaphore by a descriptor, which is closed; its GPU and type are not checked (facts 54, 55)."""
+        if kind not in _KINDS:
+            raise unsupported("only opaque file descriptors can be imported")
+        if check_descriptor(fd) < 0 and kind == SemaphoreHandleType.TIMELINE_FD:
+            raise invalid("that is no file descriptor")
+        found = self._files.adopt_descriptor(fd, TIMELINE, BINARY, "memory")
+        if found is None:
+            raise Refused("CUDA_ERROR_UNKNOWN", "the file descriptor is no semaphore's")
+        close_descriptor(fd)
+        number = next(self._numbers)
+        self._open[number] = Semaphore(device, _KINDS[kind], *found)
+        return number
+
+    def signal(self, semaphore: int, value: int, stream: Stream) -> None:
+        """Make a stream signal; a timeline may be set to a lower value, too (fact 56)."""
+        found = self._usable(semaphore, value, stream)
+
+        def work() -> bool:
+            signal(found.fd, found.kind, value)
+            return True
+
+        self._streams.add(stream, work)
+
+    def wait(self, semaphore: int, value: int, stream: Stream) -> None:
+        """Make a stream wait for at least a value of a timeline, or for a binary semaphore's signal (fact 56)."""
+        found = self._usable(semaphore, value, stream)
+        self._streams.add(stream, lambda: try_wait(found.fd, found.kind, value))
+
+    def destroy(self, semaphore: int) -> None:
+        """Destroy a semaphore once no stream has outstanding work (fact 58)."""
+        found = self._get(semaphore)
+        self._streams.check_done()
+        del self._open[semaphore]
+        self._files.close(found.fd)
+
+    def drop(self, device: int) -> None:
+        """Close all semaphores of a device's context, whose streams are done."""
+        for number in [number for number, found in self._open.items() if found.device == device]:
+            self._files.close(self._open.pop(number).fd)
+
+    def _get(self, semaphore: int) -> Semaphore:
+        if semaphore not in self._open:
+            raise invalid("the semaphore is not open: destroying it again ends the process on hardware")
+        return self._open[semaphore]
+
+    def _usable(self, semaphore: int, value: int, stream: Stream) -> Semaphore:
+        found = self._get(semaphore)
+        if not 0 <= value < _VALUES:
+            raise invalid("the value is no number of 64 bits")
+        if stream.device != found.device:
+            raise Refused("CUDA_ERROR_INVALID_HANDLE", "the semaphore and the stream are of different contexts")
+        if found.kind != found.tag.kind:
+            raise invalid(f"what was imported as a {found.kind} semaphore is something else: {found.tag.kind}")
+        return found
+
+
+def payload(fd: int) -> int:
+    """Value of a timeline; for a binary semaphore 1 if it is signalled, else 0."""
+    return int.from_bytes(os.pread(fd, SIZE, 0), "little")
+
+
+def signal(fd: int, kind: str, value: int) -> None:
+    """Set a timeline's value, also to a lower one, or signal a binary semaphore, whose value is ignored."""
+    if kind == TIMELINE:
+        os.pwrite(fd, value.to_bytes(SIZE, "little"), 0)
+        return
+    with _exclusive(fd) as own:
+        os.pwrite(own, (1).to_bytes(SIZE, "little"), 0)
+
+
+def try_wait(fd: int, kind: str, value: int) -> bool:
+    """Return whether a wait is over. It consumes a binary semaphore's signal, so that only one of several waits is."""
+    if kind == TIMELINE:
+        return payload(fd) >= value
+    with _exclusive(fd) as own:
+        signalled = payload(own) != 0
+        if signalled:
+            os.pwrite(own, bytes(SIZE), 0)
+        return signalled
+
+
+@contextmanager
+def _exclusive(fd: int) -> Iterator[int]:
+    """Lock the file against other threads and processes; yields a descriptor."""
+    # Reopened: a lock belongs to the open file description, which passed-on descriptors share.
+    own = os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
+    try:
+        fcntl.flock(own, fcntl.LOCK_EX)
+        yield own
+    finally:
+        os.close(own)

@@ -1,0 +1,257 @@
+"""Memory files (memfd) behind shared objects, and the IPC and fabric handles that name them.
+
+The name of each file describes its object.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import resource
+import weakref
+from contextlib import suppress
+from pathlib import Path
+from struct import Struct
+from typing import NamedTuple
+
+from memtopo.common.processes import process_stat
+from memtopo.drivers.sim.calls import Refused, invalid
+
+SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+_SPARE = 200  # descriptors that the process may need beside
+_NAME = re.compile(
+    r"/memfd:memtopo (chunk|multicast|allocation|event|memory|timeline|binary|dmabuf|pool) ([0-9]{1,19}) ([0-9]{1,19})"
+    r" ((?:gpu|node) [0-9a-f]{1,32}) ([01]) ([01]) ([0-9a-f]{16}) \(deleted\)"
+)
+
+
+class Tag(NamedTuple):
+    """Description of the object in a file, encoded in the file's name, so that it travels with the descriptor.
+
+    `kind` is chunk, multicast, allocation, event or pool, dmabuf for memory of several of these, or for objects of an
+    external API memory, timeline or binary (semaphores).
+    `location` is the GPU by UUID or the NUMA node, since ordinals differ between processes (fact 38); it has no meaning
+    for a semaphore. `nonce` distinguishes the file from every other file.
+    """
+
+    kind: str
+    size: int
+    granule: int
+    location: str
+    nonce: str
+    rdma: bool = False
+    compressible: bool = False
+
+    @property
+    def name(self) -> str:
+        extras = f"{int(self.rdma)} {int(self.compressible)}"
+        return f"memtopo {self.kind} {self.size} {self.granule} {self.location} {extras} {self.nonce}"
+
+
+def nonce() -> str:
+    """Return 16 hexadecimal digits that no other file has."""
+    return os.urandom(8).hex()
+
+
+def make(tag: Tag) -> int:
+    """Create a file of the tag's size, sealed against shrinking and growing."""
+    fd = os.memfd_create(tag.name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.ftruncate(fd, tag.size)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def read_tag(fd: str) -> Tag | None:
+    """Return the tag of the file behind a path of `/proc/PID/fd`; None for another file, or if there is none."""
+    try:
+        match = _NAME.fullmatch(str(Path(fd).readlink()))
+    except (OSError, ValueError):
+        return None
+    if match is None:
+        return None
+    kind, size, granule, location, rdma, compressible, nonce = match.groups()
+    return Tag(kind, int(size), int(granule), location, nonce, rdma == "1", compressible == "1")
+
+
+class Files:
+    """Files that one simulator has open; the remaining ones are closed with it."""
+
+    def __init__(self) -> None:
+        self._open: set[int] = set()
+        self._close = weakref.finalize(self, _close_all, self._open)
+
+    def create(self, tag: Tag) -> int:
+        """Create a file of the tag's size; returns its descriptor."""
+        self._make_room()
+        fd = make(tag)
+        self._open.add(fd)
+        return fd
+
+    def duplicate(self, fd: int) -> int:
+        """Duplicate the descriptor of an open file."""
+        self._make_room()
+        another = os.dup(fd)
+        self._open.add(another)
+        return another
+
+    def adopt(self, path: str, *kinds: str) -> tuple[int, Tag] | None:
+        """Open the file behind a path of `/proc/PID/fd`; returns a new descriptor and the tag.
+
+        Returns None if it is no file of these kinds, also if it was replaced in the meantime.
+        """
+        # Checked before it is opened, too: opening a device file could have side effects.
+        if (tag := read_tag(path)) is None or tag.kind not in kinds:
+            return None
+        self._make_room()
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            return None
+        self._open.add(fd)
+        if read_tag(f"/proc/self/fd/{fd}") == tag and _is_whole(fd, tag):
+            return fd, tag
+        self.close(fd)
+        return None
+
+    def adopt_descriptor(self, fd: int, *kinds: str) -> tuple[int, Tag] | None:
+        """Open the file behind a descriptor of this process, as `adopt` does; None for a dma-buf."""
+        return None if is_dma_buf(fd) else self.adopt(f"/proc/self/fd/{fd}", *kinds)
+
+    def adopt_dma_buf(self, fd: int) -> tuple[int, Tag] | None:
+        """Open the file behind a dma-buf, as `adopt` does; None for any other descriptor."""
+        return self.adopt(f"/proc/self/fd/{fd}", "chunk", "allocation", "dmabuf") if is_dma_buf(fd) else None
+
+    def close(self, fd: int) -> None:
+        """Close one file."""
+        self._open.remove(fd)
+        os.close(fd)
+
+    def _make_room(self) -> None:
+        """Raise the limit of open files once there are many: on hardware, sharing keeps no descriptor open."""
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if soft < hard and len(self._open) + _SPARE > soft:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+    def resident(self) -> int:
+        """Bytes of the system's memory behind the open files, each file counted once."""
+        found = [os.fstat(fd) for fd in self._open]
+        return sum({status.st_ino: status.st_blocks * 512 for status in found}.values())
+
+    def close_all(self) -> None:
+        """Close every file; a second call does nothing."""
+        self._close()
+
+
+def dma_buf(fd: int) -> int:
+    """Return a dma-buf of a file: a new descriptor, which differs from the file's others in that it is read-only."""
+    return os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
+
+
+def is_dma_buf(fd: int) -> bool:
+    """Return whether an open descriptor is a dma-buf, which no call imports, of whatever file it is."""
+    try:
+        return fd >= 0 and fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY
+    except OSError:
+        return False
+
+
+def _is_whole(fd: int, tag: Tag) -> bool:
+    """Return whether the file has its tag's size and is sealed: any process may give a file such a name."""
+    try:
+        sealed = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
+    except OSError:  # no file in memory at all
+        return False
+    return os.fstat(fd).st_size == tag.size and sealed & SEALS == SEALS
+
+
+def _close_all(files: set[int]) -> None:
+    while files:
+        os.close(files.pop())
+
+
+def check_descriptor(fd: int) -> int:
+    """Return a number that fits the driver's parameter for a descriptor, which may be negative; refuse any other."""
+    if not isinstance(fd, int) or not -(1 << 31) <= fd < 1 << 31:
+        raise invalid("that is no file descriptor")
+    return fd
+
+
+def close_descriptor(fd: int) -> None:
+    """Close a descriptor whose ownership was passed to the driver, if it is open (fact 54)."""
+    with suppress(OSError):
+        os.close(fd)
+
+
+_HANDLE = Struct("=8sQQQ8s24x")  # magic, pid, start time, fd, nonce
+_MAGIC = b"memtopo\0"
+
+
+class HandleErrors(NamedTuple):
+    """Errors for a malformed handle, for one of a process that has ended, and for one of a destroyed object."""
+
+    malformed: str
+    exporter_gone: str
+    object_gone: str
+
+
+class SharedHandle(NamedTuple):
+    """A file of a process: pid and start time, since pids are reused, and the file's descriptor and nonce."""
+
+    pid: int
+    start_time: int
+    fd: int
+    nonce: str
+
+    @property
+    def is_own(self) -> bool:
+        """True if this process exported it, and none of another pid namespace with the same number."""
+        return self.pid == os.getpid() and self.is_alive
+
+    @property
+    def is_alive(self) -> bool:
+        """True if the exporting process still runs."""
+        found = process_stat(self.pid)
+        return found is not None and found.start == self.start_time
+
+
+def pack_handle(fd: int, tag: Tag) -> bytes:
+    """Return the 64 bytes that name an open file of this process; always the same for one file."""
+    pid = os.getpid()
+    found = process_stat(pid)
+    return _HANDLE.pack(_MAGIC, pid, found.start if found else 0, fd, bytes.fromhex(tag.nonce))
+
+
+def check_handle_size(handle: int | bytes) -> bytes:
+    """Return a handle of the right size; refuses any other."""
+    if not isinstance(handle, bytes) or len(handle) != _HANDLE.size:
+        raise invalid(f"a shared handle has {_HANDLE.size} bytes")
+    return handle
+
+
+def unpack_handle(handle: bytes, errors: HandleErrors) -> SharedHandle:
+    """Decode a handle; refuses malformed bytes."""
+    magic, pid, start_time, fd, nonce = _HANDLE.unpack(check_handle_size(handle))
+    if magic != _MAGIC:
+        raise Refused(errors.malformed, "the bytes are no handle of a simulator")
+    return SharedHandle(pid, start_time, fd, nonce.hex())
+
+
+def open_handle(shared: SharedHandle, kind: str, files: Files, errors: HandleErrors, *others: str) -> tuple[int, Tag]:
+    """Open the file that a handle names, of a kind or of `others`; returns a new descriptor and the tag.
+
+    Refuses if it is gone.
+    """
+    if not shared.is_alive:
+        raise Refused(errors.exporter_gone, "the process that shared it is gone, or in another pid namespace")
+    found = files.adopt(f"/proc/{shared.pid}/fd/{shared.fd}", kind, *others)
+    if found is None:
+        raise Refused(errors.object_gone, f"the process that shared it has no such {kind} any more")
+    if found[1].nonce != shared.nonce:
+        files.close(found[0])
+        raise Refused(errors.object_gone, f"the process that shared it has another {kind} there now")
+    return found

@@ -1,0 +1,223 @@
+"""Targets: the machine of a `--machine` option, and how to open its driver.
+
+The real driver and the simulator are imported when they are opened, so that validation against a recorded machine
+loads neither.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
+from functools import cache
+from typing import TYPE_CHECKING
+
+from memtopo.common.errors import Unavailable, UsageError
+from memtopo.common.records import record
+from memtopo.driver.types import DriverError, uuid_text
+from memtopo.machine import Cluster, Fabric, Machine, Machines, load, parse
+
+if TYPE_CHECKING:
+    from memtopo.driver.kernels import KernelDriver
+    from memtopo.driver.trials import ExternalApi, TrialCalls
+    from memtopo.drivers.cuda import CudaMeter
+    from memtopo.machine.cluster import MachineLine
+
+_NODE = re.compile("[A-Za-z][A-Za-z0-9_-]*")
+
+LOCAL = "local"
+"""Name of the machine that this process runs on."""
+
+NONE = "none"
+"""Name that stands for no machine, without which specs are validated as far as possible."""
+
+
+@record
+class Target:
+    """Machine by its requested name; `simulated` is true if its driver is a simulator."""
+
+    name: str
+    machine: Machine
+    simulated: bool
+    _opener: Callable[[], KernelDriver] = field(repr=False, compare=False)
+    nodes: Mapping[str, Target] = field(default_factory=dict)
+    """Targets of the nodes of a spec by name, of which `machine` is the first; empty for one machine."""
+
+    @property
+    def machines(self) -> Machines:
+        """The machine, or those of the nodes."""
+        return Cluster({node: each.machine for node, each in self.nodes.items()}) if self.nodes else self.machine
+
+    @property
+    def line(self) -> MachineLine:
+        """Description of the machine for a report; it has the GPUs of all nodes."""
+        from memtopo.machine.cluster import MachineLine  # noqa: PLC0415
+
+        machines = [each.machine for each in self.nodes.values()] or [self.machine]
+        names = tuple(device.name for machine in machines for device in machine.devices)
+        return MachineLine(self.name, self.simulated, names, self.machine.driver.name)
+
+    def open(self) -> KernelDriver:
+        """Return an initialised driver; for a recorded machine, each call returns a new simulator."""
+        return self._opener()
+
+
+def resolve(text: str) -> Target:
+    """Return the target for `local`, for the name of a shipped machine, or for the path of a recorded machine.
+
+    `local` queries the real GPUs, including UUIDs and bus ids. Raises `Unavailable` if there is no such machine; there
+    is no fallback to another one. Raises `UsageError` for `none`.
+    """
+    if text == LOCAL:
+        return _local()
+    if text == NONE:
+        raise UsageError("without a machine, specs are only validated", hint="name one: --machine h200x2")
+    return recorded(text, load(text))
+
+
+def of_node(text: str) -> tuple[str, str] | None:
+    """Return the node and the machine that a text such as `a=h200x4` names; None if it names no node."""
+    node, equals, name = text.partition("=")
+    return (node, name) if equals and _NODE.fullmatch(node) else None
+
+
+def resolve_nodes(texts: Sequence[str]) -> Target:
+    """Return the target of the machines of several nodes: `a=h200x4`, `b=local`.
+
+    Raises `UsageError` for a node that is named twice and for a machine without a node, and `Unavailable`.
+    """
+    named = [(text, of_node(text)) for text in texts]
+    if without := next((text for text, found in named if found is None), None):
+        hint = "name one machine for all nodes, or one for each: --machine NODE=NAME"
+        raise UsageError(f"machine {without!r} is of no node, and others are", hint=hint)
+    pairs = [found for _, found in named if found]
+    if twice := next((node for node, _ in pairs if [other for other, _ in pairs].count(node) > 1), None):
+        raise UsageError(f"node {twice!r} has two machines", hint="name one of them")
+    return of_nodes({node: resolve(name) for node, name in pairs})
+
+
+def of_nodes(nodes: Mapping[str, Target]) -> Target:
+    """Return the target of the machines of several nodes by name, at least one; it is simulated if all of them are."""
+    first = next(iter(nodes.values()))
+    name = " ".join(f"{node}={each.name}" for node, each in nodes.items())
+    return Target(name, first.machine, all(each.simulated for each in nodes.values()), first.open, nodes)
+
+
+def recorded(name: str, machine: Machine) -> Target:
+    """Return the target of a record, which is simulated."""
+    return Target(name, machine, simulated=True, _opener=lambda: _simulator(machine))
+
+
+def open_in_worker(machine: Machine | None, *, simulated: bool, visible: Sequence[int]) -> KernelDriver:
+    """Return an initialised driver for a worker process, which uses the ordinals of the process that launched it.
+
+    With `visible`, the driver has only these GPUs, in this order; for real GPUs the environment has been set
+    accordingly, and `machine` is not needed. Raises `Unavailable`.
+    """
+    from memtopo.driver.wrappers import Renumbered  # noqa: PLC0415
+
+    driver: KernelDriver
+    if simulated:
+        assert machine
+        driver = _simulator(_visible_part(machine, visible) if visible else machine)
+    else:
+        from memtopo.drivers.cuda import open_cuda  # noqa: PLC0415
+
+        driver = open_cuda()
+    return Renumbered(driver, visible) if visible else driver
+
+
+def open_for_trials(record: bytes | None) -> tuple[KernelDriver, TrialCalls]:
+    """Return an initialised driver with the extra calls for trials: the real driver, or a simulator of a record.
+
+    Raises `Unavailable`.
+    """
+    if record is None:
+        from memtopo.drivers.cuda import CudaTrialCalls, open_cuda  # noqa: PLC0415
+
+        return open_cuda(), CudaTrialCalls()
+    from memtopo.drivers.sim import SimDriver, SimTrialCalls  # noqa: PLC0415
+
+    simulated = SimDriver(parse(record, "the probed machine"))
+    simulated.init()
+    return simulated, SimTrialCalls(simulated)
+
+
+def external_api(*, simulated: bool) -> Callable[[bytes], ExternalApi]:
+    """Return a function that opens an external API for a GPU's UUID: Vulkan, or its simulation."""
+    if simulated:
+        from memtopo.drivers.sim import SimExternalApi  # noqa: PLC0415
+
+        return SimExternalApi
+
+    def open_vulkan(uuid: bytes) -> ExternalApi:
+        from memtopo.vulkan import Gpu  # noqa: PLC0415
+
+        return Gpu(uuid)
+
+    return open_vulkan
+
+
+@cache
+def meter() -> CudaMeter:
+    """Return the process-wide instrument that measures copies between real GPUs."""
+    from memtopo.drivers.cuda import CudaMeter  # noqa: PLC0415
+
+    return CudaMeter()
+
+
+def _local() -> Target:
+    import platform  # noqa: PLC0415
+
+    from memtopo.drivers.cuda import host_memory, kernel_release, numa_bytes, numa_nodes, open_cuda  # noqa: PLC0415
+    from memtopo.drivers.cuda.early import EARLY_START  # noqa: PLC0415
+    from memtopo.machine import queries  # noqa: PLC0415 imported where it is used
+
+    driver = open_cuda()
+    try:
+        machine = queries.read(
+            driver,
+            identify=True,
+            release=kernel_release(),
+            numa_nodes=numa_nodes(),
+            numa_bytes=numa_bytes(),
+            host_name=platform.node() or None,
+            host_bytes=host_memory(),
+        )
+    except DriverError as error:
+        raise Unavailable(f"the GPUs cannot be queried: {error.message}", hint="look at nvidia-smi") from error
+    readings = EARLY_START.readings([device.uuid for device in machine.devices])
+    found = zip(machine.devices, readings, strict=True)
+    devices = [each.model_copy(update={"free_bytes": now.free, "fabric": _fabric(now.clique)}) for each, now in found]
+    machine = queries.changed(machine, devices=devices)
+    return Target(LOCAL, machine, simulated=False, _opener=lambda: driver)
+
+
+def _fabric(clique: tuple[str, int] | None) -> Fabric | None:
+    """Record of a clique, with the UUID of its cluster."""
+    return None if clique is None else Fabric(cluster=clique[0], clique=clique[1])
+
+
+def uuids(machine: Machine) -> list[str]:
+    """Return the UUIDs of a machine's GPUs as hex text: the recorded ones, or those that all its simulators use."""
+    from memtopo.drivers.sim import SimDriver  # noqa: PLC0415
+
+    with SimDriver(machine) as driver:
+        driver.init()
+        return [driver.device_get_uuid(ordinal).hex() for ordinal in range(len(machine.devices))]
+
+
+def _visible_part(machine: Machine, visible: Sequence[int]) -> Machine:
+    """Return a recorded machine with only the visible GPUs, with the UUIDs that all its simulators use."""
+    from memtopo.machine import queries  # noqa: PLC0415 imported where it is used
+
+    found = uuids(machine)
+    return queries.with_gpus(machine, visible, [uuid_text(bytes.fromhex(found[ordinal])) for ordinal in visible])
+
+
+def _simulator(machine: Machine) -> KernelDriver:
+    from memtopo.drivers.sim import SimDriver  # noqa: PLC0415
+
+    driver = SimDriver(machine)
+    driver.init()
+    return driver

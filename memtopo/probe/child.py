@@ -1,0 +1,125 @@
+"""A child of a probe: makes trials, or imports what the trials of other children share.
+
+A trial may end the process or hang. The system releases the rest when the process ends.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, get_args
+
+from memtopo.common.errors import MemtopoError
+from memtopo.common.signals import TERMINAL
+from memtopo.common.spawn import inherited_socket, signal_on_parent_death
+from memtopo.common.text import printable
+from memtopo.driver.handles import Handle
+from memtopo.driver.kernels import KernelDriver
+from memtopo.driver.ledger import Ledger
+from memtopo.driver.types import DriverError, LocationKind
+from memtopo.drivers import target
+from memtopo.probe import messages, trials
+from memtopo.probe.messages import ImportAnswer, ImportRequest, ToChild, TrialEnded
+from memtopo.probe.trial_resources import FATAL, TrialResources
+from memtopo.probe.trial_table import RATES, PlannedTrial
+from memtopo.sharing.channel import Channel, Received
+
+_FAREWELL = 5.0
+"""Seconds for the last messages to be sent."""
+
+WrapDriver = Callable[[KernelDriver], KernelDriver]
+
+
+def main(descriptor: str, wrap: WrapDriver = lambda driver: driver) -> None:
+    """Carry out the messages from a socket, until done or until the socket is closed; `wrap` wraps the driver."""
+    for number in TERMINAL:  # handled by the probe
+        signal.signal(number, signal.SIG_IGN)
+    signal_on_parent_death(signal.SIGKILL)
+    channel: Channel[ToChild] = Channel(inherited_socket(descriptor), get_args(ToChild))
+    try:
+        _Child(channel, wrap).work()
+    except Exception as error:  # noqa: BLE001 reported by the probe; a traceback here would be lost
+        channel.send(messages.Broken(printable(f"{type(error).__name__}: {error}")))
+    channel.drain(_FAREWELL)
+
+
+class _Child:
+    """The child's end of the channel, and its driver."""
+
+    def __init__(self, channel: Channel[ToChild], wrap: WrapDriver) -> None:
+        self._channel = channel
+        start = (self._receive() or sys.exit(0)).message
+        assert isinstance(start, messages.Start)
+        self._trials = start.trials
+        began = time.monotonic()
+        driver, extras = target.open_for_trials(start.record.encode() if start.record else None)
+        self._ledger = Ledger(wrap(driver))
+        external = target.external_api(simulated=start.record is not None)
+        self._resources = TrialResources(self._ledger, extras, self._import_elsewhere, external)
+        channel.send(messages.Ready(time.monotonic() - began))
+
+    def work(self) -> None:
+        """Make the trials in their order; without trials, answer requests to import until the channel is closed."""
+        if self._trials is None:
+            self._answer_imports()
+            self._resources.close()
+        elif self._make_trials(self._trials):
+            self._resources.close()
+            self._channel.send(messages.Finished({} if self._ledger.empty else self._ledger.counts()))
+
+    def _answer_imports(self) -> None:
+        while received := self._receive():
+            assert isinstance(received.message, ImportRequest)
+            self._channel.send(trials.import_shared(self._resources, received.message, *received.handles))
+            received.close()
+
+    def _make_trials(self, planned: Sequence[tuple[int, PlannedTrial]]) -> bool:
+        """Return false after an error that makes the process unable to use its GPUs; the probe starts another one."""
+        for number, trial in planned:
+            self._channel.send(messages.TrialBegun(number))
+            ended = _make(self._resources, number, trial)
+            self._channel.send(ended)
+            if ended.error in FATAL:
+                return False
+        return True
+
+    def _import_elsewhere(self, request: ImportRequest, handle: Handle) -> ImportAnswer:
+        self._channel.send(request, [handle])
+        answer = (self._receive() or sys.exit(0)).message
+        assert isinstance(answer, ImportAnswer)
+        return answer
+
+    def _receive(self) -> Received[ToChild] | None:
+        while not self._channel.wait():
+            pass  # only sent a queued message
+        return self._channel.receive()
+
+
+def _make(resources: TrialResources, number: int, trial: PlannedTrial) -> TrialEnded:
+    began, opening = time.monotonic(), resources.opening
+    works: bool | None = None
+    error = call = reason = data = None
+    try:
+        if trial.name == RATES:
+            works, data = True, _rates(trial)
+        else:
+            works = trials.attempt(resources, trial)
+    except DriverError as failure:
+        error, call = failure.name, failure.call
+    except MemtopoError as failure:  # the driver does not have the function
+        error, reason = "CUDA_ERROR_NOT_FOUND", failure.message
+    contexts = resources.opening - opening
+    return TrialEnded(number, works, error, call, reason, time.monotonic() - began - contexts, contexts, data)
+
+
+def _rates(trial: PlannedTrial) -> dict[str, Any]:
+    meter = target.meter()
+    if trial.location.kind == LocationKind.GPU:
+        return meter.peers(trial.device, trial.location.id)
+    return meter.host(trial.device)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

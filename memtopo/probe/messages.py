@@ -1,0 +1,96 @@
+"""Messages between a probe and its children: those that make trials, and the one that imports what they share."""
+
+from __future__ import annotations
+
+from dataclasses import field
+from typing import Any, Literal
+
+from memtopo.common.records import record
+from memtopo.probe.trial_table import PlannedTrial
+
+SharedObject = Literal["chunk", "ipc", "ipc_event", "pool"]
+
+
+@record
+class Start:
+    """First message to a child: the trials to make, each with its number, or None for the importing child.
+
+    `record` is the machine to simulate; None for real GPUs.
+    """
+
+    trials: tuple[tuple[int, PlannedTrial], ...] | None
+    record: str | None
+
+
+@record
+class ImportRequest:
+    """Request to import what a trial shares, by the driver of one GPU: its handle is beside the message.
+
+    `handle_type` is that of chunks and pools, `size` that of chunks, in bytes, and `pointer` that of an allocation of a
+    pool, in hexadecimal digits.
+    """
+
+    what: SharedObject
+    device: int
+    handle_type: int = 0
+    size: int = 0
+    pointer: str = ""
+
+
+@record
+class ImportAnswer:
+    """Answer to an `ImportRequest`: whether the bytes were as expected, or the error and the call that returned it."""
+
+    as_expected: bool = False
+    error: str | None = None
+    call: str | None = None
+
+
+@record
+class Ready:
+    """A child has its driver, after so many seconds."""
+
+    seconds: float
+
+
+@record
+class TrialBegun:
+    """A child begins the trial of a number."""
+
+    number: int
+
+
+@record
+class TrialEnded:
+    """Result of a trial: `works`, or the driver's error and the call that returned it, or `data` that was measured.
+
+    `reason` explains an error that is not the driver's. `contexts` is the part of the seconds spent creating contexts,
+    which is not in `seconds`.
+    """
+
+    number: int
+    works: bool | None = None
+    error: str | None = None
+    call: str | None = None
+    reason: str | None = None
+    seconds: float = 0.0
+    contexts: float = 0.0
+    data: dict[str, Any] | None = None
+
+
+@record
+class Finished:
+    """All trials of a child are made; `leaked` counts what they did not release, by kind."""
+
+    leaked: dict[str, int] = field(default_factory=dict)
+
+
+@record
+class Broken:
+    """A child ends by an exception."""
+
+    error: str
+
+
+ToChild = Start | ImportRequest | ImportAnswer
+FromChild = Ready | TrialBegun | TrialEnded | ImportRequest | ImportAnswer | Finished | Broken

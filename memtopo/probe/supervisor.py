@@ -1,0 +1,366 @@
+"""The trial supervisor: has children make the trials, each under a time limit, and one child import what they share.
+
+A child that hangs is killed, and a child that died is replaced by one that makes the remaining trials.
+"""
+
+from __future__ import annotations
+
+import select
+import subprocess
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Self, get_args
+
+from memtopo.common.errors import MemtopoError
+from memtopo.common.records import record
+from memtopo.common.spawn import python_command, spawn_connected
+from memtopo.common.text import signal_name
+from memtopo.driver.handles import Handle, close_handles
+from memtopo.plans.progress import Progress
+from memtopo.probe import messages
+from memtopo.probe.messages import FromChild, ImportAnswer, ImportRequest, Start, TrialEnded
+from memtopo.probe.trial_resources import FATAL
+from memtopo.probe.trial_table import PlannedTrial
+from memtopo.sharing.channel import Channel, Received
+from memtopo.sharing.errors import BadPacket
+
+TIMEOUT = "TIMEOUT"
+"""Error of a trial that was killed."""
+
+_NO_CONTEXT = "cuDevicePrimaryCtxRetain"
+_INTERVAL = 0.2
+
+
+class Stopped(MemtopoError):
+    """The probe was interrupted."""
+
+    exit_code = 130
+
+
+@record
+class Limits:
+    """Seconds for a trial, contexts included; for a request to the importing child; and for the start of a child."""
+
+    trial: float = 20.0
+    request: float = 10.0
+    start: float = 60.0
+
+
+@record
+class Outcome:
+    """Result of one trial; `works` is None if the trial does not show it. Times are in seconds."""
+
+    works: bool | None = None
+    error: str | None = None
+    call: str | None = None
+    note: str | None = None
+    seconds: float = 0.0
+    contexts: float = 0.0
+    data: dict[str, Any] | None = None
+
+
+@dataclass(slots=True)
+class Findings:
+    """Outcomes by number of the trial, processes that could not be ended, notes, and seconds of the slowest start."""
+
+    outcomes: dict[int, Outcome] = field(default_factory=dict)
+    left: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    starting: float = 0.0
+
+
+@dataclass(slots=True)
+class _Lane:
+    """Trials that one child after another makes in their order; `current` is the number of the one begun."""
+
+    remaining: deque[tuple[int, PlannedTrial]]
+    child: ChildProcess | None = None
+    current: int | None = None
+    deadline: float = 0.0
+    importing: bool = False
+    error: str | None = None
+
+
+@record
+class _Request:
+    """Request to the importing child by a child of a lane, which may have been replaced before the answer comes."""
+
+    lane: _Lane
+    child: ChildProcess
+    message: ImportRequest
+    handles: Sequence[Handle]
+
+
+_Answers = Iterator[tuple[_Request, ImportAnswer]]
+
+
+class _Importer:
+    """The importing child, which is replaced when it ends, and the queue of requests to it, sent one at a time."""
+
+    def __init__(self, launch: Callable[[], ChildProcess], limits: Limits) -> None:
+        self._launch, self._limits = launch, limits
+        self._queue: deque[_Request] = deque()
+        self._current: _Request | None = None
+        self._deadline = 0.0
+        self._ready = False
+        self.child: ChildProcess | None = None
+
+    def start(self) -> None:
+        """Launch the child, if the system has room for one more process."""
+        self._ready = False
+        with suppress(OSError):
+            self.child = self._launch()
+
+    def add(self, request: _Request) -> None:
+        """Queue a request."""
+        self._queue.append(request)
+
+    def send_next(self) -> _Answers:
+        """Send the next request if none is under way; answer it if there is no child to send it to."""
+        if self._current or not self._queue:
+            return
+        if self.child is None:
+            self.start()
+        request = self._queue.popleft()
+        if self.child is None:
+            close_handles(request.handles)
+            yield request, ImportAnswer(error="EXIT")
+            return
+        self._current = request
+        self._deadline = time.monotonic() + (self._limits.request if self._ready else self._limits.start)
+        self.child.channel.send(request.message, request.handles)
+
+    def receive(self, child: ChildProcess) -> _Answers:
+        """Take one message of the child."""
+        received = _receive(child)
+        match received and received.message:
+            case None:
+                yield from self._ended(child.end(wait=True) or "SIGKILL")
+            case messages.Ready():
+                self._ready = True
+                self._deadline = time.monotonic() + self._limits.request
+            case ImportAnswer() as answer if self._current:
+                request, self._current = self._current, None
+                if answer.error in FATAL:
+                    child.end()
+                    self.child = None  # replaced when the next request comes
+                yield request, answer
+
+    def enforce_limit(self) -> _Answers:
+        """Kill the child if it takes too long for a request."""
+        if self._current and time.monotonic() > self._deadline:
+            yield from self._ended(TIMEOUT)
+
+    def close(self) -> None:
+        """End the child, and discard the requests."""
+        if self.child:
+            self.child.end(wait=not self._current)
+            self.child = None
+        while self._queue:
+            close_handles(self._queue.popleft().handles)
+
+    def _ended(self, error: str) -> _Answers:
+        if self.child:
+            self.child.end()
+        self.child = None
+        if self._current:
+            request, self._current = self._current, None
+            yield request, ImportAnswer(error=error)
+
+
+class Supervisor:
+    """Runs lanes of trials side by side; `record` is the machine to simulate, `command` replaces memtopo's child.
+
+    The hooks of `progress` get the trials as the steps of one `phase`.
+    """
+
+    def __init__(
+        self,
+        record: str | None,
+        stop: Callable[[], int],
+        limits: Limits,
+        command: Sequence[str] = (),
+        progress: Progress | None = None,
+        phase: str = "try",
+    ) -> None:
+        self._progress, self._phase = progress or Progress(), phase
+        self._record, self._stop, self._limits, self._command = record, stop, limits, command
+        self._lanes: list[_Lane] = []
+        self._importer = _Importer(lambda: ChildProcess.launch(Start(None, record), command), limits)
+        self._findings = Findings()
+
+    def run(self, lanes: Sequence[Sequence[tuple[int, PlannedTrial]]], *, importing: bool) -> Findings:
+        """Make all trials. Raises `Stopped`. No child is left in either case."""
+        self._lanes = [_Lane(deque(planned)) for planned in lanes if planned]
+        self._progress.phase(self._phase, sum(len(lane.remaining) for lane in self._lanes))
+        try:
+            if importing:
+                self._importer.start()
+            for lane in self._lanes:
+                self._start(lane)
+            counted = 0
+            while any(lane.child for lane in self._lanes):
+                if self._stop():
+                    raise Stopped("interrupted")
+                self._receive_all()
+                self._answer_all(self._importer.send_next())
+                self._enforce_limits()
+                self._progress.advance(len(self._findings.outcomes) - counted)
+                counted = len(self._findings.outcomes)
+        finally:
+            for lane in self._lanes:
+                self._end(lane)
+            self._importer.close()
+        return self._findings
+
+    def _receive_all(self) -> None:
+        """Take one message of each child that has sent one, and send what is queued."""
+        lanes = {lane.child.channel.fileno(): (lane, lane.child) for lane in self._lanes if lane.child}
+        importer = self._importer.child
+        children = [*(child for _, child in lanes.values()), *([importer] if importer else [])]
+        poll = select.poll()
+        for child in children:
+            child.channel.flush()
+            poll.register(child.channel, select.POLLIN)
+        for fd, _ in poll.poll(_INTERVAL * 1000):
+            if fd in lanes:
+                self._receive(*lanes[fd])
+            elif importer:
+                self._answer_all(self._importer.receive(importer))
+
+    def _start(self, lane: _Lane) -> None:
+        lane.current, lane.deadline, lane.importing = None, time.monotonic() + self._limits.start, False
+        if not lane.remaining:
+            return
+        try:
+            lane.child = ChildProcess.launch(Start(tuple(lane.remaining), self._record), self._command)
+        except OSError as error:
+            self._give_up(lane, f"no process could be started for it: {error.strerror}")
+
+    def _receive(self, lane: _Lane, child: ChildProcess) -> None:
+        received = _receive(child)
+        if received is None:
+            self._died(lane, child)
+            return
+        match received.message:
+            case messages.TrialBegun(number):
+                lane.current, lane.deadline = number, time.monotonic() + self._limits.trial
+            case TrialEnded() as ended:
+                self._trial_ended(lane, ended)
+            case ImportRequest() as request:
+                lane.importing = True
+                self._importer.add(_Request(lane, child, request, received.handles))
+            case messages.Ready(seconds):
+                self._findings.starting = max(self._findings.starting, seconds)
+            case messages.Broken(error):
+                lane.error = error
+            case messages.Finished(leaked):
+                counts = ", ".join(f"{count} {kind}" for kind, count in leaked.items() if count)
+                self._findings.notes += [f"trials left {counts}, which went with their process"] * bool(counts)
+                self._end(lane, wait=True)
+
+    def _trial_ended(self, lane: _Lane, ended: TrialEnded) -> None:
+        number, _ = lane.remaining.popleft()
+        # A GPU that is full, or whose context cannot be created, may be able to do it at another time.
+        unknown = ended.error == "CUDA_ERROR_OUT_OF_MEMORY" or ended.call == _NO_CONTEXT
+        works = (None if unknown else False) if ended.works is None else ended.works
+        self._findings.outcomes[number] = Outcome(
+            works, ended.error, ended.call, ended.reason, ended.seconds, ended.contexts, ended.data
+        )
+        lane.current, lane.deadline = None, time.monotonic() + self._limits.start
+
+    def _died(self, lane: _Lane, child: ChildProcess) -> None:
+        ending = child.end(wait=True) or "SIGKILL"
+        lane.child = None
+        if lane.current is not None:
+            number, _ = lane.remaining.popleft()
+            self._findings.outcomes[number] = Outcome(works=False, error=ending, note=lane.error)
+        elif ending != "EXIT 0" or lane.error:
+            self._give_up(lane, f"its process did not start: {lane.error or ending}")
+        self._start(lane)
+
+    def _give_up(self, lane: _Lane, reason: str) -> None:
+        while lane.remaining:
+            self._findings.outcomes[lane.remaining.popleft()[0]] = Outcome(note=reason)
+
+    def _end(self, lane: _Lane, *, wait: bool = False) -> None:
+        if lane.child is None:
+            return
+        lane.child.end(wait=wait)
+        if pid := lane.child.stuck:
+            self._findings.left.append(f"process {pid}, which does not end although it was killed")
+        lane.child = None
+
+    def _enforce_limits(self) -> None:
+        """Kill children whose trial, start or import takes too long."""
+        for lane in self._lanes:
+            if not lane.child or lane.importing or time.monotonic() < lane.deadline:
+                continue
+            self._end(lane)
+            if lane.current is None:
+                self._give_up(lane, "its process did not start in time")
+            else:
+                number, _ = lane.remaining.popleft()
+                self._findings.outcomes[number] = Outcome(works=False, error=TIMEOUT)
+            self._start(lane)
+        self._answer_all(self._importer.enforce_limit())
+
+    def _answer_all(self, answers: _Answers) -> None:
+        for request, answer in answers:
+            lane = request.lane
+            if lane.child is request.child:
+                lane.importing, lane.deadline = False, time.monotonic() + self._limits.trial
+                request.child.channel.send(answer)
+
+
+def _receive(child: ChildProcess) -> Received[FromChild] | None:
+    """Message of a child; None if it has ended."""
+    try:
+        return child.channel.receive()
+    except BadPacket as error:
+        return Received(messages.Broken(error.message))
+
+
+_COMMAND = python_command("memtopo.probe.child:main")
+_EXIT = 5.0
+"""Seconds that a process has to end once it is killed; one that hangs in the kernel does not end."""
+
+
+class ChildProcess:
+    """A spawned child."""
+
+    def __init__(self, process: subprocess.Popen[bytes], channel: Channel[FromChild]) -> None:
+        self._process, self.channel = process, channel
+
+    @classmethod
+    def launch(cls, start: Start, command: Sequence[str] = ()) -> Self:
+        """Spawn a child; `command` replaces memtopo's own. Raises `OSError` if no process can be started."""
+        process, sock = spawn_connected(command or _COMMAND, stderr=subprocess.DEVNULL)
+        channel: Channel[FromChild] = Channel(sock, get_args(FromChild))
+        channel.send(start)
+        return cls(process, channel)
+
+    def end(self, *, wait: bool = False) -> str | None:
+        """Kill the child, if it has not ended; with `wait` it has some seconds to end by itself.
+
+        Return how it ended by itself, such as `SIGSEGV` or `EXIT 0`, or None if it was killed here.
+        """
+        self.channel.close()
+        if wait:
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(_EXIT)
+        status = self._process.poll()
+        self._process.kill()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_EXIT)
+        if status is None:
+            return None
+        return signal_name(-status) if status < 0 else f"EXIT {status}"
+
+    @property
+    def stuck(self) -> int | None:
+        """Process id of a child that was killed and has not ended."""
+        return None if self._process.poll() is not None else self._process.pid

@@ -1,0 +1,388 @@
+"""Trials, one function for each way of trying, and the imports that the importing child makes for them.
+
+A trial returns whether it worked, or raises the driver's error. It uses a granule or two and releases them.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+
+from memtopo.common.mapped_files import map_shared, unmap
+from memtopo.driver.handles import Handle
+from memtopo.driver.trials import WORD, ExternalApiSemaphore
+from memtopo.driver.types import (
+    Access,
+    DmaBufFlags,
+    DriverError,
+    EventFlags,
+    Grant,
+    HandleType,
+    HostFlags,
+    MemAttach,
+    MemoryHandleType,
+    PoolProperties,
+    Properties,
+    RegisterFlags,
+    SemaphoreHandleType,
+    gpu,
+)
+from memtopo.probe.messages import ImportAnswer, ImportRequest, SharedObject
+from memtopo.probe.trial_resources import FIRST, SECOND, THIRD, TrialResources, users, word
+from memtopo.probe.trial_table import DMABUF_PCIE, STORE, PlannedTrial
+
+BUFFER = 64 << 10
+PATIENCE = 5.0
+"""Seconds to wait for the external API."""
+
+_SHARED_EVENT = EventFlags.DISABLE_TIMING | EventFlags.INTERPROCESS
+
+
+def attempt(resources: TrialResources, trial: PlannedTrial) -> bool:
+    """Make one trial, and return whether it worked. Raises `DriverError`."""
+    return _TRIALS[trial.how](resources, trial)
+
+
+def _create(resources: TrialResources, trial: PlannedTrial) -> bool:
+    with resources.chunk(trial.properties):
+        return True
+
+
+def _use(resources: TrialResources, trial: PlannedTrial) -> bool:
+    """Create a chunk with the properties requested, write it, and read it back."""
+    properties = trial.properties
+    with resources.chunk(properties) as (handle, size), resources.mapped(handle, size, [trial.location]) as address:
+        resources.fill(trial.device, address, FIRST)
+        created = resources.driver.mem_get_allocation_properties_from_handle(handle)
+        # A driver may create a chunk without a property that it does not support (fact 41).
+        kept = (created.rdma, created.compressible) == (properties.rdma, properties.compressible)
+        return kept and resources.reads(trial.device, address, FIRST)
+
+
+def _share(resources: TrialResources, trial: PlannedTrial) -> bool:
+    """Export a chunk by each of its handle types, and exchange bytes with the process that imports it."""
+    properties = trial.properties
+    kinds = [kind for kind in (HandleType.FD, HandleType.FABRIC) if kind in properties.handles]
+    with resources.chunk(properties) as (handle, size), resources.mapped(handle, size, [gpu(trial.device)]) as address:
+        return all(_is_shared(resources, trial.device, (handle, size, address), kind) for kind in kinds)
+
+
+def _is_shared(resources: TrialResources, device: int, chunk: tuple[int, int, int], kind: HandleType) -> bool:
+    handle, size, address = chunk
+    resources.fill(device, address, FIRST)
+    shared = resources.driver.mem_export_to_shareable_handle(handle, kind)
+    imported = resources.import_elsewhere("chunk", device, shared, handle_type=kind, size=size)
+    return imported and resources.reads(device, address, SECOND)
+
+
+def _by_gpu(resources: TrialResources, trial: PlannedTrial) -> bool:
+    """Store into host memory by a kernel, and read it by the CPU."""
+    with (
+        resources.chunk(Properties(trial.location)) as (handle, size),
+        resources.mapped(handle, size, users(trial.location, trial.device)) as address,
+    ):
+        resources.driver.host_write(address, bytes(WORD))
+        with resources.current(trial.device):
+            resources.extras.store(address, int.from_bytes(word(FIRST), "little"))
+        return resources.driver.host_read(address, WORD) == word(FIRST)
+
+
+def _by_cpu(resources: TrialResources, trial: PlannedTrial) -> bool:
+    """Write host memory by the CPU, and read it by a copy in the GPU's context."""
+    with (
+        resources.chunk(Properties(trial.location)) as (handle, size),
+        resources.mapped(handle, size, users(trial.location, trial.device)) as address,
+    ):
+        resources.driver.host_write(address, word(SECOND))
+        return resources.reads(trial.device, address, SECOND) and resources.driver.host_read(address, WORD) == word(
+            SECOND
+        )
+
+
+def _store(resources: TrialResources, trial: PlannedTrial) -> bool:
+    """Store into the memory of a peer by a kernel, and read it there: a link may lose stores without an error."""
+    owner = trial.location
+    with (
+        resources.chunk(Properties(owner)) as (handle, size),
+        resources.mapped(handle, size, [owner, gpu(trial.device)]) as address,
+    ):
+        resources.fill(owner.id, address, THIRD)
+        with resources.current(trial.device):
+            resources.extras.store(address, int.from_bytes(word(FIRST), "little"))
+        return resources.reads(owner.id, address, FIRST)
+
+
+def _managed(resources: TrialResources, trial: PlannedTrial) -> bool:
+    """Read managed memory by the GPU after the CPU has written it, and the other way round (fact 39)."""
+    with resources.current(trial.device), ExitStack() as undo:
+        address = resources.driver.mem_alloc_managed(BUFFER, MemAttach.GLOBAL)
+        undo.callback(resources.driver.mem_free, address)
+        resources.driver.host_write(address, word(FIRST))
+        read = resources.driver.memcpy_dtoh(address, WORD)
+        resources.extras.store(address, int.from_bytes(word(SECOND), "little"))
+        return read == word(FIRST) and resources.driver.host_read(address, WORD) == word(SECOND)
+
+
+def _concurrent(resources: TrialResources, trial: PlannedTrial) -> bool:
+    """Write managed memory by the CPU while a kernel waits for that."""
+    with resources.current(trial.device), ExitStack() as undo:
+        address = resources.driver.mem_alloc_managed(BUFFER, MemAttach.GLOBAL)
+        undo.callback(resources.driver.mem_free, address)
+        return resources.extras.meet(address, int.from_bytes(word(FIRST), "little"))
+
+
+def _pinned(resources: TrialResources, trial: PlannedTrial) -> bool:
+    """Exchange bytes between the CPU and the GPU in page-locked memory (fact 74)."""
+    with resources.current(trial.device), ExitStack() as undo:
+        address = resources.driver.mem_host_alloc(BUFFER, HostFlags.PORTABLE | HostFlags.DEVICEMAP)
+        undo.callback(resources.driver.mem_free_host, address)
+        return _is_seen_by_both(resources, address)
+
+
+def _registered(resources: TrialResources, trial: PlannedTrial) -> bool:
+    """Exchange bytes between the CPU and the GPU in a memfd that is registered (fact 85)."""
+    with resources.current(trial.device), ExitStack() as undo:
+        fd = os.memfd_create("memtopo-trial", os.MFD_CLOEXEC)
+        undo.callback(os.close, fd)
+        os.ftruncate(fd, BUFFER)
+        address = map_shared(fd, 0, BUFFER, writable=True)
+        undo.callback(unmap, address, BUFFER)
+        resources.driver.mem_host_register(address, BUFFER, RegisterFlags.PORTABLE | RegisterFlags.DEVICEMAP)
+        undo.callback(resources.driver.mem_host_unregister, address)
+        return _is_seen_by_both(resources, address) and os.pread(fd, WORD, 0) == word(SECOND)
+
+
+def _is_seen_by_both(resources: TrialResources, address: int) -> bool:
+    """Read by the GPU what the CPU has written, by a copy to its memory, and the other way round, by a kernel."""
+    driver = resources.driver
+    copy = driver.mem_alloc(BUFFER)
+    try:
+        driver.host_write(address, word(FIRST))
+        driver.memcpy_async(copy, driver.mem_host_get_device_pointer(address), WORD)
+        read = driver.memcpy_dtoh(copy, WORD)
+        resources.extras.store(address, int.from_bytes(word(SECOND), "little"))
+        driver.ctx_synchronize()
+        return read == word(FIRST) and driver.host_read(address, WORD) == word(SECOND)
+    finally:
+        driver.mem_free(copy)
+
+
+def _ipc(resources: TrialResources, trial: PlannedTrial) -> bool:
+    """Exchange bytes with a process that opens memory of `cuMemAlloc` (facts 31, 46)."""
+    with resources.current(trial.device), ExitStack() as undo:
+        address = resources.driver.mem_alloc(BUFFER)
+        undo.callback(resources.driver.mem_free, address)
+        resources.fill(trial.device, address, FIRST)
+        shared = resources.driver.ipc_get_mem_handle(address)
+        return resources.import_elsewhere("ipc", trial.device, shared) and resources.reads(
+            trial.device, address, SECOND
+        )
+
+
+def _ipc_event(resources: TrialResources, trial: PlannedTrial) -> bool:
+    """Record an event that another process waits for (facts 32, 47)."""
+    with resources.current(trial.device), ExitStack() as undo:
+        event = resources.driver.event_create(_SHARED_EVENT)
+        undo.callback(resources.driver.event_destroy, event)
+        resources.driver.event_record(event)
+        return resources.import_elsewhere("ipc_event", trial.device, resources.driver.ipc_get_event_handle(event))
+
+
+def _pool(resources: TrialResources, trial: PlannedTrial) -> bool:
+    """Exchange bytes with a process that imports a memory pool, and an allocation of it (fact 82)."""
+    driver, kind = resources.driver, trial.method.handles
+    with resources.current(trial.device), ExitStack() as undo:
+        pool = driver.mem_pool_create(PoolProperties(trial.location, kind))
+        undo.callback(driver.mem_pool_destroy, pool)
+        if trial.location != gpu(trial.device):
+            driver.mem_pool_set_access(pool, (Grant(gpu(trial.device), Access.RW),))
+        address = driver.mem_alloc_from_pool_async(BUFFER, pool)
+        undo.callback(driver.mem_free, address)
+        driver.ctx_synchronize()
+        resources.fill(trial.device, address, FIRST)
+        shared, pointer = (
+            driver.mem_pool_export_to_shareable_handle(pool, kind),
+            driver.mem_pool_export_pointer(address),
+        )
+        imported = resources.import_elsewhere("pool", trial.device, shared, handle_type=kind, pointer=pointer)
+        return imported and resources.reads(trial.device, address, SECOND)
+
+
+def _dma_buf(resources: TrialResources, trial: PlannedTrial) -> bool:
+    """Export mapped memory as a dma-buf, whose descriptor reports the size (fact 83)."""
+    flags = DmaBufFlags.PCIE if trial.name == DMABUF_PCIE else DmaBufFlags.NONE
+    with _exported_dma_buf(resources, trial, flags) as (fd, size, _):
+        return os.lseek(fd, 0, os.SEEK_END) == size
+
+
+def _external_dma_buf(resources: TrialResources, trial: PlannedTrial) -> bool:
+    """Import a dma-buf of this GPU's memory as external memory, and exchange bytes (fact 84)."""
+    driver, kind = resources.driver, MemoryHandleType.DMABUF_FD
+    with (
+        _exported_dma_buf(resources, trial, DmaBufFlags.NONE) as (fd, size, address),
+        resources.current(trial.device),
+        ExitStack() as undo,
+    ):
+        resources.fill(trial.device, address, FIRST)
+        own = os.dup(fd)
+        try:
+            object_ = driver.import_external_memory(own, kind, size)
+        except DriverError:
+            with suppress(OSError):  # the driver may have closed it (fact 54)
+                os.close(own)
+            raise
+        undo.callback(driver.destroy_external_memory, object_)
+        mapped = driver.external_memory_get_mapped_buffer(object_, 0, size)
+        undo.callback(driver.mem_free, mapped)
+        found = resources.reads(trial.device, mapped, FIRST)
+        resources.fill(trial.device, mapped, SECOND)
+        return found and resources.reads(trial.device, address, SECOND)
+
+
+@contextmanager
+def _exported_dma_buf(
+    resources: TrialResources, trial: PlannedTrial, flags: DmaBufFlags
+) -> Iterator[tuple[int, int, int]]:
+    """A dma-buf of a new chunk, with its size and the address of the chunk."""
+    driver = resources.driver
+    with (
+        resources.chunk(trial.properties) as (handle, size),
+        resources.mapped(handle, size, [trial.location]) as address,
+        resources.current(trial.device),
+    ):
+        fd = driver.mem_get_handle_for_address_range(address, size, flags)
+        try:
+            yield fd, size, address
+        finally:
+            os.close(fd)
+
+
+def _external_memory(resources: TrialResources, trial: PlannedTrial) -> bool:
+    """Exchange bytes with an external API that allocated the memory on this GPU (fact 35)."""
+    with resources.external(trial.device) as external, resources.current(trial.device), ExitStack() as undo:
+        memory = external.allocate(BUFFER)
+        memory.write(0, word(FIRST))
+        object_ = resources.driver.import_external_memory(memory.fd(), MemoryHandleType.OPAQUE_FD, memory.whole)
+        undo.callback(resources.driver.destroy_external_memory, object_)
+        address = resources.driver.external_memory_get_mapped_buffer(object_, 0, BUFFER)
+        undo.callback(resources.driver.mem_free, address)
+        found = resources.reads(trial.device, address, FIRST)
+        resources.fill(trial.device, address, SECOND)
+        return found and memory.read(0, WORD) == word(SECOND)
+
+
+def _external_semaphore(resources: TrialResources, trial: PlannedTrial) -> bool:
+    """Signal a timeline and a binary semaphore of an external API in both directions (fact 36)."""
+    with resources.external(trial.device) as external, resources.current(trial.device), ExitStack() as undo:
+        stream = resources.driver.stream_create()
+        undo.callback(resources.driver.stream_destroy, stream)
+        pairs = (
+            (external.timeline(), SemaphoreHandleType.TIMELINE_FD),
+            (external.binary(), SemaphoreHandleType.OPAQUE_FD),
+        )
+        return all(_signals_both_ways(resources, undo, stream, semaphore, kind) for semaphore, kind in pairs)
+
+
+def _signals_both_ways(
+    resources: TrialResources, undo: ExitStack, stream: int, semaphore: ExternalApiSemaphore, kind: SemaphoreHandleType
+) -> bool:
+    driver = resources.driver
+    imported = driver.import_external_semaphore(semaphore.fd(), kind)
+    undo.callback(driver.destroy_external_semaphore, imported)
+    driver.signal_external_semaphore(imported, 1, stream)
+    signalled = _is_complete(resources, stream) and semaphore.wait(1, PATIENCE)
+    semaphore.signal(2)
+    driver.wait_external_semaphore(imported, 2, stream)
+    return _is_complete(resources, stream) and signalled
+
+
+def _is_complete(resources: TrialResources, stream: int) -> bool:
+    """Wait for a stream; a wait that no signal ends is ended with the process of the trial (fact 58)."""
+    while not resources.driver.stream_query(stream):
+        time.sleep(0.001)
+    return True
+
+
+_TRIALS: dict[str, Callable[[TrialResources, PlannedTrial], bool]] = {
+    "create": _create,
+    "use": _use,
+    "share": _share,
+    "by_gpu": _by_gpu,
+    "by_cpu": _by_cpu,
+    STORE: _store,
+    "managed": _managed,
+    "concurrent": _concurrent,
+    "pinned": _pinned,
+    "registered": _registered,
+    "ipc": _ipc,
+    "ipc_event": _ipc_event,
+    "pool": _pool,
+    "dma_buf": _dma_buf,
+    "external_memory": _external_memory,
+    "external_dma_buf": _external_dma_buf,
+    "external_semaphore": _external_semaphore,
+}
+
+
+def import_shared(resources: TrialResources, request: ImportRequest, handle: Handle) -> ImportAnswer:
+    """Import what a trial of another child shares, look for its bytes, and write others."""
+    try:
+        return ImportAnswer(as_expected=_IMPORTS[request.what](resources, request, handle.shared))
+    except DriverError as error:
+        return ImportAnswer(error=error.name, call=error.call)
+
+
+def _import_chunk(resources: TrialResources, request: ImportRequest, shared: int | bytes) -> bool:
+    driver = resources.driver
+    handle = driver.mem_import_from_shareable_handle(shared, HandleType(request.handle_type))
+    with ExitStack() as undo:
+        undo.callback(driver.mem_release, handle)
+        address = undo.enter_context(resources.mapped(handle, request.size, [gpu(request.device)]))
+        return _read_and_write(resources, request.device, address)
+
+
+def _import_ipc(resources: TrialResources, request: ImportRequest, shared: int | bytes) -> bool:
+    assert isinstance(shared, bytes)
+    with resources.current(request.device), ExitStack() as undo:
+        address = resources.driver.ipc_open_mem_handle(shared)
+        undo.callback(resources.driver.ipc_close_mem_handle, address)
+        return _read_and_write(resources, request.device, address)
+
+
+def _import_ipc_event(resources: TrialResources, request: ImportRequest, shared: int | bytes) -> bool:
+    assert isinstance(shared, bytes)
+    driver = resources.driver
+    with resources.current(request.device), ExitStack() as undo:
+        event = driver.ipc_open_event_handle(shared)
+        undo.callback(driver.event_destroy, event)
+        driver.event_synchronize(event)
+        return driver.event_query(event)
+
+
+def _import_pool(resources: TrialResources, request: ImportRequest, shared: int | bytes) -> bool:
+    driver = resources.driver
+    with resources.current(request.device), ExitStack() as undo:
+        pool = driver.mem_pool_import_from_shareable_handle(shared, HandleType(request.handle_type))
+        undo.callback(driver.mem_pool_destroy, pool)
+        grant = Grant(gpu(request.device), Access.RW)
+        if driver.mem_pool_get_access(pool, grant.location) != Access.RW:
+            driver.mem_pool_set_access(pool, (grant,))
+        address = driver.mem_pool_import_pointer(pool, bytes.fromhex(request.pointer))
+        undo.callback(driver.mem_free, address)
+        return _read_and_write(resources, request.device, address)
+
+
+def _read_and_write(resources: TrialResources, device: int, address: int) -> bool:
+    as_expected = resources.reads(device, address, FIRST)
+    resources.fill(device, address, SECOND)
+    return as_expected
+
+
+_IMPORTS: dict[SharedObject, Callable[[TrialResources, ImportRequest, int | bytes], bool]] = {
+    "chunk": _import_chunk,
+    "ipc": _import_ipc,
+    "ipc_event": _import_ipc_event,
+    "pool": _import_pool,
+}

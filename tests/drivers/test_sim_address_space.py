@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memtopo.drivers.sim.address_space import FreeRanges
+
+
+@given(st.lists(st.tuples(st.integers(1, 40), st.sampled_from([1, 2, 8, 64]), st.booleans()), max_size=60))
+def test_addresses_are_handed_out_once(asked: list[tuple[int, int, bool]]) -> None:
+    """No two reservations overlap, every alignment is honoured, and all addresses come back when all are freed"""
+    holes = FreeRanges(64, 2048)
+    taken: dict[int, int] = {}
+    for size, alignment, give in asked:
+        address = holes.take(size, alignment)
+        if address is not None:
+            assert address % alignment == 0
+            assert 64 <= address <= 2048 - size
+            assert all(address + size <= at or at + length <= address for at, length in taken.items())
+            taken[address] = size
+        if give and taken:
+            holes.give(first := min(taken), taken.pop(first))
+    for address, size in taken.items():
+        holes.give(address, size)
+    assert holes.take(2048 - 64, 64) == 64
+
+
+def test_a_hole_that_fits_is_found() -> None:
+    """Addresses run out only where no hole is large and aligned enough, whichever hole that is"""
+    holes = FreeRanges(0, 64)
+    assert holes.take_at(17, 47)
+    assert holes.take_at(0, 2)
+    assert holes.take(16, 4) is None
+    holes.give(0, 2)
+    assert holes.take(16, 16) == 0
+    assert not holes.take_at(16, 2)
+    assert holes.take_at(16, 1)
+    assert holes.take(1, 1) is None
+    holes.give(17, 16)
+    holes.give(48, 16)
+    assert holes.take(16, 16) == 48

@@ -1,0 +1,117 @@
+"""Allocations on the simulator: their packing, and cases that were never tried on hardware."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memtopo.common.units import GiB, KiB, MiB
+from memtopo.driver.kernels import Kernels
+from memtopo.driver.protocol import Driver
+from memtopo.driver.types import Access, Grant, gpu
+from memtopo.drivers.sim import LAXER, STRICTER, SimDriver
+from memtopo.machine import CONTEXT_BYTES
+from tests.contract.memory import INVALID_VALUE, created, current, refused
+from tests.contract.shared_resources import allocated
+from tests.helpers.machines import invented
+
+M = 2 * MiB
+
+
+@given(st.lists(st.tuples(st.integers(1, 5 * MiB), st.booleans()), max_size=40))
+def test_allocations_do_not_overlap(asked: list[tuple[int, bool]]) -> None:
+    """No two allocations overlap, each takes at most its blocks, and all memory comes back when all are freed"""
+    with SimDriver(invented()) as sim:
+        sim.init()
+        with current(sim):
+            free, _ = sim.mem_get_info()
+            sizes: dict[int, int] = {}
+            for size, give in asked:
+                address = sim.mem_alloc(size)
+                assert all(address + size <= at or at + length <= address for at, length in sizes.items())
+                sizes[address] = size
+                taken = free - sim.mem_get_info()[0]
+                assert sum(sizes.values()) <= taken <= sum(-(-each // M) * M for each in sizes.values())
+                if give:
+                    sim.mem_free(first := min(sizes))
+                    del sizes[first]
+            for address in sizes:
+                sim.mem_free(address)
+            assert sim.mem_get_info()[0] == free
+
+
+def test_small_allocations_share_a_block(sim: SimDriver) -> None:
+    """Fact 45: 32 allocations of 64 KiB lie side by side in one block"""
+    with current(sim):
+        free, _ = sim.mem_get_info()
+        addresses = [sim.mem_alloc(64 * KiB) for _ in range(32)]
+        assert addresses == [addresses[0] + i * 64 * KiB for i in range(32)]
+        assert free - sim.mem_get_info()[0] == M
+        addresses.append(sim.mem_alloc(1))
+        assert free - sim.mem_get_info()[0] == 2 * M
+        for address in addresses:
+            sim.mem_free(address)
+
+
+def test_allocations_and_chunks_share_the_budget(sim: SimDriver) -> None:
+    """Chunks and allocations take the same memory of a device, and each device has its own"""
+    with current(sim), created(sim, 79 * GiB):
+        with refused("CUDA_ERROR_OUT_OF_MEMORY"):
+            sim.mem_alloc(GiB)
+        with current(sim, 1), allocated(sim, 79 * GiB):
+            assert sim.mem_get_info()[0] == GiB - CONTEXT_BYTES
+
+
+def test_allocations_end_with_their_context(sim: SimDriver) -> None:
+    """With the last retain of its context an allocation is gone, and its memory is there again"""
+    with current(sim):
+        address, free = sim.mem_alloc(3 * MiB), sim.mem_get_info()[0]
+        sim.mem_alloc(100)
+    with current(sim):
+        assert sim.mem_get_info()[0] == free + 4 * MiB
+        with refused(INVALID_VALUE):
+            sim.mem_free(address)
+        with refused(INVALID_VALUE):
+            sim.memset_d8(address, 1, 1)
+    assert sim.resident_bytes() == 0
+
+
+def test_other_devices_only_copy_allocations(sim: SimDriver) -> None:
+    """Fact 68: from another device's context bytes are copied and not filled; past the end neither"""
+    with current(sim), allocated(sim, 64 * KiB) as one, allocated(sim, 64 * KiB) as two:
+        assert two == one + 64 * KiB
+        with refused(INVALID_VALUE):
+            sim.memset_d8(one, 1, 64 * KiB + 1)
+        with refused(INVALID_VALUE):
+            sim.memcpy_dtoh(one + 64 * KiB - 1, 2)
+        with current(sim, 1):
+            with refused(INVALID_VALUE):
+                sim.memset_d8(one, 1, 1)
+            sim.memcpy_htod(one, b"1")
+            assert sim.memcpy_dtoh(one, 1) == b"1"
+            with refused("CUDA_ERROR_NOT_FOUND"):
+                sim.mem_get_address_range(one)
+
+
+def test_an_allocation_is_not_laid_out(sim: SimDriver) -> None:
+    """Facts 12 to 20: where an allocation is, nothing is reserved, mapped, unmapped or granted"""
+    with current(sim), allocated(sim, M) as address, created(sim, M) as handle:
+        calls: list[Callable[[], None]] = [
+            lambda: sim.mem_address_free(address, M),
+            lambda: sim.mem_map(address, M, handle),
+            lambda: sim.mem_unmap(address, M),
+            lambda: sim.mem_set_access(address, M, (Grant(gpu(0), Access.RW),)),
+        ]
+        for call in calls:
+            with refused(INVALID_VALUE):
+                call()
+        assert sim.mem_address_reserve(M, address=address) != address
+        with refused("CUDA_ERROR_INVALID_DEVICE"):
+            sim.mem_get_access(address, gpu(2))
+
+
+def test_lists_of_differences_name_protocol_methods() -> None:
+    """Each entry of STRICTER and LAXER is a method of the protocol"""
+    assert set(STRICTER) | set(LAXER) <= set(dir(Driver)) | set(dir(Kernels))

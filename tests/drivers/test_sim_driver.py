@@ -1,0 +1,213 @@
+from __future__ import annotations
+
+import resource
+import threading
+
+import pytest
+
+from memtopo.common.units import GiB, MiB
+from memtopo.driver.protocol import Driver
+from memtopo.driver.types import Access, DriverError, Grant, HandleType, Properties, gpu
+from memtopo.drivers.sim import STRICTER, SimDriver
+from memtopo.machine import CONTEXT_BYTES
+from tests.contract.memory import NODE, PLAIN, adjacent, created, current, laid_out, mapped, refused, reserved
+from tests.helpers.machines import invented
+from tests.helpers.processes import open_descriptors
+
+M = 2 * MiB
+
+
+def why(caught: pytest.ExceptionInfo[DriverError]) -> tuple[str, str, str | None]:
+    return caught.value.call, caught.value.name, caught.value.reason
+
+
+def test_the_simulator_implements_the_protocol(sim: SimDriver) -> None:
+    """The simulator satisfies the driver protocol"""
+    driver: Driver = sim
+    assert driver.driver_get_version() == 13000
+
+
+def test_a_refusal_names_the_call_and_the_rule(sim: SimDriver) -> None:
+    """A refusal has the call and the error, and also the broken rule"""
+    with reserved(sim, M) as address, created(sim, 2 * M) as handle, pytest.raises(DriverError) as caught:
+        sim.mem_map(address, 2 * M, handle)
+    reason = "the mapping runs past the end of its reservation"
+    assert why(caught) == ("cuMemMap", "CUDA_ERROR_INVALID_VALUE", reason)
+    assert "mem_map" in STRICTER
+
+
+def test_every_rule_has_its_own_reason(sim: SimDriver) -> None:
+    """Two broken rules with one error name have different reasons"""
+    reasons = set()
+    with laid_out(sim, (2 * M,), hole=2 * M) as address, created(sim, 2 * M) as handle:
+        for at, size, offset, flags in [
+            (address + 2 * M, 2 * M, 0, 1),
+            (address + 2 * M, 2 * M, M, 0),
+            (address + 2 * M, M, 0, 0),
+            (address + 2 * M + 1, 2 * M, 0, 0),
+            (address + M, 2 * M, 0, 0),
+            (address + 3 * M, 2 * M, 0, 0),
+            (address + 4 * M, 2 * M, 0, 0),
+        ]:
+            with pytest.raises(DriverError) as caught:
+                sim.mem_map(at, size, handle, offset, flags)
+            reasons.add(caught.value.reason)
+    assert len(reasons) == 7
+
+
+def test_every_call_before_init_is_refused() -> None:
+    """Every call before init is refused, and every call after close"""
+    with SimDriver(invented()) as sim:
+        with refused("CUDA_ERROR_NOT_INITIALIZED"):
+            sim.device_get_count()
+        sim.init()
+        assert sim.device_get_count() == 2
+    for call in (sim.device_get_count, sim.init):
+        with refused("CUDA_ERROR_DEINITIALIZED"):
+            call()
+
+
+def test_close_returns_all_memory() -> None:
+    """A closed simulator has no file descriptor open; closing twice is closing once"""
+    before = open_descriptors()
+    sim = SimDriver(invented())
+    sim.init()
+    sim.mem_create(M, PLAIN)
+    assert open_descriptors() == before + 1
+    sim.close()
+    sim.close()
+    assert open_descriptors() == before
+
+
+def test_a_forgotten_simulator_closes_its_file() -> None:
+    """A simulator that was not closed closes its file descriptor when it is collected"""
+    before = open_descriptors()
+    sim = SimDriver(invented())
+    sim.init()
+    sim.mem_create(M, PLAIN)
+    del sim
+    assert open_descriptors() == before
+
+
+def test_untouched_memory_costs_nothing(sim: SimDriver) -> None:
+    """Memory that was never written uses none of the system's, whatever its size, and reads as zero"""
+    with current(sim), laid_out(sim, (70 * GiB,), access=Access.RW) as address:
+        assert sim.memcpy_dtoh(address + 69 * GiB, 3) == b"\0\0\0"
+        assert sim.resident_bytes() == 0
+
+
+def test_freed_memory_goes_back_to_the_system(sim: SimDriver) -> None:
+    """Written pages use the system's memory until the chunk is freed"""
+    with current(sim):
+        with laid_out(sim, (4 * M, 4 * M), access=Access.RW) as address:
+            sim.memset_d8(address, 1, 6 * M)
+            assert 6 * M <= sim.resident_bytes() <= 8 * M
+        assert sim.resident_bytes() == 0
+
+
+def test_bytes_stay_while_anything_holds_the_chunk(sim: SimDriver) -> None:
+    """A chunk keeps its bytes from mapping to mapping, as long as a handle or a mapping is left"""
+    with current(sim), reserved(sim, 2 * M) as address, created(sim, M) as handle:
+        for at in (address, address + M):
+            with mapped(sim, at, M, handle):
+                sim.mem_set_access(at, M, (Grant(gpu(0), Access.RW),))
+                if at == address:
+                    sim.memcpy_htod(at + 5, b"kept")
+                assert sim.memcpy_dtoh(at + 4, 6) == b"\0kept\0"
+
+
+def test_creation_beyond_the_budget_is_out_of_memory(sim: SimDriver) -> None:
+    """Each device has the machine's memory less what an active context takes, and no more"""
+    with created(sim, 80 * GiB), refused("CUDA_ERROR_OUT_OF_MEMORY"):
+        sim.device_primary_ctx_retain(0)
+    with current(sim):
+        assert sim.mem_get_info() == (80 * GiB - CONTEXT_BYTES, 80 * GiB)
+        with refused("CUDA_ERROR_OUT_OF_MEMORY"):
+            sim.mem_create(80 * GiB, PLAIN)
+        with created(sim, 80 * GiB, Properties(gpu(1))), created(sim, 80 * GiB, Properties(NODE)):
+            assert sim.mem_get_info() == (80 * GiB - CONTEXT_BYTES, 80 * GiB)
+    with created(sim, 80 * GiB) as handle:
+        assert handle
+
+
+def test_a_refused_creation_takes_nothing(sim: SimDriver) -> None:
+    """A creation that is refused takes no memory"""
+    with current(sim):
+        before = sim.mem_get_info()
+        with refused("CUDA_ERROR_NOT_PERMITTED"):
+            sim.mem_create(GiB, Properties(gpu(0), HandleType.FABRIC))
+        assert sim.mem_get_info() == before
+
+
+def test_an_allocation_that_the_system_refuses_takes_nothing(sim: SimDriver) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with current(sim):
+        before = sim.mem_get_info()
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+        try:
+            with refused("CUDA_ERROR_OPERATING_SYSTEM"):
+                sim.mem_create(8 * GiB, PLAIN)
+            with refused("CUDA_ERROR_OPERATING_SYSTEM"):
+                sim.mem_alloc(8 * GiB)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        assert sim.mem_get_info() == before
+
+
+def test_a_released_context_cannot_be_used(sim: SimDriver) -> None:
+    """A context that was released while current can be popped, and nothing else"""
+    sim.ctx_push_current(context := sim.device_primary_ctx_retain(0))
+    sim.device_primary_ctx_release(0)
+    with refused("CUDA_ERROR_CONTEXT_IS_DESTROYED"):
+        sim.mem_get_info()
+    assert sim.ctx_pop_current() == context
+    with refused("CUDA_ERROR_INVALID_CONTEXT"):
+        sim.ctx_push_current(context)
+
+
+def test_each_thread_has_its_own_context(sim: SimDriver) -> None:
+    """A context is current on the thread that pushed it, and on no other"""
+    seen = []
+
+    def other() -> None:
+        try:
+            sim.mem_get_info()
+        except DriverError as error:
+            seen.append(error.name)
+
+    with current(sim):
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+    assert seen == ["CUDA_ERROR_INVALID_CONTEXT"]
+
+
+def test_a_copy_reaches_no_further_than_access(sim: SimDriver) -> None:
+    """Fact 23: a copy that crosses into a hole or a mapping without access is refused before the first byte"""
+    with current(sim), laid_out(sim, (M, M), hole=M) as address:
+        sim.mem_set_access(address, M, (Grant(gpu(0), Access.RW),))
+        for end in (address + M, address + 2 * M):
+            with refused("CUDA_ERROR_INVALID_VALUE"):
+                sim.memcpy_htod(end - 2, b"over")
+        assert sim.memcpy_dtoh(address + M - 2, 2) == b"\0\0"
+        assert sim.resident_bytes() == 0
+
+
+def test_one_range_holds_ten_thousand_chunks(sim: SimDriver) -> None:
+    """Ten thousand chunks in one range are laid out, granted and taken down at once"""
+    count = 10_000
+    with reserved(sim, count * M) as address:
+        handles = [sim.mem_create(M, PLAIN) for _ in range(count)]
+        for number, handle in enumerate(handles):
+            sim.mem_map(address + number * M, M, handle)
+        sim.mem_set_access(address, count * M, (Grant(gpu(0), Access.RW),))
+        assert sim.mem_get_access(address + count * M - 1, gpu(0)) == Access.RW
+        sim.mem_unmap(address, count * M)
+        for handle in handles:
+            sim.mem_release(handle)
+
+
+def test_reservations_follow_one_another(sim: SimDriver) -> None:
+    """Addresses are the same in every run, one reservation after another"""
+    with reserved(sim, M) as first, reserved(sim, M) as second, adjacent(sim, M) as third:
+        assert (second, third) == (first + M, first + 2 * M)
