@@ -6,13 +6,13 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
 from typing import NamedTuple, TypeVar
 
 from memtopo.common.errors import Stopped
 from memtopo.common.garbage_collection import collector_paused
-from memtopo.common.records import mutable_record, record
 from memtopo.diagnostics.model import Path
 from memtopo.driver.protocol import Driver
 from memtopo.driver.recorder import CallContext
@@ -43,7 +43,7 @@ class StepFailed(Exception):
         self.path = step.path if step else path
 
 
-@mutable_record
+@dataclass(slots=True, eq=False)
 class StepCount:
     """Number of steps of a timed phase, which the code inside may correct."""
 
@@ -337,7 +337,7 @@ class SafeProgress(Progress):
             self._hooks = Progress()
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ResourceSnapshot:
     """Free bytes of each GPU that has a context, the number of open file descriptors, and the files behind them."""
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, groupby
 from operator import attrgetter
 
 from memtopo.common.garbage_collection import collector_paused
-from memtopo.common.records import record
 from memtopo.diagnostics.model import Path
 from memtopo.driver.types import Location
 from memtopo.geometry.diagram import Diagram
@@ -26,7 +25,7 @@ from memtopo.plans import folding
 from memtopo.plans.report import PlanSummary, ProcessPlan, Row
 
 
-@record
+@dataclass(frozen=True)
 class Plan:
     """Steps of a layout in the order of building; teardown reverses it. Equal inputs give equal plans.
 

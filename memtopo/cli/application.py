@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from threading import Thread
 from typing import TYPE_CHECKING
@@ -18,7 +18,6 @@ from memtopo.cli.requests import revision
 from memtopo.cli.specs import Loaded
 from memtopo.common.errors import Stopped
 from memtopo.common.garbage_collection import collector_paused
-from memtopo.common.records import record
 from memtopo.common.text import printable
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.protocol import Driver
@@ -36,7 +35,7 @@ if TYPE_CHECKING:  # imported where it is used: a layout of one process that nob
     from memtopo.sharing.imports import CommitWait, HolderHandles
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Application:
     """One application of a spec; `stop` returns the number of a signal, or 0, and `reread` the spec's source now.
 

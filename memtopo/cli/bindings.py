@@ -6,11 +6,11 @@ import os
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memtopo.cli.process import Interrupted
 from memtopo.common.errors import Stopped, UsageError
-from memtopo.common.records import record
 from memtopo.drivers.target import Target
 from memtopo.geometry import Geometry
 from memtopo.sharing.endpoints import is_folder
@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # imported where it is used: most layouts import nothing from
 _VARIABLE = "MEMTOPO_WITH"
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Bindings:
     """Values of `--with` by name, users that are trusted, and the seconds that a holder may be silent.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Literal
 
@@ -16,7 +16,6 @@ from memtopo.cli.options import NOT_AS_DECLARED, AsJson, ForceChange, HeldName, 
 from memtopo.cli.settings import Set, settings
 from memtopo.cli.specs import Loaded
 from memtopo.common.errors import UsageError
-from memtopo.common.records import record
 from memtopo.diagnostics.messages import not_awake
 from memtopo.drivers.target import recorded
 from memtopo.language import Document, SpecText
@@ -103,7 +102,7 @@ def _emptied(before: Sequence[Offer], after: Mapping[str, Offer]) -> Iterator[st
             yield offer.name
 
 
-@record
+@dataclass(frozen=True)
 class HeldChange:
     """A held layout, and a spec that it is to be changed to, both validated on the machine of the holder.
 

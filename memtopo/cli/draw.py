@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,7 +16,6 @@ from memtopo.cli.options import AsJson, MachineNames, SpecFile, stdout_format
 from memtopo.cli.settings import Set, settings
 from memtopo.cli.specs import load
 from memtopo.common.errors import UsageError
-from memtopo.common.records import record
 from memtopo.diagnostics.messages import choose, unknown_state
 from memtopo.geometry import Geometry
 from memtopo.kinds.states.geometry import in_state, state_names
@@ -116,7 +116,7 @@ def _in_state(geometry: Geometry, state: str) -> Geometry:
     return in_state(geometry, state)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Drawing:
     """A picture in any format; `ascii` and `width` apply to text."""
 

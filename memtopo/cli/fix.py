@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from difflib import unified_diff
 from pathlib import Path
 from typing import Annotated
@@ -11,7 +12,6 @@ import typer
 
 from memtopo.cli.files import of_memtopo, write
 from memtopo.common.errors import NotWritten, UsageError
-from memtopo.common.records import record
 from memtopo.common.text import printable
 from memtopo.language import Document
 from memtopo.rules import files
@@ -29,7 +29,7 @@ Diff = Annotated[
 _BOM = "\ufeff"
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Correction:
     """A spec's file with its text before and after its corrections, and the number of errors that they end."""
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Literal
 
 from memtopo.common.errors import UsageError
-from memtopo.common.records import record
 from memtopo.sharing.endpoints import is_folder
 
 LogLevel = Literal["quiet", "info"]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ServiceOptions:
     """Options of a holder as a service: its log, the descriptor for readiness, reloads, and a process of its own."""
 
@@ -24,7 +23,7 @@ class ServiceOptions:
     detach: bool = False
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class HoldOptions:
     """Options of a held layout: socket path, seconds until its deadline, grace in seconds, and trusted users."""
 

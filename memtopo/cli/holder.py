@@ -6,13 +6,12 @@ import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from memtopo.cli.hold import HoldOptions
 from memtopo.cli.metrics import metrics_target
 from memtopo.cli.service import Service, opened_service
 from memtopo.common.errors import UsageError
-from memtopo.common.records import record
 from memtopo.common.text import printable, process_name
 from memtopo.driver.types import Location, LocationKind
 from memtopo.output import plain
@@ -30,7 +29,7 @@ from memtopo.sharing.statistics import LocationMemory
 from memtopo.sharing.status import Importer
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Holder:
     """Serves a layout that was built and checked; returns notes for the report. `revise` validates a changed spec."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
 from memtopo.cli.hold import HoldOptions
@@ -14,7 +15,6 @@ from memtopo.cli.report import RunOutput
 from memtopo.cli.settings import Settings
 from memtopo.cli.specs import Loaded, load
 from memtopo.common.errors import InternalError, UsageError
-from memtopo.common.records import record
 from memtopo.common.text import printable
 from memtopo.drivers.target import LOCAL, Target, of_node
 from memtopo.kinds.nodes import names_nodes
@@ -34,7 +34,7 @@ _PATIENCE = 120.0
 """Seconds that a cluster has to place the agents."""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class OnNodes:
     """Options of an apply on the nodes of a cluster at an address.
 

@@ -6,6 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +15,6 @@ import typer
 from memtopo.cli.files import replaceable, write
 from memtopo.cli.specs import INVALID
 from memtopo.common.errors import MemtopoError, NotWritten, UsageError
-from memtopo.common.records import record
 from memtopo.output import plain
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def require_writable(file: str | None) -> None:
         raise UsageError(f"{file!r} exists, and is no report", hint="name another file, or remove it")
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class RunOutput:
     """Places for the report of a run: stdout, as text or JSON, and a file if there is to be one.
 

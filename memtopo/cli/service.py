@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Self
 
@@ -18,7 +19,6 @@ import typer
 from memtopo.cli.hold import ServiceOptions
 from memtopo.cli.process import Stopper
 from memtopo.common.errors import MemtopoError, UsageError
-from memtopo.common.records import record
 from memtopo.common.signals import ENDING, signal_wakeup
 from memtopo.common.spawn import memory_file, python_command, spawn
 from memtopo.common.text import escape_ci_commands, signal_name
@@ -41,7 +41,7 @@ class HolderDied(MemtopoError):
         self.exit_code = 128 + number
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Service:
     """Log and readiness of one holder; `log` is the descriptor of its file, and `file` the path."""
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TextIO
 
 from memtopo.cli.options import one_target
 from memtopo.cli.settings import NONE_SET, Settings
 from memtopo.common.errors import Unavailable, UsageError
-from memtopo.common.records import record
 from memtopo.diagnostics.model import Diagnostic
 from memtopo.drivers.target import Target
 from memtopo.kinds.nodes import names_nodes
@@ -25,7 +24,7 @@ from memtopo.session.saved import SavedPlan, StalePlan
 INVALID = 1
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Loaded:
     """A validated spec, the machine, and the saved plan that contains the spec, if there is one."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
 import typer
@@ -15,7 +16,6 @@ from memtopo.cli.fix import Diff, Fix, corrections
 from memtopo.cli.options import AsJson, MachineNames, machine_names, stdout_format
 from memtopo.cli.settings import SetMany, Settings, settings
 from memtopo.common.errors import MemtopoError, UsageError
-from memtopo.common.records import record
 from memtopo.common.text import printable
 from memtopo.drivers import target
 from memtopo.drivers.target import Target
@@ -124,7 +124,7 @@ def validate_command(
     return 0 if checked.ok else _INVALID
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Validation:
     """Files that are validated in all variants on all targets; a target that is None is no machine."""
 

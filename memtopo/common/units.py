@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from math import prod
 from typing import NamedTuple
-
-from memtopo.common.records import record
 
 KiB, MiB, GiB, TiB = 1 << 10, 1 << 20, 1 << 30, 1 << 40
 UNITS = {"B": 1, "KiB": KiB, "MiB": MiB, "GiB": GiB, "TiB": TiB}
@@ -43,7 +42,7 @@ class Size(NamedTuple):
         return exact(self.amount)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class NamedPart:
     """Named part of an object; offset and size are in bytes."""
 

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
-
-from memtopo.common.records import record
 
 PAGE = "driver-facts.md"
 _CHECKOUT = Path(__file__).parent.parent.parent / "docs" / PAGE
@@ -20,7 +19,7 @@ _ENTRY = re.compile(rf"^{_ANCHOR}(?P<text>.*?)(?=^(?:<a id=|## |<!-- ))", re.MUL
 _HEADING = re.compile(r"^## (.+)$", re.MULTILINE)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Fact:
     """Measured behaviour of the driver. `topic` is the heading that it stands under, `text` is Markdown."""
 

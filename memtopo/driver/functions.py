@@ -7,9 +7,9 @@ calls, traces, and programs in C and Python are written from it.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 
-from memtopo.common.records import record
 from memtopo.driver.protocol import call_name
 from memtopo.driver.types import (
     Access,
@@ -26,7 +26,7 @@ from memtopo.driver.types import (
 from memtopo.driver.wrappers import parameters
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Function:
     """C function of a call, with its parameters in order.
 
@@ -157,7 +157,7 @@ C_TYPES: Mapping[str, str] = {
 """C types of objects by kind; the others are addresses."""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Constants:
     """Constants of an enumeration of `cuda.h`: its C type, empty for macros, and their names by value."""
 

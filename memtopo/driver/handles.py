@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Literal, NoReturn
-
-from memtopo.common.records import record
 
 OfferedKind = Literal["chunk", "buffer", "event", "allocation", "range", "memory", "semaphore", "shm", "multicast"]
 """Kinds of objects that one process can offer to another; memory and semaphores are external objects, and `shm` is
@@ -47,7 +46,7 @@ class Secret:
         raise TypeError("a secret cannot be serialized")
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Handle:
     """One handle: a descriptor, which this object owns, or a secret; `offset` is that of a buffer in its block.
 

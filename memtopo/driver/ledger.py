@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import wraps
 from typing import Any
 
-from memtopo.common.records import record
 from memtopo.driver import batches
 from memtopo.driver.batches import BatchDriver
 from memtopo.driver.kernels import KernelDriver
@@ -16,7 +16,7 @@ from memtopo.driver.wrappers import Call, Forwarder, parameters
 Account = dict[int, int]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Opens:
     """A call that opens something, by a key: its result, or the argument `key`.
 
@@ -28,7 +28,7 @@ class Opens:
     size: str | None = None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Closes:
     """A call that closes what its first argument names, or all that begins in its range: an address and a size."""
 

@@ -5,17 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any, Protocol
 
-from memtopo.common.records import mutable_record, record
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import DriverError
 from memtopo.driver.wrappers import Call, Forwarder, defaults, parameters
 
 
-@mutable_record
+@dataclass(slots=True, eq=False)
 class CallContext:
     """Purpose of calls: a phase of the run, and the step whose effect they make or undo.
 
@@ -57,7 +56,7 @@ class CallContext:
         self.undo = False
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class DriverCall:
     """One call: the method of the protocol, its arguments by name, and its result, or the driver's error.
 

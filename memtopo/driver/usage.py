@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
-
-from memtopo.common.records import record
 
 Work = Literal["compute", "graphics"]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class GpuMemory:
     """Memory of one GPU in bytes; `index` is NVML's, as `nvidia-smi` prints it, and differs from CUDA's ordinals.
 
@@ -25,7 +24,7 @@ class GpuMemory:
     free: int | None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ProcessMemory:
     """Memory of one process on one GPU; `bytes` is None if NVML does not report it.
 
@@ -40,7 +39,7 @@ class ProcessMemory:
     instance: int | None = None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class GpuUsage:
     """Memory of all GPUs and of the processes on them; `unknown` are sentences about what could not be read."""
 

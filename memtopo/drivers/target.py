@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING
 
 from memtopo.common.errors import Unavailable, UsageError
-from memtopo.common.records import record
 from memtopo.driver.types import DriverError, uuid_text
 from memtopo.machine import Cluster, Fabric, Machine, Machines, load, parse
 
@@ -32,7 +31,7 @@ NONE = "none"
 """Name that stands for no machine, without which specs are validated as far as possible."""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Target:
     """Machine by its requested name; `simulated` is true if its driver is a simulator."""
 

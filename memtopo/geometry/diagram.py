@@ -8,10 +8,9 @@ from it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from memtopo.common.records import record
 from memtopo.common.units import NamedPart
 from memtopo.diagnostics.model import Path
 
@@ -22,7 +21,7 @@ MOST_NAMES = 8
 """Names of one device that a drawing shows."""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class DeviceAccess:
     """Access of one device: `r` or `rw`."""
 
@@ -30,7 +29,7 @@ class DeviceAccess:
     access: str
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class MappingSpan:
     """A hole, which has no chunk, or equal adjacent mappings with the same access.
 
@@ -67,7 +66,7 @@ class MappingSpan:
         return self.index, self.index + (self.count - 1) * self.interval + self.step * (ranges - 1) + 1
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class RangeDiagram:
     """`count` neighbouring ranges of one entry, `first` to `last`, with the same content.
 
@@ -90,7 +89,7 @@ class RangeDiagram:
     elastic_access: tuple[tuple[DeviceAccess, ...], ...] = ()
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class MemoryShare:
     """Equal chunks or buffers of one mark in one memory; `chunk` is the mark, as in a span.
 
@@ -105,7 +104,7 @@ class MemoryShare:
     label: str = ""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class MemoryDiagram:
     """One memory with chunks: that of a GPU, a NUMA node or the host; `names` are the spec's names for it.
 
@@ -131,7 +130,7 @@ class MemoryDiagram:
         return (*self.names[:MOST_NAMES], *([f"{more:,} more"] if more > 0 else []))
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Resource:
     """`count` equal resources of one entry that are in no range, such as buffers and events.
 
@@ -162,7 +161,7 @@ class Resource:
     bound: tuple[str, ...] = field(default=(), kw_only=True, metadata=RENDERED)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Export:
     """`count` handles of one export, of the chunks, buffers or events `first` to `last` (`kind`), by `via`.
 
@@ -180,7 +179,7 @@ class Export:
     path: Path
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class HandleFlow:
     """Handles that go from the `export` of `source` to the import `name` of `target`.
 
@@ -204,7 +203,7 @@ class HandleFlow:
     external: bool = field(default=False, kw_only=True, metadata=RENDERED)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ProcessDiagram:
     """`count` processes of one entry with the same content: `first`, and each `step`-th from there up to `last`.
 
@@ -221,7 +220,7 @@ class ProcessDiagram:
     node: str = ""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Diagram:
     """One layout: its ranges in the order of the spec, and each memory that it uses.
 

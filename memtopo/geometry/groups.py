@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import lru_cache
 from types import MappingProxyType
 from typing import ClassVar, NamedTuple
 
-from memtopo.common.records import record
 from memtopo.common.units import NamedPart, Share
 from memtopo.diagnostics.model import Path
 from memtopo.driver.handles import OfferedKind, Via
@@ -17,7 +16,7 @@ from memtopo.driver.types import Grant, HandleType, Location, LocationKind, Prop
 from memtopo.machine import Machine
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Origin:
     """Source of imported objects: `each` handles of one export from every holder, in the order of the holders.
 
@@ -241,7 +240,7 @@ class TakenShare(NamedTuple):
     taken: int
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ChunkGroup(Group):
     """Equal chunks that one entry declares: `count` of `size` bytes, distributed round-robin over `locations`.
 
@@ -366,7 +365,7 @@ class Backing(NamedTuple):
     zero: ChunkGroup | None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class RangeGroup(Group):
     """Equal ranges that one entry declares: `count` reservations of `size` bytes; elastic ones have an `elastic`."""
 
@@ -428,7 +427,7 @@ class RangeGroup(Group):
         return self.address + instance * self.stride if self.address else 0
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class LocatedGroup(Group):
     """Equal objects distributed round-robin over `locations`: `count` of them, created by this process or imported."""
 

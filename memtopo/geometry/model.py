@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeVar, cast
 
-from memtopo.common.records import record
 from memtopo.common.units import Size
 from memtopo.diagnostics.model import Path
 from memtopo.driver.types import Grant, Location
@@ -52,7 +51,7 @@ class Slice(NamedTuple):
         return not counted or (self.reference.first is not None and self.number == 1)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Placement:
     """Equal chunks mapped consecutively in one reservation: `count` of a group, from index `first`, from `offset`.
 
@@ -154,7 +153,7 @@ _NONE: Mapping[str, Any] = MappingProxyType({})
 G = TypeVar("G", bound=Group)
 
 
-@record
+@dataclass(frozen=True)
 class Geometry:
     """Geometry of a layout: the groups of one process by class and name, and the placements of chunks.
 

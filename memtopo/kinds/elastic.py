@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from memtopo.common.records import mutable_record
 from memtopo.driver.types import Grant, Properties
 
 
@@ -42,7 +41,7 @@ class AccessPiece(NamedTuple):
     zero_expected: tuple[Grant, ...]
 
 
-@mutable_record
+@dataclass(slots=True, eq=False)
 class Pool:
     """Chunks of one elastic entry: those that exist, by number, and those of them that are not mapped (`free`).
 
@@ -91,7 +90,7 @@ class Pool:
         return [chunk for chunk in self.free if chunk.number >= self.kept]
 
 
-@mutable_record
+@dataclass(slots=True, eq=False)
 class ElasticContent:
     """Content of one elastic range: chunks by offset (`at`), and their offsets in order (`starts`).
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
-from memtopo.common.records import record
 from memtopo.common.units import Size
 from memtopo.diagnostics.model import Path
 from memtopo.driver.handles import Handle, Via
@@ -127,7 +127,7 @@ class Exported(Protocol):
     def location_of(self, index: int) -> Location: ...
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Imported:
     """Entry of an import, resolved apart from its kind: `count` objects, distributed round-robin over `locations`."""
 

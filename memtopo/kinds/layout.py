@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import ChainMap
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from memtopo.common.errors import InternalError
-from memtopo.common.records import mutable_record
 from memtopo.driver.handles import Handle
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import Grant
@@ -94,7 +93,7 @@ class NoHandleSource:
         pass
 
 
-@mutable_record
+@dataclass(slots=True, eq=False)
 class Layout:
     """Everything that exists now, by the labels of the spec (`kv`, `page.3`); GPUs by ordinal."""
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
-from memtopo.common.records import record
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import EventFlags
@@ -13,7 +13,7 @@ from memtopo.kinds.layout import Layout, current
 from memtopo.kinds.step import Finding, HandleReference, Phase, Step, StepDescription, context_name, kernels_name
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class DeviceStep(Step):
     """Step for a whole GPU, by its ordinal."""
 
@@ -23,7 +23,7 @@ class DeviceStep(Step):
         return StepDescription(f"gpu{self.device}", f"gpu{self.device}")
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class RetainContext(DeviceStep):
     """Retain the primary context of a GPU.
 
@@ -57,7 +57,7 @@ class RetainContext(DeviceStep):
         return context_name(self.device), kernels_name(self.device)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class LoadKernels(DeviceStep):
     """Load the kernels of a GPU: before free memory is measured for the first time, until after the last time."""
 
@@ -85,7 +85,7 @@ class LoadKernels(DeviceStep):
         return kernels_name(self.device)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class CreateStream(DeviceStep):
     """Create a stream that can wait for semaphores without blocking the GPU's other work.
 
@@ -123,7 +123,7 @@ class CreateStream(DeviceStep):
         return f"stream of gpu{self.device}"
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Synchronize(DeviceStep):
     """Wait for all work of a GPU after building, and again before teardown.
 
@@ -162,7 +162,7 @@ def _await_stream(driver: Driver, stream: int) -> None:
         driver.event_destroy(event)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Attach(Step):
     """Connect to a held layout or a socket, and receive the list of its exports."""
 
@@ -214,7 +214,7 @@ class ImportStep(Step):
         return self.source.imported
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Alias(Step):
     """Base of steps that use an object `own` of this process as one that it imports from itself, without a call."""
 

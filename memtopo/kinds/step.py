@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from functools import cache
 from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple, cast
 
 from memtopo.common.errors import InternalError
-from memtopo.common.records import record
 from memtopo.diagnostics.model import Path
 from memtopo.driver.handles import Handle
 from memtopo.driver.protocol import Driver
@@ -58,7 +57,7 @@ DEFECT_ADVICE = "'memtopo validate' should have found this: please report it, wi
 """Advice for an error that only a defect of memtopo can cause."""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class StepDescription:
     """Step as a plan shows it. Consecutive steps with equal `like`, `bytes_each` and `note` are folded into one row."""
 
@@ -158,7 +157,7 @@ class Readable(NamedTuple):
     gpus: tuple[int, ...]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Step:
     """One state-changing call, required by the spec's entry at `path`.
 

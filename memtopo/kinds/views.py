@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from memtopo.common.records import record
 from memtopo.diagnostics.model import Path
 from memtopo.driver.types import Grant, Location
 from memtopo.geometry.access import granted, mappings
@@ -28,7 +28,7 @@ class Identity(NamedTuple):
     label: str
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class MappedMemory:
     """One chunk, buffer, managed or pinned allocation with all its views.
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from memtopo.common.records import record
 from memtopo.diagnostics.model import Path
 from memtopo.language.names import NamedDevice
 
@@ -26,7 +25,7 @@ class Entry(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
-@record
+@dataclass(frozen=True)
 class Spec:
     """A spec, or one process of it. Each entry is well formed by itself; names are not resolved.
 

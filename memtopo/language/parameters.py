@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import partial
 from graphlib import CycleError, TopologicalSorter
 from itertools import islice
 
-from memtopo.common.records import record
 from memtopo.common.text import nearest
 from memtopo.common.units import shorten
 from memtopo.diagnostics import messages
@@ -26,7 +25,7 @@ class LeftOut(Exception):
     """A value uses a parameter that has no value, for which there is a diagnostic."""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Parameter:
     """Value of a parameter that is in effect; `given` if a setting has replaced the one in the text."""
 
@@ -34,7 +33,7 @@ class Parameter:
     given: bool = False
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Parameters:
     """Parameters of a spec: their texts as `declared`, and the `values` of those without errors.
 

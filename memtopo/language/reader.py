@@ -11,12 +11,11 @@ import select
 import stat
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memtopo.common.garbage_collection import collector_paused
-from memtopo.common.records import record
 from memtopo.diagnostics.model import Diagnostic
 from memtopo.language.characters import check_characters, decode
 from memtopo.language.document import NO_SETTINGS, Document, Value
@@ -42,7 +41,7 @@ _FILE_TYPES = {
 }
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class SpecText:
     """Text of a spec, the name of its file, and the settings that it was read with: all that is needed to read it."""
 

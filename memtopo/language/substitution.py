@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
-from memtopo.common.records import record
 from memtopo.common.units import shorten
 from memtopo.diagnostics import messages
 from memtopo.diagnostics.model import At, Diagnostic, InvalidValue, Path
@@ -27,7 +26,7 @@ _ARITHMETIC = re.compile(r"\s*[$(0-9]")
 _NOTHING = object()
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Substituted:
     """Values of a spec without parameters, and the diagnostics of what could not be replaced.
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from memtopo.common.records import record
+from dataclasses import dataclass
+
 from memtopo.diagnostics.model import Path
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Refused:
     """Alternative that was not taken, and why."""
 
@@ -14,7 +15,7 @@ class Refused:
     reason: str
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Choice:
     """Alternative that a field of an entry takes on a machine, and the ones before it, which do not work there.
 

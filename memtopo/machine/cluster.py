@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from memtopo.common.records import record
 from memtopo.machine.records import Machine
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Cluster:
     """Machine of each node by name, at least one."""
 
@@ -23,7 +23,7 @@ Machines = Machine | Cluster
 """One machine, which each node of a spec is, or a machine for each node. Both have a method `of`."""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class MachineLine:
     """Machine of a report: its name, whether it is simulated, its GPUs and driver."""
 

@@ -9,6 +9,7 @@ import io
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Literal, TextIO
 
 from rich.cells import cell_len
@@ -18,7 +19,6 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from memtopo.common.records import record
 from memtopo.common.text import escape_ci_commands, printable
 from memtopo.machine.cluster import MachineLine
 from memtopo.output import humanize, plain
@@ -78,7 +78,7 @@ LONGEST_WHOLE_WORD = 16
 NARROWEST_LAST = 12
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Column:
     """Heading and alignment of a column: `right` for numbers."""
 
@@ -101,7 +101,7 @@ def stacked(texts: Iterable[str], style: str = "") -> Text:
     return Text("\n", style, overflow="fold").join(map(cell, texts))
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Rows:
     """A table with dim headings and without rules. On a narrow terminal its cells fold; none is cut.
 
@@ -223,7 +223,7 @@ def heading(text: str, style: str = "bold") -> Text:
     return Text(printable(text), style)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Grid:
     """Dim names and values in two columns."""
 

@@ -6,9 +6,9 @@ import re
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from memtopo.common.records import record
 from memtopo.common.text import display_width, printable
 from memtopo.diagnostics.model import Diagnostic, Span
 from memtopo.output.humanize import plural
@@ -26,7 +26,7 @@ _FACTS = "docs/driver-facts.md, and 'memtopo explain CODE'"
 _ELLIPSIS = "…"
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Page:
     """Columns of an output, and whether it has colours."""
 
@@ -100,7 +100,7 @@ def _wrapped(prose: str, width: int) -> list[str]:
     return textwrap.wrap(prose, max(width, 10), break_long_words=False, break_on_hyphens=False) or [""]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Mark:
     """A span to underline with `sign` in a style, followed by a text."""
 
@@ -110,7 +110,7 @@ class _Mark:
     text: str = ""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Window:
     """The characters `first` to `stop` of a line, which are shown."""
 

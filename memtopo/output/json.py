@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from memtopo.common.errors import MemtopoError
-from memtopo.common.records import record
 from memtopo.diagnostics.model import Diagnostic, Label, Path, Severity, Span
 from memtopo.geometry.diagram import Diagram
 from memtopo.machine.cluster import MachineLine
@@ -24,7 +23,7 @@ VERSION: Literal[1] = 1
 _NO_POSITION = {"line": None, "column": None, "end_line": None, "end_column": None}
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class FaultLabel:
     """A secondary position of a diagnostic; its lines and columns are null if it is not in the text."""
 
@@ -36,7 +35,7 @@ class FaultLabel:
     path: Path
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Fault:
     """One diagnostic with its position: lines and columns from 1; the end column is the first one after it.
 
@@ -58,7 +57,7 @@ class Fault:
     machines: tuple[str, ...]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """Result of one file on one machine; `ignored` counts the diagnostics that comments in the file ignore."""
 
@@ -70,7 +69,7 @@ class Outcome:
     ignored: int
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class DiagnosticsDocument:
     """Results of validating specs: one for each file and machine, and the diagnostics by file and position.
 
@@ -85,7 +84,7 @@ class DiagnosticsDocument:
     diagnostics: tuple[Fault, ...]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Error:
     """An error outside of a spec, with details, a hint and the exit status."""
 
@@ -95,14 +94,14 @@ class Error:
     exit_code: int
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ErrorDocument:
     """A document that contains only an error."""
 
     error: Error
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class PictureDocument:
     """Output of `draw`: the picture of a layout, by name, on a machine; in the `state` that was requested, if any."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -11,7 +12,6 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from memtopo.common.records import record
 from memtopo.common.text import display_width, printable
 from memtopo.driver.types import Location
 
@@ -26,7 +26,7 @@ _COLOURS = ("white on #440154", "white on #3b528b", "white on #1f7f79", "black o
 _MARKUP = re.compile(r"[^A-Za-z0-9 ,;()×µ%='/.:+-]|[.:/](?=[A-Za-z/])|^[+-]|(?<=^[0-9])\.(?= )")
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Grid:
     """A table by its headings and rows. A `close` table has one blank between columns and aligns numbers right.
 
@@ -39,7 +39,7 @@ class Grid:
     heat: Sequence[Sequence[float | None]] = ()
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Section:
     """A titled section of a page: lines and tables in their order."""
 

@@ -6,10 +6,10 @@ import hashlib
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memtopo.common.errors import MemtopoError
-from memtopo.common.records import record
 from memtopo.diagnostics.model import Diagnostic, Label, Span
 from memtopo.drivers.target import NONE
 from memtopo.output.humanize import plural
@@ -22,7 +22,7 @@ STDIN = "<stdin>"
 _REPOSITORY_VARIABLES = ("GITHUB_WORKSPACE", "CI_PROJECT_DIR")
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Located:
     """A diagnostic with its file's name, its span, and the span of each label; None for what is not in the text."""
 

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, Literal
 
-from memtopo.common.records import record
 from memtopo.driver.call_values import jsonable
 from memtopo.driver.functions import ADDRESSES, AT_ADDRESSES, OBJECTS, function
 from memtopo.driver.recorder import DriverCall
 from memtopo.machine.cluster import MachineLine
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Object:
     """Object that a call makes: its kind (`chunk`, `range`, `context`), and the resource that it is of."""
 
@@ -25,7 +25,7 @@ class Object:
     label: str
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Place:
     """Address: an object that has addresses, and an offset in it in bytes."""
 
@@ -33,7 +33,7 @@ class Place:
     offset: int
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Exchange:
     """Exchange of a process with another one between its calls.
 
@@ -49,7 +49,7 @@ class Exchange:
     phase: str = ""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class NamedCall:
     """One call with names: arguments in the order of the C function, without the result.
 
@@ -75,7 +75,7 @@ class NamedCall:
 Entry = DriverCall | Exchange
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ListedCall:
     """One call of a listing. `makes` is the name of what it makes, `arguments` those of the C function.
 
@@ -90,7 +90,7 @@ class ListedCall:
     arguments: dict[str, Any]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ListedCalls:
     """Calls of one process, in order, with its exchanges with others between them."""
 
@@ -98,7 +98,7 @@ class ListedCalls:
     calls: tuple[ListedCall | Exchange, ...]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class CallsDocument:
     """Driver calls of a plan by process; one process without a name, if the spec declares none."""
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple
-
-from memtopo.common.records import record
 
 NO_PROCESSES: Mapping[str, int] = MappingProxyType({})
 
@@ -81,7 +80,7 @@ class Part(NamedTuple):
         return min(self.done / self.total, 1.0) if self.total else 0.0
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class PhaseState:
     """State of a phase: its name, its steps or bytes, those of each process that has some, and its seconds."""
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Literal
 
-from memtopo.common.records import record
 from memtopo.diagnostics.model import Path
 from memtopo.geometry.diagram import Diagram
 from memtopo.machine.choices import Choice
@@ -15,7 +14,7 @@ Check = Literal["none", "fast", "full"]
 """Thoroughness of the checks: none, queries and samples, or every byte."""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Row:
     """Similar steps of a plan in one row.
 
@@ -35,7 +34,7 @@ class Row:
     note: str = ""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ProcessPlan:
     """Rows of the plan of one process, or of each of `count` equal processes, `first` to `last`.
 
@@ -52,7 +51,7 @@ class ProcessPlan:
     node: str | None = None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class PlanSummary:
     """Plan without its steps: rows in order, bytes of physical memory by location, and number of driver calls.
 
@@ -78,7 +77,7 @@ class PlanSummary:
     choices: tuple[Choice, ...] = ()
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class MemoryChange:
     """Bytes of physical memory at a location before and after a change, and at most during it."""
 
@@ -87,7 +86,7 @@ class MemoryChange:
     peak: int
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ProcessDifference:
     """Difference of the plans of one process, or of each of `count` equal processes, `first` to `last`."""
 
@@ -105,7 +104,7 @@ class ProcessDifference:
         return not self.undo and not self.do
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class PlanDifference:
     """Difference of two plans: rows of what is undone and of what is done, in order, and the number of `kept` steps.
 
@@ -135,7 +134,7 @@ class PlanDifference:
         return not self.undo and not self.do and all(each.empty for each in self.processes)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class PhaseTime:
     """Steps and seconds of one phase.
 
@@ -155,7 +154,7 @@ class PhaseTime:
         return PhaseTime(self.phase, steps, seconds, self.began, other.ended)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Tally:
     """Number of observations of one aspect, how many were as declared, and what was not checked, with the reason."""
 
@@ -166,7 +165,7 @@ class Tally:
     why_not: str | None = None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Difference:
     """Finding that is not as declared, as text; `place` is `file:line:col` of its entry."""
 
@@ -179,7 +178,7 @@ class Difference:
     hint: str | None = None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Rate:
     """Seconds that one GPU took to fill or verify (`verb`) bytes of `memory`, of a GPU or the host."""
 
@@ -190,7 +189,7 @@ class Rate:
     seconds: float
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Checks:
     """Result of all checks after building. `differences` holds the first hundred of `different`."""
 
@@ -200,7 +199,7 @@ class Checks:
     rates: tuple[Rate, ...] = ()
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Failure:
     """Step that failed and the driver's error; `reason` is the simulator's explanation, `place` is `file:line:col`.
 
@@ -216,7 +215,7 @@ class Failure:
     cause: str | None = None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Leak:
     """Resource that could not be released, with the driver's error and what had to stay because of it."""
 
@@ -227,7 +226,7 @@ class Leak:
     place: str | None = None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class DeviceMemory:
     """Free bytes of one device: before building (contexts exist), while held, after teardown."""
 
@@ -237,7 +236,7 @@ class DeviceMemory:
     after: int
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Left:
     """Open resources by kind (the ledger) and file descriptors: before building, while held, and after teardown."""
 
@@ -250,7 +249,7 @@ class Left:
     memory: tuple[DeviceMemory, ...] = ()
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Placed:
     """Addresses of ranges: `first` at `address`, and each of `count` up to `last` `step` bytes further.
 
@@ -264,7 +263,7 @@ class Placed:
     step: int
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ProcessReport:
     """Result of one process of a multi-process layout; `lost` says how it ended if it could not report."""
 
@@ -280,7 +279,7 @@ class ProcessReport:
     placed: tuple[Placed, ...] = ()
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class NodeReport:
     """Result of one node of a layout of several: its processes, the bytes to create by location, checks and rest.
 
@@ -298,7 +297,7 @@ class NodeReport:
     left: Left | None = None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Report:
     """Report of one run of `apply`: `outcome` is ok, failed, leaked, different or interrupted.
 

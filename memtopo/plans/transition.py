@@ -6,14 +6,13 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 from itertools import chain
 from typing import NamedTuple
 
 from memtopo.common.garbage_collection import collector_paused
-from memtopo.common.records import record
 from memtopo.driver.types import Location
 from memtopo.kinds import KINDS
 from memtopo.kinds.kind import Difference
@@ -57,7 +56,7 @@ class Stage(StrEnum):
     BIND = "bind"
 
 
-@record
+@dataclass(frozen=True)
 class Transition:
     """Actions that change the layout of one process, by stage; the old plan's steps that they do not undo stay.
 

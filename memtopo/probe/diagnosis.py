@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from memtopo.common.records import record
 from memtopo.driver.types import Location, LocationKind, gpu
 from memtopo.machine import Machine, Surroundings, Trial
 from memtopo.probe.trial_resources import VULKAN
@@ -13,7 +13,7 @@ from memtopo.probe.trial_resources import VULKAN
 _FEW_FILES = 256
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Cause:
     """A trial that did not work: `what` and `where`, the driver's `error`, its likely cause, and what to do.
 

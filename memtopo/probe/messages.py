@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from memtopo.common.records import record
 from memtopo.probe.trial_table import PlannedTrial
 
 SharedObject = Literal["chunk", "ipc", "ipc_event", "pool"]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Start:
     """First message to a child: the trials to make, each with its number, or None for the importing child.
 
@@ -22,7 +21,7 @@ class Start:
     record: str | None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ImportRequest:
     """Request to import what a trial shares, by the driver of one GPU: its handle is beside the message.
 
@@ -37,7 +36,7 @@ class ImportRequest:
     pointer: str = ""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ImportAnswer:
     """Answer to an `ImportRequest`: whether the bytes were as expected, or the error and the call that returned it."""
 
@@ -46,21 +45,21 @@ class ImportAnswer:
     call: str | None = None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Ready:
     """A child has its driver, after so many seconds."""
 
     seconds: float
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class TrialBegun:
     """A child begins the trial of a number."""
 
     number: int
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class TrialEnded:
     """Result of a trial: `works`, or the driver's error and the call that returned it, or `data` that was measured.
 
@@ -78,14 +77,14 @@ class TrialEnded:
     data: dict[str, Any] | None = None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Finished:
     """All trials of a child are made; `leaked` counts what they did not release, by kind."""
 
     leaked: dict[str, int] = field(default_factory=dict)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Broken:
     """A child ends by an exception."""
 

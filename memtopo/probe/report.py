@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, Literal
 
-from memtopo.common.records import record
 from memtopo.machine import Copies, Device, Machine, Memory, Peer, Trial
 from memtopo.machine.queries import anonymous
 from memtopo.probe.diagnosis import Cause, causes
 from memtopo.probe.run import Probed, Timing
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Comparison:
     """Differences from a recorded machine, which `fits` unless one of them may make a valid spec fail here."""
 
@@ -22,7 +22,7 @@ class Comparison:
     differences: tuple[Difference, ...]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Times:
     """Seconds: `total` for all trials, of the slowest child's start, for all contexts, and for each trial.
 
@@ -35,7 +35,7 @@ class Times:
     trials: tuple[Timing, ...]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ProbeReport:
     """A probe of a machine by its name: the record that -o writes, and data of this one run."""
 
@@ -69,7 +69,7 @@ _HOST_TOLERANCE = 0.01
 """Relative difference up to which amounts of host memory are equal: the kernel keeps some, more or less each time."""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Difference:
     """A value that differs from the record.
 

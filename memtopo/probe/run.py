@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 
-from memtopo.common.records import record
 from memtopo.driver.types import Location, LocationKind, gpu
 from memtopo.machine import Copies, Device, Machine, Memory, Peer, Rate, Surroundings, Trial, dump, queries
 from memtopo.plans.progress import Progress
@@ -18,7 +17,7 @@ from memtopo.probe.trial_table import RATES, STORE, PlannedTrial, advertised, pl
 _SHARING = ("share", "ipc", "ipc_event", "pool")
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Timing:
     """Seconds that one trial took, without those for creating contexts."""
 
@@ -27,7 +26,7 @@ class Timing:
     seconds: float
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Probed:
     """A machine with its trials, and data of this one run.
 

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from typing import Any, Self, get_args
 
 from memtopo.common.errors import MemtopoError
-from memtopo.common.records import record
 from memtopo.common.spawn import python_command, spawn_connected
 from memtopo.common.text import signal_name
 from memtopo.driver.handles import Handle, close_handles
@@ -40,7 +39,7 @@ class Stopped(MemtopoError):
     exit_code = 130
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Limits:
     """Seconds for a trial, contexts included; for a request to the importing child; and for the start of a child."""
 
@@ -49,7 +48,7 @@ class Limits:
     start: float = 60.0
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """Result of one trial; `works` is None if the trial does not show it. Times are in seconds."""
 
@@ -84,7 +83,7 @@ class _Lane:
     error: str | None = None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Request:
     """Request to the importing child by a child of a lane, which may have been replaced before the answer comes."""
 

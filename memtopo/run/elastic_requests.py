@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 from memtopo.common.errors import MemtopoError
-from memtopo.common.records import record
 from memtopo.common.text import nearest
 from memtopo.common.units import exact
 from memtopo.kinds.elastic import ElasticContent, Mapped, Pool
@@ -18,7 +18,7 @@ class Refused(MemtopoError):
     exit_code = 2
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class MapRequest:
     """`count` chunks of a pool, to be mapped one after another from `offset` on."""
 
@@ -27,7 +27,7 @@ class MapRequest:
     count: int = 1
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class UnmapRequest:
     """`size` bytes from `offset` on, in which a program has mapped whole chunks without holes."""
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from memtopo.common.errors import Stopped
-from memtopo.common.records import record
 from memtopo.diagnostics.messages import not_awake
 from memtopo.driver.handles import Handle
 from memtopo.driver.types import gpu
@@ -122,7 +121,7 @@ class HeldLayout:
         return self._run.exports_of(self._run.request.geometry)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Planned:
     """Change of a held layout, and the exports that it touches."""
 
@@ -152,7 +151,7 @@ class _Planned:
         raise NotImplementedError
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class PlannedSwitch(_Planned):
     """Switch of a held layout to one of its states."""
 
@@ -172,7 +171,7 @@ class PlannedSwitch(_Planned):
         return self.run.switch(self.state, in_use, full=full)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class PlannedRenewal(_Planned):
     """Release and new creation of the memory of the touched exports."""
 
@@ -184,7 +183,7 @@ class PlannedRenewal(_Planned):
         return self.run.renew(self.held.resources_of(self.touched))
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class PlannedRevision(_Planned):
     """Change of a held layout to another spec."""
 

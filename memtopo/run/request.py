@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from memtopo.common.records import record
 from memtopo.diagnostics.model import Path
 from memtopo.geometry import Geometry
 from memtopo.geometry.diagram import Diagram
@@ -18,7 +17,7 @@ from memtopo.planner import Plan, memory_by_state
 from memtopo.plans.report import Check, PlanSummary
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class RunRequest:
     """Plan to apply, with the geometry that it was made from.
 

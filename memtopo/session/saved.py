@@ -8,7 +8,7 @@ The saved steps are not executed: the text is validated and planned again, and t
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from difflib import unified_diff
 from hashlib import sha256
 from json import dumps
@@ -18,7 +18,6 @@ from typing import Literal, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from memtopo.common.errors import MemtopoError
-from memtopo.common.records import record
 from memtopo.common.units import exact
 from memtopo.diagnostics.model import Diagnostic
 from memtopo.geometry import Geometry
@@ -58,7 +57,7 @@ class UnreadablePlan(MemtopoError):
     exit_code = 1
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class SavedPlan:
     """Content of a saved plan: the plan, the machine in short and in full, and the spec that the plan was made from."""
 
@@ -78,7 +77,7 @@ class SavedPlan:
         return Cluster(self.nodes) if self.nodes else self.facts
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class SavedChange:
     """Content of a saved plan of a change: what it does to a held layout, and the spec that the layout is to have.
 

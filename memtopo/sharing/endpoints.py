@@ -10,11 +10,11 @@ import os
 import re
 import stat
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from pathlib import Path
 
 from memtopo.common.errors import UsageError
 from memtopo.common.processes import is_unmapped
-from memtopo.common.records import record
 from memtopo.common.units import shorten
 from memtopo.sharing.errors import ExchangeError, reason
 
@@ -29,7 +29,7 @@ _ANY_ACCESS_OF_OTHERS = 0o077
 _WRITE_ACCESS_OF_OTHERS = 0o022
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Endpoint:
     """The socket `file` in `folder`; `name` is the layout's name if the socket is in the runtime folder."""
 

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Self
 
 from memtopo.common.errors import MemtopoError, UsageError
-from memtopo.common.records import record
 from memtopo.common.units import shorten
 from memtopo.driver.handles import Handle, Via
 from memtopo.machine.cluster import MachineLine
@@ -30,7 +29,7 @@ _LONGEST_NAME = 128
 """Characters of a layout's name."""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ExternalMemory:
     """Memory of another API by its opaque descriptor, which stays the caller's: importers get copies of it.
 
@@ -52,7 +51,7 @@ class ExternalMemory:
         return Offer(name, "memory", "opaque_fd", 1, self.size, _gpu_name(gpu), gpu, words)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Semaphore:
     """A semaphore of another API by its opaque descriptor, which stays the caller's: a `timeline`, or a binary one.
 
@@ -71,7 +70,7 @@ class Semaphore:
         return Offer(name, "semaphore", via, 1, 0, _gpu_name(gpu) if gpu else "any GPU", gpu)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class HostMemory:
     """Memory of the host in a file, such as a memfd, by its descriptor, which stays the caller's.
 

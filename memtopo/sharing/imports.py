@@ -6,10 +6,10 @@ import select
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from memtopo.common.errors import MemtopoError
-from memtopo.common.records import record
 from memtopo.common.text import process_name
 from memtopo.common.units import NamedPart, exact
 from memtopo.driver.handles import Handle, close_handles
@@ -44,7 +44,7 @@ class _Comparison(NamedTuple):
     offered: str
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class CommitWait:
     """Wait for the commit of imports, for at most `seconds`.
 

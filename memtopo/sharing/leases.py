@@ -11,11 +11,11 @@ import secrets
 import socket
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, unquote
 
 from memtopo.common.processes import process_stat
-from memtopo.common.records import record
 
 _MARKER = "memtopo-import"
 _LONGEST_LAYOUT = 40
@@ -23,7 +23,7 @@ _ENTRY_COLUMNS = 8
 """Columns of a line of `/proc/net/unix` whose socket has a name; the last is the name, with @ for its first byte."""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class LeaseName:
     """Layout of a lease (its name, or the file of its socket), when it began, and its holder by pid and start.
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from memtopo.common.errors import MemtopoError
-from memtopo.common.records import record
 from memtopo.common.units import NamedPart
 from memtopo.driver.handles import DESCRIPTORS, Handle, OfferedKind, Via
 from memtopo.plans.report import Checks
@@ -23,7 +22,7 @@ CommitState = Literal["empty", "writing", "committed"]
 _POOLED: OfferedKind = "allocation"
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Offer:
     """One export: `count` equal objects of `size` bytes each, at a `location` (`gpu0`, `host:0`).
 

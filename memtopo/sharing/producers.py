@@ -12,11 +12,10 @@ import shutil
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from memtopo.common.errors import Unavailable, UsageError
-from memtopo.common.records import record
 from memtopo.common.spawn import python_command
 from memtopo.common.text import nearest
 from memtopo.common.units import shorten
@@ -141,7 +140,7 @@ def _of(holder: str, objects: Mapping[str, Mapping[str, T]]) -> tuple[T, ...]:
     return tuple(objects.get(holder, {}).values())
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Producers:
     """Sockets of holders by name, and the programs that were started; those of `simulated` are memtopo's own."""
 

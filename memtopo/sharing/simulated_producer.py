@@ -12,10 +12,9 @@ import select
 import signal
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 
 from memtopo.common.errors import MemtopoError
-from memtopo.common.records import record
 from memtopo.driver.handles import Handle
 from memtopo.drivers.sim import external_api
 from memtopo.machine.cluster import MachineLine
@@ -33,7 +32,7 @@ FILLED = 16 << 20
 _BLOCK_PERIODS = 4096
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Memory:
     """External memory of `size` bytes on the GPU with this UUID, in hexadecimal digits."""
 
@@ -43,7 +42,7 @@ class Memory:
     dedicated: bool
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Semaphore:
     """A semaphore, and the values that importers wait for and signal, if they do."""
 
@@ -54,7 +53,7 @@ class Semaphore:
     signal: int | None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class File:
     """Memory of the host of `size` bytes in a file."""
 
@@ -62,7 +61,7 @@ class File:
     size: int
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ProducerSpec:
     """The exports of one holder on a simulated machine."""
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from memtopo.common.records import record
+from dataclasses import dataclass
+
 from memtopo.sharing.messages import MAX_ENTRIES, Fields
 
 MOST_LOCATIONS = 256
 """Locations in one answer; a machine has fewer."""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class LocationMemory:
     """Physical memory that a layout has at a location now: bytes, and in how many allocations.
 
@@ -22,7 +23,7 @@ class LocationMemory:
     allocations: int
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class CheckResult:
     """Time of a check in seconds of the epoch, and the number of differences that it found."""
 
@@ -30,7 +31,7 @@ class CheckResult:
     different: int
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Statistics:
     """Statistics of one held layout since it is served.
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Literal
 
-from memtopo.common.records import record
 from memtopo.driver.handles import OfferedKind, Via
 from memtopo.geometry.diagram import Diagram
 from memtopo.machine.cluster import MachineLine
@@ -19,7 +18,7 @@ MOST_STATES = 64
 """States of a layout that a status lists."""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Taken:
     """Handles of one export that one importer received: how many different ones, and the bytes of their objects."""
 
@@ -35,7 +34,7 @@ class Taken:
         return ends_with_holder(self.kind, self.via)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Importer:
     """A process that received handles and is still connected; `since` is in seconds of the epoch.
 
@@ -54,7 +53,7 @@ class Importer:
     taken: tuple[Taken, ...] = ()
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class NodeStatus:
     """Part of a layout of several nodes, as its holder on a node reported it last; `pid` is a number of that host.
 
@@ -71,7 +70,7 @@ class NodeStatus:
     contexts: tuple[str, ...] | None = None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Status:
     """A held layout. Times are in seconds of the epoch; `deadline` is the time of its automatic release.
 
@@ -110,7 +109,7 @@ class Status:
     """Parameters of the spec with the values that are in effect; empty if the holder does not send it."""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Notice:
     """A message of a holder without a request, about the `exports` that this process imported.
 
@@ -127,7 +126,7 @@ class Notice:
     state: str | None = None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Released:
     """A released layout: importers that lost memory in use (`lost`), and those that keep some of it from being freed.
 
@@ -140,7 +139,7 @@ class Released:
     gone: bool = False
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Switched:
     """A layout that was switched to a state: the results of its check, and importers that keep memory that is gone."""
 
@@ -150,7 +149,7 @@ class Switched:
     kept: tuple[Importer, ...] = ()
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Changed:
     """A layout that was changed to another spec, and its generation now; the rest is as for a switch.
 
@@ -164,7 +163,7 @@ class Changed:
     emptied: tuple[str, ...] = ()
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Looked:
     """Result of a holder's check of its layout: whether everything is as declared, and the details."""
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
 from typing import Literal, TypeVar
 
-from memtopo.common.records import record
 from memtopo.machine.cluster import MachineLine
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoints
@@ -19,7 +19,7 @@ TIMEOUT = 2.0
 """Seconds that a holder has for an answer."""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Entry:
     """One held layout, or why its status is not available (`error`); one that is `starting` does not serve yet.
 
@@ -42,7 +42,7 @@ class Entry:
     """Nodes of a layout of several, whose exports and importers are counted together."""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Survey:
     """All held layouts, in the order of their names."""
 

@@ -7,10 +7,10 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from memtopo.common.processes import PROC, process_stat
-from memtopo.common.records import record
 from memtopo.sharing.leases import LeaseName, lease_names
 from memtopo.usage.report import DmaBuffer, OpenDevice
 
@@ -19,7 +19,7 @@ _DMA_BUFFER = re.compile(r"/dmabuf:.*|anon_inode:\[?dmabuf\]?")
 _SOCKET = re.compile(r"socket:\[([0-9]+)\]")
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Descriptors:
     """Open descriptors of one process that may keep GPU memory, and the inodes of its sockets."""
 
@@ -28,7 +28,7 @@ class Descriptors:
     sockets: frozenset[int] = frozenset()
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Process:
     """A process in /proc; `since` is in seconds of the epoch. `descriptors` is None without access to them."""
 
@@ -41,7 +41,7 @@ class Process:
     descriptors: Descriptors | None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ProcessFiles:
     """/proc and the folder of device files; the places of both are parameters."""
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
-from memtopo.common.records import record
 from memtopo.driver.usage import GpuMemory, ProcessMemory
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class OpenDevice:
     """Descriptors of one device file; an exported chunk is one of /dev/nvidiactl, without size (fact 26)."""
 
@@ -16,7 +16,7 @@ class OpenDevice:
     descriptors: int
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class DmaBuffer:
     """One dma-buf, of `descriptors` in a process; `inode` is the same in every process that has it.
 
@@ -30,7 +30,7 @@ class DmaBuffer:
     name: str | None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class LayoutUse:
     """Part of a process in a held layout: it holds it, is a child of the holder, or imports from it.
 
@@ -48,7 +48,7 @@ class LayoutUse:
     socket: str | None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ProcessUsage:
     """A process that uses GPU memory, or may.
 
@@ -67,7 +67,7 @@ class ProcessUsage:
     layouts: tuple[LayoutUse, ...]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Usage:
     """All processes that were found, by ascending pid; `unknown` are sentences about what could not be read."""
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from dataclasses import field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 import pytest
 
 from memtopo import machine
-from memtopo.common.records import record
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.protocol import Driver
 from memtopo.driver.recorder import CallContext, CallList, DriverCall, Recorder
@@ -93,7 +92,7 @@ def test_each_row_of_a_plan_has_the_calls_of_its_first_step(path: Path) -> None:
             assert {each.verb for each in found} <= {row.verb}
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class FailingOnce(ReserveRange):
     """A step that fails when it is made for the first time."""
 

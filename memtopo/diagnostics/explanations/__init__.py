@@ -6,9 +6,9 @@ Each code has a file in this folder with the sections `## Rule`, `## Fact`, `## 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from importlib import resources
 
-from memtopo.common.records import record
 from memtopo.diagnostics.codes import CODES
 from memtopo.diagnostics.model import Severity
 
@@ -31,7 +31,7 @@ _HEADING = re.compile(r"^## (\w+)\n", re.MULTILINE)
 _BLOCK = re.compile(r"(?P<note>.*?)(?:^```yaml\n(?P<spec>.*?)^```\s*)?", re.MULTILINE | re.DOTALL)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Example:
     """A spec, usually without its first keys (`memtopo: 1` and a name), and a note on further conditions.
 
@@ -42,7 +42,7 @@ class Example:
     spec: str
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Explanation:
     """Explanation of one code. `rule` and `fact` are prose; cited facts (`fact 15`) are in docs/driver-facts.md."""
 

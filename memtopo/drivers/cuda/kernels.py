@@ -6,13 +6,13 @@ import ctypes
 import struct
 from array import array
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
 from itertools import chain
 from pathlib import Path
 
 from cuda.bindings import driver as cuda
 
-from memtopo.common.records import record
 from memtopo.driver.kernels import ALIGNED, MOST_AREAS, Area, Verified, word
 from memtopo.driver.types import DriverError
 from memtopo.drivers.cuda.bindings import call
@@ -42,7 +42,7 @@ loads costs more.
 _MOST_BLOCKS = 1 << 18
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Loaded:
     """Kernels loaded in one context, with the addresses of their result, their table of areas and its fingerprints."""
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 from weakref import WeakValueDictionary
 
-from memtopo.common.records import mutable_record
 from memtopo.driver.types import HOST, HostFlags, Location, LocationKind, RangeAttribute
 from memtopo.drivers.sim.address_space import BLOCK, PAGE, AllocationBlocks
 from memtopo.drivers.sim.calls import invalid
@@ -24,7 +24,7 @@ class PoolPlace(NamedTuple):
     origin: int
 
 
-@mutable_record
+@dataclass(slots=True, eq=False)
 class Allocation:
     """An allocation that the contexts of the devices `users` (ordinals) may read and write.
 

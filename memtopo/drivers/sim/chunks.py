@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import count
 
-from memtopo.common.records import mutable_record
 from memtopo.driver.types import AllocationType, HandleType, Location, LocationKind, Properties, gpu
 from memtopo.drivers.sim.calls import Refused, invalid, unsupported
 from memtopo.drivers.sim.devices import HOST_NODE, MemoryBudget
@@ -15,7 +14,7 @@ from memtopo.machine import Machine
 FIRST_HANDLE = 0x3E00_0000
 
 
-@mutable_record
+@dataclass(slots=True, eq=False)
 class Chunk:
     """Physical memory, which lives as long as a handle reference or a mapping of this process.
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import fcntl
 import os
+from dataclasses import dataclass
 from itertools import count
 
-from memtopo.common.records import mutable_record
 from memtopo.driver.types import EventFlags, gpu
 from memtopo.drivers.sim import shared_files
 from memtopo.drivers.sim.calls import CallGate, Refused, driver_call, invalid
@@ -25,7 +25,7 @@ _COUNT = 8  # bytes
 _ERRORS = shared_files.HandleErrors("CUDA_ERROR_MAP_FAILED", "CUDA_ERROR_MAP_FAILED", "CUDA_ERROR_MAP_FAILED")
 
 
-@mutable_record
+@dataclass(slots=True, eq=False)
 class Event:
     """An event of a device's context; an interprocess event counts its records in a file with a tag."""
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import count
 
-from memtopo.common.records import mutable_record
 from memtopo.driver.types import MemoryHandleType, SemaphoreHandleType, gpu
 from memtopo.drivers.sim.allocations import Allocations
 from memtopo.drivers.sim.calls import CallGate, Refused, driver_call, invalid, unsupported
@@ -17,7 +17,7 @@ from memtopo.drivers.sim.streams import Stream, Streams
 FIRST_MEMORY = 0x6E00_0000
 
 
-@mutable_record
+@dataclass(slots=True, eq=False)
 class Memory:
     """An object in a device's context, imported with a declared size."""
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import pairwise
 
-from memtopo.common.records import mutable_record
 from memtopo.driver.types import Location
 from memtopo.drivers.sim.address_space import Reservations
 from memtopo.drivers.sim.calls import invalid, unsupported
@@ -14,7 +13,7 @@ from memtopo.drivers.sim.chunks import Chunk, Chunks
 from memtopo.drivers.sim.physical import Physical
 
 
-@mutable_record
+@dataclass(slots=True, eq=False)
 class Mapping:
     """A whole chunk at an address, with access rights of its own, none at first (facts 16, 19)."""
 

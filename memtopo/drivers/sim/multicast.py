@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from struct import Struct
 from typing import NamedTuple, NoReturn
 
-from memtopo.common.records import mutable_record
 from memtopo.driver.types import MULTICAST_SLOTS, HandleType, Properties, gpu
 from memtopo.drivers.sim.calls import CallGate, Refused, driver_call
 from memtopo.drivers.sim.chunks import Chunk, Chunks, Creation
@@ -73,7 +72,7 @@ def _no_load() -> NoReturn:
     raise documented("a multicast address is read by multimem instructions alone, which are not simulated")
 
 
-@mutable_record
+@dataclass(slots=True, eq=False)
 class MulticastObject(Chunk):
     """A multicast object, which is mapped, exported and released as a chunk is; `broadcast` is its memory."""
 

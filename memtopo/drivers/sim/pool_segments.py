@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from memtopo.common.records import mutable_record
 from memtopo.drivers.sim.address_space import FreeRanges
 
 RESERVED = 32 << 20
@@ -14,7 +13,7 @@ UNIT = 512
 """Alignment of allocations."""
 
 
-@mutable_record
+@dataclass(slots=True, eq=False)
 class Segment:
     """Addresses of a pool; `backed` has the units with memory, with the number of allocations in each.
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import count
 
-from memtopo.common.records import mutable_record
 from memtopo.driver.types import (
     HOST,
     Access,
@@ -45,7 +44,7 @@ _REUSE = (
 )
 
 
-@mutable_record
+@dataclass(slots=True, eq=False)
 class Pool:
     """A pool that this process created, or imported `imports` times.
 
@@ -80,7 +79,7 @@ class Pool:
         self.attributes[high] = max(self.attributes[high], self.attributes[attribute])
 
 
-@mutable_record
+@dataclass(slots=True, eq=False)
 class _Part:
     """An allocation of a pool; one of an imported pool is in no segment."""
 

@@ -9,9 +9,9 @@ import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import count
 
-from memtopo.common.records import mutable_record
 from memtopo.driver.types import SemaphoreHandleType
 from memtopo.drivers.sim.calls import Refused, invalid, unsupported
 from memtopo.drivers.sim.shared_files import Files, Tag, check_descriptor, close_descriptor
@@ -27,7 +27,7 @@ _KINDS = {SemaphoreHandleType.OPAQUE_FD: BINARY, SemaphoreHandleType.TIMELINE_FD
 _VALUES = 1 << 64
 
 
-@mutable_record
+@dataclass(slots=True, eq=False)
 class Semaphore:
     """A semaphore in a device's context, with the kind that it was imported as, which may be wrong (fact 55)."""
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import count
 
-from memtopo.common.records import mutable_record
 from memtopo.drivers.sim.calls import Refused, WouldBlock, invalid
 
 FIRST_STREAM = 0x5A00_0000
@@ -21,7 +20,7 @@ Work = Callable[[], bool]
 """Does its work unless it has to wait; returns whether it is done."""
 
 
-@mutable_record
+@dataclass(slots=True, eq=False)
 class Stream:
     """A stream of a device's context, with its outstanding work in order."""
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
 
-from memtopo.common.records import record
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import Access, Grant, Location, LocationKind
 from memtopo.kinds.kind import Difference
@@ -20,7 +20,7 @@ SHORT_GRANT_BYTES = 256 << 20
 access. A single mapping may be larger."""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class SetAccess(Step):
     """Grant access to whole mappings without holes between them (facts 20, 63). `MapChunk` checks the result.
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
-from memtopo.common.records import record
 from memtopo.common.units import Size, exact
 from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.driver.handles import Handle
@@ -40,7 +40,7 @@ class Allocation(Entry):
     )
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class AllocationGroup(LocatedGroup):
     """Equal allocations that one entry declares: `count` of `size` bytes, distributed round-robin over `pools`.
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, ClassVar
 
-from memtopo.common.records import record
 from memtopo.driver.handles import Handle, Secret
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import HandleType, Location
@@ -18,7 +18,7 @@ from memtopo.kinds.resources import OWN, Alias, ImportStep
 from memtopo.kinds.step import ErrorHint, Finding, HandleReference, Phase, Readable, Step, StepDescription
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class AllocationStep(BufferStep):
     """Base of steps that allocate from a pool, or import an allocation; `readers` are the GPUs with access."""
 
@@ -44,7 +44,7 @@ class AllocationStep(BufferStep):
         return (pool_name(self.pool),)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class AllocateFromPool(AllocationStep):
     """Allocate `size` bytes from a pool in stream 0 of a GPU, whose work is waited for after building (fact 80)."""
 
@@ -92,7 +92,7 @@ class AllocateFromPool(AllocationStep):
         return StepDescription(self.label, str(self.location), self.size, self.pool)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ImportPointer(AllocationStep, ImportStep):
     """Import one allocation of an imported pool, once in a layout, and free it before its exporter does (fact 82).
 
@@ -142,7 +142,7 @@ class ImportPointer(AllocationStep, ImportStep):
         return f"imported allocation {self.label}"
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class AliasAllocation(Alias):
     """Use an allocation of this process as one that it imports from itself (fact 82)."""
 
@@ -157,7 +157,7 @@ class AliasAllocation(Alias):
         return StepDescription(self.label, self.own, like=self.own.partition(".")[0], note=OWN)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class TryExportAllocation(Step):
     """Export the pool and the pointer of the first of `count` allocations as a test; the descriptor is closed."""
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, NamedTuple, Self
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
-from memtopo.common.records import record
 from memtopo.common.units import exact
 from memtopo.diagnostics.model import Diagnostic, InvalidValue, Label, Path
 from memtopo.driver.types import Grant, Location, LocationKind, gpu
@@ -80,7 +80,7 @@ class Binding(NamedTuple):
         return self.chunk.label(self.nth)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class BindGroup(Group):
     """Everything that a process binds to one object."""
 

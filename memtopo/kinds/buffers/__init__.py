@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
-from memtopo.common.records import record
 from memtopo.common.units import Size, exact, rounded
 from memtopo.diagnostics.model import Path
 from memtopo.driver.handles import Handle, Via
@@ -41,7 +41,7 @@ class Buffer(Entry):
     count: Count | None = Field(default=None, description="Number of buffers: b becomes b.0, b.1 and so on.")
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class BufferGroup(LocatedGroup):
     """Equal buffers that one entry declares: `count` of `size` bytes, distributed round-robin over `locations`.
 

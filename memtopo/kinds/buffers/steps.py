@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from memtopo.common.records import record
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import DriverError, Location, gpu
 from memtopo.kinds.layout import Layout, Reservation, current
@@ -13,7 +13,7 @@ from memtopo.kinds.resources import OWN, Alias, ImportStep
 from memtopo.kinds.step import ErrorHint, Finding, HandleReference, Phase, Readable, Step, StepDescription
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class DeviceMemoryStep(Step):
     """Base of steps that create or import `size` bytes of memory of a GPU, outside of ranges."""
 
@@ -26,7 +26,7 @@ class DeviceMemoryStep(Step):
         return (name,) if name and device == self.device else ()
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class BufferStep(DeviceMemoryStep):
     """Base of steps that create, open or map a buffer, which is freed unless a step undoes it otherwise."""
 
@@ -58,7 +58,7 @@ class BufferStep(DeviceMemoryStep):
         return (hex(address), self.size), (hex(base), observed)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class AllocateBuffer(BufferStep):
     """Allocate `size` bytes of GPU memory (fact 45)."""
 
@@ -87,7 +87,7 @@ class AllocateBuffer(BufferStep):
         return f"buffer {self.label}"
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class OpenBuffer(BufferStep, ImportStep):
     """Open the handle of a buffer, with lazy peer access; each open requires a close (fact 46)."""
 
@@ -128,7 +128,7 @@ class OpenBuffer(BufferStep, ImportStep):
         return f"opened buffer {self.label}"
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class AliasBuffer(Alias):
     """Use a buffer of this process as one that it imports from itself, which it cannot open (fact 31)."""
 
@@ -148,7 +148,7 @@ class AliasBuffer(Alias):
         return StepDescription(self.label, self.own, self.size, self.own.partition(".")[0], OWN)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class TryExportBuffer(Step):
     """Request the first of `count` handles as a test. Its bytes are secret, and are not kept."""
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Container, Hashable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
 
-from memtopo.common.records import record
 from memtopo.driver.batches import properties_each, release_each
 from memtopo.driver.handles import Handle
 from memtopo.driver.protocol import Driver
@@ -32,7 +32,7 @@ _HOST = LocationKind.HOST
 """Looked up once: a member of an enumeration takes longer to find than the rest of what is done for a chunk."""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class CreateChunk(Step):
     """Create a chunk of `size` bytes with exactly these properties (fact 3)."""
 
@@ -89,7 +89,7 @@ class CreateChunk(Step):
         return f"chunk {self.label}"
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class KeepPool(Step):
     """Keep elastic chunks, `kept` of which other steps create; a program creates more, up to `limit`."""
 
@@ -156,7 +156,7 @@ class KeepPool(Step):
         return f"chunk {self.name}"
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class LimitPool(Step):
     """Change the largest number of elastic chunks. If more exist, those that are not mapped are released."""
 
@@ -204,7 +204,7 @@ def limit_changes(difference: Difference) -> Iterator[LimitPool]:
             yield LimitPool(step.path, step.name, step.limit)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ImportChunk(ImportStep):
     """Request one handle and import it; `location` is the location that the driver reports here (fact 43).
 
@@ -253,7 +253,7 @@ class ImportChunk(ImportStep):
         return f"imported chunk {self.label}"
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class TryExportChunk(Step):
     """Export the first of `count` chunks as a test, so that a driver error occurs while building.
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from memtopo.common.records import record
 from memtopo.driver.types import DmaBufFlags, Location
 from memtopo.geometry.groups import ChunkGroup, Group, RangeGroup
 from memtopo.geometry.model import Placement
@@ -25,7 +25,7 @@ class Span(NamedTuple):
     size: int
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class DmaBufMemory:
     """Memory behind the dma-bufs of the objects of a group: `size` bytes from `offset` of each.
 

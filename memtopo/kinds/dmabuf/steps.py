@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Hashable, Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import ClassVar
 
-from memtopo.common.records import record
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import DmaBufFlags
 from memtopo.kinds.dmabuf.memory import DmaBufMemory
@@ -15,7 +14,7 @@ from memtopo.kinds.layout import Layout, current
 from memtopo.kinds.step import DEFECT_ADVICE, PROBE_ADVICE, ErrorHint, Finding, Phase, Step, StepDescription
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class TryExportDmaBuf(Step):
     """Export the first of `count` dma-bufs as a test, after all chunks are mapped.
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
-from memtopo.common.records import record
 from memtopo.common.units import Size
 from memtopo.diagnostics.model import Path
 from memtopo.driver.handles import Handle, Via
@@ -32,7 +32,7 @@ class Event(Entry):
     device: DeviceName = Field(description="GPU of the event.")
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class EventGroup(LocatedGroup):
     """One event of a GPU, or the imported events of all instances of an exporter; `shared` if it is exported."""
 

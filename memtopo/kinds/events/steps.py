@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from memtopo.common.records import record
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import EventFlags
 from memtopo.kinds.layout import Layout, current
@@ -13,7 +13,7 @@ from memtopo.kinds.resources import OWN, Alias, ImportStep
 from memtopo.kinds.step import DEFECT_ADVICE, ErrorHint, Finding, HandleReference, Phase, Step, StepDescription
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class EventStep(Step):
     """Base of steps that create or open an event of a GPU."""
 
@@ -33,7 +33,7 @@ class EventStep(Step):
             del layout.events[self.label]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class CreateEvent(EventStep):
     """Create an event without timing; with `shared` it can be exported, which requires a flag at creation (fact 32)."""
 
@@ -59,7 +59,7 @@ class CreateEvent(EventStep):
         return f"event {self.label}"
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class OpenEvent(EventStep, ImportStep):
     """Open the handle of an event, which is destroyed like an event of this process (fact 47)."""
 
@@ -90,7 +90,7 @@ class OpenEvent(EventStep, ImportStep):
         return f"opened event {self.label}"
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class AliasEvent(Alias):
     """Use an event of this process as one that it imports from itself, which it cannot open (fact 47)."""
 
@@ -108,7 +108,7 @@ class AliasEvent(Alias):
         return StepDescription(self.label, self.own, note=OWN)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class TryExportEvent(Step):
     """Request the handle as a test. Its 64 bytes are secret, and are not kept."""
 

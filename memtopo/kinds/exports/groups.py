@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Container, Hashable, Iterator
+from dataclasses import dataclass
 from itertools import chain
 from operator import eq
 
-from memtopo.common.records import record
 from memtopo.diagnostics.model import Path
 from memtopo.driver.handles import Via
 from memtopo.driver.types import Location
@@ -17,7 +17,7 @@ from memtopo.kinds.exportable import ExportKind
 from memtopo.kinds.exports.entry import DMA_BUFS, EXPORTABLE
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ExportGroup(Group):
     """Objects of one group from index `first`, exported as `count` handles in order. `size` is in bytes per object."""
 

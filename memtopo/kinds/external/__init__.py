@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
 
-from memtopo.common.records import record
 from memtopo.common.units import Size, exact
 from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.driver.handles import Via
@@ -79,7 +79,7 @@ class External(Entry):
     )
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ProducedGroup(Group):
     """Base of groups of external objects, which a producer outside of the spec creates on `location`."""
 
@@ -128,7 +128,7 @@ class ProducedGroup(Group):
         raise NotImplementedError
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ExternalObject(ProducedGroup):
     """One external memory object of `size` bytes on `location`.
 

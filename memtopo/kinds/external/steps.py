@@ -5,10 +5,10 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Hashable
+from dataclasses import dataclass
 from typing import ClassVar
 
 from memtopo.common.errors import MemtopoError
-from memtopo.common.records import record
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import MemoryHandleType
 from memtopo.kinds.buffers.steps import BufferStep, DeviceMemoryStep
@@ -16,7 +16,7 @@ from memtopo.kinds.layout import Descriptor, Layout, Reservation, current
 from memtopo.kinds.step import ErrorHint, HandleReference, Phase, Step, StepDescription
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class DuplicateDescriptor(Step):
     """Duplicate a received descriptor for the driver, which takes ownership of it on import (fact 37).
 
@@ -62,7 +62,7 @@ class DuplicateDescriptor(Step):
         return f"descriptor of {self.label}"
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ImportMemory(DeviceMemoryStep):
     """Import the descriptor in the context of the GPU of the memory; the driver takes ownership of it (fact 55).
 
@@ -114,7 +114,7 @@ class ImportMemory(DeviceMemoryStep):
         return external_memory_name(self.label)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class MapExternal(BufferStep):
     """Map `size` bytes of external memory at `offset` as a buffer (fact 53)."""
 

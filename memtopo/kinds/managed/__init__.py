@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from memtopo.common.records import record
 from memtopo.diagnostics.model import Diagnostic, Path
 from memtopo.driver.types import Access, Advice, Attribute, Grant, Location, LocationKind, MemAttach, gpu
 from memtopo.geometry.groups import Group, gpus
@@ -55,7 +55,7 @@ class Managed(Entry):
     )
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ManagedAllocation(Group):
     """One allocation of managed memory.
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import ClassVar
 
-from memtopo.common.records import record
 from memtopo.common.units import KiB
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import (
@@ -41,7 +40,7 @@ PAGE = 4 * KiB
 _NOT_CONCURRENT = "{where} cannot use managed memory while the CPU does (fact 60)"
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class AllocateManaged(Step):
     """Allocate `size` bytes in whole pages, in a GPU's context; `attach` is GLOBAL or HOST (facts 60, 70).
 
@@ -106,7 +105,7 @@ class AllocateManaged(Step):
         return -(-self.size // PAGE) * PAGE
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Advise(Step):
     """Give advice for a whole allocation in the context of `device`.
 
@@ -155,7 +154,7 @@ class Advise(Step):
         return expected, ", ".join(observed) or "none"
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class AttachStream(Step):
     """Attach a whole allocation to the stream of its GPU, since the driver refuses stream 0 (fact 60).
 
@@ -183,7 +182,7 @@ class AttachStream(Step):
         return StepDescription(self.label, f"gpu{self.device}")
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Prefetch(Step):
     """Migrate a whole allocation, in the stream of `device` that the memory is attached to if `own`, else in stream 0.
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import ClassVar
 
 from memtopo.common.errors import InternalError
-from memtopo.common.records import record
 from memtopo.common.signals import deferred
 from memtopo.driver.batches import access_each, release_each
 from memtopo.driver.protocol import Driver
@@ -36,7 +35,7 @@ _MAPPED, _EQUAL = Finding.equal("mapped chunk"), Finding.equal("access")
 """Findings without a difference: there is one for each mapping, and one for each GPU of it. Differences have a text."""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class MapChunk(Step):
     """Map `chunk` at `offset` of `range`. `access` is the access of each location of the machine after all grants."""
 
@@ -194,7 +193,7 @@ def _retain(
     return None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class UnmapChunks(Step):
     """Unmap adjacent mappings of a range by one call: it takes the driver as long as a call for each."""
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from memtopo.common.records import record
 from memtopo.common.units import Size, exact
 from memtopo.diagnostics.model import Diagnostic, Path
 from memtopo.driver.handles import Handle, Via
@@ -45,7 +44,7 @@ class MulticastObject(Entry):
     round: Rounding | None = Field(default=None, description="up: round the size up to a multiple of the granularity.")
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class MulticastGroup(ChunkGroup):
     """One multicast object, which is mapped as a chunk is, but has no memory: that of its `devices` is bound to it."""
 

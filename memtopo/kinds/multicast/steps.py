@@ -7,9 +7,9 @@ is mapped. The undo is in reverse: memory is unbound before it is unmapped and r
 from __future__ import annotations
 
 from collections.abc import Hashable
+from dataclasses import dataclass
 from typing import ClassVar
 
-from memtopo.common.records import record
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import HandleType
 from memtopo.kinds.access.steps import SetAccess
@@ -22,7 +22,7 @@ from memtopo.kinds.step import ErrorHint, HandleReference, Phase, Step, StepDesc
 _SYSTEM = ErrorHint("the fabric manager or the switches do not work as they should (fact 87)", "see its log")
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class MulticastStep(Step):
     """Base of the steps that have a handle of an object of `size` bytes under its label.
 
@@ -48,7 +48,7 @@ class MulticastStep(Step):
         return f"multicast object {self.label}"
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class CreateMulticast(MulticastStep):
     """Create an object for a team of `devices` GPUs, of which `team` has the names."""
 
@@ -70,7 +70,7 @@ class CreateMulticast(MulticastStep):
         return StepDescription(self.label, self.team, self.size, note=", ".join(("multicast", *self.handles.words)))
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ImportMulticast(MulticastStep, ImportStep):
     """Import an object that another process of the spec has created."""
 
@@ -89,7 +89,7 @@ class ImportMulticast(MulticastStep, ImportStep):
         return StepDescription(self.label, self.source.text, self.size, self.source.holder, note)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class TryExportMulticast(TryExportChunk):
     """Export an object as a test, as a chunk."""
 
@@ -98,7 +98,7 @@ class TryExportMulticast(TryExportChunk):
         return (("multicast", self.chunk),)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class AddDevice(Step):
     """Add a GPU to the team of an object, until the object ends."""
 
@@ -130,7 +130,7 @@ class AddDevice(Step):
         return StepDescription(f"gpu{self.device}", self.object)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class BindStep(Step):
     """Base of the steps that bind a whole chunk of a GPU at an offset of an object. No call queries what is bound."""
 
@@ -180,7 +180,7 @@ class BindStep(Step):
         raise NotImplementedError
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class BindChunk(BindStep):
     """Bind a chunk by its handle."""
 
@@ -190,7 +190,7 @@ class BindChunk(BindStep):
         driver.multicast_bind_mem(handle, self.offset, layout.chunks[self.chunk], 0, self.size)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class BindAddress(BindStep):
     """Bind a chunk by its address: that of a mapping, `at` an offset of a range."""
 
@@ -212,7 +212,7 @@ def _needs(step: BindStep) -> tuple[Hashable, ...]:
     return ("multicast", step.object), ("team member", step.object, step.device), ("chunk", step.chunk)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class MapMulticast(MapChunk):
     """Map an object, as a chunk; its bytes are those of all GPUs, so that no check reads or writes them there."""
 
@@ -232,7 +232,7 @@ class MapMulticast(MapChunk):
         return (("range", self.range), ("multicast", self.chunk))
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class SetMulticastAccess(SetAccess):
     """Grant access to an address where an object is mapped."""
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
 
-from memtopo.common.records import record
 from memtopo.common.units import exact, shorten
 from memtopo.diagnostics.model import Diagnostic, InvalidValue, Label, Path
 from memtopo.driver.types import Access, Grant, HostFlags, Location, LocationKind, RegisterFlags, gpu
@@ -76,7 +76,7 @@ class Pinned(Entry):
     read_only: Boolean = Field(default=False, description="If true, the file is mapped for reading only.")
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class PinnedGroup(Group):
     """Equal objects of page-locked host memory that one entry declares: `count` of `size` bytes.
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
 from typing import ClassVar
 
-from memtopo.common.records import record
 from memtopo.common.units import exact
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import RegisterFlags
@@ -17,7 +17,7 @@ from memtopo.kinds.pinned.steps import PinnedStep
 from memtopo.kinds.step import ErrorHint, Finding, HandleReference, Phase, Step, StepDescription
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class MapFile(Step):
     """Map `size` bytes of a file into this process: by its path, or by the descriptor that a producer sends."""
 
@@ -92,7 +92,7 @@ class MapFile(Step):
             raise UnsuitableFile(message, hint="check the descriptor that the producer exports") from error
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class DryFile(MapFile):
     """A file that is not mapped: it has an address by itself."""
 
@@ -110,7 +110,7 @@ class DryFile(MapFile):
 _DRY_ADDRESSES = 3 << 45
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class RegisterMemory(PinnedStep):
     """Register a mapped file, in the context of the first of `gpus` (fact 85), as objects of equal size."""
 

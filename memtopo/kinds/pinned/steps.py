@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
 from enum import IntFlag
 from typing import ClassVar
 
-from memtopo.common.records import record
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import HostFlags, Location, LocationKind
 from memtopo.kinds.layout import Layout, Reservation, current
@@ -20,7 +20,7 @@ _BLOCK = 2 << 20
 """Bytes of the blocks that smaller allocations share (fact 74)."""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class PinnedStep(Step):
     """Base of steps that page-lock `size` bytes, in the context of the first of `gpus` and for all of them."""
 
@@ -52,7 +52,7 @@ class PinnedStep(Step):
         return layout.pinned[self.label].address
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class AllocatePinned(PinnedStep):
     """Allocate page-locked host memory (fact 74)."""
 

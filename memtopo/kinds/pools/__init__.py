@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
-from memtopo.common.records import record
 from memtopo.common.units import Size, exact, rounded
 from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.driver.types import (
@@ -84,7 +83,7 @@ class Pool(Entry):
     )
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class PoolGroup(LocatedGroup):
     """Pools that one entry declares, one at each of its `locations`.
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from memtopo.common.records import record
 from memtopo.common.units import rounded
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import Access, Grant, HandleType, PoolAttribute, PoolProperties
@@ -17,7 +17,7 @@ _DEFAULTS = {PoolAttribute.RELEASE_THRESHOLD: 0}
 """Values that a new pool has; every other attribute that can be set is 1 (fact 80)."""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class PoolStep(Step):
     """Base of steps about a pool, in the context of a GPU."""
 
@@ -25,7 +25,7 @@ class PoolStep(Step):
     device: int
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class OpenPool(PoolStep):
     """Base of steps that create or import a pool, which is destroyed after its allocations are freed."""
 
@@ -45,7 +45,7 @@ class OpenPool(PoolStep):
         return pool_name(self.label)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class CreatePool(OpenPool):
     """Create a pool, which reserves no memory before the first allocation (fact 80)."""
 
@@ -77,7 +77,7 @@ class CreatePool(OpenPool):
         return StepDescription(self.label, str(self.properties.location), note=note)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class SetPoolAttribute(PoolStep):
     """Set one attribute of a pool; the undo restores the value of a new pool."""
 
@@ -118,7 +118,7 @@ class SetPoolAttribute(PoolStep):
         return self.attribute.name.lower().replace("_", " ")
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class SetPoolAccess(PoolStep):
     """Set the access of other locations than a pool's own to all of its allocations (fact 81).
 
@@ -163,7 +163,7 @@ class SetPoolAccess(PoolStep):
         return StepDescription(self.label, f"gpu{self.device}", note=note)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class SetImportedAccess(SetPoolAccess):
     """Set access to an imported pool, which has that of its own location only, whatever its exporter set (fact 82).
 
@@ -173,7 +173,7 @@ class SetImportedAccess(SetPoolAccess):
     phase = Phase.IMPORT
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ImportPool(OpenPool, ImportStep):
     """Import a pool, of which single allocations are imported next; the descriptor may be closed at once (fact 82)."""
 
@@ -211,7 +211,7 @@ class ImportPool(OpenPool, ImportStep):
         return StepDescription(self.label, self.source.text, like=self.source.holder, note="fd")
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class AliasPool(Alias):
     """Use a pool of this process as one that it imports from itself, to set the access that the import declares."""
 

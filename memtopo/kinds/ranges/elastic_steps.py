@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
-from memtopo.common.records import record
 from memtopo.driver.batches import map_each
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import Access, DriverError, Grant, LocationKind, gpu
@@ -21,7 +21,7 @@ from memtopo.kinds.step import Finding, Phase, Step, StepDescription, range_name
 from memtopo.machine import Machine
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ZeroChunk:
     """Chunk that backs an elastic range, with the GPU that fills it with zeros."""
 
@@ -30,7 +30,7 @@ class ZeroChunk:
     device: int
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class OpenRange(Step):
     """Let a program map chunks of the `pools` in a range, and map the zero chunk wherever nothing else is.
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
 from typing import ClassVar
 
-from memtopo.common.records import record
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import DriverError
 from memtopo.kinds.layout import Layout, Reservation
@@ -20,7 +20,7 @@ and what sanitizers reserve is below."""
 _IN_USE = "the addresses are in use in this process: choose others, or leave 'fixed' out (fact 11)"
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ReserveRange(Step):
     """Reserve `size` bytes of addresses, aligned to `align` unless it is 0.
 

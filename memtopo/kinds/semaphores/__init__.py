@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, ValidationInfo, field_validator
 
-from memtopo.common.records import record
 from memtopo.diagnostics.model import Diagnostic, InvalidValue, Label, Path
 from memtopo.driver.types import SemaphoreHandleType
 from memtopo.geometry.model import Geometry
@@ -86,7 +86,7 @@ class Semaphore(Entry):
         return value
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ImportedSemaphore(ProducedGroup):
     """One external semaphore. `wait` and `signal` are values of the check, 0 for a binary semaphore.
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Hashable
+from dataclasses import dataclass
 from typing import ClassVar
 
 from memtopo.common.errors import MemtopoError
-from memtopo.common.records import record
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import SemaphoreHandleType
 from memtopo.kinds.layout import Layout, Wait, current
@@ -24,7 +24,7 @@ they do not take a signal from here for one of the producer."""
 _PAUSE = 0.002
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ImportSemaphore(Step):
     """Import the descriptor; the driver takes ownership of it. The driver has no query for semaphores."""
 
@@ -76,7 +76,7 @@ class ImportSemaphore(Step):
         return (self.leak_name(),)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class AwaitStream(DeviceStep):
     """Poll a stream until its waits have ended. A wait in the driver could block forever (fact 58).
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from memtopo.common.records import record
 from memtopo.diagnostics.model import At, Path
 from memtopo.driver.types import Location
 from memtopo.geometry.groups import ChunkGroup, Group
@@ -30,7 +30,7 @@ class Absent(NamedTuple):
         return "value" if self.area is None else "key"
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class StateGroup(Group):
     """One state and the chunks that are absent in it."""
 
@@ -52,7 +52,7 @@ class StateGroup(Group):
         return ()
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class OffloadArea(Group):
     """Memory that keeps the bytes of offloaded chunks. It exists in all states, so that no switch has to create it.
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from memtopo.common.records import record
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import Access, EventFlags, Grant, Properties, gpu
 from memtopo.geometry.groups import Group
@@ -53,7 +53,7 @@ class Place(NamedTuple):
         return Place(self.range, self.offset + size)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Offloaded(Step):
     """Bytes of a chunk, `kept` in the memory of a `keeper`; a change to this state and from it copies them.
 
@@ -91,7 +91,7 @@ class Offloaded(Step):
         return StepDescription(self.chunk, self.kept.range, self.size)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Copy(Step):
     """Copy of the bytes of adjacent chunks by a GPU."""
 
@@ -116,7 +116,7 @@ class _Copy(Step):
         driver.memcpy_async(self.target.address(layout), self.source.address(layout), self.size)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class CopyOut(_Copy):
     """Copy of chunks to their area, before their memory is released. `awaited` is the step that waits for its end."""
 
@@ -145,7 +145,7 @@ class CopyOut(_Copy):
         return f"event of the copy of {self.chunks[0]}"
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class AwaitCopy(Step):
     """Wait for a copy to an area, before the memory that it reads is unmapped (fact 18)."""
 
@@ -168,7 +168,7 @@ class AwaitCopy(Step):
         return StepDescription(self.chunk, self.area)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class CopyIn(_Copy):
     """Copy of chunks from their area, after access is granted."""
 

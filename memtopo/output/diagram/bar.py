@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 from typing import NamedTuple
 
-from memtopo.common.records import record
 from memtopo.geometry.diagram import DeviceAccess
 from memtopo.output.diagram import typography
 from memtopo.output.diagram.context import DrawingContext
@@ -27,7 +27,7 @@ _MOST_WIDE_LANES = 3
 _WORD_HEIGHT = 16.0  # of a lane with `r` or `rw`
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Block:
     """A part of a bar: `count` chunks on `devices` round-robin, or a hole, which has no mark.
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 
-from memtopo.common.records import record
 from memtopo.output.diagram.bar import (
     LANES_HEAD,
     MOST_LANES,
@@ -38,7 +38,7 @@ def padding(wide: float) -> float:
     return 16.0 if wide >= _NARROW_CARD else 10.0
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Heading:
     """Heading of a card: the kind of object that it shows, its name, its size, and notes."""
 
@@ -58,7 +58,7 @@ class Heading:
         return Box(room, 36 + 16 * len(lines), "".join(parts))
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Card:
     """A heading above a content, which `draw` draws in a width and a least height.
 
@@ -138,7 +138,7 @@ _LETTER = 22.0
 _LABEL_HEAD, _LABEL_LINE, _LABEL_GAP = 18.0, 16.0, 10.0
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Label:
     """The lines of a label, and the index of its block; a label `between` blocks counts those without one."""
 

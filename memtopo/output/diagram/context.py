@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import string
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from memtopo.common.records import record
 from memtopo.diagnostics.model import Path
 from memtopo.geometry import diagram as picture
 from memtopo.geometry.diagram import Diagram
@@ -36,7 +35,7 @@ class Limits(NamedTuple):
     shares: int = 24
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class DrawingContext:
     """Letters by mark, hues and names by device, positions, addresses, and limits of one drawing.
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from memtopo.common.records import record
 from memtopo.diagnostics.model import Path
 from memtopo.geometry.diagram import Diagram
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Drawing:
     """A diagram with its title, a note below that, and the position in the spec of each path.
 

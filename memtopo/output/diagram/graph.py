@@ -6,11 +6,10 @@ Text in it is not escaped; the writers of DOT and Mermaid do that.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain, count
 from typing import Literal
 
-from memtopo.common.records import record
 from memtopo.common.units import rounded
 from memtopo.geometry.diagram import Diagram, Export, HandleFlow, MappingSpan, RangeDiagram, Resource
 from memtopo.output.diagram.notation import chunk_names, granted, multiple, name_range, offset, processes, remark
@@ -22,7 +21,7 @@ MOST_MAPPINGS = 3
 Shape = Literal["memory", "object", "range", "export", "import", "outside", "more"]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Node:
     """A node with its lines of text, the first of them its name, and the devices of its memory.
 
@@ -36,7 +35,7 @@ class Node:
     id: str = ""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Edge:
     """A mapping, an export, a binding, or a flow of `handles`, between two nodes by their ids."""
 
@@ -46,7 +45,7 @@ class Edge:
     handles: bool = False
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Cluster:
     """The nodes of one process, or of several equal ones."""
 
@@ -55,7 +54,7 @@ class Cluster:
     nodes: tuple[Node, ...]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Graph:
     """Clusters, nodes outside of them, and edges; `devices` are all devices in the order of their colours."""
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from memtopo.common.records import record
 from memtopo.geometry.diagram import Diagram, HandleFlow, MemoryDiagram, ProcessDiagram
 from memtopo.output.diagram import notation
 from memtopo.output.diagram.card import Card, grid, padding
@@ -85,7 +85,7 @@ def _card_grid(cards: Sequence[Card], room: float, tall: float = 0, widest: floa
     return grid(cards, columns, min(widest, (room - _CARD_GAP * (columns - 1)) / columns), _CARD_GAP, tall)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Column:
     """Frames below one another, with a channel of that width for lines on their left."""
 

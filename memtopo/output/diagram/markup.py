@@ -6,10 +6,9 @@ Every text is escaped here, and nowhere else, so that no name can become an elem
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from html import escape
 
-from memtopo.common.records import record
 from memtopo.common.text import printable
 
 Value = str | float
@@ -72,7 +71,7 @@ def hovered(tooltip: str, content: Iterable[str]) -> str:
     return f'<g class="g"><title>{lines}</title>{"".join(content)}</g>'
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Box:
     """Markup of `width` by `height` pixels from its upper left corner.
 

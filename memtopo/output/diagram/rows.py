@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-from memtopo.common.records import record
 from memtopo.diagnostics.model import Path
 from memtopo.geometry.diagram import Diagram, Export, HandleFlow, Resource
 from memtopo.output.diagram import notation
@@ -24,7 +24,7 @@ _ROOM_FOR_TRACK = 120.0  # beside the words of a part
 _PART_GAP = 16.0
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Part:
     """A part of a resource in words, with its start and end in the whole as fractions."""
 
@@ -36,7 +36,7 @@ class Part:
     path: Path
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Row:
     """The kind of an entry, the mark of its memory, its name, its properties in words, and its parts.
 

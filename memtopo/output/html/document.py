@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
-from memtopo.common.records import record
 from memtopo.common.version import __version__
 from memtopo.output.diagram.markup import element, text
 from memtopo.output.html.style import style_sheet
@@ -21,7 +21,7 @@ class Markup(str):
     __slots__ = ()
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Toned:
     """A text of a cell with the colour of success, failure or interruption."""
 
@@ -32,7 +32,7 @@ class Toned:
 Cell = str | Markup | Toned
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Column:
     """Heading of a column, and the class of its cells: `number` aligns right, `fill` takes the room that is left."""
 
@@ -40,7 +40,7 @@ class Column:
     kind: Literal["number", "fill", ""] = ""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Table:
     """A table; `more` rows are left out."""
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from memtopo.common.errors import MemtopoError
-from memtopo.common.records import record
 from memtopo.common.text import printable
 from memtopo.driver.recorder import DriverCall
 from memtopo.machine.cluster import MachineLine
@@ -25,7 +24,7 @@ class NotExpressible(MemtopoError):
     exit_code = 4
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Program:
     """Program of one process. `exporters` are the processes that it imports from, `importers` those that it serves."""
 

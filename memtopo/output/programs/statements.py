@@ -7,10 +7,10 @@ of objects, offsets, locations) becomes an expression of the loop's variable: li
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from memtopo.common.records import record
 from memtopo.driver.functions import function
 from memtopo.plans.calls import Exchange, NamedCall, Object, Place
 
@@ -20,7 +20,7 @@ _LONGEST_BODY = 8
 _LONGEST_CYCLE = 16
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Variable:
     """Objects of one entry: `page` of chunks; `count` of them if they are numbered, else 0."""
 
@@ -29,7 +29,7 @@ class Variable:
     count: int
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Linear:
     """`base + step * i`; with `every`, `base + step * (i % every) + outer * (i / every)`."""
 
@@ -39,14 +39,14 @@ class Linear:
     outer: int = 0
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Cycle:
     """Value number `i % n` of n values."""
 
     values: tuple[Any, ...]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Table:
     """Value number `i - first` of a list."""
 
@@ -54,7 +54,7 @@ class Table:
     first: int
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Reference:
     """Object of an entry: the only one, or that of a number. As an address it has an `offset`."""
 
@@ -64,7 +64,7 @@ class Reference:
     offset: Any = None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Call:
     """One call; `made` is what it makes. In a loop, values may be expressions."""
 
@@ -73,7 +73,7 @@ class Call:
     arguments: tuple[tuple[str, Any], ...]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Pass:
     """Exchange with another process, or with `forget` the end of a shareable handle that is not needed any longer."""
 
@@ -81,7 +81,7 @@ class Pass:
     peer: str = ""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Loop:
     """Statements for `i` from `first` to `last`, downwards if `last` is lower."""
 
@@ -94,7 +94,7 @@ Statement = Call | Pass | Loop
 _Turn = Sequence[Call | Pass]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Section:
     """Statements of one phase."""
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
-from memtopo.common.records import record
 from memtopo.common.text import printable
 from memtopo.geometry.diagram import Diagram, MappingSpan, MemoryDiagram, ProcessDiagram, RangeDiagram
 from memtopo.output import console, plain
@@ -36,7 +35,7 @@ None for an address that differs between the processes of a picture.
 """
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class TerminalDrawing:
     """Drawing of a picture for any width, in ASCII if `ascii` is set or the stream supports no more.
 
@@ -159,7 +158,7 @@ def _memory(shown: MemoryDiagram, head: Sequence[Text], detail: Sequence[str], *
     return Panel(head, size, blocks, detail=detail, close=close)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class TitledDrawing:
     """Text output of `memtopo draw`, `width` columns wide if that is set."""
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import string
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from rich.console import Console
 from rich.text import Text
 
-from memtopo.common.records import record
 from memtopo.geometry import diagram as picture
 from memtopo.geometry.diagram import Diagram
 
@@ -75,7 +75,7 @@ _LEAST = 14  # columns for the notes of an item beside the others
 _START = 3
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class TitleLine:
     """A title in a horizontal line across the whole width."""
 
@@ -92,7 +92,7 @@ class TitleLine:
             start = Text(" " * _START)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Item:
     """An entry outside of the ranges: kind, chunk and device of its memory, cells by column, and notes.
 
@@ -106,7 +106,7 @@ class Item:
     notes: Sequence[Text] = ()
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ItemList:
     """Items, one line each, and the number of those left out."""
 
@@ -162,7 +162,7 @@ _MANY = "*"
 _TO_ASCII = str.maketrans({"…": "...", "×": "x", "→": "->"})
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Glyphs:
     """Glyphs and styles for one diagram, with ASCII alone if `ascii`. No information is in the colour alone.
 

@@ -8,12 +8,12 @@ identify the blocks.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 
 from rich.console import Console
 from rich.text import Text
 
-from memtopo.common.records import record
 from memtopo.common.text import display_width
 from memtopo.output.terminal.lines import (
     GAP,
@@ -34,7 +34,7 @@ FEWEST = 3  # columns of a label that are always in one line: name, offset and s
 _NUMBER_COLUMNS = (1, 2)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Row:
     """A label: index of its block, entry and device of its chunks, and cells for the `HEADINGS`."""
 
@@ -44,7 +44,7 @@ class Row:
     cells: Sequence[Text]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Panel:
     """A head beside a bar of `size` bytes, and the labels of its blocks or a dim `detail`.
 
@@ -60,7 +60,7 @@ class Panel:
     close: bool = False
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Frame:
     """Division of the `width`: `columns` of a label in one line, `widths` of each, `labels` and `bar` in all."""
 
@@ -126,7 +126,7 @@ def _width(cells: Sequence[Text], heading: str) -> int:
     return max(widest, len(heading)) if widest else 0
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _PanelRenderer:
     """Lines of panels that share a frame."""
 
@@ -228,7 +228,7 @@ class _PanelRenderer:
         return packed(parts, width, indent, self.console, glue=glue)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Block:
     """A block of a bar: `count` chunks of one entry, placed round-robin on `devices`; or a hole, or `taken` memory."""
 

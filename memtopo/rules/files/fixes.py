@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from itertools import islice
 
-from memtopo.common.records import record
 from memtopo.diagnostics.model import Edit, Path
 from memtopo.language import Document, read_text
 from memtopo.language.edits import Replacement, edited, replacements
@@ -21,7 +21,7 @@ _HARM = ("MT0", "MT203", "MT204")
 """Prefixes of the codes that no correction may add: of what is not read, and of what is there twice."""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Fixed:
     """Text of a spec with its corrections, and the number of errors that they end."""
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from memtopo.common.records import record
 from memtopo.diagnostics.model import Diagnostic, Severity
 from memtopo.language import Document
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Result:
     """One file on one machine: the reported diagnostics, and the number of those that comments ignore.
 
@@ -35,7 +35,7 @@ class SharedDiagnostic(NamedTuple):
     only: tuple[str, ...] = ()
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class File:
     """One file with its results on all machines."""
 

@@ -7,7 +7,7 @@ import platform
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,7 +15,6 @@ from pydantic import TypeAdapter
 
 from memtopo import language, planner
 from memtopo.common.errors import InternalError, MemtopoError
-from memtopo.common.records import record
 from memtopo.common.version import __version__
 from memtopo.drivers import target
 from memtopo.machine import Cluster, Machine, dump, parse
@@ -53,7 +52,7 @@ class MachineOfNode(NamedTuple):
     hint: str | None = None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class NodeTask:
     """The part of one node in a run: the whole spec, and the machines of all nodes, from which each agent plans alike.
 

@@ -9,11 +9,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, redirect_stdout, suppress
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 from memtopo.common.errors import Unavailable, UsageError
-from memtopo.common.records import record
 from memtopo.common.signals import ENDING
 from memtopo.run.nodes.agent import Agent, left_behind
 from memtopo.run.nodes.hub import Hub
@@ -51,7 +51,7 @@ class ActorCall:
         return called
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class PlacedNode:
     """A node of a run on the cluster: its agent, and Ray's id of the node."""
 
@@ -59,7 +59,7 @@ class PlacedNode:
     ray_node: str
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Placed:
     """Agents of the nodes of a run by name, and their hub."""
 

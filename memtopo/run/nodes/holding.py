@@ -5,8 +5,8 @@ from __future__ import annotations
 import platform
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
-from memtopo.common.records import record
 from memtopo.run.held import Revision
 from memtopo.run.nodes.peers import Call, NodePeers
 from memtopo.run.processes import Coordinator, HeldProcesses
@@ -27,7 +27,7 @@ _RELEASED = -2
 """Reason to stop holding that is no signal: another node was released."""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Holding:
     """Options of a held layout, on each node: socket, seconds until its deadline, grace, and trusted users."""
 
@@ -37,7 +37,7 @@ class Holding:
     allow_uids: Sequence[int] = ()
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class NodeHolder:
     """Serves the exports of a node's processes at a claimed endpoint, until any node is released."""
 

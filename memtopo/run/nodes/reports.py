@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from pydantic import TypeAdapter
 
-from memtopo.common.records import record
 from memtopo.common.units import rounded
 from memtopo.plans.report import Failure, Leak, Left, NodeReport, PhaseTime, ProcessReport, Report
 from memtopo.run.nodes.agent import NodeResult
@@ -17,7 +16,7 @@ from memtopo.run.processes.reports import sum_of_checks, sum_of_left
 from memtopo.run.request import RunRequest
 
 
-@record
+@dataclass(frozen=True)
 class NodeEnd:
     """End of a node: the result of its agent, or the cause for which the agent was lost.
 

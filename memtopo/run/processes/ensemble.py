@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from memtopo import machine as machines
 from memtopo.common.errors import InternalError, MemtopoError
-from memtopo.common.records import record
 from memtopo.common.spawn import start_hint
 from memtopo.driver.trace import process_file
 from memtopo.drivers import target
@@ -25,7 +24,7 @@ _STARTUP, _SLOWER = 60.0, 10
 """Seconds that a worker has for its imports and the driver's start, and the multiple of a short timeout."""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Ensemble:
     """A multi-process layout: the whole layout as a request, its text, and the machine.
 

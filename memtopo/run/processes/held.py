@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from memtopo.common.records import record
 from memtopo.driver.handles import Handle
 from memtopo.driver.types import gpu
 from memtopo.geometry import Geometry
@@ -95,7 +94,7 @@ class HeldProcesses:
         return JointRevision(coordinator, touched, self, revision, command)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _JointChange:
     """Change of all processes, and the exports that it touches."""
 
@@ -107,7 +106,7 @@ class _JointChange:
         return self.touched
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class JointSwitch(_JointChange):
     """Switch of all processes to a state of the layout."""
 
@@ -119,7 +118,7 @@ class JointSwitch(_JointChange):
         return merged_checks(checks) if full else self.coordinator.recheck()
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class JointRevision(_JointChange):
     """Change of all processes to another spec."""
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import ClassVar
 
-from memtopo.common.records import record
 from memtopo.kinds.step import Phase
 from memtopo.plans.report import Check, Checks, Report
 from memtopo.plans.transition import Stage
 from memtopo.sharing.offers import Offer
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Start:
     """First message to a worker: its process of the layout, and the text and machine from which it makes its own plan.
 
@@ -42,7 +41,7 @@ class Start:
     """File for the trace of the worker's driver calls."""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class BuildPhase:
     """Do the steps of one phase."""
 
@@ -53,7 +52,7 @@ class BuildPhase:
         return str(self.phase)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class AgreeOn:
     """Reserve ranges at these addresses, by their labels; answered by `Addresses`. Nothing is mapped yet."""
 
@@ -61,14 +60,14 @@ class AgreeOn:
     activity: ClassVar[str] = str(Phase.RESERVE)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class CheckSteps:
     """Check every step by driver queries."""
 
     activity: ClassVar[str] = "check"
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class WriteRound:
     """Write the bytes and signals of one round of the verification."""
 
@@ -76,7 +75,7 @@ class WriteRound:
     activity: ClassVar[str] = "write"
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ReadRound:
     """Read what all processes wrote in that round."""
 
@@ -84,14 +83,14 @@ class ReadRound:
     activity: ClassVar[str] = "read"
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class TryForbidden:
     """Try forbidden accesses on replicas."""
 
     activity: ClassVar[str] = "forbid"
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class SkipVerification:
     """Report all bytes as not verified."""
 
@@ -99,14 +98,14 @@ class SkipVerification:
     activity: ClassVar[str] = "skip verification"
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Recheck:
     """Check every step once more while the layout is held; answered by `CheckResult`."""
 
     activity: ClassVar[str] = "recheck"
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class PlanSwitch:
     """Plan a switch to a state of the layout; answered by `ChangeResult`. Nothing is changed yet.
 
@@ -120,7 +119,7 @@ class PlanSwitch:
     activity: ClassVar[str] = "plan of a change"
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class PlanChange:
     """Plan a change to another spec, as `PlanSwitch` a switch; the result gets such a check."""
 
@@ -132,14 +131,14 @@ class PlanChange:
     activity: ClassVar[str] = "plan of a change"
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class CheckChange:
     """Check the layout after all stages of a change, before it is ended; answered by `ChangeResult`."""
 
     activity: ClassVar[str] = "check of a change"
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class MakeStage:
     """Do one stage of the planned change, or of its rollback; answered by `ChangeResult`."""
 
@@ -151,7 +150,7 @@ class MakeStage:
         return f"{self.stage}, of {'the rollback of ' * self.back}a change"
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class TurnBack:
     """Make the stages of the change those of its rollback, for a reason; answered by `ChangeResult`."""
 
@@ -159,14 +158,14 @@ class TurnBack:
     activity: ClassVar[str] = "plan of a rollback"
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class EndChange:
     """End the change, or its rollback, of which all processes have done all stages; answered by `ChangeResult`."""
 
     activity: ClassVar[str] = "end of a change"
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class WriteKept:
     """Write the bytes that all of some states keep."""
 
@@ -174,7 +173,7 @@ class WriteKept:
     activity: ClassVar[str] = "write, for a rehearsal"
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ReadKept:
     """Check every step, and read the bytes that all of some states keep, in the state that the layout is in."""
 
@@ -182,24 +181,24 @@ class ReadKept:
     activity: ClassVar[str] = "read, for a rehearsal"
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Hold:
     """Keep the layout until `TakeDown`; answered by `Exports` and `Done`."""
 
     activity: ClassVar[str] = "hold"
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class TakeDown:
     """Undo all steps and send `Finished`."""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class KeepAlive:
     """Heartbeat of the coordinator."""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Ready:
     """A worker has its plan and its driver: `rounds` of verification, the same for all, and its bytes in them."""
 
@@ -207,7 +206,7 @@ class Ready:
     volume: int
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class StepsDone:
     """Heartbeat of a worker: steps done, and steps of the phases that it began, since the last."""
 
@@ -215,7 +214,7 @@ class StepsDone:
     begun: int = 0
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Done:
     """A command is complete; `safe` if no kernel is known to access memory that it may not."""
 
@@ -223,21 +222,21 @@ class Done:
     safe: bool
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Addresses:
     """Addresses of the ranges that all instances of a counted process reserve at one, by their labels."""
 
     addresses: dict[str, int]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Exports:
     """Exports of a worker that holds its part of the layout."""
 
     offers: tuple[Offer, ...]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class CheckResult:
     """Result of a `Recheck`: `checks`, or the error that prevented it."""
 
@@ -245,7 +244,7 @@ class CheckResult:
     error: str | None = None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ChangeResult:
     """Result of a command of a change: why it was refused or failed, if it was.
 
@@ -260,14 +259,14 @@ class ChangeResult:
     offers: tuple[Offer, ...] | None = None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Failed:
     """A step failed or the worker was interrupted; it takes down, and reports."""
 
     error: str
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Broken:
     """A worker ends without a report."""
 
@@ -276,14 +275,14 @@ class Broken:
     exit_code: int
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Finished:
     """Last message of a worker."""
 
     report: Report
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class HandleRequest:
     """Request for `count` handles of a process's export from index `first` on, routed by the coordinator.
 
@@ -297,7 +296,7 @@ class HandleRequest:
     count: int
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class HandleAnswer:
     """Answer to a `HandleRequest`: handles beside the message, in order of index, at least one, or an error.
 

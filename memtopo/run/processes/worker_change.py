@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 
 from memtopo.common.errors import InternalError, MemtopoError, Stopped
-from memtopo.common.records import record
 from memtopo.executor import StepFailed
 from memtopo.geometry import Geometry
 from memtopo.language.names import AWAKE
@@ -38,7 +38,7 @@ PlanSpec = Callable[[PlanChange], tuple[RunRequest, JointPlans]]
 """Request of this process, and the plans of all, for another spec. Raises `MemtopoError`."""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Target:
     """State that the layout is brought to; `request` is that of another spec, if it is changed to one.
 

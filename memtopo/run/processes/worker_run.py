@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from memtopo import language, planner
 from memtopo.common.errors import InternalError, Stopped
-from memtopo.common.records import record
 from memtopo.driver.handles import Handle, close_handles
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.ledger import Ledger
@@ -35,7 +34,7 @@ RequestHandles = Callable[[str, str, int, int], Sequence[Handle]]
 """Handles of a holder's export, from an index on, in order. Raises `MemtopoError`."""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class WorkerHooks:
     """Functions of the worker that its run calls.
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
-from memtopo.common.records import record
 from memtopo.driver.protocol import Driver
 from memtopo.geometry import Geometry
 from memtopo.kinds.external import ExternalObject
@@ -33,7 +33,7 @@ def pauses() -> Iterator[float]:
         pause = min(0.05, 2 * pause)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ExternalVerifier(Verifier):
     """All waits in ascending order of their values, then the reads of memory, then the signals.
 

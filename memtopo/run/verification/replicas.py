@@ -15,11 +15,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import NamedTuple, Self
 
 from memtopo import machine
 from memtopo.common.errors import MemtopoError
-from memtopo.common.records import record
 from memtopo.common.spawn import memory_file, python_command, spawn
 from memtopo.common.text import signal_name
 from memtopo.diagnostics.model import Path
@@ -68,7 +68,7 @@ class Tried(NamedTuple):
     why_not: str | None = None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ReplicaHost:
     """Machine on which replicas are built, real or simulated; `visible` are its visible GPUs, if not all are.
 

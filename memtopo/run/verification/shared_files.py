@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple
 
-from memtopo.common.records import record
 from memtopo.diagnostics.model import Path
 from memtopo.driver.kernels import ALIGNED, KernelDriver, fingerprint
 from memtopo.geometry import Geometry
@@ -46,7 +46,7 @@ class _Window(NamedTuple):
         return f"{self.label} at {self.at:#x} by gpu{self.device}"
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class SharedFileVerifier(Verifier):
     """The ends of all registered objects of a process. `kernels` is true if they are loaded and may be used.
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from itertools import accumulate
 
 from memtopo.common.errors import InternalError
-from memtopo.common.records import record
 from memtopo.common.signals import deferred
 from memtopo.driver.batches import copy_each
 from memtopo.driver.protocol import Driver
@@ -18,7 +18,7 @@ LEAST = 256
 """Spans for which the memory is worth its allocation."""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Staging:
     """Page-locked memory of `size` bytes, with a stream of a GPU's context, which is current during the copies."""
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
 from memtopo.common.errors import MemtopoError
-from memtopo.common.records import mutable_record, record
 from memtopo.diagnostics.model import Path
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.types import Access, LocationKind
@@ -17,7 +16,7 @@ from memtopo.kinds.views import Identity, MappedMemory, RecordedEvent
 from memtopo.plans.report import Rate
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class VerificationContext:
     """Memory and events of every process by its label, and the driver and layout of this process.
 
@@ -134,7 +133,7 @@ class RoundWriters:
         return self._rounds[index].get(identity) if index < len(self._rounds) else None
 
 
-@mutable_record
+@dataclass(slots=True, eq=False)
 class EventVerification:
     """Events, each recorded by one process in a round and waited for by all others."""
 

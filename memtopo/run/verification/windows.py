@@ -6,12 +6,12 @@ Adjacent windows are copied at once: the end of a chunk with the start of the ne
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby, islice
 from operator import attrgetter
 from typing import NamedTuple
 
-from memtopo.common.records import record
 from memtopo.driver.kernels import pattern, patterns
 from memtopo.driver.types import LocationKind
 from memtopo.kinds.step import Finding
@@ -29,7 +29,7 @@ _GPU = LocationKind.GPU
 """Looked up once: a member of an enumeration takes longer to find than most of what is done for a chunk."""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class View:
     """Memory at one of its addresses, `offset` in the range or buffer `label`, with the seed of its pattern.
 

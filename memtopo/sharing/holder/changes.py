@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from memtopo.common.clock import RunningClock
 from memtopo.common.errors import MemtopoError
-from memtopo.common.records import record
 from memtopo.common.text import process_name
 from memtopo.common.units import rounded
 from memtopo.plans.report import Checks
@@ -24,7 +24,7 @@ _LISTED_PROCESSES = 4
 _LISTED_EXPORTS = 2
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ChangeRequest:
     """A change that a client requested, or a signal, which has no connection; `action` is its name in the log.
 

@@ -8,7 +8,6 @@ from typing import Any, Protocol
 
 from memtopo.common.clock import RunningClock
 from memtopo.common.errors import MemtopoError
-from memtopo.common.records import record
 from memtopo.common.text import process_name
 from memtopo.sharing import messages
 from memtopo.sharing.errors import BadPacket, ExchangeError
@@ -105,7 +104,7 @@ class Served(Protocol):
         ...
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Waiting:
     """Request of a client that waits for the lease to write exports, or for their commit."""
 

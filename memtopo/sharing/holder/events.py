@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Literal
-
-from memtopo.common.records import record
 
 Severity = Literal["info", "warning", "error"]
 EventFields = Mapping[str, str | float]
@@ -17,7 +16,7 @@ MOST_OF_CLIENTS = 1000
 PERIOD = 60.0
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Event:
     """One event. Texts among the values may come from clients, and are not safe to print as they are."""
 

@@ -7,11 +7,10 @@ import socket
 import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import partial
 
 from memtopo.common.errors import MemtopoError
-from memtopo.common.records import record
 from memtopo.common.text import signal_name
 from memtopo.sharing.claims import Claim
 from memtopo.sharing.errors import BadPacket
@@ -38,7 +37,7 @@ _INTERVAL_WITHOUT_SIGNALS = 0.2
 _RETRY_PAUSE = 0.01
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Terms:
     """Terms of a hold: the limit of clients, their `patience` and `grace` in seconds, other users, and its end.
 
@@ -56,7 +55,7 @@ class Terms:
     progress: ProgressNotices = field(default_factory=ProgressNotices)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Retry:
     """A request that is retried until a time of the monotonic clock."""
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import partial
 
 from memtopo.common.errors import MemtopoError
-from memtopo.common.records import record
 from memtopo.common.text import process_name
 from memtopo.sharing.claims import Claim
 from memtopo.sharing.errors import ExchangeError
@@ -37,7 +36,7 @@ _PATHS = (b"/", b"/metrics")
 _TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class MetricsTarget:
     """Target of metrics: `write` replaces a file, or a `claim` of the path of a socket. `render` makes their text."""
 

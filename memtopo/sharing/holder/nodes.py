@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from memtopo.common.records import record
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.holder.clients import ClientConnection
 from memtopo.sharing.messages import TEXT_CHARACTERS
@@ -19,7 +18,7 @@ _PAUSE = 0.5
 _LISTED = 4
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class HeldNodes:
     """Nodes of a layout by name.
 

@@ -8,10 +8,9 @@ import socket
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import partial
 
-from memtopo.common.records import record
 from memtopo.common.signals import signal_wakeup
 from memtopo.sharing.claims import Claim
 from memtopo.sharing.holder.clients import SPARE
@@ -33,7 +32,7 @@ _OWN = 16  # descriptors that the driver, the selector and others may need
 _LEAST = _OWN + 4 * SPARE
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Supervision:
     """Reports of a holder, and its reloads.
 

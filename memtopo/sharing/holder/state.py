@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from memtopo.common.records import record
 from memtopo.machine.cluster import MachineLine
 from memtopo.plans.report import Checks
 from memtopo.sharing.statistics import MOST_LOCATIONS, CheckResult, LocationMemory, Statistics
@@ -16,7 +15,7 @@ from memtopo.sharing.status import Importer
 Why = Literal["signal", "release", "deadline", "failure"]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class HolderInfo:
     """Description that a holder reports: the layout's name, the path of its spec, and the machine.
 
@@ -29,7 +28,7 @@ class HolderInfo:
     source: str = ""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class HoldSummary:
     """End of a hold, after `seconds`: by a `signal` (its number, else 0), a `release`, or its deadline.
 
