@@ -28,9 +28,6 @@ __all__ = ["SECTIONS", "VERSION", "Process", "Spec", "read"]
 
 VERSION = 1
 
-_MOST_KNOWN = 1024
-"""Entries of each section that are kept for other specs."""
-
 _LeftOut = frozenset[tuple[str, str]]
 """(section, name) of entries that are left out."""
 
@@ -211,29 +208,17 @@ def _section(path: Path, value: object, known: set[str]) -> Resolution[tuple[dic
         help = f"write '{name}: {{{form}}}'" if form else None
         yield Diagnostic("MT103", f"{name!r} is a mapping from names to entries", path, help=help)
         return {}, {""}
-    plain = NAME.fullmatch  # a plain name can be a key of any section
-    bad = known
-    if not all(map(plain, value)):
-        misnamed = {key: wrong for key in value if not plain(key) and (wrong := _misnamed(path, key))}
-        yield from messages.first(misnamed.values())
-        bad = misnamed.keys() | known
-    entries = {key: entry for key, entry in value.items() if key not in bad} if bad else value
+    misnamed = {key: wrong for key in value if not NAME.fullmatch(key) and (wrong := _misnamed(path, key))}
+    yield from messages.first(misnamed.values())
+    bad = misnamed.keys() | known
+    entries = {key: entry for key, entry in value.items() if key not in bad}
+    adapter = _adapter(name)
     try:
-        return _typed(name, entries), bad
-    except PydanticError:
-        bad |= yield from _refused(path, entries)
-    return _typed(name, {key: entry for key, entry in entries.items() if key not in bad}), bad
-
-
-def _refused(path: Path, entries: Mapping[str, Any]) -> Resolution[set[str]]:
-    """Names of the entries with errors; each has its diagnostics, also those that are written alike."""
-    name = str(path[-1])
-    try:
-        _adapter(name).validate_python(entries)
+        return adapter.validate_python(entries), bad
     except PydanticError as error:
         yield from pydantic_errors.diagnose(error, path, SECTIONS[name].keys, SECTIONS[name].form)
-        return {str(each["loc"][0]) for each in error.errors(include_url=False, include_context=False)}
-    return set()
+        bad |= {str(each["loc"][0]) for each in error.errors(include_url=False, include_context=False)}
+    return adapter.validate_python({key: entry for key, entry in entries.items() if key not in bad}), bad
 
 
 def _misnamed(path: Path, key: str) -> Diagnostic | None:
@@ -245,39 +230,6 @@ def _misnamed(path: Path, key: str) -> Diagnostic | None:
     except InvalidValue as wrong:
         return Diagnostic(wrong.code, wrong.message, (*path, key), "key", help=wrong.help)
     return None
-
-
-def _typed(section: str, entries: Mapping[str, Any]) -> dict[str, Any]:
-    """Entries of a section as its type. Those that are written alike are validated once, and are one object."""
-    # Of a text that was read without positions, values that are written alike are one object.
-    text_of: dict[int, str] = {}
-    texts: dict[str, str] = {}
-    for name, entry in entries.items():
-        if isinstance(entry, dict | str):
-            if (at := id(entry)) not in text_of:
-                text_of[at] = repr(entry)
-            texts[name] = text_of[at]
-    known = _known(section)
-    if len(texts) == len(entries) and known.keys() >= {*text_of.values()}:
-        return {name: known[text] for name, text in texts.items()}
-    new = {text: name for name, text in texts.items() if text not in known}
-    named = {*new.values()}
-    unknown = {name: entry for name, entry in entries.items() if name in named or name not in texts}
-    found = _adapter(section).validate_python(unknown)
-    read = {text: found[name] for text, name in new.items()}
-    every = ((name, texts.get(name)) for name in entries)
-    typed = {name: found[name] if text is None else read[text] if text in read else known[text] for name, text in every}
-    if len(known) + len(read) > _MOST_KNOWN:
-        known.clear()
-    known.update(islice(read.items(), _MOST_KNOWN))
-    return typed
-
-
-@cache
-def _known(section: str) -> dict[str, Any]:
-    """Entries of a section that were validated already, by their text: those of many specs are written alike."""
-    del section
-    return {}
 
 
 @cache

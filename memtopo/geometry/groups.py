@@ -273,26 +273,6 @@ class ChunkGroup(Group):
     filled: str = ""
     """Range whose size the number of chunks follows from."""
 
-    def named(self, name: str, path: Path) -> ChunkGroup:
-        """Return the group of an entry with another name that is written alike."""
-        return ChunkGroup(
-            name,
-            path,
-            self.count,
-            self.counted,
-            self.size,
-            self.declared,
-            self.granule,
-            self.properties,
-            self.distinct_locations,
-            self.origin,
-            self.limit,
-            self.parts,
-            self.gone,
-            self.share,
-            self.filled,
-        )
-
     def properties_of(self, index: int) -> Properties:
         """Properties that one chunk is created with."""
         return self.properties[index % len(self.properties)]
@@ -392,25 +372,6 @@ class RangeGroup(Group):
     def demand(self) -> Mapping[Location, int]:
         """Nothing: the memory is that of the chunks that are mapped."""
         return {}
-
-    def named(self, name: str, path: Path) -> RangeGroup:
-        """Return the group of an entry with another name that is written alike, and has chunks of equal granules."""
-        return RangeGroup(
-            name,
-            path,
-            self.count,
-            self.counted,
-            self.size,
-            self.declared,
-            self.granule,
-            self.align,
-            self.address,
-            self.fixed,
-            self.origin,
-            self.elastic,
-            self.fitted,
-            self.same_address,
-        )
 
     @property
     def stride(self) -> int:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from memtopo.diagnostics import messages
@@ -13,16 +12,11 @@ from memtopo.geometry.model import Geometry
 from memtopo.geometry.rooms import Rooms, remaining_rooms
 from memtopo.kinds import KINDS
 from memtopo.kinds.device_sets import assigned
-from memtopo.kinds.kind import Batch, Kind, Scope, Sibling, Siblings, Stage
+from memtopo.kinds.kind import Scope, Sibling, Siblings, Stage
 from memtopo.kinds.nodes import check_nodes, nodes_of, rank
 from memtopo.language.entries import Spec
 from memtopo.language.fields import LARGEST_COUNT
 from memtopo.machine import Machines
-
-_WITH_SHARES = tuple(kind for kind in KINDS if type(kind).has_shares is not Kind.has_shares)
-_AFTER_MAPPINGS = tuple(kind for kind in KINDS if type(kind).resolve_mapped is not Kind.resolve_mapped)
-_OWN = (Stage.OWN, Stage.EXPORTED)
-_DEPENDENT = (Stage.IMPORTED, Stage.RESERVED, Stage.MAPPED, Stage.GRANTED, Stage.STATES)
 
 
 class ResolvedLayout(NamedTuple):
@@ -32,25 +26,24 @@ class ResolvedLayout(NamedTuple):
     diagnostics: list[Diagnostic]
 
 
-def lay_out(spec: Spec, machines: Machines, batch: Batch | None = None) -> ResolvedLayout:
+def lay_out(spec: Spec, machines: Machines) -> ResolvedLayout:
     """Resolve names, granularities, offsets and access of a spec on the machines of its nodes, or on its one machine.
 
     Groups are not expanded. Nothing is resolved if it is not known which processes are on which node.
 
-    A spec with shares of memory is resolved twice: what they are shares of is known after the first time. Results of a
-    `batch` are kept for its other specs, which have to outlive it.
+    A spec with shares of memory is resolved twice: what they are shares of is known after the first time.
     """
     if wrong := list(check_nodes(spec, machines)):
         return ResolvedLayout(Geometry(spec.name, unresolved=spec.left_out | {("processes", "")}), wrong)
     processes = spec.processes.values() or (spec,)
-    if not any(kind.has_shares(each) for each in processes for kind in _WITH_SHARES if kind.section in each.sections):
-        return _lay_out(spec, machines, None, batch)
+    if not any(kind.has_shares(each) for each in processes for kind in KINDS):
+        return _lay_out(spec, machines, None)
     return _lay_out(spec, machines, remaining_rooms(_lay_out(spec, machines, None).geometry, machines))
 
 
-def _lay_out(spec: Spec, machines: Machines, rooms: Rooms | None, batch: Batch | None = None) -> ResolvedLayout:
+def _lay_out(spec: Spec, machines: Machines, rooms: Rooms | None) -> ResolvedLayout:
     if not spec.processes:
-        scope = Scope(spec, machines, KINDS, rooms=rooms, batch=batch)
+        scope = Scope(spec, machines, KINDS, rooms=rooms)
         diagnostics = messages.first([*_resolve_own(scope), *_resolve_dependent(scope)])
         return ResolvedLayout(scope.geometry(), diagnostics)
     unread = frozenset(entry for section, entry in spec.left_out if section == "processes")
@@ -109,29 +102,24 @@ def _siblings(spec: Spec, scopes: Mapping[str, Scope]) -> dict[str, Sibling]:
 def _resolve_own(scope: Scope) -> Iterator[Diagnostic]:
     """Resolve devices and entries that do not depend on other processes."""
     yield from scope.devices.declare()
-    for resolve in _resolutions(_OWN, frozenset(scope.spec.sections)):
-        yield from resolve(scope)
+    yield from _resolve(scope, (Stage.OWN, Stage.EXPORTED))
 
 
 def _resolve_dependent(scope: Scope) -> Iterator[Diagnostic]:
     """Resolve imports, then ranges, mappings and access."""
-    for resolve in _resolutions(_DEPENDENT, frozenset(scope.spec.sections)):
-        yield from resolve(scope)
+    yield from _resolve(scope, (Stage.IMPORTED, Stage.RESERVED, Stage.MAPPED, Stage.GRANTED, Stage.STATES))
     if not scope.unresolved:
         yield from scope.devices.unused()
 
 
-@lru_cache(maxsize=256)
-def _resolutions(
-    stages: Sequence[Stage], sections: frozenset[str]
-) -> Sequence[Callable[[Scope], Iterator[Diagnostic]]]:
-    """Functions that resolve some sections in some stages, in order."""
-    found: list[Callable[[Scope], Iterator[Diagnostic]]] = []
+def _resolve(scope: Scope, stages: Iterable[Stage]) -> Iterator[Diagnostic]:
     for stage in stages:
-        found += (kind.resolve for kind in KINDS if kind.stage is stage and (kind.total or kind.section in sections))
+        for kind in KINDS:
+            if kind.stage is stage:
+                yield from kind.resolve(scope)
         if stage is Stage.MAPPED:
-            found += (kind.resolve_mapped for kind in _AFTER_MAPPINGS if kind.section in sections)
-    return found
+            for kind in KINDS:
+                yield from kind.resolve_mapped(scope)
 
 
 def _joint_limits(scopes: Sequence[Scope]) -> Iterator[Diagnostic]:

@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 
 G = TypeVar("G", bound=Group)
 
-Batch = dict[Hashable, dict[str, dict[Any, Any]]]
-"""Results of entries of several specs by section, which are kept until all of these are resolved (`Scope.results`)."""
-
 Rule = Callable[[Geometry, Machine], Iterator[Diagnostic]]
 """A rule about the geometry of one process, or of all processes, on a machine."""
 
@@ -71,8 +68,6 @@ class Kind:
     unique: ClassVar[bool] = True
     """True if an entry cannot share its name with entries of other kinds."""
     stage: ClassVar[Stage] = Stage.OWN
-    total: ClassVar[bool] = False
-    """True if its resolution counts the objects of all sections, also of a spec without entries of its own."""
     drawn: ClassVar[str | None] = None
     """Word for an entry in the data of a diagram, if it is drawn separately from ranges."""
     referred: ClassVar[str] = ""
@@ -196,14 +191,11 @@ class Scope:
         index: int = 0,
         siblings: Siblings | None = None,
         rooms: Rooms | None = None,
-        batch: Batch | None = None,
     ) -> None:
         """`index` is the number of the process within a counted process.
 
         `rooms` is None while the memory that shares are of is not known; then they are as small as possible.
         """
-        self._batch: Batch = {} if batch is None else batch
-        self._results: dict[str, dict[Any, Any]] | None = None
         self.rooms = rooms
         self.spec, self.machines, self.kinds, self.index = spec, machines, kinds, index
         self.node = rank(spec, index).node
@@ -226,19 +218,6 @@ class Scope:
         self._repeated: frozenset[str] | None = None
         self._exported: dict[str, frozenset[str]] = {}
         self._placements_of: dict[Hashable, tuple[Placement, ...]] = {}
-
-    def results(self, kind: Kind) -> dict[Any, Any]:
-        """Results of entries of a kind in the batch, for processes with the same devices on the same machine.
-
-        Their keys have the identity of an entry: those that are written alike in several specs are one object. A result
-        without diagnostics is that of all of them, but for names and paths. Devices have to be declared before.
-        """
-        if self._results is None:
-            declared = self.devices.declared
-            known = not self.spec.left_out and len(declared) == len(self.spec.section("devices"))
-            devices = id(self.machine), self.devices.visible, *declared.items()
-            self._results = self._batch.setdefault(devices, {}) if known else {}
-        return self._results.setdefault(kind.section, {})
 
     @property
     def unresolved(self) -> frozenset[tuple[str, str]]:
@@ -303,10 +282,6 @@ class Scope:
         """Return true if an entry that is mapped as chunks are has a name, or may have it: it has an error."""
         sections = (kind.section for kind in self.kinds if issubclass(kind.group, ChunkGroup) or kind.imports)
         return any(self.spec.may_have(section, name) for section in sections)
-
-    def plain(self, key: str, group: type[G]) -> G | None:
-        """Group of one class with a name; None if a key is a reference to a part of one, or to none."""
-        return self._groups.get(group, {}).get(key)
 
     def referenced(self, key: str, kind: Kind, group: type[G]) -> Resolution[G | None]:
         """Group of one class that a key of a section refers to."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from memtopo.rules.validation import Request, validate, validate_all
-from tests.helpers.machines import invented
-from tests.helpers.specs import document, validate_text
+from tests.helpers.specs import validate_text
 
 CHUNK = "chunks: {c: {location: gpu0, size: 2MiB}}\n"
 
@@ -49,30 +47,3 @@ def test_an_error_of_each_instance_on_its_own_gpu_is_one_that_names_the_gpus() -
     text = INSTANCES.replace("33MiB", "32MiB, handles: fabric").replace("via: fd", "via: fabric")
     (handles,) = validate_text(text).diagnostics
     assert (handles.code, handles.notes[-1]) == ("MT404", "likewise on gpu1")
-
-
-ENTRIES = """ranges: {r: {size: 6MiB}}
-chunks: {c: {location: mine, size: 2MiB, handles: [fd]}, d: {location: [mine, {near: mine}], size: 2MiB, count: 2}}
-map: {r: [c, d]}
-access: {r: {mine: rw, other: r}}
-"""
-ALIKE = [
-    ENTRIES,
-    f"devices: {{mine: 0, other: 1}}\n{ENTRIES}",
-    f"devices: {{mine: 1, other: 0}}\n{ENTRIES}",
-    f"devices: {{mine: 0, other: 1, third: 0}}\n{ENTRIES}",
-    f"devices: {{mine: 0, other: 7}}\n{ENTRIES}",
-    f"devices: {{mine: 0, other: 1}}\n{ENTRIES.replace('6MiB', '2MiB')}",
-    f"devices: {{mine: 0, other: 1}}\n{ENTRIES.replace('{mine: rw, other: r}', '{mine: rw}')}",
-    f"devices: {{mine: host, other: 1}}\n{ENTRIES}",
-    "devices: {mine: 0}\nchunks: {c: {location: {near: mine}, size: 2MiB}}\n",
-]
-
-
-def test_specs_with_entries_that_are_written_alike_are_validated_together_as_each_alone() -> None:
-    machine = invented(2)
-    requests = [Request(document(text), machine) for text in [*ALIKE, *reversed(ALIKE)]]
-    together = validate_all(requests)
-    alone = [validate(*each) for each in requests]
-    assert [each[1:] for each in together] == [each[1:] for each in alone]
-    assert {each.geometry is None for each in together} == {True, False}

@@ -14,7 +14,7 @@ from memtopo.geometry.access import LONGEST_GRANT, from_offset, granted
 from memtopo.geometry.groups import RangeGroup
 from memtopo.geometry.model import AccessSpan, Geometry, Part, Placement
 from memtopo.geometry.sizing import size_error
-from memtopo.kinds.access.grants import Extent, Grantings
+from memtopo.kinds.access.grants import Extent, resolve_grants
 from memtopo.kinds.access.peers import peer_access
 from memtopo.kinds.access.views import unequal_views, views_of_chunks
 from memtopo.kinds.kind import Difference, Kind, Rule, Scope, Stage
@@ -68,15 +68,13 @@ class AccessKind(Kind):
     def resolve(self, scope: Scope) -> Iterator[Diagnostic]:
         found: dict[str, list[Part]] = {}
         spans: dict[str, list[_Span]] = {}
-        grantings = Grantings(scope, scope.results(self))
-        section = scope.spec.at("access")
         for key, entry in scope.spec.section("access").items():
-            path = (*section, key)
-            group = scope.plain(key, RangeGroup) or (yield from scope.referenced(key, self, RangeGroup))
+            path = scope.spec.at("access", key)
+            group = yield from scope.referenced(key, self, RangeGroup)
             if group is None:
                 scope.devices.use(_names(entry))
                 continue
-            parts, complete = yield from _parts(grantings, path, group, entry)
+            parts, complete = yield from _parts(scope, path, group, entry)
             if not complete:
                 scope.leave_unresolved("access", group.name)
             own, others = _span(key, parts), spans.setdefault(group.name, [])
@@ -152,28 +150,26 @@ def past_the_end(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
 
 
 def _parts(
-    grantings: Grantings, path: Path, group: RangeGroup, entry: Grants | list[AccessPart]
+    scope: Scope, path: Path, group: RangeGroup, entry: Grants | list[AccessPart]
 ) -> Resolution[tuple[list[Part], bool]]:
     """Parts of the key of `access` at `path`, and true if they are complete."""
     span = yield from instances(str(path[-1]), group, path)
     if span is None:
         return [], False
     if isinstance(entry, dict):
-        found = grantings.known(entry, path)
-        if found is None:
-            found = yield from grantings.resolve(entry, path, Extent(group, *span, 0, group.size))
+        found = yield from resolve_grants(scope, entry, path, Extent(group, *span, 0, group.size))
         return ([] if found is None else [Part(group, span, 0, group.size, *found, path)]), found is not None
     parts: list[Part | None] = []
     for index, item in enumerate(entry):
-        parts.append((yield from _part(grantings, item, (*path, index), group, span)))
+        parts.append((yield from _part(scope, item, (*path, index), group, span)))
     return [part for part in parts if part], all(parts)
 
 
 def _part(
-    grantings: Grantings, item: AccessPart, path: Path, group: RangeGroup, span: tuple[int, int]
+    scope: Scope, item: AccessPart, path: Path, group: RangeGroup, span: tuple[int, int]
 ) -> Resolution[Part | None]:
     offset, size = item.offset.bytes(group.granule), item.size.bytes(group.granule)
-    grants = yield from grantings.resolve(item.grant, (*path, "grant"), Extent(group, *span, offset, offset + size))
+    grants = yield from resolve_grants(scope, item.grant, (*path, "grant"), Extent(group, *span, offset, offset + size))
     for field, amount in (("offset", offset), ("size", size)):
         if amount % group.granule:
             note = f"access can be granted to whole chunks only, whose granularity is {exact(group.granule)}"

@@ -38,33 +38,13 @@ class Extent(NamedTuple):
     end: int
 
 
-class Grantings:
-    """Grants of entries; those of entries that are written alike, which are one object, are resolved once."""
-
-    def __init__(self, scope: Scope, known: dict[int, tuple[tuple[Grant, ...], Sequence[str]]]) -> None:
-        """`known` has grants by the identity of their entry, and the name of each one's device."""
-        self._scope, self._known = scope, known
-
-    def resolve(self, entry: dict[str, Access], path: Path, extent: Extent) -> Resolution[Granting | None]:
-        """Grants of the entry at `path`; None if it has an error."""
-        if (known := self.known(entry, path)) is not None:
-            return known
-        if (found := (yield from _resolved(self._scope, entry, path, extent))) is None:
-            return None
-        by_location = sorted(found.items())
-        grants = tuple(Grant(location, entry[name]) for location, name in by_location)
-        names = [name for _, name in by_location]
-        if PEERS not in entry:  # which depend on the memory in a range
-            self._known[id(entry)] = grants, names
-        return Granting(grants, tuple((*path, name) for name in names))
-
-    def known(self, entry: dict[str, Access], path: Path) -> Granting | None:
-        """Return the grants of the entry at `path` if those of one that is written alike are resolved."""
-        if not (found := self._known.get(id(entry))):
-            return None
-        self._scope.devices.use(entry)
-        grants, names = found
-        return Granting(grants, tuple([(*path, name) for name in names]))
+def resolve_grants(scope: Scope, entry: dict[str, Access], path: Path, extent: Extent) -> Resolution[Granting | None]:
+    """Grants of the entry at `path`; None if it has an error."""
+    if (found := (yield from _resolved(scope, entry, path, extent))) is None:
+        return None
+    by_location = sorted(found.items())
+    grants = tuple(Grant(location, entry[name]) for location, name in by_location)
+    return Granting(grants, tuple((*path, name) for _, name in by_location))
 
 
 def _resolved(

@@ -52,10 +52,7 @@ def peer_access(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """Yield MT403 for GPUs without peer access, and MT406 for grants of GPU memory to the host (fact 20)."""
     reported: set[tuple[object, ...]] = set()
     unreachable = _Unreachable(geometry, machine)
-    # Entries that are written alike share the tuple of their grants.
-    distinct = {id(part.grants): part.grants for each in geometry.parts.values() for part in each}
-    denied = {key for key, grants in distinct.items() if unreachable.of(grants)}
-    names = {name for name, each in geometry.parts.items() if any(id(part.grants) in denied for part in each)}
+    names = {name for name, each in geometry.parts.items() if any(unreachable.of(part.grants) for part in each)}
     names -= {name for section, name in geometry.unresolved if section == "access"}
     parts = AccessParts({name: geometry.parts[name] for name in names})
     for where, placements in geometry.placements.items() if names else ():
@@ -96,11 +93,8 @@ class _Unreachable:
     """Grants to devices that cannot access the memory of a location."""
 
     def __init__(self, geometry: Geometry, machine: Machine) -> None:
-        # Entries that are written alike share the tuple of their locations.
-        distinct = {
-            id(each): each for each in (chunk.distinct_locations for chunk in geometry.instances_of(ChunkGroup))
-        }
-        used = dict.fromkeys(chain.from_iterable(distinct.values()))
+        chunks = geometry.instances_of(ChunkGroup)
+        used = dict.fromkeys(chain.from_iterable(chunk.distinct_locations for chunk in chunks))
         self._owners = [each for each in used if each.node or each in machine.locations]
         self._machine = machine
         self._known: dict[tuple[Grant, ...], dict[Location, list[Location]]] = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -24,7 +24,7 @@ from memtopo.kinds.device_sets import has_set
 from memtopo.kinds.exportable import Exported, ExportKind, Imported
 from memtopo.kinds.kind import Difference, Rule, Scope
 from memtopo.kinds.mappings.fill import Known, MapEntries
-from memtopo.kinds.resolution import Resolution, collected
+from memtopo.kinds.resolution import Resolution
 from memtopo.language.alternatives import Alternatives
 from memtopo.language.entries import Entry, Spec
 from memtopo.language.fields import BooleanOrElse, Devices, Handles, Rounding, SizeOrShare
@@ -98,28 +98,18 @@ class Chunks(ExportKind):
     has_parts = True
 
     def has_shares(self, spec: Spec) -> bool:
-        return any(entry.has_share for entry in _distinct(spec.section("chunks")))
+        return any(entry.has_share for entry in spec.section("chunks").values())
 
     def resolve(self, scope: Scope) -> Iterator[Diagnostic]:
         """Resolve chunks, those whose number follows from ranges after all others, which are mapped beside them."""
         entries = scope.spec.section("chunks")
         found: dict[str, ChunkGroup | None] = {}
-        distinct = _distinct(entries)
-        follow = any(entry.fills or entry.has_share for entry in distinct)
-        section = scope.spec.at("chunks")
+        follow = any(entry.fills or entry.has_share for entry in entries.values())
         mapped, places = MapEntries(scope) if follow else None, _Places(scope)
-        models: dict[int, ChunkGroup] = {} if follow else scope.results(self)
-        scope.devices.use(name for entry in distinct if id(entry) in models for name in entry.location)
         for name in sorted(entries, key=lambda name: entries[name].fills) if follow else entries:
-            entry, path = entries[name], (*section, name)
-            if model := models.get(id(entry)):
-                found[name] = model.named(name, path)
-                continue
-            found[name], diagnostics = collected(_resolved(scope, entry, path, found, mapped, places))
-            yield from diagnostics
-            if (group := found[name]) and not diagnostics and without_alternatives(entry):
-                models[id(entry)] = group  # entries that are written alike are one object
-        yield from scope.add_all(self, {name: found[name] for name in entries} if follow else found)
+            path = scope.spec.at("chunks", name)
+            found[name] = yield from _resolved(scope, entries[name], path, found, mapped, places)
+        yield from scope.add_all(self, {name: found[name] for name in entries})
 
     def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
         from memtopo.kinds.chunks.steps import CreateChunk, KeepPool
@@ -205,11 +195,6 @@ class Chunks(ExportKind):
 
     def rules(self) -> tuple[Rule, ...]:
         return (handle_types, properties)
-
-
-def _distinct(entries: Mapping[str, Chunk]) -> Collection[Chunk]:
-    """Entries of a section, each once: those that are written alike are one object."""
-    return {id(entry): entry for entry in entries.values()}.values()
 
 
 class _Place(NamedTuple):

@@ -136,10 +136,7 @@ def _support(location: Location, word: str, machine: Machine) -> Support:
 def handle_types(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """Yield MT404 for handle types whose trial failed; an attribute alone is not sufficient (fact 4)."""
     alike: dict[tuple[object, ...], list[Diagnostic]] = {}
-    supported: set[int] = set()  # properties, which groups of entries that are written alike share
     for group in geometry.of(ChunkGroup).values():
-        if not group.origin and id(group.properties) in supported:
-            continue
         for location in group.distinct_locations:
             if diagnostic := _handles(group, location, machine, geometry) or _received(
                 group, location, machine, geometry
@@ -147,8 +144,6 @@ def handle_types(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
                 key = (diagnostic.message.partition(": ")[2].partition(" on ")[0], diagnostic.notes)
                 alike.setdefault(key, []).append(diagnostic)
                 break
-        else:
-            supported.add(id(group.properties))
     for first, *others in alike.values():
         labels = tuple(Label(f"likewise {str(each.path[-2])!r}", each.path) for each in others[:_LISTED])
         more = (f"and {len(others) - _LISTED:,} more entries",) if len(others) > _LISTED else ()
@@ -157,9 +152,8 @@ def handle_types(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
 
 def properties(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """Yield MT405 for devices without virtual memory management or without a requested property."""
-    supported: set[int] = set()
     for group in geometry.of(ChunkGroup).values():
-        if (group.origin and group.origin.siblings) or id(group.properties) in supported:
+        if group.origin and group.origin.siblings:
             continue
         for location in group.distinct_locations:
             if diagnostic := _vmm(group, location, machine, geometry) or _unsupported(
@@ -167,8 +161,6 @@ def properties(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
             ):
                 yield diagnostic
                 break
-        else:
-            supported.add(id(group.properties))
 
 
 def _handles(group: ChunkGroup, location: Location, machine: Machine, geometry: Geometry) -> Diagnostic | None:

@@ -115,7 +115,7 @@ class Mappings(Kind):
         contents: list[Content] = []
         section = scope.spec.at("map")
         for key, slices in scope.slices.items():
-            if group := scope.plain(key, RangeGroup) or (yield from scope.referenced(key, self, RangeGroup)):
+            if group := (yield from scope.referenced(key, self, RangeGroup)):
                 contents.append((yield from resolve_content((*section, key), group, slices)))
         scope.leave_unresolved("map", *(each.range.name for each in contents if not each.complete))
         if (yield from scope.too_many({"map": sum(each.number for each in contents)})):

@@ -66,7 +66,6 @@ class Ranges(Kind):
     nested = ("elastic", Elastic)
     group = RangeGroup
     stage = Stage.RESERVED
-    total = True
 
     def conflicts(self, group: Group | None) -> bool:
         """True for a group with an address of its own; others may be named like the range that they are mapped into."""
@@ -81,14 +80,8 @@ class Ranges(Kind):
         address = scope.machine.address_granularity
         plain = _Units(scope.machine.plain_granularity, address, filled=False)
         found: dict[str, RangeGroup | None] = {}
-        models: dict[tuple[int, int], RangeGroup] = scope.results(self)
-        section = scope.spec.at("ranges")
         for name, entry in entries.items():
-            path, group, backing, complete = (*section, name), None, None, True
-            alike = id(entry), largest.get(name, 0)
-            if alike in models and name not in unknown:
-                found[name] = models[alike].named(name, path)
-                continue
+            path, group, backing, complete = scope.spec.at("ranges", name), None, None, True
             if entry.elastic is not None:
                 backing, complete = yield from resolve_backing(scope, (*path, "elastic"), entry.elastic)
             unit = max(largest.get(name, 0), granule_of(backing))
@@ -99,8 +92,6 @@ class Ranges(Kind):
             if known and (declared := (yield from _declared(scope, name, entry, unit, keys))):
                 group = yield from _range(path, entry, units, backing, declared)
             found[name] = group
-            if group and backing is None and not (group.fitted or group.same_address):
-                models[alike] = group  # entries that are written alike are one object
         yield from scope.add_all(self, found)
         if (yield from scope.too_many(_totals(scope))):
             scope.leave_out(self)
@@ -153,10 +144,9 @@ def _totals(scope: Scope) -> dict[str, int]:
     """Number of objects in each section except `map` and `access`, which are not resolved yet."""
     totals: dict[str, int] = {}
     for kind in scope.kinds:
-        if groups := scope.of(kind.group):
-            for group in groups.values():
-                section = "imports" if group.origin else kind.section
-                totals[section] = totals.get(section, 0) + group.largest_count
+        for group in scope.of(kind.group).values():
+            section = "imports" if group.origin else kind.section
+            totals[section] = totals.get(section, 0) + group.largest_count
     return totals
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import NamedTuple
 
 from memtopo import language
 from memtopo.common.errors import UsageError
-from memtopo.common.garbage_collection import collector_paused
 from memtopo.common.text import nearest
 from memtopo.diagnostics.codes import CODES
 from memtopo.diagnostics.model import Diagnostic, Span
@@ -18,15 +16,9 @@ from memtopo.language.suppressions import NEVER
 from memtopo.machine import Machines
 from memtopo.rules.files.paths import STDIN, Source
 from memtopo.rules.files.results import Checked, File, Result
-from memtopo.rules.validation import Request, Validated, validate_all
+from memtopo.rules.validation import Validated, validate
 
 _UNUSED = "MT505"
-
-_BATCH = 128
-"""Validations that are made together, stage by stage."""
-
-_BATCH_TEXT = 1 << 18
-"""Characters of the texts of a batch; the last of them may be longer."""
 
 
 def read(each: Source) -> Document:
@@ -69,11 +61,8 @@ def check(
     """
     known = machine_for or (lambda name, _document: machines[name])
     cases = tuple(each.on(machine) for machine in machines for each in variants)
-    documents = map(reader, sources)
-    files: list[File] = []
-    while batch := _read_batch(documents, _BATCH // len(cases)):
-        files += _check(batch, machines, known, chosen, variants)
-    return Checked(cases, tuple(files), strict, len(variants))
+    files = tuple(check_document(reader(each), machines, known, chosen, variants) for each in sources)
+    return Checked(cases, files, strict, len(variants))
 
 
 def check_document(
@@ -84,39 +73,13 @@ def check_document(
     variants: Sequence[Variant] = (Variant(),),
 ) -> File:
     """Validate every variant of a document against every machine, as `check`."""
-    return _check([document], machines, machine_for, chosen, variants)[0]
-
-
-def _read_batch(documents: Iterator[Document], most: int) -> list[Document]:
-    """Read the next documents, which are validated together: at most a number, or fewer with long texts."""
-    batch: list[Document] = []
-    size = 0
-    with collector_paused():
-        for each in documents:
-            batch.append(each)
-            size += len(each.text)
-            if len(batch) >= most or size >= _BATCH_TEXT:
-                break
-    return batch
-
-
-def _check(
-    documents: Sequence[Document],
-    machines: Collection[str],
-    machine_for: Callable[[str, Document], Machines | None],
-    chosen: Selection | None,
-    variants: Sequence[Variant],
-) -> list[File]:
-    applied = [{variant: variant.applied(each) for variant in variants} for each in documents]
-    cases = [(name, variant) for name in machines for variant in variants]
-    every = [(each[variant], machine_for(name, each[variant])) for each in applied for name, variant in cases]
-    found = iter(_validated(every))
-    names = [variant.on(name) for name, variant in cases]
-    return [_file(dict(zip(names, islice(found, len(names)), strict=True)), chosen or Selection()) for _ in documents]
-
-
-def _file(found: Mapping[str, Validated], chosen: Selection) -> File:
-    """Results of one file by the name of the machine and the variant."""
+    chosen = chosen or Selection()
+    documents = {variant: variant.applied(document) for variant in variants}
+    found = {
+        variant.on(name): _validated(documents[variant], machine_for(name, documents[variant]))
+        for name in machines
+        for variant in variants
+    }
     used = frozenset[Span]().union(*(validated.used for validated in found.values()))
     results = tuple(
         Result(each.document, case, _reported(each, used, chosen), len(each.ignored)) for case, each in found.items()
@@ -124,16 +87,12 @@ def _file(found: Mapping[str, Validated], chosen: Selection) -> File:
     return File(results[0].document, results)
 
 
-def _validated(every: Sequence[tuple[Document, Machines | None]]) -> Iterator[Validated]:
-    """Validate documents, each on a machine; if it is None, on none."""
-    known = iter(validate_all([Request(document, machines) for document, machines in every if machines is not None]))
-    for document, machines in every:
-        if machines is None:
-            from memtopo.rules.no_machine import validate_without_machine  # noqa: PLC0415 rarely needed, not small
+def _validated(document: Document, machines: Machines | None) -> Validated:
+    if machines is not None:
+        return validate(document, machines)
+    from memtopo.rules.no_machine import validate_without_machine  # noqa: PLC0415 rarely needed, and not small
 
-            yield validate_without_machine(document)
-        else:
-            yield next(known)
+    return validate_without_machine(document)
 
 
 def _reported(validated: Validated, used: frozenset[Span], chosen: Selection) -> tuple[Diagnostic, ...]:
