@@ -86,8 +86,10 @@ class StagedTransition:
                 execution.layout.handle_source.settle()
 
     def arrive(self) -> None:
-        """Let the layout have the new plan after all stages, to check it; it can still be turned back."""
-        self._execution.plan = self._new
+        """Let the layout have the plan to which all stages brought it, to check it; it can still be turned back."""
+        execution = self._execution
+        execution.plan = self._old if self._back else self._new
+        execution.done = list(execution.plan.steps)  # so that no step is suspended that a stage has undone
 
     def turn_back(self) -> None:
         """Make the stages those of the rollback: undo what was attempted, and do again what was undone.
@@ -103,11 +105,9 @@ class StagedTransition:
 
     def end(self) -> bool:
         """End the transition: the layout has the new plan, or again the old one. Return true if it touched anything."""
-        execution = self._execution
-        execution.plan = self._old if self._back else self._new
-        execution.done = list(execution.plan.steps)
+        self.arrive()
         touched = any(not step.repeated for step in (*self._attempted, *self._undone))
-        execution.generation += touched
+        self._execution.generation += touched
         return touched
 
     def _take(self, actions: Sequence[Action]) -> None:

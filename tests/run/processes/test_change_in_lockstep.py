@@ -128,6 +128,15 @@ def test_a_full_check_compares_what_is_kept_and_finds_what_was_written_meanwhile
         assert checks["server"].different == 2
 
 
+def test_kernels_of_a_full_check_are_unloaded_by_a_change_with_a_fast_one() -> None:
+    """Also after the contexts that a held layout does not need were released, and retained for the next change."""
+    with together(SMALL, TWO, "full") as layout:
+        layout.hold()
+        layout.change(run_request(OTHER, TWO))
+        layout.change(run_request(SMALL, TWO))
+        assert [run.ledger.counts()["modules"] for run in layout.runs.values()] == [0, 0, 0]
+
+
 def overwrite(layout: Together, process: str, name: str) -> None:
     """Write to each 2 MiB of a range of a process."""
     execution = layout.runs[process].execution
