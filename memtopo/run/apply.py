@@ -242,11 +242,15 @@ class Run:
         kept = Fingerprints.take(self.execution, plan) if request.check == "full" else None
         steps = transition(self.execution.plan.steps, plan.steps)
         self.require_room_for(steps, request, in_use)
-        with all_or_nothing(self.execution), self._expecting(request.geometry):
-            with self.following(request.geometry.gpus):
-                make_transition(self.execution, plan, steps)
-                findings = self.check_changed(request, steps, kept)
-            self.record_held(request)
+        with (
+            all_or_nothing(self.execution),
+            self._expecting(request.geometry),
+            self.changing(request.geometry.gpus) as arrived,
+        ):
+            make_transition(self.execution, plan, steps)
+            arrived()
+            findings = self.check_changed(request, steps, kept)
+            self.suspend(request)
         return self.adopt(request, plans, findings, absent)
 
     def require_room(self, request: RunRequest) -> None:
@@ -259,12 +263,11 @@ class Run:
         try:
             require_room(self.execution, steps, request.machine_facts, in_use)
         except DoesNotFit:
-            self._suspend()
+            self.suspend(self.request)
             raise
 
-    def record_held(self, request: RunRequest) -> None:
-        """Record what a changed layout uses, and release contexts that it does not need. Raises `StepFailed`."""
-        self._balance.record_held()
+    def suspend(self, request: RunRequest) -> None:
+        """Release contexts that the layout of a request does not need while it is held. Raises `StepFailed`."""
         if self._held:
             self.execution.suspend(request.geometry.idle_gpus)
 
@@ -283,9 +286,9 @@ class Run:
         verification.verify_only({step.provides for step in steps.do if step.allocates})
         return findings
 
-    def following(self, gpus: Collection[int]) -> AbstractContextManager[None]:
-        """Keep what is left at the end comparable while the code inside brings the layout to one on other GPUs."""
-        return self._balance.following(gpus)
+    def changing(self, gpus: Collection[int]) -> AbstractContextManager[Callable[[], None]]:
+        """Record what the layout uses anew while the code inside changes it, as `ResourceBalance.changing`."""
+        return self._balance.changing(gpus)
 
     def adopt(
         self, request: RunRequest, plans: StatePlans, findings: FindingTally, absent: frozenset[Hashable] = frozenset()
@@ -339,7 +342,7 @@ class Run:
                 findings.add(self.execution.check())
                 if kept:
                     findings.include(kept.compared_after(findings), ASPECT)
-                self._suspend()
+                self.suspend(self.request)
         except (StepFailed, Stopped) as error:
             raise MemtopoError(f"the check was not finished: {error or 'interrupted'}") from error
         return findings.checks()
@@ -363,11 +366,7 @@ class Run:
         A context takes some 500 MiB of its GPU, and ends with a fault of any process that shares the GPU's channel.
         """
         self._held = True
-        self._suspend()
-
-    def _suspend(self) -> None:
-        if self._held:
-            self.execution.suspend(self.request.geometry.idle_gpus)
+        self.suspend(self.request)
 
     def take_down(self, gates: TeardownGates | None = None) -> None:
         """Undo everything; `gates` as for `Execution.take_down`."""

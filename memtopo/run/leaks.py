@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
 from memtopo.common.text import enumerated
@@ -54,7 +54,29 @@ class ResourceBalance:
         self._handles, self._holders = dict(layout.chunks), dict(layout.attached)
 
     @contextmanager
-    def following(self, gpus: Collection[int]) -> Iterator[None]:
+    def changing(self, gpus: Collection[int]) -> Iterator[Callable[[], None]]:
+        """Record anew, while the code inside brings the layout to one that uses these GPUs.
+
+        The code calls the yielded function, which raises `StepFailed`, when the layout is complete. If the code fails,
+        even after that, all is as it was recorded before. Raises `StepFailed`.
+        """
+        execution = self._execution
+        before = execution.baseline, self._released, self._held, self._ledger_held
+        with ExitStack() as following:
+            following.enter_context(self._following(gpus))
+
+            def arrived() -> None:
+                following.close()
+                self.record_held()
+
+            try:
+                yield arrived
+            except BaseException:
+                execution.baseline, self._released, self._held, self._ledger_held = before
+                raise
+
+    @contextmanager
+    def _following(self, gpus: Collection[int]) -> Iterator[None]:
         """Keep the baseline comparable while the code inside brings the layout to one that uses these GPUs.
 
         GPUs that were not used before are measured before it, GPUs that are no longer used after it, each with a
@@ -75,7 +97,7 @@ class ResourceBalance:
             after = self._snapshot({}).fds
         fds = baseline.fds + (opened.fds - before) - (closed.fds - after)
         execution.baseline = ResourceSnapshot({**opened.free, **baseline.free}, fds, baseline.files)
-        self._released |= closed.free
+        self._released = {**self._released, **closed.free}
 
     @contextmanager
     def _retained(self, devices: Iterable[int]) -> Iterator[Mapping[int, int]]:

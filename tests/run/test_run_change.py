@@ -119,6 +119,35 @@ def test_gpus_that_come_and_go_are_accounted_for(one: str, other: str) -> None:
     assert all(each.after == each.before for each in report.left.memory)
 
 
+def test_a_change_that_fails_after_its_check_leaves_nothing_in_the_report() -> None:
+    """Its last call releases a context that is not needed while the layout is held."""
+    smaller = (
+        "\nranges: {r: {size: 4MiB}}\nchunks: {a: {location: gpu2, size: 4MiB}}\nmap: {r: [a]}\naccess: {r: {gpu2: rw}}"
+    )
+    calls: list[int] = []
+
+    def change(run: Run, failing: Failing) -> None:
+        run.begin_hold()
+        before = failing.calls
+        run.change(request_of(smaller))
+        calls.append(failing.calls - before)
+
+    def fail(run: Run, failing: Failing) -> None:
+        run.begin_hold()
+        baseline = run.execution.baseline
+        failing.at = failing.calls + calls[0]
+        with pytest.raises(StepFailed, match="PrimaryCtxRelease"):
+            run.change(request_of(smaller))
+        assert run.execution.baseline == baseline
+
+    held(ONE_GPU, change)
+    report = held(ONE_GPU, fail)
+    assert report.checks
+    assert (report.outcome, report.checks.differences) == ("ok", ())
+    assert report.left
+    assert [(each.device, each.before - (each.held or 0)) for each in report.left.memory] == [("gpu0", 8 << 20)]
+
+
 def test_memory_that_a_change_leaves_on_a_gpu_that_is_no_longer_used_is_a_leak() -> None:
     def use(run: Run, _: Failing) -> None:
         run.ledger.mem_create(2 << 20, Properties(gpu(2)))

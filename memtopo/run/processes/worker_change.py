@@ -34,6 +34,8 @@ from memtopo.run.transition import RollbackFailed, StagedTransition, require_dec
 from memtopo.run.verification.fingerprints import ASPECT, Fingerprints
 from memtopo.sharing.offers import Offer
 
+_LAST = tuple(Stage)[-1]
+
 PlanSpec = Callable[[PlanChange], tuple[RunRequest, JointPlans]]
 """Request of this process, and the plans of all, for another spec. Raises `MemtopoError`."""
 
@@ -60,7 +62,8 @@ class WorkerChange:
         self._run, self._plans, self._plan_spec = run, plans, plan_spec
         self._target: _Target | None = None
         self._making: StagedTransition | None = None
-        self._following = ExitStack()
+        self._changing = ExitStack()
+        self._arrived: Callable[[], None] = _ignore
         self._kept: Fingerprints | None = None
         self._findings: FindingTally | None = None
         self._offers: tuple[Offer, ...] | None = None
@@ -99,7 +102,7 @@ class WorkerChange:
 
     def abandon(self) -> None:
         """Give back what a change under way holds besides the layout, which is then taken down."""
-        self._following.__exit__(Stopped, Stopped(), None)
+        self._changing.__exit__(Stopped, Stopped(), None)
 
     def _plan_switch(self, command: PlanSwitch) -> None:
         steps = self._plans.transitions(self._run.state, command.state)
@@ -124,6 +127,7 @@ class WorkerChange:
         label = self._run.request.process
         self._target = _Target(plans, state, plans.states[state][label], steps[label], full, request)
         self._making = self._kept = self._findings = self._offers = None
+        self._arrived = _ignore
 
     def _require_room(self, steps: Mapping[str, Transition], exports: Sequence[str]) -> None:
         """Refuse what does not fit with all processes; each of them has simulated GPUs of its own."""
@@ -141,6 +145,9 @@ class WorkerChange:
         if self._making is None:
             self._begin()
         self._timed(lambda: self._change.advance(stage))
+        if stage is _LAST:  # not in the check, after which other processes release contexts
+            self._change.arrive()
+            self._arrived()
 
     def _begin(self) -> None:
         target, run = self._target, self._run
@@ -150,18 +157,16 @@ class WorkerChange:
         self._making = StagedTransition(run.execution, target.plan, target.steps)
         if target.request:
             self._expect(target.request.geometry)
-            self._following.enter_context(run.following(target.request.geometry.gpus))
+            self._arrived = self._changing.enter_context(run.changing(target.request.geometry.gpus))
 
     def _check(self) -> None:
         """Check the layout after all stages, before the change is ended."""
         target, run = self._target, self._run
         assert target
-        self._change.arrive()
         if target.request:
             self._findings = run.check_changed(target.request, target.steps, self._kept)
             self._offers = tuple(self.exports.offers())
-            self._following.close()
-            run.record_held(target.request)
+            run.suspend(target.request)
             return
         self._findings = FindingTally()
         run.execution.progress.extend(len(run.execution.plan.steps))
@@ -191,6 +196,7 @@ class WorkerChange:
             with self._going_back():
                 require_declared(self._run.execution)
         elif target:
+            self._changing.close()
             checks = self._adopt(target)
             offers = self._offers
         self._target = self._making = None
@@ -218,6 +224,10 @@ class WorkerChange:
             yield
         except StepFailed as failed:
             raise RollbackFailed(MemtopoError(self._reason), failed) from failed
+
+
+def _ignore() -> None:
+    """Do nothing: a switch records nothing anew."""
 
 
 def _result(act: Callable[[], None]) -> ChangeResult:

@@ -13,7 +13,7 @@ from memtopo.plans.transition import Stage
 from memtopo.run.processes import messages
 from memtopo.run.processes.joint_change import ChangeRefused, JointState
 from memtopo.run.processes.joint_plans import JointPlans
-from memtopo.run.processes.messages import ChangeCommand, ChangeResult, MakeStage, TurnBack
+from memtopo.run.processes.messages import ChangeCommand, ChangeResult, CheckChange, MakeStage, PlanChange, TurnBack
 from memtopo.sharing.offers import ChangeFailed
 from tests.helpers.failing_driver import Failing
 from tests.helpers.reports import tallies
@@ -39,6 +39,7 @@ processes:
     access: {w: {gpu1: r}, kv: {gpu1: rw}}
     states: {asleep: {drop: [kv]}}
 """
+SMALLER = TEXT.replace("w: {size: 8MiB}", "w: {size: 2MiB}").replace("count: 4", "count: 1")
 
 
 class Layout:
@@ -150,3 +151,43 @@ def test_a_signal_between_two_stages_brings_all_back(layout: Layout, stage: Stag
     layout.stop_at = None
     layout.joint.switch("asleep")
     assert layout.joint.state == "asleep"
+
+
+def change(layout: Layout) -> None:
+    """Change the layout to a quarter of its weights."""
+    plans = JointPlans(geometry_of(SMALLER, MACHINE), plan_of(SMALLER, MACHINE))
+    layout.joint.change(plans, PlanChange("two.yaml", SMALLER, "fast"))
+
+
+def taken(reports: dict[str, Report]) -> dict[str, list[int]]:
+    """Bytes of each GPU that processes held, in which no check found a difference."""
+    for report in reports.values():
+        assert report.left
+        assert report.checks
+        assert report.checks.differences == ()
+    return {
+        label: [each.before - (each.held or 0) for each in report.left.memory] if report.left else []
+        for label, report in reports.items()
+    }
+
+
+def test_what_a_changed_layout_held_is_in_the_reports(layout: Layout) -> None:
+    layout.all(messages.CheckSteps())
+    change(layout)
+    assert taken(layout.end()) == {"server": [2 << 20], "engine": [4 << 20]}
+
+
+def test_a_signal_in_the_check_of_a_change_leaves_nothing_in_the_reports(layout: Layout) -> None:
+    layout.all(messages.CheckSteps())
+    layout.stop_at = CheckChange()
+    with pytest.raises(ChangeFailed, match=r"^interrupted; the layout is awake, as before$"):
+        change(layout)
+    assert taken(layout.end()) == {"server": [8 << 20], "engine": [4 << 20]}
+
+
+def test_a_worker_that_ends_between_the_check_and_the_end_of_a_change_reports_the_layout_before(layout: Layout) -> None:
+    layout.all(messages.CheckSteps())
+    layout.joint.plan(PlanChange("two.yaml", SMALLER, "fast"))
+    for command in (*map(MakeStage, Stage), CheckChange()):
+        assert command_all(layout.workers, command) == dict.fromkeys(layout.workers, ChangeResult())
+    assert taken(layout.end()) == {"server": [8 << 20], "engine": [4 << 20]}
