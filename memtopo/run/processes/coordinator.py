@@ -345,7 +345,7 @@ class Coordinator:
 
     def _note_first(self, worker: WorkerProcess) -> None:
         """Keep the first worker that failed or died: failures of the others may follow from it."""
-        if worker.over and self._first_over is None:
+        if (worker.failed or worker.death) and self._first_over is None:
             self._first_over = worker
 
     @contextmanager

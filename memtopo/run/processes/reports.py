@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from memtopo.plans.report import (
     Checks,
+    DeviceMemory,
     Difference,
     Failure,
     Leak,
@@ -45,7 +46,7 @@ def merged_report(
         checks=_checks(reports),
         failure=None if interrupted else failure,
         leaks=leaks,
-        left=sum_of_left([each.left for each in reports.values() if each.left]),
+        left=_left([reports[label] for label in request.geometry.processes if label in reports]),
         notes=(*request.notes(), *_notes(workers)),
         processes=tuple(
             _process(workers[label], failed=outcome != "ok") for label in request.geometry.processes if label in workers
@@ -152,6 +153,24 @@ def _rates(found: Sequence[Checks]) -> Iterator[Rate]:
 
 def _differences(label: str, checks: Checks) -> Iterator[Difference]:
     return (replace(each, subject=f"{label}: {each.subject}") for each in checks.differences)
+
+
+def _left(reports: Sequence[Report]) -> Left | None:
+    """Sums over all processes in the order of the spec; each of them has simulated GPUs of its own."""
+    found = [each.left for each in reports if each.left]
+    total = sum_of_left(found)
+    if total is None or not reports[0].machine.simulated:
+        return total
+    memory = [device for left in found for device in left.memory]
+    return replace(total, memory=tuple(_with_others(each, memory) for each in total.memory))
+
+
+def _with_others(device: DeviceMemory, memory: Sequence[DeviceMemory]) -> DeviceMemory:
+    """Memory of a GPU from which all processes take what each takes from its own."""
+    every = [each for each in memory if each.device == device.device]
+    taken = [each.before - each.held for each in every if each.held is not None]
+    held = device.before - sum(taken) if taken else None
+    return replace(device, held=held, after=device.before - sum(each.before - each.after for each in every))
 
 
 def sum_of_left(found: Sequence[Left]) -> Left | None:

@@ -76,13 +76,19 @@ def test_a_run_in_which_all_processes_succeed_is_a_success(merge: Merge) -> None
     assert len({each.pid for each in report.processes}) == 3
 
 
-def test_what_is_left_is_summed_and_memory_is_the_first_process_view(merge: Merge) -> None:
-    first = replace(LEFT, memory=(DeviceMemory("gpu1", 9, 8, 9), DeviceMemory("gpu0", 5, 4, 5)))
-    second = replace(LEFT, fds_held=None, memory=(DeviceMemory("gpu0", 7, 6, 7), DeviceMemory("gpu2", 3, 2, 3)))
-    report = merge([replace(OK, left=first)], [replace(OK, left=second)], [replace(OK, left=None)])
+@pytest.mark.parametrize("first", [0, 1], ids=["ended first", "ended second"])
+@pytest.mark.parametrize(("simulated", "gpu0"), [(True, (9, 5, 8)), (False, (9, 6, 9))])
+def test_what_is_left_is_summed_and_memory_is_what_all_processes_take(
+    merge: Merge, gpu0: tuple[int, int, int], first: int, *, simulated: bool
+) -> None:
+    """Each process has simulated GPUs of its own; other GPUs are the same for all, and the first of the spec counts."""
+    ok = replace(OK, machine=replace(OK.machine, simulated=simulated))
+    one = replace(LEFT, memory=(DeviceMemory("gpu1", 9, 8, 9), DeviceMemory("gpu0", 9, 6, 9)))
+    other = replace(LEFT, fds_held=None, memory=(DeviceMemory("gpu0", 9, 8, 8), DeviceMemory("gpu2", 3, None, 3)))
+    report = merge([replace(ok, left=one)], [replace(ok, left=other)], [replace(ok, left=None)], first=first)
     assert report.left == Left(
         {"events": 0}, {"events": 2, "contexts": 4}, {"events": 0}, 20, 12, 22,
-        (DeviceMemory("gpu0", 5, 4, 5), DeviceMemory("gpu1", 9, 8, 9), DeviceMemory("gpu2", 3, 2, 3)),
+        (DeviceMemory("gpu0", *gpu0), DeviceMemory("gpu1", 9, 8, 9), DeviceMemory("gpu2", 3, None, 3)),
     )  # fmt: skip
 
 
