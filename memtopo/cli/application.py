@@ -57,16 +57,22 @@ class Application:
     def run(self, holding: HoldOptions | None) -> Report:
         """Claim the layout's name if it is to be held, start its producers, and apply."""
         self._release_unused_contexts()
-        apply_request = self._in_processes if self.request.geometry.processes else self._in_process
         with self._holder(holding) as holder:
-            if not self.bindings.values and not self.request.geometry.imports_from_outside:
-                return apply_request(holder, {})
-            with ExitStack() as stack:
-                with activity("start producers"):
-                    bound = self.bindings.producers(self.request.geometry, self.loaded.target, self.stop)
-                    producers = stack.enter_context(bound)
-                report = producers.with_notes(apply_request(holder, producers.sockets))
-            return producers.with_survivors(report)
+            report = self._apply(holder)
+            if holder:
+                holder.claim.report_end(report)
+            return report
+
+    def _apply(self, holder: Holder | None) -> Report:
+        apply_request = self._in_processes if self.request.geometry.processes else self._in_process
+        if not self.bindings.values and not self.request.geometry.imports_from_outside:
+            return apply_request(holder, {})
+        with ExitStack() as stack:
+            with activity("start producers"):
+                bound = self.bindings.producers(self.request.geometry, self.loaded.target, self.stop)
+                producers = stack.enter_context(bound)
+            report = producers.with_notes(apply_request(holder, producers.sockets))
+        return producers.with_survivors(report)
 
     def _release_unused_contexts(self) -> None:
         """Release contexts that were retained before it was known which ones the layout needs."""

@@ -153,7 +153,8 @@ def release_command(
 ) -> int:
     """Release a held layout, and wait until it is taken down.
 
-    Refused while it is used over ipc; with --force its importers are notified, and have --grace to end.
+    Refused while it is used over ipc; with --force its importers are notified, and have --grace to end. The exit status
+    is that of its holder, or 4 if it has not finished within --wait.
     """
     limits = {"grace": duration(grace), "wait": duration(wait)}
     with connect_to(name, socket, allow_uid or ()) as client, activity("release"):
@@ -165,7 +166,7 @@ def release_command(
         from memtopo.output import held as page
 
         console.show(page.released(done))
-    return 0 if done.gone else UNFINISHED
+    return done.exit_code or (0 if done.gone else UNFINISHED)
 
 
 def connect_to(name: str | None, socket: str | None, allow_uids: Collection[int]) -> Client:

@@ -80,6 +80,7 @@ class Holder:
                     reload=lambda: self.reread if hangups.take() else None,
                     log=self.service.record,
                     progress=self.progress,
+                    reports_end=True,
                 ),
             )
         return list(_notes(held))

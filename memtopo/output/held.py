@@ -131,10 +131,19 @@ def released(done: Released) -> RenderableType:
     """Result of a release and its consequences for importers, with its verdict as the last line."""
     lost = [f"{process_name(each.pid)} lost {_lost(each)}" for each in done.lost]
     kept = [f"{process_name(each.pid)} may keep {rounded(each.bytes)} of memory from being free" for each in done.kept]
-    verdict = "released: taken down" if done.gone else "released: its holder has not finished taking it down"
+    verdict, style = _release_verdict(done)
     consequences: list[RenderableType] = [notes([*lost, *kept]), Text()] if lost or kept else []
     head = Text.assemble(("release", "bold"), "  ", cell(done.name))
-    return Group(head, Text(), *consequences, cell(verdict, "bold green" if done.gone else "bold yellow"))
+    return Group(head, Text(), *consequences, cell(verdict, style))
+
+
+def _release_verdict(done: Released) -> tuple[str, str]:
+    """End of a released layout in one line, and its style."""
+    if done.exit_code:
+        return f"released, {done.outcome}: {done.reason or 'the report of its holder says why'}", "bold red"
+    if done.gone:
+        return "released: taken down", "bold green"
+    return "released: its holder has not finished taking it down", "bold yellow"
 
 
 def _lost(importer: Importer) -> str:

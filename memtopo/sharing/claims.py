@@ -22,8 +22,11 @@ from typing import Self
 
 from memtopo.common.processes import pid_namespace
 from memtopo.common.text import process_name
+from memtopo.plans.report import Report
+from memtopo.sharing import wire
 from memtopo.sharing.endpoints import Endpoint
 from memtopo.sharing.errors import ExchangeError, reason
+from memtopo.sharing.messages import encode_end
 from memtopo.sharing.sockets import abandon_in_children, is_bound, is_listening
 
 BACKLOG = 128
@@ -84,6 +87,12 @@ class Claim:
     def keep_open(self, sock: socket.socket) -> None:
         """Keep a connection open until `close`: its end reports to the client that everything is torn down."""
         self._kept_open.append(sock)
+
+    def report_end(self, report: Report) -> None:
+        """Send the end of the layout on the connections that are kept open."""
+        for sock in self._kept_open:
+            with suppress(OSError):
+                wire.send(sock, wire.encode(encode_end(report)))
 
     @property
     def kept_open(self) -> int:

@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Self
 
 from memtopo.common.processes import pid_namespace
@@ -268,8 +269,14 @@ class Client:
         with validated(self._connection):
             lost = importers_in(fields, "lost")
             kept = importers_in(fields, "kept")
-            name = fields.text("name", 128)
-        return Released(name, lost, kept, gone=self._connection.wait_closed(wait))
+            name, reports = fields.text("name", 128), fields.has("reports") and fields.flag("reports")
+            gone, end = self._connection.wait_closed(wait)
+            done = Released(name, lost, kept, gone=gone)
+            if end:
+                return messages.decode_end(Fields(end, "the notice"), done)
+        if gone and reports:
+            return replace(done, outcome="died", exit_code=4, reason="its holder ended without a report")
+        return done
 
     def notice(self, timeout: float = 0.0) -> Notice | None:
         """Return a notice of the holder, if one arrives within `timeout` seconds."""

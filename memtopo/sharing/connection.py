@@ -106,15 +106,20 @@ class HolderConnection:
             name_lease(self._sock, self.path, self.peer.pid)
         self._named = True
 
-    def wait_closed(self, timeout: float) -> bool:
-        """Wait until the other end closes, and discard what it sends. Return whether it did in time."""
-        until = self._clock.time() + timeout
+    def wait_closed(self, timeout: float) -> tuple[bool, Mapping[str, Any] | None]:
+        """Wait until the other end closes. Return whether it did in time, and the notice of the end that it sent.
+
+        Other packets are discarded.
+        """
+        until, end = self._clock.time() + timeout, None
         try:
             while packet := self._next(until, "the end"):
                 packet.close()
+                if packet.message.get("notice") == "ended":
+                    end = packet.message
         except ExchangeError as error:
-            return error.code == "gone"
-        return False
+            return error.code == "gone", end
+        return False, end
 
     def gone(self) -> bool:
         """Return at once whether the other end has closed; what it sent before can still be read."""

@@ -16,10 +16,10 @@ from memtopo.common.units import NamedPart, shorten
 from memtopo.driver.handles import SECRET_BYTES, Handle, OfferedKind, Secret, Via
 from memtopo.language.limits import LARGEST_PARTS
 from memtopo.machine.cluster import MachineLine
-from memtopo.plans.report import Checks, Difference, Tally
+from memtopo.plans.report import Checks, Difference, Report, Tally
 from memtopo.sharing.errors import BadPacket, ExchangeError
 from memtopo.sharing.offers import LONGEST_NAME, CommitState, Offer
-from memtopo.sharing.status import Importer, NodeStatus, Status, Taken
+from memtopo.sharing.status import Importer, NodeStatus, Released, Status, Taken
 
 PAGE_BYTES = 48 << 10
 """Bytes of a list that go into one packet; the rest is for the fields around it."""
@@ -215,6 +215,21 @@ def encode_error(error: MemtopoError) -> dict[str, Any]:
     code = error.code if isinstance(error, ExchangeError) else "failed"
     hint = None if error.hint is None else shorten(error.hint, _LONGEST_REASON)
     return {"error": {"code": code, "message": shorten(error.message, _LONGEST_REASON), "hint": hint}}
+
+
+def encode_end(report: Report) -> dict[str, Any]:
+    """Encode the end of a layout, by its report, as a notice."""
+    left = f"left behind: {', '.join(leak.what for leak in report.leaks)}" if report.leaks else ""
+    different = f"{report.checks.different:,} not as declared" if report.checks and report.checks.different else ""
+    reason = left or (report.failure.error if report.failure else different)
+    end = {"outcome": report.outcome, "exit_code": report.exit_code, "reason": shorten(reason, _LONGEST_REASON) or None}
+    return {"notice": "ended", **end}
+
+
+def decode_end(fields: Fields, released: Released) -> Released:
+    """Decode the end of a released layout. Raises `BadPacket`."""
+    outcome, exit_code = fields.text("outcome", 32), fields.number("exit_code", high=256)
+    return replace(released, outcome=outcome, exit_code=exit_code, reason=fields.text_or_none("reason"))
 
 
 def decode_offer(fields: Fields) -> Offer:

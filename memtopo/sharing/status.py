@@ -130,13 +130,17 @@ class Notice:
 class Released:
     """A released layout: importers that lost memory in use (`lost`), and those that keep some of it from being freed.
 
-    `gone` is whether the end of its teardown was observed.
+    `gone` is whether the end of its teardown was observed. `outcome`, `exit_code` and `reason` are those of the
+    holder's report; `died` and 4 if it ended without one. They are None for a holder that makes no report.
     """
 
     name: str
     lost: tuple[Importer, ...]
     kept: tuple[Importer, ...]
     gone: bool = False
+    outcome: str | None = None
+    exit_code: int | None = None
+    reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import pytest
 
 from memtopo.language import read_file
 from memtopo.machine import load
+from memtopo.plans.report import Checks, Failure, Leak, Report
+from memtopo.sharing.claims import claim
+from memtopo.sharing.endpoints import endpoint
+from memtopo.sharing.holder import HolderInfo, Supervision, hold
 from memtopo.sharing.sources import layout_source
 from tests.cli.conftest import InlineRunner
+from tests.helpers.child_process import PATIENCE
 from tests.helpers.command_line import ROOT
+from tests.helpers.machines import invented
+from tests.helpers.memfd_exports import MACHINE, Memfds
+from tests.helpers.specs import plan_of
 
 
 @pytest.fixture
@@ -94,6 +104,47 @@ def test_release_exits_with_0_after_teardown(ask: Callable[..., Any], start: Cal
     assert ask("release", "kv").out.splitlines()[-1] == "released: taken down"
     assert holder.end(None)["held"]["why"] == "release"
     assert ask("show", "kv").status == 3
+
+
+OK = Report("kv", None, MACHINE, "ok", 0, plan_of("events: {e: {device: gpu0}}", invented(1)).summary())
+LEAKED = replace(OK, outcome="leaked", exit_code=5, leaks=(Leak("chunk a.0", "refused"), Leak("range r", "refused")))
+FAILED = replace(OK, outcome="failed", exit_code=4, failure=Failure("hold", "process a was killed by SIGKILL"))
+DIFFERENT = replace(OK, outcome="different", exit_code=6, checks=Checks((), different=2))
+
+
+@pytest.mark.parametrize(
+    ("end", "status", "verdict"),
+    [
+        (OK, 0, "released: taken down"),
+        (LEAKED, 5, "released, leaked: left behind: chunk a.0, range r"),
+        (FAILED, 4, "released, failed: process a was killed by SIGKILL"),
+        (DIFFERENT, 6, "released, different: 2 not as declared"),
+        (None, 4, "released, died: its holder ended without a report"),
+    ],
+)
+def test_release_exits_as_its_holder(
+    ask: Callable[..., Any], runtime: Path, end: Report | None, status: int, verdict: str
+) -> None:
+    socket, ready = str(runtime / "kv.sock"), Event()
+
+    def held() -> None:
+        about, reported = HolderInfo("kv", None, MACHINE), Supervision(reports_end=True)
+        with claim(endpoint("kv", socket)) as claimed:
+            hold(Memfds(), claimed, about, stop=lambda: 0, ready=ready.set, supervision=reported)
+            if end:
+                claimed.report_end(end)
+
+    for as_json in (False, True):
+        thread = Thread(target=held)
+        thread.start()
+        assert ready.wait(PATIENCE)
+        result = ask("release", "--socket", socket, *["--json"] * as_json)
+        thread.join(PATIENCE)
+        ready.clear()
+        assert result.status == status
+        assert as_json or result.out.splitlines()[-1] == verdict
+    assert (result.document["outcome"], result.document["exit_code"]) == (end.outcome if end else "died", status)
+    assert verdict.endswith(result.document["reason"] or "taken down")
 
 
 def test_release_of_memory_in_use_over_ipc_exits_with_4(ask: Callable[..., Any], start: Callable[..., Any]) -> None:

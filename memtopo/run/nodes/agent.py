@@ -176,6 +176,8 @@ class Agent:
                 report = processes.apply(
                     ensemble, progress=self._progress, stop=lambda: self._signal, held=held, peers=peers
                 )
+                if holding:
+                    holding.claim.report_end(report)
         except MemtopoError as error:
             peers.leave(error.message)
             return NodeResult(error=error.message, hint=error.hint, exit_code=error.exit_code)

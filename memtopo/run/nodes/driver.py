@@ -20,7 +20,7 @@ from memtopo.plans.progress import Progress
 from memtopo.plans.report import Report
 from memtopo.run.nodes.agent import About, MachineOfNode, NodeResult, NodeTask
 from memtopo.run.nodes.cluster import NoCluster, Placed, RayCluster
-from memtopo.run.nodes.front import opened_front
+from memtopo.run.nodes.front import Front, opened_front
 from memtopo.run.nodes.heartbeat import Heartbeat
 from memtopo.run.nodes.holding import Holding, held_nodes
 from memtopo.run.nodes.hub import End
@@ -126,6 +126,7 @@ class _Drive:
         stack: ExitStack,
     ) -> None:
         self._stack = stack
+        self._front: Front | None = None
         self._cluster, self._placed, self._tasks, self._stop = cluster, placed, tasks, stop
         self._report_serving, self._progress = serving, progress
         self._timeout = next(iter(tasks.values())).timeout
@@ -146,7 +147,10 @@ class _Drive:
                 self._look_at(node)
         self._progress.end()
         ends = {node.name: node.end for node in self._nodes if node.end}
-        return merged_nodes(request, ends, self._ends(), hosts, self._stopped)
+        report = merged_nodes(request, ends, self._ends(), hosts, self._stopped)
+        if self._front:
+            self._front.report_end(report)
+        return report
 
     def _pass_on_stop(self, waiting: Sequence[_Node]) -> None:
         if (number := self._stop()) and not self._stopped:
@@ -158,17 +162,17 @@ class _Drive:
         if self._serving and self._serving.done():
             if not self._serving.exception():
                 self._progress.end()
-                self._report_serving(self._serving.result(), self._front(request))
+                self._front = self._opened_front(request)
+                self._report_serving(self._serving.result(), self._front.path if self._front else None)
             self._serving = None
 
-    def _front(self, request: RunRequest) -> str | None:
-        """Open the front, which ends when all nodes have ended, and return the path of its socket."""
+    def _opened_front(self, request: RunRequest) -> Front | None:
+        """Open the front, which ends when all nodes have ended."""
         task, hub = next(iter(self._tasks.values())), self._placed.hub
         assert task.holding
         info = HolderInfo(request.plan.name, request.spec, request.machine, task.source)
         nodes = held_nodes(hub, self._tasks)
-        front = self._stack.enter_context(opened_front(info, task.holding, nodes, lambda: hub("end", _FRONT, "")))
-        return front.path if front else None
+        return self._stack.enter_context(opened_front(info, task.holding, nodes, lambda: hub("end", _FRONT, "")))
 
     def _look_at(self, node: _Node) -> None:
         """Take the result of an agent, or find that it is lost."""

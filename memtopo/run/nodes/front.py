@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from threading import Event, Thread
 
 from memtopo.driver.handles import Handle
-from memtopo.plans.report import Checks
+from memtopo.plans.report import Checks, Report
 from memtopo.run.nodes.holding import Holding
 from memtopo.sharing.claims import Claim, claim
 from memtopo.sharing.endpoints import endpoint
@@ -49,6 +49,12 @@ class Front:
         self._thread.start()
         self._ready.wait()
 
+    def report_end(self, report: Report) -> None:
+        """End the service, and send the end of the layout to the clients that wait for a release."""
+        self._end.set()
+        self._thread.join()
+        self._claim.report_end(report)
+
     def close(self) -> None:
         """End the service, and the connections of clients that wait for a release."""
         self._end.set()
@@ -66,7 +72,7 @@ class Front:
                 grace=self._holding.grace,
                 allow_uids=self._holding.allow_uids,
                 ready=self._ready.set,
-                supervision=Supervision(nodes=self._nodes),
+                supervision=Supervision(nodes=self._nodes, reports_end=True),
             )
         except ExchangeError:
             return

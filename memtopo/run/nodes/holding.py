@@ -63,7 +63,9 @@ class NodeHolder:
             ready=self._report_ready,
             interval=min(INTERVAL, coordinator.interval),
             supervision=Supervision(
-                contexts=lambda: layout.contexts, nodes=held_nodes(self.hub, request.geometry.nodes, self.node)
+                contexts=lambda: layout.contexts,
+                nodes=held_nodes(self.hub, request.geometry.nodes, self.node),
+                reports_end=True,
             ),
         )
         ends = {"release": "a release here", "deadline": "its deadline", "failure": "a failure"}

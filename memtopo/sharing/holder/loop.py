@@ -151,14 +151,17 @@ class ServerLoop:
         reports.advance(time.monotonic())
         self._published.append(reports)
 
-    def finish(self, claim: Claim, name: str, seconds: float) -> HoldSummary:
-        """Answer the clients that requested the release, pass their connections to the claim, and return the result."""
+    def finish(self, claim: Claim, name: str, seconds: float, *, reports_end: bool) -> HoldSummary:
+        """Answer the clients that requested the release, pass their connections to the claim, and return the result.
+
+        With `reports_end`, they are told to wait for the claim's report.
+        """
         assert self._shutdown.why
         requesters = [each for each in self._clients.all() if each.awaits_release]
         others = [each for each in self._clients.all() if not each.awaits_release]
         lost = tuple(each.importer for each in self._clients.bound)
         kept = tuple(each for each in self._responder.importers(others) if each.handles and not each.bound)
-        answer = {"name": name, "lost": encode_importers(lost), "kept": encode_importers(kept)}
+        answer = {"name": name, "lost": encode_importers(lost), "kept": encode_importers(kept), "reports": reports_end}
         for each in requesters:
             with suppress(OSError):
                 each.send({"ok": answer})

@@ -39,7 +39,8 @@ class Supervision:
     `memory` returns the memory that the layout has now. Metrics are kept where `metrics` says. `reload` is called as
     often as the holder's `stop`; a function that it returns reads the source of a spec to change to. `log` receives the
     events. `contexts` returns the GPU of each context that the processes of the layout keep; None if it is unknown.
-    `nodes` are those of a layout of several. `progress` has hooks for the work on the layout.
+    `nodes` are those of a layout of several. `progress` has hooks for the work on the layout. `reports_end` is true if
+    the caller passes a report of the teardown to `Claim.report_end`.
     """
 
     memory: Callable[[], Sequence[LocationMemory]] = tuple
@@ -49,6 +50,7 @@ class Supervision:
     contexts: Callable[[], Sequence[str]] | None = None
     nodes: HeldNodes | None = None
     progress: ProgressNotices = field(default_factory=ProgressNotices)
+    reports_end: bool = False
 
 
 def hold(
@@ -90,7 +92,8 @@ def hold(
         ready()
         responder.record_serving(claim.endpoint.path)
         loop.run()
-        return _ended(loop.finish(claim, info.name, time.monotonic() - began), info.name, events)
+        held = loop.finish(claim, info.name, time.monotonic() - began, reports_end=supervision.reports_end)
+        return _ended(held, info.name, events)
 
 
 def _reporting(supervision: Supervision, events: Events) -> Callable[..., Responder]:

@@ -144,7 +144,7 @@ def test_a_held_layout_is_served_on_each_node_and_released_by_any(tmp_path: Path
         assert sockets == {node: f"{tmp_path}/{node}.sock" for node in "ab"}
         with connect(endpoint(socket=sockets["b"])) as client:
             assert set(client.offers()) == {"rank.2.own", "rank.3.own"}
-            client.release()
+            assert client.release().outcome == "ok"
         report = merged(request, hub, results)
     assert (report.outcome, report.exit_code) == ("ok", 0), report
     assert any("node b: held for" in note and "a release here" in note for note in report.notes)

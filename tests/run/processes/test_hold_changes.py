@@ -56,7 +56,8 @@ def test_a_held_layout_of_several_processes_is_switched_and_changed() -> None:
             assert tallies(same.checks)["fingerprint"].looked_at > 0
             assert len(list(client.handles("server.w"))) == 4
             assert not client.check().different
-        assert memtopo("release", "sleeping").returncode == 0
+        released = memtopo("release", "sleeping", "--json")
+        assert (released.returncode, json.loads(released.stdout)["outcome"]) == (0, "ok")
         report = ended(process)
     assert report["plan"]["memory"]["gpu1"] == 4 << 20
 
