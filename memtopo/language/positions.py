@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from memtopo.diagnostics.model import At, Path, Span
 
@@ -122,24 +122,3 @@ class Positions:
     def _value(self, entry: int) -> tuple[int, int]:
         start, end = self._numbers[entry * _WIDTH + 2 : entry * _WIDTH + 4]
         return start, end
-
-
-class LatePositions(Positions):
-    """Positions of a text that are found when the first of them is needed."""
-
-    __slots__ = ("_find", "_found")
-
-    def __init__(self, find: Callable[[], Positions]) -> None:
-        self._find = find
-        self._found: Positions | None = None
-
-    def __len__(self) -> int:
-        return len(self._all())
-
-    def find(self, path: Path, at: At, root: object) -> tuple[int, int]:
-        return self._all().find(path, at, root)
-
-    def _all(self) -> Positions:
-        if self._found is None:
-            self._found = self._find()
-        return self._found

@@ -13,18 +13,14 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from memtopo.common.garbage_collection import collector_paused
 from memtopo.diagnostics.model import Diagnostic
 from memtopo.language.characters import check_characters, decode
-from memtopo.language.document import NO_SETTINGS, Document, Value
+from memtopo.language.document import NO_SETTINGS, Document
 from memtopo.language.limits import LARGEST_FILE, PARAMETERS, ReadError
-from memtopo.language.positions import LatePositions, Lines, Positions
-from memtopo.language.values import values
-
-if TYPE_CHECKING:
-    from memtopo.language.parser import Parser
+from memtopo.language.parser import Parser
+from memtopo.language.positions import Lines
 
 _FIRST_COMMENTS = re.compile(r"(?:\s*+#.*+)*+")
 """Comments above a spec: `$schema` for editors is no parameter."""
@@ -105,37 +101,18 @@ def read_text(data: bytes, name: str, settings: Mapping[str, str] = NO_SETTINGS)
     try:
         check_characters(text)
         with collector_paused():
-            root = values(text)
-            found = _plain(text, name, root, lines) if root else _parsed(text, name, lines)
+            found = _parsed(text, name, lines)
     except ReadError as error:
         return Document(name, text, diagnostics=(error.diagnostic,), lines=lines)
     uses = "$" in _FIRST_COMMENTS.sub("", text, count=1)
     return found.with_settings(settings) if settings or uses or PARAMETERS in found.root else found
 
 
-def _plain(text: str, name: str, root: dict[str, Value], lines: Lines) -> Document:
-    """Document of a text of which parsing reports nothing, which is parsed for its positions if any is needed."""
-    return Document(name, text, root, positions=LatePositions(lambda: _positions(text, lines)), lines=lines)
-
-
 def _parsed(text: str, name: str, lines: Lines) -> Document:
-    parser = _parser(text, lines)
+    parser = Parser(text, lines)
     root = parser.document()
     diagnostics = parser.diagnostics.collected()
     return Document(name, text, root, diagnostics, frozenset(parser.left_out), parser.positions, lines)
-
-
-def _parser(text: str, lines: Lines) -> Parser:
-    from memtopo.language.parser import Parser  # noqa: PLC0415 most texts need no PyYAML, which is slow to import
-
-    return Parser(text, lines)
-
-
-def _positions(text: str, lines: Lines) -> Positions:
-    parser = _parser(text, lines)
-    with collector_paused():
-        parser.document()
-    return parser.positions
 
 
 def _bytes(path: str | Path, patience: float) -> bytes:

@@ -15,6 +15,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
+import yaml
+from yaml.tokens import ScalarToken
+
 from memtopo.common.text import nearest
 from memtopo.common.units import shorten
 from memtopo.diagnostics import messages
@@ -157,9 +160,6 @@ def _comments(document: Document, pattern: re.Pattern[str]) -> Iterator[re.Match
 
 def _scalars(text: str) -> Iterator[tuple[int, int]]:
     """Start and end of each key and value; a '#' between them begins a comment."""
-    import yaml  # noqa: PLC0415 most texts have no such comment, and need no PyYAML
-    from yaml.tokens import ScalarToken  # noqa: PLC0415
-
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text)
     while loader.check_token():
         token = loader.get_token()

@@ -24,7 +24,6 @@ from tests.helpers.command_line import QUICKSTART, ROOT, environment, run_memtop
 LATE = {
     "rich": "tables and drawings of plan, apply and probe; 60 ms",
     "cuda": "--machine local",
-    "yaml": "a text that is not of plain lines, and the positions of a diagnostic; 12 ms",
     "memtopo.drivers.cuda": "--machine local",
     "memtopo.drivers.sim": "apply on a recorded machine",
     "memtopo.machine.queries": "--machine local and probe",
