@@ -20,7 +20,7 @@ ROOT = Path(__file__).parent.parent
 ROUNDS = 5
 SMALL, MANY = 8, 30_720
 """Chunks of each GPU."""
-LARGEST_SMALL, LARGEST_MANY, LARGEST_MEMORY = 1.2, 1.25, 150
+LARGEST_SMALL, LARGEST_MANY, LARGEST_MEMORY = 2.0, 1.25, 150
 
 
 def main() -> None:

@@ -149,7 +149,6 @@ class Execution:
             teardown.timed_out |= not gates.all_released()
             if self.baseline is not None:
                 teardown.take_snapshot()
-            self.progress.measured()
             self._undo(contexts, teardown)
         self.done.clear()
         self.progress.end()
@@ -323,9 +322,6 @@ class SafeProgress(Progress):
 
     def advance(self, steps: int, process: str = "") -> None:
         self._call(lambda: self._hooks.advance(steps, process))
-
-    def measured(self) -> None:
-        self._call(self._hooks.measured)
 
     def end(self) -> None:
         self._call(self._hooks.end)

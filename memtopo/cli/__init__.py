@@ -28,14 +28,14 @@ def main() -> NoReturn:
 
 def _start_driver(arguments: list[str]) -> None:
     """Start what takes as long as all imports of a command, and needs none of them."""
-    from memtopo.cli.arguments import applies_here, early_gpus
+    from memtopo.cli.arguments import applies_here
     from memtopo.common.plugins import disable_plugins
 
     disable_plugins()
     if applies_here(arguments):
-        from memtopo.drivers.cuda.early import EARLY_START
+        from memtopo.drivers.cuda import start_cuda
 
-        EARLY_START.start(lambda: early_gpus(arguments))
+        start_cuda()
 
 
 __all__ = ["main"]

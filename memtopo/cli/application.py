@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from threading import Thread
 from typing import TYPE_CHECKING
 
 from memtopo.cli.bindings import Bindings
@@ -37,26 +36,21 @@ if TYPE_CHECKING:  # imported where it is used: a layout of one process that nob
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """One application of a spec; `stop` returns the number of a signal, or 0, and `reread` the spec's source now.
-
-    `beside` is called in a thread while a real driver releases contexts, for imports that take as long.
-    """
+    """One application of a spec; `stop` returns the number of a signal, or 0, and `reread` the spec's source now."""
 
     request: RunRequest
     loaded: Loaded
     bindings: Bindings
     reread: Callable[[], str]
     stop: Callable[[], int] = lambda: 0
-    beside: Callable[[], None] = lambda: None
 
     def run_and_show(self, holding: HoldOptions | None, output: RunOutput) -> int:
         """Apply the spec until it is done or a signal stops it, and show the report. Returns the exit status."""
         with Stopper(ending=True) as stopper:  # around the report too: a second signal must not cut it off
-            return output.show(replace(self, stop=stopper.signal, beside=output.import_modules).run(holding))
+            return output.show(replace(self, stop=stopper.signal).run(holding))
 
     def run(self, holding: HoldOptions | None) -> Report:
         """Claim the layout's name if it is to be held, start its producers, and apply."""
-        self._release_unused_contexts()
         with self._holder(holding) as holder:
             report = self._apply(holder)
             if holder:
@@ -73,14 +67,6 @@ class Application:
                 producers = stack.enter_context(bound)
             report = producers.with_notes(apply_request(holder, producers.sockets))
         return producers.with_survivors(report)
-
-    def _release_unused_contexts(self) -> None:
-        """Release contexts that were retained before it was known which ones the layout needs."""
-        if self.request.machine.simulated:
-            return
-        from memtopo.drivers.cuda.early import EARLY_START
-
-        EARLY_START.release_others(() if self.request.geometry.processes else self.request.geometry.gpus)
 
     def _holder(self, holding: HoldOptions | None) -> AbstractContextManager[Holder | None]:
         if holding is None:
@@ -107,15 +93,12 @@ class Application:
             return apply.apply(
                 request,
                 ledger,
-                progress=self._progress(_shared(shown, holder)),
+                progress=_shared(shown, holder),
                 stop=self.stop,
                 handle_source=self._handles_of_holders(ledger, sockets) if outside else None,
                 hold=holder.hold if holder else None,
                 context=context,
             )
-
-    def _progress(self, shown: Progress) -> Progress:
-        return shown if self.request.machine.simulated else BothProgress(shown, BesideRelease(self.beside))
 
     def _traced(self, driver: KernelDriver) -> AbstractContextManager[tuple[KernelDriver, CallContext | None]]:
         """The driver, which writes a trace if one was requested, and the context of its calls."""
@@ -162,28 +145,6 @@ class Application:
         held = holder.hold_processes if holder else None
         with progress(simulated=self.request.machine.simulated) as shown:
             return processes.apply(ensemble, progress=_shared(shown, holder), stop=self.stop, held=held)
-
-
-class BesideRelease(Progress):
-    """Calls a function in a thread while contexts are released, and not earlier.
-
-    Files that a thread has open would count as descriptors of the layout.
-    """
-
-    def __init__(self, function: Callable[[], None]) -> None:
-        self._function = function
-        self._thread: Thread | None = None
-
-    def measured(self) -> None:
-        thread = Thread(target=self._function)
-        with suppress(RuntimeError):  # the limit of processes is reached
-            thread.start()
-            self._thread = thread
-
-    def end(self) -> None:
-        if self._thread:
-            self._thread.join()
-            self._thread = None
 
 
 def _shared(shown: Progress, holder: Holder | None) -> Progress:

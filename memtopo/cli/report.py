@@ -70,14 +70,6 @@ class RunOutput:
     trace: str | None
     as_json: bool
 
-    def import_modules(self) -> None:
-        """Import what `show` needs on stdout."""
-        if self.as_json:
-            import memtopo.output.json
-        else:
-            import memtopo.output.console
-            import memtopo.output.report  # noqa: F401
-
     def show(self, report: Report) -> int:
         """Print the report, and write it. Returns the exit status of the run, or that of a failure to write it."""
         if self.as_json:

@@ -168,8 +168,7 @@ def meter() -> CudaMeter:
 def _local() -> Target:
     import platform  # noqa: PLC0415
 
-    from memtopo.drivers.cuda import host_memory, kernel_release, numa_bytes, numa_nodes, open_cuda  # noqa: PLC0415
-    from memtopo.drivers.cuda.early import EARLY_START  # noqa: PLC0415
+    from memtopo.drivers.cuda import host_memory, kernel_release, numa_bytes, numa_nodes, open_cuda, readings  # noqa: PLC0415
     from memtopo.machine import queries  # noqa: PLC0415 imported where it is used
 
     driver = open_cuda()
@@ -185,8 +184,8 @@ def _local() -> Target:
         )
     except DriverError as error:
         raise Unavailable(f"the GPUs cannot be queried: {error.message}", hint="look at nvidia-smi") from error
-    readings = EARLY_START.readings([device.uuid for device in machine.devices])
-    found = zip(machine.devices, readings, strict=True)
+    now_read = readings([device.uuid for device in machine.devices])
+    found = zip(machine.devices, now_read, strict=True)
     devices = [each.model_copy(update={"free_bytes": now.free, "fabric": _fabric(now.clique)}) for each, now in found]
     machine = queries.changed(machine, devices=devices)
     return Target(LOCAL, machine, simulated=False, _opener=lambda: driver)

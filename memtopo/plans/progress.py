@@ -30,9 +30,6 @@ class Progress:
     def advance(self, steps: int, process: str = "") -> None:
         """Count `steps` more steps of the phase as done."""
 
-    def measured(self) -> None:
-        """Free memory and open files of a run were measured for the last time; contexts are released after it."""
-
     def end(self) -> None:
         """End the last phase, after success or failure. Another one may begin later."""
 
@@ -58,10 +55,6 @@ class BothProgress(Progress):
     def advance(self, steps: int, process: str = "") -> None:
         for each in self._both:
             each.advance(steps, process)
-
-    def measured(self) -> None:
-        for each in self._both:
-            each.measured()
 
     def end(self) -> None:
         for each in self._both:

@@ -6,17 +6,11 @@ import importlib.util
 import os
 import subprocess
 import sys
-from collections.abc import Collection
-from hashlib import sha256
 from pathlib import Path
-from threading import current_thread, main_thread
 
 import pytest
 
-from memtopo import cli
-from memtopo.cli.application import BesideRelease
-from memtopo.cli.arguments import early_gpus, option_values
-from memtopo.drivers.cuda.early import EarlyStart
+from memtopo.cli.arguments import option_values
 from memtopo.spec import SECTIONS
 from tests.helpers.command_line import QUICKSTART, ROOT, environment, run_memtopo
 
@@ -123,82 +117,6 @@ def test_cuda_is_initialised_before_the_imports_of_an_apply_to_this_machine() ->
 )
 def test_values_of_an_option_are_found_without_the_parser(words: list[str], values: list[str]) -> None:
     assert option_values(words, "--machine", "-m") == values
-
-
-SPEC = b"devices: {a: gpu2}\nchunks: {c: {location: gpu0, size: 2MiB}} # not gpu, gpu1x, gpu9999, xgpu3 or gpus"
-
-
-@pytest.mark.parametrize(
-    ("text", "options", "gpus"),
-    [
-        (SPEC, [], {0, 2}),
-        (SPEC, ["--check", "full", "-mlocal"], {0, 2}),
-        (SPEC, ["--hold"], set()),
-        (SPEC, ["--with=x=y"], set()),
-        (SPEC, ["--on", "ray"], set()),
-        (SPEC, ["--trace", "calls.jsonl"], set()),
-        (SPEC + b"\nprocesses: {}", [], set()),
-        (SPEC + b'\n"nodes": {}', [], set()),
-        (SPEC + b"\nexports: {e: {chunk: c, via: fabric else fd}}", [], set()),
-        (b"#" * (1 << 20) + SPEC, [], set()),
-        (b"\xff\x00", [], set()),
-    ],
-)
-def test_gpus_of_a_spec_are_found_in_its_text(tmp_path: Path, text: bytes, options: list[str], gpus: set[int]) -> None:
-    """None where other processes use them."""
-    spec = tmp_path / "spec.yaml"
-    spec.write_bytes(text)
-    other = tmp_path / "report.json"
-    other.write_text("gpu7")
-    assert early_gpus(["apply", *options, str(spec)]) == gpus
-    assert early_gpus(["apply", *options, "--report", str(other), str(spec)]) == gpus
-    assert early_gpus(["apply", str(spec), "--json", *options, "--report", str(other)]) == gpus
-
-
-@pytest.mark.parametrize(("options", "started"), [([], [{0, 2}]), (["-m", "h200x2"], []), (["--help"], [])])
-def test_an_apply_to_this_machine_starts_the_driver_for_the_gpus_of_its_spec(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], started: list[set[int]]
-) -> None:
-    spec, found = tmp_path / "spec.yaml", list[Collection[int]]()
-    spec.write_bytes(SPEC)
-    monkeypatch.setattr(EarlyStart, "start", lambda _, gpus: found.append(gpus()))
-    monkeypatch.setenv("PYDANTIC_DISABLE_PLUGINS", "__all__")
-    cli._start_driver(["apply", str(spec), *options])
-    assert found == started
-
-
-def test_no_gpus_are_looked_for_in_a_pipe_or_if_a_variable_shares_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A pipe can be read only once."""
-    os.mkfifo(tmp_path / "pipe")
-    assert early_gpus(["apply", str(tmp_path / "pipe")]) == set()
-    assert early_gpus(["apply", "-", "", "\0", str(tmp_path)]) == set()
-    spec = tmp_path / "spec.yaml"
-    spec.write_bytes(SPEC)
-    for name in ("HOLD", "ON", "WITH", "TRACE"):
-        with monkeypatch.context() as changed:
-            changed.setenv(f"MEMTOPO_{name}", "1")
-            assert early_gpus(["apply", "--json", str(spec)]) == set()
-    assert early_gpus(["apply", "--json", str(spec)]) == {0, 2}
-
-
-def test_a_function_beside_the_release_of_contexts_has_returned_at_its_end() -> None:
-    threads = []
-
-    def function() -> None:
-        sha256(bytes(50_000_000))
-        threads.append(current_thread())
-
-    hooks = BesideRelease(function)
-    hooks.phase("take down", 1)
-    hooks.end()
-    assert not threads
-    hooks.measured()
-    hooks.end()
-    assert len(threads) == 1
-    assert threads[0] is not main_thread()
-    assert not threads[0].is_alive()
 
 
 @pytest.mark.parametrize("command", ["validate", "apply"])

@@ -19,7 +19,6 @@ from memtopo.plans.report import Report
 from memtopo.rules.validation import validate
 from memtopo.run import apply
 from memtopo.run.request import RunRequest
-from tests.helpers.command_line import run_memtopo, run_with_input
 from tests.helpers.failing_driver import Failing
 from tests.helpers.specs import SPECS
 from tests.run.test_undo import UNDO, left_open, points
@@ -139,24 +138,3 @@ def test_the_local_machine_has_gpus_with_uuids(local: Target) -> None:
     assert local.machine.devices
     assert all(device.uuid and device.uuid.startswith("GPU-") for device in local.machine.devices)
     assert all(place.kind in LocationKind for place in local.machine.locations)
-
-
-@pytest.mark.parametrize("comment", ["gpu0", "gpu0 gpu1 gpu7", "nothing"])
-def test_contexts_that_are_retained_early_change_no_report(tmp_path: Path, comment: str) -> None:
-    """Neither those that the layout uses nor those of GPUs that its spec only mentions."""
-    spec = tmp_path / "small.yaml"
-    spec.write_bytes(SMALL + f"# {comment}\n".encode())
-    early = run_memtopo("apply", spec, "--machine", "local", "--json").document
-    late = run_with_input(spec.read_bytes(), "apply", "-", "--machine", "local", "--json").document
-    assert early["outcome"] == late["outcome"] == "ok"
-    assert [gpu["device"] for gpu in early["left"]["memory"]] == ["gpu0"]
-    assert early["left"]["fds_before"] == early["left"]["fds_after"]
-    for name in ("ledger_before", "ledger_held", "ledger_after"):
-        assert early["left"][name] == late["left"][name]
-
-
-def test_a_context_that_is_retained_early_is_none_of_a_layout_without_gpus(tmp_path: Path) -> None:
-    spec = tmp_path / "host.yaml"
-    spec.write_text("memtopo: 1\nname: host # gpu0\npinned: {p: {size: 4KiB}}\n")
-    report = run_memtopo("apply", spec, "--machine", "local", "--json").document
-    assert report["outcome"] == "ok", report

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from memtopo.drivers.cuda.driver import CudaDriver
-    from memtopo.drivers.cuda.local import open_cuda
+    from memtopo.drivers.cuda.local import open_cuda, start_cuda
     from memtopo.drivers.cuda.meter import CudaMeter
-    from memtopo.drivers.cuda.nvml import gpu_usage, links
+    from memtopo.drivers.cuda.nvml import gpu_usage, links, readings
     from memtopo.drivers.cuda.system import host_memory, inaccessible_devices, kernel_release, numa_bytes, numa_nodes
     from memtopo.drivers.cuda.trials import CudaTrialCalls
 
@@ -25,13 +25,15 @@ __all__ = [
     "numa_bytes",
     "numa_nodes",
     "open_cuda",
+    "readings",
+    "start_cuda",
 ]
 
 _MODULES = {
     "driver": ("CudaDriver",),
-    "local": ("open_cuda",),
+    "local": ("open_cuda", "start_cuda"),
     "meter": ("CudaMeter",),
-    "nvml": ("gpu_usage", "links"),
+    "nvml": ("gpu_usage", "links", "readings"),
     "system": ("host_memory", "inaccessible_devices", "kernel_release", "numa_bytes", "numa_nodes"),
     "trials": ("CudaTrialCalls",),
 }

@@ -49,7 +49,6 @@ from memtopo.drivers.cuda.bindings import (
     shared_bytes,
     unmade,
 )
-from memtopo.drivers.cuda.early import EARLY_START
 from memtopo.drivers.cuda.kernels import CudaKernels
 from memtopo.drivers.cuda.multicast import RefusedMulticast
 from memtopo.drivers.cuda.pools import CudaPools
@@ -68,7 +67,7 @@ _DEDICATED = 1  # a flag of CUDA_EXTERNAL_MEMORY_HANDLE_DESC
 
 
 class CudaDriver(RefusedMulticast, CudaKernels, CudaPools, BatchDriver):
-    """The CUDA driver. Its only state is the loaded kernels, beside contexts that `EARLY_START` retained for it.
+    """The CUDA driver. Its only state is the loaded kernels.
 
     `mem_create`, `mem_map` and `mem_release`, which a layout makes for each of thousands of chunks, do without `call`,
     which takes 0.15 µs.
@@ -147,8 +146,7 @@ class CudaDriver(RefusedMulticast, CudaKernels, CudaPools, BatchDriver):
         return int(call(function, named(cuda.CUdevice_P2PAttribute, attribute, function), device, peer)[1])
 
     def device_primary_ctx_retain(self, device: int) -> int:
-        early = EARLY_START.take_context(device)
-        return int(call(cuda.cuDevicePrimaryCtxRetain, device)[1]) if early is None else early
+        return int(call(cuda.cuDevicePrimaryCtxRetain, device)[1])
 
     def device_primary_ctx_release(self, device: int) -> None:
         call(cuda.cuDevicePrimaryCtxRelease, device)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
+from threading import Thread
 from typing import TYPE_CHECKING
 
 from memtopo.common.errors import Unavailable
@@ -38,6 +40,17 @@ def open_cuda() -> CudaDriver:
     if not count:
         raise _unusable("CUDA_ERROR_NO_DEVICE")
     return driver
+
+
+def start_cuda() -> None:
+    """Initialise the driver in a thread, where there is one: it takes as long as the imports of a command.
+
+    An error is ignored, since `open_cuda` makes the same call again.
+    """
+    with suppress(Exception):  # not just ImportError: another package may have the name
+        from cuda.bindings import driver  # noqa: PLC0415  # may be missing
+
+        Thread(target=driver.cuInit, args=(0,)).start()
 
 
 def _bound() -> CudaDriver:
