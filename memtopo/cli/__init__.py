@@ -29,9 +29,7 @@ def main() -> NoReturn:
 def _start_driver(arguments: list[str]) -> None:
     """Start what takes as long as all imports of a command, and needs none of them."""
     from memtopo.cli.arguments import applies_here
-    from memtopo.common.plugins import disable_plugins
 
-    disable_plugins()
     if applies_here(arguments):
         from memtopo.drivers.cuda import start_cuda
 

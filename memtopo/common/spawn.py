@@ -15,8 +15,6 @@ from pathlib import Path
 from subprocess import Popen
 from typing import IO
 
-from memtopo.common.plugins import inherited_environment
-
 _ROOT = str(Path(__file__).parents[2])
 _PR_SET_PDEATHSIG = 1
 _END_WITH = (
@@ -64,7 +62,7 @@ def spawn(
         stdin=stdin,
         stdout=stdout,
         stderr=stderr,
-        env={**inherited_environment(), **(environment or {})},
+        env={**os.environ, **(environment or {})},
         start_new_session=new_session,
     )
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from memtopo.cli.arguments import option_values
 from memtopo.spec import SECTIONS
-from tests.helpers.command_line import QUICKSTART, ROOT, environment, run_memtopo
+from tests.helpers.command_line import QUICKSTART, ROOT, environment
 
 # Modules that the validation of a correct spec does not import, and what imports them.
 LATE = {
@@ -117,23 +115,6 @@ def test_cuda_is_initialised_before_the_imports_of_an_apply_to_this_machine() ->
 )
 def test_values_of_an_option_are_found_without_the_parser(words: list[str], values: list[str]) -> None:
     assert option_values(words, "--machine", "-m") == values
-
-
-@pytest.mark.parametrize("command", ["validate", "apply"])
-def test_no_plugin_of_pydantic_is_looked_for(tmp_path: Path, command: str) -> None:
-    """The search would read a file of every installed package. Another program finds the plugin as before."""
-    package = tmp_path / "plugged-1.dist-info"
-    package.mkdir()
-    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: plugged\nVersion: 1\n")
-    (package / "entry_points.txt").write_text("[pydantic]\nplugged = plugged:PLUGIN\n")
-    (tmp_path / "plugged.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'w').close()\nPLUGIN = None\n")
-    found = os.pathsep.join([str(ROOT), str(tmp_path)])
-    assert run_memtopo(command, QUICKSTART, "--machine", "h200x2", PYTHONPATH=found).status == 0
-    assert not (tmp_path / "imported").exists()
-    script = "from memtopo.common import plugins, spawn\nplugins.disable_plugins()\n"
-    script += "import sys\nspawn.spawn([sys.executable, '-c', 'import pydantic; pydantic.TypeAdapter(int)']).wait()"
-    subprocess.run([sys.executable, "-c", script], env=environment(PYTHONPATH=found), check=False)
-    assert (tmp_path / "imported").exists()
 
 
 @pytest.mark.parametrize("name", LATE | LATE_IN_APPLY)
