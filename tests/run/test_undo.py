@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from memtopo.driver.kernels import KernelDriver
-from memtopo.driver.ledger import Ledger
+from memtopo.driver.ledger import CALLS, Closes, Ledger
+from memtopo.driver.protocol import call_name
 from memtopo.driver.wrappers import Forwarder
 from memtopo.drivers.sim import SimDriver
 from memtopo.machine import Machine
@@ -24,10 +25,10 @@ from tests.helpers.resource_strategies import shared_file
 from tests.helpers.specs import ROOT, SPECS, run, run_request
 
 UNDO = {
-    "cuMemUnmap", "cuMemRelease", "cuMemAddressFree", "cuMemFree", "cuStreamDestroy", "cuDestroyExternalMemory",
-    "cuDestroyExternalSemaphore", "cuDevicePrimaryCtxRelease", "cuMulticastUnbind", "cuMemFreeHost",
-    "cuMemHostUnregister", "cuMemFreeAsync", "cuMemPoolDestroy", "cuMemPoolSetAttribute", "cuMemPoolSetAccess",
-}  # fmt: skip
+    *(call_name(method) for method, effect in CALLS.items() if isinstance(effect, Closes)),
+    *("cuMemPoolSetAttribute", "cuMemPoolSetAccess"),
+}
+"""Calls whose failure may leave something: those that close what the ledger counts, and the undo of settings."""
 OF_THE_SYSTEM = "mapped file"
 """Begin of the names of what stays open and is not the driver's, so that the ledger does not have it."""
 SAMPLED = 12
