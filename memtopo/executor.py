@@ -16,7 +16,7 @@ from memtopo.common.garbage_collection import collector_paused
 from memtopo.diagnostics.model import Path
 from memtopo.driver.protocol import Driver
 from memtopo.driver.recorder import CallContext
-from memtopo.kinds.layout import Layout, current
+from memtopo.kinds.layout import LateError, Layout, current
 from memtopo.kinds.step import Finding, Phase, Step
 from memtopo.planner import Plan
 from memtopo.plans.progress import NO_PROCESSES, Progress
@@ -162,26 +162,35 @@ class Execution:
         contexts = {("context", device) for device in devices}
         opened = (step for step in self.done if step.phase is Phase.OPEN and step not in self._suspended)
         for step in reversed([each for each in opened if contexts.intersection((each.provides, *each.needs))]):
-            self._attempt(step, "undo ", step.undo)
-            self._suspended.append(step)  # a refused call has released nothing
+            # A refused call has released nothing.
+            self._attempt(step, "undo ", step.undo, lambda step=step: self._suspended.append(step))
 
     def resume(self) -> None:
         """Retain the contexts again that `suspend` released. Raises `StepFailed`; what was done until then stays."""
         while self._suspended:
             step = self._suspended[-1]
-            self._attempt(step, "", step.do)
-            self._suspended.pop()
+            self._attempt(step, "", step.do, self._suspended.pop)
 
     def relocate(self, step: Step, address: int) -> None:
         """Bring a step that is done to another address. Raises `StepFailed`."""
         self._attempt(step, "", lambda driver, layout: step.relocate(driver, layout, address))
 
-    def _attempt(self, step: Step, prefix: str, call: Callable[[Driver, Layout], None]) -> None:
+    def _attempt(
+        self,
+        step: Step,
+        prefix: str,
+        call: Callable[[Driver, Layout], None],
+        complete: Callable[[], object] = lambda: None,
+    ) -> None:
+        """Do or undo a step, and call `complete` once that is done. Raises `StepFailed`."""
         try:
             if self.context:
                 note_step(self.context, step, undo=bool(prefix))
             call(self.driver, self.layout)
+            complete()
         except Exception as error:
+            if isinstance(error, LateError):
+                complete()
             raise StepFailed(step, f"{prefix}{step.verb} {step.describe().subject}", error) from error
         finally:
             if self.context:
@@ -414,7 +423,7 @@ class Teardown:
 
     def _record(self, step: Step, error: Exception) -> None:
         name = step.leak_name()
-        if name is None:
+        if name is None or isinstance(error, LateError):
             self.failures.append(StepFailed(step, f"{step.verb} {step.describe().subject}", error))
             return
         failed = _FailedUndo(step, name, error, [])

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from memtopo.common.errors import InternalError
 from memtopo.driver.handles import Handle
 from memtopo.driver.protocol import Driver
-from memtopo.driver.types import Grant
+from memtopo.driver.types import DriverError, Grant
 from memtopo.geometry.model import Geometry
 from memtopo.kinds.elastic import ElasticContent, Pool
 
@@ -164,11 +164,24 @@ class Layout:
         return ChainMap(self.ranges, self.buffers, self.managed, self.pinned)
 
 
+class LateError(DriverError):
+    """Error after the effect of a step is complete: what it was to do is done, what it was to undo is undone."""
+
+    def __init__(self, error: DriverError) -> None:
+        super().__init__(error.call, error.name, error.reason)
+
+
 @contextmanager
 def current(driver: Driver, context: int) -> Iterator[None]:
-    """Push a context on this thread, and pop it at the end."""
+    """Push a context on this thread, and pop it at the end. Raises `LateError` if only that fails."""
     driver.ctx_push_current(context)
     try:
         yield
-    finally:
+    except BaseException:
+        with suppress(DriverError):  # the first error is the cause
+            driver.ctx_pop_current()
+        raise
+    try:
         driver.ctx_pop_current()
+    except DriverError as error:
+        raise LateError(error) from error

@@ -79,7 +79,7 @@ class LoadKernels(DeviceStep):
         if self.device in layout.modules:
             with current(driver, layout.contexts[self.device]):
                 cast("KernelDriver", driver).module_unload(layout.modules[self.device])
-            del layout.modules[self.device]
+                del layout.modules[self.device]
 
     def leak_name(self) -> str:
         return kernels_name(self.device)

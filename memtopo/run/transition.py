@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from memtopo.common.errors import MemtopoError, Stopped
 from memtopo.common.garbage_collection import collector_paused
 from memtopo.executor import Execution, Pace, StepFailed, note_step
+from memtopo.kinds.layout import LateError
 from memtopo.kinds.step import Step
 from memtopo.planner import Plan
 from memtopo.plans.transition import Action, Stage, StagedAction, Transition, transition, undo_stage
@@ -128,6 +129,8 @@ class StagedTransition:
                     attempted.append(step)
                     step.do(driver, layout)
             except Exception as error:
+                if undo and isinstance(error, LateError):
+                    undone.append(step)
                 verb = f"undo {step.verb}" if undo else step.verb
                 raise StepFailed(step, f"{verb} {step.describe().subject}", error) from error
             finally:

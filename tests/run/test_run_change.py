@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from itertools import chain
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from memtopo.common.errors import MemtopoError
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.types import Properties, gpu
 from memtopo.drivers.sim import SimDriver
@@ -40,15 +42,33 @@ access: {r: {gpu2: rw}}
 """
 
 
+ALLOCATIONS = """
+ranges: {r: {size: 2MiB}}
+chunks: {c: {location: gpu0, size: 2MiB}}
+map: {r: [c]}
+access: {r: {gpu0: rw}}
+pools: {p: {location: gpu0}}
+allocations: {a: {pool: p, size: 8MiB, count: 3}}
+"""
+WITHOUT_ALLOCATIONS = ALLOCATIONS[: ALLOCATIONS.index("allocations")].replace("2MiB", "4MiB")
+
+
 def request_of(text: str, check: Check = "fast") -> RunRequest:
     return replace(run_request(text, MACHINE, check), machine_facts=MACHINE)
 
 
-def held(text: str, use: Callable[[Run, Failing], None], check: Check = "fast", *, leaks: bool = False) -> Report:
-    """Report of a run that is used while it is held."""
+def held(
+    text: str,
+    use: Callable[[Run, Failing], None],
+    check: Check = "fast",
+    *,
+    leaks: bool = False,
+    only: set[str] | None = None,
+) -> Report:
+    """Report of a run that is used while it is held; `only` as for `Failing`."""
     with SimDriver(MACHINE) as driver:
         driver.init()
-        failing = Failing(driver)
+        failing = Failing(driver, only=only)
         ledger = Ledger(failing)
 
         def hold(run: Run) -> HoldResult:
@@ -201,6 +221,56 @@ def test_a_failing_call_of_a_change_leaves_the_run_as_it_was(stride: int) -> Non
 
     for at in range(1, calls[0] + 1, stride):
         assert held(BEFORE, fail(at)).exit_code == 0, at
+
+
+@pytest.mark.parametrize("check", ["fast", "full"])
+def test_a_change_in_which_a_context_cannot_be_popped_is_rolled_back(check: Check) -> None:
+    """Whatever was undone in it is done again, once."""
+    calls: list[int] = []
+
+    def fail(at: int) -> Callable[[Run, Failing], None]:
+        def use(run: Run, failing: Failing) -> None:
+            ledger, before = run.ledger.counts(), failing.calls
+            failing.at = before + at if at else 0
+            with pytest.raises(StepFailed) if at else nullcontext() as caught:
+                run.change(request_of(WITHOUT_ALLOCATIONS, check))
+            calls.append(failing.calls - before)
+            if caught:
+                assert not isinstance(caught.value, RollbackFailed), caught.value
+                assert not run.recheck().different
+                assert run.ledger.counts() == ledger
+
+        return use
+
+    pops = {"ctx_pop_current"}
+    held(ALLOCATIONS, fail(0), check, only=pops)
+    for at in range(1, calls[0] + 1):
+        assert held(ALLOCATIONS, fail(at), check, only=pops).exit_code == 0, at
+
+
+def test_a_context_that_cannot_be_popped_leaves_kernels_to_be_loaded_again_once() -> None:
+    calls: list[int] = []
+
+    def look(run: Run, failing: Failing) -> None:
+        before = failing.calls
+        run.begin_hold()
+        run.recheck()
+        calls.append(failing.calls - before)
+
+    def fail(run: Run, failing: Failing) -> None:
+        failing.at = failing.calls + len(calls)
+        for act in (run.begin_hold, run.recheck):
+            with suppress(StepFailed, MemtopoError):
+                act()
+        assert not run.recheck().different
+        counts = run.ledger.counts()
+        assert (counts["modules"], counts["contexts"]) == (0, 0)
+
+    pops = {"ctx_pop_current"}
+    held(ONE_GPU, look, "full", only=pops)
+    for _ in range(calls[0]):
+        assert held(ONE_GPU, fail, "full", only=pops).exit_code == 0, calls
+        calls.append(0)
 
 
 def test_a_change_that_cannot_be_rolled_back_leaves_a_run_that_is_taken_down() -> None:

@@ -76,6 +76,13 @@ allocations: {a: {pool: p, size: 8MiB, count: 3}, b: {pool: h, size: 1MiB}}
 exports: {a: {allocation: a, via: fd}, b: {allocation: b, via: fd}}
 """
 
+HELD = """
+chunks: {c: {location: gpu0, size: 2MiB, handles: fd}}
+buffers: {b: {location: gpu0, size: 1MiB}}
+events: {e: {device: gpu0}}
+exports: {c: {chunk: c, via: fd}, b: {buffer: b, via: ipc}, e: {event: e, via: ipc}}
+"""
+
 PINNED = f"""
 pinned:
   p: {{size: 64KiB, count: 2, accessed_by: [gpu0, gpu1]}}
@@ -139,12 +146,24 @@ def test_a_failure_of_each_call_of_a_layout_with_dma_bufs_is_undone() -> None:
 
 
 def test_a_failure_of_a_call_of_memory_pools_is_undone_or_named() -> None:
-    """But those that make a context current for a call, after which something is named that may be freed."""
-    fail_everywhere(POOLS, invented(2), 10_000, but={"cuCtxPushCurrent", "cuCtxPopCurrent"})
+    """But those that make a context current for a call, without which it is not made."""
+    fail_everywhere(POOLS, invented(2), 10_000, but={"cuCtxPushCurrent"})
 
 
 def test_a_failure_of_each_call_of_pinned_memory_is_undone_or_named() -> None:
-    fail_everywhere(PINNED, invented(2), 10_000, but={"cuCtxPushCurrent", "cuCtxPopCurrent"})
+    fail_everywhere(PINNED, invented(2), 10_000)
+
+
+@pytest.mark.parametrize("text", [RING, POOLS, PINNED, HELD], ids=["kernels", "pools", "pinned", "exported"])
+def test_a_context_that_cannot_be_popped_leaves_nothing(text: str) -> None:
+    """Whatever was done in it before is noted, and is undone or was."""
+    machine, pops = invented(2), {"ctx_pop_current"}
+    made = run_request(text, machine, "full")
+    for at in points(run(made, machine, only=pops).failing.calls, 40):
+        done = run(made, machine, at=at, only=pops)
+        report = done.report
+        assert (report.outcome, report.exit_code, report.leaks) == ("failed", 4, ()), (at, report.leaks, report.failure)
+        assert done.ledger.empty, at
 
 
 @pytest.mark.parametrize("most", [SAMPLED, pytest.param(SAMPLED_FULLY, marks=pytest.mark.exhaustive)])
@@ -159,7 +178,7 @@ def test_a_failure_of_a_call_with_imported_allocations_is_undone_or_named(proces
         for report in (each for each in reports.values() if each.left):
             assert report.left
             assert bool(report.leaks) == any(report.left.ledger_after.values()), (where, report.leaks)
-            assert not report.leaks or failing.failed in {*UNDO, "cuCtxPushCurrent", "cuCtxPopCurrent"}, where
+            assert not report.leaks or failing.failed in {*UNDO, "cuCtxPushCurrent"}, where
 
 
 def _fails_at(process: str, at: int) -> tuple[Failing, dict[str, Report]]:

@@ -119,7 +119,7 @@ class OpenBuffer(BufferStep, ImportStep):
         if self.label in layout.buffers:
             with current(driver, layout.contexts[self.device]):
                 driver.ipc_close_mem_handle(layout.buffers[self.label].address)
-            del layout.buffers[self.label]
+                del layout.buffers[self.label]
 
     def describe(self) -> StepDescription:
         return StepDescription(self.label, self.source.text, self.size, self.source.holder, "ipc")

@@ -141,8 +141,8 @@ class RegisterMemory(PinnedStep):
         address, each = layout.files[self.label].address, self.size // len(self.objects)
         with current(driver, layout.contexts[self.gpus[0]]):
             driver.mem_host_register(address, self.size, self.flags)
-        for number, label in enumerate(self.objects):
-            layout.pinned[label] = Reservation(address + number * each, each)
+            for number, label in enumerate(self.objects):
+                layout.pinned[label] = Reservation(address + number * each, each)
 
     def undo(self, driver: Driver, layout: Layout) -> None:
         if self.objects[0] in layout.pinned:

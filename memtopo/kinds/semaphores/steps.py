@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Hashable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import ClassVar
 
 from memtopo.common.errors import MemtopoError
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import SemaphoreHandleType
-from memtopo.kinds.layout import Layout, Wait, current
+from memtopo.kinds.layout import LateError, Layout, Wait, current
 from memtopo.kinds.resources import DeviceStep
 from memtopo.kinds.step import ErrorHint, Phase, Step, StepDescription
 
@@ -105,7 +106,8 @@ class AwaitStream(DeviceStep):
             return
         ended = self._done(driver, layout, min(GRACE, layout.timeout), wait)
         if not ended and layout.handle_source.gone(wait.holder) and not self._done(driver, layout, LAST_SIGNAL):
-            self._signal(driver, layout, wait)
+            with suppress(LateError):  # it is signalled; the wait is what counts
+                self._signal(driver, layout, wait)
             self._done(driver, layout, GRACE)
         if self.device in layout.waiting:
             value = f" to reach {wait.value:,}" if wait.value else ""
@@ -132,7 +134,7 @@ class AwaitStream(DeviceStep):
         """Signal in another stream, since this one is blocked."""
         with current(driver, layout.contexts[self.device]):
             stream = driver.stream_create()
-        try:
-            driver.signal_external_semaphore(layout.semaphores[wait.semaphore], wait.value, stream)
-        finally:
-            driver.stream_destroy(stream)
+            try:
+                driver.signal_external_semaphore(layout.semaphores[wait.semaphore], wait.value, stream)
+            finally:
+                driver.stream_destroy(stream)

@@ -97,7 +97,8 @@ class Verification:
     def try_forbidden(self) -> None:
         """Try forbidden accesses: by calls that the driver refuses, and on replicas by kernels, which end a process.
 
-        Call it between the first fill and its verification, which then shows that the layout is intact.
+        Call it between the first fill and its verification, which then shows that the layout is intact. Raises
+        `StepFailed` or `Stopped`.
         """
         if self._request.check != "full" or not self.safe:
             return
@@ -105,7 +106,10 @@ class Verification:
 
         tries = self._replicas()
         with self._execution.timed("forbid", len(tries), announce=False):
-            self._findings.add(refusals(self._context))
+            try:
+                self._findings.add(refusals(self._context))
+            except DriverError as error:
+                raise StepFailed(None, "try of forbidden accesses", error) from error
             if self._request.machine_facts is None:
                 self._findings.not_checked(FORBIDDEN, len(tries), "no process may be started")
             else:

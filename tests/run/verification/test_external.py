@@ -14,7 +14,10 @@ from threading import Barrier
 import pytest
 
 from memtopo.driver.handles import Handle
+from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.ledger import Ledger
+from memtopo.driver.types import DriverError
+from memtopo.driver.wrappers import Forwarder
 from memtopo.drivers import target
 from memtopo.drivers.sim import SimDriver
 from memtopo.plans.progress import Progress
@@ -80,13 +83,14 @@ def apply_from_producer(
     *,
     alone: bool = True,
     text: str = TEXT,
+    wrap: Callable[[KernelDriver], KernelDriver] = lambda driver: driver,
 ) -> tuple[Report, Ledger]:
     """The layout, built with what the producer makes."""
     made = replace(run_request(text, MACHINE, check), timeout=timeout, exclusive=alone)
     handle_source = holders(made.geometry, target.uuids(MACHINE), {"camera": producer.path})
     with SimDriver(MACHINE) as driver:
         driver.init()
-        ledger = Ledger(driver)
+        ledger = Ledger(wrap(driver))
         return apply(made, ledger, handle_source=handle_source, progress=progress, stop=stop), ledger
 
 
@@ -129,6 +133,27 @@ def test_a_wait_ends_when_its_producer_ends_and_everything_is_undone(producer: S
     assert report.failure.error == "semaphore 'ready' of camera did not reach 1: camera has ended"
     assert report.failure.hint == "keep the producer alive until it has signalled"
     assert (report.exit_code, ledger.empty) == (4, True), report
+
+
+class Unpopped(Forwarder):
+    """A driver that cannot pop the context in which a semaphore was signalled."""
+
+    signalled = False
+
+    def signal_external_semaphore(self, semaphore: int, value: int, stream: int) -> None:
+        self._driver.signal_external_semaphore(semaphore, value, stream)
+        self.signalled = True
+
+    def ctx_pop_current(self) -> int:
+        if self.signalled:
+            self.signalled = False
+            raise DriverError("cuCtxPopCurrent", "CUDA_ERROR_UNKNOWN")
+        return self._driver.ctx_pop_current()
+
+
+def test_a_wait_ends_by_a_signal_after_which_a_context_cannot_be_popped(producer: ScriptedProducer) -> None:
+    report, ledger = apply_from_producer(producer, progress=At("synchronize", producer.kill), wrap=Unpopped)
+    assert (report.exit_code, report.leaks, ledger.empty) == (4, (), True), report
 
 
 def test_a_signal_of_a_producer_that_has_ended_counts(producer: ScriptedProducer) -> None:
