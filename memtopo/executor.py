@@ -134,6 +134,7 @@ class Execution:
         The `gates` make every process release its imports before any process releases its exports.
         """
         gates = gates or TeardownGates()
+        self.layout.ending = True
         teardown = Teardown(self.driver, self.layout, self.context)
         contexts, using, own = list[Step](), list[Step](), list[Step]()
         for phase, steps in groupby(reversed(self.done), attrgetter("phase")):

@@ -141,6 +141,8 @@ class Layout:
     attached: dict[str, int] = field(default_factory=dict)
     """Process id of each holder that this layout has a connection to."""
     handle_source: HandleSource = field(default_factory=NoHandleSource)
+    ending: bool = False
+    """True from the start of the teardown, which brings nothing back if an undo fails."""
     timeout: float = 60.0
     """Seconds to wait for processes outside of the spec."""
     pools: dict[str, Pool] = field(default_factory=dict)

@@ -83,6 +83,12 @@ events: {e: {device: gpu0}}
 exports: {c: {chunk: c, via: fd}, b: {buffer: b, via: ipc}, e: {event: e, via: ipc}}
 """
 
+ELASTIC = """
+ranges: {heap: {size: 8MiB, elastic: {chunks: page, zero: blank}}}
+chunks: {page: {location: gpu0, size: 2MiB, count: {min: 0, max: 4}}, blank: {location: gpu0, size: 2MiB}}
+access: {heap: {gpu0: rw}}
+"""
+
 PINNED = f"""
 pinned:
   p: {{size: 64KiB, count: 2, accessed_by: [gpu0, gpu1]}}
@@ -164,6 +170,26 @@ def test_a_context_that_cannot_be_popped_leaves_nothing(text: str) -> None:
         report = done.report
         assert (report.outcome, report.exit_code, report.leaks) == ("failed", 4, ()), (at, report.leaks, report.failure)
         assert done.ledger.empty, at
+
+
+def test_what_a_program_could_have_mapped_is_unmapped_chunk_by_chunk_if_it_cannot_be_at_once() -> None:
+    machine = invented(1)
+    made = run_request(ELASTIC, machine)
+    last = run(made, machine, only={"mem_unmap"}).failing.calls
+    done = run(made, machine, at=last, only={"mem_unmap"})
+    assert (done.report.outcome, done.report.exit_code, done.report.leaks) == ("failed", 4, ())
+    assert done.ledger.empty
+
+
+def test_mappings_of_a_program_that_stay_are_counted() -> None:
+    machine = invented(1)
+    made = run_request(ELASTIC, machine)
+    last = run(made, machine, only={"mem_unmap"}).failing.calls
+    done = run(made, machine, at=last, only={"mem_unmap"}, every=True)
+    (leak,) = done.report.leaks
+    assert (done.report.exit_code, leak.what, leak.stays) == (5, "mappings in heap", ("range heap",))
+    assert leak.error.endswith("; 4 of 4 mappings stay")
+    assert done.ledger.counts() == {"reservations": 1, "handles": 0, "mappings": 4, "contexts": 0}
 
 
 @pytest.mark.parametrize("most", [SAMPLED, pytest.param(SAMPLED_FULLY, marks=pytest.mark.exhaustive)])

@@ -6,6 +6,7 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from memtopo.common.errors import MemtopoError
 from memtopo.driver.batches import map_each
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import Access, DriverError, Grant, LocationKind, gpu
@@ -14,7 +15,7 @@ from memtopo.geometry.groups import Backing, RangeGroup
 from memtopo.geometry.model import Geometry, Part
 from memtopo.kinds.chunks.steps import release_elastic
 from memtopo.kinds.elastic import AccessPiece, ElasticChunk, ElasticContent, Mapped, MappedRun, Pool, run_size, runs
-from memtopo.kinds.layout import Layout, current
+from memtopo.kinds.layout import LateError, Layout, current
 from memtopo.kinds.mappings import expected_access, host_has_access
 from memtopo.kinds.mappings.steps import MapChunk
 from memtopo.kinds.step import Finding, Phase, Step, StepDescription, range_name
@@ -79,25 +80,33 @@ class OpenRange(Step):
             grant(driver, content, runs(mapped), zero=True)
 
     def undo(self, driver: Driver, layout: Layout) -> None:
-        """Unmap everything, and release the chunks; after an error, everything is mapped as before."""
+        """Unmap everything, and release the chunks; after an error, everything is mapped as before.
+
+        At the end of the layout, what a refused call leaves is unmapped chunk by chunk, and what stays is not mapped
+        anew.
+        """
         content = layout.elastic.get(self.label)
         if content is None:
             return
         content.rebuild()
-        gone: list[Mapped] = []
-        try:
-            for run in runs(list(content.present())):
-                unmap_run(driver, content, run)
-                gone += run
-        except DriverError as error:
-            restore(driver, layout, content, gone, error)
-            raise
-        for _, chunk in gone:
+        mapped = list(content.present())
+        error = _unmap(driver, content, runs(mapped))
+        if error and not layout.ending:
+            restore(driver, layout, content, [each for each in mapped if each[0] not in content.at], error)
+            raise error
+        if error:
+            for each in list(content.at.items()):
+                _unmap(driver, content, [[each]])
+            if content.at:
+                raise MemtopoError(f"{error}; {len(content.at):,} of {len(mapped):,} mappings stay") from error
+        for _, chunk in mapped:
             if chunk is not content.zero:
                 layout.pools[chunk.pool].free.append(chunk)
         for name in self.pools:
             _release_free(driver, layout, layout.pools[name])
         del layout.elastic[self.label]
+        if error:
+            raise LateError(error)
 
     def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
         content = layout.elastic[self.label]
@@ -176,6 +185,16 @@ def unmap_run(driver: Driver, content: ElasticContent, run: MappedRun) -> None:
     driver.mem_unmap(content.base + offset, size)
     for each, _ in run:
         del content.at[each]
+
+
+def _unmap(driver: Driver, content: ElasticContent, mapped: Iterable[MappedRun]) -> DriverError | None:
+    """Unmap adjacent chunks, each by one call, until one is refused; return its error."""
+    try:
+        for run in mapped:
+            unmap_run(driver, content, run)
+    except DriverError as error:
+        return error
+    return None
 
 
 def grant(driver: Driver, content: ElasticContent, mapped: Iterable[MappedRun], *, zero: bool = False) -> None:
