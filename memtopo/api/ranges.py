@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from memtopo.common.text import numbered
 from memtopo.common.units import NamedPart
 from memtopo.driver.types import Access, Grant, Location, LocationKind
 from memtopo.geometry import AccessSpan, Geometry, Placement
@@ -138,9 +139,9 @@ class MappedRanges:
     def _chunk(self, label: str) -> tuple[ChunkGroup | None, int]:
         """Return the group of the chunk with a label, and its index; no group if there is none."""
         groups = self._geometry.of(ChunkGroup)
-        name, _, number = label.rpartition(".")
+        name, number = numbered(label)
         group = groups.get(label) or groups.get(name)
-        index = int(number) if group and group.counted and number.isdecimal() else 0
+        index = number or 0 if group and group.counted else 0
         return (group, index) if group and group.label(index) == label else (None, 0)
 
     @property

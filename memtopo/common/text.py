@@ -100,3 +100,12 @@ def _width(char: str) -> int:
     if category(char) in _NO_WIDTH or "\u1160" <= char <= "\u11ff":
         return 0
     return 2 if east_asian_width(char) in "WF" else 1
+
+
+def numbered(label: str) -> tuple[str, int | None]:
+    """Name of an entry and the number of one of its objects: `page.3` is number 3 of `page`.
+
+    A label that does not end in a number has none: `page`, and `page.3@host:0`, an area for offloaded bytes.
+    """
+    entry, _, number = label.rpartition(".")
+    return (entry, int(number)) if entry and number.isdecimal() else (label, None)

@@ -8,6 +8,7 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
+from memtopo.common.text import numbered
 from memtopo.common.units import rounded
 from memtopo.geometry.diagram import ProcessDiagram
 from memtopo.output import humanize, plan
@@ -221,17 +222,17 @@ def _common_addresses(process: ProcessDiagram, reports: Mapping[str, Sequence[Pl
 
 
 def _labels(process: ProcessDiagram) -> Iterator[str]:
-    entry, _, number = process.first.partition(".")
+    entry, number = numbered(process.first)
     for index in range(process.count):
-        yield f"{entry}.{int(number) + index * process.step}" if number else entry
+        yield entry if number is None else f"{entry}.{number + index * process.step}"
 
 
 def _address(placed: Sequence[Placed], label: str) -> int | None:
-    entry, _, number = label.partition(".")
+    entry, number = numbered(label)
     for group in placed:
-        first, _, start = group.first.partition(".")
-        if entry == first and bool(number) == bool(start):
-            index = int(number or 0) - int(start or 0)
+        first, start = numbered(group.first)
+        if entry == first and (number is None) is (start is None):
+            index = (number or 0) - (start or 0)
             if 0 <= index < group.count:
                 return group.address + index * group.step
     return None

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, groupby
 
+from memtopo.common.text import numbered
 from memtopo.driver.types import Location
 from memtopo.geometry.model import Geometry
 from memtopo.kinds.exports.groups import emptied_exports
@@ -84,9 +85,8 @@ def _by_number(do: Iterable[Step]) -> list[Step]:
 
 
 def _numbered(position: tuple[str, int]) -> tuple[str, int, int]:
-    label, offset = position
-    entry, _, number = label.rpartition(".")
-    return (entry, int(number), offset) if number.isdecimal() else (label, 0, offset)
+    entry, number = numbered(position[0])
+    return entry, number or 0, position[1]
 
 
 def _lost(undo: Sequence[Step], do: Sequence[Step]) -> Iterator[str]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import groupby
 from typing import TypeVar
 
+from memtopo.common.text import numbered
 from memtopo.kinds.layout import Reservation
 from memtopo.kinds.step import Step, StepDescription
 from memtopo.plans.report import Placed, ProcessDifference, ProcessPlan, Row
@@ -64,9 +65,9 @@ def _continues(last: P, new: P) -> bool:
 
 def _extended(series: Placed, label: str, address: int) -> Placed | None:
     """Series with one more reservation, or None if the reservation does not continue it."""
-    entry, _, number = series.last.partition(".")
+    entry, number = numbered(series.last)
     step = address - series.address if series.count == 1 else series.step
-    if not number or label != f"{entry}.{int(number) + 1}" or address != series.address + series.count * step:
+    if number is None or numbered(label) != (entry, number + 1) or address != series.address + series.count * step:
         return None
     return replace(series, last=label, count=series.count + 1, step=step)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
-from memtopo.common.text import enumerated
+from memtopo.common.text import enumerated, numbered
 from memtopo.common.units import rounded
 from memtopo.diagnostics.model import Path
 from memtopo.driver.ledger import Ledger
@@ -198,9 +198,10 @@ class ResourceBalance:
         """Leaks of chunks by label."""
         steps = {step.describe().subject: step for step in self._execution.plan.steps if step.holds_chunk}
         for label in labels:
-            step = steps.get(label) or steps[label.partition(".")[0]]  # elastic chunks have one step in common
-            name = f"chunk {label}" if label not in steps else step.leak_name() or label
-            yield Leak(name, "a handle to it is still open after its release", (), step.path, position_of(step.path))
+            own = steps.get(label)
+            step = own or steps.get(numbered(label)[0])  # elastic chunks have one step in common
+            name, path = (own and own.leak_name()) or f"chunk {label}", step.path if step else ()
+            yield Leak(name, "a handle to it is still open after its release", (), path, position_of(path))
 
 
 def _created(geometries: Iterable[Geometry]) -> dict[str, int]:

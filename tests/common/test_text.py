@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memtopo.common.garbage_collection import collector_paused
-from memtopo.common.text import display_width, printable, signal_name
+from memtopo.common.text import display_width, numbered, printable, signal_name
 
 
 @given(st.text(st.characters()))
@@ -73,3 +73,18 @@ def test_every_signal_has_a_name(number: int) -> None:
     """The number stands for a signal without a name."""
     known = {each.value: each.name for each in signal.Signals}
     assert signal_name(number) == known.get(number, f"signal {number}")
+
+
+@pytest.mark.parametrize(
+    ("label", "found"),
+    [
+        ("page", ("page", None)),
+        ("page.12", ("page", 12)),
+        ("page.3@host:0", ("page.3@host:0", None)),
+        ("page.0:4@staging", ("page.0:4@staging", None)),
+        (".7", (".7", None)),
+        ("", ("", None)),
+    ],
+)
+def test_a_label_has_the_number_at_its_end(label: str, found: tuple[str, int | None]) -> None:
+    assert numbered(label) == found

@@ -25,6 +25,9 @@ SPEC = (
 )
 
 
+AREA = "c.0@host:0"
+
+
 def report_with_picture(spec: str = SPEC) -> Report:
     made = run_request(spec, invented(1))
     made = replace(made, picture=build_diagram(made.geometry, invented(1)))
@@ -44,11 +47,24 @@ def report_text(report: Report, monkeypatch: pytest.MonkeyPatch) -> str:
         ({"r.0": 10, "r.1": 14, "r.2": 19}, [Placed("r.0", "r.1", 2, 10, 4), Placed("r.2", "r.2", 1, 19, 0)]),
         ({"r.0": 10, "s.1": 14}, [Placed("r.0", "r.0", 1, 10, 0), Placed("s.1", "s.1", 1, 14, 0)]),
         ({"r.0": 10, "r": 14}, [Placed("r.0", "r.0", 1, 10, 0), Placed("r", "r", 1, 14, 0)]),
+        ({"c.0": 10, "c.0@host:0": 14}, [Placed("c.0", "c.0", 1, 10, 0), Placed(AREA, AREA, 1, 14, 0)]),
+        ({"c.0@host:0": 10, "c.1": 14}, [Placed(AREA, AREA, 1, 10, 0), Placed("c.1", "c.1", 1, 14, 0)]),
         ({}, []),
     ],
 )
 def test_equally_spaced_addresses_of_an_entry_are_folded(addresses: dict[str, int], runs: list[Placed]) -> None:
     assert list(placed({label: Reservation(address, 4) for label, address in addresses.items()})) == runs
+
+
+def test_a_range_is_not_taken_for_the_area_of_a_chunk_of_its_name() -> None:
+    spec = (
+        "ranges: {c: {size: 2MiB, count: 2}}\nchunks: {c: {location: gpu0, size: 2MiB, count: 2}}\n"
+        "map: {c: [{chunk: c, each: 1}]}\naccess: {c: {gpu0: rw}}\nstates: {s: {offload: {c.0: host:0}}}"
+    )
+    report = report_with_picture(spec)
+    assert [each.first for each in report.placed] == ["c.0", AREA]
+    assert addresses(report)["", "c.0"] == report.placed[0].address
+    assert addresses(replace(report, placed=report.placed[::-1])) == addresses(report)
 
 
 def test_report_and_drawing_have_the_addresses_of_ranges(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,6 +37,18 @@ def test_a_resource_that_no_step_opened_is_a_leak() -> None:
     assert (report.outcome, report.exit_code) == ("leaked", 5)
 
 
+def test_an_open_chunk_that_no_step_has_is_a_leak_with_its_label() -> None:
+    def hold(run: Run) -> HoldResult:
+        run.execution.layout.chunks["other.0@host:0"] = run.ledger.mem_create(2 << 20, Properties(gpu(0)))
+        return HoldResult()
+
+    machine = invented(1)
+    with SimDriver(machine) as driver:
+        driver.init()
+        report = apply(run_request(SPEC, machine), Ledger(driver), hold=hold)
+    assert [leak.what for leak in report.leaks] == ["chunk other.0@host:0"]
+
+
 @pytest.mark.parametrize("kept", [0, 1])
 def test_a_descriptor_that_stays_open_is_a_leak_unless_it_is_kept_on_purpose(kept: int) -> None:
     opened: list[int] = []

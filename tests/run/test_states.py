@@ -22,7 +22,7 @@ from memtopo.plans.transition import Transition, transition
 from memtopo.run.transition import make_transition
 from tests.helpers.failing_driver import Failing
 from tests.helpers.machines import invented
-from tests.helpers.specs import diagnose, geometry_of, plan_of
+from tests.helpers.specs import diagnose, geometry_of, plan_of, run, run_request
 from tests.run.test_transition import Built, built
 
 TWO = invented(2)
@@ -40,6 +40,15 @@ states:
 """
 M = 2 << 20
 
+
+AREAS = """
+ranges: {r: {size: 2MiB}, q: {size: 2MiB}, s: {size: 2MiB, count: 2}}
+chunks: {c: {location: gpu0, size: 2MiB, count: 2}, d: {location: gpu0, size: 2MiB, count: 2}}
+map: {r: [c.0], q: [c.1], s: [{chunk: d, each: 1}]}
+access: {r: {gpu0: rw}, q: {gpu0: rw}, s: {gpu0: rw}}
+states: {asleep: {offload: {r: host:0, q: host:0, s.1: host:0}}}
+"""
+"""Single chunks are offloaded."""
 
 PINNED = SLEEPING.replace("host:0", "pinned")
 
@@ -227,3 +236,14 @@ def test_work_is_awaited_last_only_if_a_switch_has_begun_any() -> None:
     before = [("gpu1", True), ("gpu0", True)]
     assert waits("awake", "asleep") == before
     assert waits("asleep", "awake") == [*before, ("gpu0", False), ("gpu1", False)]
+
+
+def test_areas_of_single_chunks_are_reported_beside_ranges() -> None:
+    """The label of such an area has a dot and no number at its end."""
+    made = run_request(AREAS, TWO)
+    report = run(made, TWO).report
+    labels = ["r", "q", "s.0", "c.0@host:0", "c.1@host:0", "d.1@host:0"]
+    assert (report.outcome, [each.first for each in report.placed]) == ("ok", labels)
+    assert [each.last for each in report.placed] == [*labels[:2], "s.1", *labels[3:]]
+    mapped = {row.first: row.where for row in report.plan.rows if row.verb == "map"}
+    assert [mapped[label] for label in labels[3:]] == [(label,) for label in labels[3:]]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
 
+from memtopo.common.text import numbered
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import Access, Grant, Location, LocationKind
 from memtopo.kinds.kind import Difference
@@ -60,7 +61,7 @@ class SetAccess(Step):
         driver.mem_set_access(layout.ranges[self.range].address + self.offset, self.size, self.grants)
 
     def describe(self) -> StepDescription:
-        group = self.range.partition(".")[0]
+        group, _ = numbered(self.range)
         granted = ", ".join(f"{grant.location} {grant.access.word}" for grant in self.grants)
         return StepDescription(self.range, granted, 0, (group, self.grants))
 

@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from memtopo.common.errors import InternalError
 from memtopo.common.signals import deferred
+from memtopo.common.text import numbered
 from memtopo.driver.batches import access_each, release_each
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import Access, DriverError, Grant, LocationKind
@@ -153,7 +154,7 @@ class MapChunk(Step):
         del layout.retained[self.chunk]
 
     def describe(self) -> StepDescription:
-        group = self.range.partition(".")[0]
+        group, _ = numbered(self.range)
         return StepDescription(self.chunk, group, self.size, group)
 
     def leak_name(self) -> str:

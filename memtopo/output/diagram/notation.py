@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from memtopo.common.text import printable
+from memtopo.common.text import numbered, printable
 from memtopo.common.units import exact, rounded, shorten
 from memtopo.geometry.diagram import DeviceAccess, MappingSpan, MemoryDiagram, ProcessDiagram, RangeDiagram
 
@@ -45,14 +45,14 @@ def name_range(first: str, last: str) -> str:
 
 def chunk_names(span: MappingSpan, count: int) -> str:
     """The chunks of a span of `count` equal ranges; of all of them if these are consecutive."""
-    stem, _, number = span.last.rpartition(".")
-    if not number.isdecimal():
+    stem, number = numbered(span.last)
+    if number is None:
         return name_range(span.first, span.last)
     in_turn = span.step == 1 and span.interval == count
     if span.interval > 1 and not in_turn:
         return f"{span.first}, {name_range(f'{stem}.{span.index + span.interval}', span.last)}"
     ahead = span.step * (count - 1) if in_turn or span.step == span.count else 0
-    return name_range(span.first, f"{stem}.{int(number) + ahead}")
+    return name_range(span.first, f"{stem}.{number + ahead}")
 
 
 def parts(span: MappingSpan) -> str:
@@ -91,8 +91,8 @@ def processes(process: ProcessDiagram) -> str:
     node = f" on {process.node}" if process.node else ""
     if process.step == 1 or process.count == 1:
         return name_range(process.first, process.last) + node
-    stem, _, number = process.first.rpartition(".")
-    second = f"{stem}.{int(number) + process.step}" if number.isdecimal() else process.last
+    stem, number = numbered(process.first)
+    second = process.last if number is None else f"{stem}.{number + process.step}"
     return f"{process.first}, {name_range(second, process.last)}{node}"
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
+from memtopo.common.text import numbered
 from memtopo.driver.functions import function
 from memtopo.plans.calls import Exchange, NamedCall, Object, Place
 
@@ -167,10 +168,7 @@ def _arguments(call: NamedCall) -> Iterator[tuple[str, Any]]:
 
 
 def _reference(held: Object) -> Reference:
-    entry, _, number = held.label.rpartition(".")
-    return (
-        Reference(held.kind, entry, int(number)) if entry and number.isdecimal() else Reference(held.kind, held.label)
-    )
+    return Reference(held.kind, *numbered(held.label))
 
 
 def _shape(each: Call | Pass) -> Hashable:
