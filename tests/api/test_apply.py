@@ -38,7 +38,7 @@ def failing(at: int, error: str = "CUDA_ERROR_UNKNOWN", *, every: bool = False) 
 class _Failing(Failing):
     """A simulator that fails, with the simulator's `close` and `lend`."""
 
-    def __init__(self, driver: SimDriver, at: int, error: str, *, every: bool) -> None:
+    def __init__(self, driver: SimDriver, at: int, error: str = "CUDA_ERROR_UNKNOWN", *, every: bool = False) -> None:
         super().__init__(driver, at, error=error, every=every)
         self._driver_itself = driver
 
