@@ -190,19 +190,16 @@ class Run:
         `Stopped` after the layout was brought back to the state before and checked, `RollbackFailed`.
         """
         kept = Fingerprints.take(self.execution, self._plans.without(state, self.absent)) if full else None
-        self.enter(state, in_use)
-        return self._rechecked(kept)
-
-    def enter(self, state: str, in_use: Container[Hashable] = ()) -> None:
-        """Bring the layout to one of its states, unchecked. Raises as `switch` does."""
-        self._enter(state, self.absent, in_use)
+        with self._entering(state, self.absent, in_use):
+            return self.check_switched(kept).checks()
 
     def leave_out(self, absent: frozenset[Hashable]) -> None:
         """Bring the layout to its state without some resources and what needs them, and with all others.
 
         Raises as `switch` does.
         """
-        self._enter(self.state, absent)
+        with self._entering(self.state, absent):
+            pass  # unchecked
 
     def transition_to(self, state: str) -> Transition:
         """Return the transition to one of the layout's states, without what is absent now."""
@@ -217,14 +214,17 @@ class Run:
         Raises as `switch` does; if they cannot be created, they stay away until they are renewed again.
         """
         self.leave_out(self.absent | resources)
-        self.leave_out(self.absent - resources)
-        return self._rechecked(None)
+        with self._entering(self.state, self.absent - resources):
+            return self.check_switched().checks()
 
-    def _enter(self, state: str, absent: frozenset[Hashable], in_use: Container[Hashable] = ()) -> None:
+    @contextmanager
+    def _entering(self, state: str, absent: frozenset[Hashable], in_use: Container[Hashable] = ()) -> Iterator[None]:
+        """Bring the layout to a state without some resources, and back again if the code inside fails."""
         plan, steps = self._plans.without(state, absent), self._transition(state, absent)
         self.require_room_for(steps, self.request, in_use)
         with all_or_nothing(self.execution):
             make_transition(self.execution, plan, steps)
+            yield
         self.state, self.absent = state, absent
 
     def change(
@@ -331,21 +331,21 @@ class Run:
 
         Raises `MemtopoError`, since its caller is another program and the run continues.
         """
-        return self._rechecked(None)
-
-    def _rechecked(self, kept: Fingerprints | None) -> Checks:
-        """Results of the check by queries, and of the comparison of what a change has `kept`."""
-        findings = FindingTally()
         try:
-            with self._rechecking:  # a check of a mapping keeps its handle in the layout meanwhile
-                self.execution.progress.extend(len(self.execution.plan.steps))
-                findings.add(self.execution.check())
-                if kept:
-                    findings.include(kept.compared_after(findings), ASPECT)
-                self.suspend(self.request)
+            return self.check_switched().checks()
         except (StepFailed, Stopped) as error:
             raise MemtopoError(f"the check was not finished: {error or 'interrupted'}") from error
-        return findings.checks()
+
+    def check_switched(self, kept: Fingerprints | None = None) -> FindingTally:
+        """Check the layout by queries, and compare what a switch has `kept`. Raises `StepFailed` or `Stopped`."""
+        findings = FindingTally()
+        with self._rechecking:  # a check of a mapping keeps its handle in the layout meanwhile
+            self.execution.progress.extend(len(self.execution.plan.steps))
+            findings.add(self.execution.check())
+            if kept:
+                findings.include(kept.compared_after(findings), ASPECT)
+            self.suspend(self.request)
+        return findings
 
     @property
     def as_declared(self) -> bool:

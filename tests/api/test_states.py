@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 import memtopo
+from memtopo.api.live import Live
 from memtopo.drivers.target import Target
 from tests.api.test_apply import failing
 
@@ -86,3 +88,64 @@ def test_a_failed_switch_leaves_the_layout_as_it_was() -> None:
         assert not layout.check().different
         assert (weights == 3).all()
         del weights
+
+
+def calls_of(before: str, act: Callable[[Live], object]) -> range:
+    """Numbers of the driver calls that an action makes in a state, counted from the first of the layout."""
+    with memtopo.applied(SPEC, failing(0)) as layout:
+        layout.switch(before)
+        driver: Any = layout._session._opened
+        first = driver.calls
+        act(layout)
+        return range(first + 1, driver.calls + 1)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [("awake", "asleep"), ("asleep", "awake"), ("half", "asleep"), ("asleep", "half")]
+)
+def test_a_switch_of_which_any_call_fails_leaves_the_layout_as_it_was(before: str, after: str) -> None:
+    """The calls of its check are among them."""
+    calls = calls_of(before, lambda layout: layout.switch(after))
+    for at in calls:
+        with memtopo.applied(SPEC, failing(0)) as layout:
+            driver: Any = layout._session._opened
+            weights = np.from_dlpack(layout.range("weights", dtype="uint8"))
+            weights[:] = 3
+            layout.switch(before)
+            driver.at = at
+            with pytest.raises(memtopo.NotSwitched, match=f"the layout is {before}, as before"):
+                layout.switch(after)
+            require_as_before(layout, before, weights)
+            del weights
+        assert layout.report
+        assert (layout.report.outcome, layout.report.leaks) == ("ok", ()), at
+    assert len(calls) > 20
+
+
+def test_a_with_of_a_state_of_which_any_call_fails_leaves_the_layout_as_it_was() -> None:
+    """As it was before the `with` if a call on the way in fails, and in the state of the `with` on the way out."""
+
+    def inside(layout: Live) -> None:
+        with layout.switched("asleep"):
+            entered.append(True)
+
+    entered = list[bool]()
+    for at in calls_of("awake", inside):
+        with memtopo.applied(SPEC, failing(at)) as layout:
+            weights = np.from_dlpack(layout.range("weights", dtype="uint8"))
+            weights[:] = 3
+            layout.switch("awake")
+            entered.clear()
+            with pytest.raises(memtopo.NotSwitched, match="as before"):
+                inside(layout)
+            require_as_before(layout, "asleep" if entered else "awake", weights)
+            del weights
+
+
+def require_as_before(layout: Live, state: str, weights: np.ndarray[Any, Any]) -> None:
+    assert layout.state == state
+    assert not layout.check().different
+    if state != "asleep":
+        assert (weights == 3).all()
+    layout.switch("awake")
+    assert (weights == 3).all()
