@@ -174,7 +174,7 @@ class Coordinator:
             for path in paths(self.joint.plans.states):
                 self._command_all(messages.WriteKept(path))
                 for state in (*path, AWAKE):
-                    self.joint.switch(state, full=full)
+                    self.joint.switch(state, check="full" if full else "none")
                     self._command_all(messages.ReadKept(path))
 
     def hold(self, held: Callable[[Coordinator], list[str]]) -> None:

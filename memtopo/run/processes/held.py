@@ -114,8 +114,8 @@ class JointSwitch(_JointChange):
 
     def make(self, *, full: bool, in_use: frozenset[str] = frozenset()) -> Checks:
         with self.coordinator.announced("change"):
-            checks = self.coordinator.joint.switch(self.state, sorted(in_use), full=full)
-        return merged_checks(checks) if full else self.coordinator.recheck()
+            checks = self.coordinator.joint.switch(self.state, sorted(in_use), check="full" if full else "fast")
+        return merged_checks(checks)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from memtopo.common.errors import MemtopoError
 from memtopo.language.names import AWAKE
-from memtopo.plans.report import Checks
+from memtopo.plans.report import Check, Checks
 from memtopo.plans.transition import Stage
 from memtopo.run.processes.joint_plans import JointPlans
 from memtopo.run.processes.messages import (
@@ -48,15 +48,15 @@ class JointState:
         if refused := _failures(results):
             raise ChangeRefused(refused, hint=next((each.hint for each in results.values() if each.hint), None))
 
-    def switch(self, state: str, in_use: Collection[str] = (), *, full: bool = False) -> Mapping[str, Checks]:
+    def switch(self, state: str, in_use: Collection[str] = (), *, check: Check = "none") -> Mapping[str, Checks]:
         """Bring all processes to a state, while importers outside keep the memory of `in_use` exports.
 
-        Return their checks, which compare every byte that the switch keeps, if they are to be `full`; else there are
-        none. Raises `ChangeRefused` before anything is changed, and `ChangeFailed`, which names process and call: after
-        all were brought back to the state before, or `broken` if a process has ended.
+        Return their checks, which compare every byte that the switch keeps if they are full. Raises `ChangeRefused`
+        before anything is changed, and `ChangeFailed`, which names process and call: after all were brought back to the
+        state before, or `broken` if a process has ended.
         """
-        self.plan(PlanSwitch(state, "full" if full else "fast", tuple(in_use)))
-        results = self._make(CheckChange()) if full else self._make()
+        self.plan(PlanSwitch(state, check, tuple(in_use)))
+        results = self._make() if check == "none" else self._make(CheckChange())
         self.state = state
         return _checks(results)
 

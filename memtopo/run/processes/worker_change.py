@@ -168,11 +168,7 @@ class WorkerChange:
             self._offers = tuple(self.exports.offers())
             run.suspend(target.request)
             return
-        self._findings = FindingTally()
-        run.execution.progress.extend(len(run.execution.plan.steps))
-        self._findings.add(run.execution.check())
-        if self._kept:
-            self._findings.include(self._kept.compared_after(self._findings), ASPECT)
+        self._findings = run.check_switched(self._kept)
 
     def _turn_back(self, reason: str) -> None:
         self._reason = reason

@@ -120,11 +120,11 @@ def test_a_full_check_compares_what_is_kept_and_finds_what_was_written_meanwhile
     with together(SMALL, TWO, "full") as layout:
         layout.write()
         for state in ("asleep", AWAKE):
-            checks = layout.joint.switch(state, full=True)
+            checks = layout.joint.switch(state, check="full")
             assert not any(each.different for each in checks.values())
             assert sum(tally.looked_at for tally in checks["server"].tallies if tally.aspect == "fingerprint") == 4
         layout.before[MakeStage(Stage.COPY)] = lambda: overwrite(layout, "server", "w")
-        checks = layout.joint.switch("half", full=True)
+        checks = layout.joint.switch("half", check="full")
         assert checks["server"].different == 2
 
 

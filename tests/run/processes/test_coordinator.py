@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -181,3 +182,23 @@ def test_a_switch_that_a_process_does_not_survive_leaves_the_layout_broken() -> 
 
     report = processes.apply(ensemble(Path(__file__).with_name("sleeping.yaml"), MACHINE), held=held)
     assert [each.outcome for each in report.processes] == ["taken down", "died"]
+
+
+def test_a_check_of_a_switch_that_fails_in_one_process_brings_all_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine has six mappings to query before the switch, and again after it."""
+    monkeypatch.setenv("MEMTOPO_CRASH", "engine:mem_retain_allocation_handle#7:CUDA_ERROR_UNKNOWN:self")
+    program = Path(__file__).with_name("signalled_worker.py")
+
+    def held(coordinator: Coordinator) -> list[str]:
+        layout = HeldProcesses(coordinator, "", lambda _source, before: Revision(before, ""))
+        assert not layout.switch("asleep").make(full=False).different
+        with pytest.raises(ChangeFailed, match=r"engine: check of .*; the layout is asleep, as before"):
+            layout.switch("awake").make(full=False)
+        assert (layout.state, layout.check().different) == ("asleep", 0)
+        assert not layout.switch("awake").make(full=False).different
+        return []
+
+    made = replace(
+        ensemble(Path(__file__).with_name("sleeping.yaml"), MACHINE), worker=(sys.executable, "-P", str(program))
+    )
+    assert processes.apply(made, held=held).outcome == "ok"
