@@ -179,7 +179,7 @@ class Live:
         states = self._session.run.states
         if state not in states:
             raise unknown("state", state, states)
-        with self._elastic.lock, self._awaiting(stream, device):
+        with self._elastic.lock, deferred(), self._awaiting(stream, device):
             try:
                 return self._session.switch(state)
             finally:
@@ -196,11 +196,10 @@ class Live:
         After an error in the `with` it is switched back, too.
         """
         before = self.state
-        checks = self.switch(state, stream=stream, device=device)
         try:
-            yield checks
+            yield self.switch(state, stream=stream, device=device)
         finally:
-            if not self._views.closed:
+            if not self._views.closed and self.state != before:
                 self.switch(before, stream=stream, device=device)
 
     @property
@@ -231,7 +230,7 @@ class Live:
         self._require_open()
         if check not in {"fast", "full"}:
             raise unknown("check", check, ("fast", "full"))
-        with self._elastic.lock, self._awaiting(stream, device), self._changing_memory():
+        with self._elastic.lock, deferred(), self._awaiting(stream, device), self._changing_memory():
             return self._session.change(spec, check, params)
 
     @contextmanager
@@ -273,7 +272,8 @@ class Live:
         call = self.on_change if self._imports.concerned(holder, notice) else None
         if call and notice.kind == "changing":
             call(notice)
-        self._follow(self._imports, holder, notice)
+        with self._elastic.lock, deferred():
+            self._follow(self._imports, holder, notice)
         if call and notice.kind == "changed":
             call(notice)
         return notice
