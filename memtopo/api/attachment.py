@@ -20,6 +20,7 @@ from memtopo.api.session import Session, uuids
 from memtopo.api.specs import MachineLike, Planned, plan_spec, resolved
 from memtopo.api.views import View
 from memtopo.common.errors import UsageError
+from memtopo.common.signals import deferred
 from memtopo.common.units import NotADuration, NotASize, parse_duration, parse_size, shorten
 from memtopo.driver.kernels import KernelDriver
 from memtopo.drivers.target import LOCAL, Target, recorded
@@ -133,8 +134,9 @@ class Attached(Live):
         client = self._lease.client
         if self._importer.role != "writer" or client is None:
             raise Unsuitable(f"this process does not write layout {self.name!r}", hint="attach with role='writer'")
-        self._session.synchronize()
-        client.commit([name for name, offer in self.exports.items() if offer.commit])
+        with deferred():  # an answer that is not read would end the connection, which is the lease
+            self._session.synchronize()
+            client.commit([name for name, offer in self.exports.items() if offer.commit])
 
     def _follow(self, imports: Imports, holder: str, notice: Notice) -> None:
         """Follow a notice, with what exports have gained as far as there is room for it."""

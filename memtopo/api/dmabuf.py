@@ -12,6 +12,7 @@ from typing import Self
 from memtopo.api.errors import Unsuitable
 from memtopo.api.leases import Terms
 from memtopo.api.memory import unknown
+from memtopo.common.signals import deferred
 from memtopo.driver.handles import Handle
 from memtopo.kinds.dmabuf import DMABUF
 from memtopo.sharing.client import Client
@@ -102,6 +103,10 @@ class DmaBufs:
 
         Raises `ExchangeError`, with the code `absent` if it has no memory in the present state of the layout.
         """
+        with deferred():
+            return self._take(name)
+
+    def _take(self, name: str) -> tuple[DmaBuf, ...]:
         for each in self[name]:
             each.close()
         offer, received = self.exports[name], list[Handle]()
@@ -128,11 +133,12 @@ class DmaBufs:
 
     def let_go(self, names: Collection[str]) -> None:
         """Close the dma-bufs of exports, and report that to the holder."""
-        for name in names:
-            for each in self[name]:
-                each.close()
-            self._open.pop(name, None)
-        self._connection.let_go(list(names))
+        with deferred():
+            for name in names:
+                for each in self[name]:
+                    each.close()
+                self._open.pop(name, None)
+            self._connection.let_go(list(names))
 
     @property
     def _connection(self) -> Client:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +18,12 @@ from memtopo.api.live import Live
 from memtopo.driver.wrappers import Call, Forwarder
 from memtopo.drivers.sim import SimDriver
 from memtopo.drivers.target import Target
+from memtopo.sharing.client import connect
+from memtopo.sharing.endpoints import endpoint
+from tests.api import test_commits, test_dmabuf, test_following
+from tests.api.test_following import poll
 from tests.api.test_states import SPEC
+from tests.helpers.held_layouts import held, switching
 from tests.helpers.machines import invented
 
 CHANGED = {
@@ -124,3 +132,80 @@ def test_an_interrupted_with_of_a_state_returns_to_the_state_before() -> None:
         assert layout.state == "awake"
 
     each_call(act, judge)
+
+
+@contextmanager
+def interrupted_after(function: str) -> Iterator[None]:
+    """Receive SIGINT when a function of the interpreter, such as `sendmsg`, has returned for the first time."""
+
+    def returned(_frame: object, event: str, called: Any) -> None:
+        if event == "c_return" and called.__name__ == function:
+            sys.setprofile(None)
+            signal.raise_signal(signal.SIGINT)
+
+    sys.setprofile(returned)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            yield
+    finally:
+        sys.setprofile(None)
+
+
+def test_an_interrupted_poll_follows_the_notice_before_the_interrupt_is_raised(machine: Target, runtime: Path) -> None:
+    """At each call that lets go of memory, and at each that imports it again."""
+    del runtime
+    calls, at = 1, 0
+    with held(test_following.SPEC, machine), switching("sleeper") as switch:
+        while (at := at + 1) <= calls:
+            target, driver = interrupting()
+            with memtopo.attach("sleeper", "w", machine=target) as shared:
+                first = driver.calls
+                driver.at = first + at
+                interrupted = followed(shared, lambda: switch("asleep"), "changing")
+                poll(shared)
+                before = shared.absent
+                interrupted |= followed(shared, lambda: switch("awake"), "changed")
+                assert (before, shared.absent, interrupted) == ({"w"}, frozenset(), True)
+                calls = max(calls, driver.calls - first)
+                assert not shared.check().different
+            assert shared.report
+            assert (shared.report.outcome, shared.report.leaks, driver.empty) == ("ok", (), True), at
+            driver.simulator.close()
+    assert calls > 20
+
+
+def followed(shared: Any, request: Callable[[], Any], kind: str) -> bool:
+    """Follow the notice of a switch; return whether that was interrupted."""
+    switched = request()
+    try:
+        assert poll(shared).kind == kind
+    except KeyboardInterrupt:
+        return True
+    finally:
+        switched.result()
+    return False
+
+
+def test_an_interrupted_commit_is_made_before_the_interrupt_is_raised(machine: Target, runtime: Path) -> None:
+    del runtime
+    with held(test_commits.SPEC, machine), memtopo.attach("model", "weights", machine=machine, role="writer") as shared:
+        with interrupted_after("sendmsg"):
+            shared.commit()
+        assert shared.notice() is None
+        with connect(endpoint("model")) as client:
+            assert client.offers()["weights"].commit == "committed"
+
+
+def test_interrupted_changes_of_dma_bufs_are_made_before_the_interrupt_is_raised(
+    machine: Target, runtime: Path
+) -> None:
+    del runtime
+    with held(test_dmabuf.SPEC, machine), memtopo.dma_bufs("nic", ["pages"]) as bufs:
+        earlier = bufs["pages"]
+        with interrupted_after("close"):
+            bufs.let_go(["pages"])
+        assert (bufs["pages"], [each._fd for each in earlier]) == ((), [-1, -1])
+        with interrupted_after("sendmsg"):
+            bufs.take("pages")
+        assert [each.size for each in bufs["pages"]] == test_dmabuf.SIZES["pages"]
+        assert bufs.notice() is None
