@@ -193,7 +193,7 @@ class Live:
     def switched(self, state: str, *, stream: object = None, device: str | int | None = None) -> Iterator[Checks]:
         """Switch to a state for the duration of a `with`, and then back to the state before, as `switch` does.
 
-        After an error in the `with` it is switched back, too.
+        After an error in the `with`, or an interrupt of the way in, it is switched back, too.
         """
         before = self.state
         try:

@@ -55,7 +55,8 @@ class Session:
         self._handles_for = handles_for
         facts = planned.target.machine
         request = RunRequest(**_of_spec(planned), machine=self.machine, exclusive=False, machine_facts=facts)
-        self.run = Run(request, Ledger(driver), handle_source=handle_source, absent=absent)
+        self._signals = deferred()
+        self.run = Run(request, Ledger(driver), stop=self._interruptible, handle_source=handle_source, absent=absent)
         self.layout = self.run.execution.layout
         self.driver: Driver = self.run.execution.driver
         self._descriptors: set[tuple[str, str]] = set()
@@ -90,21 +91,27 @@ class Session:
     def begin(self, *, verify: bool) -> None:
         """Build the layout, check it by queries and, if requested, `verify` it by reading and writing the memory.
 
-        Raises `NotApplied` after everything was undone; on any other error, everything is undone as well.
+        Raises `NotApplied` after everything was undone; on any other error, everything is undone as well. Handlers of
+        signals are called between steps, so that what a step has made is noted before one raises KeyboardInterrupt.
         """
         run = self.run
         try:
-            with run.recording_failure():
+            with self._signals, run.recording_failure():
                 run.build()
                 run.check()
                 if verify:
                     run.verify()
+            self._descriptors = _descriptors()
         except BaseException:
             self.end()
             raise
-        if run.failure or run.stopped or not run.as_declared:
+        if run.failure or not run.as_declared:
             raise NotApplied(self.end())
-        self._descriptors = _descriptors()
+
+    def _interruptible(self) -> int:
+        """Call the handlers of signals that were received while the layout is built; the run itself is not stopped."""
+        self._signals.handle()
+        return 0
 
     def synchronize(self) -> None:
         """Wait for the work of all GPUs. Raises `DriverError`."""
