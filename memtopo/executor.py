@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from typing import NamedTuple, TypeVar
@@ -164,7 +165,7 @@ class Execution:
         opened = (step for step in self.done if step.phase is Phase.OPEN and step not in self._suspended)
         for step in reversed([each for each in opened if contexts.intersection((each.provides, *each.needs))]):
             # A refused call has released nothing.
-            self._attempt(step, "undo ", step.undo, lambda step=step: self._suspended.append(step))
+            self._attempt(step, "undo ", step.undo, partial(self._suspended.append, step))
 
     def resume(self) -> None:
         """Retain the contexts again that `suspend` released. Raises `StepFailed`; what was done until then stays."""
