@@ -138,9 +138,9 @@ class Session:
         if isinstance(self.layout.handle_source, NoHandleSource):
             self.layout.handle_source = self._handles_for(planned.geometry) or self.layout.handle_source
         with self._changing(NotChanged, "the layout is as before"):
-            checks = run.change(request)
+            run.change(request)
         self._planned = planned
-        return checks
+        return run.checks()
 
     @contextmanager
     def awaiting(self, stream: int | None, device: int | None) -> Iterator[None]:

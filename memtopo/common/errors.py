@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 
 class MemtopoError(Exception):
@@ -42,6 +43,17 @@ class InternalError(MemtopoError):
     """Violation of an invariant of memtopo's own code."""
 
     exit_code = 70
+
+
+@contextmanager
+def internal_errors() -> Iterator[None]:
+    """Raise an exception of the code inside that no caller expects as `InternalError`."""
+    try:
+        yield
+    except MemtopoError:
+        raise
+    except Exception as error:
+        raise InternalError(f"internal error: {type(error).__name__}: {error}") from error
 
 
 class Stopped(Exception):

@@ -15,7 +15,7 @@ from memtopo.driver.recorder import CallContext
 from memtopo.driver.types import DriverError
 from memtopo.executor import Execution, StepFailed, Teardown, TeardownGates
 from memtopo.geometry import Geometry
-from memtopo.kinds.layout import HandleSource, NoHandleSource
+from memtopo.kinds.layout import HandleSource, NoHandleSource, Reservation
 from memtopo.kinds.step import Phase
 from memtopo.language.names import AWAKE
 from memtopo.planner import Plan
@@ -102,7 +102,7 @@ class Run:
         self._signal = stop
         self._findings = FindingTally()
         self._balance = ResourceBalance(self.execution, ledger, exclusive=request.exclusive)
-        self._placed: tuple[Placed, ...] = ()
+        self._reserved: Mapping[str, Reservation] = {}
         self._hold_result = HoldResult()
         self._held = False
         self._rechecking = Lock()
@@ -127,7 +127,7 @@ class Run:
     def check(self) -> None:
         """Compare every step with the driver's state, unless the check is "none". Raises `StepFailed` or `Stopped`."""
         self._balance.record_held()
-        self._placed = self._addresses()
+        self._reserved = {**self.execution.layout.ranges}
         if self.request.check == "none":
             return
         with self.execution.timed("check", len(self.execution.plan.steps)) as count:
@@ -229,8 +229,8 @@ class Run:
 
     def change(
         self, request: RunRequest, in_use: Container[Hashable] = (), absent: frozenset[Hashable] = frozenset()
-    ) -> Checks:
-        """Bring the layout, in state awake, to another request, and return the results of its check.
+    ) -> None:
+        """Bring the layout, in state awake, to another request; `checks` has the results of its check.
 
         It is built without the resources that are `absent` then, and what needs them.
 
@@ -251,7 +251,7 @@ class Run:
             arrived()
             findings = self.check_changed(request, steps, kept)
             self.suspend(request)
-        return self.adopt(request, plans, findings, absent)
+        self.adopt(request, plans, findings, absent)
 
     def require_room(self, request: RunRequest) -> None:
         """Raise `DoesNotFit` if a change to another request needs more memory than is free. Raises `StepFailed`."""
@@ -292,17 +292,19 @@ class Run:
 
     def adopt(
         self, request: RunRequest, plans: StatePlans, findings: FindingTally, absent: frozenset[Hashable] = frozenset()
-    ) -> Checks:
-        """Make a request and its plans, to which the layout was changed, those of the run; return its checks."""
-        self.request, self._plans, self.absent = request, plans, absent
-        self._findings, self._placed = findings, self._addresses()
-        self.verification = Verification(request, self.ledger, self.execution, findings)
-        return self._checks()
+    ) -> None:
+        """Make a request and its plans, to which the layout was changed, those of the run.
 
-    def _addresses(self) -> tuple[Placed, ...]:
+        Nothing is presented here, since the layout is changed already: that may fail, and this may not.
+        """
+        self.request, self._plans, self.absent = request, plans, absent
+        self._findings, self._reserved = findings, {**self.execution.layout.ranges}
+        self.verification = Verification(request, self.ledger, self.execution, findings)
+
+    def _placed(self) -> tuple[Placed, ...]:
         """Addresses of the ranges in the order of the plan: a change reserves new ones after those that stay."""
-        ranges = self.execution.layout.ranges
-        reserving = chain.from_iterable(steps for phase, steps in self.execution.plan.phases if phase is Phase.RESERVE)
+        ranges = self._reserved
+        reserving = chain.from_iterable(steps for phase, steps in self._plans.awake.phases if phase is Phase.RESERVE)
         labels = [step.describe().subject for step in reserving]
         return tuple(folding.placed({label: ranges[label] for label in labels if label in ranges}))
 
@@ -402,18 +404,18 @@ class Run:
             exit_code=exit_code,
             plan=request.summary(),
             times=tuple(self.execution.times),
-            checks=None if self._findings.empty else self._checks(),
+            checks=None if self._findings.empty else self.checks(),
             failure=failure(self.failure, request) if self.failure else None,
             leaks=leaks,
             left=left,
             notes=(*self._hold_result.notes, *self._notes(teardown, left, clean=not leaks)),
             check=request.check,
-            placed=self._placed,
+            placed=self._placed(),
             started=request.started,
         )
 
-    def _checks(self) -> Checks:
-        """Results of the checks, with the position of each difference."""
+    def checks(self) -> Checks:
+        """Results of the checks of the layout as it was built or changed, with the position of each difference."""
         found = self._findings.checks()
         differences = tuple(replace(each, place=self.request.position_of(each.path)) for each in found.differences)
         return replace(found, differences=differences, rates=self.verification.rates)

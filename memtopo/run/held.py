@@ -191,9 +191,9 @@ class PlannedRevision(_Planned):
 
     def _make(self, in_use: frozenset[Hashable], *, full: bool) -> Checks:
         request = replace(self.revision.request, check="full" if full else "fast")
-        checks = self.run.change(request, in_use)
+        self.run.change(request, in_use)
         self.held.source = self.revision.source
-        return checks
+        return self.run.checks()
 
 
 def _kept(plan: Plan) -> tuple[set[Hashable], set[Hashable]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 
-from memtopo.common.errors import MemtopoError
+from memtopo.common.errors import MemtopoError, Stopped
 from memtopo.executor import StepFailed
 from memtopo.geometry import Geometry
 from memtopo.geometry.groups import Group
@@ -135,9 +135,9 @@ class Follower:
         try:
             while self._imports and (found := self._imports.next(0.0)):
                 self._imports.follow(*found)
-        except RollbackFailed:
+        except (RollbackFailed, Stopped):
             raise
-        except (MemtopoError, StepFailed) as error:
+        except Exception as error:  # noqa: BLE001 an error of memtopo itself leaves the layout as it is, too
             if str(error) not in self.notes:
                 self.notes.append(str(error))
         return self._stop()

@@ -187,6 +187,8 @@ def all_or_nothing(execution: Execution) -> Iterator[None]:
             require_declared(execution)
         except StepFailed as error:
             raise RollbackFailed(failure, error) from error
+        except Exception as error:
+            raise RollbackFailed(failure, StepFailed(None, "plan of a rollback", error)) from error
         finally:
             execution.stop = stop
         raise

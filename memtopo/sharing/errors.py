@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from memtopo.common.errors import MemtopoError, Unavailable
 
-_EXIT_CODES = {"stale": 7, "broken": 5}
+_EXIT_CODES = {"stale": 7, "broken": 5, "internal": 70}
 
 
 def _note_hint(error: MemtopoError) -> None:

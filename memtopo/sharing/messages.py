@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import Any, TypeVar, get_args
 
-from memtopo.common.errors import MemtopoError
+from memtopo.common.errors import InternalError, MemtopoError
 from memtopo.common.processes import pid_namespace
 from memtopo.common.units import NamedPart, shorten
 from memtopo.driver.handles import SECRET_BYTES, Handle, OfferedKind, Secret, Via
@@ -212,7 +212,8 @@ def encode_handles(handles: Sequence[Handle]) -> tuple[list[dict[str, Any]], lis
 
 def encode_error(error: MemtopoError) -> dict[str, Any]:
     """Encode an error as the answer to a request."""
-    code = error.code if isinstance(error, ExchangeError) else "failed"
+    internal = isinstance(error, InternalError)
+    code = error.code if isinstance(error, ExchangeError) else "internal" if internal else "failed"
     hint = None if error.hint is None else shorten(error.hint, _LONGEST_REASON)
     return {"error": {"code": code, "message": shorten(error.message, _LONGEST_REASON), "hint": hint}}
 

@@ -24,7 +24,7 @@ from memtopo.plans.report import Report
 from memtopo.rules.validation import validate
 from memtopo.run import apply
 from memtopo.run.apply import Run
-from memtopo.run.held import HeldLayout
+from memtopo.run.held import HeldLayout, Revision
 from memtopo.run.imports import Follower
 from memtopo.run.request import HoldResult, RunRequest
 from memtopo.sharing.claims import claim
@@ -74,9 +74,11 @@ def _request(document: Document, target: Target) -> RunRequest:
     return RunRequest(plan, geometry, line, document.name, exclusive=False)  # other tests of this process open files
 
 
-def _serve(run: Run, document: Document, target: Target, stop: Callable[[], int], **terms: Any) -> HoldResult:
+def _serve(
+    run: Run, document: Document, target: Target, revise: Callable[..., Revision], stop: Callable[[], int], **terms: Any
+) -> HoldResult:
     """Serve a layout until `stop` returns true. Raises the failure of a change that has left it broken."""
-    layout = HeldLayout(run, layout_source(document, target.machine), partial(revision, target=target))
+    layout = HeldLayout(run, layout_source(document, target.machine), partial(revise, target=target))
     about = HolderInfo(run.request.geometry.name, document.name, run.request.machine)
     with claim(endpoint(about.name)) as claimed:
         follower = Follower(run, stop)
@@ -102,8 +104,10 @@ def switching(name: str) -> Iterator[Switch]:
 
 
 @contextmanager
-def held(spec: Mapping[str, Any], target: Target, **terms: Any) -> Iterator[Held]:
-    """Hold a spec under its name, until the end of the block."""
+def held(
+    spec: Mapping[str, Any], target: Target, revise: Callable[..., Revision] = revision, **terms: Any
+) -> Iterator[Held]:
+    """Hold a spec under its name, until the end of the block. `revise` makes the request of a change."""
     document = read_text(json.dumps(spec).encode(), "held.yaml")
     request = _request(document, target)
     serving, ended = threading.Event(), threading.Event()
@@ -117,7 +121,7 @@ def held(spec: Mapping[str, Any], target: Target, **terms: Any) -> Iterator[Held
 
     def serve(run: Run) -> HoldResult:
         found.runs.append(run)
-        return _serve(run, document, target, ended.is_set, ready=serving.set, wake=theirs, **terms)
+        return _serve(run, document, target, revise, ended.is_set, ready=serving.set, wake=theirs, **terms)
 
     def build() -> None:
         driver: Any = target.open()

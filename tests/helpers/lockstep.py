@@ -104,10 +104,10 @@ class Together:
         for run in self.runs.values():
             run.begin_hold()
 
-    def change(self, whole: RunRequest) -> None:
-        """Change all processes to another spec. Raises as `JointState.change`."""
+    def change(self, whole: RunRequest) -> Mapping[str, ChangeResult]:
+        """Change all processes to another spec. Returns and raises as `JointState.change`."""
         self._next = whole
-        self.joint.change(JointPlans(whole.geometry, whole.plan), PlanChange("next.yaml", "", whole.check))
+        return self.joint.change(JointPlans(whole.geometry, whole.plan), PlanChange("next.yaml", "", whole.check))
 
     def write(self) -> None:
         """Write all memory."""
@@ -132,7 +132,8 @@ class Together:
         return plans.built_with(label, built_plan(_request(whole, label)))
 
     def _command_all(self, command: ChangeCommand) -> Mapping[str, ChangeResult]:
-        self.before.pop(command, lambda: None)()
+        if not isinstance(command, PlanChange):  # which has a dictionary
+            self.before.pop(command, lambda: None)()
         return {label: part.answer(command) for label, part in self._parts.items()}
 
 

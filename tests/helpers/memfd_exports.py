@@ -11,7 +11,7 @@ from memtopo.driver.handles import Handle, Secret
 from memtopo.machine.cluster import MachineLine
 from memtopo.plans.report import Checks, Difference, Tally
 from memtopo.sharing.errors import ExchangeError
-from memtopo.sharing.offers import ChangeFailed, Offer
+from memtopo.sharing.offers import Offer
 
 PAGE = 4096
 GPU = "00112233445566778899aabbccddeeff"
@@ -72,7 +72,7 @@ class OneState(Memfds):
     name: str = "asleep"
     state: str = "awake"
     generation: int = 1
-    failure: ChangeFailed | None = None
+    failure: Exception | None = None
     going: int = 1
     spec: str | None = "kv.yaml"
     source: str = ""

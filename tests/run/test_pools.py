@@ -8,7 +8,7 @@ from tests.helpers.failing_driver import Failing
 from tests.helpers.lockstep import apply_together, together
 from tests.helpers.machines import invented
 from tests.helpers.reports import tallies
-from tests.run.test_run_change import held, request_of
+from tests.run.test_run_change import check_of_change, held, request_of
 
 POOLS = """
 pools: {p: {location: gpu0, handles: fd, release_threshold: 64MiB, accessed_by: gpu1}}
@@ -62,12 +62,12 @@ def test_a_change_of_attributes_and_access_keeps_a_pool_and_its_allocations() ->
         pool, before = pool_of(run), dict(run.execution.layout.buffers)
         driver = run.execution.driver
         assert driver.mem_pool_get_access(pool, gpu(1)) == Access.RW
-        assert not run.change(request_of(other)).different
+        assert not check_of_change(run, request_of(other)).different
         assert (pool_of(run), run.execution.layout.buffers) == (pool, before)
         assert driver.mem_pool_get_access(pool, gpu(1)) == Access.NONE
         assert driver.mem_pool_get_attribute(pool, PoolAttribute.RELEASE_THRESHOLD) == 1 << 20
         assert driver.mem_pool_get_attribute(pool, PoolAttribute.REUSE_ALLOW_OPPORTUNISTIC) == 0
-        assert not run.change(request_of(POOLS.replace("release_threshold: 64MiB, ", ""))).different
+        assert not check_of_change(run, request_of(POOLS.replace("release_threshold: 64MiB, ", ""))).different
         assert driver.mem_pool_get_attribute(pool, PoolAttribute.RELEASE_THRESHOLD) == 0
         assert driver.mem_pool_get_attribute(pool, PoolAttribute.REUSE_ALLOW_OPPORTUNISTIC) == 1
 
@@ -78,7 +78,7 @@ def test_a_change_of_allocations_leaves_the_others_of_the_pool() -> None:
     def use(run: Run, failing: Failing) -> None:
         del failing
         kept = run.execution.layout.buffers["b"]
-        assert not run.change(request_of(POOLS.replace("8MiB, count: 2", "40MiB, count: 3"))).different
+        assert not check_of_change(run, request_of(POOLS.replace("8MiB, count: 2", "40MiB, count: 3"))).different
         assert run.execution.layout.buffers["b"] == kept
         assert sorted(run.execution.layout.buffers) == ["a.0", "a.1", "a.2", "b"]
         pool, driver = pool_of(run), run.execution.driver
@@ -92,7 +92,9 @@ def test_memory_that_a_pool_frees_comes_back_by_the_end_of_a_change() -> None:
 
     def use(run: Run, failing: Failing) -> None:
         del failing
-        assert not run.change(request_of(POOLS.replace("8MiB, count: 2", "1MiB").replace("64MiB", "1MiB"))).different
+        assert not check_of_change(
+            run, request_of(POOLS.replace("8MiB, count: 2", "1MiB").replace("64MiB", "1MiB"))
+        ).different
         pool, driver = pool_of(run), run.execution.driver
         assert driver.mem_pool_get_attribute(pool, PoolAttribute.RESERVED_MEM_CURRENT) == 64 << 20
 

@@ -80,6 +80,12 @@ def held(
         return report
 
 
+def check_of_change(run: Run, request: RunRequest) -> Checks:
+    """Results of the check of a change."""
+    run.change(request)
+    return run.checks()
+
+
 def put(run: Run, label: str, data: bytes, device: int = 0) -> None:
     execution = run.execution
     with current(execution.driver, execution.layout.contexts[device]):
@@ -97,7 +103,7 @@ def test_a_changed_run_is_checked_and_reported_as_the_new_spec(check: Check) -> 
     found: list[Checks] = []
 
     def use(run: Run, _: Failing) -> None:
-        found.append(run.change(request_of(AFTER, check)))
+        found.append(check_of_change(run, request_of(AFTER, check)))
         assert not run.recheck().different
 
     report = held(BEFORE, use, check)
@@ -322,7 +328,7 @@ def equals(one: str, other: str) -> None:
     applied = replace(applied, plan=replace(applied.plan, name=changed.plan.name))
 
     def use(run: Run) -> HoldResult:
-        assert not run.change(applied).different
+        assert not check_of_change(run, applied).different
         return HoldResult()
 
     found = []

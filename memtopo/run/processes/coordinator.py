@@ -243,11 +243,11 @@ class Coordinator:
             raise MemtopoError("a process has ended, and cannot be checked")
         return merged_checks(checks)
 
-    def change(self, request: RunRequest, command: messages.PlanChange) -> Checks:
-        """Bring all processes to another spec, by its request and its text. Raises as `JointState.change`."""
-        checks = self.joint.change(JointPlans(request.geometry, request.plan), command)
+    def change(self, request: RunRequest, command: messages.PlanChange) -> Mapping[str, ChangeResult]:
+        """Bring all processes to another spec, by its request and its text, as `JointState.change`."""
+        results = self.joint.change(JointPlans(request.geometry, request.plan), command)
         self.ensemble = replace(self.ensemble, request=request, text=command.text, settings=command.settings)
-        return merged_checks(checks)
+        return results
 
     @contextmanager
     def announced(self, phase: str) -> Iterator[None]:

@@ -13,6 +13,7 @@ from memtopo.planner import Plan
 from memtopo.plans.report import Check, Checks
 from memtopo.run.held import Revise, Revision, require_changeable
 from memtopo.run.processes.coordinator import Coordinator
+from memtopo.run.processes.joint_change import checks_of
 from memtopo.run.processes.joint_plans import JointPlans
 from memtopo.run.processes.messages import PlanChange
 from memtopo.run.processes.reports import merged_checks
@@ -130,9 +131,9 @@ class JointRevision(_JointChange):
         check: Check = "full" if full else "fast"
         command = replace(self.command, check=check, in_use=tuple(sorted(in_use)))
         with self.coordinator.announced("change"):
-            checks = self.coordinator.change(replace(self.revision.request, check=check), command)
+            results = self.coordinator.change(replace(self.revision.request, check=check), command)
         self.held.source = self.revision.source
-        return checks
+        return merged_checks(checks_of(results))
 
 
 def _require_same_view(before: Geometry, after: Geometry) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 
-from memtopo.common.errors import MemtopoError
+from memtopo.common.errors import InternalError, MemtopoError
 from memtopo.language.names import AWAKE
 from memtopo.plans.report import Check, Checks
 from memtopo.plans.transition import Stage
@@ -58,14 +58,17 @@ class JointState:
         self.plan(PlanSwitch(state, check, tuple(in_use)))
         results = self._make() if check == "none" else self._make(CheckChange())
         self.state = state
-        return _checks(results)
+        return checks_of(results)
 
-    def change(self, plans: JointPlans, command: PlanChange) -> Mapping[str, Checks]:
-        """Bring all processes to another spec, whose plans these are; return their checks. Raises as `switch`."""
+    def change(self, plans: JointPlans, command: PlanChange) -> Mapping[str, ChangeResult]:
+        """Bring all processes to another spec, whose plans these are; `checks_of` has the checks of the results.
+
+        Raises as `switch`.
+        """
         self.plan(command)
         results = self._make(CheckChange())
         self.plans = plans
-        return _checks(results)
+        return results
 
     def _make(self, *more: ChangeCommand) -> Mapping[str, ChangeResult]:
         """Make the planned change, and return the results of its end. Raises `ChangeFailed`."""
@@ -94,5 +97,8 @@ def _failures(results: Mapping[str, ChangeResult]) -> str:
     return "; ".join(f"{label}: {each.error}" for label, each in results.items() if each.error)
 
 
-def _checks(results: Mapping[str, ChangeResult]) -> dict[str, Checks]:
+def checks_of(results: Mapping[str, ChangeResult]) -> dict[str, Checks]:
+    """Checks of a change that was made, by process. Raises `InternalError` if one cannot show its own."""
+    if failed := _failures(results):
+        raise InternalError(failed)
     return {label: each.checks for label, each in results.items() if each.checks}

@@ -12,7 +12,7 @@ from functools import partial
 from typing import get_args
 
 from memtopo.common.clock import RunningClock
-from memtopo.common.errors import InternalError, MemtopoError, Stopped
+from memtopo.common.errors import InternalError, MemtopoError, Stopped, internal_errors
 from memtopo.common.signals import TERMINAL
 from memtopo.common.spawn import inherited_socket, signal_on_parent_death
 from memtopo.driver.handles import Handle, close_handles
@@ -221,10 +221,11 @@ class Worker:
         """Send handles of this process's exports to a sibling."""
         handles: list[Handle] = []
         try:
-            for index in range(request.first, request.first + request.count):
-                handles.append(self._exports().handle(request.export, index))  # noqa: PERF401 a part is sent below
+            with internal_errors():
+                for index in range(request.first, request.first + request.count):
+                    handles.append(self._exports().handle(request.export, index))  # noqa: PERF401 a part is sent below
         except MemtopoError as failure:
-            if not handles or isinstance(failure, DriverError):
+            if not handles or isinstance(failure, DriverError | InternalError):
                 close_handles(handles)
                 code = failure.code if isinstance(failure, ExchangeError) else None
                 self._channel.send(HandleAnswer(request.requester, failure.message, code))
@@ -241,6 +242,7 @@ class Worker:
 def _recheck(run: Run) -> messages.CheckResult:
     """Result of one more check; a failure to check leaves the layout as it is."""
     try:
-        return messages.CheckResult(run.recheck())
+        with internal_errors():
+            return messages.CheckResult(run.recheck())
     except MemtopoError as error:
         return messages.CheckResult(error=error.message)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from memtopo.common.errors import InternalError, MemtopoError, Stopped
 from memtopo.executor import StepFailed
@@ -187,24 +187,30 @@ class WorkerChange:
     def _end(self) -> ChangeResult:
         touched = self._making is not None and self._making.end()
         target, reason = self._target, self._reason
-        checks = offers = None
+        result = ChangeResult(touched=touched)
         if reason:
             with self._going_back():
                 require_declared(self._run.execution)
         elif target:
             self._changing.close()
-            checks = self._adopt(target)
-            offers = self._offers
+            result = replace(self._adopted(target), touched=touched, offers=self._offers)
         self._target = self._making = None
         self._reason = ""
-        return ChangeResult(touched=touched, checks=checks, offers=offers)
+        return result
 
-    def _adopt(self, target: _Target) -> Checks | None:
+    def _adopted(self, target: _Target) -> ChangeResult:
+        """Adopt what the layout was changed to, and return the results of its check, or why they cannot be shown."""
         self._run.state, self._plans = target.state, target.plans
         findings = self._findings
-        if target.request and findings:
-            return self._run.adopt(target.request, StatePlans(target.plan, target.request.geometry), findings)
-        return findings.checks() if findings else None
+        if findings is None:
+            return ChangeResult()
+        show = findings.checks
+        if target.request:
+            self._run.adopt(target.request, StatePlans(target.plan, target.request.geometry), findings)
+            show = self._run.checks
+        found: list[Checks] = []
+        result = _result(lambda: found.append(show()))
+        return replace(result, checks=found[0] if found else None)
 
     def _expect(self, geometry: Geometry) -> None:
         self._run.execution.layout.handle_source.expect(geometry)
@@ -236,4 +242,6 @@ def _result(act: Callable[[], None]) -> ChangeResult:
         return ChangeResult(refused.message, refused.hint)
     except Stopped:
         return ChangeResult("interrupted")
+    except Exception as error:  # noqa: BLE001 an error of memtopo itself is rolled back as any other
+        return ChangeResult(f"internal error: {type(error).__name__}: {error}")
     return ChangeResult()

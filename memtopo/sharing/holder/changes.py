@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from memtopo.common.clock import RunningClock
-from memtopo.common.errors import MemtopoError
+from memtopo.common.errors import InternalError, MemtopoError, internal_errors
 from memtopo.common.text import process_name
 from memtopo.common.units import rounded
 from memtopo.plans.report import Checks
@@ -70,7 +70,8 @@ class Changes:
         pinning = self._pinning(request)
         self._responder.events.add(f"{request.action} requested", {"by": request.by, "importers": len(pinning)})
         if not pinning or not request.wait:
-            answer = self._make(request)
+            with internal_errors():
+                answer = self._make(request)
             if request.connection:
                 request.connection.send(answer)
             return True
@@ -99,7 +100,8 @@ class Changes:
         """Create the memory of exports anew that no importer has handles of. Raises `MemtopoError`."""
         before = self._responder.generation
         try:
-            checks = self._responder.planned_renewal(exports).make(full=False)
+            with internal_errors():
+                checks = self._responder.planned_renewal(exports).make(full=False)
             self._responder.counters.changes += 1
             self._responder.counters.add_check(checks)
         except ChangeFailed as failed:
@@ -142,8 +144,9 @@ class Changes:
     def record_failure(self, action: str, by: str, error: MemtopoError) -> None:
         """Record a change that was refused, rolled back, or that broke the layout."""
         code = error.code if isinstance(error, ExchangeError) else ""
-        text = {"failed": "rolled back", "broken": "has broken the layout"}.get(code, "refused")
-        severity: Severity = "error" if code == "broken" else "warning"
+        words = {"failed": "rolled back", "broken": "has broken the layout", "internal": "met an internal error"}
+        text = words.get(code, "refused")
+        severity: Severity = "error" if code in ("broken", "internal") else "warning"
         self._responder.events.add(f"{action} {text}", {"by": by, "reason": error.message}, severity)
 
     def _requester(self) -> str:
@@ -168,7 +171,7 @@ class Changes:
         try:
             names = frozenset(taken.export for each in pinning for taken in each.taken(request.touched))
             with self._progress.to(*([request.connection] if request.connection else [])):
-                checks = request.planned.make(full=request.full, in_use=names)
+                checks = self._made(request, names)
             made = True
             self._responder.counters.changes += self._responder.generation != before
             self._responder.counters.add_check(checks)
@@ -186,6 +189,15 @@ class Changes:
         answer = {"name": self._responder.name, **request.answer, **now}
         return {"ok": answer | {"kept": kept}}
 
+    def _made(self, request: ChangeRequest, in_use: frozenset[str]) -> Checks:
+        """Make a change, and return its checks. An error of memtopo itself leaves the layout held, as it is then."""
+        try:
+            with internal_errors():
+                return request.planned.make(full=request.full, in_use=in_use)
+        except InternalError as error:
+            message = f"{error.message}; the layout is held on, of generation {self._responder.generation}"
+            raise ExchangeError("internal", message, hint="'memtopo show' has its state") from error
+
     def _record_made(self, request: ChangeRequest, checks: Checks) -> None:
         """Record a change that was made, and the result of its check."""
         state = {"state": self._responder.layout_state} if self._responder.layout_state else {}
@@ -198,7 +210,8 @@ class Changes:
         if request.connection:
             request.connection.awaits_change = False
         try:
-            answer = make()
+            with internal_errors():
+                answer = make()
         except MemtopoError as error:
             self.record_failure(request.action, request.by, error)
             answer = messages.encode_error(error)

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
-from memtopo.common.errors import MemtopoError
+from memtopo.common.errors import InternalError, MemtopoError
 from memtopo.common.text import signal_name
 from memtopo.sharing.claims import Claim
 from memtopo.sharing.errors import BadPacket
@@ -95,6 +95,7 @@ class ServerLoop:
         self._reloads = Reloads(responder, self._changes, self._systemd, terms.reload)
         self._interval = min(terms.interval, _INTERVAL_WITHOUT_SIGNALS)
         self._published: list[MetricsFile | MetricsServer | StatusReports] = []
+        self._last_internal = ""
 
     def listen(self, listener: socket.socket, wakeups: Collection[socket.socket]) -> None:
         """Accept connections from a socket, and check for the end whenever one of `wakeups` is readable."""
@@ -120,16 +121,29 @@ class ServerLoop:
             self._retry()
             self._check()
             if not self._shutdown.why:
-                self._reloads.begin()
-            self._changes.advance()
+                self._go_on_after(self._reloads.begin)
+            self._go_on_after(self._changes.advance)
             if not self._shutdown.why:
-                self._commits.advance()
+                self._go_on_after(self._commits.advance)
             self._reloads.end()
             self._listener.advance()
             self._systemd.advance(time.monotonic())
             self._clients.drop_unresponsive()
             for each in self._published:
-                each.advance(time.monotonic())
+                self._go_on_after(partial(each.advance, time.monotonic()))
+
+    def _go_on_after(self, work: Callable[[], None]) -> None:
+        """Do a part of the work of a holder; an error of memtopo itself is an event, and the layout is held on."""
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001 whatever it is, the layout is worth more
+            self._record_internal(error)
+
+    def _record_internal(self, error: Exception) -> None:
+        reason = f"{type(error).__name__}: {error}"
+        if reason != self._last_internal:  # the same work may fail again and again
+            self._last_internal = reason
+            self._terms.events.add("internal error", {"reason": reason}, "error")
 
     def publish(self, target: MetricsTarget, listener: socket.socket | None, path: str) -> None:
         """Keep the metrics of the layout at the `path` of its socket in a file, or answer connections to `listener`."""
@@ -143,12 +157,12 @@ class ServerLoop:
             server = MetricsServer(self._selector, listener, text, time.monotonic, self._terms.allow_uids)
             self._published.append(server)
         for each in self._published:
-            each.advance(time.monotonic())
+            self._go_on_after(partial(each.advance, time.monotonic()))
 
     def report(self, nodes: HeldNodes, path: str) -> None:
         """Report the status of the layout at the `path` of its socket to its other nodes."""
         reports = StatusReports(lambda: self._responder.status(path, self._clients.all()), nodes.report)
-        reports.advance(time.monotonic())
+        self._go_on_after(partial(reports.advance, time.monotonic()))
         self._published.append(reports)
 
     def finish(self, claim: Claim, name: str, seconds: float, *, reports_end: bool) -> HoldSummary:
@@ -261,6 +275,11 @@ class ServerLoop:
             raise
         except MemtopoError as error:
             connection.send(encode_error(error))
+        except OSError:
+            raise
+        except Exception as error:  # noqa: BLE001 likewise
+            self._record_internal(error)
+            connection.send(encode_error(InternalError(f"internal error: {type(error).__name__}: {error}")))
         return True
 
     def _check(self) -> None:

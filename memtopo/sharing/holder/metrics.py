@@ -177,7 +177,10 @@ def _answer(request: bytes, text: Callable[[], str]) -> bytes:
         return _failure("405 Method Not Allowed")
     if words[1].split(b"?", 1)[0] not in _PATHS:
         return _failure("404 Not Found")
-    body = text().encode()
+    try:
+        body = text().encode()
+    except Exception:  # noqa: BLE001 the layout is held on
+        return _failure("500 Internal Server Error")
     return _head("200 OK", _TYPE, len(body)) + (body if words[0] == b"GET" else b"")
 
 

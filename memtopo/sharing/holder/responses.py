@@ -10,7 +10,7 @@ from dataclasses import asdict
 from itertools import islice
 from typing import Any
 
-from memtopo.common.errors import MemtopoError
+from memtopo.common.errors import MemtopoError, internal_errors
 from memtopo.common.text import nearest, process_name
 from memtopo.common.units import shorten
 from memtopo.diagnostics.messages import COMPARED, LISTED, choose, unknown_state
@@ -180,7 +180,8 @@ class Responder:
     def check(self) -> dict[str, Any]:
         """Check the layout, and return the answer for all clients that wait for one."""
         try:
-            checks = self._provider.check()
+            with internal_errors():
+                checks = self._provider.check()
         except MemtopoError as error:
             self.events.add("check failed", {"reason": error.message}, "warning")
             return messages.encode_error(error)

@@ -148,8 +148,7 @@ class Unpopped(Forwarder):
         if self.signalled:
             self.signalled = False
             raise DriverError("cuCtxPopCurrent", "CUDA_ERROR_UNKNOWN")
-        popped: int = self._driver.ctx_pop_current()
-        return popped
+        return int(self._driver.ctx_pop_current())
 
 
 def test_a_wait_is_looked_at_after_a_signal_whose_context_cannot_be_popped(producer: ScriptedProducer) -> None:
