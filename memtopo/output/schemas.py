@@ -78,6 +78,9 @@ class _OutputGenerator(_Generator):
         del field, total
         return True
 
+    def update_with_validations(self, json_schema: _Schema, core_schema: Any, mapping: Any) -> None:
+        """Leave out bounds, which are those of packets between processes."""
+
     def dataclass_schema(self, schema: Any) -> _Schema:
         found = super().dataclass_schema(schema) | {"additionalProperties": False}
         for field in fields(schema["cls"]):

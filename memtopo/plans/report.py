@@ -194,8 +194,8 @@ class Checks:
     """Result of all checks after building. `differences` holds the first hundred of `different`."""
 
     tallies: tuple[Tally, ...]
-    differences: tuple[Difference, ...] = ()
-    different: int = 0
+    differences: tuple[Difference, ...]
+    different: int
     rates: tuple[Rate, ...] = ()
 
 

@@ -118,7 +118,9 @@ class _Part:
         self.driver: KernelDriver = Recorder(self.dry, self.record)
         steps = tuple(step.dry for step in plan.steps)
         self.execution = Execution(replace(plan, steps=steps), self.driver, context=self.context)
-        self.exports = LayoutExports(geometry, self.execution.layout, self.driver, lambda: Checks(()), self.context)
+        self.exports = LayoutExports(
+            geometry, self.execution.layout, self.driver, lambda: Checks((), (), 0), self.context
+        )
         self.source = _Handles(self, parts)
         self.execution.layout.handle_source = self.source
 

@@ -13,12 +13,11 @@ import select
 import socket
 import time
 from collections import deque
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
-from typing import Any, Generic, TypeVar, cast
+from typing import Annotated, Any, Generic, TypeVar
 
-from pydantic import TypeAdapter
+from pydantic import Field
 
 from memtopo.common.clock import LONGEST_STEP, RunningClock
 from memtopo.common.spawn import memory_file
@@ -26,8 +25,8 @@ from memtopo.driver.handles import Handle, close_handles
 from memtopo.language.limits import LARGEST_FILE
 from memtopo.sharing import wire
 from memtopo.sharing.errors import BadPacket
-from memtopo.sharing.messages import Fields, decode_handles, encode_handles
-from memtopo.sharing.wire import Packet
+from memtopo.sharing.messages import HandleEntry, decode_handles, encode_handles
+from memtopo.sharing.wire import MOST_FDS, Packet, adapter_of
 
 LARGEST = 2 * LARGEST_FILE + (32 << 20)
 """Bytes that the fields of one message may have: a spec, whose quotes and ends of line take two each, and a machine."""
@@ -53,6 +52,15 @@ class Received(Generic[M]):
     def close(self) -> None:
         """Close the handles."""
         close_handles(self.handles)
+
+
+@dataclass(frozen=True, slots=True)
+class _Envelope:
+    """Packet of a message: the name of its class, its fields as JSON, and the handles sent beside it."""
+
+    message: str
+    handles: Annotated[tuple[HandleEntry, ...], Field(max_length=MOST_FDS)]
+    fields: str | None = None
 
 
 class Channel(Generic[M]):
@@ -140,11 +148,11 @@ class Channel(Generic[M]):
         self._queue.clear()
 
     def _decode(self, packet: Packet) -> Received[M]:
-        name, fields = packet.message.get("message"), packet.message.get("fields")
         try:
-            adapter = adapter_of(self._types[str(name)])
-            text = _read(packet.fds.pop()) if fields is None else str(fields)
-            return Received(adapter.validate_json(text), _decode_handles(packet, str(name)))
+            envelope = wire.read(_Envelope, packet.message, "a message")
+            adapter = adapter_of(self._types[envelope.message])
+            text = _read(packet.fds.pop()) if envelope.fields is None else envelope.fields
+            return Received(adapter.validate_json(text), _decode_handles(envelope, packet.fds))
         except (LookupError, OSError, ValueError, BadPacket) as error:
             packet.close()
             raise BadPacket("not a message of this protocol") from error
@@ -159,22 +167,11 @@ class Channel(Generic[M]):
         return wire.encode(packet), [*fds, memory_file(fields)]
 
 
-def adapter_of(message: type[Any]) -> TypeAdapter[Any]:
-    """Adapter of a type of messages, built when it is needed: each takes about a millisecond."""
-    return _adapter(cast("Hashable", message))
-
-
-@cache
-def _adapter(message: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(message)
-
-
-def _decode_handles(packet: Packet, of: str) -> list[Handle]:
+def _decode_handles(envelope: _Envelope, fds: Sequence[int]) -> list[Handle]:
     """Handles beside a message, which have descriptors, secrets or both."""
-    entries = list(Fields(packet.message, "a message").objects("handles", wire.MOST_FDS))
-    secrets = any(each.has("secret") for each in entries)
-    descriptors = bool(packet.fds) or not secrets
-    return decode_handles(entries, packet.fds, descriptors=descriptors, secrets=secrets, of=of)
+    secrets = any(each.secret for each in envelope.handles)
+    descriptors = bool(fds) or not secrets
+    return decode_handles(envelope.handles, fds, descriptors=descriptors, secrets=secrets, of=envelope.message)
 
 
 def _read(fd: int) -> bytes:

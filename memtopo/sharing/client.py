@@ -16,15 +16,13 @@ from memtopo.diagnostics.messages import COMPARED, LISTED, choose
 from memtopo.driver.handles import Handle, close_handles
 from memtopo.plans.progress import Part, Progress
 from memtopo.plans.report import Checks
-from memtopo.sharing import messages
+from memtopo.sharing import messages, wire
 from memtopo.sharing.connection import HolderConnection, open_connection
 from memtopo.sharing.endpoints import Endpoint
 from memtopo.sharing.errors import BadPacket, ExchangeError
-from memtopo.sharing.messages import Fields
-from memtopo.sharing.offers import LONGEST_NAME, Offer
+from memtopo.sharing.messages import LONGEST_WAIT, Acknowledgement, End, HandlesAnswer, ReleaseAnswer, StatusAnswer
+from memtopo.sharing.offers import Offer
 from memtopo.sharing.requests import (
-    generation_in,
-    importers_in,
     request,
     request_importers,
     request_offers,
@@ -32,8 +30,8 @@ from memtopo.sharing.requests import (
     validated,
 )
 from memtopo.sharing.sockets import reserve_descriptors
-from memtopo.sharing.statistics import Statistics, decode_statistics
-from memtopo.sharing.status import MOST_STATES, Changed, Notice, Released, Status, Switched
+from memtopo.sharing.statistics import Statistics
+from memtopo.sharing.status import Changed, Notice, Released, Status, Switched
 from memtopo.sharing.wire import MOST_FDS
 
 TIMEOUT = 5.0
@@ -42,9 +40,6 @@ TIMEOUT = 5.0
 CHECK_TIMEOUT = 120.0
 LET_GO_TIMEOUT = 120.0
 """Seconds for the answer to `let_go`, which comes after a change that was forced meanwhile."""
-
-LONGEST_COMMIT_WAIT = 3600.0
-"""Seconds that one request may wait for a commit."""
 
 SWITCH_TIMEOUT = CHANGE_TIMEOUT = 600.0
 IN_FLIGHT = 64
@@ -74,33 +69,33 @@ class Client:
 
     def status(self) -> Status:
         """Return the status of the holder, with its offers and its importers."""
-        fields = request(self._connection, "status")
+        told = request(self._connection, "status", StatusAnswer)
         with validated(self._connection):
             return Status(
-                name=fields.text("name", 128),
+                name=told.name,
                 socket=self._connection.path,
                 pid=self.pid or None,
                 uid=self.uid,
-                since=fields.seconds("since"),
-                state=fields.word("state", "serving", "releasing"),
-                deadline=fields.seconds_or_none("deadline"),
-                spec=fields.text_or_none("spec"),
-                machine=messages.decode_machine(fields.object("machine")),
+                since=told.since,
+                state=told.state,
+                deadline=told.deadline,
+                spec=told.spec,
+                machine=told.machine,
                 offers=tuple(self.offers().values()),
                 importers=tuple(request_importers(self._connection)),
-                generation=fields.number("generation", 1) if fields.has("generation") else 1,
-                pid_namespace="same" if self._same_pids(fields) else "another",
-                layout_state=fields.text_or_none("layout_state"),
-                layout_states=fields.texts("layout_states", MOST_STATES) if fields.has("layout_states") else (),
-                contexts=fields.texts("contexts", messages.MAX_ENTRIES) if fields.has("contexts") else None,
-                nodes=messages.decode_nodes(request_text(self._connection, "nodes")) if fields.has("nodes") else (),
+                generation=told.generation,
+                pid_namespace="same" if self._same_pids(told) else "another",
+                layout_state=told.layout_state,
+                layout_states=told.layout_states,
+                contexts=told.contexts,
+                nodes=messages.decode_nodes(request_text(self._connection, "nodes")) if told.nodes else (),
             )
 
-    def _same_pids(self, status: Fields) -> bool:
+    def _same_pids(self, status: StatusAnswer) -> bool:
         """Return whether the holder is in this process's pid namespace; its own number is another in another one."""
-        if status.has("pid_namespace") and (ours := pid_namespace()):
-            return status.number("pid_namespace") == ours
-        return status.number("pid") == self.pid
+        if status.pid_namespace is not None and (ours := pid_namespace()):
+            return status.pid_namespace == ours
+        return status.pid == self.pid
 
     def offers(self) -> Mapping[str, Offer]:
         """Return the exports by name. They are requested again after a notice that the layout was changed."""
@@ -132,9 +127,7 @@ class Client:
 
     def check(self, *, timeout: float = CHECK_TIMEOUT) -> Checks:
         """Let the holder check by queries that everything is as declared."""
-        fields = request(self._connection, "check", timeout=timeout)
-        with validated(self._connection):
-            return messages.decode_checks(fields)
+        return request(self._connection, "check", Checks, timeout=timeout)
 
     def let_go(self, exports: Collection[str]) -> None:
         """Report that this process has closed everything that it imported of some exports.
@@ -142,7 +135,7 @@ class Client:
         The holder forgets the handles. It sends a notice when these exports change, until they are requested again.
         """
         for part in messages.parts(exports):
-            request(self._connection, "let_go", timeout=LET_GO_TIMEOUT, exports=part)
+            request(self._connection, "let_go", Acknowledgement, timeout=LET_GO_TIMEOUT, exports=part)
 
     def write(self, exports: Collection[str], *, wait: float = 0.0) -> None:
         """Lease exports that are declared `commit: required` as their writer, until the end of the connection.
@@ -161,19 +154,19 @@ class Client:
         The code of the error is `lease` or `stale`, and then none of them is committed.
         """
         named = [{"name": name, "generation": self.generations.get(name) or 1} for name in exports]
-        request(self._connection, "commit", exports=named)
+        request(self._connection, "commit", Acknowledgement, exports=named)
 
     def _await(self, name: str, exports: Collection[str], wait: float) -> None:
         names = list(exports)
         until = time.monotonic() + wait
         while True:
-            left = min(max(until - time.monotonic(), 0.0), LONGEST_COMMIT_WAIT)
+            left = min(max(until - time.monotonic(), 0.0), LONGEST_WAIT)
             try:
-                answer = request(self._connection, name, timeout=left + CHECK_TIMEOUT, exports=names, wait=left)
-                with validated(self._connection):
-                    self._follow(generation_in(answer))
+                more: dict[str, object] = {"exports": names, "wait": left}
+                answer = request(self._connection, name, Acknowledgement, timeout=left + CHECK_TIMEOUT, **more)
+                self._follow(answer.generation)
             except ExchangeError as error:
-                if left < LONGEST_COMMIT_WAIT or error.code not in ("writing", "uncommitted"):
+                if left < LONGEST_WAIT or error.code not in ("writing", "uncommitted"):
                     raise
             else:
                 return
@@ -200,11 +193,8 @@ class Client:
         """
         more: dict[str, object] = {"wait": wait} if wait else {}
         more |= {"check": "full"} if full else {}
-        fields = request(self._connection, "switch", timeout=timeout + wait, state=state, force=force, **more)
-        with validated(self._connection):
-            kept = importers_in(fields, "kept")
-            checks = messages.decode_checks(fields.object("checks"))
-            return Switched(fields.text("name", 128), fields.text("state", LONGEST_NAME), checks, kept)
+        more |= {"state": state, "force": force}
+        return request(self._connection, "switch", Switched, timeout=timeout + wait, **more)
 
     def change(
         self,
@@ -222,15 +212,15 @@ class Client:
         are as for `switch`.
         """
         terms = {"generation": generation, "check": "full" if full else "fast", "force": force, "wait": wait}
-        for first in range(0, len(source), messages.TEXT_CHARACTERS):
-            text = source[first : first + messages.TEXT_CHARACTERS]
-            part = {"first": first, "total": len(source), "text": text}
-            fields = request(self._connection, "change", timeout=timeout + wait, source=part, **terms)
+        size = messages.TEXT_CHARACTERS
+        parts = [
+            {"first": first, "total": len(source), "text": source[first : first + size]}
+            for first in range(0, len(source), size)
+        ]
+        for part in parts[:-1]:
+            request(self._connection, "change", Acknowledgement, timeout=timeout + wait, source=part, **terms)
         self._offers = None
-        with validated(self._connection):
-            kept = importers_in(fields, "kept")
-            checks = messages.decode_checks(fields.object("checks"))
-            return Changed(fields.text("name", 128), fields.number("generation", 1), checks, kept)
+        return request(self._connection, "change", Changed, timeout=timeout + wait, source=parts[-1], **terms)
 
     @contextmanager
     def followed(self, progress: Progress) -> Iterator[None]:
@@ -245,13 +235,11 @@ class Client:
     def statistics(self) -> Statistics | None:
         """Return the statistics of the layout; None if its holder reports none, and has ended the connection."""
         try:
-            fields = request(self._connection, "metrics")
+            return request(self._connection, "metrics", Statistics)
         except ExchangeError as error:
             if error.code == "request":
                 return None
             raise
-        with validated(self._connection):
-            return decode_statistics(fields)
 
     def source(self) -> str:
         """Return the source from which the layout can be drawn; empty if the holder does not report it."""
@@ -265,16 +253,14 @@ class Client:
         seconds.
         """
         patience = grace + self._connection.timeout
-        fields = request(self._connection, "release", timeout=patience, force=force, grace=grace)
-        with validated(self._connection):
-            lost = importers_in(fields, "lost")
-            kept = importers_in(fields, "kept")
-            name, reports = fields.text("name", 128), fields.has("reports") and fields.flag("reports")
-            gone, end = self._connection.wait_closed(wait)
-            done = Released(name, lost, kept, gone=gone)
-            if end:
-                return messages.decode_end(Fields(end, "the notice"), done)
-        if gone and reports:
+        answer = request(self._connection, "release", ReleaseAnswer, timeout=patience, force=force, grace=grace)
+        gone, notice = self._connection.wait_closed(wait)
+        done = Released(answer.name, answer.lost, answer.kept, gone=gone)
+        if notice:
+            with validated(self._connection):
+                end = wire.read(End, notice, "the notice of its end")
+            return replace(done, outcome=end.outcome, exit_code=end.exit_code, reason=end.reason)
+        if gone and answer.reports:
             return replace(done, outcome="died", exit_code=4, reason="its holder ended without a report")
         return done
 
@@ -320,20 +306,18 @@ class Client:
         """
         packet = self._connection.request("handles", export=offer.name, first=first, count=count)
         try:
-            answer = Fields(packet.message, "the answer to 'handles'")
-            generation = generation_in(answer)
+            answer = wire.read(HandlesAnswer, packet.message, "the answer to 'handles'")
+            generation = answer.generation
             if self.generations.setdefault(offer.name, generation) != generation:
                 raise self._changed(offer)
-            offered = messages.decode_offer(answer.object("offer"))
-            if offered != offer and generation and self.generation and generation > self.generation:
+            if answer.offer != offer and generation and self.generation and generation > self.generation:
                 raise self._changed(offer)
-            if offered != offer or answer.number("first") != first:
+            if answer.offer != offer or answer.first != first or len(answer.handles) > count:
                 raise BadPacket(f"{offer.name!r} is not as it was offered")
-            entries = list(answer.objects("handles", count))
-            if not entries:
+            if not answer.handles:
                 raise BadPacket(f"0 handles of {offer.name!r} came with {len(packet.fds)} descriptors")
             has = {"descriptors": offer.descriptors, "secrets": offer.secrets}
-            return deque(messages.decode_handles(entries, packet.fds, **has, of=offer.name))
+            return deque(messages.decode_handles(answer.handles, packet.fds, **has, of=offer.name))
         except ExchangeError:
             packet.close()
             raise

@@ -18,12 +18,11 @@ from memtopo.sharing.claims import lock_owner, remove_stale
 from memtopo.sharing.endpoints import Endpoint, endpoint_names
 from memtopo.sharing.errors import BadPacket, ExchangeError, NoLayout, reason
 from memtopo.sharing.leases import name_lease
-from memtopo.sharing.messages import MAX_ENTRIES, Fields
+from memtopo.sharing.messages import NOTICES, ProgressNotice, Refused
 from memtopo.sharing.sockets import check_user, connect_at, peer
 from memtopo.sharing.status import Notice
 from memtopo.sharing.wire import Packet
 
-_LONGEST_PHASE = 64
 _KEPT_NOTICES = 16
 """Notices that are kept until they are read; older ones are dropped."""
 
@@ -196,13 +195,14 @@ class HolderConnection:
         if "notice" not in packet.message:
             return False
         try:
-            if packet.message.get("notice") == "progress":
-                self.progress(*_progress(packet))
-            elif notice := _notice(packet):
-                self._notices.append(notice)
+            notice = _notice(packet)
         except BadPacket as error:
             packet.close()
             raise self.untrusted(error.message) from error
+        if isinstance(notice, ProgressNotice):
+            self.progress(notice.phase, Part(notice.done, notice.total))
+        elif notice:
+            self._notices.append(notice)
         self._received_notices += 1
         if self._received_notices > _MOST_NOTICES:
             raise self.untrusted(f"it sent more than {_MOST_NOTICES:,} notices")
@@ -215,16 +215,13 @@ class HolderConnection:
             return packet
         packet.close()
         try:
-            refusal = self._refusal(Fields(packet.message, "the answer").object("error"))
+            refusal = wire.read(Refused, packet.message, "the answer").error
         except BadPacket as error:
             raise self.untrusted(f"its answer to '{request}' is neither 'ok' nor 'error'") from error
-        raise refusal
-
-    def _refusal(self, fields: Fields) -> ExchangeError:
-        code, message, hint = fields.text("code", 32), fields.text("message"), fields.text_or_none("hint")
-        if code in _FINAL:
+        if refusal.code in _FINAL:
             self.close()
-        return self.error(code, message[:_LONGEST_REASON], hint[:_LONGEST_REASON] if hint else None)
+        hint = refusal.hint[:_LONGEST_REASON] if refusal.hint else None
+        raise self.error(refusal.code, refusal.message[:_LONGEST_REASON], hint)
 
 
 def open_connection(
@@ -257,28 +254,14 @@ def open_connection(
     return HolderConnection(sock, endpoint.path, timeout=timeout, allow_uids=allow_uids)
 
 
-def _progress(packet: Packet) -> tuple[str, Part]:
-    """Decode a notice of the progress of a request. Raises `BadPacket`."""
-    if packet.fds:
-        raise BadPacket("a notice came with descriptors")
-    fields = Fields(packet.message, "the notice")
-    return fields.text("phase", _LONGEST_PHASE), Part(fields.number("done"), fields.number("total"))
-
-
-def _notice(packet: Packet) -> Notice | None:
+def _notice(packet: Packet) -> Notice | ProgressNotice | None:
     """Decode a notice; None if its kind is unknown. Raises `BadPacket`."""
     if packet.fds:
         raise BadPacket("a notice came with descriptors")
-    fields = Fields(packet.message, "the notice")
-    kind = fields.text("notice")
-    if kind == "releasing":
-        return Notice("releasing", fields.seconds("grace"))
-    if kind not in ("changing", "changed"):
-        return None
-    exports, generation = fields.texts("exports", MAX_ENTRIES), fields.number("generation", 1)
-    if kind == "changing":
-        return Notice("changing", fields.seconds("deadline"), generation, exports)
-    return Notice("changed", 0.0, generation, exports, fields.text_or_none("state"))
+    kind = packet.message["notice"]
+    if not isinstance(kind, str):
+        raise BadPacket("the notice needs 'notice': a text")
+    return wire.read(NOTICES[kind], packet.message, "the notice") if kind in NOTICES else None
 
 
 def _not_listening(endpoint: Endpoint, pid: int | None, *, suggest: bool) -> ExchangeError | NoLayout:

@@ -21,8 +21,8 @@ from memtopo.plans.report import Checks
 from memtopo.sharing.claims import Claim, claim
 from memtopo.sharing.endpoints import NAME, Endpoint, endpoint
 from memtopo.sharing.holder import HolderInfo, HoldSummary, hold
-from memtopo.sharing.messages import LIMIT
 from memtopo.sharing.offers import Offer
+from memtopo.sharing.wire import LIMIT
 
 _UUID_BYTES = 16
 _LONGEST_NAME = 128

@@ -1,25 +1,25 @@
-"""Messages of the protocol: records as JSON objects and back, with a check of every field (`docs/protocol.md`)."""
+"""Messages of the protocol as dataclasses, which `wire.read` validates, and their encoding (`docs/protocol.md`)."""
 
 from __future__ import annotations
 
 import base64
-import binascii
 import json
-import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import asdict, replace
-from typing import Any, TypeVar, get_args
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import ConfigDict, Field, PlainValidator
 
 from memtopo.common.errors import InternalError, MemtopoError
 from memtopo.common.processes import pid_namespace
-from memtopo.common.units import NamedPart, shorten
-from memtopo.driver.handles import SECRET_BYTES, Handle, OfferedKind, Secret, Via
-from memtopo.language.limits import LARGEST_PARTS
+from memtopo.common.units import shorten
+from memtopo.driver.handles import Handle, Secret
 from memtopo.machine.cluster import MachineLine
-from memtopo.plans.report import Checks, Difference, Report, Tally
+from memtopo.plans.report import Checks, Difference, Report
 from memtopo.sharing.errors import BadPacket, ExchangeError
-from memtopo.sharing.offers import LONGEST_NAME, CommitState, Offer
-from memtopo.sharing.status import Importer, NodeStatus, Released, Status, Taken
+from memtopo.sharing.offers import Offer
+from memtopo.sharing.status import MOST_STATES, Importer, NodeStatus, Notice, State, Status
+from memtopo.sharing.wire import MAX_ENTRIES, Count, LayoutName, Name, Packet, Positive, Seconds, Text, Texts, read
 
 PAGE_BYTES = 48 << 10
 """Bytes of a list that go into one packet; the rest is for the fields around it."""
@@ -30,17 +30,6 @@ TEXT_CHARACTERS = 8 << 10
 LONGEST_SOURCE = 32 << 20
 """Characters of a source in all packets."""
 
-MAX_ENTRIES = 4096
-"""Entries of a list that are accepted in one packet; `PAGE_BYTES` allows fewer."""
-
-LONGEST_TEXT = 4096
-"""Characters of a text that has no limit of its own."""
-
-_SECRET_CHARACTERS = 88
-"""Length of the 64 bytes of a secret in base64."""
-
-LIMIT = 1 << 63
-"""Numbers of a message are below."""
 LARGEST_COUNT = 1_000_000
 """Entries of a list in all packets, which bounds what a holder can send."""
 
@@ -49,88 +38,282 @@ _LONGEST_REASON = 1000
 _DEVICES = 64
 _DIFFERENCE = ("aspect", "subject", "wanted", "seen")
 
-W = TypeVar("W", bound=str)
+LONGEST_WAIT = 3600.0
+"""Seconds for which a request may wait for importers or a writer, and that importers have before a release."""
+
+Wait = Annotated[float, Field(ge=0, le=LONGEST_WAIT)]
+Exports = Annotated[Texts, Field(min_length=1)]
 
 
-class Fields:
-    """One JSON object of a message, read by type and range.
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Reason why a request was refused; `code` is one of those in `docs/protocol.md`."""
 
-    Every method raises `BadPacket` if the field is not as required; its message repeats no value.
-    """
+    code: Annotated[str, Field(max_length=32)]
+    message: Text
+    hint: Text | None = None
 
-    def __init__(self, value: object, what: str) -> None:
-        if not isinstance(value, dict):
-            raise BadPacket(f"{what} is not an object")
-        self._fields: dict[str, Any] = value
-        self._what = what
 
-    def has(self, key: str) -> bool:
-        return self._fields.get(key) is not None
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Answer to a refused request."""
 
-    def text(self, key: str, longest: int = LONGEST_TEXT) -> str:
-        value = self._fields.get(key)
-        if isinstance(value, str) and len(value) <= longest:
-            return value
-        raise self._wrong(key, f"a text of at most {longest} characters")
+    error: Refusal
 
-    def text_or_none(self, key: str) -> str | None:
-        return None if self._fields.get(key) is None else self.text(key)
 
-    def word(self, key: str, *words: W) -> W:
-        value = self._fields.get(key)
-        for word in words:
-            if word == value:
-                return word
-        raise self._wrong(key, f"one of {', '.join(words)}")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Releasing(Notice):
+    grace: Seconds
 
-    def number(self, key: str, low: int = 0, high: int = LIMIT) -> int:
-        """Return an integer of [low, high)."""
-        value = self._fields.get(key)
-        if isinstance(value, int) and not isinstance(value, bool) and low <= value < high:
-            return value
-        raise self._wrong(key, f"an integer of {low} or more" if high == LIMIT else f"one of {low} to {high - 1}")
 
-    def seconds(self, key: str, most: float = 1e12) -> float:
-        value = self._fields.get(key)
-        if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= most:
-            return float(value) if math.isfinite(value) else most
-        raise self._wrong(key, f"seconds, at most {most:g}")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Changing(Notice):
+    grace: Annotated[Seconds, Field(validation_alias="deadline")]
+    generation: Positive
+    exports: Texts
 
-    def seconds_or_none(self, key: str) -> float | None:
-        return None if self._fields.get(key) is None else self.seconds(key)
 
-    def flag(self, key: str) -> bool:
-        value = self._fields.get(key)
-        if isinstance(value, bool):
-            return value
-        raise self._wrong(key, "true or false")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Changed(Notice):
+    generation: Positive
+    exports: Texts
 
-    def items(self, key: str, most: int) -> list[Any]:
-        value = self._fields.get(key)
-        if isinstance(value, list) and len(value) <= most:
-            return value
-        raise self._wrong(key, f"a list of at most {most}")
 
-    def objects(self, key: str, most: int) -> Iterator[Fields]:
-        for value in self.items(key, most):
-            yield Fields(value, f"an entry of {self._what}'s {key!r}")
+@dataclass(frozen=True, slots=True)
+class ProgressNotice:
+    """Steps of a phase of the work on a request, of a `total`."""
 
-    def texts(self, key: str, most: int) -> tuple[str, ...]:
-        items = self.items(key, most)
-        if all(isinstance(value, str) and len(value) <= LONGEST_TEXT for value in items):
-            return tuple(items)
-        raise self._wrong(key, "a list of texts")
+    phase: Annotated[str, Field(max_length=64)]
+    done: Count
+    total: Count
 
-    def object(self, key: str) -> Fields:
-        return Fields(self._fields.get(key), f"{self._what}'s {key!r}")
 
-    def allow_only(self, *known: str) -> None:
-        """Refuse unknown keys: a request must not ask for what the holder does not support."""
-        if self._fields.keys() - {"memtopo", *known}:
-            raise BadPacket(f"{self._what} has a key besides {', '.join(known)}", "request")
+NOTICES: Mapping[str, type[Notice | ProgressNotice]] = {
+    "releasing": _Releasing, "changing": _Changing, "changed": _Changed, "progress": ProgressNotice,
+}  # fmt: skip
 
-    def _wrong(self, key: str, required: str) -> BadPacket:
-        return BadPacket(f"{self._what} needs {key!r}: {required}")
+
+@dataclass(frozen=True, slots=True)
+class StatusAnswer:
+    """Status of a layout; `pid` is that of the holder in its own pid namespace."""
+
+    name: LayoutName
+    pid: Count
+    since: Seconds
+    state: State
+    machine: MachineLine
+    deadline: Seconds | None = None
+    spec: Text | None = None
+    pid_namespace: Count | None = None
+    generation: Positive = 1
+    layout_state: Text | None = None
+    layout_states: Annotated[tuple[Text, ...], Field(max_length=MOST_STATES)] = ()
+    contexts: Texts | None = None
+    nodes: Texts = ()
+
+
+@dataclass(frozen=True, slots=True)
+class OffersAnswer:
+    """Some of `total` offers. Holders of an earlier version have no `generation` here and in other answers."""
+
+    total: Annotated[int, Field(ge=0, lt=LARGEST_COUNT)]
+    offers: tuple[Offer, ...]
+    generation: Positive | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ImportersAnswer:
+    """Some importers, and whether there are `more`."""
+
+    importers: tuple[Importer, ...]
+    more: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseAnswer:
+    """Importers that lost memory in use, those that keep some, and whether the holder `reports` its end in a notice."""
+
+    name: LayoutName
+    lost: tuple[Importer, ...]
+    kept: tuple[Importer, ...]
+    reports: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """End of a released layout, by the report of its holder."""
+
+    outcome: Annotated[str, Field(max_length=32)]
+    exit_code: Annotated[int, Field(ge=0, lt=256)]
+    reason: Text | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TextAnswer:
+    """Part of a text of `total` characters."""
+
+    total: Annotated[int, Field(ge=0, le=LONGEST_SOURCE)]
+    text: Annotated[str, Field(max_length=TEXT_CHARACTERS)]
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledgement:
+    """Answer of which only the generation is read, if it has one."""
+
+    generation: Positive | None = None
+
+
+def _decoded(text: object) -> Secret:
+    try:
+        return Secret(base64.b64decode(str(text), validate=True))
+    except ValueError:
+        raise ValueError("64 bytes in base64") from None
+
+
+@dataclass(frozen=True, slots=True)
+class HandleEntry:
+    """Handle in a packet without its descriptor, which the packet carries."""
+
+    offset: Count
+    secret: Annotated[Secret, PlainValidator(_decoded)] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HandlesAnswer:
+    """Handles of an export from number `first` on."""
+
+    offer: Offer
+    first: Count
+    handles: tuple[HandleEntry, ...]
+    generation: Positive | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Request of a client, with no other keys than these: a holder must not ignore what it does not support."""
+
+    __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
+
+    memtopo: int
+    request: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListRequest(Request):
+    """Request of a list or a text from number `first` on."""
+
+    first: Count
+
+
+@dataclass(frozen=True, slots=True)
+class ImportersRequest(Request):
+    """Request of the importers after the one with a number."""
+
+    after: Count
+
+
+@dataclass(frozen=True, slots=True)
+class HandlesRequest(Request):
+    """Request of at most `count` handles of an export."""
+
+    export: Name
+    first: Count
+    count: Positive
+
+
+@dataclass(frozen=True, slots=True)
+class LetGoRequest(Request):
+    """Request to forget the handles of exports that the client has closed."""
+
+    exports: Texts
+
+
+@dataclass(frozen=True, slots=True)
+class WaitRequest(Request):
+    """Request of the lease to write exports, or of their commit."""
+
+    exports: Exports
+    wait: Wait = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Export with the generation that was written."""
+
+    __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
+
+    name: Name
+    generation: Positive
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRequest(Request):
+    """Request to commit exports."""
+
+    exports: Annotated[tuple[Written, ...], Field(min_length=1, max_length=MAX_ENTRIES)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransitionRequest(Request):
+    """Request of a change or a switch; with `force`, importers that hold memory after `wait` seconds keep it."""
+
+    force: bool
+    wait: Wait = 0.0
+    check: Literal["fast", "full"] = "fast"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwitchRequest(TransitionRequest):
+    """Request of a switch to a state."""
+
+    state: Name
+
+
+@dataclass(frozen=True, slots=True)
+class SourcePart:
+    """Part of a source of `total` characters from number `first` on."""
+
+    __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
+
+    first: Count
+    total: Annotated[int, Field(ge=1, le=LONGEST_SOURCE)]
+    text: Annotated[str, Field(max_length=TEXT_CHARACTERS)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpecRequest(TransitionRequest):
+    """Request of a change to the spec in a source, if the layout is of that generation."""
+
+    source: SourcePart
+    generation: Positive | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseRequest(Request):
+    """Request of the release, with `grace` seconds for importers."""
+
+    force: bool
+    grace: Wait
+
+
+REQUESTS: Mapping[str, type[Request]] = {
+    **dict.fromkeys(("status", "check", "metrics"), Request),
+    **dict.fromkeys(("offers", "nodes", "source"), ListRequest),
+    **dict.fromkeys(("write", "await"), WaitRequest),
+    "importers": ImportersRequest, "handles": HandlesRequest, "let_go": LetGoRequest, "commit": CommitRequest,
+    "switch": SwitchRequest, "change": SpecRequest, "release": ReleaseRequest,
+}  # fmt: skip
+
+
+def read_request(packet: Packet) -> Request:
+    """Validate a request. Raises `BadPacket`; then its descriptors are closed."""
+    if packet.fds:
+        packet.close()
+        raise BadPacket("a request came with descriptors")
+    kind = REQUESTS.get(str(packet.message.get("request")))
+    if kind is None:
+        raise BadPacket(f"the request needs 'request': one of {', '.join(REQUESTS)}", "request")
+    return read(kind, packet.message, "the request")
 
 
 def page(entries: Iterable[Any]) -> list[dict[str, Any]]:
@@ -227,95 +410,16 @@ def encode_end(report: Report) -> dict[str, Any]:
     return {"notice": "ended", **end}
 
 
-def decode_end(fields: Fields, released: Released) -> Released:
-    """Decode the end of a released layout. Raises `BadPacket`."""
-    outcome, exit_code = fields.text("outcome", 32), fields.number("exit_code", high=256)
-    return replace(released, outcome=outcome, exit_code=exit_code, reason=fields.text_or_none("reason"))
-
-
-def decode_offer(fields: Fields) -> Offer:
-    """Decode an offer; one of an earlier version has no `declared`. Raises `BadPacket`."""
-    size = fields.number("size")
-    return Offer(
-        name=fields.text("name", LONGEST_NAME),
-        kind=fields.word("kind", *get_args(OfferedKind)),
-        via=fields.word("via", *get_args(Via)),
-        count=fields.number("count", 1),
-        size=size,
-        location=fields.text("location", _SHORT),
-        gpu=fields.text_or_none("gpu"),
-        properties=fields.texts("properties", 16),
-        declared=fields.number("declared", high=size + 1) if fields.has("declared") else None,
-        parts=tuple(_decode_part(each, size) for each in fields.objects("parts", LARGEST_PARTS))
-        if fields.has("parts")
-        else (),
-        commit=fields.word("commit", *get_args(CommitState)) if fields.has("commit") else None,
-        entry=fields.text_or_none("entry"),
-        first=fields.number("first") if fields.has("first") else 0,
-        writer=fields.number("writer") or None if fields.has("writer") else None,
-    )
-
-
-def _decode_part(fields: Fields, size: int) -> NamedPart:
-    """Decode a part of an object of `size` bytes. Raises `BadPacket`."""
-    offset = fields.number("offset", high=size)
-    return NamedPart(fields.text("name", LONGEST_NAME), offset, fields.number("size", 1, size - offset + 1))
-
-
-def decode_importer(fields: Fields) -> Importer:
-    """Decode an importer. Raises `BadPacket`."""
-    return Importer(
-        id=fields.number("id"),
-        pid=fields.number("pid") or None,
-        uid=fields.number("uid"),
-        since=fields.seconds("since"),
-        handles=fields.number("handles"),
-        bytes=fields.number("bytes"),
-        bound=fields.flag("bound"),
-        taken=tuple(_decode_taken(each) for each in fields.objects("taken", MAX_ENTRIES)),
-    )
-
-
 def decode_nodes(text: str) -> tuple[NodeStatus, ...]:
     """Decode the parts of a layout of several nodes. Raises `BadPacket`."""
     try:
-        entries = json.loads(text or "[]")
+        return read(tuple[NodeStatus, ...], json.loads(text or "[]"), "the text of its nodes")
     except (ValueError, RecursionError) as error:
         raise BadPacket("its nodes are no JSON") from error
-    nodes = {"nodes": entries}
-    return tuple(map(_decode_node, Fields(nodes, "the text of its nodes").objects("nodes", MAX_ENTRIES)))
-
-
-def _decode_node(fields: Fields) -> NodeStatus:
-    return NodeStatus(
-        node=fields.text("node", LONGEST_NAME),
-        host=fields.text("host", _SHORT),
-        state=fields.word("state", "serving", "releasing", "starting", "unreachable"),
-        socket=fields.text("socket"),
-        pid=fields.number("pid") or None if fields.has("pid") else None,
-        offers=tuple(map(decode_offer, fields.objects("offers", LARGEST_COUNT))),
-        importers=tuple(map(decode_importer, fields.objects("importers", LARGEST_COUNT))),
-        contexts=fields.texts("contexts", MAX_ENTRIES) if fields.has("contexts") else None,
-    )
-
-
-def decode_machine(fields: Fields) -> MachineLine:
-    """Decode the description of a machine. Raises `BadPacket`."""
-    devices = fields.texts("devices", _DEVICES)
-    return MachineLine(fields.text("name"), fields.flag("simulated"), devices, fields.text("driver"))
-
-
-def decode_checks(fields: Fields) -> Checks:
-    """Decode the result of a check. Raises `BadPacket`."""
-    return Checks(
-        tuple(_decode_tally(each) for each in fields.objects("tallies", MAX_ENTRIES)),
-        tuple(_decode_difference(each) for each in fields.objects("differences", MAX_ENTRIES)),
-        fields.number("different"),
-    )
 
 
 def decode_handles(
-    entries: Sequence[Fields], fds: Sequence[int], *, descriptors: bool, secrets: bool, of: str
+    entries: Sequence[HandleEntry], fds: Sequence[int], *, descriptors: bool, secrets: bool, of: str
 ) -> list[Handle]:
     """Decode handles of one transport, of an export or a message: with `descriptors`, which they own, or `secrets`.
 
@@ -323,10 +427,11 @@ def decode_handles(
     """
     if len(fds) != (len(entries) if descriptors else 0):
         raise BadPacket(f"{len(entries)} handles of {of!r} came with {len(fds)} descriptors")
-    offsets = [each.number("offset") for each in entries]
+    if secrets and not all(each.secret for each in entries):
+        raise BadPacket(f"a handle of {of!r} has no 'secret'")
     owned = fds if descriptors else [None] * len(entries)
-    found = [_decode_secret(each.text("secret", _SECRET_CHARACTERS)) if secrets else None for each in entries]
-    return [Handle(*each) for each in zip(owned, found, offsets, strict=True)]
+    pairs = zip(owned, entries, strict=True)
+    return [Handle(fd, each.secret if secrets else None, each.offset) for fd, each in pairs]
 
 
 def _short(text: str) -> str:
@@ -338,33 +443,3 @@ def _encode_handle(handle: Handle) -> dict[str, Any]:
     if handle.secret is not None:
         fields["secret"] = base64.b64encode(handle.secret.reveal()).decode()
     return fields
-
-
-def _decode_taken(fields: Fields) -> Taken:
-    return Taken(
-        export=fields.text("export", LONGEST_NAME),
-        kind=fields.word("kind", *get_args(OfferedKind)),
-        via=fields.word("via", *get_args(Via)),
-        handles=fields.number("handles"),
-        bytes=fields.number("bytes"),
-    )
-
-
-def _decode_difference(fields: Fields) -> Difference:
-    aspect, subject, wanted, seen = map(fields.text, _DIFFERENCE)
-    return Difference(aspect, subject, wanted, seen)
-
-
-def _decode_tally(fields: Fields) -> Tally:
-    counts = fields.number("looked_at"), fields.number("as_declared"), fields.number("not_checked")
-    return Tally(fields.text("aspect"), *counts, fields.text_or_none("why_not"))
-
-
-def _decode_secret(text: str) -> Secret:
-    try:
-        value = base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
-        value = b""
-    if len(value) != SECRET_BYTES:
-        raise BadPacket(f"a handle is not {SECRET_BYTES} bytes in base64")
-    return Secret(value)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Annotated, Literal, Protocol
+
+from pydantic import Field
 
 from memtopo.common.errors import MemtopoError
 from memtopo.common.units import NamedPart
 from memtopo.driver.handles import DESCRIPTORS, Handle, OfferedKind, Via
+from memtopo.language.limits import LARGEST_PARTS
 from memtopo.plans.report import Checks
-
-LONGEST_NAME = 262
-"""Characters of an export's name; in a multi-process layout that is `PROCESS.123.EXPORT`."""
-
+from memtopo.sharing.wire import Count, Name, Pid, Positive, Text
 
 CommitState = Literal["empty", "writing", "committed"]
 """Content of an export that a writer commits: none, some that its writer may change, or complete."""
@@ -35,20 +35,26 @@ class Offer:
     `entry`, which is None if it is unknown.
     """
 
-    name: str
+    name: Name
     kind: OfferedKind
     via: Via
-    count: int
-    size: int
-    location: str
-    gpu: str | None = None
-    properties: tuple[str, ...] = ()
-    declared: int | None = None
-    parts: tuple[NamedPart, ...] = field(default=(), compare=False)
+    count: Positive
+    size: Count
+    location: Annotated[str, Field(max_length=300)]
+    gpu: Text | None = None
+    properties: Annotated[tuple[Text, ...], Field(max_length=16)] = ()
+    declared: Count | None = None
+    parts: Annotated[tuple[NamedPart, ...], Field(max_length=LARGEST_PARTS)] = field(default=(), compare=False)
     commit: CommitState | None = field(default=None, compare=False)
-    writer: int | None = field(default=None, compare=False)
-    entry: str | None = field(default=None, compare=False)
-    first: int = field(default=0, compare=False)
+    writer: Pid = field(default=None, compare=False)
+    entry: Text | None = field(default=None, compare=False)
+    first: Count = field(default=0, compare=False)
+
+    def __post_init__(self) -> None:
+        if (self.declared or 0) > self.size:
+            raise ValueError("'declared' is more than its size")
+        if not all(each.offset >= 0 and 0 < each.size <= self.size - each.offset for each in self.parts):
+            raise ValueError("one of its 'parts' is not within its size")
 
     @property
     def objects(self) -> Hashable:

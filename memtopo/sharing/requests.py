@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
-from memtopo.sharing import messages
+from memtopo.sharing import wire
 from memtopo.sharing.connection import HolderConnection
 from memtopo.sharing.errors import BadPacket
-from memtopo.sharing.messages import Fields
+from memtopo.sharing.messages import LARGEST_COUNT, ImportersAnswer, OffersAnswer, TextAnswer
 from memtopo.sharing.offers import Offer
 from memtopo.sharing.status import Importer
+
+T = TypeVar("T")
 
 
 @contextmanager
@@ -22,13 +25,16 @@ def validated(connection: HolderConnection) -> Iterator[None]:
         raise connection.untrusted(error.message) from error
 
 
-def request(connection: HolderConnection, name: str, *, timeout: float | None = None, **more: object) -> Fields:
-    """Send a request whose answer carries no descriptors. Raises `ExchangeError`."""
+def request(
+    connection: HolderConnection, name: str, kind: type[T], *, timeout: float | None = None, **more: object
+) -> T:
+    """Send a request, and read its answer, which carries no descriptors. Raises `ExchangeError`."""
     packet = connection.request(name, timeout=timeout, **more)
     if packet.fds:
         packet.close()
         raise connection.untrusted(f"the answer to '{name}' came with descriptors")
-    return Fields(packet.message, f"the answer to '{name}'")
+    with validated(connection):
+        return wire.read(kind, packet.message, f"the answer to '{name}'")
 
 
 def request_offers(connection: HolderConnection) -> tuple[dict[str, Offer], int | None]:
@@ -38,36 +44,24 @@ def request_offers(connection: HolderConnection) -> tuple[dict[str, Offer], int 
     total = 1
     while len(found) < total:
         before = len(found)
-        answer = request(connection, "offers", first=before)
-        if before and generation_in(answer) != generation:
+        answer = request(connection, "offers", OffersAnswer, first=before)
+        if before and answer.generation != generation:
             raise connection.error("changed", "the layout was changed while its offers were received")
-        generation = generation_in(answer)
-        total = answer.number("total", 0, messages.LARGEST_COUNT)
-        offers = map(messages.decode_offer, answer.objects("offers", messages.MAX_ENTRIES))
-        found |= {offer.name: offer for offer in offers}
+        generation, total = answer.generation, answer.total
+        found |= {offer.name: offer for offer in answer.offers}
         if total and not before < len(found) <= total:
             raise BadPacket(f"it announced {total} offers, and sent another number")
     return found, generation
-
-
-def generation_in(answer: Fields) -> int | None:
-    """Generation of the layout in an answer; None from a holder of an earlier version."""
-    return answer.number("generation", 1) if answer.has("generation") else None
-
-
-def importers_in(answer: Fields, name: str) -> tuple[Importer, ...]:
-    """Importers in a list of an answer: those that lost memory by it, or have kept some. Raises `BadPacket`."""
-    return tuple(map(messages.decode_importer, answer.objects(name, messages.MAX_ENTRIES)))
 
 
 def request_importers(connection: HolderConnection) -> Iterator[Importer]:
     """Request all importers, by ascending id. Raises `ExchangeError`."""
     after, more = 0, True
     while more:
-        answer = request(connection, "importers", after=after)
-        more = answer.flag("more")
-        for each in map(messages.decode_importer, answer.objects("importers", messages.MAX_ENTRIES)):
-            if not after < each.id < messages.LARGEST_COUNT:
+        answer = request(connection, "importers", ImportersAnswer, after=after)
+        more = answer.more
+        for each in answer.importers:
+            if not after < each.id < LARGEST_COUNT:
                 raise BadPacket("its importers are not in ascending order")
             after = each.id
             yield each
@@ -78,9 +72,9 @@ def request_text(connection: HolderConnection, name: str) -> str:
     found: list[str] = []
     length, total = 0, 1
     while length < total:
-        answer = request(connection, name, first=length)
-        total = answer.number("total", 0, messages.LONGEST_SOURCE + 1)
-        found.append(answer.text("text", messages.TEXT_CHARACTERS))
+        answer = request(connection, name, TextAnswer, first=length)
+        total = answer.total
+        found.append(answer.text)
         length += len(found[-1])
         if length > total or (total and not found[-1]):
             raise BadPacket(f"it announced a text of {total} characters, and sent another number")

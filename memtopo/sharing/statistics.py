@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
-from memtopo.sharing.messages import MAX_ENTRIES, Fields
+from pydantic import Field
+
+from memtopo.sharing.wire import Count, Seconds, Text
 
 MOST_LOCATIONS = 256
 """Locations in one answer; a machine has fewer."""
@@ -17,18 +20,18 @@ class LocationMemory:
     `gpu` is the UUID of the GPU, None if it is unknown, or for memory of the host.
     """
 
-    location: str
-    gpu: str | None
-    bytes: int
-    allocations: int
+    location: Annotated[str, Field(max_length=64)]
+    gpu: Text | None
+    bytes: Count
+    allocations: Count
 
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
     """Time of a check in seconds of the epoch, and the number of differences that it found."""
 
-    time: float
-    different: int
+    time: Seconds
+    different: Count
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,28 +42,9 @@ class Statistics:
     `clients` are those that received handles, `handles` what they received. `last_check` is None before the first.
     """
 
-    memory: tuple[LocationMemory, ...]
-    changes: int
-    rolled_back: int
+    memory: Annotated[tuple[LocationMemory, ...], Field(max_length=MOST_LOCATIONS)]
+    changes: Count
+    rolled_back: Count
     last_check: CheckResult | None
-    clients: int
-    handles: int
-
-
-def decode_statistics(fields: Fields) -> Statistics:
-    """Decode the answer of a holder. Raises `BadPacket`."""
-    check = fields.object("last_check") if fields.has("last_check") else None
-    return Statistics(
-        tuple(_decode_memory(each) for each in fields.objects("memory", min(MOST_LOCATIONS, MAX_ENTRIES))),
-        fields.number("changes"),
-        fields.number("rolled_back"),
-        CheckResult(check.seconds("time"), check.number("different")) if check else None,
-        fields.number("clients"),
-        fields.number("handles"),
-    )
-
-
-def _decode_memory(fields: Fields) -> LocationMemory:
-    return LocationMemory(
-        fields.text("location", 64), fields.text_or_none("gpu"), fields.number("bytes"), fields.number("allocations")
-    )
+    clients: Count
+    handles: Count

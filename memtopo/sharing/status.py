@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from memtopo.driver.handles import OfferedKind, Via
 from memtopo.geometry.diagram import Diagram
 from memtopo.machine.cluster import MachineLine
 from memtopo.plans.report import Checks
 from memtopo.sharing.offers import Offer, ends_with_holder
+from memtopo.sharing.wire import Count, LayoutName, Name, Pid, Positive, Seconds, Text, Texts
 
 State = Literal["serving", "releasing"]
 
@@ -22,11 +25,11 @@ MOST_STATES = 64
 class Taken:
     """Handles of one export that one importer received: how many different ones, and the bytes of their objects."""
 
-    export: str
+    export: Name
     kind: OfferedKind
     via: Via
-    handles: int
-    bytes: int
+    handles: Count
+    bytes: Count
 
     @property
     def bound(self) -> bool:
@@ -42,15 +45,15 @@ class Importer:
     exports; `taken` has the first ones.
     """
 
-    id: int
-    pid: int | None
-    uid: int
-    since: float
-    handles: int
-    bytes: int
+    id: Count
+    pid: Pid
+    uid: Count
+    since: Seconds
+    handles: Count
+    bytes: Count
     bound: bool
     """True if it uses an export over ipc, which becomes invalid when the holder releases it (facts 31, 32)."""
-    taken: tuple[Taken, ...] = ()
+    taken: tuple[Taken, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +63,14 @@ class NodeStatus:
     A node is `starting` until its holder serves, and `unreachable` if nothing is known of it.
     """
 
-    node: str
-    host: str
+    node: Name
+    host: Text
     state: Literal["serving", "releasing", "starting", "unreachable"]
-    socket: str = ""
-    pid: int | None = None
+    socket: Text = ""
+    pid: Pid = None
     offers: tuple[Offer, ...] = ()
     importers: tuple[Importer, ...] = ()
-    contexts: tuple[str, ...] | None = None
+    contexts: Texts | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,11 +122,11 @@ class Notice:
       those of the layout now; the state is None if it has no states.
     """
 
-    kind: Literal["releasing", "changing", "changed"]
-    grace: float = 0.0
-    generation: int = 1
-    exports: tuple[str, ...] = ()
-    state: str | None = None
+    kind: Annotated[Literal["releasing", "changing", "changed"], Field(validation_alias="notice")]
+    grace: Seconds = 0.0
+    generation: Positive = 1
+    exports: Texts = ()
+    state: Text | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +137,7 @@ class Released:
     holder's report; `died` and 4 if it ended without one. They are None for a holder that makes no report.
     """
 
-    name: str
+    name: LayoutName
     lost: tuple[Importer, ...]
     kept: tuple[Importer, ...]
     gone: bool = False
@@ -147,10 +150,10 @@ class Released:
 class Switched:
     """A layout that was switched to a state: the results of its check, and importers that keep memory that is gone."""
 
-    name: str
-    state: str
+    name: LayoutName
+    state: Name
     checks: Checks
-    kept: tuple[Importer, ...] = ()
+    kept: tuple[Importer, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,10 +163,10 @@ class Changed:
     `emptied` are exports that were committed before, and that a writer has to commit again.
     """
 
-    name: str
-    generation: int
+    name: LayoutName
+    generation: Positive
     checks: Checks
-    kept: tuple[Importer, ...] = ()
+    kept: tuple[Importer, ...]
     emptied: tuple[str, ...] = ()
 
 

@@ -1,7 +1,7 @@
 """Packets: one JSON object each, of at most 64 KiB, with at most 253 descriptors, over a SOCK_SEQPACKET socket.
 
 `send` and `receive` never block. A malformed packet raises `BadPacket`, and the descriptors that came with it are
-closed.
+closed. `read` validates an object by a dataclass, whose fields have the types below.
 """
 
 from __future__ import annotations
@@ -12,12 +12,15 @@ import os
 import re
 import socket
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from fcntl import ioctl
+from functools import cache
 from termios import TIOCOUTQ
-from typing import Any
+from typing import Annotated, Any, TypeVar, cast
+
+from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
 from memtopo.common.errors import InternalError
 from memtopo.sharing.errors import BadPacket
@@ -29,6 +32,28 @@ MOST_FDS = 253
 
 DEEPEST = 8
 """Nesting of brackets in a packet; the protocol's own packets have four levels."""
+
+LONGEST_NAME = 262
+"""Characters of an export's name; in a multi-process layout that is `PROCESS.123.EXPORT`."""
+
+MAX_ENTRIES = 4096
+"""Texts of a list that are accepted in one packet."""
+
+LIMIT = 1 << 63
+"""Whole numbers of a packet are below."""
+
+Count = Annotated[int, Field(ge=0, lt=LIMIT)]
+Positive = Annotated[int, Field(ge=1, lt=LIMIT)]
+Pid = Annotated[Count | None, AfterValidator(lambda pid: pid or None)]
+"""Number of a process; 0 in a packet for one of another pid namespace."""
+
+Seconds = Annotated[float, Field(ge=0, le=1e12)]
+Text = Annotated[str, Field(max_length=4096)]
+Texts = Annotated[tuple[Text, ...], Field(max_length=MAX_ENTRIES)]
+Name = Annotated[str, Field(max_length=LONGEST_NAME)]
+LayoutName = Annotated[str, Field(max_length=128)]
+
+T = TypeVar("T")
 
 _FD = array.array("i").itemsize
 _FLAGS = socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
@@ -80,6 +105,29 @@ def decode(data: bytes) -> dict[str, Any]:
     if (version := message.get("memtopo")) != VERSION or isinstance(version, bool):
         raise BadPacket(f"protocol version {_version(version)}; this end uses version {VERSION}", "version")
     return message
+
+
+def read(kind: type[T], value: object, what: str) -> T:
+    """Read a dataclass from an object of a packet, whose other keys are ignored.
+
+    Raises `BadPacket`, which names the object by `what` and the first wrong field, and repeats no value. Surrogates in
+    texts are replaced: pydantic refuses them, and the name of a file may have some.
+    """
+    data = json.dumps(value, ensure_ascii=False).encode(errors="replace")
+    try:
+        return cast("T", adapter_of(kind).validate_json(data, strict=True))
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_input=False)
+        if any(each["type"] == "unexpected_keyword_argument" for each in found):
+            known = ", ".join(each.name for each in fields(cast("Any", kind)))
+            raise BadPacket(f"{what} has a key besides {known}", "request") from None
+        where = ".".join(map(str, found[0]["loc"]))
+        needed = found[0]["msg"].removeprefix("Value error, ")
+        raise BadPacket(f"{what} needs {where!r}: {needed[:1].lower()}{needed[1:]}") from None
+
+
+adapter_of: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
+"""Adapter of a type of messages, built when it is needed: each takes about a millisecond."""
 
 
 def receive(sock: socket.socket) -> Packet | None:

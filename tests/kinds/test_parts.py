@@ -15,8 +15,8 @@ from memtopo.geometry.groups import ChunkGroup
 from memtopo.language.limits import LARGEST_PARTS
 from memtopo.output.diagram.build import build_diagram
 from memtopo.sharing.errors import BadPacket
-from memtopo.sharing.messages import Fields, decode_offer
 from memtopo.sharing.offers import Offer
+from memtopo.sharing.wire import read
 from tests.helpers.machines import invented
 from tests.helpers.specs import clean_geometry, codes, diagnose
 
@@ -125,10 +125,10 @@ OFFER = {"name": "c", "kind": "chunk", "via": "fd", "count": 1, "size": 4096, "l
 
 def test_parts_of_an_offer_are_within_its_size() -> None:
     part = {"name": "signal", "offset": 4000, "size": 96}
-    assert decode_offer(Fields({**OFFER, "parts": [part]}, "an offer")).parts == (NamedPart("signal", 4000, 96),)
-    assert decode_offer(Fields(OFFER, "an offer")).parts == ()
+    assert read(Offer, {**OFFER, "parts": [part]}, "an offer").parts == (NamedPart("signal", 4000, 96),)
+    assert read(Offer, OFFER, "an offer").parts == ()
     for wrong in ({**part, "size": 97}, {**part, "offset": 4096}, {**part, "size": 0}, {"name": "signal"}, 7):
         with pytest.raises(BadPacket):
-            decode_offer(Fields({**OFFER, "parts": [wrong]}, "an offer"))
+            read(Offer, {**OFFER, "parts": [wrong]}, "an offer")
     with pytest.raises(BadPacket):
-        decode_offer(Fields({**OFFER, "parts": [part] * (LARGEST_PARTS + 1)}, "an offer"))
+        read(Offer, {**OFFER, "parts": [part] * (LARGEST_PARTS + 1)}, "an offer")

@@ -54,7 +54,9 @@ REPORT = Report(
             Tally("access", 16000, 16000),
             Tally("bytes", 0, 0, 8000, "imported memory is never written"),
             Tally("forbidden access", 3, 3, 1, "it ends the process that tries"),
-        )
+        ),
+        (),
+        0,
     ),
     left=CLEAN,
     notes=("free memory of gpu1 differs, and other processes use it",),

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -14,11 +12,12 @@ from memtopo.common.errors import MemtopoError
 from memtopo.driver.handles import Handle, Secret
 from memtopo.machine.cluster import MachineLine
 from memtopo.plans.report import Checks, Difference, Tally
-from memtopo.sharing import messages
+from memtopo.sharing import messages, wire
 from memtopo.sharing.errors import BadPacket, ExchangeError
-from memtopo.sharing.messages import LIMIT, LONGEST_TEXT, MAX_ENTRIES, PAGE_BYTES, Fields, parts
+from memtopo.sharing.messages import PAGE_BYTES, HandleEntry, parts
 from memtopo.sharing.offers import Offer
 from memtopo.sharing.status import Importer, Taken
+from memtopo.sharing.wire import LIMIT, MAX_ENTRIES, read
 
 OFFER = Offer("page", "chunk", "fd", 3, 2 << 20, "gpu0", "ab" * 16, ("rdma",))
 IMPORTER = Importer(7, 100, 1000, 12.5, 4, 8 << 20, bound=True, taken=(Taken("page", "chunk", "fd", 4, 8 << 20),))
@@ -27,94 +26,82 @@ CHECKS = Checks((Tally("access", 6, 5, 1, "no reason"), Tally("bytes", 2, 2)), (
 
 
 @pytest.mark.parametrize(
-    ("read", "accepted", "refused", "required"),
+    ("kind", "accepted", "refused"),
     [
-        (lambda f: f.text("k"), ["", "x" * LONGEST_TEXT], [None, 1, "x" * (LONGEST_TEXT + 1)],
-         "a text of at most 4096 characters"),
-        (lambda f: f.text("k", 3), ["abc"], ["abcd"], "a text of at most 3 characters"),
-        (lambda f: f.text_or_none("k"), ["", None], [1, []], "a text of at most 4096 characters"),
-        (lambda f: f.word("k", "a", "b"), ["a", "b"], ["c", "", None, 1], "one of a, b"),
-        (lambda f: f.number("k"), [0, LIMIT - 1], [-1, LIMIT, True, 1.0, "1", None], "an integer of 0 or more"),
-        (lambda f: f.number("k", 1), [1], [0], "an integer of 1 or more"),
-        (lambda f: f.number("k", 2, 5), [2, 4], [1, 5], "one of 2 to 4"),
-        (lambda f: f.seconds("k"), [0.0, 1e12], [-0.1, 1.1e12, True, "1", None], "seconds, at most 1e+12"),
-        (lambda f: f.seconds("k", 9), [9.0], [9.5, float("nan")], "seconds, at most 9"),
-        (lambda f: f.seconds_or_none("k"), [0.5, None], [-1, "x"], "seconds, at most 1e+12"),
-        (lambda f: f.flag("k"), [True, False], [0, 1, None, "true"], "true or false"),
-        (lambda f: f.items("k", 2), [[], [1, "a"]], [[1, 2, 3], None, {}, "ab"], "a list of at most 2"),
-        (lambda f: list(f.texts("k", 2)), [[], ["a", "x" * LONGEST_TEXT]], [["a", 1], ["x" * (LONGEST_TEXT + 1)]],
-         "a list of texts"),
-        (lambda f: list(f.texts("k", 2)), [["a", "b"]], [["a", "b", "c"]], "a list of at most 2"),
+        (wire.Text, ["", "x" * 4096], [None, 1, "x" * 4097]),
+        (wire.Name, ["x" * 262], ["x" * 263, 1]),
+        (wire.LayoutName, ["x" * 128], ["x" * 129]),
+        (wire.Count, [0, LIMIT - 1], [-1, LIMIT, True, 1.0, "1", None]),
+        (wire.Positive, [1, LIMIT - 1], [0, LIMIT, True]),
+        (wire.Seconds, [0.0, 1, 1e12], [-0.1, 1.1e12, float("inf"), float("nan"), True, "1", None]),
+        (messages.Wait, [0, 3600.0], [3600.5, -1]),
+        (wire.Texts, [[], ["a", "x" * 4096]], [["a", 1], ["x" * 4097], ["a"] * 4097, None, {}, "ab"]),
+        (messages.Exports, [["a"]], [[], [1]]),
+        (bool, [True, False], [0, 1, None, "true"]),
     ],
-)  # fmt: skip
-def test_a_field_has_its_type_and_range(
-    read: Callable[[Fields], object], accepted: list[object], refused: list[object], required: str
-) -> None:
+)
+def test_a_field_has_its_type_and_range(kind: Any, accepted: list[Any], refused: list[Any]) -> None:
     for value in accepted:
-        assert read(Fields({"k": value}, "it")) == value
+        found = read(kind, value, "it")
+        assert (list(found) if isinstance(found, tuple) else found) == value
     for value in refused:
-        with pytest.raises(BadPacket) as error:
-            read(Fields({"k": value}, "it"))
-        assert error.value.message == f"it needs 'k': {required}"
-    assert Fields({"k": 0}, "it").has("k")
-    assert not Fields({"k": None}, "it").has("k")
+        with pytest.raises(BadPacket, match=r"^it needs '"):
+            read(kind, value, "it")
 
 
-def test_an_infinite_time_is_the_longest() -> None:
-    assert Fields({"k": float("inf")}, "it").seconds("k", float("inf")) == float("inf")
-    assert Fields({"k": 10**400}, "it").number("k", 0, 10**401) == 10**400
-
-
-def test_what_is_no_object_is_named_by_its_place() -> None:
-    fields = Fields({"o": {"k": 1}, "l": [{"k": 2}, 3], "n": 4}, "an answer")
-    assert fields.object("o").number("k") == 1
-    found = fields.objects("l", 2)
-    assert next(found).number("k") == 2
-    reads: list[tuple[Callable[[], object], str]] = [
-        (lambda: next(found), "an entry of an answer's 'l' is not an object"),
-        (lambda: fields.object("n"), "an answer's 'n' is not an object"),
-        (lambda: fields.object("x"), "an answer's 'x' is not an object"),
-    ]
-    for read, what in reads:
-        with pytest.raises(BadPacket) as error:
-            read()
-        assert error.value.message == what
-
-
-def test_a_key_besides_those_known_is_a_bad_request() -> None:
-    fields = Fields({"memtopo": 1, "a": 1, "b": 2}, "a request")
-    fields.allow_only("a", "b", "c")
-    with pytest.raises(BadPacket) as error:
-        fields.allow_only("a")
-    assert (error.value.code, error.value.message) == ("request", "a request has a key besides a")
+def test_a_process_of_another_pid_namespace_has_no_number() -> None:
+    for pid, known in ((0, None), (7, 7)):
+        assert read(Importer, asdict(IMPORTER) | {"pid": pid}, "it").pid == known
 
 
 @pytest.mark.parametrize(
-    ("encoded", "decode", "record"),
+    ("wrong", "what"),
     [
-        (asdict(OFFER), messages.decode_offer, OFFER),
-        (
-            asdict(replace(OFFER, gpu=None, properties=())),
-            messages.decode_offer,
-            replace(OFFER, gpu=None, properties=()),
-        ),
-        (messages.encode_importers([IMPORTER])[0], messages.decode_importer, IMPORTER),
-        (messages.encode_machine(MACHINE), messages.decode_machine, MACHINE),
-        (messages.encode_checks(CHECKS), messages.decode_checks, CHECKS),
+        ({"taken": [{}]}, "an importer needs 'taken.0.export': field required"),
+        ({"taken": [3]}, "an importer needs 'taken.0': input should be an object"),
+        ({"taken": 3}, "an importer needs 'taken': input should be a valid array"),
+        ({"bytes": "secret"}, "an importer needs 'bytes': input should be a valid integer"),
     ],
 )
-def test_a_record_comes_back_as_it_was_and_needs_each_field(
-    encoded: dict[str, Any], decode: Callable[[Fields], object], record: object
-) -> None:
-    encoded = json.loads(json.dumps(encoded))
-    assert decode(Fields(encoded, "it")) == record
+def test_a_wrong_field_is_named_by_its_place_and_its_value_is_not_repeated(wrong: dict[str, Any], what: str) -> None:
+    with pytest.raises(BadPacket) as error:
+        read(Importer, asdict(IMPORTER) | wrong, "an importer")
+    assert error.value.message == what
+
+
+def test_an_unknown_key_is_ignored_in_an_answer_and_refused_in_a_request() -> None:
+    assert read(Importer, asdict(IMPORTER) | {"secret": 1}, "it") == IMPORTER
+    with pytest.raises(BadPacket) as error:
+        read(messages.ReleaseRequest, {"request": "release", "secret": 1, "force": 7}, "the request")
+    assert error.value.code == "request"
+    assert error.value.message == "the request has a key besides memtopo, request, force, grace"
+
+
+@pytest.mark.parametrize(
+    ("encoded", "record"),
+    [
+        (asdict(OFFER), OFFER),
+        (asdict(replace(OFFER, gpu=None, properties=())), replace(OFFER, gpu=None, properties=())),
+        (messages.encode_importers([IMPORTER])[0], IMPORTER),
+        (messages.encode_machine(MACHINE), MACHINE),
+        (messages.encode_checks(CHECKS), CHECKS),
+    ],
+)
+def test_a_record_comes_back_as_it_was_and_needs_each_field(encoded: dict[str, Any], record: Any) -> None:
+    kind = type(record)
+    assert read(kind, encoded, "it") == record
     for key, value in encoded.items():
-        wrong = {**encoded, key: object()}
-        with pytest.raises(BadPacket, match=f"'{key}'"):
-            decode(Fields(wrong, "it"))
-        if value is not None and key not in {"gpu", "why_not", "parts", "first"}:
+        with pytest.raises(BadPacket, match=f"'{key}"):
+            read(kind, {**encoded, key: {"a": 1}}, "it")
+        if value is not None and key not in {"gpu", "why_not", "parts", "first", "properties"}:
             with pytest.raises(BadPacket, match=f"'{key}'"):
-                decode(Fields({each: encoded[each] for each in encoded if each != key}, "it"))
+                read(kind, {each: encoded[each] for each in encoded if each != key}, "it")
+
+
+def test_an_offer_was_not_declared_larger_than_it_is() -> None:
+    assert read(Offer, asdict(OFFER) | {"declared": OFFER.size}, "it").declared == OFFER.size
+    with pytest.raises(BadPacket, match="'declared' is more than its size"):
+        read(Offer, asdict(OFFER) | {"declared": OFFER.size + 1}, "it")
 
 
 def test_a_page_has_as_many_entries_as_fit_and_at_least_one() -> None:
@@ -151,13 +138,13 @@ def test_handles_come_back_as_they_were() -> None:
     secrets = [Handle.of(bytes([index]) * 64) for index in range(2)]
     fields, fds = messages.encode_handles(secrets)
     assert fds == []
-    entries = [Fields(each, "a handle") for each in fields]
+    entries = [read(HandleEntry, each, "a handle") for each in fields]
     assert [each.shared for each in messages.decode_handles(entries, [], descriptors=False, secrets=True, of="w")] == [
         bytes([index]) * 64 for index in range(2)
     ]
     files = [Handle(fd=os.dup(0), offset=index * 512) for index in range(2)]
     fields, fds = messages.encode_handles(files)
-    entries = [Fields(each, "a handle") for each in fields]
+    entries = [read(HandleEntry, each, "a handle") for each in fields]
     assert messages.decode_handles(entries, fds, descriptors=True, secrets=False, of="w") == files
     for each in files:
         each.close()
@@ -166,12 +153,12 @@ def test_handles_come_back_as_they_were() -> None:
 def test_handles_with_descriptors_and_secrets_come_back_as_they_were() -> None:
     both = [Handle(fd=os.dup(0), secret=Secret(bytes([index]) * 64)) for index in range(2)]
     fields, fds = messages.encode_handles(both)
-    entries = [Fields(each, "a handle") for each in fields]
+    entries = [read(HandleEntry, each, "a handle") for each in fields]
     found = messages.decode_handles(entries, fds, descriptors=True, secrets=True, of="a")
     assert [each.fd for each in found] == [each.fd for each in both]
     assert [each.secret.reveal() for each in found if each.secret] == [bytes([index]) * 64 for index in range(2)]
     with pytest.raises(BadPacket):
-        messages.decode_handles([Fields({"offset": 0}, "a handle")], fds[:1], descriptors=True, secrets=True, of="a")
+        messages.decode_handles([HandleEntry(0)], fds[:1], descriptors=True, secrets=True, of="a")
     for each in both:
         each.close()
 
@@ -180,18 +167,21 @@ def test_handles_with_descriptors_and_secrets_come_back_as_they_were() -> None:
     ("fds", "descriptors"), [([], True), ([1], True), ([1, 2, 3], True), ([1], False), ([1, 2], False)]
 )
 def test_handles_with_other_descriptors_than_theirs_are_refused(fds: list[int], descriptors: bool) -> None:
-    entries = [Fields({"offset": 0, "secret": "A" * 86 + "=="}, "a handle")] * 2
+    entries = [HandleEntry(0, Secret(b"a" * 64))] * 2
     with pytest.raises(BadPacket) as error:
         messages.decode_handles(entries, fds, descriptors=descriptors, secrets=True, of="w")
     assert error.value.message == f"2 handles of 'w' came with {len(fds)} descriptors"
 
 
-@pytest.mark.parametrize("secret", ["", "A" * 88, "A" * 84, "*" * 88, "A" * 85 + "===", "é" * 88])
-def test_a_secret_is_64_bytes_in_base64(secret: str) -> None:
-    with pytest.raises(BadPacket, match=r"^a handle is not 64 bytes in base64$"):
-        messages.decode_handles(
-            [Fields({"offset": 0, "secret": secret}, "it")], [], descriptors=False, secrets=True, of="w"
-        )
+@pytest.mark.parametrize("secret", ["", "A" * 88, "A" * 84, "*" * 88, "A" * 85 + "===", "é" * 88, 7, {}])
+def test_a_secret_is_64_bytes_in_base64(secret: object) -> None:
+    with pytest.raises(BadPacket, match=r"^it needs 'secret': 64 bytes in base64$"):
+        read(HandleEntry, {"offset": 0, "secret": secret}, "it")
+
+
+def test_handles_of_bytes_need_them() -> None:
+    with pytest.raises(BadPacket, match=r"^a handle of 'w' has no 'secret'$"):
+        messages.decode_handles([HandleEntry(0)], [], descriptors=False, secrets=True, of="w")
 
 
 @pytest.mark.parametrize(("length", "counts"), [(PAGE_BYTES // 4 - 3, [4, 1]), (PAGE_BYTES // 4 - 2, [3, 2])])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import os
 import socket
 import stat
@@ -20,6 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from memtopo.common.errors import MemtopoError
 from memtopo.output import prometheus
+from memtopo.sharing import wire
 from memtopo.sharing.claims import claim
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint
@@ -33,9 +33,8 @@ from memtopo.sharing.holder.metrics import (
     REFRESH,
     MetricsFile,
 )
-from memtopo.sharing.messages import Fields
 from memtopo.sharing.offers import ChangeFailed
-from memtopo.sharing.statistics import CheckResult, LocationMemory, Statistics, decode_statistics
+from memtopo.sharing.statistics import CheckResult, LocationMemory, Statistics
 from tests.helpers import child_process
 from tests.helpers.holders import holding, until
 from tests.helpers.memfd_exports import PAGE, OneState
@@ -241,7 +240,7 @@ def test_statistics_over_the_protocol_are_those_of_the_holder(client: Client) ->
 @pytest.mark.parametrize("check", [CheckResult(1234.5, 6), None])
 def test_statistics_are_the_same_after_encoding_and_decoding(check: CheckResult | None) -> None:
     found = Statistics(MEMORY, 1, 2, check, 3, 4)
-    assert decode_statistics(Fields(json.loads(json.dumps(asdict(found))), "statistics")) == found
+    assert wire.read(Statistics, asdict(found), "statistics") == found
 
 
 def test_a_file_is_written_at_once_when_something_changes_and_now_and_then() -> None:

@@ -14,7 +14,7 @@ from memtopo.sharing.messages import decode_nodes
 from memtopo.sharing.status import Importer, NodeStatus, Status
 from tests.helpers.memfd_exports import OFFERS
 
-IMPORTER = Importer(1, 42, 0, 5.0, 3, 6 << 20, bound=True)
+IMPORTER = Importer(1, 42, 0, 5.0, 3, 6 << 20, bound=True, taken=())
 STATUS = Status(
     "kv", "/run/kv.sock", 41, 0, 0.0, "serving", None, None, MachineLine("m", simulated=True, devices=(), driver="1"),
     tuple(OFFERS), (IMPORTER,),

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from memtopo.sharing import wire
-from memtopo.sharing.holder.responses import REQUESTS
+from memtopo.sharing.messages import REQUESTS
 from tests.helpers.command_line import ROOT
 from tests.helpers.holders import Holder, asked, heard, raw
 

@@ -21,9 +21,9 @@ from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import BadPacket, ExchangeError
 from memtopo.sharing.holder.clients import ClientConnection
-from memtopo.sharing.holder.responses import Responder, descriptors_in_flight, request_of, still_bound
+from memtopo.sharing.holder.responses import Responder, descriptors_in_flight, still_bound
 from memtopo.sharing.holder.state import HolderInfo
-from memtopo.sharing.messages import LONGEST_SOURCE, TEXT_CHARACTERS, Fields
+from memtopo.sharing.messages import LONGEST_SOURCE, TEXT_CHARACTERS, Request, SourcePart, read_request
 from memtopo.sharing.offers import Offer, exported_bytes
 from memtopo.sharing.sockets import Peer
 from memtopo.sharing.status import Taken
@@ -38,6 +38,11 @@ BROKEN = Offer("broken", "chunk", "fd", 2, PAGE, "gpu0")
 SOURCE = "é" * (TEXT_CHARACTERS + 5)
 
 
+def requested(request: object, **fields: Any) -> Request:
+    """A request as a holder receives it."""
+    return read_request(wire.Packet({"memtopo": 1, "request": request, **fields}))
+
+
 class Client:
     """A client's end of a connection, and the holder's record of it."""
 
@@ -49,9 +54,7 @@ class Client:
 
     def request(self, request: str, **fields: Any) -> None:
         connections = [each.connection for each in self._everyone]
-        self._responder.answer(
-            self.connection, request, Fields({"request": request, **fields}, "a request"), connections
-        )
+        self._responder.answer(self.connection, requested(request, **fields), connections)
 
     def answer(self, request: str, **fields: Any) -> Any:
         """The object under `ok`; its descriptors are closed."""
@@ -167,10 +170,12 @@ def test_a_record_names_the_first_32_exports_and_counts_all(clients: Callable[[]
         ({"export": "page", "first": 1000, "count": 1}, "range", "export 'page' has 1,000 handles, counted from 0"),
         ({"export": "page", "first": 998, "count": 3}, "range", "export 'page' has 1,000 handles, counted from 0"),
         ({"export": "pge", "first": 0, "count": 1}, "unknown", "there is no export 'pge'"),
-        ({"export": "page", "first": 0, "count": 0}, "packet", "a request needs 'count': an integer of 1 or more"),
-        ({"export": "page", "first": -1, "count": 1}, "packet", "a request needs 'first': an integer of 0 or more"),
+        ({"export": "page", "first": 0, "count": 0}, "packet",
+         "the request needs 'count': input should be greater than or equal to 1"),
+        ({"export": "page", "first": -1, "count": 1}, "packet",
+         "the request needs 'first': input should be greater than or equal to 0"),
         ({"export": "page", "first": 0, "count": 1, "x": 1}, "request",
-         "a request has a key besides request, export, first, count"),
+         "the request has a key besides memtopo, request, export, first, count"),
     ],
 )  # fmt: skip
 def test_handles_that_do_not_exist_are_refused(
@@ -225,10 +230,11 @@ def test_nothing_is_known_of_an_empty_provider() -> None:
 
 
 def test_only_requests_of_the_protocol_are_known() -> None:
-    assert request_of(Fields({"request": "handles"}, "a packet")) == "handles"
-    with pytest.raises(BadPacket) as error:
-        request_of(Fields({"request": "dance"}, "a packet"))
-    assert error.value.code == "request"
+    assert requested("check").request == "check"
+    for other in ("dance", "", None, 7, ["check"]):
+        with pytest.raises(BadPacket) as error:
+            requested(other)
+        assert error.value.code == "request"
 
 
 @pytest.mark.parametrize(("count", "more"), [(1, ""), (4, ""), (5, " and 1 more"), (9, " and 5 more")])
@@ -287,13 +293,18 @@ def test_only_exports_over_ipc_bind_a_client_to_its_holder(clients: Callable[[],
     assert PAGES.descriptors
 
 
-def part(first: int, total: int, text: str, **more: Any) -> Fields:
+def part(first: int, total: int, text: str, **more: Any) -> object:
     """A part of a source that a client sends."""
-    return Fields({"first": first, "total": total, "text": text, **more}, "a source")
+    return {"first": first, "total": total, "text": text, **more}
+
+
+def receiver(client: Client) -> Callable[[object], str | None]:
+    """A holder's end that receives parts of a source."""
+    return lambda part: client.connection.receive_source(wire.read(SourcePart, part, "a source"))
 
 
 def test_a_source_is_complete_with_its_last_part(clients: Callable[[], Client]) -> None:
-    receive = clients().connection.receive_source
+    receive = receiver(clients())
     assert receive(part(0, 3, "abc")) == "abc"
     assert [receive(part(0, 5, "ab")), receive(part(2, 5, "cd")), receive(part(4, 5, "e"))] == [None, None, "abcde"]
     assert [receive(part(0, 5, "ab")), receive(part(0, 2, "x")), receive(part(1, 2, "y"))] == [None, None, "xy"]
@@ -306,16 +317,16 @@ def test_a_source_is_complete_with_its_last_part(clients: Callable[[], Client]) 
         ([part(1, 3, "bc")], "a part of the source is missing"),
         ([part(0, 3, "a"), part(2, 3, "c")], "a part of the source is missing"),
         ([part(0, 3, "abcd")], "the source is longer than announced"),
-        ([part(0, 0, "")], "'total': one of 1 to"),
-        ([part(0, LONGEST_SOURCE + 1, "a")], "'total': one of 1 to"),
-        ([part(0, LONGEST_SOURCE, "a" * (TEXT_CHARACTERS + 1))], "'text': a text of at most"),
+        ([part(0, 0, "")], "'total': input should be greater than or equal to 1"),
+        ([part(0, LONGEST_SOURCE + 1, "a")], "'total': input should be less than or equal to"),
+        ([part(0, LONGEST_SOURCE, "a" * (TEXT_CHARACTERS + 1))], "'text': string should have at most"),
         ([part(0, 1, "a", last=True)], "has a key besides first, total, text"),
     ],
 )
 def test_parts_of_a_source_out_of_order_or_too_long_are_refused(
-    clients: Callable[[], Client], parts: list[Fields], why: str
+    clients: Callable[[], Client], parts: list[object], why: str
 ) -> None:
-    receive = clients().connection.receive_source
+    receive = receiver(clients())
     for each in parts[:-1]:
         assert receive(each) is None
     with pytest.raises(BadPacket) as refused:

@@ -108,7 +108,7 @@ def test_a_child_of_a_holder_that_uses_gpu_memory_belongs_to_its_layout(
 
 def test_importers_of_a_holder_in_another_pid_namespace_have_no_number_here(files: ProcessFiles) -> None:
     """Their numbers are those of other processes here."""
-    importer = Importer(1, os.getpid(), 0, 0.0, 1, 4096, bound=False)
+    importer = Importer(1, os.getpid(), 0, 0.0, 1, 4096, bound=False, taken=())
     status = Status("kv", "/kv.sock", None, 0, 0.0, "serving", None, None, MACHINE, (), (importer,))
     found = usage(NOTHING, [replace(status, pid_namespace="another")], files)
     assert [use.role for use in uses(found, None)] == ["holder", "importer"]

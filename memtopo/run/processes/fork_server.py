@@ -20,7 +20,7 @@ from typing import Any, get_args
 from memtopo.common.spawn import die_with_parent, inherited_socket
 from memtopo.kinds import KINDS
 from memtopo.run.processes import messages, worker
-from memtopo.sharing.channel import adapter_of
+from memtopo.sharing.wire import adapter_of
 
 LARGEST, MOST_DESCRIPTORS = 64 << 10, 16
 """Bytes of a request, and descriptors beside it."""

@@ -118,7 +118,7 @@ def _checks(reports: Mapping[str, Report]) -> Checks | None:
 def merged_checks(found: Mapping[str, Checks]) -> Checks:
     """Merge the checks of several processes, by label."""
     named = [replace(checks, differences=tuple(_differences(label, checks))) for label, checks in found.items()]
-    return sum_of_checks(named) or Checks(())
+    return sum_of_checks(named) or Checks((), (), 0)
 
 
 def sum_of_checks(found: Sequence[Checks]) -> Checks | None:

@@ -19,7 +19,6 @@ from memtopo.sharing.holder.progress import ProgressNotices
 from memtopo.sharing.holder.responses import Responder
 from memtopo.sharing.offers import ChangeFailed, PlannedChange
 
-LONGEST_WAIT = 3600.0
 _LISTED_PROCESSES = 4
 _LISTED_EXPORTS = 2
 

@@ -17,7 +17,7 @@ from memtopo.common.text import process_name
 from memtopo.sharing import wire
 from memtopo.sharing.errors import BadPacket, ExchangeError
 from memtopo.sharing.holder.events import EventFields, Events
-from memtopo.sharing.messages import LONGEST_SOURCE, TEXT_CHARACTERS, Fields, encode_error
+from memtopo.sharing.messages import SourcePart, encode_error
 from memtopo.sharing.offers import Offer
 from memtopo.sharing.sockets import Peer, check_user, peer
 from memtopo.sharing.status import Importer, Taken
@@ -97,21 +97,19 @@ class ClientConnection:
         """Characters of an incomplete source that the client has sent."""
         return sum(map(len, self._source))
 
-    def receive_source(self, part: Fields) -> str | None:
+    def receive_source(self, part: SourcePart) -> str | None:
         """Add a part of a source, the first of which begins it anew. Return the source when it is complete.
 
         Raises `BadPacket` for a part that does not follow the one before.
         """
-        part.allow_only("first", "total", "text")
-        first, total = part.number("first"), part.number("total", 1, LONGEST_SOURCE + 1)
-        if first == 0:
+        if part.first == 0:
             self._source.clear()
-        if first != self.received_source:
+        if part.first != self.received_source:
             raise BadPacket("a part of the source is missing")
-        self._source.append(part.text("text", TEXT_CHARACTERS))
-        if (received := self.received_source) < total:
+        self._source.append(part.text)
+        if (received := self.received_source) < part.total:
             return None
-        if received > total:
+        if received > part.total:
             raise BadPacket("the source is longer than announced")
         source = "".join(self._source)
         self._source.clear()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -10,13 +10,12 @@ from memtopo.common.clock import RunningClock
 from memtopo.common.errors import MemtopoError
 from memtopo.common.text import process_name
 from memtopo.sharing import messages
-from memtopo.sharing.errors import BadPacket, ExchangeError
+from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.holder.clients import ClientConnection, Clients
 from memtopo.sharing.holder.events import EventFields, Events
-from memtopo.sharing.messages import Fields
-from memtopo.sharing.offers import LONGEST_NAME, CommitState, Offer
+from memtopo.sharing.messages import CommitRequest, WaitRequest
+from memtopo.sharing.offers import CommitState, Offer
 
-LONGEST_WAIT = 3600.0
 _WAIT = "give the writer longer (wait=60 in Python); a writer attaches with role='writer', and commits"
 _BESIDE = "readers attach without a role; for new content, add an export with 'memtopo change'"
 
@@ -134,28 +133,26 @@ class Commits:
         self._clock = RunningClock()
         self._waiting: list[_Waiting] = []
 
-    def begin(self, connection: ClientConnection, fields: Fields, *, writes: bool) -> None:
+    def begin(self, connection: ClientConnection, request: WaitRequest) -> None:
         """Accept a request that `advance` answers. Raises `ExchangeError` for an export without commit."""
-        fields.allow_only("request", "exports", "wait")
-        exports = _named(fields.texts("exports", messages.MAX_ENTRIES))
-        wait = fields.seconds("wait", LONGEST_WAIT) if fields.has("wait") else 0.0
+        exports = tuple(dict.fromkeys(request.exports))
         for name in exports:
             self._contents.of(name)
         connection.awaits_commit = True
         self._clients.pause(connection)
-        self._waiting.append(_Waiting(connection, writes, exports, wait, self._clock.time() + wait))
+        until = self._clock.time() + request.wait
+        self._waiting.append(_Waiting(connection, request.request == "write", exports, request.wait, until))
 
-    def commit(self, connection: ClientConnection, fields: Fields) -> None:
+    def commit(self, connection: ClientConnection, request: CommitRequest) -> None:
         """Commit exports that the client writes: all of them, or none. Raises `ExchangeError`, `OSError`."""
-        fields.allow_only("request", "exports")
-        exports = dict(_generations(fields))
+        exports = {each.name: each.generation for each in request.exports}
         for name, generation in exports.items():
             self._require_writer(connection, name, generation)
         for name in exports:
             content = self._contents.of(name)
             content.writer, content.committed = None, True
             connection.writes.discard(name)
-        names = _named(exports)
+        names = tuple(exports)
         self._record("committed", connection, names)
         connection.send(self._granted(names))
         self._notify(names)
@@ -258,20 +255,6 @@ class Commits:
         self._waiting.remove(each)
         each.connection.awaits_commit = False
         self._clients.answer(each.connection, answer)
-
-
-def _named(exports: Iterable[str]) -> tuple[str, ...]:
-    """Names of the exports of a request, each once. Raises `BadPacket` if there is none."""
-    if not (names := tuple(dict.fromkeys(exports))):
-        raise BadPacket("the request names no export")
-    return names
-
-
-def _generations(fields: Fields) -> Iterator[tuple[str, int]]:
-    """Names of the exports of a commit, each with the generation that was written. Raises `BadPacket`."""
-    for each in fields.objects("exports", messages.MAX_ENTRIES):
-        each.allow_only("name", "generation")
-        yield each.text("name", LONGEST_NAME), each.number("generation", 1)
 
 
 def _waited(each: _Waiting) -> str:

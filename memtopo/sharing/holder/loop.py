@@ -24,12 +24,11 @@ from memtopo.sharing.holder.nodes import HeldNodes, StatusReports
 from memtopo.sharing.holder.progress import ProgressNotices
 from memtopo.sharing.holder.reloads import Reload, Reloads
 from memtopo.sharing.holder.requests import Requests, releasing
-from memtopo.sharing.holder.responses import Responder, TooManyInFlight, descriptors_in_flight, request_of
+from memtopo.sharing.holder.responses import Responder, TooManyInFlight, descriptors_in_flight
 from memtopo.sharing.holder.state import HoldSummary, Shutdown, Why
 from memtopo.sharing.holder.systemd import Notifier
-from memtopo.sharing.messages import Fields, encode_error, encode_importers
+from memtopo.sharing.messages import Request, encode_error, encode_importers, read_request
 from memtopo.sharing.sockets import abandon_in_children
-from memtopo.sharing.wire import Packet
 
 INTERVAL = 0.5
 """Seconds between two calls of `stop`, which may look for its reason: the death of a process sends no signal."""
@@ -60,7 +59,7 @@ class _Retry:
     """A request that is retried until a time of the monotonic clock."""
 
     connection: ClientConnection
-    fields: Fields
+    request: Request
     until: float
 
 
@@ -248,27 +247,26 @@ class ServerLoop:
             if packet is None:
                 self._clients.drop(connection)
                 return False
-            return self._answer(connection, _request_fields(packet))
+            return self._answer(connection, read_request(packet))
         except BadPacket as error:
             connection.closing = True
             connection.send(encode_error(error))
         return True
 
-    def _answer(self, connection: ClientConnection, fields: Fields, until: float | None = None) -> bool:
+    def _answer(self, connection: ClientConnection, request: Request, until: float | None = None) -> bool:
         """Answer a request. Return false if it is answered later; a retried one is refused after `until`."""
         now = time.monotonic()
         try:
-            if request_of(fields) == "check":
-                fields.allow_only("request")
+            if request.request == "check":
                 self._awaiting_check.append(connection)
                 self._clients.pause(connection)
                 return False
-            return self._requests.execute(connection, fields)
+            return self._requests.execute(connection, request)
         except TooManyInFlight:
             if until is not None and now >= until:
                 connection.send(encode_error(descriptors_in_flight()))
                 return True
-            self._retries.append(_Retry(connection, fields, until or now + self._terms.patience))
+            self._retries.append(_Retry(connection, request, until or now + self._terms.patience))
             self._clients.pause(connection)
             return False
         except BadPacket:
@@ -313,7 +311,7 @@ class ServerLoop:
                 continue
             self._clients.resume(each.connection)
             try:
-                answered = self._answer(each.connection, each.fields, each.until)
+                answered = self._answer(each.connection, each.request, each.until)
             except (OSError, BadPacket):
                 self._clients.drop(each.connection)
                 continue
@@ -326,10 +324,3 @@ def _drain(sock: socket.socket, _events: int = 0) -> None:
     with suppress(BlockingIOError):
         while sock.recv(4096):
             pass
-
-
-def _request_fields(packet: Packet) -> Fields:
-    if packet.fds:
-        packet.close()
-        raise BadPacket("a request came with descriptors")
-    return Fields(packet.message, "the request")

@@ -17,21 +17,17 @@ from memtopo.diagnostics.messages import COMPARED, LISTED, choose, unknown_state
 from memtopo.driver.handles import Handle, close_handles
 from memtopo.language.names import AWAKE
 from memtopo.sharing import messages
-from memtopo.sharing.errors import BadPacket, ExchangeError
+from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.holder.clients import ClientConnection
 from memtopo.sharing.holder.commits import Contents
 from memtopo.sharing.holder.events import EventFields, Events
 from memtopo.sharing.holder.nodes import HeldNodes, NodesText, unreachable
 from memtopo.sharing.holder.state import Counters, HolderInfo
-from memtopo.sharing.messages import Fields
-from memtopo.sharing.offers import LONGEST_NAME, ChangeableLayout, ExportProvider, Offer, PlannedChange
+from memtopo.sharing.messages import HandlesRequest, ImportersRequest, LetGoRequest, ListRequest, Request
+from memtopo.sharing.offers import ChangeableLayout, ExportProvider, Offer, PlannedChange
 from memtopo.sharing.statistics import LocationMemory, Statistics
 from memtopo.sharing.status import MOST_STATES, Importer, Status
 
-REQUESTS = (
-    *("status", "offers", "importers", "nodes", "handles", "let_go", "check", "source", "metrics"),
-    *("write", "await", "commit", "switch", "change", "release"),
-)
 _LONGEST_PATH = 1000
 _LISTED_PROCESSES = 4
 
@@ -74,7 +70,7 @@ class Responder:
         self._read_offers()
         self.counters = Counters()
         self.releasing = False
-        self._answers: dict[str, Callable[[ClientConnection, Fields, Clients], None]] = {
+        self._answers: dict[str, Callable[[ClientConnection, Any, Clients], None]] = {
             "status": self._status,
             "offers": self._list_offers,
             "importers": self._list_importers,
@@ -85,16 +81,15 @@ class Responder:
             "metrics": self._metrics,
         }
 
-    def answer(self, connection: ClientConnection, request: str, fields: Fields, clients: Clients) -> None:
+    def answer(self, connection: ClientConnection, request: Request, clients: Clients) -> None:
         """Answer one request. Raises `MemtopoError` for a refusal, `TooManyInFlight`, `OSError`."""
-        self._answers[request](connection, fields, clients)
+        self._answers[request.request](connection, request, clients)
 
     def importers(self, clients: Clients) -> Iterator[Importer]:
         """Yield the records of the clients that received handles, by ascending id."""
         return (each.importer for each in clients if each.attached)
 
-    def _status(self, connection: ClientConnection, fields: Fields, _: Clients) -> None:
-        fields.allow_only("request")
+    def _status(self, connection: ClientConnection, _request: Request, _: Clients) -> None:
         connection.send({"ok": messages.encode_status(self.status("", ()))})
 
     def status(self, socket: str, clients: Clients) -> Status:
@@ -125,13 +120,11 @@ class Responder:
             self._counted, self._counted_memory = self.generation, self._memory()
         return self.counters.statistics(self._counted_memory)
 
-    def _metrics(self, connection: ClientConnection, fields: Fields, _: Clients) -> None:
-        fields.allow_only("request")
+    def _metrics(self, connection: ClientConnection, _request: Request, _: Clients) -> None:
         connection.send({"ok": asdict(self.statistics())})
 
-    def _source(self, connection: ClientConnection, fields: Fields, _: Clients) -> None:
-        fields.allow_only("request", "first")
-        first, text = fields.number("first"), (self._changeable or self._info).source
+    def _source(self, connection: ClientConnection, request: ListRequest, _: Clients) -> None:
+        first, text = request.first, (self._changeable or self._info).source
         connection.send({"ok": {"total": len(text), "text": text[first : first + messages.TEXT_CHARACTERS]}})
 
     @property
@@ -158,24 +151,19 @@ class Responder:
         """Record that the layout is served at the path of a socket."""
         self.events.add("serving", {"layout": self.name, "socket": socket, "exports": len(self.offers)})
 
-    def _list_offers(self, connection: ClientConnection, fields: Fields, _: Clients) -> None:
-        fields.allow_only("request", "first")
-        first = fields.number("first")
-        offers = map(self.contents.described, islice(self.offers.values(), first, None))
-        page = messages.page(offers) if first < len(self.offers) else []
+    def _list_offers(self, connection: ClientConnection, request: ListRequest, _: Clients) -> None:
+        offers = map(self.contents.described, islice(self.offers.values(), request.first, None))
+        page = messages.page(offers) if request.first < len(self.offers) else []
         answer = {"total": len(self.offers), "offers": page, "generation": self.generation}
         connection.send({"ok": answer})
 
-    def _list_importers(self, connection: ClientConnection, fields: Fields, clients: Clients) -> None:
-        fields.allow_only("request", "after")
-        after = fields.number("after")
-        importers = list(self.importers([each for each in clients if each.id > after]))
+    def _list_importers(self, connection: ClientConnection, request: ImportersRequest, clients: Clients) -> None:
+        importers = list(self.importers([each for each in clients if each.id > request.after]))
         page = messages.page(importers)
         connection.send({"ok": {"importers": page, "more": len(page) < len(importers)}})
 
-    def _list_nodes(self, connection: ClientConnection, fields: Fields, _: Clients) -> None:
-        fields.allow_only("request", "first")
-        connection.send({"ok": self._nodes_text.part(connection, fields.number("first"))})
+    def _list_nodes(self, connection: ClientConnection, request: ListRequest, _: Clients) -> None:
+        connection.send({"ok": self._nodes_text.part(connection, request.first)})
 
     def check(self) -> dict[str, Any]:
         """Check the layout, and return the answer for all clients that wait for one."""
@@ -230,20 +218,17 @@ class Responder:
         self.offers = {offer.name: offer for offer in self._provider.offers()}
         self.contents.follow((name for name, offer in self.offers.items() if offer.commit), lost)
 
-    def _let_go(self, connection: ClientConnection, fields: Fields, _: Clients) -> None:
-        fields.allow_only("request", "exports")
-        names = fields.texts("exports", messages.MAX_ENTRIES)
+    def _let_go(self, connection: ClientConnection, request: LetGoRequest, _: Clients) -> None:
         _require_read(connection)
-        found = connection.let_go(names)
+        found = connection.let_go(request.exports)
         if found:
             exports: EventFields = {"exports": len(found), "export": found[0]}
             self.events.add_of_client("importer let go", {**connection.identity, **exports})
         connection.send({"ok": {"generation": self.generation, "exports": found}})
 
-    def _handles(self, connection: ClientConnection, fields: Fields, clients: Clients) -> None:
-        fields.allow_only("request", "export", "first", "count")
-        offer = self._offer(fields.text("export", LONGEST_NAME))
-        first, count = fields.number("first"), fields.number("count", 1)
+    def _handles(self, connection: ClientConnection, request: HandlesRequest, clients: Clients) -> None:
+        offer = self._offer(request.export)
+        first, count = request.first, request.count
         if first + count > offer.count:
             raise ExchangeError("range", f"export {offer.name!r} has {offer.count:,} handles, counted from 0")
         if self.releasing:
@@ -295,14 +280,6 @@ class Responder:
         meant = nearest(name, known[:COMPARED])
         hint = choose(name, [meant] if meant else known[:LISTED]) if known else "nothing is exported"
         raise ExchangeError("unknown", f"there is no export {shorten(name)!r}", hint=hint)
-
-
-def request_of(fields: Fields) -> str:
-    """Return the request of a message. Raises `BadPacket`."""
-    try:
-        return fields.word("request", *REQUESTS)
-    except BadPacket as error:
-        raise BadPacket(error.message, "request") from error
 
 
 def still_bound(bound: Clients) -> ExchangeError:

@@ -20,7 +20,7 @@ REQUEST, _ = node_request(
     Path(__file__).with_name("two_nodes.yaml"), Cluster({"a": with_fabric(2), "b": with_fabric(2)})
 )
 LEFT = Left({"handles": 0}, {"handles": 2}, {"handles": 0}, 9, 9, 9, (DeviceMemory("gpu0", 10, 8, 10),))
-CHECKS = Checks((Tally("access", 4, 4),))
+CHECKS = Checks((Tally("access", 4, 4),), (), 0)
 HOSTS = {"a": "first", "b": "second"}
 
 

@@ -26,7 +26,7 @@ REQUEST = run_request(
     "processes: {a: {events: {e: {device: gpu0}}}, b: {count: 2, events: {e: {device: gpu0}}}}", invented(1)
 )
 LEFT = Left({"events": 0}, {"events": 1, "contexts": 2}, {"events": 0}, 10, 12, 11)
-CHECKS = Checks((Tally("event", 1, 1),))
+CHECKS = Checks((Tally("event", 1, 1),), (), 0)
 TIMES = [PhaseTime("open", 1, 0.5)]
 OK = Report("test", None, REQUEST.machine, "ok", 0, REQUEST.plan.summary(), checks=CHECKS, left=LEFT)
 FAILURE = Failure("create e", "cuEventCreate: CUDA_ERROR_UNKNOWN", path=("events", "e"))
@@ -69,7 +69,7 @@ def test_a_run_in_which_all_processes_succeed_is_a_success(merge: Merge) -> None
     report = merge([OK], [OK], [replace(OK, left=None)])
     assert (report.outcome, report.exit_code, report.failure, report.leaks, report.notes) == ("ok", 0, None, (), ())
     assert (report.name, report.spec, report.machine, report.times) == ("test", "test.yaml", REQUEST.machine, (*TIMES,))
-    assert report.checks == Checks((Tally("event", 3, 3),))
+    assert report.checks == Checks((Tally("event", 3, 3),), (), 0)
     assert [(each.name, each.outcome, each.lost, each.checks) for each in report.processes] == [
         (label, "ok", None, CHECKS) for label in LABELS
     ]

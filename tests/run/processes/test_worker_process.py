@@ -133,8 +133,8 @@ def test_a_difference_or_an_unsafe_access_stays_known(pair: Pair) -> None:
 
 def test_the_result_of_a_recheck_is_forgotten_with_the_next_command(pair: Pair) -> None:
     pair.worker.command(messages.Recheck())
-    pair.says(messages.CheckResult(Checks(()), None))
-    assert (pair.worker.checks, pair.worker.check_error, pair.worker.busy) == (Checks(()), None, False)
+    pair.says(messages.CheckResult(Checks((), (), 0), None))
+    assert (pair.worker.checks, pair.worker.check_error, pair.worker.busy) == (Checks((), (), 0), None, False)
     pair.worker.command(messages.Recheck())
     assert (pair.worker.checks, pair.worker.check_error, pair.worker.busy) == (None, None, True)
     pair.says(messages.CheckResult(None, "it failed"))
