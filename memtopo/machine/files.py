@@ -12,20 +12,7 @@ from pydantic import ValidationError
 from memtopo.common.errors import Unavailable
 from memtopo.common.text import nearest
 from memtopo.common.units import shorten
-from memtopo.machine.records import (
-    Copies,
-    Device,
-    DriverFacts,
-    Fabric,
-    Granularity,
-    HostMemory,
-    Machine,
-    Memory,
-    Peer,
-    Rate,
-    Surroundings,
-    Trial,
-)
+from memtopo.machine.records import Machine
 
 VERSION = 1
 LARGEST_FILE = 8 << 20
@@ -46,54 +33,8 @@ def load(name: str) -> Machine:
     if "/" not in name and not name.endswith(".json"):
         if name not in shipped():
             raise Unavailable(f"machine {shorten(name)!r} is not known", hint=_hint(name))
-        return _trusted(json.loads((_SHIPPED / f"{name}.json").read_bytes()))
+        return parse((_SHIPPED / f"{name}.json").read_bytes(), name)
     return parse(_read(Path(name)), name)
-
-
-def _trusted(facts: dict[str, Any]) -> Machine:
-    """Build a shipped machine without validation, which a test does: building the validator takes too long."""
-    fields: dict[str, Any] = {
-        "devices": [_device(each) for each in facts["devices"]],
-        "peers": [[peer and _peer(peer) for peer in row] for row in facts["peers"]],
-        "host": {location: _host_memory(memory) for location, memory in facts["host"].items()},
-        "driver": DriverFacts.model_construct(**facts["driver"]),
-    }
-    if around := facts.get("surroundings"):
-        fields["surroundings"] = Surroundings.model_construct(**around)
-    return Machine.model_construct(**facts | fields)
-
-
-def _device(device: dict[str, Any]) -> Device:
-    read: dict[str, Any] = {
-        "compute_capability": tuple(device["compute_capability"]),
-        "memory": _memory(device["memory"]),
-    }
-    if "fabric" in device:
-        read["fabric"] = Fabric.model_construct(**device["fabric"])
-    return Device.model_construct(**device | read | _copies(device))
-
-
-def _peer(peer: dict[str, Any]) -> Peer:
-    read = {"store": Trial.model_construct(**peer["store"])} if "store" in peer else {}
-    return Peer.model_construct(**peer | read | _copies(peer))
-
-
-def _copies(owner: dict[str, Any]) -> dict[str, Any]:
-    """Return the field `copies` of a GPU or a peer if it was measured."""
-    if "copies" not in owner:
-        return {}
-    rates: dict[str, Any] = {way: Rate.model_construct(**rate) for way, rate in owner["copies"].items()}
-    return {"copies": Copies.model_construct(**rates)}
-
-
-def _memory(memory: dict[str, Any]) -> Memory:
-    granularity = [Granularity.model_construct(**entry) for entry in memory["granularity"]]
-    trials = {name: Trial.model_construct(**trial) for name, trial in memory["trials"].items()}
-    return Memory.model_construct(granularity=granularity, trials=trials)
-
-
-def _host_memory(memory: dict[str, Any]) -> HostMemory:
-    return HostMemory.model_construct(**dict(_memory(memory)), memory_bytes=memory.get("memory_bytes"))
 
 
 def parse(text: bytes, origin: str) -> Machine:

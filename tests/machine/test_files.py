@@ -14,11 +14,8 @@ from tests.helpers.specs import ROOT
 
 
 @pytest.mark.parametrize("name", machine.shipped())
-def test_a_shipped_machine_equals_its_validated_form(name: str) -> None:
-    """It is read without validation."""
+def test_a_shipped_machine_is_as_it_is_written(name: str) -> None:
     text = (ROOT / "memtopo" / "machines" / f"{name}.json").read_bytes()
-    valid = machine.parse(text, name)
-    assert machine.load(name) == valid
     assert machine.dump(machine.load(name)).encode() == text
 
 
