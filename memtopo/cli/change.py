@@ -120,9 +120,9 @@ class HeldChange:
         status, source = client.status(), client.source()
         if not source:
             raise ExchangeError("source", f"layout {status.name!r} does not send its spec")
-        held, machine = parsed_source(source)
-        found = recorded(status.machine.name, parse(machine.encode(), "the holder"))
-        before = Loaded(validate(held, found.machine), found, status.name)
+        held = parsed_source(source)
+        found = recorded(status.machine.name, parse(held.machine.encode(), "the holder"))
+        before = Loaded(validate(held.document, found.machine), found, status.name)
         after = Loaded(validate(document, found.machine), found, document.name)
         if (old := before.validated.geometry) and (new := after.validated.geometry):
             after = after.with_errors(diagnose_change(old, new))

@@ -91,8 +91,9 @@ def revision(source: str, before: RunRequest, target: Target) -> Revision:
     from memtopo.run.held import Revision
     from memtopo.sharing.sources import layout_source, parsed_source
 
-    document, machine = parsed_source(source)
-    if machine not in ("", dump(target.machine)):
+    found_source = parsed_source(source)
+    document = found_source.document
+    if found_source.machine not in ("", dump(target.machine)):
         raise ExchangeError("invalid", f"the change is for another machine than {target.name!r}", hint="plan it again")
     loaded = Loaded(validate(document, target.machine), target, document.name)
     geometry = loaded.validated.geometry

@@ -6,13 +6,12 @@ It reads its specification from standard input, and ends with that.
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import select
 import signal
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from memtopo.common.errors import MemtopoError
 from memtopo.driver.handles import Handle
@@ -22,6 +21,7 @@ from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import reason
 from memtopo.sharing.external import External, ExternalExports, ExternalMemory, HostMemory, Serving
 from memtopo.sharing.external import Semaphore as ExternalSemaphore
+from memtopo.sharing.wire import adapter_of
 
 PERIOD = 251
 """Byte `n` of simulated memory is `n` modulo this."""
@@ -72,15 +72,13 @@ class ProducerSpec:
 
     def encode(self) -> bytes:
         """Return the specification as one line for the producer's process."""
-        return json.dumps(asdict(self)).encode() + b"\n"
+        return adapter_of(ProducerSpec).dump_json(self) + b"\n"
 
     @staticmethod
     def decode(line: bytes) -> ProducerSpec:
         """Return the specification of such a line."""
-        fields = json.loads(line)
-        memory = tuple(Memory(**each) for each in fields["memory"])
-        files = tuple(File(**each) for each in fields["files"])
-        return ProducerSpec(fields["machine"], memory, tuple(Semaphore(**each) for each in fields["semaphores"]), files)
+        found: ProducerSpec = adapter_of(ProducerSpec).validate_json(line)
+        return found
 
 
 class SimulatedExports(ExternalExports):

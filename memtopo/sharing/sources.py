@@ -3,21 +3,38 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from memtopo.common.errors import MemtopoError
 from memtopo.machine import Machine, dump, parse
 from memtopo.sharing.client import Client
-from memtopo.sharing.errors import ExchangeError
+from memtopo.sharing.errors import BadPacket, ExchangeError
 from memtopo.sharing.messages import LONGEST_SOURCE
+from memtopo.sharing.wire import read
 
 if TYPE_CHECKING:
     from memtopo.language import Document
 
 _ORIGIN = "the holder"
-_MALFORMED = (ValueError, RecursionError, TypeError, KeyError, AttributeError)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Spec of a layout with the name of its file, the text of its machine, empty if it is not known, and settings."""
+
+    spec: str
+    name: str = _ORIGIN
+    machine: str = ""
+    settings: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def document(self) -> Document:
+        """The spec."""
+        from memtopo.language import read_text  # noqa: PLC0415 most clients read no spec
+
+        return read_text(self.spec.encode(), self.name, self.settings)
 
 
 def layout_source(document: Document, machine: Machine) -> str:
@@ -27,43 +44,27 @@ def layout_source(document: Document, machine: Machine) -> str:
     return text if len(text) <= LONGEST_SOURCE else ""
 
 
-def parsed_source(text: str) -> tuple[Document, str]:
-    """Spec in a source, and the text of its machine, empty if it has none. Raises `ExchangeError`."""
-    from memtopo.language import read_text  # noqa: PLC0415 most clients read no spec
-
-    with suppress(*_MALFORMED):
-        source = json.loads(text)
-        name, machine = source.get("name", _ORIGIN), source.get("machine", "")
-        if isinstance(name, str) and isinstance(machine, str):
-            return read_text(source["spec"].encode(), name, source_settings(source)), machine
+def parsed_source(text: str) -> Source:
+    """Read the text of a source. Raises `ExchangeError`."""
+    with suppress(ValueError, RecursionError, BadPacket):
+        return read(Source, json.loads(text), "the source")
     raise ExchangeError("invalid", "the source is not a JSON object with a spec")
-
-
-def source_settings(source: Mapping[str, object]) -> dict[str, str]:
-    """Settings in a source, which is decoded JSON. Raises `TypeError` if they are not texts by name."""
-    settings = source.get("settings", {})
-    if isinstance(settings, dict) and all(isinstance(value, str) for value in settings.values()):
-        return settings
-    raise TypeError("settings are texts by name")
 
 
 def held_source(client: Client) -> tuple[Document, Machine] | None:
     """Spec of a held layout and its machine; None if the holder sends none that can be read."""
-    from memtopo.language import read_text  # noqa: PLC0415 likewise
-
     text = _requested(client)
-    with suppress(*_MALFORMED, MemtopoError):
-        source = json.loads(text)
-        document = read_text(source["spec"].encode(), _ORIGIN, source_settings(source))
-        return document, parse(source["machine"].encode(), _ORIGIN)
+    with suppress(MemtopoError):
+        source = parsed_source(text)
+        return replace(source, name=_ORIGIN).document, parse(source.machine.encode(), _ORIGIN)
     return None
 
 
 def held_machine(client: Client) -> Machine | None:
     """Recorded machine of a held layout; None if the holder sends none that can be read."""
     text = _requested(client)
-    with suppress(*_MALFORMED, MemtopoError):
-        return parse(json.loads(text)["machine"].encode(), _ORIGIN)
+    with suppress(MemtopoError):
+        return parse(parsed_source(text).machine.encode(), _ORIGIN)
     return None
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -19,7 +18,7 @@ from memtopo.run.processes.messages import PlanChange
 from memtopo.run.processes.reports import merged_checks
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.offers import Offer
-from memtopo.sharing.sources import source_settings
+from memtopo.sharing.sources import parsed_source
 
 
 class HeldProcesses:
@@ -86,9 +85,8 @@ class HeldProcesses:
         require_changeable(self, before.plan.name, generation)
         revision = self._revise(source, before)
         _require_same_view(before.geometry, revision.request.geometry)
-        found = json.loads(source)
-        name, settings = revision.request.spec or "<spec>", source_settings(found)
-        command = PlanChange(name, found["spec"], before.check, settings=settings)
+        found = parsed_source(source)
+        command = PlanChange(revision.request.spec or "<spec>", found.spec, before.check, settings=found.settings)
         coordinator.joint.plan(command)
         plans, after = coordinator.joint.plans, JointPlans(revision.request.geometry, revision.request.plan)
         touched = plans.touched(plans.transitions_to(after), after)
