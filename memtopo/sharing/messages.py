@@ -350,21 +350,13 @@ def encode_importers(importers: Sequence[Importer]) -> list[dict[str, Any]]:
 
 def encode_status(status: Status) -> dict[str, Any]:
     """Encode the status of this process's layout, without its offers and importers, which have packets of their own."""
-    fields = {
-        "name": status.name,
-        "pid": status.pid,
-        "pid_namespace": pid_namespace(),
-        "since": status.since,
-        "state": status.state,
-        "deadline": status.deadline,
-        "spec": status.spec,
-        "machine": encode_machine(status.machine),
-        "generation": status.generation,
-    }
-    states = {"layout_state": status.layout_state, "layout_states": status.layout_states}
+    states = ("layout_state", "layout_states") if status.layout_state else ()
+    keys = ("name", "pid", "since", "state", "deadline", "spec", "generation", *states)
+    fields = {key: getattr(status, key) for key in keys}
+    fields |= {"pid_namespace": pid_namespace(), "machine": encode_machine(status.machine)}
     contexts = {} if status.contexts is None else {"contexts": status.contexts[:MAX_ENTRIES]}
     nodes = {"nodes": [each.node for each in status.nodes]} if status.nodes else {}
-    return fields | contexts | nodes | (states if status.layout_state else {})
+    return fields | contexts | nodes
 
 
 def encode_machine(line: MachineLine) -> dict[str, Any]:
