@@ -86,7 +86,7 @@ REASONS = {
     "run/verification/isolation": "looks at the holes and ends of ranges",
     "run/verification/shared_files": "compares registered memory with its file",
     "run/verification/verifier": "records events and waits for them in the rounds of verification",
-    "sharing/connection": "notices have a key 'exports'",
+    "sharing/client": "requests have a key 'exports'",
     "sharing/exports": "serves exports",
     "sharing/external": "a producer offers memory and semaphores",
     "sharing/holder/changes": "notices have a key 'exports'",
@@ -95,8 +95,6 @@ REASONS = {
     "sharing/imports": "compares an offer of memory or a semaphore with its declaration (facts 53, 55)",
     "sharing/offers": "the wire protocol has a word for each kind, and handles of allocations have two parts",
     "sharing/producers": "a simulated producer makes the memory and semaphores of another API",
-    "sharing/statistics": "counts the driver's allocations",
-    "sharing/simulated_producer": "a simulated producer makes the memory and semaphores of another API",
 }
 
 

@@ -55,7 +55,7 @@ class Received(Generic[M]):
 
 
 @dataclass(frozen=True, slots=True)
-class _Envelope:
+class Envelope:
     """Packet of a message: the name of its class, its fields as JSON, and the handles sent beside it."""
 
     message: str
@@ -149,7 +149,7 @@ class Channel(Generic[M]):
 
     def _decode(self, packet: Packet) -> Received[M]:
         try:
-            envelope = wire.read(_Envelope, packet.message, "a message")
+            envelope = wire.read(Envelope, packet.message, "a message")
             adapter = adapter_of(self._types[envelope.message])
             text = _read(packet.fds.pop()) if envelope.fields is None else envelope.fields
             return Received(adapter.validate_json(text), _decode_handles(envelope, packet.fds))
@@ -167,7 +167,7 @@ class Channel(Generic[M]):
         return wire.encode(packet), [*fds, memory_file(fields)]
 
 
-def _decode_handles(envelope: _Envelope, fds: Sequence[int]) -> list[Handle]:
+def _decode_handles(envelope: Envelope, fds: Sequence[int]) -> list[Handle]:
     """Handles beside a message, which have descriptors, secrets or both."""
     secrets = any(each.secret for each in envelope.handles)
     descriptors = bool(fds) or not secrets

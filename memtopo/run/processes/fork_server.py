@@ -20,6 +20,7 @@ from typing import Any, get_args
 from memtopo.common.spawn import die_with_parent, inherited_socket
 from memtopo.kinds import KINDS
 from memtopo.run.processes import messages, worker
+from memtopo.sharing.channel import Envelope
 from memtopo.sharing.wire import adapter_of
 
 LARGEST, MOST_DESCRIPTORS = 64 << 10, 16
@@ -58,7 +59,7 @@ def _prepare() -> None:
     for kind in KINDS:
         with suppress(ModuleNotFoundError):
             import_module(f"{kind.__module__}.steps")
-    for message in (*get_args(messages.ToWorker), *get_args(messages.FromWorker)):
+    for message in (Envelope, *get_args(messages.ToWorker), *get_args(messages.FromWorker)):
         adapter_of(message)
     gc.freeze()
 
