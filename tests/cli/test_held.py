@@ -109,7 +109,7 @@ def test_release_exits_with_0_after_teardown(ask: Callable[..., Any], start: Cal
 OK = Report("kv", None, MACHINE, "ok", 0, plan_of("events: {e: {device: gpu0}}", invented(1)).summary())
 LEAKED = replace(OK, outcome="leaked", exit_code=5, leaks=(Leak("chunk a.0", "refused"), Leak("range r", "refused")))
 FAILED = replace(OK, outcome="failed", exit_code=4, failure=Failure("hold", "process a was killed by SIGKILL"))
-DIFFERENT = replace(OK, outcome="different", exit_code=6, checks=Checks((), different=2))
+DIFFERENT = replace(OK, outcome="different", exit_code=6, checks=Checks((), (), 2))
 
 
 @pytest.mark.parametrize(
