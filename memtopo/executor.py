@@ -13,7 +13,6 @@ from operator import attrgetter
 from typing import NamedTuple, TypeVar
 
 from memtopo.common.errors import Stopped
-from memtopo.common.garbage_collection import collector_paused
 from memtopo.diagnostics.model import Path
 from memtopo.driver.protocol import Driver
 from memtopo.driver.recorder import CallContext
@@ -94,7 +93,7 @@ class Execution:
             if phase is not Phase.OPEN:
                 self._take_baseline()
             before = len(self.done)
-            with self.timed(phase, len(steps)) as count, collector_paused():
+            with self.timed(phase, len(steps)) as count:
                 try:
                     self._build(steps)
                 finally:
@@ -140,7 +139,7 @@ class Execution:
         contexts, using, own = list[Step](), list[Step](), list[Step]()
         for phase, steps in groupby(reversed(self.done), attrgetter("phase")):
             (contexts if phase is Phase.OPEN else using if phase.uses_imports else own).extend(steps)
-        with self.timed("take down", len(self.done)), collector_paused():
+        with self.timed("take down", len(self.done)):
             try:
                 self.resume()
             except StepFailed as failure:  # without a context, memory can be released but not measured

@@ -10,7 +10,6 @@ from functools import cached_property
 from itertools import chain, groupby
 from operator import attrgetter
 
-from memtopo.common.garbage_collection import collector_paused
 from memtopo.diagnostics.model import Path
 from memtopo.driver.types import Location
 from memtopo.geometry.diagram import Diagram
@@ -71,8 +70,7 @@ class Plan:
 
         `states` are those of `memory_by_state`, `params` the spec's parameters with their values.
         """
-        with collector_paused():
-            rows = tuple(folding.rows(self.steps))
+        rows = tuple(folding.rows(self.steps))
         members = tuple(folding.processes(_processes(self.processes, self.nodes)))
         return PlanSummary(
             name=self.name,
@@ -93,15 +91,14 @@ class Plan:
 
 def plan(geometry: Geometry, machines: Machines) -> Plan:
     """Plan a geometry that satisfies the rules on this machine, or on the machines of its nodes."""
-    with collector_paused():
-        if not geometry.processes:
-            return _plan(geometry, machines.of(None))
-        nodes = list(geometry.by_node)
-        machine_of = {id(each): machines.of(node) for node, part in nodes for each in part.processes.values()}
-        plan_of = {id(each): _plan(each, machine_of[id(each)]) for each in geometry.processes.values()}
-        plans = {label: plan_of[id(member)] for label, member in geometry.processes.items()}
-        memory = (_memory(*part.processes.values(), node=node).items() for node, part in nodes)
-        return Plan(geometry.name, (), dict(chain.from_iterable(memory)), (), plans, nodes=geometry.nodes)
+    if not geometry.processes:
+        return _plan(geometry, machines.of(None))
+    nodes = list(geometry.by_node)
+    machine_of = {id(each): machines.of(node) for node, part in nodes for each in part.processes.values()}
+    plan_of = {id(each): _plan(each, machine_of[id(each)]) for each in geometry.processes.values()}
+    plans = {label: plan_of[id(member)] for label, member in geometry.processes.items()}
+    memory = (_memory(*part.processes.values(), node=node).items() for node, part in nodes)
+    return Plan(geometry.name, (), dict(chain.from_iterable(memory)), (), plans, nodes=geometry.nodes)
 
 
 def plan_states(plan: Plan, geometry: Geometry) -> dict[str, Plan]:
@@ -109,11 +106,10 @@ def plan_states(plan: Plan, geometry: Geometry) -> dict[str, Plan]:
 
     A state that any process names is a state of a multi-process layout. Imports of what is gone in it are gone, too.
     """
-    with collector_paused():
-        if geometry.processes:
-            return _joint_states(plan, geometry)
-        variants = (variant for kind in KINDS for variant in kind.variants(geometry, plan.steps))
-        return {name: replace(plan, steps=tuple(steps)) for name, steps in variants}
+    if geometry.processes:
+        return _joint_states(plan, geometry)
+    variants = (variant for kind in KINDS for variant in kind.variants(geometry, plan.steps))
+    return {name: replace(plan, steps=tuple(steps)) for name, steps in variants}
 
 
 def memory_by_state(plan: Plan, geometry: Geometry) -> dict[str, dict[str, int]]:
@@ -168,8 +164,7 @@ def _without_gone(awake: Mapping[str, Plan], state: Mapping[str, Plan]) -> dict[
 
 def without(plan: Plan, gone: AbstractSet[Hashable]) -> Plan:
     """Plan of a layout without some resources, and without all that needs them; `plan` itself if there are none."""
-    with collector_paused():
-        return replace(plan, steps=tuple(remaining(plan.steps, gone))) if gone else plan
+    return replace(plan, steps=tuple(remaining(plan.steps, gone))) if gone else plan
 
 
 def with_kernels(plan: Plan, gpus: Sequence[int]) -> Plan:

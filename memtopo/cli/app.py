@@ -15,7 +15,6 @@ import typer
 from memtopo.cli.arguments import option_values
 from memtopo.cli.process import Interrupted, Streams
 from memtopo.common.errors import MemtopoError, UsageError
-from memtopo.common.garbage_collection import collector_frozen
 from memtopo.common.version import __version__
 from memtopo.output import plain
 
@@ -68,8 +67,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _run_command(arguments: Sequence[str]) -> int:
     # Not through typer's main, which handles broken pipes and Ctrl-C itself.
-    with collector_frozen():
-        command: Any = typer.main.get_command(program(arguments[0] if arguments else None))
+    command: Any = typer.main.get_command(program(arguments[0] if arguments else None))
     try:
         with command.make_context("memtopo", [*arguments]) as context:
             status = command.invoke(context) if arguments else _no_command(context.get_help(), arguments)

@@ -16,7 +16,6 @@ from memtopo.cli.report import RunOutput
 from memtopo.cli.requests import revision
 from memtopo.cli.specs import Loaded
 from memtopo.common.errors import Stopped
-from memtopo.common.garbage_collection import collector_paused
 from memtopo.common.text import printable
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.protocol import Driver
@@ -87,7 +86,6 @@ class Application:
         with (
             self._traced(self.loaded.target.open()) as (driver, context),
             progress(simulated=request.machine.simulated) as shown,
-            nullcontext() if holder else collector_paused(),  # the objects of a run make no cycles
         ):
             ledger = Ledger(driver)
             return apply.apply(

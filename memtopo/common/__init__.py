@@ -1,1 +1,1 @@
-"""Utilities for all rooms: errors, text, sizes, durations, and control of the garbage collector."""
+"""Utilities for all rooms: errors, text, sizes and durations."""

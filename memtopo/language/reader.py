@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from memtopo.common.garbage_collection import collector_paused
 from memtopo.diagnostics.model import Diagnostic
 from memtopo.language.characters import check_characters, decode
 from memtopo.language.document import NO_SETTINGS, Document
@@ -100,8 +99,7 @@ def read_text(data: bytes, name: str, settings: Mapping[str, str] = NO_SETTINGS)
         return Document(name, text, diagnostics=(undecodable,), lines=lines)
     try:
         check_characters(text)
-        with collector_paused():
-            found = _parsed(text, name, lines)
+        found = _parsed(text, name, lines)
     except ReadError as error:
         return Document(name, text, diagnostics=(error.diagnostic,), lines=lines)
     uses = "$" in _FIRST_COMMENTS.sub("", text, count=1)

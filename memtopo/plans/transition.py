@@ -12,7 +12,6 @@ from functools import cached_property
 from itertools import chain
 from typing import NamedTuple
 
-from memtopo.common.garbage_collection import collector_paused
 from memtopo.driver.types import Location
 from memtopo.kinds import KINDS
 from memtopo.kinds.kind import Difference
@@ -128,17 +127,16 @@ def transitions(old: Mapping[str, Sequence[Step]], new: Mapping[str, Sequence[St
     stays that it needs, or that it imports from another process. Equal inputs give equal transitions, so that each
     process can compute those of all.
     """
-    with collector_paused():
-        before = {label: _by_effect(steps) for label, steps in old.items()}
-        after = {label: _by_effect(steps) for label, steps in new.items()}
-        imported = _imported(before), _imported(after)
-        gone = _gone_together(before, after, imported[0])
-        return {
-            label: _Difference(label, (old[label], new[label]), (before[label], after[label]), gone[label]).transition(
-                imported
-            )
-            for label in old
-        }
+    before = {label: _by_effect(steps) for label, steps in old.items()}
+    after = {label: _by_effect(steps) for label, steps in new.items()}
+    imported = _imported(before), _imported(after)
+    gone = _gone_together(before, after, imported[0])
+    return {
+        label: _Difference(label, (old[label], new[label]), (before[label], after[label]), gone[label]).transition(
+            imported
+        )
+        for label in old
+    }
 
 
 def _by_effect(steps: Sequence[Step]) -> dict[Hashable, Step]:

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from memtopo import rules, spec
-from memtopo.common.garbage_collection import collector_paused
 from memtopo.diagnostics import messages
 from memtopo.diagnostics.model import Diagnostic, Span, has_errors
 from memtopo.geometry.model import Geometry
@@ -34,11 +33,6 @@ def validate(document: Document, machines: Machines, *, complete: bool = True) -
 
     Comments that ignore nothing are reported if the validation is `complete`: without errors that hide others.
     """
-    with collector_paused():
-        return _validated(document, machines, complete=complete)
-
-
-def _validated(document: Document, machines: Machines, *, complete: bool) -> Validated:
     if document.diagnostics and not document.root:
         return Validated(document, document.diagnostics, None)
     entries, invalid = spec.read(document.root, document.left_out)

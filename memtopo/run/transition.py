@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from memtopo.common.errors import MemtopoError, Stopped
-from memtopo.common.garbage_collection import collector_paused
 from memtopo.executor import Execution, Pace, StepFailed, note_step
 from memtopo.kinds.layout import LateError
 from memtopo.kinds.step import Step
@@ -78,13 +77,12 @@ class StagedTransition:
     def advance(self, stage: Stage) -> None:
         """Do and undo the steps of one stage. Raises `StepFailed`, or `Stopped` unless it is rolled back."""
         execution, actions = self._execution, self._transition.stages[stage]
-        with collector_paused():
-            try:
-                for batch in Pace().batches(actions):
-                    self._take(batch)
-                    execution.progress.advance(len(batch))
-            finally:
-                execution.layout.handle_source.settle()
+        try:
+            for batch in Pace().batches(actions):
+                self._take(batch)
+                execution.progress.advance(len(batch))
+        finally:
+            execution.layout.handle_source.settle()
 
     def arrive(self) -> None:
         """Let the layout have the plan to which all stages brought it, to check it; it can still be turned back."""

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import gc
 import signal
 import unicodedata
 
@@ -8,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memtopo.common.garbage_collection import collector_paused
 from memtopo.common.text import display_width, numbered, printable, signal_name
 
 
@@ -45,27 +43,6 @@ def test_escapes_are_those_of_python(text: str, shown: str) -> None:
 def test_width_is_counted_in_columns(text: str, columns: int) -> None:
     """A wide character has two columns, a combining one none."""
     assert display_width(text) == columns
-
-
-def _fail_while_paused() -> None:
-    with collector_paused():
-        with collector_paused():
-            pass
-        assert not gc.isenabled()
-        raise KeyError
-
-
-@pytest.mark.parametrize("was_on", [True, False])
-def test_a_pause_restores_the_state_of_the_collector(was_on: bool) -> None:
-    """Also if nested or failed."""
-    before = gc.isenabled()
-    try:
-        (gc.enable if was_on else gc.disable)()
-        with pytest.raises(KeyError):
-            _fail_while_paused()
-        assert gc.isenabled() is was_on
-    finally:
-        (gc.enable if before else gc.disable)()
 
 
 @pytest.mark.parametrize("number", range(1, signal.NSIG))

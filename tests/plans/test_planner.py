@@ -249,11 +249,6 @@ def test_validating_and_planning_load_no_driver(command: list[str]) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_planning_restores_the_garbage_collector() -> None:
-    command = [sys.executable, "-c", NO_DRIVER + "\nimport gc\nassert gc.isenabled()", "specs/quickstart.yaml"]
-    subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
-
-
 def test_an_empty_spec_has_no_steps() -> None:
     assert plan_of("", MACHINE).steps == ()
     assert diagnose("", invented(0)) == ()

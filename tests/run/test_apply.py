@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import weakref
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -10,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from memtopo.common.garbage_collection import collector_paused
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.types import Properties, gpu
 from memtopo.drivers.sim import SimDriver
@@ -197,8 +197,11 @@ def test_a_run_leaves_no_reference_cycle() -> None:
     driver, source = SimDriver(MACHINE), NoHandleSource()
     alive = weakref.ref(source)
     driver.init()
-    with collector_paused():
+    gc.disable()
+    try:
         assert apply.apply(run_request(SPEC, MACHINE), Ledger(driver), handle_source=source).outcome == "ok"
         del source
         assert alive() is None
+    finally:
+        gc.enable()
     driver.close()

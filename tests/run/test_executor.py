@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import TextIO, cast
+from typing import cast
 
 import pytest
 
@@ -321,41 +319,6 @@ def test_progress_reports_phases_steps_and_one_end() -> None:
     assert [name for name, _ in progress.phases] == ["open", "reserve", "create", "map", "settle", "take down"]
     assert progress.phases[2] == ("create", 4 * STRIDE)
     assert progress.ends == 1
-
-
-def test_hooks_after_the_last_measurement_are_called_before_contexts_are_released(tmp_path: Path) -> None:
-    """A file that they open is none of the layout's."""
-
-    class Opening(Progress):
-        def measured(self) -> None:
-            counts.append(driver.counts())
-            files.append((tmp_path / "open").open("w"))
-
-    counts: list[dict[str, int]] = []
-    files: list[TextIO] = []
-    with ledger() as driver:
-        execution = Execution(plan_of(SPEC, MACHINE), driver, progress=Opening())
-        execution.build()
-        assert not files
-        teardown = execution.take_down()
-        assert counts == [{"reservations": 0, "handles": 0, "mappings": 0, "contexts": 2}]
-        assert execution.baseline
-        assert teardown.after
-        assert teardown.after.fds == execution.baseline.fds
-        files.pop().close()
-
-
-def test_garbage_collection_is_resumed_after_success_and_failure() -> None:
-    for at in (0, 5):
-        with ledger(at=at) as driver:
-            execution = Execution(plan_of(SPEC, MACHINE), driver)
-            try:
-                execution.build()
-            except StepFailed:
-                assert at
-            assert gc.isenabled()
-            execution.take_down()
-            assert gc.isenabled()
 
 
 def test_a_free_address_hint_and_an_alignment_are_met() -> None:

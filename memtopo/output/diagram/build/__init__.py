@@ -7,7 +7,6 @@ from dataclasses import replace
 from itertools import groupby, islice, pairwise
 from typing import NamedTuple
 
-from memtopo.common.garbage_collection import collector_paused
 from memtopo.geometry import Geometry
 from memtopo.geometry.diagram import Diagram, HandleFlow, ProcessDiagram
 from memtopo.machine import Machines
@@ -34,11 +33,10 @@ class ProcessGroup(NamedTuple):
 def build_diagram(geometry: Geometry, machines: Machines) -> Diagram:
     """The diagram of a geometry without errors on this machine, or on the machines of its nodes."""
     marks = Marks(geometry.members)
-    with collector_paused():
-        if geometry.processes:
-            return replace(_multi_process(geometry, machines, marks), choices=tuple(_choices(geometry)))
-        single = _process(Owner("", geometry), machines, marks, tuple(flows({"": geometry}, {"": ""})))
-        return replace(single, choices=tuple(_choices(geometry)))
+    if geometry.processes:
+        return replace(_multi_process(geometry, machines, marks), choices=tuple(_choices(geometry)))
+    single = _process(Owner("", geometry), machines, marks, tuple(flows({"": geometry}, {"": ""})))
+    return replace(single, choices=tuple(_choices(geometry)))
 
 
 def _choices(geometry: Geometry) -> Iterator[str]:
