@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
-from types import MappingProxyType
 from typing import ClassVar, NamedTuple
 
 from memtopo.common.units import NamedPart, Share
@@ -69,16 +67,6 @@ def round_robin(count: int, locations: Sequence[Location]) -> Mapping[Location, 
 def gpus(locations: Iterable[Location]) -> frozenset[int]:
     """Ordinals of the GPUs among some locations, of one node."""
     return frozenset(location.id for location in locations if location.kind is LocationKind.GPU)
-
-
-@lru_cache(maxsize=1024)
-def _gpus_among(locations: tuple[Location, ...]) -> frozenset[int]:
-    return gpus(locations)  # the same few locations for all groups
-
-
-@lru_cache(maxsize=256)
-def _distributed(count: int, properties: tuple[Properties, ...]) -> Mapping[Location, int]:
-    return MappingProxyType(round_robin(count, [each.location for each in properties]))  # alike for most groups
 
 
 class InnerPart(NamedTuple):
@@ -281,12 +269,6 @@ class ChunkGroup(Group):
         """Location of one chunk."""
         return self.properties_of(index).location
 
-    def demand(self) -> Mapping[Location, int]:
-        """Largest number of bytes that the chunks may occupy in the memory of each location."""
-        if self.limit is None and self.memory and not (self.origin or self.gone):
-            return {where: number * self.size for where, number in _distributed(self.count, self.properties).items()}
-        return Group.demand(self)
-
     def shares(self) -> Mapping[Location, int]:
         """Number of chunks that this process creates at each location."""
         return {} if self.origin else self._share(self.count)
@@ -294,7 +276,7 @@ class ChunkGroup(Group):
     def _share(self, count: int) -> Mapping[Location, int]:
         """Number of the first chunks at each location, but those that are gone."""
         if not (self.gone and count):
-            return _distributed(count, self.properties)
+            return round_robin(count, self.locations)
         found = Counter(round_robin(count, self.locations))
         for first, stop in self.gone:
             found.subtract(round_robin(stop, self.locations))
@@ -335,7 +317,7 @@ class ChunkGroup(Group):
     @property
     def contexts(self) -> frozenset[int]:
         """Ordinals of the GPUs that hold chunks which this process creates."""
-        return frozenset() if self.origin else _gpus_among(self.distinct_locations)
+        return frozenset() if self.origin else gpus(self.distinct_locations)
 
 
 class Backing(NamedTuple):
@@ -368,10 +350,6 @@ class RangeGroup(Group):
     """True if the size follows from what is mapped into the range."""
     same_address: bool = False
     """True if all instances of a counted process reserve it at one address, which they agree on."""
-
-    def demand(self) -> Mapping[Location, int]:
-        """Nothing: the memory is that of the chunks that are mapped."""
-        return {}
 
     @property
     def stride(self) -> int:

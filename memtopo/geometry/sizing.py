@@ -18,13 +18,18 @@ def granule(machine: Machine, properties: Properties) -> int:
     return entry.minimum if entry else _PLAIN
 
 
-def size_error(code: str, what: str, amount: int, unit: int, path: Path, note: str) -> Diagnostic:
-    """Return the diagnostic of a size or offset that is not a multiple of its granule, with the nearest multiples."""
+def size_error(
+    code: str, what: str, amount: int, unit: int, path: Path, note: str, *, rounding: bool = False
+) -> Diagnostic:
+    """Return the diagnostic of a size or offset that is not a multiple of its granule, with the nearest multiples.
+
+    The help mentions `round: up` for an entry that may have it (`rounding`).
+    """
     down = amount - amount % unit
     near = f"{exact(down)} or {exact(down + unit)}" if down else exact(unit)
     over = f" ({rounded(amount % unit)} over)" if down else ""
     message = f"{what}: {exact(amount)} is no multiple of {exact(unit)}{over}"
-    help = f"write {near}" + (", or 'round: up'" if code != "MT303" else "")
+    help = f"write {near}" + (", or 'round: up'" if rounding else "")
     return Diagnostic(code, message, path, notes=(note,), help=help)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
@@ -115,14 +115,6 @@ class Kind:
         """Resolve entries of the section that need the mappings of all chunks, after these are resolved."""
         del scope
         yield from ()
-
-    def concerned(self, groups: Collection[type[Group]]) -> bool:
-        """Return true if the rules of the kind may find something in a process with groups of these classes."""
-        return self.group is Group or self.group in groups
-
-    def jointly_concerned(self, groups: Collection[type[Group]]) -> bool:
-        """Return true if its rules about all processes may find something where these have groups of these classes."""
-        return self.concerned(groups)
 
     def rules(self) -> tuple[Rule, ...]:
         """Rules that each process must satisfy."""

@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from functools import lru_cache
-from itertools import chain
-from typing import NamedTuple
+from collections.abc import Collection, Sequence
 
 from memtopo.common.errors import MemtopoError
 from memtopo.diagnostics import messages
 from memtopo.diagnostics.model import Diagnostic
-from memtopo.geometry.groups import Group
 from memtopo.geometry.model import Geometry
 from memtopo.kinds import KINDS
-from memtopo.kinds.kind import Kind, Rule
+from memtopo.kinds.kind import Rule
 from memtopo.machine import Machine, Machines
 from memtopo.rules import limits, unused
 
-RULES: tuple[tuple[Kind | None, tuple[Rule, ...]], ...] = (
-    *((kind, rules) for kind in KINDS if (rules := kind.rules())),
-    (None, (limits.address_space, unused.chunks, unused.ranges)),
+RULES: tuple[Rule, ...] = tuple(
+    dict.fromkeys(
+        [*(rule for kind in KINDS for rule in kind.rules()), limits.address_space, unused.chunks, unused.ranges]
+    )
 )
-"""Rules about one process, by the kind whose rules they are; last those of no kind in particular."""
+"""Rules about one process, each once, in order."""
 
-JOINT_RULES: tuple[tuple[Kind | None, tuple[Rule, ...]], ...] = (
-    (None, (limits.fits,)),
-    *((kind, rules) for kind in KINDS if (rules := kind.joint_rules())),
+JOINT_RULES: tuple[Rule, ...] = tuple(
+    dict.fromkeys([limits.fits, *(rule for kind in KINDS for rule in kind.joint_rules())])
 )
-"""Rules about all processes together, by the kind whose rules they are; first those of no kind in particular."""
+"""Rules about all processes together, each once, in order."""
 
 
 class NeverTried(MemtopoError):
@@ -45,39 +41,18 @@ def require_tried(geometry: Geometry, machines: Machines) -> None:
         raise NeverTried(f"not applied: {found[0]} of this machine", hint=hint, details=found[1:])
 
 
-class _Applicable(NamedTuple):
-    """Rules that may find something in processes with groups of some classes, each once, in order."""
-
-    own: Mapping[Rule, None]
-    joint: Mapping[Rule, None]
-
-
-@lru_cache(maxsize=256)
-def _applicable(groups: frozenset[type[Group]]) -> _Applicable:
-    own = (rule for kind, rules in RULES if kind is None or kind.concerned(groups) for rule in rules)
-    joint = (rule for kind, rules in JOINT_RULES if kind is None or kind.jointly_concerned(groups) for rule in rules)
-    return _Applicable(dict.fromkeys(own), dict.fromkeys(joint))
-
-
 def diagnose(geometry: Geometry, machines: Machines) -> list[Diagnostic]:
     """Diagnostics of all rules; equal ones of the instances of a counted process are merged.
 
     Rules about all processes together are about those of one node.
     """
     nodes = [(each, machines.of(node)) for node, each in geometry.by_node]
-    members = [(*each, _applicable(frozenset(each[0].groups)).own) for each in _members(nodes)]
-    every = _applicable(frozenset(chain.from_iterable(each.groups for each, _, _ in members)))
+    members = _members(nodes)
     found: list[Diagnostic] = []
-    for rule in every.own:
-        reported: list[Diagnostic] = []
-        for each, machine, own in members:
-            if rule in own:
-                reported += messages.first(rule(each, machine))
-        if reported:
-            found += dict.fromkeys(reported)
-    for rule in every.joint:
-        if joint := [one for each, machine in nodes for one in rule(each, machine)]:
-            found += messages.first(dict.fromkeys(joint))
+    for rule in RULES:
+        found += dict.fromkeys(one for member in members for one in messages.first(rule(*member)))
+    for rule in JOINT_RULES:
+        found += messages.first(dict.fromkeys(one for member in nodes for one in rule(*member)))
     return found
 
 

@@ -37,8 +37,6 @@ def address_space(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
 
 def fits(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """Yield MT402 if all processes exceed the (free) memory of a GPU, or that of the host or one of its nodes."""
-    if _has_room(geometry, machine):
-        return
     node, needed = next(iter(geometry.nodes), None), _needed(geometry)
     gpus = [member.gpus for member in geometry.members.values()]
     excess: dict[Path, _Share] = {}
@@ -56,28 +54,6 @@ def fits(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
 
 
 _HOST = Location(LocationKind.HOST)
-
-
-def _has_room(geometry: Geometry, machine: Machine) -> bool:
-    """Return true if everything fits, even if each process had a context on each GPU.
-
-    No location needs more than it has then, nor the host for all that is not on GPUs.
-    """
-    needed: dict[Location, int] = {}
-    for member in geometry.members.values():
-        for group in member.every:
-            if group.exceeds:
-                return False
-            for location, size in group.demand().items():
-                needed[location] = needed.get(location, 0) + size
-    contexts = CONTEXT_BYTES * len(geometry.members)
-    for ordinal, device in enumerate(machine.devices):
-        if needed.pop(gpu(ordinal), 0) + contexts > device.room:
-            return False
-    on_host = sum(size for location, size in needed.items() if location.kind is not LocationKind.GPU)
-    if on_host and any(needed.get(node, 0) > size for node, size in machine.node_bytes.items()):
-        return False
-    return on_host <= min(machine.host_room, machine.pinned_bytes or machine.host_room)
 
 
 class _Share(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from memtopo.diagnostics.model import Diagnostic
@@ -16,14 +17,12 @@ def chunks(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     del machine
     if any(geometry.has_unresolved(section) for section in ("map", "ranges", "exports")):
         return
-    whole = _whole(geometry)
-    partly = {name: group for name, group in geometry.of(ChunkGroup).items() if name not in whole}
-    used = _mapped(geometry) if partly else {}
+    used = _mapped(geometry)
     for export in geometry.of(ExportGroup).values():
         if isinstance(export.group, ChunkGroup):
             used.setdefault(export.group.name, []).append((export.first, export.first + export.count))
     backing = _backing(geometry)
-    for name, group in partly.items():
+    for name, group in geometry.of(ChunkGroup).items():
         if name in backing:
             continue
         unused = group.count - _covered(used.get(name, []))
@@ -43,9 +42,7 @@ def chunks(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
 def ranges(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """Yield MT502 for ranges without mappings, and MT503 for ranges without access."""
     del machine
-    filled: dict[str, int] = {}
-    for name, _ in geometry.placements:
-        filled[name] = filled.get(name, 0) + 1
+    filled = Counter(name for name, _ in geometry.placements)
     overfull = {name for (name, _), placed in geometry.placements.items() if placed[-1].end > placed[-1].range.size}
     mapped, accessible = not geometry.has_unresolved("map"), not geometry.has_unresolved("access")
     for name, group in geometry.of(RangeGroup).items():
@@ -75,33 +72,17 @@ def _backing(geometry: Geometry) -> set[str]:
     return {chunk.name for each in ranges for chunk in (*each.chunks, each.zero) if chunk is not None}
 
 
-def _whole(geometry: Geometry) -> set[str]:
-    """Names of the chunks of which one placement has all."""
-    return {
-        each.chunk.name
-        for placements in geometry.placements.values()
-        for each in placements
-        if each.step == 1 and each.count == each.chunk.count
-    }
-
-
 def _mapped(geometry: Geometry) -> dict[str, list[tuple[int, int]]]:
     """Mapped chunks of each group, as half-open spans of their indices."""
     found: dict[str, list[tuple[int, int]]] = {}
     for placements in geometry.placements.values():
         for placement in placements:
-            name = placement.chunk.name
-            if name in found:
-                found[name] += placement.spans
-            else:
-                found[name] = [*placement.spans]
+            found.setdefault(placement.chunk.name, []).extend(placement.spans)
     return found
 
 
 def _covered(spans: list[tuple[int, int]]) -> int:
     """Number of indices in at least one span."""
-    if len(spans) == 1:
-        return spans[0][1] - spans[0][0]
     covered = end = 0
     for first, stop in sorted(spans):
         covered += max(0, stop - max(first, end))

@@ -24,9 +24,6 @@ class View(NamedTuple):
 
 def views_of_chunks(geometry: Geometry, access_of: Granted) -> dict[str, list[View]]:
     """Views of the chunks that more than one entry maps."""
-    names = [each.chunk.name for placements in geometry.placements.values() for each in placements]
-    if len(names) == len({*names}):
-        return {}
     placed: dict[str, list[Placement]] = {}
     for placements in geometry.placements.values():
         for placement in placements:

@@ -196,9 +196,6 @@ class Bindings(Kind):
     def joint_rules(self) -> tuple[Rule, ...]:
         return teams, nodes
 
-    def jointly_concerned(self, groups: Collection[type[Group]]) -> bool:
-        return MulticastGroup in groups  # a team is incomplete if nothing is bound
-
 
 def _target(scope: Scope, path: Path) -> Resolution[MulticastGroup | None]:
     """Object that a key names; yields MT201 if it names something else, or nothing."""

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import cache
-from typing import NamedTuple, Protocol
+from functools import reduce
+from operator import or_
+from typing import NamedTuple
 
 from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.driver.types import HandleType, Location, LocationKind
 from memtopo.geometry.groups import ChunkGroup
 from memtopo.geometry.model import Geometry
 from memtopo.kinds.alternatives import Support, chosen, confined, weakest
+from memtopo.kinds.chunks.entry import Chunk
 from memtopo.kinds.kind import Scope
 from memtopo.kinds.resolution import Resolution
 from memtopo.language.alternatives import Alternatives
@@ -27,19 +29,6 @@ _PROPERTIES = ("rdma", "compressible")
 _FD_AND_FABRIC = HandleType.FD | HandleType.FABRIC
 
 
-class WithProperties(Protocol):
-    """Entry with handle types and properties, or alternatives of them."""
-
-    @property
-    def location(self) -> Sequence[NamedDevice]: ...
-    @property
-    def handles(self) -> Sequence[HandleType | Alternatives[HandleType]]: ...
-    @property
-    def rdma(self) -> bool | Alternatives[bool]: ...
-    @property
-    def compressible(self) -> bool | Alternatives[bool]: ...
-
-
 class Taken(NamedTuple):
     """Handle types and properties of an entry on a machine."""
 
@@ -48,33 +37,14 @@ class Taken(NamedTuple):
     compressible: bool
 
 
-def taken(scope: Scope, entry: WithProperties, path: Path) -> Resolution[Taken | None]:
+def taken_properties(scope: Scope, entry: Chunk, path: Path) -> Resolution[Taken | None]:
     """Handle types and properties of a chunk's entry, the same in all instances of its process."""
-    if plain := without_alternatives(entry):
-        return plain
+    if not entry.has_alternatives:
+        return Taken(reduce(or_, entry.handles, HandleType.NONE), entry.rdma, entry.compressible)
     handles = yield from _taken_handles(scope, entry, path)
     rdma = yield from _taken_property(scope, entry, path, "rdma", beside=entry.compressible is True)
     compressible = yield from _taken_property(scope, entry, path, "compressible", beside=rdma is True)
     return None if handles is None or rdma is None or compressible is None else Taken(handles, rdma, compressible)
-
-
-def without_alternatives(entry: WithProperties) -> Taken | None:
-    """Handle types and properties of an entry without alternatives, as almost all are; None for another one."""
-    if isinstance(entry.rdma, Alternatives) or isinstance(entry.compressible, Alternatives):
-        return None
-    handles = _together(tuple(entry.handles))
-    return None if handles is None else Taken(handles, entry.rdma, entry.compressible)
-
-
-@cache
-def _together(handles: tuple[HandleType | Alternatives[HandleType], ...]) -> HandleType | None:
-    """Union of handle types; None if one of them is alternatives."""
-    found = HandleType.NONE
-    for each in handles:
-        if isinstance(each, Alternatives):
-            return None
-        found |= each
-    return found
 
 
 def supported_at(scope: Scope, names: Sequence[NamedDevice], word: str) -> Support:
@@ -85,7 +55,7 @@ def supported_at(scope: Scope, names: Sequence[NamedDevice], word: str) -> Suppo
     return found._replace(reason=f"it worked in a trial on {where}") if found.works else found
 
 
-def _taken_handles(scope: Scope, entry: WithProperties, path: Path) -> Resolution[HandleType | None]:
+def _taken_handles(scope: Scope, entry: Chunk, path: Path) -> Resolution[HandleType | None]:
     handles = HandleType.NONE
     for each in entry.handles:
         if not isinstance(each, Alternatives):
@@ -105,9 +75,7 @@ def _taken_handles(scope: Scope, entry: WithProperties, path: Path) -> Resolutio
     return handles
 
 
-def _taken_property(
-    scope: Scope, entry: WithProperties, path: Path, word: str, *, beside: bool
-) -> Resolution[bool | None]:
+def _taken_property(scope: Scope, entry: Chunk, path: Path, word: str, *, beside: bool) -> Resolution[bool | None]:
     """A property, `rdma` or `compressible`; memory `beside` the other one cannot have both."""
 
     def support(option: bool) -> Support:  # noqa: FBT001 one of the alternatives

@@ -243,9 +243,6 @@ class ExternalMemory(Kind):
             for part in group.mapped:
                 yield MapExternal(part.path, part.label, part.size, group.location.id, group.name, part.offset)
 
-    def concerned(self, groups: Collection[type[Group]]) -> bool:
-        return any(issubclass(each, ProducedGroup) for each in groups)  # its rules are those of semaphores, too
-
     def rules(self) -> tuple[Rule, ...]:
         return (importable,)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from operator import attrgetter
@@ -144,7 +145,7 @@ class Mappings(Kind):
 
 def mapping_steps(geometry: Geometry, machine: Machine, step: Callable[..., Step], *, memory: bool) -> Iterator[Step]:
     """Steps that map chunks, which are `memory`, or other objects; `step` makes the one of a mapping."""
-    expected: dict[tuple[int, bool], tuple[Grant, ...]] = {}  # by the identity of the access, which has a slow hash
+    expected: dict[tuple[tuple[Grant, ...], bool], tuple[Grant, ...]] = {}
     everywhere, access_of, of_gpu = host_has_access(geometry), granted(geometry), LocationKind.GPU
     for placements in geometry.placements.values():
         label = placements[0].range.label(placements[0].instance)
@@ -152,7 +153,7 @@ def mapping_steps(geometry: Geometry, machine: Machine, step: Callable[..., Step
             chunk = placement.chunk
             if chunk.memory is not memory:
                 continue
-            known = id(access), everywhere or chunk.properties_of(index).location.kind is not of_gpu
+            known = access, everywhere or chunk.properties_of(index).location.kind is not of_gpu
             if known not in expected:
                 expected[known] = expected_access(access, geometry, machine, with_host=known[1])
             yield step(placement.path, label, offset, chunk.label(index), chunk.size, expected[known])
@@ -171,14 +172,14 @@ def overlaps(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """Yield MT304 for mappings that overlap, which the driver refuses (fact 14), once for two entries."""
     del machine
     found: dict[tuple[Path, Path], Diagnostic] = {}
-    places: dict[tuple[Path, Path], int] = {}
+    places: Counter[tuple[Path, Path]] = Counter()
     for placements in geometry.placements.values():
         highest, end = None, 0
         for placement in placements:
             if highest and placement.offset < end:
                 first, second = sorted((highest, placement), key=_order)
                 entries = (first.path, second.path)
-                places[entries] = places.get(entries, 0) + 1
+                places[entries] += 1
                 if entries not in found:
                     found[entries] = _overlap(first, second)
             if placement.end > end:

@@ -104,7 +104,7 @@ class Multicast(ExportKind):
         size = rounded_to_multiple(declared, unit, rounding=entry.round is not None)
         if size is None:
             note = f"the granularity of multicast objects is assumed to be that of chunks, {exact(unit)} (fact 87)"
-            yield size_error("MT301", f"multicast {name!r}", declared, unit, (*path, "size"), note)
+            yield size_error("MT301", f"multicast {name!r}", declared, unit, (*path, "size"), note, rounding=True)
         if size is None or handles is None:
             return None
         found = tuple(Properties(each, handles) for each in listed)

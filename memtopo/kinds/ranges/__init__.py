@@ -169,7 +169,7 @@ def _range(
     name, unit = str(path[-1]), units.granule
     size = rounded_to_multiple(declared, unit, rounding=entry.round is not None)
     if size is None:
-        yield size_error("MT302", f"range {name!r}", declared, unit, (*path, "size"), _measure(units))
+        yield size_error("MT302", f"range {name!r}", declared, unit, (*path, "size"), _measure(units), rounding=True)
         return None
     align = entry.align.bytes(unit) if entry.align else 0
     if (wrong := _alignment(path, align, unit)) is not None:

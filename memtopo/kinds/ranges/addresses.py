@@ -84,8 +84,6 @@ def fixed_addresses(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic
     """
     del machine
     fixed = [group for group in geometry.of(RangeGroup).values() if group.fixed and group.address]
-    if not fixed:
-        return
     fixed.sort(key=lambda group: group.address)
     in_use = bool(geometry.gpus)
     furthest: RangeGroup | None = None

@@ -68,8 +68,7 @@ def granule_of(backing: Backing | None) -> int:
 def zero_chunks(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """Yield MT805 for zero chunks that do not fill exactly what they are to back."""
     del machine
-    if not (elastic := {name: group for name, group in geometry.of(RangeGroup).items() if group.elastic}):
-        return
+    elastic = {name: group for name, group in geometry.of(RangeGroup).items() if group.elastic}
     parts = AccessParts({name: geometry.parts.get(name, ()) for name in elastic})
     for group in elastic.values():
         zero = group.elastic.zero if group.elastic else None

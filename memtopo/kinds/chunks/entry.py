@@ -1,0 +1,113 @@
+"""Entry of `chunks` as a spec writes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field, WrapValidator
+
+from memtopo.common.units import Share
+from memtopo.kinds.chunks.parts import Parts
+from memtopo.language.alternatives import Alternatives
+from memtopo.language.entries import Entry
+from memtopo.language.fields import (
+    BooleanOrElse,
+    ChunkCount,
+    Devices,
+    Handles,
+    LeastCount,
+    Rounding,
+    SizeOrShare,
+    chunk_count,
+)
+
+
+class ElasticCount(Entry):
+    """Number of chunks that a program creates and releases while the layout exists."""
+
+    min: LeastCount = Field(
+        default=0,
+        description="Number of chunks that are created with the layout, and stay: 16; or 85%, if max is in percent.",
+    )
+    max: ChunkCount = Field(
+        description="Largest number of chunks: 64, which have to fit into the memory of the machine; or 85% of the "
+        "memory that all other entries leave; or fill, as many as have room in their elastic ranges."
+    )
+
+
+_Counts = int | Share | Literal["fill"] | ElasticCount
+
+
+def _count(value: object, elastic: Callable[[object], ElasticCount]) -> _Counts:
+    return chunk_count(value) if isinstance(value, str) else elastic(value)
+
+
+if TYPE_CHECKING:
+    Counts = _Counts
+else:  # not a union, which would report the errors of each member
+    Counts = Annotated[ElasticCount, WrapValidator(_count, json_schema_input_type=ChunkCount | ElasticCount)]
+
+
+class Chunk(Entry):
+    """Physical memory on a GPU or the host; with `count`, equal chunks distributed round-robin over the locations."""
+
+    location: Devices = Field(
+        description="Location of the memory: a device name, or several, over which chunks are distributed round-robin."
+    )
+    size: SizeOrShare = Field(
+        description="Bytes of each chunk: 2MiB, or 1 granule; or 90% of the memory that all other entries leave."
+    )
+    count: Counts | None = Field(
+        default=None,
+        description="Number of chunks: page becomes page.0, page.1 and so on; or fill, as many as the range needs that "
+        "they are mapped into; or 90% of the memory that all other entries leave; or {min: 0, max: 64}.",
+    )
+    handles: Handles = Field(
+        default=[], description="Handle types for export to other processes: fd, fabric, both, or fabric else fd."
+    )
+    rdma: BooleanOrElse = Field(
+        default=False, description="If true, network cards can access it by GPUDirect RDMA; or true else false."
+    )
+    compressible: BooleanOrElse = Field(
+        default=False, description="If true, the GPU may compress it; or true else false."
+    )
+    round: Rounding | None = Field(default=None, description="up: round the size up to a multiple of the granularity.")
+    parts: Parts | None = Field(
+        default=None, description="Named parts of each chunk, in order: {signal: 4KiB, data: rest}."
+    )
+
+    @property
+    def elastic(self) -> ElasticCount | None:
+        """Smallest and largest number of chunks that a program creates and releases; None for other chunks."""
+        return self.count if isinstance(self.count, ElasticCount) else None
+
+    @property
+    def largest(self) -> int | Share | Literal["fill"] | None:
+        """Largest number of chunks, or what it follows from; None for an entry without a count."""
+        return self.count.max if isinstance(self.count, ElasticCount) else self.count
+
+    @property
+    def has_share(self) -> bool:
+        """True if the chunks take a share of the memory that is left."""
+        return isinstance(self.size, Share) or isinstance(self.largest, Share)
+
+    @property
+    def has_alternatives(self) -> bool:
+        """True if a handle type or a property depends on the trials of the machine."""
+        return any(isinstance(each, Alternatives) for each in (*self.handles, self.rdma, self.compressible))
+
+    @property
+    def value(self) -> tuple[object, ...] | None:
+        """Values of all fields, for an entry of which every equal one has equal chunks; None for any other entry.
+
+        Nothing in its chunks depends on their name or on other entries.
+        """
+        if (
+            not isinstance(self.largest, int | None)
+            or isinstance(self.size, Share)
+            or self.parts
+            or self.has_alternatives
+        ):
+            return None
+        return tuple([tuple(each) if isinstance(each, list) else each for each in self.__dict__.values()])
