@@ -62,7 +62,7 @@ class Chunks(ExportKind):
         entries = scope.spec.section("chunks")
         found: dict[str, ChunkGroup | None] = {}
         mapped = cache(lambda: MapEntries(scope))
-        # Equal entries are resolved once: 100,000 lines take a quarter less to validate and plan, 2.4 s instead of 3.3.
+        # Equal entries are resolved once: 100,000 lines with few different entries take a fifth longer without it.
         resolved: dict[tuple[object, ...], ChunkGroup] = {}
         for name in sorted(entries, key=lambda name: entries[name].largest == "fill"):
             entry, path = entries[name], scope.spec.at("chunks", name)
