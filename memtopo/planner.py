@@ -16,6 +16,8 @@ from memtopo.geometry.diagram import Diagram
 from memtopo.geometry.model import Geometry
 from memtopo.kinds import KINDS
 from memtopo.kinds.resources import Attach, CreateStream, LoadKernels, RetainContext, Synchronize
+from memtopo.kinds.semaphores import SEMAPHORES
+from memtopo.kinds.states import STATES
 from memtopo.kinds.step import Phase, Step, remaining
 from memtopo.language.names import AWAKE
 from memtopo.machine import Machine, Machines
@@ -108,7 +110,7 @@ def plan_states(plan: Plan, geometry: Geometry) -> dict[str, Plan]:
     """
     if geometry.processes:
         return _joint_states(plan, geometry)
-    variants = (variant for kind in KINDS for variant in kind.variants(geometry, plan.steps))
+    variants = STATES.variants(geometry, plan.steps)
     return {name: replace(plan, steps=tuple(steps)) for name, steps in variants}
 
 
@@ -183,7 +185,7 @@ def _plan(geometry: Geometry, machine: Machine) -> Plan:
             phases[phase] += some
     phases[Phase.SETTLE] += (Synchronize((), device) for device in geometry.gpus)
     steps = list(chain.from_iterable(phases.values()))
-    steps += [step for kind in KINDS for step in kind.last_steps(geometry, steps)]
+    steps += list(SEMAPHORES.last_steps(geometry, steps))
     notes = (*(note for kind in KINDS for note in kind.notes(geometry)), *(each.text for each in geometry.choices))
     return Plan(geometry.name, tuple(steps), _memory(geometry), notes, choices=geometry.choices)
 

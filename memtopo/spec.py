@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from itertools import islice
 from typing import Annotated, Any
 
@@ -216,9 +216,16 @@ def _section(path: Path, value: object, known: set[str]) -> Resolution[tuple[dic
     try:
         return adapter.validate_python(entries), bad
     except PydanticError as error:
-        yield from pydantic_errors.diagnose(error, path, SECTIONS[name].keys, SECTIONS[name].form)
+        yield from pydantic_errors.diagnose(error, path, partial(_keys, SECTIONS[name]), SECTIONS[name].form)
         bad |= {str(each["loc"][0]) for each in error.errors(include_url=False, include_context=False)}
     return adapter.validate_python({key: entry for key, entry in entries.items() if key not in bad}), bad
+
+
+def _keys(kind: Kind, loc: tuple[str | int, ...]) -> list[str]:
+    """Keys allowed at a position in a section; `loc` begins with the name of an entry."""
+    inside = kind.nested is not None and loc[1:2] == (kind.nested[0],) and len(loc) > 2  # noqa: PLR2004
+    model = kind.nested[1] if kind.nested and inside else kind.model
+    return [field.alias or key for key, field in model.model_fields.items()] if model else []
 
 
 def _misnamed(path: Path, key: str) -> Diagnostic | None:

@@ -92,12 +92,11 @@ class Group:
     """True if the objects have their own addresses, so that they cannot share a name with a range."""
     memory: ClassVar[bool] = False
     """True if the objects are physical memory."""
-    memory_kept_by_driver: ClassVar[bool] = False
-    """True if the driver keeps a block of such memory until the process ends (fact 60)."""
     migrates: ClassVar[bool] = False
-    """True if the driver moves the objects between GPUs and the host, where they are not page-locked."""
-    recordable: ClassVar[bool] = False
-    """True if the objects are events, which one process records and others wait for."""
+    """True if the driver moves the objects between GPUs and the host, where they are not page-locked.
+
+    It keeps a block of such memory until the process ends (fact 60).
+    """
     bound_to_context: ClassVar[bool] = True
     """True if the objects end with the contexts that they need; chunks and their mappings do not (fact 73)."""
     offered_as: ClassVar[OfferedKind | None] = None
@@ -147,19 +146,9 @@ class Group:
         """Usable bytes of each object, before rounding for legacy IPC."""
         return self.size
 
-    @property
-    def by_kernels(self) -> bool:
-        """True if GPUs access the objects by kernels alone, and the CPU may always: memory of host pools (fact 81)."""
-        return False
-
     def own_access(self, index: int, machine: Machine | None) -> tuple[Grant, ...]:
         """Access to an object at its own address; on a `machine`, without devices that cannot use it."""
         del index, machine
-        return ()
-
-    @property
-    def inner(self) -> Sequence[InnerPart]:
-        """Parts of each object with their own addresses."""
         return ()
 
     @property
@@ -167,19 +156,9 @@ class Group:
         """Named parts of each object, in order."""
         return ()
 
-    @property
-    def memory_label(self) -> str:
-        """Name of objects that a drawing shows only in the memory of their location; empty for all others."""
-        return ""
-
     def details(self) -> Iterator[str]:
         """Details for a diagram besides size and location."""
         yield from ()
-
-    @property
-    def connects(self) -> tuple[Group, Sequence[Group]] | None:
-        """Another group, and those whose memory this one binds to it; None for objects of their own."""
-        return None
 
     def shares(self) -> Mapping[Location, int]:
         """Number of objects that this process creates in the memory of each location."""
@@ -194,16 +173,6 @@ class Group:
     def growing(self) -> bool:
         """True if a program creates and releases objects while the layout exists."""
         return False
-
-    @property
-    def follows_memory(self) -> bool:
-        """True if the size or number of the objects is a share of the memory that all others leave."""
-        return False
-
-    @property
-    def largest_count(self) -> int:
-        """Largest number of objects that may exist."""
-        return self.count
 
     def largest_shares(self) -> Mapping[Location, int]:
         """Largest number of objects that may exist in the memory of each location."""
@@ -287,16 +256,6 @@ class ChunkGroup(Group):
     def growing(self) -> bool:
         """True if the number of chunks has a limit instead of being fixed."""
         return self.limit is not None
-
-    @property
-    def follows_memory(self) -> bool:
-        """True if the chunks take a share of memory."""
-        return self.share is not None
-
-    @property
-    def largest_count(self) -> int:
-        """Number of chunks, with those that a program may create."""
-        return self.count if self.limit is None else max(self.count, self.limit)
 
     def largest_shares(self) -> Mapping[Location, int]:
         """Number of chunks that this process may create at each location."""

@@ -8,10 +8,13 @@ from typing import NamedTuple
 
 from memtopo.diagnostics import messages
 from memtopo.diagnostics.model import Diagnostic
+from memtopo.geometry.groups import ChunkGroup
 from memtopo.geometry.model import Geometry
 from memtopo.geometry.rooms import Rooms, remaining_rooms
 from memtopo.kinds import KINDS
 from memtopo.kinds.device_sets import assigned
+from memtopo.kinds.exports import EXPORTS
+from memtopo.kinds.imports import crossing_exports, depends_on_number
 from memtopo.kinds.kind import Scope, Sibling, Siblings, Stage
 from memtopo.kinds.nodes import check_nodes, nodes_of, rank
 from memtopo.language.entries import Spec
@@ -35,10 +38,11 @@ def lay_out(spec: Spec, machines: Machines) -> ResolvedLayout:
     """
     if wrong := list(check_nodes(spec, machines)):
         return ResolvedLayout(Geometry(spec.name, unresolved=spec.left_out | {("processes", "")}), wrong)
-    processes = spec.processes.values() or (spec,)
-    if not any(kind.has_shares(each) for each in processes for kind in KINDS):
-        return _lay_out(spec, machines, None)
-    return _lay_out(spec, machines, remaining_rooms(_lay_out(spec, machines, None).geometry, machines))
+    found = _lay_out(spec, machines, None)
+    members = found.geometry.members.values()
+    if not any(group.share for member in members for group in member.of(ChunkGroup).values()):
+        return found
+    return _lay_out(spec, machines, remaining_rooms(found.geometry, machines))
 
 
 def _lay_out(spec: Spec, machines: Machines, rooms: Rooms | None) -> ResolvedLayout:
@@ -47,7 +51,8 @@ def _lay_out(spec: Spec, machines: Machines, rooms: Rooms | None) -> ResolvedLay
         diagnostics = messages.first([*_resolve_own(scope), *_resolve_dependent(scope)])
         return ResolvedLayout(scope.geometry(), diagnostics)
     unread = frozenset(entry for section, entry in spec.left_out if section == "processes")
-    alone = Siblings(frozenset(spec.processes), unread, crossing=_crossing(spec))
+    crossing = dict(crossing_exports(spec)) if len(nodes_of(spec)) > 1 else {}
+    alone = Siblings(frozenset(spec.processes), unread, crossing=crossing)
     scopes = dict(_scopes(spec, machines, alone, rooms))
     siblings = alone._replace(processes=_siblings(spec, scopes))
     distinct = list({id(scope): scope for scope in scopes.values()}.values())
@@ -74,7 +79,7 @@ def _scopes(spec: Spec, machines: Machines, siblings: Siblings, rooms: Rooms | N
     """
     for name, process in spec.processes.items():
         shared: dict[tuple[object, ...], Scope] = {}
-        numbered = any(kind.numbered(process) for kind in KINDS)
+        numbered = depends_on_number(process)
         for index in range(process.instances or 1):
             node, local = rank(process, index)
             machine = machines.of(node)
@@ -83,13 +88,6 @@ def _scopes(spec: Spec, machines: Machines, siblings: Siblings, rooms: Rooms | N
             if like not in shared:
                 shared[like] = Scope(process, machines, KINDS, index, siblings, rooms)
             yield (f"{name}.{index}" if process.instances else name), shared[like]
-
-
-def _crossing(spec: Spec) -> dict[tuple[str, str], str]:
-    """Process that imports an export on another node, by the exporting process and the export."""
-    nodes = len(nodes_of(spec)) > 1
-    processes = spec.processes.items() if nodes else ()
-    return {export: name for name, process in processes for kind in KINDS for export in kind.crossing(process, spec)}
 
 
 def _siblings(spec: Spec, scopes: Mapping[str, Scope]) -> dict[str, Sibling]:
@@ -118,8 +116,7 @@ def _resolve(scope: Scope, stages: Iterable[Stage]) -> Iterator[Diagnostic]:
             if kind.stage is stage:
                 yield from kind.resolve(scope)
         if stage is Stage.MAPPED:
-            for kind in KINDS:
-                yield from kind.resolve_mapped(scope)
+            yield from EXPORTS.resolve_dma_bufs(scope)
 
 
 def _joint_limits(scopes: Sequence[Scope]) -> Iterator[Diagnostic]:

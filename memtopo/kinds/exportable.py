@@ -33,14 +33,10 @@ class ExportKind(Kind):
     """Note for exports via another transport."""
     trials: ClassVar[Mapping[Via, str]] = {}
     """Trials of a machine that show whether a transport works, apart from those of the kind's own rules."""
-    tried: ClassVar[str] = "a trial with two processes"
-    """Such a trial, in words."""
     import_keys: ClassVar[tuple[str, ...]] = ("location", "size")
     """Keys by which an import declares its objects: all of them outside of the spec, any of them from a process."""
-    committable: ClassVar[bool] = False
-    """True if a writer can fill the objects, and their memory can be replaced while importers keep the old one."""
     commit_note: ClassVar[str] = "memory over legacy IPC is invalid once it is freed, so it is not replaced (fact 31)"
-    """Note for exports of other kinds that are to be committed."""
+    """Note for exports that cannot be committed; empty if a writer can fill the objects, whose memory is replaced."""
     outside: ClassVar[bool] = True
     """True if processes outside of the spec can import the objects, and a spec can import those of others."""
     in_granules: ClassVar[bool] = False
@@ -48,19 +44,15 @@ class ExportKind(Kind):
     anywhere: ClassVar[bool] = False
     """True if a process can import objects of locations other than its visible GPUs."""
 
-    on_host: ClassVar[bool] = False
-    """True if a process can import objects of the host, where not `anywhere`."""
     opens_own: ClassVar[bool] = True
     """True if a process can import what it exports itself."""
     own_note: ClassVar[str] = "legacy IPC returns INVALID_CONTEXT (fact 31)"
     """Note for an import from the process that exports it, of objects that cannot be opened there."""
     unseen_note: ClassVar[str] = "legacy IPC opens it on its own GPU"
     """Note for an import of objects of a GPU that the process does not see, where not `anywhere`."""
-    as_dma_buf: ClassVar[bool] = True
-    """True if memory of the objects can be exported as a dma-buf."""
-    takes_access: ClassVar[bool] = False
-    """True if an import declares the devices with access by a key of its own, `accessed_by`."""
 
+    takes_access: ClassVar[bool] = False
+    """True if an import declares the devices with access by a key of its own, `accessed_by`, and may be of the host."""
     has_parts: ClassVar[bool] = False
     """True if the objects can have named parts, which an import from outside of the spec may declare."""
 
@@ -68,10 +60,6 @@ class ExportKind(Kind):
         """Transports that the objects of a group are created for."""
         del group
         return self.transports
-
-    def created_by(self, group: Group) -> tuple[str, Path]:
-        """Noun and name, and the path, of the entry that declares the handle types of a group."""
-        return f"{self.group.noun} {group.name!r}", group.path
 
     def other_handle_types(self, scope: Scope, group: Group) -> tuple[str, ...]:
         """Handle types that the entry of a group declares as alternatives, taken or not."""

@@ -63,8 +63,6 @@ class Kind:
     """True if the keys of the section are references to entries of another section."""
     group: ClassVar[type[Group]] = Group
     """Class of the groups that its entries are resolved to."""
-    imports: ClassVar[bool] = False
-    """True if its entries are resolved to groups of other kinds, which another process creates."""
     unique: ClassVar[bool] = True
     """True if an entry cannot share its name with entries of other kinds."""
     stage: ClassVar[Stage] = Stage.OWN
@@ -75,32 +73,6 @@ class Kind:
     unusable: ClassVar[Mapping[str, tuple[str, str]]] = {}
     """Sections that cannot refer to its entries, each with a note and a help text."""
 
-    def has_shares(self, spec: Spec) -> bool:
-        """Return true if an entry takes a share of the memory that all others leave."""
-        del spec
-        return False
-
-    def keys(self, loc: tuple[str | int, ...]) -> list[str]:
-        """Keys allowed at a position in the section; `loc` begins with the name of an entry."""
-        inside = self.nested is not None and loc[1:2] == (self.nested[0],) and len(loc) > 2  # noqa: PLR2004
-        model = self.nested[1] if self.nested and inside else self.model
-        return [field.alias or key for key, field in model.model_fields.items()] if model else []
-
-    def numbered(self, spec: Spec) -> bool:
-        """Return true if entries of a counted process are resolved differently in each instance of it."""
-        del spec
-        return False
-
-    def crossing(self, process: Spec, spec: Spec) -> Iterator[tuple[str, str]]:
-        """Exports, each as a process of the spec and a name, that entries of a process import from another node."""
-        del process, spec
-        yield from ()
-
-    def conflicts(self, group: Group | None) -> bool:
-        """Return true if an entry cannot be named like an entry of another kind, of which `group` is resolved."""
-        del group
-        return self.unique
-
     def resolve(self, scope: Scope) -> Iterator[Diagnostic]:
         """Resolve the entries of the section to groups, and add them to the scope."""
         for name, entry in scope.spec.section(self.section).items():
@@ -110,11 +82,6 @@ class Kind:
     def resolve_entry(self, scope: Scope, entry: Any, path: Path) -> Resolution[Group | None]:
         """Resolve the entry at `path` to a group; return None if it has an error."""
         raise NotImplementedError
-
-    def resolve_mapped(self, scope: Scope) -> Iterator[Diagnostic]:
-        """Resolve entries of the section that need the mappings of all chunks, after these are resolved."""
-        del scope
-        yield from ()
 
     def rules(self) -> tuple[Rule, ...]:
         """Rules that each process must satisfy."""
@@ -129,34 +96,15 @@ class Kind:
         del before, after
         yield from ()
 
-    def untried(self, geometry: Geometry, machine: Machine) -> Iterator[str]:
-        """Entries of a process that can be planned but are not built, with the reason: no trial shows that it works."""
-        del geometry, machine
-        yield from ()
-
     def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
         """Steps that build the entries, in order within each phase."""
         del geometry, machine
-        yield from ()
-
-    def last_steps(self, geometry: Geometry, steps: Sequence[Step]) -> Iterator[Step]:
-        """Steps at the end of the plan, after `steps`."""
-        del geometry, steps
-        yield from ()
-
-    def variants(self, geometry: Geometry, steps: Sequence[Step]) -> Iterator[tuple[str, list[Step]]]:
-        """Names and steps of other states of the layout, which it can be switched to; `steps` are those of the plan."""
-        del geometry, steps
         yield from ()
 
     def changes(self, difference: Difference) -> Iterator[Step]:
         """Steps that change what no step creates, such as the access of mappings."""
         del difference
         yield from ()
-
-    def joined(self, undo: Sequence[Step]) -> Sequence[Step]:
-        """Steps that a change undoes, in order, of which those that one call can undo are one step."""
-        return undo
 
     def notes(self, geometry: Geometry) -> Iterator[str]:
         """Notes of a plan about effects that the spec does not show, such as rounded sizes."""
@@ -272,7 +220,8 @@ class Scope:
 
     def may_be_mapped(self, name: str) -> bool:
         """Return true if an entry that is mapped as chunks are has a name, or may have it: it has an error."""
-        sections = (kind.section for kind in self.kinds if issubclass(kind.group, ChunkGroup) or kind.imports)
+        chunks = (kind.section for kind in self.kinds if issubclass(kind.group, ChunkGroup))
+        sections = ("imports", *chunks)
         return any(self.spec.may_have(section, name) for section in sections)
 
     def referenced(self, key: str, kind: Kind, group: type[G]) -> Resolution[G | None]:
@@ -366,8 +315,10 @@ class Scope:
     def _taken(self, kind: Kind, name: str, group: Group | None) -> Resolution[bool]:
         """Yield MT203 and return true if an entry of an earlier section has the same name."""
         for other in self.kinds[: self.kinds.index(kind)]:
-            if name not in self.spec.section(other.section) or not other.conflicts(group):
+            if name not in self.spec.section(other.section) or not other.unique:
                 continue
+            if other.group is RangeGroup and not (group and group.addressed):
+                continue  # what has no address of its own may be named like the range that it is mapped into
             what = kind.article.removeprefix("a ").removeprefix("an ")
             message = f"{what} {name!r} has the same name as {other.article}"
             label = Label(f"{name!r} is {other.article}", self.spec.at(other.section, name), "key")

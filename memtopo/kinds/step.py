@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from functools import cache
@@ -182,8 +182,6 @@ class Step:
     """True if the step is in effect for as long as the resources that it needs, whatever else is undone."""
     undone_late: ClassVar[bool] = False
     """True if a change undoes the step after all memory is released, so that a failure before that leaves it."""
-    before_undo: ClassVar[bool] = False
-    """True if a change does the step before it undoes any."""
     runs_on: ClassVar[bool] = False
     """True if the GPU works on after `do`, so that a change goes on to create and map memory part by part."""
     undo_verb: ClassVar[str] = ""
@@ -255,18 +253,13 @@ class Step:
 
     @property
     def awaited(self) -> Step | None:
-        """Step that waits for the end of this one's work."""
+        """Step that waits for the end of this one's work, which a change begins before it undoes any step."""
         return None
 
     @property
     def common_range(self) -> CommonRange | None:
         """Range that all instances of a counted process reserve at one address; None for other steps."""
         return None
-
-    @property
-    def dry(self) -> Step:
-        """Step with the same driver calls that acts on nothing but the driver, for a listing of calls."""
-        return self
 
     def relocate(self, driver: Driver, layout: Layout, address: int) -> None:
         """Reserve a range anew, with an address as the hint, before anything is mapped in it."""
@@ -295,11 +288,6 @@ class Step:
         """Check the first ones of some steps of this class, in loops of calls; the others are checked one by one."""
         del steps, driver, layout
         return CheckedSteps(0)
-
-    def refusal(self, layout: Layout, undone: Container[Hashable]) -> str | None:
-        """Return why a layout does not admit the step in a change that undoes some resources; None if it does."""
-        del layout, undone
-        return None
 
     def describe(self) -> StepDescription:
         """Describe the step for a plan."""

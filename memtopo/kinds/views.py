@@ -11,6 +11,8 @@ from memtopo.driver.types import Grant, Location
 from memtopo.geometry.access import granted, mappings
 from memtopo.geometry.groups import Group
 from memtopo.geometry.model import Geometry
+from memtopo.kinds.allocations import AllocationGroup
+from memtopo.kinds.events import EventGroup
 from memtopo.kinds.exports.groups import ExportGroup
 from memtopo.machine import Machine
 
@@ -94,7 +96,8 @@ def _memory_of(
     """Memory of a group, whose `views` are by index."""
     # What is the same for thousands of objects is computed once.
     size, path, noun = group.declared_size, group.path, group.noun
-    ours, addressed, by_kernels = not group.external, group.addressed, group.by_kernels
+    ours, addressed = not group.external, group.addressed
+    by_kernels = isinstance(group, AllocationGroup) and group.by_kernels
     for index in range(group.count):
         label = group.label(index)
         yield MappedMemory(
@@ -134,7 +137,7 @@ class RecordedEvent(NamedTuple):
 def recorded_events(member: Member) -> Iterator[RecordedEvent]:
     """Events of a process: created by it, or opened from processes of the same spec."""
     for group in member.geometry.every:
-        if group.recordable and not group.external:
+        if isinstance(group, EventGroup) and not group.external:
             for index, event in enumerate(map(group.label, range(group.count))):
                 yield RecordedEvent(
                     member.identity(group, index, event), event, group.location_of(index).id, group.path

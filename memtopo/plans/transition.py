@@ -15,6 +15,7 @@ from typing import NamedTuple
 from memtopo.driver.types import Location
 from memtopo.kinds import KINDS
 from memtopo.kinds.kind import Difference
+from memtopo.kinds.mappings.steps import joined
 from memtopo.kinds.step import Phase, Step
 
 _ORDER: Mapping[Phase, int] = {phase: index for index, phase in enumerate(Phase)}
@@ -209,8 +210,8 @@ class _Difference:
         """Transition of the process. Other processes have `imported` resources before, and import others after."""
         if not (self._do or self._undo or self._changes):
             return Transition()
-        first = [step for step in self._changes if step.before_undo]
-        do = self._do + [step for step in self._changes if not step.before_undo]
+        first = [step for step in self._changes if step.awaited]
+        do = self._do + [step for step in self._changes if not step.awaited]
         do += [step for step in self._new if step.repeated]
         do.sort(key=lambda step: (_ORDER[step.phase], step.position))
         repeated = [step for step in reversed(self._old) if step.repeated]
@@ -240,10 +241,7 @@ def undo_stage(step: Step) -> Stage:
 
 def _joined(undo: Sequence[Step]) -> Sequence[Step]:
     """Steps to undo that have an effect, with those as one that one call undoes."""
-    acting: Sequence[Step] = [step for step in undo if step.call]
-    for kind in KINDS:
-        acting = kind.joined(acting)
-    return acting
+    return list(joined([step for step in undo if step.call]))
 
 
 def _undo(undo: Sequence[Step], waits: Mapping[Step, Step], used: AbstractSet[Hashable]) -> Iterator[StagedAction]:

@@ -10,6 +10,7 @@ from memtopo.diagnostics.model import Diagnostic
 from memtopo.geometry.model import Geometry
 from memtopo.kinds import KINDS
 from memtopo.kinds.kind import Rule
+from memtopo.kinds.multicast import MULTICAST
 from memtopo.machine import Machine, Machines
 from memtopo.rules import limits, unused
 
@@ -35,7 +36,7 @@ class NeverTried(MemtopoError):
 def require_tried(geometry: Geometry, machines: Machines) -> None:
     """Raise `NeverTried` for a layout with objects that may be planned, but were never tried on the machine."""
     nodes = [(each, machines.of(node)) for node, each in geometry.by_node]
-    found = [each for member in _members(nodes) for kind in KINDS for each in kind.untried(*member)]
+    found = [each for member in _members(nodes) for each in MULTICAST.untried(*member)]
     if found:
         hint = "validate, plan and draw work; no option makes apply build it"
         raise NeverTried(f"not applied: {found[0]} of this machine", hint=hint, details=found[1:])

@@ -8,6 +8,7 @@ from memtopo.common.errors import MemtopoError
 from memtopo.common.units import rounded
 from memtopo.driver.types import DriverError, Location, LocationKind
 from memtopo.executor import Execution, StepFailed
+from memtopo.kinds.chunks.steps import LimitPool
 from memtopo.kinds.layout import current
 from memtopo.machine import CONTEXT_BYTES, Machine
 from memtopo.plans.transition import Transition
@@ -40,7 +41,8 @@ def require_room(
 def _refusals(execution: Execution, steps: Transition) -> Iterator[str]:
     """Yield why the layout does not admit steps of a transition."""
     undone = {step.provides for step in steps.undo}
-    yield from (reason for step in steps.do if (reason := step.refusal(execution.layout, undone)))
+    limits = (step for step in steps.do if isinstance(step, LimitPool))
+    yield from (reason for step in limits if (reason := step.refusal(execution.layout, undone)))
 
 
 def _lacking(execution: Execution, growth: Mapping[Location, int], machine: Machine | None) -> Iterator[str]:

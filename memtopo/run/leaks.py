@@ -210,7 +210,7 @@ def _created(geometries: Iterable[Geometry]) -> dict[str, int]:
     A chunk takes its own size (fact 3); allocations below a block may take none, since they share one (fact 45).
     """
     found: dict[str, int] = {}
-    for group in (group for geometry in geometries for group in geometry.every if not group.memory_kept_by_driver):
+    for group in (group for geometry in geometries for group in geometry.every if not group.migrates):
         for location, count in group.shares().items():
             found[str(location)] = found.get(str(location), 0) + count * (group.size - group.size % _BLOCK)
     return found
@@ -226,7 +226,7 @@ def descriptor_notes(left: Left | None) -> Iterator[str]:
 
 def memory_notes(left: Left | None, geometry: Geometry) -> Iterator[str]:
     """Note the devices whose free memory differs from before, with the likely cause."""
-    migrated = {f"gpu{device}" for group in geometry.every if group.memory_kept_by_driver for device in group.contexts}
+    migrated = {f"gpu{device}" for group in geometry.every if group.migrates for device in group.contexts}
     for device in left.memory if left else ():
         if device.after == device.before:
             continue

@@ -17,6 +17,7 @@ from memtopo.driver.recorder import CallContext, CallList, DriverCall, Recorder
 from memtopo.driver.types import HandleType
 from memtopo.executor import Execution, StepFailed, TeardownGates
 from memtopo.geometry import Geometry
+from memtopo.kinds.pinned.registration import MapFile
 from memtopo.kinds.step import Phase, Step
 from memtopo.planner import Plan
 from memtopo.plans import folding
@@ -116,7 +117,7 @@ class _Part:
         self.record = CallList(self.context)
         self.dry = DryDriver(label)
         self.driver: KernelDriver = Recorder(self.dry, self.record)
-        steps = tuple(step.dry for step in plan.steps)
+        steps = tuple(step.dry if isinstance(step, MapFile) else step for step in plan.steps)
         self.execution = Execution(replace(plan, steps=steps), self.driver, context=self.context)
         self.exports = LayoutExports(
             geometry, self.execution.layout, self.driver, lambda: Checks((), (), 0), self.context

@@ -141,7 +141,7 @@ class StagedTransition:
             settled = (step for step in reversed(self._old.steps) if step.repeated)
             yield from ((Stage.SETTLE, Action(step, undo=True)) for step in settled)
         for step in reversed(self._attempted):
-            yield Stage.COPY if step.before_undo else undo_stage(step), Action(step, undo=True)
+            yield Stage.COPY if step.awaited else undo_stage(step), Action(step, undo=True)
         for stage in (stage for stage in Stage if stage is not Stage.SETTLE):
             yield from ((stage, action) for action in back.stages[stage])
 

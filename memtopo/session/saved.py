@@ -21,6 +21,7 @@ from memtopo.common.errors import MemtopoError
 from memtopo.common.units import exact
 from memtopo.diagnostics.model import Diagnostic
 from memtopo.geometry import Geometry
+from memtopo.geometry.groups import ChunkGroup
 from memtopo.kinds.views import all_mapped_memory
 from memtopo.language import Document, SpecText
 from memtopo.language.names import AWAKE
@@ -148,7 +149,7 @@ def saved_facts(machine: Machine, geometry: Geometry, clusters: Mapping[str, str
     pairs = zip(found.devices, machine.devices, strict=True)
     devices = [_in_cluster(device, live, clusters) for device, live in pairs]
     found = changed(found, devices=devices)
-    if not any(group.follows_memory for member in geometry.members.values() for group in member.every):
+    if not any(group.share for member in geometry.members.values() for group in member.of(ChunkGroup).values()):
         return found
     pairs = zip(found.devices, machine.devices, strict=True)
     devices = [device.model_copy(update={"free_bytes": live.free_bytes}) for device, live in pairs]

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from memtopo import planner
 from memtopo.diagnostics.model import Span
 from memtopo.geometry import Geometry
+from memtopo.kinds.external import ExternalObject
 from memtopo.language import Document, read_text
 from memtopo.rules.validation import Validated, validate
 from tests.helpers.strategies import machine
@@ -88,7 +89,7 @@ def _steps(found: Geometry) -> int:
 def _own_steps(found: Geometry) -> int:
     mapped = sum(each.count for placed in found.placements.values() for each in placed)
     made = sum(group.count for group in found.every)
-    parts = sum(len(group.inner) for group in found.every)
+    parts = sum(len(group.buffers) for group in found.of(ExternalObject).values())
     return mapped + made + parts
 
 

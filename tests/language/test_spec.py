@@ -12,7 +12,7 @@ from memtopo.common.units import GiB, MiB, Size
 from memtopo.diagnostics.model import Path
 from memtopo.driver.types import Access, HandleType
 from memtopo.kinds.access import AccessPart
-from memtopo.kinds.chunks import Chunk
+from memtopo.kinds.chunks.entry import Chunk
 from memtopo.kinds.mappings import MapEntry
 from memtopo.kinds.ranges import Range
 from memtopo.language import Document

@@ -125,8 +125,6 @@ class Allocations(ExportKind):
     opens_own = False
     own_note = "the driver does not import an allocation into the process that has it (fact 82)"
     unseen_note = "an allocation is imported for the GPU of its pool"
-    on_host = True
-    as_dma_buf = False
     takes_access = True
     unusable: ClassVar[Mapping[str, tuple[str, str]]] = {
         "access": (
@@ -163,10 +161,6 @@ class Allocations(ExportKind):
     def handle_types(self, group: Group) -> tuple[str, ...]:
         assert isinstance(group, AllocationGroup)
         return ("fd",) if group.shared else ()
-
-    def created_by(self, group: Group) -> tuple[str, Path]:
-        assert isinstance(group, AllocationGroup)
-        return f"pool {str(group.pool_path[-1])!r}", group.pool_path
 
     def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
         """Imports of all pools, and then all allocations, own and imported."""

@@ -115,11 +115,6 @@ class BindGroup(Group):
         """Ordinals of the GPUs that the process adds to the team."""
         return frozenset(self.devices)
 
-    @property
-    def connects(self) -> tuple[Group, Sequence[Group]]:
-        """The object, and the chunks that are bound to it."""
-        return self.object, tuple({each.chunk.name: each.chunk for each in self.bindings}.values())
-
     def details(self) -> Iterator[str]:
         """Names of the entries whose memory is bound."""
         yield f"bound: {', '.join(dict.fromkeys(each.chunk.name for each in self.bindings))}"

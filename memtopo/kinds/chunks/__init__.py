@@ -24,7 +24,6 @@ from memtopo.kinds.kind import Difference, Rule, Scope
 from memtopo.kinds.mappings.fill import MapEntries
 from memtopo.kinds.resolution import Resolution, collected
 from memtopo.language.alternatives import Alternatives
-from memtopo.language.entries import Spec
 from memtopo.language.names import NamedDevice
 from memtopo.machine import Machine
 
@@ -49,13 +48,10 @@ class Chunks(ExportKind):
     nested = ("count", ElasticCount)
     group = ChunkGroup
     transports = ("fd", "fabric")
-    committable = True
+    commit_note = ""
+    has_parts = True
     in_granules = True
     anywhere = True
-    has_parts = True
-
-    def has_shares(self, spec: Spec) -> bool:
-        return any(entry.has_share for entry in spec.section("chunks").values())
 
     def resolve(self, scope: Scope) -> Iterator[Diagnostic]:
         """Resolve chunks, those whose number follows from ranges after all others, which are mapped beside them."""

@@ -69,7 +69,7 @@ def resolve_chunks(
         return None
     largest = entry.largest or (len(listed) if has_set(entry.location) else 1)
     if isinstance(largest, int):
-        listed = yield from scope.devices.distributed(listed, largest, path)
+        listed = [*(yield from scope.devices.distributed(listed, largest, path))]
     properties = tuple([Properties(location, *taken) for location in listed])
     unit = _granule(scope.machine, properties)
     request = _Request(scope, entry, path, tuple(listed), unit, largest, known, mapped)

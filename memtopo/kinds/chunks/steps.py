@@ -176,6 +176,7 @@ class LimitPool(Step):
         """None: the limit belongs to the pool."""
 
     def refusal(self, layout: Layout, undone: Container[Hashable]) -> str | None:
+        """Return why a layout does not admit the limit in a change that undoes some resources; None if it does."""
         contents = (each for each in layout.elastic.values() if ("elastic range", each.label) not in undone)
         mapped = sum(chunk.pool == self.name for content in contents for chunk in content.at.values())
         return (

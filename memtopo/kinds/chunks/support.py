@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import reduce
-from operator import or_
 from typing import NamedTuple
 
 from memtopo.diagnostics.model import Diagnostic, Label, Path
@@ -39,8 +37,6 @@ class Taken(NamedTuple):
 
 def taken_properties(scope: Scope, entry: Chunk, path: Path) -> Resolution[Taken | None]:
     """Handle types and properties of a chunk's entry, the same in all instances of its process."""
-    if not entry.has_alternatives:
-        return Taken(reduce(or_, entry.handles, HandleType.NONE), entry.rdma, entry.compressible)
     handles = yield from _taken_handles(scope, entry, path)
     rdma = yield from _taken_property(scope, entry, path, "rdma", beside=entry.compressible is True)
     compressible = yield from _taken_property(scope, entry, path, "compressible", beside=rdma is True)

@@ -24,7 +24,6 @@ class DmaBufs(ExportKind):
 
     transports = (DMABUF,)
     trials: ClassVar[Mapping[Via, str]] = {DMABUF: "dmabuf"}
-    tried = "a trial"
     commit_note = "a process that imports committed memory maps it, and a dma-buf cannot be imported (fact 84)"
 
     def __init__(self, kind: Kind) -> None:

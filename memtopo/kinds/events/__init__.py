@@ -37,7 +37,6 @@ class EventGroup(LocatedGroup):
     """One event of a GPU, or the imported events of all instances of an exporter; `shared` if it is exported."""
 
     noun = "event"
-    recordable = True
     offered_as = "event"
 
     shared: bool = False

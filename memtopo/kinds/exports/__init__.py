@@ -9,7 +9,7 @@ from memtopo.diagnostics.model import Diagnostic, Edit, Label, Path
 from memtopo.driver.handles import Via
 from memtopo.geometry.groups import Group
 from memtopo.geometry.model import Geometry
-from memtopo.kinds.allocations import ALLOCATIONS
+from memtopo.kinds.allocations import ALLOCATIONS, AllocationGroup
 from memtopo.kinds.alternatives import ACROSS, Support, chosen, elsewhere
 from memtopo.kinds.dmabuf import DMABUF
 from memtopo.kinds.dmabuf.resolution import resolve_memory
@@ -50,7 +50,8 @@ class Exports(Kind):
         """Resolve the exports that other processes import; dma-bufs follow after the mappings."""
         return self._resolve(scope, dma_bufs=False)
 
-    def resolve_mapped(self, scope: Scope) -> Iterator[Diagnostic]:
+    def resolve_dma_bufs(self, scope: Scope) -> Iterator[Diagnostic]:
+        """Resolve exports via dmabuf, which need the mappings of all chunks."""
         return self._resolve(scope, dma_bufs=True)
 
     def _resolve(self, scope: Scope, *, dma_bufs: bool) -> Iterator[Diagnostic]:
@@ -192,7 +193,9 @@ def _unsupported(path: Path, kind: ExportKind, via: Via, group: Group, possible:
         )
     if via in possible:
         return None
-    has, (created, created_at) = kind.handle_types(group), kind.created_by(group)
+    has, created, created_at = kind.handle_types(group), f"{group.noun} {group.name!r}", group.path
+    if isinstance(group, AllocationGroup):
+        created, created_at = f"pool {str(group.pool_path[-1])!r}", group.pool_path
     message = f"export {path[-1]!r}: {created} is created with {' and '.join(has) or 'no handle type'}, not with {via}"
     label = Label("created here", created_at, "key")
     help = f"declare the {created.partition(' ')[0]} with 'handles: [{', '.join([*has, via])}]'"

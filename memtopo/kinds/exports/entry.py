@@ -33,7 +33,7 @@ ALL: dict[str, Kind] = {**EXPORTABLE, RANGES.group.noun: RANGES}
 DMA_BUFS = {
     noun: DmaBufs(kind)
     for noun, kind in ALL.items()
-    if kind is RANGES or (kind.group.memory and EXPORTABLE[noun].as_dma_buf)
+    if kind is RANGES or (kind.group.memory and kind is not ALLOCATIONS)
 }
 """Kinds whose memory can be exported as dma-bufs."""
 

@@ -10,7 +10,7 @@ from memtopo.kinds.exports.entry import EXPORTABLE
 from memtopo.kinds.exports.groups import ExportGroup
 from memtopo.machine import Machine
 
-_COMMITTABLE = next(noun for noun, kind in EXPORTABLE.items() if kind.committable)
+_COMMITTABLE = next(noun for noun, kind in EXPORTABLE.items() if not kind.commit_note)
 
 
 def transports(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
@@ -26,7 +26,9 @@ def transports(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
                 message = f"export {export.name!r}: {objects} does not work on {geometry.place(location)}"
                 note = "the device does not advertise it"
                 if trial.works is False:
-                    note = trial.failure(export.exporter.tried, "read wrong bytes")
+                    note = trial.failure(
+                        "a trial" if export.dma_buf else "a trial with two processes", "read wrong bytes"
+                    )
                 help = "'memtopo probe' reports the likely cause"
                 yield Diagnostic("MT404", message, export.path, notes=(note,), help=help)
                 break
@@ -36,7 +38,7 @@ def committed_kinds(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic
     """Yield MT607 for committed exports of objects that a writer cannot fill, or whose memory cannot be replaced."""
     del machine
     for export in _committed(geometry):
-        if not export.exporter.committable:
+        if export.exporter.commit_note:
             what = "a dma-buf" if export.dma_buf else export.exporter.article
             message = f"export {export.name!r}: {what} cannot be committed"
             help = f"remove 'commit', or export {EXPORTABLE[_COMMITTABLE].article}"

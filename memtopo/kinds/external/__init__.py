@@ -156,11 +156,6 @@ class ExternalObject(ProducedGroup):
         return self.origin.via == DMABUF
 
     @property
-    def inner(self) -> tuple[InnerPart, ...]:
-        """Buffers that are mapped in the object."""
-        return self.buffers
-
-    @property
     def mapped(self) -> tuple[InnerPart, ...]:
         """Mapped parts; the whole object is first."""
         return InnerPart(self.name, 0, self.size, self.path), *self.buffers

@@ -31,23 +31,7 @@ class Imports(Kind):
     article = "an import"
     form = "w: {from: server.w}"
     entry = model = Import
-    imports = True
     stage = Stage.IMPORTED
-
-    def numbered(self, spec: Spec) -> bool:
-        """True if an import has an order, or is of handles that the process itself cannot open."""
-        exports = spec.section(EXPORTS.section)
-        imports = spec.section(self.section).values()
-        own = (exports.get(each.source.export) for each in imports if is_own(spec, each))
-        kinds = (EXPORTABLE[key] for export in own if export for key, _ in export.what)
-        return any(each.order for each in imports) or any(not kind.opens_own for kind in kinds)
-
-    def crossing(self, process: Spec, spec: Spec) -> Iterator[tuple[str, str]]:
-        """Exports of processes of the spec that instances of a process import from another node."""
-        for entry in process.section(self.section).values():
-            source, holder = entry.source, spec.processes.get(entry.source.holder)
-            if source.sibling and holder and crosses(process, entry.order, holder):
-                yield source.holder, source.export
 
     def resolve_entry(self, scope: Scope, entry: Import, path: Path) -> Resolution[Group | None]:
         if not entry.source.sibling:
@@ -58,6 +42,24 @@ class Imports(Kind):
         if {entry.source.holder, "", "<<"}.isdisjoint(scope.siblings.unread):
             return (yield from from_sibling(scope, path, entry))
         return None
+
+
+def depends_on_number(process: Spec) -> bool:
+    """Return true if an import has an order, or is of handles that the process itself cannot open."""
+    exports = process.section(EXPORTS.section)
+    imports = process.section(IMPORTS.section).values()
+    own = (exports.get(each.source.export) for each in imports if is_own(process, each))
+    kinds = (EXPORTABLE[key] for export in own if export for key, _ in export.what)
+    return any(each.order for each in imports) or any(not kind.opens_own for kind in kinds)
+
+
+def crossing_exports(spec: Spec) -> Iterator[tuple[tuple[str, str], str]]:
+    """Exports, each as a process of the spec and a name, with the process that imports them on another node."""
+    for name, process in spec.processes.items():
+        for entry in process.section(IMPORTS.section).values():
+            source, holder = entry.source, spec.processes.get(entry.source.holder)
+            if source.sibling and holder and crosses(process, entry.order, holder):
+                yield (source.holder, source.export), name
 
 
 def _named_like_process(scope: Scope, path: Path, entry: Import) -> Diagnostic | None:

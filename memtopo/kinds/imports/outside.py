@@ -34,7 +34,7 @@ def from_outside(scope: Scope, path: Path, entry: Import) -> Resolution[Group | 
     if wrong := no_granules(path, entry, kind) or _no_parts(path, entry, kind):
         yield wrong
         return None
-    on_gpus = not (kind.anywhere or kind.on_host)
+    on_gpus = not (kind.anywhere or kind.takes_access)
     if on_gpus and (yield from requires_gpu(f"import {path[-1]!r}", locations, (*path, key))):
         return None
     via = yield from _via(scope, path, entry, kind, key)

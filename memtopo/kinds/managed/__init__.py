@@ -63,7 +63,7 @@ class ManagedAllocation(Group):
     """
 
     noun = "managed memory"
-    addressed = memory = memory_kept_by_driver = migrates = True
+    addressed = memory = migrates = True
 
     name: str
     path: Path

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, NamedTuple
@@ -133,11 +133,6 @@ class Mappings(Kind):
         from memtopo.kinds.mappings.steps import MapChunk
 
         return mapping_steps(geometry, machine, MapChunk, memory=True)
-
-    def joined(self, undo: Sequence[Step]) -> Sequence[Step]:
-        from memtopo.kinds.mappings.steps import joined
-
-        return list(joined(undo))
 
     def rules(self) -> tuple[Rule, ...]:
         return (past_the_end, overlaps)

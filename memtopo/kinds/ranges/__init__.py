@@ -10,7 +10,7 @@ from pydantic import Field
 from memtopo.common.units import exact
 from memtopo.diagnostics.model import Diagnostic, Path
 from memtopo.driver.types import ADDRESS_BLOCK
-from memtopo.geometry.groups import Backing, Group, RangeGroup
+from memtopo.geometry.groups import Backing, ChunkGroup, RangeGroup
 from memtopo.geometry.model import Geometry
 from memtopo.geometry.sizing import rounded_to_multiple, size_error
 from memtopo.kinds.kind import Kind, Rule, Scope, Stage
@@ -66,10 +66,6 @@ class Ranges(Kind):
     nested = ("elastic", Elastic)
     group = RangeGroup
     stage = Stage.RESERVED
-
-    def conflicts(self, group: Group | None) -> bool:
-        """True for a group with an address of its own; others may be named like the range that they are mapped into."""
-        return group is not None and group.addressed
 
     def resolve(self, scope: Scope) -> Iterator[Diagnostic]:
         """Resolve ranges. The granule of a range is the largest granularity of the chunks mapped into it."""
@@ -146,7 +142,8 @@ def _totals(scope: Scope) -> dict[str, int]:
     for kind in scope.kinds:
         for group in scope.of(kind.group).values():
             section = "imports" if group.origin else kind.section
-            totals[section] = totals.get(section, 0) + group.largest_count
+            most = max(group.count, group.limit or 0) if isinstance(group, ChunkGroup) else group.count
+            totals[section] = totals.get(section, 0) + most
     return totals
 
 

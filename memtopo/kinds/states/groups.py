@@ -84,11 +84,6 @@ class OffloadArea(Group):
         return frozenset() if self.pinned is None else frozenset({self.pinned})
 
     @property
-    def memory_label(self) -> str:
-        """Name in a drawing: `offloaded weights`."""
-        return f"offloaded {self.name.partition('@')[0]}"
-
-    @property
     def keeper(self) -> Hashable:
         """Resource of the memory."""
         if self.inside:

@@ -122,7 +122,6 @@ class CopyOut(_Copy):
 
     phase = Phase.SETTLE
     verb = "copy out"
-    before_undo = True
 
     @property
     def reads(self) -> tuple[Hashable, ...]:

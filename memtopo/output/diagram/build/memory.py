@@ -10,6 +10,7 @@ from memtopo.driver.types import Location, LocationKind, gpu
 from memtopo.geometry import Geometry
 from memtopo.geometry.diagram import MemoryDiagram, MemoryShare
 from memtopo.geometry.groups import Group
+from memtopo.kinds.states.groups import OffloadArea
 from memtopo.machine import CONTEXT_BYTES, Machine, Machines
 from memtopo.output.diagram.build.names import Marks
 
@@ -90,8 +91,13 @@ def _memory(
         taken=device.memory_bytes - device.free_bytes if device and device.free_bytes is not None else None,
         free=None if room is None else max(0, room - used - besides),
         shares=tuple(
-            MemoryShare(mark, count, size, count * size, first.path, first.memory_label)
+            MemoryShare(mark, count, size, count * size, first.path, _label(first))
             for (mark, size), (count, first) in shares.items()
         ),
         growing=any(group.growing for _, group in shares.values()),
     )
+
+
+def _label(group: Group) -> str:
+    """Name of objects that are shown in the memory of their location only; empty for all others."""
+    return f"offloaded {group.name.partition('@')[0]}" if isinstance(group, OffloadArea) else ""

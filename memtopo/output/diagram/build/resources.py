@@ -10,7 +10,9 @@ from memtopo.geometry import Geometry
 from memtopo.geometry.diagram import Export, HandleFlow, Resource
 from memtopo.geometry.groups import Group
 from memtopo.kinds import KINDS
+from memtopo.kinds.bindings import BindGroup
 from memtopo.kinds.exports.groups import ExportGroup
+from memtopo.kinds.external import ExternalObject
 from memtopo.output.diagram.build.names import Marks, location_names, source
 
 
@@ -20,10 +22,9 @@ def resources(geometry: Geometry, process: str, marks: Marks) -> Iterator[Resour
         if kind.drawn:
             for group in geometry.of(kind.group).values():
                 found = _resource(kind.drawn, group, marks.of(process, group) if group.memory or group.shares() else "")
-                if group.connects:
-                    target, bound = group.connects
-                    marked = tuple(dict.fromkeys(marks.of(process, each) for each in bound))
-                    found = replace(found, target=target.name, bound=marked)
+                if isinstance(group, BindGroup):
+                    marked = tuple(dict.fromkeys(marks.of(process, each.chunk) for each in group.bindings))
+                    found = replace(found, target=group.object.name, bound=marked)
                 yield found
 
 
@@ -42,7 +43,7 @@ def _resource(kind: str, group: Group, mark: str) -> Resource:
         notes=tuple(group.details()),
         parts=tuple(
             Resource(kind="part", name=part.label, mark=mark, bytes_each=part.size, offset=part.offset, path=part.path)
-            for part in group.inner
+            for part in (group.buffers if isinstance(group, ExternalObject) else ())
         ),
         path=group.path,
     )
