@@ -148,7 +148,6 @@ class Group:
 
     def own_access(self, index: int, machine: Machine | None) -> tuple[Grant, ...]:
         """Access to an object at its own address; on a `machine`, without devices that cannot use it."""
-        del index, machine
         return ()
 
     @property

@@ -58,17 +58,14 @@ class ExportKind(Kind):
 
     def handle_types(self, group: Group) -> tuple[str, ...]:
         """Transports that the objects of a group are created for."""
-        del group
         return self.transports
 
     def other_handle_types(self, scope: Scope, group: Group) -> tuple[str, ...]:
         """Handle types that the entry of a group declares as alternatives, taken or not."""
-        del scope, group
         return ()
 
     def properties(self, group: Group) -> tuple[str, ...]:
         """Properties that are reported to importers."""
-        del group
         return ()
 
     def supports(self, scope: Scope, names: Sequence[NamedDevice], via: Via) -> Support:

@@ -93,22 +93,18 @@ class Kind:
 
     def refused_changes(self, before: Geometry, after: Geometry) -> Iterator[Diagnostic]:
         """Diagnostics of entries of a process that a change from one geometry to another cannot make."""
-        del before, after
         yield from ()
 
     def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
         """Steps that build the entries, in order within each phase."""
-        del geometry, machine
         yield from ()
 
     def changes(self, difference: Difference) -> Iterator[Step]:
         """Steps that change what no step creates, such as the access of mappings."""
-        del difference
         yield from ()
 
     def notes(self, geometry: Geometry) -> Iterator[str]:
         """Notes of a plan about effects that the spec does not show, such as rounded sizes."""
-        del geometry
         yield from ()
 
 

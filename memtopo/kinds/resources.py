@@ -53,7 +53,6 @@ class RetainContext(DeviceStep):
 
     def blocked_by_wait(self, device: int) -> tuple[str, ...]:
         """Contexts and kernels of all GPUs: a wait on any GPU blocks them."""
-        del device
         return context_name(self.device), kernels_name(self.device)
 
 
@@ -179,11 +178,9 @@ class Attach(Step):
         return ("holder", self.holder)
 
     def do(self, driver: Driver, layout: Layout) -> None:
-        del driver
         layout.attached[self.holder] = layout.handle_source.attach(self.holder)
 
     def undo(self, driver: Driver, layout: Layout) -> None:
-        del driver
         if self.holder in layout.attached:
             layout.handle_source.detach(self.holder)
             del layout.attached[self.holder]
@@ -244,9 +241,7 @@ class Alias(Step):
         raise NotImplementedError
 
     def do(self, driver: Driver, layout: Layout) -> None:
-        del driver
         self.objects(layout)[self.label] = self.objects(layout)[self.own]
 
     def undo(self, driver: Driver, layout: Layout) -> None:
-        del driver
         self.objects(layout).pop(self.label, None)

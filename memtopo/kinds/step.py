@@ -276,17 +276,14 @@ class Step:
 
     def undo(self, driver: Driver, layout: Layout) -> None:
         """Release what `do` created."""
-        del driver, layout
 
     def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
         """Compare the state that the driver reports with the spec."""
-        del driver, layout
         yield from ()
 
     @classmethod
     def check_each(cls, steps: Sequence[Any], driver: Driver, layout: Layout) -> CheckedSteps:
         """Check the first ones of some steps of this class, in loops of calls; the others are checked one by one."""
-        del steps, driver, layout
         return CheckedSteps(0)
 
     def describe(self) -> StepDescription:
@@ -303,7 +300,6 @@ class Step:
 
     def blocked_by_wait(self, device: int) -> tuple[str, ...]:
         """Leak names of resources that cannot be released while a stream of a GPU waits for a semaphore (fact 58)."""
-        del device
         return ()
 
 

@@ -28,13 +28,11 @@ class FromText:
         self._read, self._schema = read, schema
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
-        del source, handler
         return core_schema.no_info_plain_validator_function(self._read)
 
     def __get_pydantic_json_schema__(
         self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
-        del schema, handler
         return {**self._schema}  # pydantic adds the field's description to this copy
 
 

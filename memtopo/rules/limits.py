@@ -19,7 +19,6 @@ ADDRESS_SPACE = 1 << 47
 
 def address_space(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """Yield MT310 if reservations, or one object, exceed the address space of a process (fact 9)."""
-    del machine
     for group in geometry.every:
         if group.memory and group.size >= ADDRESS_SPACE and (group.external or not group.origin):
             limit = f"do not fit into {rounded(ADDRESS_SPACE)} of addresses"

@@ -14,7 +14,6 @@ from memtopo.machine import Machine
 
 def chunks(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """Yield MT501 for chunks that are neither mapped nor exported."""
-    del machine
     if any(geometry.has_unresolved(section) for section in ("map", "ranges", "exports")):
         return
     used = _mapped(geometry)
@@ -41,7 +40,6 @@ def chunks(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
 
 def ranges(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """Yield MT502 for ranges without mappings, and MT503 for ranges without access."""
-    del machine
     filled = Counter(name for name, _ in geometry.placements)
     overfull = {name for (name, _), placed in geometry.placements.items() if placed[-1].end > placed[-1].range.size}
     mapped, accessible = not geometry.has_unresolved("map"), not geometry.has_unresolved("access")

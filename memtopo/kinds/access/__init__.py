@@ -93,7 +93,6 @@ class AccessKind(Kind):
     def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
         from memtopo.kinds.access.steps import SetAccess
 
-        del machine
         return access_steps(geometry, SetAccess, memory=True)
 
     def changes(self, difference: Difference) -> Iterator[Step]:
@@ -127,7 +126,6 @@ def access_steps(geometry: Geometry, step: Callable[..., Step], *, memory: bool)
 
 def split_mappings(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """Yield MT308 for parts that split a mapping, which the driver refuses (fact 20)."""
-    del machine
     for part, instance, placements in _applied_parts(geometry):
         for bound in (part.offset, part.end):
             split = _placement_across(placements, bound)
@@ -139,7 +137,6 @@ def split_mappings(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]
 
 def past_the_end(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """Yield MT309 for parts past the end of their range."""
-    del machine
     for parts in geometry.parts.values():
         for part in parts:
             if part.end > part.range.size:

@@ -84,7 +84,6 @@ class AllocationGroup(LocatedGroup):
 
     def own_access(self, index: int, machine: Machine | None) -> tuple[Grant, ...]:
         """Read and write access of the GPU or the host of the pool, and of those that have access to the pool."""
-        del machine
         own = self.location_of(index)
         of_owner = Grant(own if own.kind is LocationKind.GPU else _HOST, Access.RW)
         return (of_owner, *other_grants(own, self.accessed_by))
@@ -169,7 +168,6 @@ class Allocations(ExportKind):
         from memtopo.kinds.allocations.steps import AliasAllocation, AllocateFromPool, ImportPointer
         from memtopo.kinds.step import HandleReference
 
-        del machine
         groups, imported, users = geometry.of(AllocationGroup).values(), set[str](), _users(geometry)
         for group in groups:
             if group.origin:
@@ -209,7 +207,6 @@ class Allocations(ExportKind):
         return _imported(imported, first.size, [f"{holder}.{pool}" for holder in holders for pool in first.pools])
 
     def import_declared(self, imported: Imported, size: Size, machine: Machine) -> Resolution[AllocationGroup]:
-        del machine
         yield from ()
         text = imported.origin.text(imported.origin.holders[0])
         count = len(imported.locations)
@@ -219,7 +216,6 @@ class Allocations(ExportKind):
 
 def within_pools(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """Yield MT711 for allocations that exceed the maximum size of their pool together (fact 80)."""
-    del machine
     pools = {pool.path: pool for pool in geometry.of(PoolGroup).values() if pool.max_size}
     used, exceeding = dict.fromkeys(pools, 0), dict[Path, AllocationGroup]()
     for group in geometry.of(AllocationGroup).values():
@@ -239,7 +235,6 @@ def within_pools(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
 
 def imported_once(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """Yield MT712 for allocations that a process imports twice: the first free would unmap both (fact 82)."""
-    del machine
     found: dict[tuple[str, object], AllocationGroup] = {}
     for group in geometry.of(AllocationGroup).values():
         for handle in _handles(group):

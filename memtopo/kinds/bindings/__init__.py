@@ -269,7 +269,6 @@ _HOST = -1
 
 def bound_memory(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """Yield MT720 for memory that the driver cannot bind, and MT719 for that of a GPU outside of the team."""
-    del machine
     for group in geometry.of(BindGroup).values():
         for entry in dict.fromkeys(each.path for each in group.bindings):
             of_entry = [each for each in group.bindings if each.path == entry]
@@ -302,7 +301,6 @@ def _unbindable(group: BindGroup, bound: Binding) -> Diagnostic | None:
 
 def bound_places(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """Yield MT720 for bindings past the end of their object, unaligned ones, and two of a GPU that overlap."""
-    del machine
     for group in geometry.of(BindGroup).values():
         latest: dict[int, Binding] = {}
         for each in sorted(group.bindings, key=lambda each: each.offset):
@@ -332,7 +330,6 @@ def _misplaced(group: BindGroup, each: Binding, before: Binding | None) -> Diagn
 
 def accessing_gpus(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """Yield MT719 for access to a multicast address by a GPU outside of the team."""
-    del machine
     for (name, instance), placements in geometry.placements.items():
         for target in (each.chunk for each in placements if isinstance(each.chunk, MulticastGroup)):
             for part in geometry.parts.get(name, ()):
@@ -342,7 +339,6 @@ def accessing_gpus(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]
 
 def mixed_ranges(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """Yield MT312 for ranges of multicast objects and chunks, which are mapped and accessed at different times."""
-    del machine
     for placements in geometry.placements.values():
         first = placements[0]
         if other := next((each for each in placements if each.chunk.memory is not first.chunk.memory), None):
@@ -362,7 +358,6 @@ def _outside(target: MulticastGroup, grants: tuple[Grant, ...], keys: tuple[Path
 
 def teams(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """Yield MT719 for teams that lack a GPU, for which all calls would wait, or that two processes add one to."""
-    del machine
     members = geometry.members
     if any(member.has_unresolved(section) for member in members.values() for section in _TEAM_SECTIONS):
         return
@@ -393,7 +388,6 @@ def _identity(label: str, target: MulticastGroup) -> tuple[str, str]:
 
 def nodes(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """Yield MT719 for objects that a process of one node imports from another."""
-    del machine
     for member in geometry.members.values():
         for target in member.of(MulticastGroup).values():
             if target.origin and target.origin.holders[0] not in geometry.members:

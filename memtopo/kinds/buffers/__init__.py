@@ -61,7 +61,6 @@ class BufferGroup(LocatedGroup):
 
     def own_access(self, index: int, machine: Machine | None) -> tuple[Grant, ...]:
         """Read and write access of the GPU of the buffer."""
-        del machine
         return (Grant(self.location_of(index), Access.RW),)
 
     def details(self) -> Iterator[str]:
@@ -108,7 +107,6 @@ class Buffers(ExportKind):
         from memtopo.kinds.buffers.steps import AliasBuffer, AllocateBuffer, OpenBuffer
         from memtopo.kinds.step import HandleReference
 
-        del machine
         for group in geometry.of(BufferGroup).values():
             for index in range(group.count):
                 label, device = group.label(index), group.location_of(index).id
@@ -134,7 +132,6 @@ class Buffers(ExportKind):
         return _imported(imported, exported[0].size, exported[0].declared_size)
 
     def import_declared(self, imported: Imported, size: Size, machine: Machine) -> Resolution[BufferGroup]:
-        del machine
         yield from ()
         return _imported(imported, whole_blocks(size.bytes(1)), size.bytes(1))
 

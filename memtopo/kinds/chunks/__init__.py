@@ -75,7 +75,6 @@ class Chunks(ExportKind):
     def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
         from memtopo.kinds.chunks.steps import CreateChunk, KeepPool
 
-        del machine
         for group in geometry.of(ChunkGroup).values():
             for index in range(group.count):
                 if group.origin:

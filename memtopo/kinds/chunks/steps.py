@@ -121,7 +121,6 @@ class KeepPool(Step):
         return ("elastic chunks", self.name)
 
     def do(self, driver: Driver, layout: Layout) -> None:
-        del driver
         pool = Pool(self.name, self.size, self.properties, self.granule, self.kept, self.limit)
         pool.free += reversed(pool.add(self.kept))
         layout.pools[self.name] = pool

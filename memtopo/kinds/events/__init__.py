@@ -74,7 +74,6 @@ class Events(ExportKind):
         from memtopo.kinds.events.steps import AliasEvent, CreateEvent, OpenEvent
         from memtopo.kinds.step import HandleReference
 
-        del machine
         for group in geometry.of(EventGroup).values():
             for index in range(group.count):
                 label, device = group.label(index), group.location_of(index).id
@@ -97,11 +96,9 @@ class Events(ExportKind):
             return Handle.of(driver.ipc_get_event_handle(layout.events[export.label(index)]))
 
     def import_exported(self, imported: Imported, exported: Sequence[Group]) -> EventGroup:
-        del exported
         return _imported(imported)
 
     def import_declared(self, imported: Imported, size: Size, machine: Machine) -> Resolution[EventGroup]:
-        del size, machine
         yield from ()
         return _imported(imported)
 

@@ -80,7 +80,6 @@ class OpenEvent(EventStep, ImportStep):
             layout.events[self.label] = driver.ipc_open_event_handle(handle)
 
     def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
-        del driver
         yield Finding("event", self.label, "open", "open" if self.label in layout.events else "gone", self.path)
 
     def describe(self) -> StepDescription:

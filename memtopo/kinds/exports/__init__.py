@@ -74,7 +74,6 @@ class Exports(Kind):
 
     def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
         """One test export per entry, since all objects of a group have the same properties."""
-        del machine
         for export in geometry.of(ExportGroup).values():
             yield export.exporter.try_export(export.path, export)
 

@@ -36,7 +36,6 @@ def transports(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
 
 def committed_kinds(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """Yield MT607 for committed exports of objects that a writer cannot fill, or whose memory cannot be replaced."""
-    del machine
     for export in _committed(geometry):
         if export.exporter.commit_note:
             what = "a dma-buf" if export.dma_buf else export.exporter.article
@@ -49,7 +48,6 @@ def committed_kinds(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic
 
 def committed_alone(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """Yield MT607 for committed exports of objects that another export offers without a commit of this one."""
-    del machine
     exports = geometry.of(ExportGroup).values()
     for export in _committed(geometry):
         own = frozenset(export.resources)
@@ -64,7 +62,6 @@ def committed_alone(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic
 
 def committed_processes(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """Yield MT607 for committed exports of a process among several, which may import them while they are written."""
-    del machine
     for process in geometry.processes.values():
         for export in _committed(process):
             message = f"export {export.name!r} is committed, and its layout has several processes"
@@ -75,7 +72,6 @@ def committed_processes(geometry: Geometry, machine: Machine) -> Iterator[Diagno
 
 def without_importers(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """Yield MT601 for exports of a spec of one process that only processes of the same spec could import."""
-    del machine
     for export in geometry.of(ExportGroup).values():
         kind = EXPORTABLE.get(export.kind)
         if kind and not kind.outside:

@@ -105,7 +105,6 @@ class ProducedGroup(Group):
 
     def location_of(self, index: int) -> Location:
         """Location of the object."""
-        del index
         return self.location
 
     @property
@@ -229,7 +228,6 @@ class ExternalMemory(Kind):
         from memtopo.kinds.external.steps import DuplicateDescriptor, ImportMemory, MapExternal
         from memtopo.kinds.step import HandleReference
 
-        del machine
         for group in geometry.of(ExternalObject).values():
             yield DuplicateDescriptor(group.path, group.name, HandleReference.of(group, 0))
             kind = _HANDLE_TYPES[group.origin.via]
@@ -259,7 +257,6 @@ def importable(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
 
 def equal_declarations(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """Yield MT707 for entries of one object that differ; the driver checks neither size nor kind (facts 53, 55)."""
-    del machine
     known: dict[tuple[tuple[str, ...], str], ProducedGroup] = {}
     for member in geometry.members.values():
         for group in produced(member):

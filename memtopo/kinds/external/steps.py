@@ -40,7 +40,6 @@ class DuplicateDescriptor(Step):
         return (("holder", self.source.holder),)
 
     def do(self, driver: Driver, layout: Layout) -> None:
-        del driver
         received = self.source.fetch_descriptor(layout.handle_source)
         try:
             fd = fcntl.fcntl(received, fcntl.F_DUPFD_CLOEXEC, 3)
@@ -50,7 +49,6 @@ class DuplicateDescriptor(Step):
         layout.descriptors[self.label] = Descriptor(fd, _file(fd))
 
     def undo(self, driver: Driver, layout: Layout) -> None:
-        del driver
         duplicate = layout.descriptors.pop(self.label, None)
         if duplicate and _is_unchanged(duplicate):
             os.close(duplicate.fd)

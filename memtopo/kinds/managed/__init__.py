@@ -97,7 +97,6 @@ class ManagedAllocation(Group):
 
     def location_of(self, index: int) -> Location:
         """Location that it is allocated on."""
-        del index
         return gpu(self.home)
 
     @property
@@ -110,7 +109,6 @@ class ManagedAllocation(Group):
 
         Memory of the host or of one stream excludes GPUs that cannot use it while the CPU may.
         """
-        del index
         ordinals = [self.home, *sorted(self.contexts - {self.home})]
         usable = (each for each in ordinals if self.attach == "global" or machine is None or _concurrent(machine, each))
         return tuple(Grant(location, Access.RW) for location in (*map(gpu, usable), Location(LocationKind.HOST)))
@@ -199,7 +197,6 @@ class ManagedMemory(Kind):
             return
         from memtopo.kinds.managed.steps import AllocateManaged, AttachStream, Prefetch
 
-        del machine
         groups = list(geometry.of(ManagedAllocation).values())
         for group in groups:
             attach, preferred = _FLAGS[group.attach], group.prefer or gpu(group.home)

@@ -97,7 +97,6 @@ class AllocateManaged(Step):
         return f"managed memory {self.label}"
 
     def blocked_by_wait(self, device: int) -> tuple[str, ...]:
-        del device
         return (self.leak_name(),)
 
     @property

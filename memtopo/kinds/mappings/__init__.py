@@ -156,7 +156,6 @@ def mapping_steps(geometry: Geometry, machine: Machine, step: Callable[..., Step
 
 def past_the_end(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """Yield MT305 for mappings past the end of a range, which the driver maps into the next reservation (fact 15)."""
-    del machine
     for placements in geometry.placements.values():
         for placement in placements:
             if placement.end > placement.range.size:
@@ -165,7 +164,6 @@ def past_the_end(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
 
 def overlaps(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """Yield MT304 for mappings that overlap, which the driver refuses (fact 14), once for two entries."""
-    del machine
     found: dict[tuple[Path, Path], Diagnostic] = {}
     places: Counter[tuple[Path, Path]] = Counter()
     for placements in geometry.placements.values():

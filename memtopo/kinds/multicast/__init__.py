@@ -118,7 +118,6 @@ class Multicast(ExportKind):
         from memtopo.kinds.multicast.steps import CreateMulticast, ImportMulticast
         from memtopo.kinds.step import HandleReference
 
-        del machine
         for group in geometry.of(MulticastGroup).values():
             if group.origin:
                 kind = HandleType[group.origin.via.upper()]
@@ -217,7 +216,6 @@ def cliques(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
 
 def slots(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """Yield MT721 for more multicast objects in all processes than a switch has slots."""
-    del machine
     every = [group for member in geometry.members.values() for group in _created(member)]
     if len(every) > MULTICAST_SLOTS:
         message = f"{len(every):,} multicast objects are more than the {MULTICAST_SLOTS} slots of a switch"

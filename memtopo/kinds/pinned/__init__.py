@@ -127,12 +127,10 @@ class PinnedGroup(Group):
 
     def location_of(self, index: int) -> Location:
         """The host."""
-        del index
         return _HOST
 
     def own_access(self, index: int, machine: Machine | None) -> tuple[Grant, ...]:
         """Access of its GPUs, and of the CPU."""
-        del index, machine
         return tuple(Grant(location, self.access) for location in (*map(gpu, self.gpus), _HOST))
 
     def details(self) -> Iterator[str]:
@@ -211,7 +209,6 @@ class PinnedMemory(Kind):
         from memtopo.kinds.pinned.steps import PINNED, AllocatePinned
         from memtopo.kinds.step import HandleReference
 
-        del machine
         for group in geometry.of(PinnedGroup).values():
             if not group.registered:
                 flags = PINNED | (HostFlags.WRITECOMBINED if group.write_combined else HostFlags.NONE)

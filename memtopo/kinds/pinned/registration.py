@@ -47,7 +47,6 @@ class MapFile(Step):
         return self.source.text if isinstance(self.source, HandleReference) else self.source
 
     def do(self, driver: Driver, layout: Layout) -> None:
-        del driver
         fd = self._open(layout)
         try:
             layout.files[self.label] = map_file(fd, self.file, self.offset, self.size, writable=self.writable)
@@ -56,7 +55,6 @@ class MapFile(Step):
             raise
 
     def undo(self, driver: Driver, layout: Layout) -> None:
-        del driver
         if self.label in layout.files:
             unmap_file(layout.files[self.label])
             del layout.files[self.label]
@@ -67,7 +65,6 @@ class MapFile(Step):
 
     def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
         """Compare the length of the file: behind its end, the CPU is refused by SIGBUS (fact 86)."""
-        del driver
         needed, has = self.offset + self.size, length(layout.files[self.label].fd)
         expected = f"{exact(needed)} or more"
         hint = "the program that shares the file has shortened it; seal it with F_SEAL_SHRINK"
@@ -97,13 +94,11 @@ class DryFile(MapFile):
     """A file that is not mapped: it has an address by itself."""
 
     def do(self, driver: Driver, layout: Layout) -> None:
-        del driver
         before = layout.files.values()
         address = max((each.address + each.size for each in before), default=_DRY_ADDRESSES)
         layout.files[self.label] = SharedFile(-1, address, self.size)
 
     def undo(self, driver: Driver, layout: Layout) -> None:
-        del driver
         layout.files.pop(self.label, None)
 
 
@@ -169,7 +164,6 @@ class RegisterMemory(PinnedStep):
         return (file_name(self.label),)
 
     def blocked_by_wait(self, device: int) -> tuple[str, ...]:
-        del device
         return (self.leak_name(),)
 
 

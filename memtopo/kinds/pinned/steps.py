@@ -108,7 +108,6 @@ class AllocatePinned(PinnedStep):
         return f"page-locked memory {self.label}"
 
     def blocked_by_wait(self, device: int) -> tuple[str, ...]:
-        del device
         return (self.leak_name(),)
 
 

@@ -217,7 +217,6 @@ class Pools(Kind):
             return
         from memtopo.kinds.pools.steps import CreatePool, SetPoolAccess, SetPoolAttribute
 
-        del machine
         for group in geometry.of(PoolGroup).values():
             for index in range(group.count):
                 label, device = group.label(index), group.device_of(index)

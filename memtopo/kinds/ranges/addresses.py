@@ -82,7 +82,6 @@ def fixed_addresses(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic
 
     The first ones have the nearest address that would do.
     """
-    del machine
     fixed = [group for group in geometry.of(RangeGroup).values() if group.fixed and group.address]
     fixed.sort(key=lambda group: group.address)
     in_use = bool(geometry.gpus)

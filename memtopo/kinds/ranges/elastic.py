@@ -67,7 +67,6 @@ def granule_of(backing: Backing | None) -> int:
 
 def zero_chunks(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """Yield MT805 for zero chunks that do not fill exactly what they are to back."""
-    del machine
     elastic = {name: group for name, group in geometry.of(RangeGroup).items() if group.elastic}
     parts = AccessParts({name: geometry.parts.get(name, ()) for name in elastic})
     for group in elastic.values():

@@ -85,7 +85,6 @@ class ReserveRange(Step):
             raise
 
     def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
-        del driver  # the driver has no query for reservations
         address = layout.ranges[self.label].address
         if self.align:
             yield Finding("alignment", self.label, 0, address % self.align, self.path)

@@ -179,7 +179,6 @@ class Semaphores(Kind):
         from memtopo.kinds.semaphores.steps import ImportSemaphore
         from memtopo.kinds.step import HandleReference
 
-        del machine
         for group in geometry.of(ImportedSemaphore).values():
             yield DuplicateDescriptor(group.path, group.name, HandleReference.of(group, 0))
             kind = SemaphoreHandleType[group.origin.via.upper()]
@@ -213,7 +212,6 @@ def unsignalled(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
 
     An entry signals after its own wait, so only entries whose waits end can signal.
     """
-    del machine
     sections = ("external", "semaphores", "processes")
     if any(member.has_unresolved(each) for member in (geometry, *geometry.members.values()) for each in sections):
         return

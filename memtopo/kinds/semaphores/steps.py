@@ -73,7 +73,6 @@ class ImportSemaphore(Step):
         return f"semaphore {self.label}"
 
     def blocked_by_wait(self, device: int) -> tuple[str, ...]:
-        del device
         return (self.leak_name(),)
 
 

@@ -75,7 +75,6 @@ class OffloadArea(Group):
 
     def location_of(self, index: int) -> Location:
         """Location of the memory."""
-        del index
         return self.location
 
     @property

@@ -16,7 +16,6 @@ from memtopo.machine import Machine
 
 def offloading(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """Yield MT802 for offloaded chunks that no copy of the driver can reach, or that another process owns."""
-    del machine
     if not any(each.area for state in geometry.of(StateGroup).values() for each in state.absent):
         return
     reached = copying_mappings(geometry)
@@ -38,7 +37,6 @@ def offloading(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
 
 def offloaded_in_place(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """Yield MT809 for bytes that are offloaded to the memory in which they are."""
-    del machine
     areas = geometry.of(OffloadArea)
     for state in geometry.of(StateGroup).values():
         for each in state.absent:
@@ -52,7 +50,6 @@ def offloaded_in_place(geometry: Geometry, machine: Machine) -> Iterator[Diagnos
 
 def offloaded_to_entries(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """Yield MT717 for bytes that are offloaded to pinned memory that cannot keep them, beside all others."""
-    del machine
     areas = geometry.of(OffloadArea).values()
     places = kept_at(areas)
     for area in areas:
