@@ -16,7 +16,6 @@ from memtopo.cli.report import RunOutput
 from memtopo.cli.requests import revision
 from memtopo.cli.specs import Loaded
 from memtopo.common.errors import Stopped
-from memtopo.common.text import printable
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.protocol import Driver
 from memtopo.output import plain
@@ -121,7 +120,7 @@ class Application:
             if self.stop():
                 raise Stopped
 
-        return CommitWait(self.bindings.silence, advance, lambda text: plain.print_lines([printable(text)], sys.stderr))
+        return CommitWait(self.bindings.silence, advance, lambda text: plain.print_lines([text], sys.stderr))
 
     def _in_processes(self, holder: Holder | None, sockets: Mapping[str, str]) -> Report:
         from memtopo.run import processes

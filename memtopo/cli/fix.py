@@ -12,7 +12,6 @@ import typer
 
 from memtopo.cli.files import of_memtopo, write
 from memtopo.common.errors import NotWritten, UsageError
-from memtopo.common.text import printable
 from memtopo.language import Document
 from memtopo.rules import files
 from memtopo.rules.files import File, Source
@@ -41,10 +40,9 @@ class Correction:
     @property
     def difference(self) -> Iterator[str]:
         """Lines of a unified difference."""
-        lines = unified_diff(
+        return unified_diff(
             self.before.splitlines(), self.after.splitlines(), f"a/{self.file}", f"b/{self.file}", lineterm=""
         )
-        return map(printable, lines)
 
     def write(self) -> None:
         """Write the file, completely or not at all. Raises `NotWritten`, also if it has changed since it was read."""

@@ -12,7 +12,7 @@ from memtopo.cli.hold import HoldOptions
 from memtopo.cli.metrics import metrics_target
 from memtopo.cli.service import Service, opened_service
 from memtopo.common.errors import UsageError
-from memtopo.common.text import printable, process_name
+from memtopo.common.text import process_name
 from memtopo.driver.types import Location, LocationKind
 from memtopo.output import plain
 from memtopo.planner import Plan
@@ -97,7 +97,7 @@ class Holder:
         name = " ".join([*named, *filter(None, [where])])
         holding = f"holding {self.about.name} at {self.claim.endpoint.path}"
         log = f"; its log is {self.service.file}" if self.service.file else ""
-        plain.print_lines([printable(f"{holding}; release it with 'memtopo release {name}'{log}")], sys.stderr)
+        plain.print_lines([f"{holding}; release it with 'memtopo release {name}'{log}"], sys.stderr)
 
 
 @contextmanager

@@ -15,7 +15,6 @@ from memtopo.cli.report import RunOutput
 from memtopo.cli.settings import Settings
 from memtopo.cli.specs import Loaded, load
 from memtopo.common.errors import InternalError, UsageError
-from memtopo.common.text import printable
 from memtopo.drivers.target import LOCAL, Target, of_node
 from memtopo.kinds.nodes import names_nodes
 from memtopo.language import Document
@@ -129,7 +128,7 @@ class OnNodes:
             name = request.plan.name
             lines = [f"holding {name} on node {node}, {on[node]}: {sockets[node]}" for node in sockets]
             lines += [f"holding {name} at {front}; release it on all nodes with 'memtopo release {name}'"] * bool(front)
-            plain.print_lines(map(printable, lines), sys.stderr)
+            plain.print_lines(lines, sys.stderr)
 
         with progress(simulated=request.machine.simulated) as shown:
             return drive(ray, placed, request, tasks, on, stop=stop, serving=print_serving, progress=shown)

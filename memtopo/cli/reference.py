@@ -43,7 +43,8 @@ def explain_command(codes: Codes = None, all_: All = False, markdown: Markdown =
     """Explain codes of diagnostics or driver facts; list the codes."""
     named = _SPACED.sub(r"fact-\1", " ".join(codes or ())).split()
     found: list[Explanation | Fact] = [_known(code) for code in (CODES if all_ else named)]
-    plain.print_lines(_markdown(found) if markdown else _json(found) if as_json else _text(found))
+    lines = _markdown(found) if markdown else _json(found) if as_json else _text(found)
+    plain.print_lines(lines, styled=True)
     return 0
 
 

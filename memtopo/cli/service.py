@@ -21,7 +21,7 @@ from memtopo.cli.process import Stopper
 from memtopo.common.errors import MemtopoError, UsageError
 from memtopo.common.signals import ENDING, signal_wakeup
 from memtopo.common.spawn import memory_file, python_command, spawn
-from memtopo.common.text import escape_ci_commands, signal_name
+from memtopo.common.text import output_line, signal_name
 from memtopo.language import read_stdin
 from memtopo.output import journal
 from memtopo.sharing.endpoints import endpoint
@@ -59,7 +59,7 @@ class Service:
         if self.options.log_level == "quiet" and event.severity == "info":
             return
         at = None if self.log is None else time.time()
-        line = escape_ci_commands(journal.line(event, priority=self.in_journal, at=at))
+        line = output_line(journal.line(event, priority=self.in_journal, at=at))
         sys.stderr.flush()
         _write_at_once(2 if self.log is None else self.log, f"{line}\n".encode())
 

@@ -61,7 +61,8 @@ class Loaded:
         from memtopo.output.diagnostics import text
 
         width, colour = plain.width(stream), plain.colour(stream)
-        plain.print_lines(text(self.validated.diagnostics, self.document, width=width, colour=colour), stream)
+        lines = text(self.validated.diagnostics, self.document, width=width, colour=colour)
+        plain.print_lines(lines, stream, styled=True)
 
     def refuse(self, *, as_json: bool) -> int:
         """Print the diagnostics of an invalid spec: to stderr, and with `--json` also on stdout. Returns the status."""

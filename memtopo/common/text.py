@@ -10,6 +10,7 @@ from unicodedata import category, east_asian_width
 _SHORT = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
 # `::` after blanks and colours, or `##[`, `##vso[`, `##teamcity[` anywhere, without the last `:` or the second `#`.
 _CI_COMMAND = re.compile(r"^((?:\s|\x1b\[[0-9;]*m)*:):|##(?=\w*\[)")
+_STYLE = re.compile(r"(\x1b\[[0-9;]*m)")
 _CLEARLY = 0.2
 """Difference in similarity, of 1, by which a word is clearly more similar than another one."""
 _NO_WIDTH = {"Mn", "Me", "Cf", "Cc"}
@@ -26,12 +27,17 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() else _escape(char) for char in text)
 
 
-def escape_ci_commands(line: str) -> str:
-    r"""Escape what a CI runner would execute as a command in a line of output: `:\x3a`, `#\x23[`.
+def output_line(line: str, *, styled: bool = False) -> str:
+    r"""Escape a line of text: every line of a command's output or log passes here.
 
-    GitHub's runner executes `::name` at the start of a line and `##[name]` anywhere, in stdout and stderr; the agent of
-    Azure Pipelines `##vso[name]`, TeamCity `##teamcity[name]`.
+    No text in it ends the line or controls a terminal, nor commands a CI runner: GitHub's executes `::name` at the
+    start of a line and `##[name]` anywhere, in stdout and stderr; the agent of Azure Pipelines `##vso[name]`, TeamCity
+    `##teamcity[name]`. They become `:\x3a` and `#\x23[`. ANSI styles stay in a `styled` line, whose texts were escaped
+    before.
     """
+    if not line.isprintable():
+        parts = _STYLE.split(line) if styled else [line]
+        line = "".join(part if index % 2 else printable(part) for index, part in enumerate(parts))
     if "::" not in line and "##" not in line:
         return line
     return _CI_COMMAND.sub(lambda found: f"{found[1]}\\x3a" if found[1] else "#\\x23", line)

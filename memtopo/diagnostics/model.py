@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
+from memtopo.common.text import printable
 from memtopo.diagnostics.codes import CODES
 
 Path = tuple[str | int, ...]
@@ -66,6 +67,13 @@ class Diagnostic(NamedTuple):
     @property
     def severity(self) -> Severity:
         return CODES[self.code].severity
+
+    def escaped(self) -> Diagnostic:
+        """Return it with its texts as one printable line each; names in the spec may have any characters."""
+        labels = tuple(each._replace(text=printable(each.text)) for each in self.labels)
+        help = None if self.help is None else printable(self.help)
+        notes = tuple(map(printable, self.notes))
+        return self._replace(message=printable(self.message), labels=labels, notes=notes, help=help)
 
 
 class InvalidValue(ValueError):

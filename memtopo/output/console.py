@@ -19,7 +19,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from memtopo.common.text import escape_ci_commands, printable
+from memtopo.common.text import output_line, printable
 from memtopo.machine.cluster import MachineLine
 from memtopo.output import humanize, plain
 
@@ -32,17 +32,18 @@ def messages(stream: TextIO | None = None) -> Console:
 
 
 def text(renderable: RenderableType, console: Console) -> str:
-    """Output of a console for a renderable, without blanks at the ends of lines and without commands to CI runners."""
+    """Output of a console for a renderable, as lines of output without blanks at their ends."""
     with console.capture() as capture:
         console.print(renderable)
     lines = _BLANK_ENDS.sub("", capture.get()).split("\n")
-    return "\n".join(map(escape_ci_commands, lines))
+    styled = console.color_system is not None
+    return "\n".join(output_line(line, styled=styled) for line in lines)
 
 
 def show(renderable: RenderableType, stream: TextIO | None = None, *, width: int | None = None) -> None:
     """Write a result to stdout, `width` columns wide or as wide as the stream."""
     stream = stream or sys.stdout
-    plain.print_lines(text(renderable, _console(stream, width)).splitlines(), stream)
+    plain.print_lines(text(renderable, _console(stream, width)).splitlines(), stream, styled=True)
 
 
 def unstyled(renderable: RenderableType, width: int) -> str:

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Literal, Protocol, cast, get_args
 
 from memtopo.common.errors import MemtopoError, UsageError
-from memtopo.common.text import display_width, escape_ci_commands, printable
+from memtopo.common.text import display_width, output_line, printable
 from memtopo.diagnostics.messages import choose
 from memtopo.output import validation
 from memtopo.output.plain import DEFAULT_WIDTH, paint
@@ -43,7 +43,7 @@ def formatted(format_: Format, checked: Checked, *, width: int = DEFAULT_WIDTH, 
     """Validation results in a format, as lines; width and colour apply to the text formats."""
     if format_ in TEXT_FORMATS:
         text = _text(checked, width, colour=colour) if format_ == "text" else _concise(checked, colour=colour)
-        return [*map(escape_ci_commands, text)]
+        return [output_line(line, styled=colour) for line in text]
     return _module(format_).lines(checked)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memtopo.common.errors import MemtopoError
-from memtopo.common.text import escape_ci_commands, printable
+from memtopo.common.text import output_line, printable
 from memtopo.output import diagnostics, validation
 from memtopo.rules.files import Checked, Result
 
@@ -75,4 +75,4 @@ def _open(element: str, **attributes: str) -> str:
 
 def _text(text: str) -> str:
     """Escape text for XML; control characters are spelled out, since XML cannot contain most of them."""
-    return "\n".join(escape_ci_commands(printable(line)) for line in text.split("\n")).translate(_ENTITIES)
+    return "\n".join(output_line(line) for line in text.split("\n")).translate(_ENTITIES)

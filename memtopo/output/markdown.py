@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from memtopo.common.errors import MemtopoError
-from memtopo.common.text import escape_ci_commands, printable
+from memtopo.common.text import output_line, printable
 from memtopo.output import diagnostics, validation
 from memtopo.rules.files import Checked
 
@@ -66,7 +66,7 @@ def _emphasized(verdict: str) -> str:
 
 def _diagnostics(checked: Checked) -> Iterator[str]:
     found = [
-        escape_ci_commands(line)
+        output_line(line)
         for file in checked.files
         for line in diagnostics.text(validation.merged(file), file.document, width=_WIDTH)
     ]

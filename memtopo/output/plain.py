@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import TextIO
 
 from memtopo.common.errors import MemtopoError
-from memtopo.common.text import escape_ci_commands, printable
+from memtopo.common.text import output_line, printable
 
 DEFAULT_WIDTH = 80
 NARROWEST = 20
@@ -47,19 +47,19 @@ def print_error(error: MemtopoError, stream: TextIO | None = None) -> None:
     """Write `memtopo: error: …` to stderr, and `memtopo: hint: …` if the error has a hint."""
     stream = stream or sys.stderr
     _print_message("error", error.message, stream)
-    print_lines([f"  {printable(line)}" for line in error.details], stream)
+    print_lines([f"  {line}" for line in error.details], stream)
     if error.hint:
         _print_message("hint", error.hint, stream)
 
 
 def print_message(text: str, stream: TextIO | None = None) -> None:
     """Write `memtopo: …` to stderr."""
-    print_lines([f"memtopo: {printable(text)}"], stream or sys.stderr)
+    print_lines([f"memtopo: {text}"], stream or sys.stderr)
 
 
-def print_lines(lines: Iterable[str], stream: TextIO | None = None) -> None:
-    """Write lines of text to stdout; commands to CI runners in them are escaped."""
-    print_document(map(escape_ci_commands, lines), stream)
+def print_lines(lines: Iterable[str], stream: TextIO | None = None, *, styled: bool = False) -> None:
+    """Write lines of text to stdout, each as `output_line` returns it."""
+    print_document((output_line(line, styled=styled) for line in lines), stream)
 
 
 def print_document(lines: Iterable[str], stream: TextIO | None = None) -> None:
@@ -71,4 +71,5 @@ def print_document(lines: Iterable[str], stream: TextIO | None = None) -> None:
 
 
 def _print_message(kind: str, text: str, stream: TextIO) -> None:
-    print_lines([f"memtopo: {paint(f'{kind}:', kind, colour=colour(stream))} {printable(text)}"], stream)
+    line = f"memtopo: {paint(f'{kind}:', kind, colour=colour(stream))} {printable(text)}"
+    print_lines([line], stream, styled=True)

@@ -34,7 +34,7 @@ def validate(document: Document, machines: Machines, *, complete: bool = True) -
     Comments that ignore nothing are reported if the validation is `complete`: without errors that hide others.
     """
     if document.diagnostics and not document.root:
-        return Validated(document, document.diagnostics, None)
+        return Validated(document, _escaped(document.diagnostics), None)
     entries, invalid = spec.read(document.root, document.left_out)
     geometry, misplaced = lay_out(entries, machines)
     found = (*document.diagnostics, *invalid, *_by_instance(misplaced))
@@ -42,7 +42,12 @@ def validate(document: Document, machines: Machines, *, complete: bool = True) -
     noted = document.noted((*found, *_by_instance(rules.diagnose(geometry, machines))))
     kept = suppressions.apply_suppressions(noted, document, complete=complete and not has_errors(found))
     buildable = None if has_errors(kept.reported) else geometry
-    return Validated(document, kept.reported, buildable, kept.ignored, kept.used)
+    return Validated(document, _escaped(kept.reported), buildable, _escaped(kept.ignored), kept.used)
+
+
+def _escaped(found: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
+    """Diagnostics as they leave validation: names in their texts may have any characters until here."""
+    return tuple(each.escaped() for each in found)
 
 
 def _by_instance(found: Iterable[Diagnostic]) -> list[Diagnostic]:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from memtopo.common.errors import Unavailable
-from memtopo.common.text import escape_ci_commands
+from memtopo.common.text import output_line
 from memtopo.diagnostics.codes import CODES
 from memtopo.output import github as rendering
 from memtopo.rules.files import check, collect
@@ -77,11 +77,11 @@ def test_a_failed_check_is_one_github_error() -> None:
 )
 def test_escaped_lines_contain_no_command(line: str) -> None:
     """Nor does a line that is escaped again."""
-    once = escape_ci_commands(line)
+    once = output_line(line, styled=True)
     assert commands(once) == commands(once.replace("\x1b[1m", "")) == []
-    assert escape_ci_commands(once) == once
+    assert output_line(once, styled=True) == once
 
 
 @pytest.mark.parametrize("line", ["a::b", "0x20: ::1", "## heading", "# [x]", ":", "a ## b [c]"])
 def test_lines_without_a_command_are_not_escaped(line: str) -> None:
-    assert escape_ci_commands(line) == line
+    assert output_line(line) == line

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from memtopo.common.text import escape_ci_commands, printable
+from memtopo.common.text import output_line
 from memtopo.geometry.diagram import Diagram
 from memtopo.output.diagram.graph import Edge, Graph, Node, Shape, graph
 from memtopo.output.diagram.palette import PLAIN, TINTS
@@ -59,6 +59,6 @@ def _edge(edge: Edge) -> str:
 
 def quoted(*lines: str) -> str:
     """Lines as one quoted string, with escapes, entities and quotes in them escaped."""
-    shown = (escape_ci_commands(printable(line)) for line in lines)
+    shown = (output_line(line) for line in lines)
     escaped = (line.replace("\\", "\\\\").replace('"', '\\"').replace("&", "&amp;") for line in shown)
     return '"' + "\\n".join(escaped) + '"'
