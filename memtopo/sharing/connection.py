@@ -48,6 +48,7 @@ class HolderConnection:
         self._notices: deque[Notice] = deque(maxlen=_KEPT_NOTICES)
         self._received_notices = 0
         self._named = False
+        self._lease: socket.socket | None = None
         self.progress: Callable[[str, Part], None] = lambda _phase, _part: None
         """Called with the phase of the work on a request, and with its steps, at a notice of its progress."""
         self.peer = peer(sock)
@@ -132,6 +133,15 @@ class HolderConnection:
         return self._sock.fileno()
 
     def close(self) -> None:
+        """End the connection, and with it the lease."""
+        self._sock.close()
+        if self._lease:
+            self._lease.close()
+
+    def _end(self) -> None:
+        """End the connection after the holder did; a named socket stays open, since what was imported may still be."""
+        if self._named and self._sock.fileno() >= 0:
+            self._lease = socket.socket(fileno=self._sock.detach())
         self._sock.close()
 
     def untrusted(self, what: str) -> ExchangeError:
@@ -174,11 +184,11 @@ class HolderConnection:
                 what = f"the answer to '{request}'" if request else "a notice"
                 raise self.error(error.code, f"{what} is malformed: {error.message}") from error
             except OSError as error:
-                self.close()
+                self._end()
                 where = f"'{request}'" if request else "a notice"
                 raise self.error("gone", f"the connection broke at {where}: {reason(error)}") from error
             if packet is None:
-                self.close()
+                self._end()
                 raise self._ended(request)
             return packet
 

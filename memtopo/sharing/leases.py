@@ -1,7 +1,7 @@
 """Names of importers' sockets: an importer is found by the name of its lease, also after the holder has ended.
 
 The name is an address in the abstract namespace. It costs no descriptor, `/proc/net/unix` lists it, and it disappears
-with the importer's end of the connection.
+with the importer's end of the connection, which stays open until the importer closes it.
 """
 
 from __future__ import annotations

@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+import memtopo
+from memtopo.sharing.errors import ExchangeError
 from tests.cli.conftest import InlineRunner
+from tests.helpers.command_line import MEMTOPO, environment
+from tests.helpers.python_process import PythonProcess
+
+SPEC = """
+memtopo: 1
+name: kv
+chunks: {page: {location: gpu0, size: 2MiB, handles: fd}}
+exports: {pages: {chunk: page, via: fd}}
+"""
 
 
 def test_who_names_holders_importers_and_orphans(
@@ -27,3 +42,28 @@ def test_who_names_holders_importers_and_orphans(
     document = run_inline("who", "--json", XDG_RUNTIME_DIR=str(runtime)).document
     (entry,) = [each for each in document["processes"] if each["pid"] == importer.pid]
     assert [use["role"] for use in entry["layouts"]] == ["orphan"]
+
+
+def test_a_reader_that_has_seen_the_end_of_its_holder_is_an_orphan_until_it_lets_go(
+    run_inline: InlineRunner, runtime: Path, tmp_path: Path
+) -> None:
+    spec = tmp_path / "kv.yaml"
+    spec.write_text(SPEC)
+    command = [*MEMTOPO, "apply", str(spec), "--machine=h100x1", "--hold", "--json"]
+    variables = environment(XDG_RUNTIME_DIR=str(runtime))
+
+    def roles() -> list[str]:
+        document = run_inline("who", "--json", XDG_RUNTIME_DIR=str(runtime)).document
+        return [use["role"] for each in document["processes"] if each["pid"] == os.getpid() for use in each["layouts"]]
+
+    with PythonProcess(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=variables, text=True) as holder:
+        assert holder.stderr
+        assert any(line.startswith("holding kv") for line in holder.stderr)
+        with memtopo.attach("kv") as reader:
+            holder.kill()
+            holder.wait()
+            for _ in range(2):
+                with pytest.raises(ExchangeError, match="the holder has ended the connection"):
+                    reader.poll(60)
+            assert roles() == ["orphan"]
+        assert roles() == []
