@@ -25,7 +25,7 @@ from tests.helpers.specs import ROOT, document
 
 WITH_COMMANDS = [page for page in pages.PAGES if any(block.language == "console" for block in pages.blocks(page))]
 SYNOPSES = re.compile(r"[A-Z]{3,}|…|\.\.\.|\|")
-OTHER_YAML = {"github", "gitlab", "pre-commit", "kubernetes"}
+OTHER_YAML = {"github", "gitlab", "pre-commit", "kubernetes", "prometheus"}
 """Words of blocks in YAML that are no specs. tests/ci has tests of the first three."""
 
 

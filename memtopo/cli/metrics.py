@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -30,12 +31,13 @@ def metrics_command(name: LayoutName = None, socket: Socket = None, allow_uid: A
     """
     if name is not None or (socket is not None and not is_folder(socket)):
         with connect_to(name, socket, allow_uid or ()) as client:
-            text = prometheus.text([_reported(client)])
+            text = prometheus.text([_reported(client)], now=time.time())
     else:
         answered = list(answers(_reported, socket, allow_uids=allow_uid or ()))
         text = prometheus.text(
             [each for each in answered if not isinstance(each, Entry)],
             [each for each in answered if isinstance(each, Entry)],
+            now=time.time(),
         )
     plain.print_lines(text.splitlines())
     return 0
@@ -64,8 +66,8 @@ def metrics_target(place: str | None) -> Iterator[MetricsTarget | None]:
             _remove(place)
 
 
-def _text(status: Status, statistics: Statistics) -> str:
-    return prometheus.text([(status, statistics)])
+def _text(status: Status, statistics: Statistics, now: float) -> str:
+    return prometheus.text([(status, statistics)], now=now)
 
 
 def _require_replaceable(place: str) -> None:

@@ -18,6 +18,7 @@ FAMILIES: Mapping[str, tuple[Kind, str]] = {
     "memtopo_layout_info": ("gauge", "1, with the properties of the layout as labels."),
     "memtopo_layout_serving": ("gauge", "1 if the layout is served, 0 if it is being released."),
     "memtopo_layout_start_time_seconds": ("gauge", "Time since which the layout is served, in seconds of the epoch."),
+    "memtopo_layout_heartbeat_time_seconds": ("gauge", "Time at which the holder reported this, of the epoch."),
     "memtopo_layout_deadline_seconds": ("gauge", "Time of the automatic release, in seconds of the epoch."),
     "memtopo_layout_generation": ("gauge", "1 when the layout is built, and one more after each change."),
     "memtopo_layout_state": ("gauge", "1 for the state that the layout is in, 0 for its other states."),
@@ -47,9 +48,12 @@ class _Sample(NamedTuple):
     value: float
 
 
-def text(layouts: Iterable[tuple[Status, Statistics | None]], silent: Iterable[Entry] = ()) -> str:
-    """Metrics of layouts, and of holders that do not answer; statistics are None if a holder does not report them."""
-    samples = [sample for status, statistics in layouts for sample in _samples(status, statistics)]
+def text(layouts: Iterable[tuple[Status, Statistics | None]], silent: Iterable[Entry] = (), *, now: float) -> str:
+    """Metrics of layouts, and of holders that do not answer; statistics are None if a holder does not report them.
+
+    `now` is the time of the reports, in seconds of the epoch.
+    """
+    samples = [sample for status, statistics in layouts for sample in _samples(status, statistics, now)]
     samples += [_Sample("memtopo_layout_up", {"layout": each.name}, 0) for each in silent]
     return "".join(f"{line}\n" for line in _lines(samples))
 
@@ -65,12 +69,13 @@ def _lines(samples: Sequence[_Sample]) -> Iterator[str]:
             yield f"{family}{{{labels}}} {_number(each.value)}"
 
 
-def _samples(status: Status, statistics: Statistics | None) -> Iterator[_Sample]:
+def _samples(status: Status, statistics: Statistics | None, now: float) -> Iterator[_Sample]:
     layout = {"layout": status.name}
     yield _Sample("memtopo_layout_up", layout, 1)
     yield _Sample("memtopo_layout_info", layout | _info(status), 1)
     yield _Sample("memtopo_layout_serving", layout, status.state == "serving")
     yield _Sample("memtopo_layout_start_time_seconds", layout, status.since)
+    yield _Sample("memtopo_layout_heartbeat_time_seconds", layout, int(now))
     if status.deadline is not None:
         yield _Sample("memtopo_layout_deadline_seconds", layout, status.deadline)
     yield _Sample("memtopo_layout_generation", layout, status.generation)

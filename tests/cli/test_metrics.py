@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -66,6 +68,26 @@ def test_a_hold_keeps_a_file_of_metrics_and_removes_it(spec: Path, tmp_path: Pat
     assert not file.exists()
 
 
+def test_the_file_of_a_killed_holder_stays_with_its_last_heartbeat(spec: Path, tmp_path: Path, runtime: Path) -> None:
+    """The next holder replaces the file."""
+    file = tmp_path / "memtopo.prom"
+    command = [*MEMTOPO, "apply", str(spec), "--machine", "h200x2", "--hold", "--metrics", str(file)]
+    variables = environment(XDG_RUNTIME_DIR=str(runtime))
+    for _ in range(2):
+        begun = time.time()
+        with PythonProcess(
+            command, cwd=ROOT, env=variables, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        ) as holder:
+            assert holder.stderr
+            assert any(line.startswith("holding kv") for line in holder.stderr)
+            until(lambda begun=begun: file.exists() and file.stat().st_mtime >= begun)
+            holder.kill()
+        page = file.read_text()
+        heartbeat = float(re.findall("^memtopo_layout_heartbeat_time_seconds{.*} (.*)$", page, re.MULTILINE)[0])
+        assert int(begun) <= heartbeat <= time.time()
+        assert 'memtopo_layout_up{layout="kv"} 1' in page
+
+
 def test_a_file_of_another_program_is_not_replaced(run_inline: InlineRunner, spec: Path, tmp_path: Path) -> None:
     file = tmp_path / "memtopo.prom"
     file.write_text("another program's\n")
@@ -83,7 +105,7 @@ def test_metrics_are_an_option_of_held_layouts(run_inline: InlineRunner, spec: P
 
 def test_a_file_of_metrics_is_replaced_whole_and_removed_at_the_end(tmp_path: Path) -> None:
     file = tmp_path / "memtopo.prom"
-    page = prometheus.text([])
+    page = prometheus.text([], now=0)
     file.write_text(page)
     with metrics_target(str(file)) as target:
         assert target

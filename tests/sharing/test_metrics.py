@@ -86,8 +86,8 @@ def client(web: Path) -> Iterator[Client]:
         yield found
 
 
-def text(status: Any, statistics: Any) -> str:
-    return prometheus.text([(status, statistics)])
+def text(status: Any, statistics: Any, now: float) -> str:
+    return prometheus.text([(status, statistics)], now=now)
 
 
 def answer(sock: socket.socket, request: bytes = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n") -> HTTPResponse:
@@ -111,13 +111,18 @@ def read(dial: Dial) -> dict[str, float]:
     return values(answer(dial()).read().decode())
 
 
+def _without_heartbeat(page: bytes) -> list[bytes]:
+    return [line for line in page.splitlines() if not line.startswith(b"memtopo_layout_heartbeat")]
+
+
 def test_a_standard_client_reads_the_metrics(dial: Dial) -> None:
     """Also with a query; HEAD has the length without the text."""
     found = answer(dial())
     assert (found.status, found.getheader("Content-Type")) == (200, "text/plain; version=0.0.4; charset=utf-8")
     page = found.read()
     assert values(page.decode())["memtopo_memory_bytes:gpu0"] == 3 * PAGE
-    assert answer(dial(), b"GET /?x=1 HTTP/1.0\n\n").read() == page
+    other = answer(dial(), b"GET /?x=1 HTTP/1.0\n\n").read()
+    assert _without_heartbeat(other) == _without_heartbeat(page)
     sock = dial()
     sock.sendall(b"HEAD / HTTP/1.0\r\n\r\n")
     head = HTTPResponse(sock, method="HEAD")
@@ -247,7 +252,7 @@ def test_a_file_is_written_at_once_when_something_changes_and_now_and_then() -> 
     """Times are in seconds."""
     written: list[str] = []
     page = ["a"]
-    file = MetricsFile(lambda: page[0], written.append)
+    file = MetricsFile(lambda _now: page[0], written.append)
     file.advance(100)
     assert written == ["a"]
     page[0] = "b"
@@ -260,6 +265,20 @@ def test_a_file_is_written_at_once_when_something_changes_and_now_and_then() -> 
     assert written == ["a", "b", "b"]
 
 
+def test_a_file_has_the_time_of_its_last_write_and_is_not_written_for_its_sake() -> None:
+    """So the end of a holder that was killed is seen: its heartbeat stays."""
+    written: list[str] = []
+    file = MetricsFile(repr, written.append)
+    before = time.time()
+    for now in (100, 100 + PAUSE, 100 + 2 * PAUSE):
+        file.advance(now)
+    (first,) = map(float, written)
+    assert before <= first <= time.time()
+    file.advance(100 + REFRESH + PAUSE)
+    assert first < float(written[-1]) <= time.time()
+    assert len(written) == 2
+
+
 def test_a_failure_to_write_is_kept_until_a_file_is_written() -> None:
     failing = [True]
 
@@ -267,7 +286,7 @@ def test_a_failure_to_write_is_kept_until_a_file_is_written() -> None:
         if failing:
             raise MemtopoError("'m.prom' cannot be written: no space left on device")
 
-    file = MetricsFile(lambda: "a", write)
+    file = MetricsFile(lambda _now: "a", write)
     file.advance(0)
     assert file.failure == "'m.prom' cannot be written: no space left on device"
     failing.clear()

@@ -147,13 +147,15 @@ class ServerLoop:
     def publish(self, target: MetricsTarget, listener: socket.socket | None, path: str) -> None:
         """Keep the metrics of the layout at the `path` of its socket in a file, or answer connections to `listener`."""
 
-        def text() -> str:
-            return target.render(self._responder.status(path, self._clients.all()), self._responder.statistics())
+        def text(now: float) -> str:
+            return target.render(self._responder.status(path, self._clients.all()), self._responder.statistics(), now)
 
         if target.write:
             self._published.append(MetricsFile(text, target.write))
         if listener:
-            server = MetricsServer(self._selector, listener, text, time.monotonic, self._terms.allow_uids)
+            server = MetricsServer(
+                self._selector, listener, lambda: text(time.time()), time.monotonic, self._terms.allow_uids
+            )
             self._published.append(server)
         for each in self._published:
             self._go_on_after(partial(each.advance, time.monotonic()))

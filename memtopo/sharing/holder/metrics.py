@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import selectors
 import socket
+import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
@@ -24,7 +25,7 @@ PAUSE = 1.0
 """Seconds between two looks at the metrics of a file."""
 
 REFRESH = 60.0
-"""Seconds after which a file is written again even if nothing has changed, so that its age shows a dead holder."""
+"""Seconds after which a file is written again even if nothing has changed: an older heartbeat is a dead holder's."""
 
 MOST_CONNECTIONS = 16
 PATIENCE = 5.0
@@ -38,19 +39,26 @@ _TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 @dataclass(frozen=True, slots=True)
 class MetricsTarget:
-    """Target of metrics: `write` replaces a file, or a `claim` of the path of a socket. `render` makes their text."""
+    """Target of metrics: `write` replaces a file, or a `claim` of the path of a socket.
 
-    render: Callable[[Status, Statistics], str]
+    `render` makes their text, with the time in seconds of the epoch as the holder's heartbeat.
+    """
+
+    render: Callable[[Status, Statistics, float], str]
     write: Callable[[str], None] | None = None
     claim: Claim | None = None
 
 
 class MetricsFile:
-    """File with the metrics; a failure to write it is kept as `failure` and tried again."""
+    """File with the metrics; a failure to write it is kept as `failure` and tried again.
 
-    def __init__(self, text: Callable[[], str], write: Callable[[str], None]) -> None:
+    `text` makes them with a time of the epoch, that of the last write where it is compared.
+    """
+
+    def __init__(self, text: Callable[[float], str], write: Callable[[str], None]) -> None:
         self._text, self._write = text, write
         self._written: str | None = None
+        self._heartbeat = 0.0
         self._next_look = self._next_write = 0.0
         self.failure: str | None = None
 
@@ -59,15 +67,16 @@ class MetricsFile:
         if now < self._next_look:
             return
         self._next_look = now + PAUSE
-        text = self._text()
-        if text == self._written and now < self._next_write:
+        if now < self._next_write and self._text(self._heartbeat) == self._written:
             return
+        heartbeat = time.time()
+        text = self._text(heartbeat)
         try:
             self._write(text)
         except MemtopoError as error:
             self.failure = error.message
             return
-        self._written, self._next_write, self.failure = text, now + REFRESH, None
+        self._written, self._heartbeat, self._next_write, self.failure = text, heartbeat, now + REFRESH, None
 
     def close(self) -> None:
         """Leave the file to its owner."""
