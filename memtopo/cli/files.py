@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from memtopo.common.errors import NotWritten, UsageError
+from memtopo.common.files import output_path
 from memtopo.language import Document
 from memtopo.output import plain
 
@@ -71,12 +72,12 @@ def replaceable(output: str, own: re.Pattern[bytes]) -> bool:
 def write(output: str, document: str) -> None:
     """Write a document to a file, completely or not at all. Raises `NotWritten`.
 
-    What is no regular file, such as a pipe, is written directly.
+    What is no regular file, such as a pipe, is written directly. A link of another user is not followed.
     """
     try:
-        target = os.path.realpath(output) if output else output
+        target = output_path(output)
         if os.path.exists(target) and not os.path.isfile(target):  # noqa: PTH110, PTH113 likewise
-            _write(os.open(output, os.O_WRONLY), document)
+            _write(os.open(target, os.O_WRONLY | os.O_NOFOLLOW), document)
         else:
             _replace(target, document)
     except (OSError, ValueError) as error:

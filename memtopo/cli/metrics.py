@@ -12,6 +12,7 @@ from memtopo.cli.files import write
 from memtopo.cli.held import connect_to
 from memtopo.cli.options import AllowUid, LayoutName, Socket
 from memtopo.common.errors import UsageError
+from memtopo.common.files import output_path
 from memtopo.output import plain, prometheus
 from memtopo.sharing.claims import claim
 from memtopo.sharing.client import Client
@@ -81,7 +82,7 @@ def _remove(place: str) -> None:
     """Remove the file of a layout that is not held any more, if it is one."""
     with suppress(OSError):
         if Path(place).is_file() and _start(place) == prometheus.FIRST:
-            os.unlink(os.path.realpath(place))  # noqa: PTH108 a Path of an empty name is the current folder
+            os.unlink(output_path(place))  # noqa: PTH108 a Path of an empty name is the current folder
 
 
 def _start(place: str) -> str:

@@ -19,6 +19,7 @@ import typer
 from memtopo.cli.hold import ServiceOptions
 from memtopo.cli.process import Stopper
 from memtopo.common.errors import MemtopoError, UsageError
+from memtopo.common.files import open_output
 from memtopo.common.signals import ENDING, signal_wakeup
 from memtopo.common.spawn import memory_file, python_command, spawn
 from memtopo.common.text import output_line, signal_name
@@ -28,7 +29,6 @@ from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import reason
 from memtopo.sharing.holder import Event
 
-_APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY
 _DETACHED = "memtopo.cli.service:main_of_detached"
 _NOT_PASSED = ("detach", "log", "ready_fd", "reload", "help")
 
@@ -217,7 +217,7 @@ def _arguments(context: typer.Context, more: Iterable[str]) -> Iterator[str]:
 def _open_log(file: str) -> int:
     """Open the file of a log. Raises `UsageError`."""
     try:
-        return os.open(file, _APPEND, 0o600)
+        return open_output(file, os.O_APPEND)
     except (OSError, ValueError) as error:
         why = reason(error) if isinstance(error, OSError) else "not a path"
         hint = f"write --log {file}/ for NAME.log in it" if isinstance(error, IsADirectoryError) else None

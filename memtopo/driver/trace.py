@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from memtopo.common.errors import NotWritten, UsageError
+from memtopo.common.files import open_output
 from memtopo.common.version import __version__
 from memtopo.driver.call_values import jsonable
 from memtopo.driver.functions import function
@@ -40,9 +41,8 @@ class Trace:
         self.context, self._process = context, about.get("process") or ""
         self._number, self._start = 0, time.perf_counter()
         head = {"memtopo_trace_file": VERSION, "memtopo": __version__, **about, "pid": os.getpid(), "started": _now()}
-        links = os.O_NOFOLLOW if self._process else 0  # a link in a folder may lead to a file of another user
         try:
-            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | links, 0o600)
+            self._file = open_output(path, os.O_TRUNC, follow=not self._process)
             self._whole = self._size = os.write(self._file, f"{json.dumps(head)}\n".encode())
         except OSError as error:
             raise NotWritten(f"the trace {str(path)!r} cannot be written: {error.strerror}") from error

@@ -1,0 +1,98 @@
+"""Paths of files for output, in folders where other users may put links."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from memtopo.cli.files import write
+from memtopo.cli.hold import ServiceOptions
+from memtopo.cli.metrics import metrics_target
+from memtopo.cli.service import opened_service
+from memtopo.common.errors import MemtopoError
+from memtopo.common.files import open_output, output_path
+from memtopo.driver.recorder import CallContext
+from memtopo.driver.trace import Trace
+
+ANOTHER = 7
+
+
+def _log(path: str) -> None:
+    with opened_service(ServiceOptions(log=path), "kv"):
+        pass
+
+
+def _log_in_folder(path: str) -> None:
+    with opened_service(ServiceOptions(log=f"{Path(path).parent}/"), Path(path).stem):
+        pass
+
+
+def _metrics(path: str) -> None:
+    with metrics_target(path) as target:
+        assert target
+        assert target.write
+        target.write("# HELP memtopo_layout_up\n")
+        assert Path(path).exists()
+
+
+def _trace(path: str) -> None:
+    Trace(path, CallContext(), {}).close()
+
+
+WRITERS: list[Callable[[str], None]] = [_log, _log_in_folder, _metrics, _trace, lambda path: write(path, "report")]
+IDS = ["log", "log in a folder", "metrics", "trace", "report"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a link to another user")
+@pytest.mark.parametrize("exists", [True, False])
+@pytest.mark.parametrize("output", WRITERS, ids=IDS)
+def test_no_link_of_another_user_is_followed(tmp_path: Path, output: Callable[[str], None], *, exists: bool) -> None:
+    """Neither to a file of this user, nor to a path where none is."""
+    shared, private, link = tmp_path / "shared", tmp_path / "private", tmp_path / "shared" / "kv.log"
+    shared.mkdir()
+    shared.chmod(0o777)
+    if exists:
+        private.touch()
+    link.symlink_to(private)
+    os.lchown(link, ANOTHER, ANOTHER)
+    with pytest.raises(MemtopoError, match=f"link of uid {ANOTHER}"):
+        output(str(link))
+    assert (private.exists(), link.is_symlink()) == (exists, True)
+    assert not exists or not private.read_text()
+
+
+@pytest.mark.parametrize("output", WRITERS, ids=IDS)
+def test_links_of_this_user_are_followed(tmp_path: Path, output: Callable[[str], None]) -> None:
+    target, link = tmp_path / "target", tmp_path / "kv.log"
+    (tmp_path / "middle").symlink_to(target)
+    link.symlink_to("middle")
+    output(str(link))
+    assert link.is_symlink()
+    assert target.exists() or output is _metrics  # which are removed at their end
+
+
+@pytest.mark.parametrize("output", [_log, _log_in_folder, _trace], ids=["log", "log in a folder", "trace"])
+def test_a_pipe_is_refused_with_and_without_a_reader(tmp_path: Path, output: Callable[[str], None]) -> None:
+    pipe = tmp_path / "kv.log"
+    os.mkfifo(pipe)
+    for flags in (os.O_PATH, os.O_RDONLY | os.O_NONBLOCK):
+        reader = os.open(pipe, flags)
+        with pytest.raises(MemtopoError, match="a pipe or a socket, and no file"):
+            output(str(pipe))
+        os.close(reader)
+
+
+def test_a_loop_of_links_has_no_path(tmp_path: Path) -> None:
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    with pytest.raises(OSError, match="Too many levels of symbolic links"):
+        output_path(str(loop))
+
+
+def test_a_device_is_written_and_waited_for() -> None:
+    fd = open_output(os.devnull, 0)
+    assert os.get_blocking(fd)
+    os.close(fd)
