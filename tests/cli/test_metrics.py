@@ -6,6 +6,7 @@ import re
 import subprocess
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,10 @@ def test_a_hold_keeps_a_file_of_metrics_and_removes_it(spec: Path, tmp_path: Pat
     assert not file.exists()
 
 
+def _written_since(file: Path, begun: float) -> bool:
+    return file.exists() and file.stat().st_mtime >= begun
+
+
 def test_the_file_of_a_killed_holder_stays_with_its_last_heartbeat(spec: Path, tmp_path: Path, runtime: Path) -> None:
     """The next holder replaces the file."""
     file = tmp_path / "memtopo.prom"
@@ -80,7 +85,7 @@ def test_the_file_of_a_killed_holder_stays_with_its_last_heartbeat(spec: Path, t
         ) as holder:
             assert holder.stderr
             assert any(line.startswith("holding kv") for line in holder.stderr)
-            until(lambda begun=begun: file.exists() and file.stat().st_mtime >= begun)
+            until(partial(_written_since, file, begun))
             holder.kill()
         page = file.read_text()
         heartbeat = float(re.findall("^memtopo_layout_heartbeat_time_seconds{.*} (.*)$", page, re.MULTILINE)[0])
