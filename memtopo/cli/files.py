@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from memtopo.common.errors import NotWritten, UsageError
-from memtopo.common.files import output_path
+from memtopo.common.files import output_path, write_pipe
 from memtopo.language import Document
 from memtopo.output import plain
 
@@ -72,12 +72,13 @@ def replaceable(output: str, own: re.Pattern[bytes]) -> bool:
 def write(output: str, document: str) -> None:
     """Write a document to a file, completely or not at all. Raises `NotWritten`.
 
-    What is no regular file, such as a pipe, is written directly. A link of another user is not followed.
+    What is no regular file, such as a pipe, is written directly, and has to be read. A link of another user is not
+    followed.
     """
     try:
         target = output_path(output)
         if os.path.exists(target) and not os.path.isfile(target):  # noqa: PTH110, PTH113 likewise
-            _write(os.open(target, os.O_WRONLY | os.O_NOFOLLOW), document)
+            write_pipe(target, document.encode())
         else:
             _replace(target, document)
     except (OSError, ValueError) as error:

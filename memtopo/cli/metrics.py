@@ -74,6 +74,8 @@ def _text(status: Status, statistics: Statistics, now: float) -> str:
 def _require_replaceable(place: str) -> None:
     if Path(place or ".").is_dir():
         raise UsageError(f"--metrics {place!r} is a folder", hint="write --metrics FOLDER/memtopo.prom")
+    if Path(place).exists() and not Path(place).is_file():
+        raise UsageError(f"--metrics {place!r} is no regular file", hint="unix:PATH answers requests on a socket")
     if Path(place).is_file() and _start(place) not in ("", prometheus.FIRST):
         raise UsageError(f"{place!r} exists, and memtopo did not write it", hint="name another file, or remove it")
 

@@ -1,14 +1,84 @@
-"""Paths that a user names for output: no link of another user is followed, and no reader of a pipe waited for."""
+"""Files that a user names: bounded reads, no endless wait for a pipe, and no output through a link of another user."""
 
 from __future__ import annotations
 
 import errno
 import os
+import select
 import stat
+import time
 from pathlib import Path
 
+PATIENCE = 10.0
+"""Seconds that the other end of a pipe has, by default."""
+
+_BLOCK = 1 << 20
+_FILE_TYPES = {
+    stat.S_IFDIR: "is a directory",
+    stat.S_IFCHR: "is a device",
+    stat.S_IFBLK: "is a device",
+    stat.S_IFSOCK: "is a socket",
+}
 _MOST_LINKS = 40
 """Links that lead to one file, as for the kernel (path_resolution(7))."""
+
+
+class TooLarge(OSError):
+    """A file with more bytes than are read."""
+
+
+class NotAFile(OSError):
+    """What is neither a regular file nor a pipe."""
+
+
+class NotInTime(OSError):
+    """A pipe whose other end does not write, or read, in time."""
+
+
+def read_file(path: str | Path, most: int, patience: float = PATIENCE) -> bytes:
+    """Read a regular file, or a pipe for at most `patience` seconds, of at most `most` bytes.
+
+    Raises `OSError`: `TooLarge`, `NotAFile`, `NotInTime`.
+    """
+    # Without O_NONBLOCK, opening a pipe without a writer would block forever.
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    try:
+        status = os.fstat(fd)
+        if stat.S_ISFIFO(status.st_mode):
+            return read_descriptor(fd, most, time.monotonic() + patience)
+        if not stat.S_ISREG(status.st_mode):
+            raise NotAFile(errno.EINVAL, _FILE_TYPES.get(stat.S_IFMT(status.st_mode), "is no file"))
+        if status.st_size > most:
+            raise _too_large(most)
+        return read_descriptor(fd, most, None)
+    finally:
+        os.close(fd)
+
+
+def read_descriptor(fd: int, most: int, deadline: float | None) -> bytes:
+    """Read all bytes of a file, or of a pipe until its deadline. Raises `TooLarge` and `NotInTime`."""
+    blocks: list[bytes] = []
+    size = 0
+    while size <= most:
+        if deadline is not None and not _ready(fd, select.POLLIN, deadline):
+            raise NotInTime(errno.ETIMEDOUT, "the pipe did not end in time")
+        if not (block := os.read(fd, min(_BLOCK, most + 1 - size))):
+            return b"".join(blocks)
+        blocks.append(block)
+        size += len(block)
+    raise _too_large(most)
+
+
+def write_pipe(path: str, data: bytes, patience: float = PATIENCE) -> None:
+    """Write to a pipe or a device, whose reader has `patience` seconds for each part. Raises `OSError`."""
+    fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY | os.O_NOFOLLOW)
+    try:
+        while data:
+            if not _ready(fd, select.POLLOUT, time.monotonic() + patience):
+                raise NotInTime(errno.ETIMEDOUT, "nobody reads the pipe")
+            data = data[os.write(fd, data) :]
+    finally:
+        os.close(fd)
 
 
 def output_path(path: str) -> str:
@@ -61,3 +131,14 @@ def _target(path: str) -> str | None:
 
 def _no_file() -> OSError:
     return OSError(errno.EINVAL, "it is a pipe or a socket, and no file")
+
+
+def _too_large(most: int) -> TooLarge:
+    return TooLarge(errno.EFBIG, f"it has more than {most >> 20} MiB")
+
+
+def _ready(fd: int, event: int, deadline: float) -> bool:
+    poll = select.poll()
+    poll.register(fd, event)
+    left = deadline - time.monotonic()
+    return left > 0 and bool(poll.poll(left * 1000))

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import os
 import re
-import select
-import stat
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from memtopo.common import files
 from memtopo.diagnostics.model import Diagnostic
 from memtopo.language.characters import check_characters, decode
 from memtopo.language.document import NO_SETTINGS, Document
@@ -24,16 +24,7 @@ from memtopo.language.positions import Lines
 _FIRST_COMMENTS = re.compile(r"(?:\s*+#.*+)*+")
 """Comments above a spec: `$schema` for editors is no parameter."""
 
-_BLOCK = 1 << 20
 _STDIN = 0
-_PATIENCE = 10.0
-"""Seconds that a pipe has to end, by default."""
-_FILE_TYPES = {
-    stat.S_IFDIR: "is a directory",
-    stat.S_IFCHR: "is a device",
-    stat.S_IFBLK: "is a device",
-    stat.S_IFSOCK: "is a socket",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +49,7 @@ def read_file(
     path: str | Path,
     *,
     name: str | None = None,
-    patience: float = _PATIENCE,
+    patience: float = files.PATIENCE,
     settings: Mapping[str, str] = NO_SETTINGS,
 ) -> Document:
     """Read a file, or a pipe for at most `patience` seconds; `name` is its name in messages.
@@ -66,21 +57,23 @@ def read_file(
     Devices, directories and files of more than `LARGEST_FILE` bytes are refused. `settings` are values of parameters.
     """
     shown = str(path) if name is None else name
-    return _read(lambda: _bytes(path, patience), shown, settings)
+    return _read(lambda: files.read_file(path, LARGEST_FILE, patience), shown, settings)
 
 
 def read_stdin(settings: Mapping[str, str] = NO_SETTINGS) -> Document:
     """Read standard input: a terminal until end of file, anything else for at most 10 seconds."""
 
     def take() -> bytes:
-        return _drain(_STDIN, None if os.isatty(_STDIN) else time.monotonic() + _PATIENCE)
+        deadline = None if os.isatty(_STDIN) else time.monotonic() + files.PATIENCE
+        return files.read_descriptor(_STDIN, LARGEST_FILE, deadline)
 
     return _read(take, "<stdin>", settings)
 
 
 def _read(take: Callable[[], bytes], shown: str, settings: Mapping[str, str]) -> Document:
     try:
-        data = take()
+        with _diagnosed():
+            data = take()
     except ReadError as error:
         return Document(shown, diagnostics=(error.diagnostic,))
     except (OSError, ValueError) as error:
@@ -113,43 +106,17 @@ def _parsed(text: str, name: str, lines: Lines) -> Document:
     return Document(name, text, root, diagnostics, frozenset(parser.left_out), parser.positions, lines)
 
 
-def _bytes(path: str | Path, patience: float) -> bytes:
-    # Without O_NONBLOCK, opening a pipe without a writer would block forever.
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+@contextmanager
+def _diagnosed() -> Iterator[None]:
+    """Raise what prevents reading as `ReadError`."""
     try:
-        status = os.fstat(fd)
-        if stat.S_ISFIFO(status.st_mode):
-            return _drain(fd, time.monotonic() + patience)
-        if not stat.S_ISREG(status.st_mode):
-            what = _FILE_TYPES.get(stat.S_IFMT(status.st_mode), "is no file")
-            raise ReadError(Diagnostic("MT001", f"{what}, and a spec is a file"))
-        if status.st_size > LARGEST_FILE:
-            raise _too_large()
-        return _drain(fd, None)
-    finally:
-        os.close(fd)
-
-
-def _drain(fd: int, deadline: float | None) -> bytes:
-    """Read all bytes of a file, or of a pipe until its deadline, up to one byte over the limit."""
-    blocks: list[bytes] = []
-    size = 0
-    while size <= LARGEST_FILE:
-        if deadline is not None:
-            _await(fd, deadline)
-        if not (block := os.read(fd, min(_BLOCK, LARGEST_FILE + 1 - size))):
-            return b"".join(blocks)
-        blocks.append(block)
-        size += len(block)
-    raise _too_large()
-
-
-def _await(fd: int, deadline: float) -> None:
-    left = deadline - time.monotonic()
-    poll = select.poll()
-    poll.register(fd, select.POLLIN)
-    if left <= 0 or not poll.poll(left * 1000):
-        raise ReadError(Diagnostic("MT001", "the pipe did not end in time", help="write the spec to a file first"))
+        yield
+    except files.TooLarge:
+        raise _too_large() from None
+    except files.NotAFile as error:
+        raise ReadError(Diagnostic("MT001", f"{error.strerror}, and a spec is a file")) from None
+    except files.NotInTime as error:
+        raise ReadError(Diagnostic("MT001", str(error.strerror), help="write the spec to a file first")) from None
 
 
 def _too_large() -> ReadError:

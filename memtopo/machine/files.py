@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from memtopo.common.errors import Unavailable
+from memtopo.common.files import TooLarge, read_file
 from memtopo.common.text import nearest
 from memtopo.common.units import shorten
 from memtopo.machine.records import Machine
@@ -83,15 +84,13 @@ def _check_peers(machine: Machine, origin: str, hint: str) -> None:
 
 def _read(path: Path) -> bytes:
     try:
-        with path.open("rb") as file:
-            text = file.read(LARGEST_FILE + 1)
+        return read_file(path, LARGEST_FILE)
+    except TooLarge as error:
+        raise Unavailable(f"machine file {str(path)!r} has more than {LARGEST_FILE >> 20} MiB") from error
     except (OSError, ValueError) as error:
         reason = (getattr(error, "strerror", None) or "not a path").lower()
         hint = f"the machines that are part of memtopo are {', '.join(shipped())}"
         raise Unavailable(f"machine file {str(path)!r} cannot be read: {reason}", hint=hint) from error
-    if len(text) > LARGEST_FILE:
-        raise Unavailable(f"machine file {str(path)!r} has more than {LARGEST_FILE >> 20} MiB")
-    return text
 
 
 def _hint(name: str) -> str:

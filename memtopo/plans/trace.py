@@ -13,7 +13,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, TypeAdapter
 
 from memtopo.common.errors import UsageError
+from memtopo.common.files import read_file
 from memtopo.driver.trace import SUFFIX, is_trace
+
+LARGEST_FILE = 4 << 30
 
 CONTEXT = 5
 """Calls before a failed one that a summary has."""
@@ -133,7 +136,7 @@ def _files(path: Path) -> list[Path]:
 
 def _read(path: Path) -> TraceFile:
     try:
-        first, *lines = path.read_text(errors="replace").split("\n")
+        first, *lines = read_file(path, LARGEST_FILE).decode(errors="replace").split("\n")
     except OSError as error:
         raise UsageError(f"the trace {str(path)!r} cannot be read: {error.strerror}") from error
     try:

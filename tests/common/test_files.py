@@ -13,11 +13,14 @@ from memtopo.cli.hold import ServiceOptions
 from memtopo.cli.metrics import metrics_target
 from memtopo.cli.service import opened_service
 from memtopo.common.errors import MemtopoError
-from memtopo.common.files import open_output, output_path
+from memtopo.common.files import NotAFile, NotInTime, TooLarge, open_output, output_path, read_file, write_pipe
 from memtopo.driver.recorder import CallContext
 from memtopo.driver.trace import Trace
+from tests.helpers.command_line import run_memtopo
 
 ANOTHER = 7
+MOST = 1 << 18
+"""Bytes, more than a pipe holds."""
 
 
 def _log(path: str) -> None:
@@ -96,3 +99,60 @@ def test_a_device_is_written_and_waited_for() -> None:
     fd = open_output(os.devnull, 0)
     assert os.get_blocking(fd)
     os.close(fd)
+
+
+def test_a_pipe_without_a_writer_and_one_that_does_not_end_are_not_waited_for(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(NotInTime):
+        read_file(pipe, MOST, 0.01)
+    both = os.open(pipe, os.O_RDWR)
+    os.write(both, b"x")
+    with pytest.raises(NotInTime):
+        read_file(pipe, MOST, 0.01)
+    os.close(both)
+
+
+def test_a_pipe_is_written_only_as_long_as_it_is_read(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(OSError, match="No such device or address"):
+        write_pipe(str(pipe), b"x", 0.01)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    with pytest.raises(NotInTime):
+        write_pipe(str(pipe), bytes(MOST), 0.01)
+    assert os.read(reader, MOST)
+    os.close(reader)
+
+
+def test_at_most_the_bytes_that_are_allowed_are_read(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(bytes(MOST))
+    assert len(read_file(file, MOST)) == MOST
+    with pytest.raises(TooLarge):
+        read_file(file, MOST - 1)
+    with pytest.raises(NotAFile, match="is a device"):
+        read_file("/dev/zero", MOST)
+
+
+@pytest.mark.parametrize(
+    ("command", "status"),
+    [
+        (("trace", "/dev/zero"), 2),
+        (("machines", "/dev/zero"), 3),
+        (("validate", "specs/quickstart.yaml", "-m", "/dev/zero"), 3),
+        (("plan", "specs/quickstart.yaml", "-mh200x2", "-o", "pipe"), 4),
+        (("apply", "specs/quickstart.yaml", "-mh200x2", "--report", "pipe.json"), 4),
+        (("apply", "specs/quickstart.yaml", "-mh200x2", "--hold", "--metrics", "pipe"), 2),
+        (("apply", "specs/quickstart.yaml", "-mh200x2", "--hold", "--log", "pipe"), 2),
+    ],
+    ids=lambda value: " ".join(value[:1]) if isinstance(value, tuple) else "",
+)
+def test_no_command_waits_for_a_pipe_that_nobody_reads_or_a_device_without_an_end(
+    tmp_path: Path, command: tuple[str, ...], status: int
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    os.mkfifo(tmp_path / "pipe.json")
+    here = [str(tmp_path / word) if word.startswith("pipe") else word for word in command]
+    result = run_memtopo(*here, XDG_RUNTIME_DIR=str(tmp_path))
+    assert result.status == status, result
