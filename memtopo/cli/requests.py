@@ -23,6 +23,9 @@ from memtopo.sharing.errors import ExchangeError
 if TYPE_CHECKING:  # imported where it is used: only a held layout is changed
     from memtopo.run.held import Revision
 
+_PATIENCE = 0.1
+"""Seconds that a pipe has when a spec is read again: meanwhile the holder answers nobody."""
+
 
 def reread(spec: str, loaded: Loaded) -> str:
     """The source of a spec as it is in its file now. Raises `ExchangeError` if it cannot be read again."""
@@ -32,7 +35,7 @@ def reread(spec: str, loaded: Loaded) -> str:
     if spec == "-" or loaded.saved:
         what = "a saved plan" if loaded.saved else "standard input"
         raise ExchangeError("invalid", f"the layout is from {what}, which is not read again", hint="use memtopo change")
-    document = language.read_file(spec, settings=loaded.document.settings)
+    document = language.read_file(spec, patience=_PATIENCE, settings=loaded.document.settings)
     if errors := concise([each for each in document.diagnostics if each.severity == "error"], document):
         raise ExchangeError("invalid", f"the spec cannot be changed to: {next(iter(errors))}")
     return layout_source(document, loaded.target.machine)

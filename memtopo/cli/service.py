@@ -74,8 +74,7 @@ class Service:
             os.dup2(self.log, 1)
             os.dup2(self.log, 2)
         if self.options.ready_fd is not None:
-            with suppress(OSError):  # its reader may have ended
-                os.write(self.options.ready_fd, os.fsencode(f"{path}\n"))
+            _write_at_once(self.options.ready_fd, os.fsencode(f"{path}\n"))  # its reader may have ended
             _replace_by_null(self.options.ready_fd)
 
     @property

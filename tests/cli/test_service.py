@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -199,6 +200,20 @@ def test_the_descriptor_for_readiness_gets_the_socket_and_ends_while_the_layout_
         assert report_of(process)["outcome"] == "ok"
 
 
+def test_readiness_is_not_written_to_a_full_pipe(tmp_path: Path) -> None:
+    ours, theirs = os.pipe()
+    os.set_blocking(theirs, False)
+    with suppress(BlockingIOError):
+        while True:
+            os.write(theirs, bytes(1 << 16))
+    os.set_blocking(theirs, True)
+    with opened_service(ServiceOptions(ready_fd=theirs), "kv") as service:
+        service.report_ready(str(tmp_path))
+    with os.fdopen(ours, "rb") as reader:
+        assert not reader.read().strip(b"\0")
+    os.close(theirs)
+
+
 def test_a_start_that_fails_ends_the_descriptor_for_readiness_without_a_line(spec: Path) -> None:
     ours, theirs = os.pipe()
     with holding(spec, "--ready-fd", str(theirs), "--machine=nowhere", pass_fds=(theirs,)) as process:
@@ -222,6 +237,11 @@ def test_sighup_changes_the_layout_to_its_spec_and_leaves_it_if_that_is_refused(
         process.send_signal(signal.SIGHUP)
         assert "cannot be read" in line_with(process, "reload refused")
         assert generation() == 2
+        os.mkfifo(spec)
+        begun = time.monotonic()
+        process.send_signal(signal.SIGHUP)
+        assert "did not end in time" in line_with(process, "reload refused")
+        assert time.monotonic() - begun < 5
         process.terminate()
         assert report_of(process)["outcome"] == "ok"
 
