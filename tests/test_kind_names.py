@@ -32,7 +32,7 @@ MOST = 20
 """Modules that may name one of the other kinds, its own among them."""
 
 REASONS = {
-    "geometry/build": "shares of chunks, imports and dma-bufs are resolved after all else that they depend on",
+    "kinds/build": "shares of chunks, imports and dma-bufs are resolved after all else that they depend on",
     "geometry/groups": "placements are made of chunks and ranges; the wire protocol has a word for each kind",
     "geometry/model": "placements map chunks into ranges",
     "geometry/rooms": "chunks take shares of memory",
@@ -77,7 +77,7 @@ REASONS = {
     "output/held": "lists the exports of a held layout",
     "output/terminal/panel": "heads the column of chunks that are mapped into ranges",
     "planner": "states are plans of their own, and streams that wait are awaited last",
-    "plans/saved": "chunks take shares of memory",
+    "session/saved": "chunks take shares of memory",
     "plans/transition": "mappings beside one another are unmapped by one call",
     "rules/__init__": "multicast objects are planned, and not built where none was tried",
     "run/capacity": "a limit of elastic chunks may be too low for those that are mapped",
