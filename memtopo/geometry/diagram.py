@@ -36,8 +36,9 @@ class MappingSpan:
     `count` mappings of `bytes_each`, of the chunks `first` to `last`. `chunk` is the mark of these chunks: their entry
     in the spec, or the first entry where one span covers many entries of one chunk each; the same mark means the same
     chunks everywhere in a diagram. `index` is the number of the first chunk in its entry. The chunks are on `locations`
-    round-robin. The n-th of equal ranges has the chunks `n * step` further on; 0 means the same chunks in all. From one
-    mapping to the next, the index increases by `interval`; 0 means that all mappings are of one chunk.
+    round-robin, or in an order that the drawing does not show if they are `mixed`. The n-th of equal ranges has the
+    chunks `n * step` further on; 0 means the same chunks in all. From one mapping to the next, the index increases by
+    `interval`; 0 means that all mappings are of one chunk.
     `elsewhere` counts the other mappings of these chunks in the layout. `origin` is the source of imported chunks as
     the spec writes it: `server.weights`; of many exports in one span, the first and the last one. Chunks imported from
     a process of the same spec have the mark that they have there. `parts` are those of each chunk.
@@ -60,6 +61,7 @@ class MappingSpan:
     origin: str = ""
     interval: int = 1
     parts: tuple[NamedPart, ...] = ()
+    mixed: bool = False
 
     def indices(self, ranges: int) -> tuple[int, int]:
         """Least index of the chunks of this span in `ranges` equal ranges, and the one after the largest."""

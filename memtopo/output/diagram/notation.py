@@ -30,6 +30,11 @@ def granted(access: Sequence[DeviceAccess]) -> str:
     )
 
 
+def order(span: MappingSpan) -> str:
+    """Remark after the locations of a span that does not show which chunk is on which of them."""
+    return " in mixed order" if span.mixed else ""
+
+
 def multiple(count: int, size: int) -> str:
     """A size, or several equal ones: `16 × 2 MiB`."""
     return rounded(size) if count == 1 else f"{count:,} × {rounded(size)}"

@@ -161,7 +161,8 @@ def _size_at(span: MappingSpan) -> str:
 
 
 def _locations(span: MappingSpan) -> str:
-    order = " round-robin" if len(span.locations) > 1 and span.count > len(span.locations) else ""
+    in_turn = " round-robin" if len(span.locations) > 1 and span.count > len(span.locations) else ""
+    order = notation.order(span) or in_turn
     handles = f" ({', '.join(span.handles)})" if span.handles else ""
     return f"{', '.join(notation.short_names(span.locations))}{order}{handles}"
 
@@ -188,7 +189,8 @@ def _tooltip(span: MappingSpan, range_: RangeDiagram, context: DrawingContext, a
     if address is not None:
         yield f"address 0x{address + span.offset:x}"
     if span.chunk:
-        yield f"on {', '.join(map(context.device_name, notation.short_names(span.locations)))}"
+        on = ", ".join(map(context.device_name, notation.short_names(span.locations)))
+        yield f"on {on}{notation.order(span)}"
         yield f"handles {', '.join(span.handles) or 'none'}"
         yield f"access {notation.granted(span.access)}" if span.access else "no access"
         if span.origin:

@@ -268,7 +268,7 @@ def _description_lines(range_: RangeDiagram) -> str:
 def _span(span: MappingSpan, count: int) -> str:
     if not span.chunk:
         return f"a hole of {rounded(span.size)}"
-    on = ", ".join(notation.short_names(span.locations))
+    on = ", ".join(notation.short_names(span.locations)) + notation.order(span)
     return f"{notation.chunk_names(span, count)}, {notation.multiple(span.count, span.bytes_each)} on {on}"
 
 

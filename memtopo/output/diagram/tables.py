@@ -92,7 +92,7 @@ def _span_line(span: MappingSpan, count: int, address: int | None, context: Draw
         ),
         exact(span.offset),
         notation.multiple(span.count, span.bytes_each),
-        ", ".join(map(context.device_name, notation.short_names(span.locations))),
+        ", ".join(map(context.device_name, notation.short_names(span.locations))) + notation.order(span),
         ", ".join(span.handles),
         notation.granted(span.access),
         at,

@@ -26,6 +26,7 @@ from memtopo.output.diagram.notation import (
     multiple,
     name_range,
     offset,
+    order,
     parts,
     processes,
     remark,
@@ -50,7 +51,7 @@ def piece(shown: MappingSpan, glyphs: Glyphs, *, times: int, again: bool, access
         Text(glyphs.text(clipped(chunk_names(shown, times)))),
         Text(offset(shown.offset)),
         Text(glyphs.text(multiple(shown.count, shown.bytes_each))),
-        location(shown.locations, glyphs, f"{_handles(shown)}{_repetition(shown, times, again=again)}"),
+        location(shown.locations, glyphs, f"{order(shown)}{_handles(shown)}{_repetition(shown, times, again=again)}"),
         Text(glyphs.text(granted(shown.access)) if access else ""),
         Text(glyphs.text(", ".join(filter(None, (origin(shown.origin), parts(shown)))))),
     ]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from memtopo.machine import CONTEXT_BYTES
 from memtopo.output import json as rendering
 from memtopo.output.diagram.build import build_diagram
 from memtopo.output.diagram.build.ranges import MOST_SINGLE
+from memtopo.output.diagram.svg import svg
 from memtopo.rules.validation import validate
 from tests.helpers.diagrams import ENOUGH_MEMORY, PARTS_AND_HOLES, text_diagram
 from tests.helpers.machines import invented, with_nodes
@@ -330,3 +332,60 @@ def test_free_memory_is_that_of_the_report_while_the_layout_is_held() -> None:
     left = run(run_request(text, machine), machine).report.left
     assert left
     assert [memory.free] == [each.held for each in left.memory if each.device == "gpu0"]
+
+
+TWO_RANKS = """
+processes:
+  rank:
+    count: 2
+    devices: {mine: [gpu0, gpu1]}
+    chunks: {w: {location: mine, size: 2MiB, count: COUNT, handles: fd}}
+    exports: {w: {chunk: w, via: fd}}
+  reader:
+    ranges: {r: {size: 256MiB}}
+    imports: {w: {from: rank.w}}
+    map: {r: [w]}
+    access: {r: {gpu0: r}}
+"""
+
+
+@pytest.mark.parametrize("count", [1, 2, 8, 64])
+def test_chunks_that_are_imported_from_several_processes_are_drawn_on_their_gpus(count: int) -> None:
+    found = text_diagram(TWO_RANKS.replace("COUNT", str(count)))
+    pieces = [each for each in found.processes[-1].picture.ranges[0].pieces if each.chunk]
+    drawn = [each.locations[nth % len(each.locations)] for each in pieces for nth in range(each.count)]
+    assert drawn == ["gpu0"] * count + ["gpu1"] * count
+    assert all(len({*each.locations}) == len(each.locations) for each in pieces)  # a label names each once
+
+
+IRREGULAR = random.Random(1).choices(["gpu0", "gpu1"], k=400)
+
+
+@pytest.mark.parametrize(
+    ("order", "count", "mixed"),
+    [
+        (["gpu0", "gpu1"], 1000, False),
+        (["gpu0", "gpu1", "gpu0"], 1000, False),
+        (["gpu0", "gpu0", "gpu1"], 3, False),
+        (["gpu0"] * 20 + ["gpu1"] * 20, 200, False),
+        (["gpu0"] * 20 + ["gpu1"] * 20, 210, False),
+        (["gpu0", "gpu1"] * 20 + ["gpu0"] * 7, 47, False),
+        (IRREGULAR[:60], 60, False),
+        (IRREGULAR, 400, True),
+        (IRREGULAR, 1000, True),
+    ],
+    ids=lambda value: str(len(value)) if isinstance(value, list) else str(value),
+)
+def test_a_drawing_has_the_location_of_each_chunk_or_says_that_they_are_mixed(
+    order: list[str], count: int, *, mixed: bool
+) -> None:
+    found = text_diagram(
+        f"ranges: {{r: {{size: 2GiB}}}}\nmap: {{r: [c]}}\naccess: {{r: {{gpu0: rw}}}}\n"
+        f"chunks: {{c: {{location: [{', '.join(order)}], size: 2MiB, count: {count}}}}}\n"
+    )
+    pieces = [each for each in found.ranges[0].pieces if each.chunk]
+    drawn = [each.locations[nth % len(each.locations)] for each in pieces for nth in range(each.count)]
+    assert len(drawn) == count
+    assert [each.mixed for each in pieces] == [mixed] * len(pieces)
+    assert (drawn == [order[index % len(order)] for index in range(count)]) is not mixed
+    assert ("gpu0, gpu1 in mixed order" in svg(found, "title")) is mixed

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate, islice
 from typing import NamedTuple
 
 from memtopo.diagnostics.model import Path
 from memtopo.driver.types import Grant, Location
 from memtopo.geometry import AccessSpan, Geometry, Placement
 from memtopo.geometry.groups import ChunkGroup
+from memtopo.output.diagram.build.names import is_regular, regular_lengths
+
+MOST_PARTS = 64
+"""Parts of the mappings of one entry, with an order of locations each."""
+
+MOST_LOCATIONS = 1 << 16
+"""Locations that are looked at."""
 
 _Span = tuple[int, int, int]
 """First index, index after the last one, and the number of mappings of each chunk."""
@@ -19,7 +27,7 @@ class Mappings(NamedTuple):
     """`length` adjacent mappings of the chunks of one group, `first` on, with the same access.
 
     The n-th of equal ranges has the chunks `n * step` further on. The index increases by `interval` from one mapping to
-    the next.
+    the next. The order of `mixed` locations is not known from them.
     """
 
     offset: int
@@ -30,6 +38,7 @@ class Mappings(NamedTuple):
     step: int
     path: Path
     interval: int = 1
+    mixed: bool = False
 
     @property
     def last(self) -> int:
@@ -48,11 +57,28 @@ class Mappings(NamedTuple):
 
     @property
     def locations(self) -> tuple[Location, ...]:
-        """Locations of the chunks in their round-robin order, from the first chunk on."""
+        """Locations of the chunks in order, from the first chunk on; of many, twice the order of their entry."""
         order = self.chunk.locations
         if not self.chunk.memory:
             return tuple(order)  # of the memory of every GPU of a team
-        number = min(self.length, len(order)) if self.interval else 1
+        return self._first_locations(min(self.length, 2 * len(order)) if self.interval else 1)
+
+    def regular(self) -> Iterator[Mappings]:
+        """These mappings in parts whose locations repeat a cycle each; whole, as `mixed`, if there are too many."""
+        if is_regular(self.locations):
+            yield self
+            return
+        order = self._first_locations(min(self.length, MOST_LOCATIONS + 1))
+        lengths = list(islice(regular_lengths(order), MOST_PARTS + 1)) if len(order) <= MOST_LOCATIONS else []
+        if not 0 < len(lengths) <= MOST_PARTS:
+            yield self._replace(mixed=True)
+            return
+        for done, length in zip(accumulate(lengths, initial=0), lengths, strict=False):
+            offset, first = self.offset + done * self.chunk.size, self.first + done * self.interval
+            yield self._replace(offset=offset, first=first, length=length)
+
+    def _first_locations(self, number: int) -> tuple[Location, ...]:
+        order = self.chunk.locations
         return tuple(order[(self.first + nth * self.interval) % len(order)] for nth in range(number))
 
 
@@ -61,7 +87,8 @@ def mappings(
 ) -> Iterator[Mappings]:
     """The mappings of one reservation, in order; `steps` are those of the placements.
 
-    Placements are divided where access changes, and joined where one continues with the next chunk of the same group.
+    Placements are divided where access or the order of locations changes, and joined where one continues with the next
+    chunk of the same group.
     """
     last: Mappings | None = None
     for each in _divided(placements, iter(access_spans), steps):
@@ -69,10 +96,10 @@ def mappings(
             last = last._replace(length=last.length + each.length)
             continue
         if last:
-            yield last
+            yield from last.regular()
         last = each
     if last:
-        yield last
+        yield from last.regular()
 
 
 def _divided(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from memtopo.driver.types import Location
 from memtopo.geometry import Geometry
@@ -68,6 +68,33 @@ def cycle(locations: Sequence[Location]) -> tuple[Location, ...]:
         if all(location == locations[index % length] for index, location in enumerate(locations)):
             return tuple(locations[:length])
     return ()
+
+
+def is_regular(locations: Sequence[Location]) -> bool:
+    """True if the locations repeat a cycle, or are different ones; a drawing of them by their order is exact then."""
+    found = cycle(locations) or locations
+    return len({*found}) == len(found) or 2 * len(found) <= len(locations)
+
+
+def regular_lengths(locations: Sequence[Location]) -> Iterator[int]:
+    """Lengths of the parts that repeat a cycle each, from the first location on."""
+    start = 0
+    while start < len(locations):
+        yield (length := _regular_length(locations, start))
+        start += length
+
+
+def _regular_length(locations: Sequence[Location], start: int) -> int:
+    best = 1
+    for length in range(1, LONGEST_CYCLE + 1):
+        stop = start + length
+        while stop < len(locations) and locations[stop] == locations[stop - length]:
+            stop += 1
+        if stop - start >= 2 * length:
+            best = max(best, stop - start)
+        if best >= 2 * LONGEST_CYCLE:
+            break
+    return best
 
 
 def location_names(locations: Sequence[Location]) -> tuple[str, ...]:

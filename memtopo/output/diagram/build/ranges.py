@@ -13,7 +13,7 @@ from memtopo.geometry.diagram import DeviceAccess, MappingSpan, RangeDiagram
 from memtopo.geometry.groups import RangeGroup
 from memtopo.geometry.model import Part
 from memtopo.output.diagram.build.mappings import MappingCounts, Mappings, mappings
-from memtopo.output.diagram.build.names import Marks, cycle, location_names, source
+from memtopo.output.diagram.build.names import Marks, is_regular, location_names, source
 
 MOST_SINGLE = 6
 """Adjacent mappings of single chunks that each have a span of their own; more of them are one span."""
@@ -133,7 +133,7 @@ def _grouped(found: Iterable[Mappings]) -> Iterator[list[Mappings]]:
     """Many similar single chunks together if their locations repeat a cycle, otherwise those of one location."""
     for _, group in groupby(enumerate(found), key=_similarity):
         similar = [each for _, each in group]
-        if len(similar) == 1 or cycle([each.location for each in similar]):
+        if len(similar) == 1 or is_regular([each.location for each in similar]):
             yield from _single_if_few(similar)
         else:
             for _, same in groupby(similar, key=lambda each: each.location):
@@ -178,6 +178,7 @@ def _span(group: Sequence[Mappings], process: _Process) -> MappingSpan:
         origin=" … ".join(dict.fromkeys(source(each.chunk.origin) for each in (first, last))),
         interval=first.interval,
         parts=first.chunk.parts,
+        mixed=first.mixed,
     )
 
 
