@@ -20,7 +20,7 @@ from memtopo.language.names import AWAKE
 from memtopo.machine.cluster import MachineLine
 from memtopo.rules.validation import validate
 from memtopo.run.apply import Run
-from memtopo.run.request import RunRequest
+from memtopo.session.request import RunRequest
 
 CHUNKS = 2048
 SIZE = 2 << 20

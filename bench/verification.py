@@ -24,7 +24,7 @@ from memtopo.drivers.target import Target, resolve
 from memtopo.machine.cluster import MachineLine
 from memtopo.rules.validation import validate
 from memtopo.run.apply import Run
-from memtopo.run.request import RunRequest
+from memtopo.session.request import RunRequest
 
 GIB = 1 << 30
 PAGE = 2 << 20

@@ -25,8 +25,8 @@ from memtopo.rules.change import diagnose_change
 from memtopo.run.apply import Run
 from memtopo.run.capacity import DoesNotFit
 from memtopo.run.imports import Imports
-from memtopo.run.request import HoldResult, RunRequest
 from memtopo.run.transition import RollbackFailed
+from memtopo.session.request import HoldResult, RunRequest
 from memtopo.sharing.imports import HolderHandles
 from memtopo.sharing.status import Notice
 

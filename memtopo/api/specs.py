@@ -19,8 +19,8 @@ from memtopo.language import Document
 from memtopo.language.document import scalar_text
 from memtopo.planner import Plan
 from memtopo.rules.validation import Validated, validate
-from memtopo.run.trials import with_needed_trials
 from memtopo.session.saved import spec_digest
+from memtopo.session.trials import with_needed_trials
 from memtopo.spec import Spec
 
 

@@ -23,7 +23,7 @@ from memtopo.output.progress import activity, progress
 from memtopo.plans.progress import BothProgress, Progress
 from memtopo.plans.report import Report
 from memtopo.run import apply
-from memtopo.run.request import RunRequest
+from memtopo.session.request import RunRequest
 
 if TYPE_CHECKING:  # imported where it is used: a layout of one process that nobody holds needs none of it
     from memtopo.cli.holder import Holder

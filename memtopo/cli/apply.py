@@ -44,7 +44,7 @@ from memtopo.cli.settings import Set, settings
 from memtopo.cli.specs import Loaded, load
 from memtopo.common.errors import UsageError
 from memtopo.output.progress import activity
-from memtopo.run.request import RunRequest
+from memtopo.session.request import RunRequest
 
 if TYPE_CHECKING:
     from memtopo.cli.nodes import OnNodes

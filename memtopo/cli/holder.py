@@ -20,7 +20,7 @@ from memtopo.run.apply import Run
 from memtopo.run.held import HeldLayout, Revise
 from memtopo.run.imports import Follower
 from memtopo.run.processes import Coordinator, HeldProcesses
-from memtopo.run.request import HoldResult
+from memtopo.session.request import HoldResult
 from memtopo.sharing.claims import Claim, claim
 from memtopo.sharing.endpoints import endpoint, is_folder
 from memtopo.sharing.holder import INTERVAL, HolderInfo, HoldSummary, MetricsTarget, Supervision, hold, passed_claim

@@ -23,7 +23,7 @@ from memtopo.output import plain
 from memtopo.output.progress import activity, progress
 from memtopo.plans.report import Report
 from memtopo.rules.validation import validate
-from memtopo.run.request import RunRequest
+from memtopo.session.request import RunRequest
 
 if TYPE_CHECKING:
     from memtopo.cli.bindings import Bindings

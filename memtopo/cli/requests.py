@@ -16,8 +16,8 @@ from memtopo.plans.report import Check
 from memtopo.rules import NeverTried, require_tried
 from memtopo.rules.change import diagnose_change
 from memtopo.rules.validation import validate
-from memtopo.run.request import RunRequest
 from memtopo.session import saved
+from memtopo.session.request import RunRequest
 from memtopo.sharing.errors import ExchangeError
 
 if TYPE_CHECKING:  # imported where it is used: only a held layout is changed

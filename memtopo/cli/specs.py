@@ -17,9 +17,9 @@ from memtopo.language import Document
 from memtopo.output import plain
 from memtopo.output.progress import activity
 from memtopo.rules.validation import Validated, validate
-from memtopo.run.trials import with_needed_trials
 from memtopo.session import saved
 from memtopo.session.saved import SavedPlan, StalePlan
+from memtopo.session.trials import with_needed_trials
 
 INVALID = 1
 

@@ -26,7 +26,7 @@ from memtopo.output.formats import Format, format_named
 from memtopo.output.humanize import plural
 from memtopo.rules import files
 from memtopo.rules.files import Checked, File, Source, Variant
-from memtopo.run.trials import with_needed_trials
+from memtopo.session.trials import with_needed_trials
 
 Specs = Annotated[
     list[str],

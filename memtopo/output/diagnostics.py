@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from memtopo.common.text import display_width, printable
 from memtopo.diagnostics.model import Diagnostic, Span
+from memtopo.language.located import Located, located
 from memtopo.output.humanize import plural
 from memtopo.output.plain import DEFAULT_WIDTH, paint
-from memtopo.output.validation import Located, located
 
 if TYPE_CHECKING:
     from memtopo.language import Document
@@ -53,7 +53,7 @@ def text(
 def concise(diagnostics: Iterable[Diagnostic], document: Document, *, colour: bool = False) -> list[str]:
     """One line for each diagnostic, sorted by position."""
     page = _Page(DEFAULT_WIDTH, colour)
-    return [_headline(each, page) for each in located(diagnostics, document)]
+    return [each.headline(page.paint) for each in located(diagnostics, document)]
 
 
 def _facts(found: Sequence[Located]) -> Iterator[str]:
@@ -70,14 +70,8 @@ def _counts(found: Sequence[Located]) -> str:
     return f"{', '.join(phrases)} in {printable(found[0].file)}"
 
 
-def _headline(each: Located, page: _Page) -> str:
-    diagnostic = each.diagnostic
-    code = page.paint(f"{diagnostic.severity}[{diagnostic.code}]", diagnostic.severity)
-    return f"{page.paint(printable(each.location), 'strong')}: {code}: {printable(diagnostic.message)}"
-
-
 def _one(each: Located, document: Document, page: _Page) -> Iterator[str]:
-    yield _headline(each, page)
+    yield each.headline(page.paint)
     marks = list(_marks(each))
     gutter = len(str(max((mark.span.line for mark in marks), default=0))) + 1
     if marks:

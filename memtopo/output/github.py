@@ -6,8 +6,8 @@ from memtopo.common.errors import MemtopoError
 from memtopo.common.text import printable
 from memtopo.diagnostics.codes import CODES
 from memtopo.diagnostics.model import Span
+from memtopo.language.located import Located
 from memtopo.output import validation
-from memtopo.output.validation import Located
 from memtopo.rules.files import Checked
 
 _DATA = str.maketrans({"%": "%25", "\r": "%0D", "\n": "%0A"})

@@ -6,8 +6,9 @@ from typing import Any
 
 from memtopo.common.errors import MemtopoError
 from memtopo.common.text import printable
+from memtopo.language.located import Located
 from memtopo.output import json, validation
-from memtopo.output.validation import Located, fingerprints
+from memtopo.output.validation import fingerprints
 from memtopo.rules.files import Checked
 
 _SEVERITIES = {"error": "major", "warning": "minor"}

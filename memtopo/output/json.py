@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from memtopo.common.errors import MemtopoError
 from memtopo.diagnostics.model import Diagnostic, Label, Path, Severity, Span
 from memtopo.geometry.diagram import Diagram
+from memtopo.language.located import Located, located
 from memtopo.machine.cluster import MachineLine
-from memtopo.output.validation import Located, located
 from memtopo.rules.files import Checked, File, Result, SharedDiagnostic
 
 if TYPE_CHECKING:

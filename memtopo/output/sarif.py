@@ -13,8 +13,9 @@ from memtopo.common.version import __version__
 from memtopo.diagnostics import explanations
 from memtopo.diagnostics.explanations import Example
 from memtopo.diagnostics.model import Span
+from memtopo.language.located import Located
 from memtopo.output import json, validation
-from memtopo.output.validation import Located, fingerprints
+from memtopo.output.validation import fingerprints
 from memtopo.rules.files import Checked
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"

@@ -6,45 +6,20 @@ import hashlib
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memtopo.common.errors import MemtopoError
-from memtopo.diagnostics.model import Diagnostic, Label, Span
+from memtopo.diagnostics.model import Diagnostic
 from memtopo.drivers.target import NONE
+from memtopo.language.located import Located, located
 from memtopo.output.humanize import plural
 from memtopo.rules.files import Checked, File, Result, SharedDiagnostic
 
 if TYPE_CHECKING:
-    from memtopo.language import Document
+    pass
 
 STDIN = "<stdin>"
 _REPOSITORY_VARIABLES = ("GITHUB_WORKSPACE", "CI_PROJECT_DIR")
-
-
-@dataclass(frozen=True, slots=True)
-class Located:
-    """A diagnostic with its file's name, its span, and the span of each label; None for what is not in the text."""
-
-    diagnostic: Diagnostic
-    file: str
-    span: Span | None
-    label_spans: tuple[Span | None, ...]
-
-    @property
-    def location(self) -> str:
-        """`file:line:column`, or the file's name alone."""
-        return f"{self.file}:{self.span.line}:{self.span.column}" if self.span else self.file
-
-    @property
-    def labels(self) -> Iterable[tuple[Label, Span | None]]:
-        """Each label with its span."""
-        return zip(self.diagnostic.labels, self.label_spans, strict=True)
-
-
-def located(diagnostics: Iterable[Diagnostic], document: Document) -> list[Located]:
-    """Locate the diagnostics of one document, sorted by position; those without one come first."""
-    return sorted((_locate(diagnostic, document) for diagnostic in diagnostics), key=_order)
 
 
 def all_located(checked: Checked) -> list[Located]:
@@ -152,19 +127,6 @@ def fingerprints(diagnostics: Iterable[Located]) -> Iterator[str]:
         numbered = f"{identity} {counts[identity]}"
         yield hashlib.sha256(numbered.encode(errors="surrogateescape")).hexdigest()[:32]
         counts[identity] += 1
-
-
-def _locate(diagnostic: Diagnostic, document: Document) -> Located:
-    labels = tuple(_span(label, document) for label in diagnostic.labels)
-    return Located(diagnostic, document.name, _span(diagnostic, document), labels)
-
-
-def _span(subject: Diagnostic | Label, document: Document) -> Span | None:
-    return subject.span or (document.span(subject.path, subject.at) if subject.path else None)
-
-
-def _order(each: Located) -> tuple[Span, str, str]:
-    return each.span or Span(0, 0, 0, 0), each.diagnostic.code, each.diagnostic.message
 
 
 def _machines(shared: SharedDiagnostic) -> str:

@@ -28,12 +28,12 @@ from memtopo.run.findings import FindingTally
 from memtopo.run.leaks import ResourceBalance, descriptor_notes, memory_notes
 from memtopo.run.outcome import failure, outcome
 from memtopo.run.rehearsal import Rehearsal, RehearsedPart, States, stops
-from memtopo.run.request import HoldResult, RunRequest
 from memtopo.run.states import StatePlans
 from memtopo.run.transition import all_or_nothing, make_transition
 from memtopo.run.verification.fingerprints import ASPECT, Fingerprints
 from memtopo.run.verification.isolation import MAX_HOLE_QUERIES, holes, isolation
 from memtopo.run.verification.rounds import Verification
+from memtopo.session.request import HoldResult, RunRequest
 from memtopo.sharing.exports import LayoutExports
 
 

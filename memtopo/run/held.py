@@ -18,8 +18,8 @@ from memtopo.planner import Plan
 from memtopo.plans.report import Checks
 from memtopo.plans.transition import Transition, transition
 from memtopo.run.apply import Run
-from memtopo.run.request import RunRequest
 from memtopo.run.transition import RollbackFailed
+from memtopo.session.request import RunRequest
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.exports import LayoutExports
 from memtopo.sharing.offers import ChangeableLayout, ChangeFailed, Offer

@@ -9,8 +9,8 @@ from memtopo.executor import StepFailed
 from memtopo.geometry import Geometry
 from memtopo.geometry.groups import Group
 from memtopo.run.apply import Run
-from memtopo.run.request import RunRequest
 from memtopo.run.transition import RollbackFailed
+from memtopo.session.request import RunRequest
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.imports import NOT_NOW, HolderHandles
 from memtopo.sharing.status import Notice

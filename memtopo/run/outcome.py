@@ -9,7 +9,7 @@ from memtopo.driver.types import DriverError
 from memtopo.executor import StepFailed
 from memtopo.plans.report import Failure, Leak
 from memtopo.run.hints import error_hint
-from memtopo.run.request import RunRequest
+from memtopo.session.request import RunRequest
 
 
 def outcome(

@@ -17,7 +17,7 @@ from memtopo.machine.cluster import MachineLine
 from memtopo.rules.validation import validate
 from memtopo.run import apply
 from memtopo.run.apply import Run
-from memtopo.run.request import HoldResult, RunRequest
+from memtopo.session.request import HoldResult, RunRequest
 from memtopo.sharing.claims import claim
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.exports import LayoutExports

@@ -19,7 +19,7 @@ from memtopo.machine.cluster import MachineLine
 from memtopo.output.progress import ProgressLines, activity, progress
 from memtopo.planner import plan
 from memtopo.run.apply import apply
-from memtopo.run.request import RunRequest
+from memtopo.session.request import RunRequest
 from tests.cli.test_terminal import drained, on_terminal
 from tests.helpers.specs import clean_geometry
 

@@ -18,7 +18,7 @@ from memtopo.machine.cluster import MachineLine
 from memtopo.plans.report import Report
 from memtopo.rules.validation import validate
 from memtopo.run import apply
-from memtopo.run.request import RunRequest
+from memtopo.session.request import RunRequest
 from tests.helpers.failing_driver import Failing
 from tests.helpers.specs import SPECS
 from tests.run.test_undo import UNDO, left_open, points

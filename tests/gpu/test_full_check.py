@@ -18,8 +18,8 @@ from memtopo.machine.cluster import MachineLine
 from memtopo.plans.report import Check, Report
 from memtopo.rules.validation import validate
 from memtopo.run import apply, processes
-from memtopo.run.request import RunRequest
 from memtopo.run.verification.rounds import FORBIDDEN, UNSAFE
+from memtopo.session.request import RunRequest
 from tests.helpers.forwarding import HandleRecorder
 from tests.helpers.reports import tallies
 from tests.helpers.strategies import specs

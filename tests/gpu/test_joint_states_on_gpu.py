@@ -14,7 +14,7 @@ from memtopo.machine.cluster import MachineLine
 from memtopo.plans.report import Check
 from memtopo.rules.validation import validate
 from memtopo.run import processes
-from memtopo.run.request import RunRequest
+from memtopo.session.request import RunRequest
 from tests.run.processes.crash_runs import CrashRun, run_with_crash
 from tests.run.processes.test_change_crashes import SLEEPING, calls, names_stage
 from tests.run.processes.test_crashes import lost, survived

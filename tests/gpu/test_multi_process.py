@@ -16,7 +16,7 @@ from memtopo.language import read_file
 from memtopo.machine.cluster import MachineLine
 from memtopo.rules.validation import validate
 from memtopo.run import processes
-from memtopo.run.request import RunRequest
+from memtopo.session.request import RunRequest
 from tests.helpers.specs import ENSEMBLES
 from tests.run.processes.crash_runs import run_with_crash
 from tests.run.processes.test_crashes import CALLS, SIGNALS, TWO, lost, survived

@@ -13,7 +13,7 @@ from memtopo.language import read_text
 from memtopo.machine.cluster import MachineLine
 from memtopo.rules.validation import validate
 from memtopo.run import apply
-from memtopo.run.request import RunRequest
+from memtopo.session.request import RunRequest
 from tests.helpers.strategies import specs
 
 pytestmark = pytest.mark.gpu

@@ -12,7 +12,7 @@ from memtopo.machine.cluster import MachineLine
 from memtopo.plans.report import Report
 from memtopo.rules.validation import validate
 from memtopo.run import processes
-from memtopo.run.request import RunRequest
+from memtopo.session.request import RunRequest
 from tests.helpers.reports import tallies
 from tests.helpers.specs import document
 from tests.run.processes.crash_runs import run_with_crash

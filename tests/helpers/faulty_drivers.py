@@ -11,7 +11,7 @@ from memtopo.driver.types import Access, DriverError, Grant, Location, Propertie
 from memtopo.drivers.sim import SimDriver
 from memtopo.machine import Machine
 from memtopo.run.apply import apply
-from memtopo.run.request import RunRequest
+from memtopo.session.request import RunRequest
 from tests.helpers.failing_driver import Failing
 from tests.helpers.specs import Run
 

@@ -26,7 +26,7 @@ from memtopo.run import apply
 from memtopo.run.apply import Run
 from memtopo.run.held import HeldLayout, Revision
 from memtopo.run.imports import Follower
-from memtopo.run.request import HoldResult, RunRequest
+from memtopo.session.request import HoldResult, RunRequest
 from memtopo.sharing.claims import claim
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint

@@ -27,8 +27,8 @@ from memtopo.run.processes.joint_plans import JointPlans
 from memtopo.run.processes.messages import ChangeCommand, ChangeResult, PlanChange
 from memtopo.run.processes.worker_change import WorkerChange
 from memtopo.run.processes.worker_run import SiblingHandles
-from memtopo.run.request import RunRequest
 from memtopo.run.verification.rounds import UNSAFE
+from memtopo.session.request import RunRequest
 from tests.helpers.failing_driver import Failing
 from tests.helpers.specs import run_request
 

@@ -20,7 +20,7 @@ from memtopo.plans.report import Check
 from memtopo.rules.validation import validate
 from memtopo.run.nodes.agent import Agent, NodeResult, NodeTask
 from memtopo.run.nodes.hub import Hub
-from memtopo.run.request import RunRequest
+from memtopo.session.request import RunRequest
 
 
 def node_request(spec: Path | str, cluster: Cluster, check: Check = "fast") -> tuple[RunRequest, Document]:

@@ -22,7 +22,7 @@ from memtopo.plans.report import Check, Report
 from memtopo.rules.validation import Validated, validate
 from memtopo.run import apply, processes
 from memtopo.run.processes import Ensemble
-from memtopo.run.request import RunRequest
+from memtopo.session.request import RunRequest
 from tests.helpers.failing_driver import Failing
 from tests.helpers.machines import invented
 from tests.helpers.shared_producers import handle_source, sockets

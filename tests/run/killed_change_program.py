@@ -28,7 +28,7 @@ from memtopo.language import read_text
 from memtopo.machine.cluster import MachineLine
 from memtopo.rules.validation import validate
 from memtopo.run.apply import Run, apply
-from memtopo.run.request import HoldResult, RunRequest
+from memtopo.session.request import HoldResult, RunRequest
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError

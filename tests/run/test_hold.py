@@ -13,7 +13,7 @@ from memtopo.plans.report import Check, Report
 from memtopo.run import apply
 from memtopo.run.apply import Run
 from memtopo.run.held import HeldLayout
-from memtopo.run.request import HoldResult
+from memtopo.session.request import HoldResult
 from tests.helpers.failing_driver import Failing
 from tests.helpers.machines import invented
 from tests.helpers.specs import run_request

@@ -11,7 +11,7 @@ from memtopo.driver.types import Properties, gpu
 from memtopo.drivers.sim import SimDriver
 from memtopo.plans.report import Report
 from memtopo.run.apply import Run, apply
-from memtopo.run.request import HoldResult
+from memtopo.session.request import HoldResult
 from tests.helpers import faults
 from tests.helpers.machines import invented
 from tests.helpers.specs import run_request

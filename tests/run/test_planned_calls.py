@@ -19,7 +19,7 @@ from memtopo.kinds.ranges.steps import ReserveRange
 from memtopo.plans.calls import Exchange, NamedCall, listed, named
 from memtopo.run import apply
 from memtopo.run.planned_calls import first_calls, planned_calls
-from memtopo.run.request import RunRequest
+from memtopo.session.request import RunRequest
 from tests.helpers.shared_producers import handle_source
 from tests.helpers.specs import EVERY_SPEC, ROOT, SPECS, run_request
 

@@ -16,7 +16,7 @@ from memtopo.plans.report import Check
 from memtopo.run import apply, processes
 from memtopo.run.apply import Run
 from memtopo.run.held import HeldLayout, Revision
-from memtopo.run.request import HoldResult
+from memtopo.session.request import HoldResult
 from tests.helpers.machines import invented
 from tests.helpers.specs import ensemble, run_request
 

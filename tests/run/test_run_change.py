@@ -19,8 +19,8 @@ from memtopo.kinds.layout import current
 from memtopo.plans.report import Check, Checks, Placed, Report
 from memtopo.run.apply import Run, apply
 from memtopo.run.capacity import DoesNotFit
-from memtopo.run.request import HoldResult, RunRequest
 from memtopo.run.transition import RollbackFailed
+from memtopo.session.request import HoldResult, RunRequest
 from tests.helpers import strategies
 from tests.helpers.failing_driver import Failing
 from tests.helpers.machines import invented

@@ -26,8 +26,8 @@ from memtopo.run import processes
 from memtopo.run.nodes.holding import Holding, holder
 from memtopo.run.nodes.peers import Call, HandleBytes, NodePeers
 from memtopo.run.processes.messages import HandleAnswer, HandleRequest
-from memtopo.run.request import RunRequest
-from memtopo.run.trials import with_needed_trials
+from memtopo.session.request import RunRequest
+from memtopo.session.trials import with_needed_trials
 from memtopo.sharing.sources import layout_source
 
 RUN_VARIABLE = "MEMTOPO_RUN_OF_NODES"

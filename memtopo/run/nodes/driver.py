@@ -26,7 +26,7 @@ from memtopo.run.nodes.holding import Holding, held_nodes
 from memtopo.run.nodes.hub import End
 from memtopo.run.nodes.progress import NodesProgress
 from memtopo.run.nodes.reports import NodeEnd, merged_nodes
-from memtopo.run.request import RunRequest
+from memtopo.session.request import RunRequest
 from memtopo.sharing.holder import HolderInfo
 
 Serving = Callable[[Mapping[str, str], "str | None"], None]

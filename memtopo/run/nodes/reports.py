@@ -13,7 +13,7 @@ from memtopo.plans.report import Failure, Leak, Left, NodeReport, PhaseTime, Pro
 from memtopo.run.nodes.agent import NodeResult
 from memtopo.run.nodes.hub import End
 from memtopo.run.processes.reports import sum_of_checks, sum_of_left
-from memtopo.run.request import RunRequest
+from memtopo.session.request import RunRequest
 
 
 @dataclass(frozen=True)

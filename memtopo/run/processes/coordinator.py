@@ -33,8 +33,8 @@ from memtopo.run.processes.router import Router
 from memtopo.run.processes.worker_process import Expected, WorkerProcess, launch
 from memtopo.run.processes.worker_server import WorkerServer
 from memtopo.run.rehearsal import paths, stops
-from memtopo.run.request import RunRequest
 from memtopo.run.verification.rounds import UNSAFE
+from memtopo.session.request import RunRequest
 from memtopo.sharing.client import IN_FLIGHT
 from memtopo.sharing.offers import ChangeFailed
 from memtopo.sharing.sockets import reserve_descriptors

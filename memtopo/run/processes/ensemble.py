@@ -14,7 +14,7 @@ from memtopo.geometry import Geometry
 from memtopo.machine import Cluster, Machine
 from memtopo.run.processes import messages
 from memtopo.run.processes.worker_server import WorkerServer
-from memtopo.run.request import RunRequest
+from memtopo.session.request import RunRequest
 from memtopo.sharing.errors import reason
 
 TIMEOUT = 30.0

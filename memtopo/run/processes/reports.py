@@ -20,7 +20,7 @@ from memtopo.plans.report import (
 )
 from memtopo.run.findings import MAX_DIFFERENCES
 from memtopo.run.processes.worker_process import WorkerProcess
-from memtopo.run.request import RunRequest
+from memtopo.session.request import RunRequest
 
 
 def merged_report(

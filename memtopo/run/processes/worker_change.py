@@ -28,10 +28,10 @@ from memtopo.run.processes.messages import (
     TurnBack,
     WriteKept,
 )
-from memtopo.run.request import RunRequest
 from memtopo.run.states import StatePlans
 from memtopo.run.transition import RollbackFailed, StagedTransition, require_declared
 from memtopo.run.verification.fingerprints import ASPECT, Fingerprints
+from memtopo.session.request import RunRequest
 from memtopo.sharing.offers import Offer
 
 _LAST = tuple(Stage)[-1]

@@ -23,7 +23,7 @@ from memtopo.rules.validation import validate
 from memtopo.run.apply import Run, built_plan
 from memtopo.run.processes.joint_plans import JointPlans
 from memtopo.run.processes.messages import PlanChange, Start
-from memtopo.run.request import RunRequest
+from memtopo.session.request import RunRequest
 from memtopo.sharing.client import IN_FLIGHT
 from memtopo.sharing.imports import CommitWait, HolderHandles
 

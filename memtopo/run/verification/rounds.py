@@ -17,10 +17,10 @@ from memtopo.kinds.views import MappedMemory, Member, mapped_memory, recorded_ev
 from memtopo.machine import Machine
 from memtopo.plans.report import Rate
 from memtopo.run.findings import FindingTally
-from memtopo.run.request import RunRequest
 from memtopo.run.verification.access import PERMITTED, CopyRefused, permissions, refusals
 from memtopo.run.verification.samples import SampleVerifier
 from memtopo.run.verification.verifier import Unsignalled, VerificationContext, Verifier
+from memtopo.session.request import RunRequest
 
 if TYPE_CHECKING:  # imported where it is used: a fast check of memory on GPUs needs none of it
     from memtopo.run.verification.replicas import Replica

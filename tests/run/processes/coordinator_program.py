@@ -20,7 +20,7 @@ from memtopo.machine.cluster import MachineLine
 from memtopo.plans.report import Report
 from memtopo.rules.validation import validate
 from memtopo.run import processes
-from memtopo.run.request import RunRequest
+from memtopo.session.request import RunRequest
 
 WORKER = (sys.executable, "-P", str(Path(__file__).with_name("signalled_worker.py")))
 

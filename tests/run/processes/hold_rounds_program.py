@@ -26,7 +26,7 @@ from memtopo.machine.cluster import MachineLine
 from memtopo.plans.report import Report
 from memtopo.rules.validation import validate
 from memtopo.run.apply import apply
-from memtopo.run.request import RunRequest
+from memtopo.session.request import RunRequest
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError, NoLayout

@@ -10,7 +10,7 @@ from memtopo.geometry.groups import ChunkGroup
 from memtopo.machine import Machine, Memory, load
 from memtopo.machine.queries import changed
 from memtopo.rules.validation import validate
-from memtopo.run.trials import tried_for, with_needed_trials
+from memtopo.session.trials import tried_for, with_needed_trials
 from tests.helpers.specs import document
 
 TEXT = """chunks: {c: {location: gpus, size: 2MiB, handles: fabric else fd, rdma: true else false}}
