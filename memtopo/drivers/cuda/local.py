@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from threading import Thread
 from typing import TYPE_CHECKING
@@ -50,7 +51,12 @@ def start_cuda() -> None:
     with suppress(Exception):  # not just ImportError: another package may have the name
         from cuda.bindings import driver  # noqa: PLC0415  # may be missing
 
-        Thread(target=driver.cuInit, args=(0,)).start()
+        Thread(target=_initialise, args=(driver.cuInit,)).start()
+
+
+def _initialise(init: Callable[[int], object]) -> None:
+    with suppress(Exception):  # newer bindings raise where there is no driver
+        init(0)
 
 
 def _bound() -> CudaDriver:
