@@ -20,6 +20,7 @@ from memtopo.cli.hold import ServiceOptions
 from memtopo.cli.process import Stopper
 from memtopo.common.errors import MemtopoError, UsageError
 from memtopo.common.files import open_output
+from memtopo.common.outcomes import signal_status
 from memtopo.common.signals import ENDING, signal_wakeup
 from memtopo.common.spawn import memory_file, python_command, spawn
 from memtopo.common.text import output_line, signal_name
@@ -38,7 +39,7 @@ class HolderDied(MemtopoError):
 
     def __init__(self, number: int) -> None:
         super().__init__(f"the holder was killed by {signal_name(number)} before it served")
-        self.exit_code = 128 + number
+        self.exit_code = signal_status(number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +167,7 @@ def detach(context: typer.Context, spec: str, log: str | None) -> tuple[int, str
         status = process.wait()
         if status < 0:
             raise HolderDied(-status)
-        return status or 128 + stopper.signal(), None
+        return status or signal_status(stopper.signal()), None
 
 
 def main_of_detached(*_: str) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from memtopo.common.outcomes import Exit
+
 
 class MemtopoError(Exception):
     """Expected error, shown as `memtopo: error: …`, the lines of `details`, and `memtopo: hint: …` if there is a hint.
@@ -12,7 +14,7 @@ class MemtopoError(Exception):
     `message` is lower case, without a full stop, and begins with the object at fault.
     """
 
-    exit_code = 70
+    exit_code: int = Exit.BUG
 
     def __init__(self, message: str, *, hint: str | None = None, details: Sequence[str] = ()) -> None:
         super().__init__(message)
@@ -24,25 +26,25 @@ class MemtopoError(Exception):
 class UsageError(MemtopoError):
     """Invalid command line, or options that exclude one another."""
 
-    exit_code = 2
+    exit_code = Exit.USAGE
 
 
 class Unavailable(MemtopoError):
     """No GPU, no driver, an unknown machine, or a machine file that cannot be used."""
 
-    exit_code = 3
+    exit_code = Exit.UNAVAILABLE
 
 
 class NotWritten(MemtopoError):
     """A file that cannot be written."""
 
-    exit_code = 4
+    exit_code = Exit.FAILED
 
 
 class InternalError(MemtopoError):
     """Violation of an invariant of memtopo's own code."""
 
-    exit_code = 70
+    exit_code = Exit.BUG
 
 
 @contextmanager

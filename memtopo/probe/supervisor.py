@@ -6,6 +6,7 @@ A child that hangs is killed, and a child that died is replaced by one that make
 from __future__ import annotations
 
 import select
+import signal
 import subprocess
 import time
 from collections import deque
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self, get_args
 
 from memtopo.common.errors import MemtopoError
+from memtopo.common.outcomes import signal_status
 from memtopo.common.spawn import python_command, spawn_connected
 from memtopo.common.text import signal_name
 from memtopo.driver.handles import Handle, close_handles
@@ -36,7 +38,7 @@ _INTERVAL = 0.2
 class Stopped(MemtopoError):
     """The probe was interrupted."""
 
-    exit_code = 130
+    exit_code = signal_status(signal.SIGINT)
 
 
 @dataclass(frozen=True, slots=True)

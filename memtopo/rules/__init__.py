@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from memtopo.common.errors import MemtopoError
+from memtopo.common.outcomes import Exit
 from memtopo.diagnostics import messages
 from memtopo.diagnostics.model import Diagnostic
 from memtopo.geometry.model import Geometry
@@ -30,7 +31,7 @@ JOINT_RULES: tuple[Rule, ...] = tuple(
 class NeverTried(MemtopoError):
     """A valid spec that is not built on a machine: no trial shows that it works there. Nothing was changed."""
 
-    exit_code = 4
+    exit_code = Exit.FAILED
 
 
 def require_tried(geometry: Geometry, machines: Machines) -> None:

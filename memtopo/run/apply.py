@@ -10,6 +10,7 @@ from threading import Lock
 
 from memtopo import planner
 from memtopo.common.errors import InternalError, MemtopoError, Stopped
+from memtopo.common.outcomes import outcome
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.recorder import CallContext
 from memtopo.driver.types import DriverError
@@ -26,7 +27,7 @@ from memtopo.plans.transition import Transition, transition
 from memtopo.run.capacity import DoesNotFit, require_room
 from memtopo.run.findings import FindingTally
 from memtopo.run.leaks import ResourceBalance, descriptor_notes, memory_notes
-from memtopo.run.outcome import failure, outcome
+from memtopo.run.outcome import failure, failure_status
 from memtopo.run.rehearsal import Rehearsal, RehearsedPart, States, stops
 from memtopo.run.states import StatePlans
 from memtopo.run.transition import all_or_nothing, make_transition
@@ -395,13 +396,14 @@ class Run:
         left = self._balance.left(teardown, self._hold_result.descriptors)
         leaks = self._balance.leaks(teardown, left, request.position_of)
         signal = self._signal() if self.stopped else None
-        word, exit_code = outcome(self.failure, leaks, signal=signal, as_declared=self.as_declared)
+        failed = [failure_status(self.failure.error)] if self.failure else None
+        word, status = outcome(leaks=bool(leaks), signal=signal, different=not self.as_declared, failures=failed)
         return Report(
             name=request.plan.name,
             spec=request.spec,
             machine=request.machine,
             outcome=word,
-            exit_code=exit_code,
+            exit_code=status,
             plan=request.summary(),
             times=tuple(self.execution.times),
             checks=None if self._findings.empty else self.checks(),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Hashable, Iterator, Mapping
 
 from memtopo.common.errors import MemtopoError
+from memtopo.common.outcomes import Exit
 from memtopo.common.units import rounded
 from memtopo.driver.types import DriverError, Location, LocationKind
 from memtopo.executor import Execution, StepFailed
@@ -17,7 +18,7 @@ from memtopo.plans.transition import Transition
 class DoesNotFit(MemtopoError):
     """A change that needs more memory than is free, refused before its first call."""
 
-    exit_code = 4
+    exit_code = Exit.FAILED
 
 
 def require_room(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from memtopo.common.errors import MemtopoError
+from memtopo.common.outcomes import Exit
 from memtopo.driver.batches import create_each
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import DriverError
@@ -28,7 +29,7 @@ from memtopo.run.elastic_requests import (
 class Failed(MemtopoError):
     """Driver call that failed; the message says what is as it was before."""
 
-    exit_code = 4
+    exit_code = Exit.FAILED
 
 
 def change_range(

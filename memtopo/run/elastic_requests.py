@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from memtopo.common.errors import MemtopoError
+from memtopo.common.outcomes import Exit
 from memtopo.common.text import nearest
 from memtopo.common.units import exact
 from memtopo.kinds.elastic import ElasticContent, Mapped, Pool
@@ -15,7 +16,7 @@ from memtopo.kinds.elastic import ElasticContent, Mapped, Pool
 class Refused(MemtopoError):
     """Request that a range or a pool cannot fulfil; no driver call was made."""
 
-    exit_code = 2
+    exit_code = Exit.USAGE
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,31 +1,14 @@
-"""Outcome of a run for its report: a word, an exit code, and the failure."""
+"""Failure of a run for its report, and the exit status of its cause."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from memtopo.common.errors import InternalError, MemtopoError, Unavailable
+from memtopo.common.outcomes import Exit
 from memtopo.driver.types import DriverError
 from memtopo.executor import StepFailed
-from memtopo.plans.report import Failure, Leak
+from memtopo.plans.report import Failure
 from memtopo.run.hints import error_hint
 from memtopo.session.request import RunRequest
-
-
-def outcome(
-    failed: StepFailed | None, leaks: Sequence[Leak], *, signal: int | None, as_declared: bool
-) -> tuple[str, int]:
-    """Word and exit code of a run; `signal` is the number of the signal that stopped it, or None."""
-    if leaks:
-        return "leaked", 5
-    if signal is not None:
-        return "interrupted", 128 + signal
-    if not as_declared:
-        # The difference may also be the cause of a later failure; the report has both.
-        return "different", 6
-    if failed:
-        return "failed", _exit_code(failed.error)
-    return "ok", 0
 
 
 def failure(failed: StepFailed, request: RunRequest) -> Failure:
@@ -40,8 +23,9 @@ def failure(failed: StepFailed, request: RunRequest) -> Failure:
     return Failure(failed.action, f"{type(error).__name__}: {error}", None, path, position)
 
 
-def _exit_code(error: BaseException | None) -> int:
+def failure_status(error: BaseException | None) -> int:
+    """Return the exit status of a run that ended with an error."""
     if isinstance(error, Unavailable):
         return error.exit_code
     expected = isinstance(error, (MemtopoError, OSError, MemoryError)) and not isinstance(error, InternalError)
-    return 4 if expected else 70
+    return Exit.FAILED if expected else Exit.BUG

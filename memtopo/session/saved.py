@@ -18,6 +18,7 @@ from typing import Literal, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from memtopo.common.errors import MemtopoError
+from memtopo.common.outcomes import Exit
 from memtopo.common.units import exact
 from memtopo.diagnostics.model import Diagnostic
 from memtopo.geometry import Geometry
@@ -49,13 +50,13 @@ Saved = TypeVar("Saved")
 class StalePlan(MemtopoError):
     """A saved plan differs from the plan that its spec gives now."""
 
-    exit_code = 7
+    exit_code = Exit.STALE
 
 
 class UnreadablePlan(MemtopoError):
     """A saved plan is damaged or of another version."""
 
-    exit_code = 1
+    exit_code = Exit.INVALID
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Self
 
+from memtopo.common.outcomes import Exit
 from memtopo.common.processes import pid_namespace
 from memtopo.common.text import nearest
 from memtopo.common.units import shorten
@@ -261,7 +262,7 @@ class Client:
                 end = wire.read(End, notice, "the notice of its end")
             return replace(done, outcome=end.outcome, exit_code=end.exit_code, reason=end.reason)
         if gone and answer.reports:
-            return replace(done, outcome="died", exit_code=4, reason="its holder ended without a report")
+            return replace(done, outcome="died", exit_code=Exit.FAILED, reason="its holder ended without a report")
         return done
 
     def notice(self, timeout: float = 0.0) -> Notice | None:

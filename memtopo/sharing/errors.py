@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from memtopo.common.errors import MemtopoError, Unavailable
+from memtopo.common.outcomes import Exit
 
-_EXIT_CODES = {"stale": 7, "broken": 5, "internal": 70}
+_EXIT_CODES = {"stale": Exit.STALE, "broken": Exit.LEFT, "internal": Exit.BUG}
 
 
 def _note_hint(error: MemtopoError) -> None:
@@ -22,7 +23,7 @@ class ExchangeError(MemtopoError):
         super().__init__(message, hint=hint, details=details)
         _note_hint(self)
         self.code = code
-        self.exit_code = _EXIT_CODES.get(code, 4)
+        self.exit_code = _EXIT_CODES.get(code, Exit.FAILED)
 
 
 class NoLayout(Unavailable):

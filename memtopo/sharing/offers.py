@@ -9,6 +9,7 @@ from typing import Annotated, Literal, Protocol
 from pydantic import Field
 
 from memtopo.common.errors import MemtopoError
+from memtopo.common.outcomes import Exit
 from memtopo.common.units import NamedPart
 from memtopo.driver.handles import DESCRIPTORS, Handle, OfferedKind, Via
 from memtopo.language.limits import LARGEST_PARTS
@@ -117,7 +118,7 @@ class ExportProvider(Protocol):
 class ChangeFailed(MemtopoError):
     """Failed change or switch of a layout; `broken` if it can only be taken down, else it is as it was before."""
 
-    exit_code = 4
+    exit_code = Exit.FAILED
 
     def __init__(self, message: str, *, broken: bool) -> None:
         super().__init__(message)

@@ -18,6 +18,7 @@ from typing import Self
 
 from memtopo.common.clock import RunningClock
 from memtopo.common.errors import MemtopoError, Stopped
+from memtopo.common.outcomes import Exit
 from memtopo.common.spawn import ParentThread, start_hint
 from memtopo.common.text import signal_name
 from memtopo.sharing.claims import lock_stale, make_lock
@@ -48,7 +49,7 @@ if os.getppid() == int(sys.argv[1]):
 class ProducerFailed(MemtopoError):
     """A program that was started for its exports, and does not serve them."""
 
-    exit_code = 4
+    exit_code = Exit.FAILED
 
 
 class Program:

@@ -9,6 +9,7 @@ from contextlib import suppress
 
 from memtopo.common.errors import MemtopoError
 from memtopo.common.mapped_files import map_shared, unmap
+from memtopo.common.outcomes import Exit
 from memtopo.common.units import exact
 from memtopo.kinds.layout import SharedFile
 
@@ -16,7 +17,7 @@ from memtopo.kinds.layout import SharedFile
 class UnsuitableFile(MemtopoError):
     """A file that cannot be mapped as declared."""
 
-    exit_code = 4
+    exit_code = Exit.FAILED
 
 
 def open_file(path: str, *, writable: bool) -> int:

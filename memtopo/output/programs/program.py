@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from memtopo.common.errors import MemtopoError
+from memtopo.common.outcomes import Exit
 from memtopo.common.text import printable
 from memtopo.driver.recorder import DriverCall
 from memtopo.machine.cluster import MachineLine
@@ -21,7 +22,7 @@ _WIDTH = 100
 class NotExpressible(MemtopoError):
     """A plan that no program of its calls alone can make."""
 
-    exit_code = 4
+    exit_code = Exit.FAILED
 
 
 @dataclass(frozen=True, slots=True)

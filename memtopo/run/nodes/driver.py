@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from memtopo.common.outcomes import Exit
 from memtopo.common.version import __version__
 from memtopo.executor import SafeProgress
 from memtopo.language import Document
@@ -183,7 +184,7 @@ class _Drive:
             elif error is not None and (gone := self._cluster.gone(error)):
                 self._lose(node, gone.cause)
             elif error is not None and not self._cluster.unavailable(error):
-                node.end = NodeEnd(result=NodeResult(error=f"internal error: {error}", exit_code=70))
+                node.end = NodeEnd(result=NodeResult(error=f"internal error: {error}", exit_code=Exit.BUG))
                 self._placed.hub("end", node.name, f"internal error: {error}")
             else:
                 node.pending = node.call("result")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from pydantic import TypeAdapter
 
+from memtopo.common.outcomes import outcome
 from memtopo.common.units import rounded
 from memtopo.plans.report import Failure, Leak, Left, NodeReport, PhaseTime, ProcessReport, Report
 from memtopo.run.nodes.agent import NodeResult
@@ -48,14 +49,15 @@ def merged_nodes(
     leaks = (*(leak for report in reports.values() for leak in report.leaks), *_leaks(request, ends))
     checks = sum_of_checks([report.checks for report in reports.values() if report.checks])
     failure = _failure(ends, order)
-    outcome, exit_code = _outcome(ends, leaks, failure, interrupted, different=bool(checks and checks.different))
-    failed = outcome != "ok"
+    statuses, different = [*_statuses(ends.values())] if failure else None, bool(checks and checks.different)
+    word, status = outcome(leaks=bool(leaks), signal=interrupted or None, different=different, failures=statuses)
+    failed = word != "ok"
     return Report(
         name=request.plan.name,
         spec=request.spec,
         machine=request.machine,
-        outcome=outcome,
-        exit_code=exit_code,
+        outcome=word,
+        exit_code=status,
         plan=request.summary(),
         times=tuple(_times(list(reports.values()))),
         checks=checks,
@@ -70,20 +72,13 @@ def merged_nodes(
     )
 
 
-def _outcome(
-    ends: Mapping[str, NodeEnd], leaks: Sequence[Leak], failure: Failure | None, interrupted: int, *, different: bool
-) -> tuple[str, int]:
-    if leaks:
-        return "leaked", 5
-    if interrupted:
-        return "interrupted", 128 + interrupted
-    if different:
-        return "different", 6
-    if failure:
-        codes = [end.result.exit_code for end in ends.values() if end.result and end.result.error]
-        codes += [end.report.exit_code for end in ends.values() if end.report and end.report.failure]
-        return "failed", next((code for code in codes if code in {70, 3}), 4)
-    return "ok", 0
+def _statuses(ends: Iterable[NodeEnd]) -> Iterator[int]:
+    """Exit statuses of the nodes that failed."""
+    for end in ends:
+        if end.result and end.result.error:
+            yield end.result.exit_code
+        if end.report and end.report.failure:
+            yield end.report.exit_code
 
 
 def _failure(ends: Mapping[str, NodeEnd], order: Sequence[End]) -> Failure | None:

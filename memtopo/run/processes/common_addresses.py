@@ -12,6 +12,7 @@ from collections.abc import Set as AbstractSet
 from itertools import chain, groupby
 
 from memtopo.common.errors import MemtopoError
+from memtopo.common.outcomes import Exit
 from memtopo.driver.types import ADDRESS_BLOCK, LAST_ADDRESS
 from memtopo.executor import Execution
 from memtopo.kinds.step import CommonRange
@@ -31,7 +32,7 @@ CommandEach = Callable[[Mapping[str, AgreeOn]], Mapping[str, Addresses]]
 class NoCommonAddress(MemtopoError):
     """Processes that found no address which is free in all of them."""
 
-    exit_code = 4
+    exit_code = Exit.FAILED
 
 
 def bring_to(execution: Execution, command: AgreeOn) -> Addresses:

@@ -14,6 +14,7 @@ from typing import Any, Self
 
 from memtopo.common.clock import RunningClock
 from memtopo.common.errors import MemtopoError
+from memtopo.common.outcomes import Exit
 from memtopo.common.text import signal_name
 from memtopo.driver.handles import Handle
 from memtopo.executor import SafeProgress
@@ -225,7 +226,7 @@ class Coordinator:
         if self.failure and report.outcome == "ok":
             message = str(self.failure) or type(self.failure).__name__
             failure = Failure("work with the processes", message, hint=getattr(self.failure, "hint", None))
-            exit_code = getattr(self.failure, "exit_code", 4)
+            exit_code = getattr(self.failure, "exit_code", Exit.FAILED)
             report = replace(report, outcome="failed", exit_code=exit_code, failure=failure)
         return replace(report, notes=(*self.notes, *report.notes))
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from memtopo import machine as machines
 from memtopo.common.errors import InternalError, MemtopoError
+from memtopo.common.outcomes import Exit
 from memtopo.common.spawn import start_hint
 from memtopo.driver.trace import process_file
 from memtopo.drivers import target
@@ -95,7 +96,7 @@ class Ensemble:
 class NotStarted(MemtopoError):
     """A process of the layout that the system did not start; `started` others were."""
 
-    exit_code = 4
+    exit_code = Exit.FAILED
 
     def __init__(self, started: int, error: OSError) -> None:
         message = f"process {started + 1} of the layout cannot be started: {reason(error)}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 
 from memtopo.common.errors import InternalError, MemtopoError
+from memtopo.common.outcomes import Exit
 from memtopo.language.names import AWAKE
 from memtopo.plans.report import Check, Checks
 from memtopo.plans.transition import Stage
@@ -28,7 +29,7 @@ CommandAll = Callable[[ChangeCommand], Mapping[str, ChangeResult]]
 class ChangeRefused(MemtopoError):
     """Change that a process did not plan; nothing was changed."""
 
-    exit_code = 4
+    exit_code = Exit.FAILED
 
 
 class JointState:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from memtopo.common.outcomes import outcome
 from memtopo.plans.report import (
     Checks,
     DeviceMemory,
     Difference,
     Failure,
-    Leak,
     Left,
     PhaseTime,
     ProcessReport,
@@ -34,13 +34,14 @@ def merged_report(
     leaks = tuple(replace(leak, what=f"{label}: {leak.what}") for label, each in reports.items() for leak in each.leaks)
     failure = _failure(workers)
     different = sum(each.checks.different for each in reports.values() if each.checks)
-    outcome, exit_code = _outcome(workers, failure, leaks, different, interrupted)
+    statuses = [*_statuses(workers.values())] if failure else None
+    word, status = outcome(leaks=bool(leaks), signal=interrupted or None, different=bool(different), failures=statuses)
     return Report(
         name=request.plan.name,
         spec=request.spec,
         machine=request.machine,
-        outcome=outcome,
-        exit_code=exit_code,
+        outcome=word,
+        exit_code=status,
         plan=request.summary(),
         times=tuple(times),
         checks=_checks(reports),
@@ -49,31 +50,20 @@ def merged_report(
         left=_left([reports[label] for label in request.geometry.processes if label in reports]),
         notes=(*request.notes(), *_notes(workers)),
         processes=tuple(
-            _process(workers[label], failed=outcome != "ok") for label in request.geometry.processes if label in workers
+            _process(workers[label], failed=word != "ok") for label in request.geometry.processes if label in workers
         ),
         check=request.check,
         started=request.started,
     )
 
 
-def _outcome(
-    workers: Mapping[str, WorkerProcess],
-    failure: Failure | None,
-    leaks: Sequence[Leak],
-    different: int,
-    interrupted: int,
-) -> tuple[str, int]:
-    if leaks:
-        return "leaked", 5
-    if interrupted:
-        return "interrupted", 128 + interrupted
-    if different:
-        return "different", 6
-    if failure:
-        codes = [worker.exit_code for worker in workers.values() if worker.failed and not worker.report]
-        codes += [worker.report.exit_code for worker in workers.values() if worker.report and worker.report.failure]
-        return "failed", next((code for code in codes if code in {70, 3}), 4)
-    return "ok", 0
+def _statuses(workers: Iterable[WorkerProcess]) -> Iterator[int]:
+    """Exit statuses of the processes that failed."""
+    for worker in workers:
+        if worker.failed and not worker.report:
+            yield worker.exit_code
+        if worker.report and worker.report.failure:
+            yield worker.report.exit_code
 
 
 def _failure(workers: Mapping[str, WorkerProcess]) -> Failure | None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Protocol, get_args
 
 from memtopo.common.clock import RunningClock
+from memtopo.common.outcomes import Exit
 from memtopo.common.signals import TERMINAL
 from memtopo.common.spawn import python_command, spawn_connected
 from memtopo.common.text import signal_name
@@ -63,7 +64,7 @@ class WorkerProcess:
         self.change: messages.ChangeResult | None = None
         self.failed: str | None = None
         self.hint: str | None = None
-        self.exit_code = 4
+        self.exit_code: int = Exit.FAILED
         self.death: str | None = None
         self.gone = False
         self._awaits_handles = False
