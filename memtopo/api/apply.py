@@ -9,10 +9,11 @@ from contextlib import AbstractContextManager
 from memtopo.api.errors import Unsuitable, require_tried
 from memtopo.api.live import Live, LiveContext
 from memtopo.api.session import Session, uuids
-from memtopo.api.specs import MachineLike, Params, Planned, SpecLike, plan_new
+from memtopo.api.specs import MachineLike, Params, SpecLike, plan_new
 from memtopo.driver.protocol import Driver
 from memtopo.geometry import Geometry
 from memtopo.plans.report import Report
+from memtopo.session.composition import Composition
 from memtopo.sharing.imports import HolderHandles
 from memtopo.sharing.producers import Bound, Producers, start_producers, unused
 
@@ -41,7 +42,7 @@ class Applied(LiveContext[Live]):
         if planned.geometry.processes:
             message = f"{planned.document.name} is a multi-process spec, and 'applied' builds in this process only"
             raise Unsuitable(message, hint="'memtopo apply' starts a process for each")
-        require_tried(planned.geometry, planned.target.machine)
+        require_tried(planned)
         if wrong := unused(self._bind, planned.geometry):
             raise Unsuitable(f"bind: {wrong[0]}", hint=wrong[1])
         running = self._producers = self._resources.enter_context(self._start_producers(planned))
@@ -59,7 +60,7 @@ class Applied(LiveContext[Live]):
     def _completed(self, report: Report) -> Report:
         return self._producers.with_survivors(report)
 
-    def _start_producers(self, planned: Planned) -> AbstractContextManager[Producers]:
+    def _start_producers(self, planned: Composition) -> AbstractContextManager[Producers]:
         machine = planned.target.machine if planned.target.simulated else None
         return start_producers(planned.geometry, self._bind, machine, name=planned.target.name)
 

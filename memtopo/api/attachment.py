@@ -17,7 +17,7 @@ from memtopo.api.leases import Lease, Role, Terms
 from memtopo.api.live import Live, LiveContext
 from memtopo.api.memory import Part, Shape, extents, unknown
 from memtopo.api.session import Session, uuids
-from memtopo.api.specs import MachineLike, Planned, plan_spec, resolved
+from memtopo.api.specs import MachineLike, plan_spec, resolved
 from memtopo.api.views import View
 from memtopo.common.errors import UsageError
 from memtopo.common.signals import deferred
@@ -27,6 +27,7 @@ from memtopo.drivers.target import LOCAL, Target, recorded
 from memtopo.language import Document
 from memtopo.language.names import AWAKE
 from memtopo.run.imports import Imports, imported_resources
+from memtopo.session.composition import Composition
 from memtopo.sharing.client import Client
 from memtopo.sharing.endpoints import Endpoint, endpoint, is_folder
 from memtopo.sharing.offers import Offer
@@ -48,7 +49,7 @@ class Importer:
     access: AccessName | None
     reserve: Mapping[str, int]
 
-    def planned(self, offers: Mapping[str, Offer]) -> Planned:
+    def planned(self, offers: Mapping[str, Offer]) -> Composition:
         """Return the plan that imports exports. Raises `Unsuitable` and `InvalidSpec`."""
         for name in self.reserve:
             if name not in offers:
@@ -220,7 +221,7 @@ class Attachment(LiveContext[Attached]):
 
     def _attached(
         self,
-        planned: Planned,
+        planned: Composition,
         driver: KernelDriver,
         lease: Lease,
         offers: Mapping[str, Offer],

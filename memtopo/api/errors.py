@@ -6,15 +6,15 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from memtopo import rules
 from memtopo.common.errors import MemtopoError
+from memtopo.common.outcomes import Exit
 from memtopo.diagnostics.model import Diagnostic, Path, has_errors
 from memtopo.plans.report import Failure, Report
+from memtopo.rules import NeverTried
 
 if TYPE_CHECKING:
-    from memtopo.geometry.model import Geometry
     from memtopo.language import Document
-    from memtopo.machine import Machines
+    from memtopo.session.composition import Composition
 
 _LISTED = 10
 """Differences that a message lists."""
@@ -33,7 +33,7 @@ class InvalidSpec(ApiError, ValueError):
     `diagnostics` has them as data, including warnings.
     """
 
-    exit_code = 1
+    exit_code = Exit.INVALID
 
     def __init__(self, diagnostics: Sequence[Diagnostic], document: Document) -> None:
         from memtopo.output.diagnostics import text  # noqa: PLC0415 needed for errors only
@@ -59,31 +59,31 @@ class NotApplied(ApiError):
 class NotBuilt(ApiError):
     """Valid spec with objects that were never tried on the machine, which are planned only; nothing was built."""
 
-    exit_code = 4
+    exit_code = Exit.FAILED
 
 
 class NotSwitched(ApiError):
     """Layout that was not switched to a state; the text says which call failed, and the state that it is in."""
 
-    exit_code = 4
+    exit_code = Exit.FAILED
 
 
 class NotMapped(ApiError):
     """Elastic range or chunks that a driver error left as they were; the text says if they are not."""
 
-    exit_code = 4
+    exit_code = Exit.FAILED
 
 
 class NotChanged(ApiError):
     """Layout that was not changed to another spec; the text says what failed, or what does not fit."""
 
-    exit_code = 4
+    exit_code = Exit.FAILED
 
 
 class Unsuitable(ApiError, ValueError):
     """Object that does not exist, or that does not support the requested use."""
 
-    exit_code = 2
+    exit_code = Exit.USAGE
 
 
 class ViewOutlived(ResourceWarning):
@@ -123,12 +123,18 @@ def _failed(failure: Failure) -> str:
     return f"{place}{failure.step}: {failure.error}{f' ({failure.reason})' if failure.reason else ''}"
 
 
-def require_tried(geometry: Geometry, machines: Machines) -> None:
+def require_tried(composition: Composition) -> None:
     """Raise `NotBuilt` for a layout with objects that may be planned, but were never tried on the machine."""
     try:
-        rules.require_tried(geometry, machines)
-    except rules.NeverTried as error:
+        composition.require_tried()
+    except NeverTried as error:
         raise NotBuilt("\n".join((error.message, *error.details)), hint=error.hint) from None
+
+
+def valid(composition: Composition) -> Composition:
+    """Return a spec that has no error on a machine. Raises `InvalidSpec`."""
+    raise_errors(composition.diagnostics, composition.document)
+    return composition
 
 
 def raise_errors(diagnostics: Sequence[Diagnostic], document: Document) -> None:

@@ -10,8 +10,8 @@ from typing import Literal
 from memtopo.api.errors import Unsuitable
 from memtopo.api.import_spec import HOLDER
 from memtopo.api.memory import unknown
-from memtopo.api.specs import Planned
 from memtopo.geometry.groups import Group
+from memtopo.session.composition import Composition
 from memtopo.session.saved import spec_digest
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import Endpoint
@@ -29,7 +29,7 @@ _PAUSE = 0.02
 class Lease(HolderHandles):
     """Connection to the holder, which is the importer's lease, and on which the holder sends notices."""
 
-    def __init__(self, planned: Planned, gpus: Sequence[str], client: Client) -> None:
+    def __init__(self, planned: Composition, gpus: Sequence[str], client: Client) -> None:
         super().__init__(planned.geometry, gpus)
         self._client = client
 

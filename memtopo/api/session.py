@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from memtopo.api.errors import NotApplied, NotChanged, NotSwitched, Unsuitable, raise_errors, require_tried
-from memtopo.api.specs import Params, Planned, SpecLike, plan_spec
+from memtopo.api.errors import NotApplied, NotChanged, NotSwitched, Unsuitable, require_tried, valid
+from memtopo.api.specs import Params, SpecLike, plan_spec
 from memtopo.common.signals import deferred
 from memtopo.diagnostics.messages import not_awake
 from memtopo.driver.kernels import KernelDriver
@@ -21,12 +20,12 @@ from memtopo.kinds.events import EventGroup
 from memtopo.kinds.layout import HandleSource, NoHandleSource, current
 from memtopo.language.names import AWAKE
 from memtopo.plans.report import Check, Checks, PlanSummary, Report
-from memtopo.rules.change import diagnose_change
 from memtopo.run.apply import Run
 from memtopo.run.capacity import DoesNotFit
 from memtopo.run.imports import Imports
 from memtopo.run.transition import RollbackFailed
-from memtopo.session.request import HoldResult, RunRequest
+from memtopo.session.composition import Composition
+from memtopo.session.request import HoldResult
 from memtopo.sharing.imports import HolderHandles
 from memtopo.sharing.status import Notice
 
@@ -43,7 +42,7 @@ class Session:
 
     def __init__(
         self,
-        planned: Planned,
+        planned: Composition,
         driver: KernelDriver,
         handle_source: HandleSource | None = None,
         noted: Callable[[Report], Report] = lambda report: report,
@@ -53,8 +52,7 @@ class Session:
         self.machine = planned.target.line
         self._planned, self._opened, self._noted = planned, driver, noted
         self._handles_for = handles_for
-        facts = planned.target.machine
-        request = RunRequest(**_of_spec(planned), machine=self.machine, exclusive=False, machine_facts=facts)
+        request = planned.request(exclusive=False)
         self._signals = deferred()
         self.run = Run(request, Ledger(driver), stop=self._interruptible, handle_source=handle_source, absent=absent)
         self.layout = self.run.execution.layout
@@ -131,10 +129,9 @@ class Session:
             message, _ = not_awake(self.geometry.name, run.state)
             hint = "switch('awake') first" if run.state != AWAKE else "poll() until its imports are back"
             raise Unsuitable(f"{message}, without some memory", hint=hint)
-        planned = plan_spec(spec, self._planned.target, params)
-        raise_errors(tuple(diagnose_change(self.geometry, planned.geometry)), planned.document)
-        require_tried(planned.geometry, planned.target.machine)
-        request = replace(run.request, **_of_spec(planned), check=check)
+        planned = valid(plan_spec(spec, self._planned.target, params).after(self.geometry))
+        require_tried(planned)
+        request = planned.request(run.request, check=check)
         if isinstance(self.layout.handle_source, NoHandleSource):
             self.layout.handle_source = self._handles_for(planned.geometry) or self.layout.handle_source
         with self._changing(NotChanged, "the layout is as before"):
@@ -163,10 +160,10 @@ class Session:
         finally:
             self.layout.awaited.clear()
 
-    def change_imports(self, imports: Imports, planned: Planned) -> None:
+    def change_imports(self, imports: Imports, planned: Composition) -> None:
         """Bring the layout to other imports, unverified. Raises `NotSwitched` with the imports as they were."""
         with self._changing(NotSwitched, "the imports are as before"):
-            imports.change(replace(self.run.request, **_of_spec(planned)))
+            imports.change(planned.request(self.run.request))
         self._planned = planned
 
     def follow(self, imports: Imports, holder: str, notice: Notice) -> None:
@@ -198,15 +195,6 @@ class Session:
         finally:
             if simulator := self.simulator:
                 simulator.close()
-
-
-def _of_spec(planned: Planned) -> dict[str, Any]:
-    """Fields of a request that depend on the spec."""
-    document = planned.document
-    return {
-        "plan": planned.plan, "geometry": planned.geometry, "warnings": planned.warnings, "spec": document.name,
-        "position_of": document.position, "params": document.values,
-    }  # fmt: skip
 
 
 def uuids(driver: Driver) -> list[str]:

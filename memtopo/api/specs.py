@@ -8,17 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from memtopo import language, planner
+from memtopo import language
 from memtopo import spec as specs
-from memtopo.api.errors import raise_errors
-from memtopo.common.errors import InternalError, Unavailable
+from memtopo.api.errors import raise_errors, valid
+from memtopo.common.errors import Unavailable
 from memtopo.drivers import target
 from memtopo.drivers.target import Target
-from memtopo.geometry import Geometry
 from memtopo.language import Document
 from memtopo.language.document import scalar_text
 from memtopo.planner import Plan
-from memtopo.rules.validation import Validated, validate
+from memtopo.session.composition import Composition
 from memtopo.session.saved import spec_digest
 from memtopo.session.trials import with_needed_trials
 from memtopo.spec import Spec
@@ -58,17 +57,6 @@ MachineLike = str | os.PathLike[str] | Target
 
 MachinesLike = MachineLike | Mapping[str, MachineLike]
 """One machine, or a mapping from the nodes of a spec to theirs."""
-
-
-@dataclass(frozen=True, slots=True)
-class Planned:
-    """Spec without errors on a machine, with its geometry and plan."""
-
-    document: Document
-    target: Target
-    geometry: Geometry
-    plan: Plan
-    warnings: tuple[str, ...]
 
 
 def load(spec: SpecLike, *, params: Params | None = None) -> Loaded:
@@ -114,21 +102,15 @@ def resolved(machine: MachinesLike) -> Target:
         raise error from None
 
 
-def plan_new(spec: SpecLike, machine: MachinesLike, params: Params | None = None) -> Planned:
+def plan_new(spec: SpecLike, machine: MachinesLike, params: Params | None = None) -> Composition:
     """Validate and plan a spec that nothing is built of yet, after the trials that its alternatives need."""
     document = _document(spec, params)
     return plan_spec(document, with_needed_trials(resolved(machine), document))
 
 
-def plan_spec(spec: SpecLike, found: Target, params: Params | None = None) -> Planned:
-    """Validate a spec against a machine, and plan it. Raises `InvalidSpec` with all diagnostics."""
-    document = _document(spec, params)
-    validated = validate(document, found.machines)
-    raise_errors(validated.diagnostics, document)
-    if validated.geometry is None:
-        raise InternalError(f"{document.name} has no error, and no geometry")
-    steps = planner.plan(validated.geometry, found.machines)
-    return Planned(document, found, validated.geometry, steps, _warnings(validated))
+def plan_spec(spec: SpecLike, found: Target, params: Params | None = None) -> Composition:
+    """Validate a spec against a machine. Raises `InvalidSpec` with all diagnostics."""
+    return valid(Composition.of(_document(spec, params), found))
 
 
 def _document(spec: SpecLike, params: Params | None) -> Document:
@@ -155,11 +137,3 @@ def _read(spec: SpecLike) -> Document:
         case str() | os.PathLike():
             return language.read_file(Path(spec), name=os.fspath(spec))
     raise TypeError(f"a spec is a path, a mapping, or a result of memtopo.load, not a {type(spec).__name__}")
-
-
-def _warnings(validated: Validated) -> tuple[str, ...]:
-    if not validated.diagnostics:
-        return ()
-    from memtopo.output.diagnostics import concise  # noqa: PLC0415 needed for diagnostics only
-
-    return tuple(concise(validated.diagnostics, validated.document))

@@ -13,7 +13,7 @@ from typing import Any
 import typer
 
 from memtopo.cli.arguments import option_values
-from memtopo.cli.process import Interrupted, Streams
+from memtopo.cli.process import Interrupted, Refused, Streams
 from memtopo.common.errors import MemtopoError, UsageError
 from memtopo.common.version import __version__
 from memtopo.output import plain
@@ -21,6 +21,7 @@ from memtopo.output import plain
 # typer does not export click's exceptions; this is the common base of those for a wrong command line.
 _WrongUsage: Any = typer.BadParameter.__mro__[2]
 _UNWRITTEN = 4
+_FORMAT_VARIABLES = {"validate": "MEMTOPO_FORMAT", "draw": "MEMTOPO_DRAW_FORMAT", "probe": "MEMTOPO_PROBE_FORMAT"}
 _TRUE = ("1", "true", "t", "yes", "y", "on")
 
 COMMANDS = {
@@ -99,7 +100,14 @@ def _version(
 
 
 def _report(error: MemtopoError, arguments: Sequence[str]) -> int:
-    plain.print_error(error)
+    if isinstance(error, Refused):
+        from memtopo.cli.specs import print_diagnostics, stale_plan
+
+        print_diagnostics(error.composition)
+        if stale := stale_plan(error.composition):
+            return _report(stale, arguments)
+    else:
+        plain.print_error(error)
     return _document(error, arguments)
 
 
@@ -158,15 +166,19 @@ def _plain(text: str) -> str:
 
 def _print_failure(error: MemtopoError, arguments: Sequence[str]) -> None:
     """Print an error in the format that a command line requests, even if the command line could not be parsed."""
-    from memtopo.output import formats  # needed only for errors
+    from memtopo.cli.report import refusal
+    from memtopo.output import formats, json  # needed only for errors
 
     words = list(takewhile(lambda word: word != "--", arguments))
     _write_failure(error, words)
-    requested = [os.environ.get("MEMTOPO_FORMAT", "")] if words[:1] == ["validate"] else []
+    requested = [os.environ.get(_FORMAT_VARIABLES.get(words[0], ""), "")] if words else []
     requested += option_values(words, "--format")
     if "--json" in words or os.environ.get("MEMTOPO_JSON", "").lower() in _TRUE:
         requested = ["json"]
-    if requested and requested[-1] in formats.FORMATS:
+    if isinstance(error, Refused):
+        if requested[-1:] == ["json"]:
+            plain.print_document(json.dumps(refusal(error.composition)).splitlines())
+    elif requested and requested[-1] in formats.FORMATS:
         plain.print_document(formats.failure(formats.format_named(requested[-1]), error))
 
 

@@ -6,15 +6,13 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from memtopo.cli.bindings import Bindings
 from memtopo.cli.hold import HoldOptions
 from memtopo.cli.process import Stopper
 from memtopo.cli.report import RunOutput
-from memtopo.cli.requests import revision
-from memtopo.cli.specs import Loaded
+from memtopo.cli.specs import revise
 from memtopo.common.errors import Stopped
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.protocol import Driver
@@ -23,6 +21,7 @@ from memtopo.output.progress import activity, progress
 from memtopo.plans.progress import BothProgress, Progress
 from memtopo.plans.report import Report
 from memtopo.run import apply
+from memtopo.session.composition import Composition
 from memtopo.session.request import RunRequest
 
 if TYPE_CHECKING:  # imported where it is used: a layout of one process that nobody holds needs none of it
@@ -34,12 +33,11 @@ if TYPE_CHECKING:  # imported where it is used: a layout of one process that nob
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """One application of a spec; `stop` returns the number of a signal, or 0, and `reread` the spec's source now."""
+    """One application of a spec; `stop` returns the number of a signal, or 0."""
 
     request: RunRequest
-    loaded: Loaded
+    loaded: Composition
     bindings: Bindings
-    reread: Callable[[], str]
     stop: Callable[[], int] = lambda: 0
 
     def run_and_show(self, holding: HoldOptions | None, output: RunOutput) -> int:
@@ -71,13 +69,11 @@ class Application:
             return nullcontext()
         from memtopo.cli.holder import claimed_holder
         from memtopo.sharing.holder import HolderInfo
-        from memtopo.sharing.sources import layout_source
 
-        source = layout_source(self.loaded.document, self.loaded.target.machine)
-        about = HolderInfo(self.request.plan.name, self.request.spec, self.request.machine, source)
+        about = HolderInfo(self.request.plan.name, self.request.spec, self.request.machine, self.loaded.source)
         target = self.loaded.target
         gpus = [device.uuid for device in target.machine.devices]
-        return claimed_holder(holding, about, self.stop, partial(revision, target=target), gpus, self.reread)
+        return claimed_holder(holding, about, self.stop, revise(target), gpus, self.loaded.reread)
 
     def _in_process(self, holder: Holder | None, sockets: Mapping[str, str]) -> Report:
         outside = holder is not None or self.request.geometry.imports_from_outside  # a change may bring imports

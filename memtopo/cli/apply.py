@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
@@ -39,11 +38,11 @@ from memtopo.cli.options import (
     timeout_seconds,
 )
 from memtopo.cli.report import RunOutput, RunPage, run_output
-from memtopo.cli.requests import reread, run_request
 from memtopo.cli.settings import Set, settings
-from memtopo.cli.specs import Loaded, load
+from memtopo.cli.specs import load, print_diagnostics, run_request
 from memtopo.common.errors import UsageError
 from memtopo.output.progress import activity
+from memtopo.session.composition import Composition
 from memtopo.session.request import RunRequest
 
 if TYPE_CHECKING:
@@ -84,7 +83,7 @@ def apply_command(
     service, lasts = ServiceOptions(log, log_level, ready_fd, reload, detach), optional_duration(lasting)
     holding = hold_options(HoldOptions(socket, lasts, duration(grace), trusted, metrics, service), hold=hold)
     holders = bindings(bound or [], trusted, timeout_seconds(timeout), socket)
-    request_of = partial(run_request, spec=spec, check=check, timeout=holders.silence, rehearse=rehearse, trace=trace)
+    request_of = partial(run_request, check=check, timeout=holders.silence, rehearse=rehearse, trace=trace)
     if on is not None:
         return _nodes()(on, spec, machine, settings(given), gpus, holders, holding, request_of, output).apply()
     if holding and detach:
@@ -100,20 +99,17 @@ def _nodes() -> type[OnNodes]:
 
 
 def _applied(
-    loaded: Loaded,
-    request_of: Callable[[Loaded], RunRequest],
+    loaded: Composition,
+    request_of: Callable[[Composition], RunRequest],
     bound: Bindings,
     holding: HoldOptions | None,
     output: RunOutput,
 ) -> int:
     """Apply a spec in this process and its workers. Returns the exit status."""
-    if loaded.validated.geometry is None:
-        return output.refuse(loaded)
     with activity("plan"):
         request = request_of(loaded)
-    loaded.print_diagnostics(sys.stderr)
-    application = Application(request, loaded, bound, partial(reread, loaded.origin, loaded))
-    return application.run_and_show(holding, output)
+    print_diagnostics(loaded)
+    return Application(request, loaded, bound).run_and_show(holding, output)
 
 
 def _detach(context: typer.Context, spec: str, holding: HoldOptions, *, as_json: bool) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -10,11 +9,10 @@ from typing import Annotated, Literal
 
 import typer
 
-from memtopo import planner
 from memtopo.cli.held import connect_to, followed
 from memtopo.cli.options import NOT_AS_DECLARED, AsJson, ForceChange, HeldName, Socket, WaitForImporters, duration
 from memtopo.cli.settings import Set, settings
-from memtopo.cli.specs import Loaded
+from memtopo.cli.specs import print_diagnostics, valid
 from memtopo.common.errors import UsageError
 from memtopo.diagnostics.messages import not_awake
 from memtopo.drivers.target import recorded
@@ -24,13 +22,12 @@ from memtopo.machine import parse
 from memtopo.output import json, plain
 from memtopo.plans.difference import difference
 from memtopo.plans.report import PlanDifference
-from memtopo.rules.change import diagnose_change
-from memtopo.rules.validation import validate
+from memtopo.session.composition import Composition
 from memtopo.session.saved import SavedChange, digest_of, open_saved_change
 from memtopo.sharing.client import Client
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.offers import Offer
-from memtopo.sharing.sources import layout_source, parsed_source
+from memtopo.sharing.sources import parsed_source
 from memtopo.sharing.status import Changed, Status
 
 After = Annotated[
@@ -70,15 +67,14 @@ def change_command(
     document = saved.spec.read() if saved else chosen.read(spec)
     with connect_to(name, socket, ()) as client:
         planned = HeldChange.of(client, document)
-        if planned.after.validated.geometry is None:
-            return planned.after.refuse(as_json=as_json)
+        valid(planned.after)
         if saved:
             saved.compare(spec, planned.document, planned.status.layout_state)
-        planned.after.print_diagnostics(sys.stderr)
+        print_diagnostics(planned.after)
         generation = saved.generation if saved else None
         with followed(client, "change"):
             done = client.change(
-                planned.source, generation=generation, full=check == "full", force=force, wait=patience
+                planned.after.source, generation=generation, full=check == "full", force=force, wait=patience
             )
         done = replace(done, emptied=tuple(_emptied(planned.status.offers, client.offers())))
     _print_change(done, document.name, as_json=as_json)
@@ -102,6 +98,17 @@ def _emptied(before: Sequence[Offer], after: Mapping[str, Offer]) -> Iterator[st
             yield offer.name
 
 
+def differences(before: Composition, after: Composition, name: str) -> PlanDifference:
+    """Difference of the plans of two specs, of which the first one is called `name`."""
+    return difference(
+        before.plan.steps_by_process,
+        after.plan.steps_by_process,
+        (name, after.document.name),
+        (before.document.values, after.document.values),
+        (before.geometry, after.geometry),
+    )
+
+
 @dataclass(frozen=True)
 class HeldChange:
     """A held layout, and a spec that it is to be changed to, both validated on the machine of the holder.
@@ -111,8 +118,8 @@ class HeldChange:
 
     status: Status
     digest: str
-    before: Loaded
-    after: Loaded
+    before: Composition
+    after: Composition
 
     @classmethod
     def of(cls, client: Client, document: Document) -> HeldChange:
@@ -122,10 +129,9 @@ class HeldChange:
             raise ExchangeError("source", f"layout {status.name!r} does not send its spec")
         held = parsed_source(source)
         found = recorded(status.machine.name, parse(held.machine.encode(), "the holder"))
-        before = Loaded(validate(held.document, found.machine), found, status.name)
-        after = Loaded(validate(document, found.machine), found, document.name)
-        if (old := before.validated.geometry) and (new := after.validated.geometry):
-            after = after.with_errors(diagnose_change(old, new))
+        before, after = Composition.of(held.document, found, status.name), Composition.of(document, found)
+        if before.valid:
+            after = after.after(before.geometry)
         return cls(status, digest_of(source, status.layout_state), before, after)
 
     def require_awake(self) -> None:
@@ -134,22 +140,13 @@ class HeldChange:
             message, hint = not_awake(self.status.name, self.status.layout_state)
             raise ExchangeError("state", message, hint=f"{hint}; 'memtopo diff' compares its spec in any state")
 
-    @property
-    def source(self) -> str:
-        """Source of the spec, as the holder reads it."""
-        return layout_source(self.after.document, self.after.target.machine)
-
     @cached_property
     def difference(self) -> PlanDifference:
         """Difference that the change makes. Raises `UsageError` if a spec is invalid here."""
-        before, after = self.before.validated.geometry, self.after.validated.geometry
-        if before is None or after is None:
+        if not (self.before.valid and self.after.valid):
             hint = "the change itself is planned by the holder"
             raise UsageError(f"the change of layout {self.status.name!r} cannot be planned here", hint=hint)
-        steps = [planner.plan(each, self.after.target.machine).steps_by_process for each in (before, after)]
-        names = self.status.name, self.after.document.name
-        values = self.before.document.values, self.after.document.values
-        return difference(steps[0], steps[1], names, values, (before, after))
+        return differences(self.before, self.after, self.status.name)
 
     @property
     def document(self) -> SavedChange:

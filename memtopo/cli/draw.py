@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -14,7 +13,7 @@ from memtopo.cli import candidates
 from memtopo.cli.files import write
 from memtopo.cli.options import AsJson, MachineNames, SpecFile, stdout_format
 from memtopo.cli.settings import Set, settings
-from memtopo.cli.specs import load
+from memtopo.cli.specs import load, print_diagnostics
 from memtopo.common.errors import UsageError
 from memtopo.diagnostics.messages import choose, unknown_state
 from memtopo.geometry import Geometry
@@ -89,10 +88,8 @@ def draw_command(
     stdout = _stdout_form(form, as_json=as_json)
     files = dict(_files(output or ()))
     loaded = load(spec, machine, settings(given))
-    geometry, line = loaded.validated.geometry, loaded.target.line
-    if geometry is None:
-        return loaded.refuse(as_json=stdout == "json")
-    loaded.print_diagnostics(sys.stderr)
+    geometry, line = loaded.geometry, loaded.target.line
+    print_diagnostics(loaded)
     note = f"on {humanize.machine(line)}"
     if state is not None:
         geometry, note = _in_state(geometry, state), f"in state {state}, {note}"

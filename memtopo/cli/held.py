@@ -210,9 +210,10 @@ def described(client: Client) -> Status:
     never a drawing. They are read as if they came from a file, so that nothing in them is trusted.
     """
     from memtopo import planner  # check and release do not need these
+    from memtopo.drivers.target import recorded
     from memtopo.kinds.states.geometry import in_state
     from memtopo.output.diagram.build import build_diagram
-    from memtopo.rules.validation import validate
+    from memtopo.session.composition import Composition
     from memtopo.session.saved import spec_digest
 
     status = client.status()
@@ -220,9 +221,8 @@ def described(client: Client) -> Status:
         if source := held_source(client):
             document, machine = source
             status = replace(status, digest=spec_digest(document), params=document.values)
-            if geometry := validate(document, machine).geometry:
-                states = planner.memory_by_state(planner.plan(geometry, machine), geometry)
-                memory = states.get(status.layout_state or "", {})
-                present = in_state(geometry, status.layout_state) if status.layout_state else geometry
-                return replace(status, picture=build_diagram(present, machine), memory=memory)
+            held = Composition.of(document, recorded(status.machine.name, machine))
+            memory = planner.memory_by_state(held.plan, held.geometry).get(status.layout_state or "", {})
+            present = in_state(held.geometry, status.layout_state) if status.layout_state else held.geometry
+            return replace(status, picture=build_diagram(present, machine), memory=memory)
     return status

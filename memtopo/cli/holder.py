@@ -17,10 +17,10 @@ from memtopo.driver.types import Location, LocationKind
 from memtopo.output import plain
 from memtopo.planner import Plan
 from memtopo.run.apply import Run
-from memtopo.run.held import HeldLayout, Revise
+from memtopo.run.held import HeldLayout
 from memtopo.run.imports import Follower
 from memtopo.run.processes import Coordinator, HeldProcesses
-from memtopo.session.request import HoldResult
+from memtopo.session.request import HoldResult, Revise
 from memtopo.sharing.claims import Claim, claim
 from memtopo.sharing.endpoints import endpoint, is_folder
 from memtopo.sharing.holder import INTERVAL, HolderInfo, HoldSummary, MetricsTarget, Supervision, hold, passed_claim

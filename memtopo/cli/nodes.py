@@ -5,24 +5,24 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from memtopo.cli.hold import HoldOptions
 from memtopo.cli.options import machine_names
 from memtopo.cli.process import Interrupted, Stopper
 from memtopo.cli.report import RunOutput
 from memtopo.cli.settings import Settings
-from memtopo.cli.specs import Loaded, load
-from memtopo.common.errors import InternalError, UsageError
-from memtopo.drivers.target import LOCAL, Target, of_node
+from memtopo.cli.specs import load, print_diagnostics, valid
+from memtopo.common.errors import UsageError
+from memtopo.drivers.target import LOCAL, Target, of_another_host, of_node, of_nodes
 from memtopo.kinds.nodes import names_nodes
 from memtopo.language import Document
-from memtopo.machine import Cluster, Machine
+from memtopo.machine import Machine
 from memtopo.output import plain
 from memtopo.output.progress import activity, progress
 from memtopo.plans.report import Report
-from memtopo.rules.validation import validate
+from memtopo.session.composition import Composition
 from memtopo.session.request import RunRequest
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class OnNodes:
     gpus: int | None
     holders: Bindings
     holding: HoldOptions | None
-    request_of: Callable[[Loaded], RunRequest]
+    request_of: Callable[[Composition], RunRequest]
     output: RunOutput
 
     def apply(self) -> int:
@@ -67,12 +67,9 @@ class OnNodes:
                 with self._connected(nodes, stopper.signal, real=True) as (ray, placed):
                     with activity("plan"):  # with the machines of the nodes, and the trials that are needed there
                         loaded = _loaded(placed, document, self.spec)
-                    report = self._drive(ray, placed, loaded, stopper.signal) if loaded.validated.geometry else None
+                    report = self._drive(ray, placed, loaded, stopper.signal)
             else:
-                loaded = load(self.spec, self.machines, self.settings)
-                report = self._simulate(loaded, stopper.signal) if loaded.validated.geometry else None
-            if report is None:
-                return self.output.refuse(loaded)
+                report = self._simulate(load(self.spec, self.machines, self.settings), stopper.signal)
             return self.output.show(report)
 
     def _require_several(self) -> None:
@@ -84,9 +81,8 @@ class OnNodes:
         if flag := next((flag for flag, given in flags.items() if given), None):
             raise UsageError(f"{flag} is for layouts of one host", hint="leave it out with --on")
 
-    def _simulate(self, loaded: Loaded, stop: Callable[[], int]) -> Report:
-        geometry = loaded.validated.geometry
-        nodes = _nodes(tuple(geometry.nodes) if geometry else (), loaded.document)
+    def _simulate(self, loaded: Composition, stop: Callable[[], int]) -> Report:
+        nodes = _nodes(tuple(loaded.geometry.nodes), loaded.document)
         if not loaded.target.simulated:
             raise UsageError("some nodes have recorded machines, and others real ones", hint="record all, or none")
         with self._connected(nodes, stop, real=False) as (ray, placed):
@@ -111,14 +107,14 @@ class OnNodes:
         gpus = (ray.gpus_per_node() if self.gpus is None else self.gpus) if real else 0
         return ray.place(nodes, gpus=gpus, patience=_PATIENCE, stop=stop)
 
-    def _drive(self, ray: RayCluster, placed: Placed, loaded: Loaded, stop: Callable[[], int]) -> Report:
+    def _drive(self, ray: RayCluster, placed: Placed, loaded: Composition, stop: Callable[[], int]) -> Report:
         from memtopo.run.nodes.driver import drive, hosts, node_tasks
         from memtopo.run.nodes.holding import Holding
 
         if number := stop():
             raise Interrupted(number)
         on, request = hosts(placed), self.request_of(loaded)
-        loaded.print_diagnostics(sys.stderr)
+        print_diagnostics(loaded)
         held = self.holding
         holding = Holding(held.socket, held.lasting, held.grace, held.allow_uids) if held else None
         machines = {node: _of(loaded.target, node) for node in placed.nodes}
@@ -152,16 +148,10 @@ def _of(target: Target, node: str) -> tuple[str, Machine]:
     return each.name, each.machine
 
 
-def _loaded(placed: Placed, document: Document, spec: str) -> Loaded:
-    """A spec that is validated on the machines of the cluster."""
+def _loaded(placed: Placed, document: Document, spec: str) -> Composition:
+    """A spec that is valid on the machines of the cluster. Raises `Refused`."""
     from memtopo.run.nodes.driver import local_machines
 
     machines = local_machines(placed, document)
-    targets = {node: Target(LOCAL, each, simulated=False, _opener=_not_here) for node, each in machines.items()}
-    first = next(iter(machines.values()))
-    target = Target(LOCAL, first, simulated=False, _opener=_not_here, nodes=targets)
-    return Loaded(validate(document, Cluster(machines)), target, spec)
-
-
-def _not_here() -> NoReturn:
-    raise InternalError("the driver of another node is opened here")
+    nodes = {node: of_another_host(LOCAL, machine, simulated=False) for node, machine in machines.items()}
+    return valid(Composition.of(document, replace(of_nodes(nodes), name=LOCAL), spec))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from typing import Annotated, Literal
 
@@ -14,7 +13,7 @@ from memtopo.cli.files import save, save_in_folder
 from memtopo.cli.held import connect_to
 from memtopo.cli.options import AsJson, MachineNames
 from memtopo.cli.settings import Set, settings
-from memtopo.cli.specs import Loaded, load
+from memtopo.cli.specs import load, print_diagnostics, valid
 from memtopo.common.errors import UsageError
 from memtopo.drivers.target import Target
 from memtopo.geometry import Geometry
@@ -24,6 +23,7 @@ from memtopo.output.diagram.build import build_diagram
 from memtopo.planner import Plan
 from memtopo.plans.calls import CallsDocument, ListedCalls, listed, named
 from memtopo.run.planned_calls import first_calls, planned_calls
+from memtopo.session.composition import Composition
 from memtopo.session.saved import SavedPlan, saved_facts, saved_nodes, spec_digest
 
 SpecOrName = Annotated[
@@ -90,11 +90,8 @@ def plan_command(
             raise UsageError("--calls and --as are of one spec, and not of a change", hint="leave AFTER out")
         return _plan_change(spec, settings(given).read(after), output, as_json=as_json)
     loaded = load(spec, machine, settings(given))
-    geometry = loaded.validated.geometry
-    if geometry is None:
-        return loaded.refuse(as_json=as_json)
-    planned = planner.plan(geometry, loaded.target.machines)
-    loaded.print_diagnostics(sys.stderr)
+    geometry, planned = loaded.geometry, loaded.plan
+    print_diagnostics(loaded)
     if language:
         return _write_programs(planned, geometry, loaded.target, language, output)
     if calls:
@@ -102,7 +99,7 @@ def plan_command(
     return _show(planned, geometry, loaded, output, as_json=as_json)
 
 
-def _show(planned: Plan, geometry: Geometry, loaded: Loaded, output: str | None, *, as_json: bool) -> int:
+def _show(planned: Plan, geometry: Geometry, loaded: Composition, output: str | None, *, as_json: bool) -> int:
     """Show a plan, or print it as JSON, and save it."""
     machines = loaded.target.machines
     states = planner.memory_by_state(planned, geometry)
@@ -174,9 +171,7 @@ def _plan_change(name: str, document: Document, output: str | None, *, as_json: 
     with connect_to(name, None, ()) as client:
         planned = HeldChange.of(client, document)
         planned.require_awake()
-    if planned.after.validated.geometry is None:
-        return planned.after.refuse(as_json=as_json)
-    planned.after.print_diagnostics(sys.stderr)
+    print_diagnostics(valid(planned.after))
     found = planned.document
     if output is not None:
         save(output, json.dumps(found, compact=True))

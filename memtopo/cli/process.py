@@ -14,10 +14,24 @@ import select
 import signal
 import sys
 from types import FrameType
-from typing import Any, Self, TextIO
+from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from memtopo.common.errors import MemtopoError
+from memtopo.common.outcomes import Exit, signal_status
 from memtopo.common.signals import ENDING
+
+if TYPE_CHECKING:  # imported by the commands that load a spec
+    from memtopo.session.composition import Composition
+
+
+class Refused(MemtopoError):
+    """An invalid spec, whose diagnostics are printed in place of an error."""
+
+    exit_code = Exit.INVALID
+
+    def __init__(self, composition: Composition) -> None:
+        super().__init__(f"{composition.document.name} is invalid")
+        self.composition = composition
 
 
 class Interrupted(MemtopoError):
@@ -25,7 +39,7 @@ class Interrupted(MemtopoError):
 
     def __init__(self, number: int = signal.SIGINT) -> None:
         super().__init__("interrupted")
-        self.exit_code = 128 + number
+        self.exit_code = signal_status(number)
 
 
 class Stopper:

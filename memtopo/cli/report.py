@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from memtopo.cli.files import replaceable, write
-from memtopo.cli.specs import INVALID
+from memtopo.cli.process import Refused
 from memtopo.common.errors import MemtopoError, NotWritten, UsageError
 from memtopo.output import plain
 
 if TYPE_CHECKING:
-    from memtopo.cli.specs import Loaded
+    from memtopo.output.json import DiagnosticsDocument
     from memtopo.plans.report import Report
     from memtopo.plans.trace import TraceSummary
     from memtopo.probe.report import ProbeReport
+    from memtopo.session.composition import Composition
 
 VARIABLES = {"apply": "MEMTOPO_APPLY_REPORT", "probe": "MEMTOPO_PROBE_REPORT"}
 """Variables of `--report` by command."""
@@ -93,11 +94,6 @@ class RunOutput:
 
         return run.page(report, _trace(self.trace) if self.trace else None)
 
-    def refuse(self, loaded: Loaded) -> int:
-        """Print the diagnostics of an invalid spec, and write them. Returns the exit status."""
-        status = self._saved(INVALID, lambda: _refusal(loaded, page=_is_page(self.file)))
-        return loaded.refuse(as_json=self.as_json) or status
-
     def _saved(self, status: int, document: Callable[[], str]) -> int:
         if self.file is None:
             return status
@@ -130,11 +126,11 @@ def write_probe(file: str | None, report: ProbeReport) -> None:
 def write_error(file: str, command: str, error: MemtopoError) -> None:
     """Write the error of a command that has no other result, if it can be written."""
     from memtopo.output import json
-    from memtopo.output.html.failure import error_page
 
     try:
         require_writable(file)
-        _write(file, error_page(command, error) if _is_page(file) else json.dumps(json.error_document(error)))
+        found = refusal(error.composition) if isinstance(error, Refused) else json.error_document(error)
+        _write(file, _error_page(command, error) if _is_page(file) else json.dumps(found))
     except MemtopoError as failure:
         if failure.message != error.message:
             plain.print_error(failure)
@@ -151,15 +147,23 @@ def _trace(path: str) -> TraceSummary | None:
         return None
 
 
-def _refusal(loaded: Loaded, *, page: bool) -> str:
-    from memtopo.output import diagnostics, json
-    from memtopo.output.html.failure import diagnostics_page
+def refusal(composition: Composition) -> DiagnosticsDocument:
+    """The document of an invalid spec."""
+    from memtopo.output import json
 
-    diagnosed = loaded.validated.diagnostics
-    found = json.diagnostics_document(diagnosed, loaded.document, loaded.target.name)
-    if not page:
-        return json.dumps(found)
-    return diagnostics_page(loaded.document.name, found, diagnostics.text(diagnosed, loaded.document))
+    return json.diagnostics_document(composition.diagnostics, composition.document, composition.target.name)
+
+
+def _error_page(command: str, error: MemtopoError) -> str:
+    from memtopo.output import diagnostics
+    from memtopo.output.html.failure import diagnostics_page, error_page
+
+    if not isinstance(error, Refused):
+        return error_page(command, error)
+    document = error.composition.document
+    return diagnostics_page(
+        document.name, refusal(error.composition), diagnostics.text(error.composition.diagnostics, document)
+    )
 
 
 def _is_page(file: str | None) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING
 
-from memtopo.common.errors import Unavailable, UsageError
+from memtopo.common.errors import InternalError, Unavailable, UsageError
 from memtopo.driver.types import DriverError, uuid_text
 from memtopo.machine import Cluster, Fabric, Machine, Machines, load, parse
 
@@ -107,6 +107,11 @@ def recorded(name: str, machine: Machine) -> Target:
     return Target(name, machine, simulated=True, _opener=lambda: _simulator(machine))
 
 
+def of_another_host(name: str, machine: Machine, *, simulated: bool) -> Target:
+    """Return the target of the machine of a node, whose driver is not opened here."""
+    return Target(name, machine, simulated, _opener=_not_here)
+
+
 def open_in_worker(machine: Machine | None, *, simulated: bool, visible: Sequence[int]) -> KernelDriver:
     """Return an initialised driver for a worker process, which uses the ordinals of the process that launched it.
 
@@ -163,6 +168,10 @@ def meter() -> CudaMeter:
     from memtopo.drivers.cuda import CudaMeter  # noqa: PLC0415
 
     return CudaMeter()
+
+
+def _not_here() -> KernelDriver:
+    raise InternalError("the driver of another node is opened here")
 
 
 def _local() -> Target:

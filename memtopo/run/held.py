@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 from memtopo.common.errors import Stopped
 from memtopo.diagnostics.messages import not_awake
@@ -19,21 +18,10 @@ from memtopo.plans.report import Checks
 from memtopo.plans.transition import Transition, transition
 from memtopo.run.apply import Run
 from memtopo.run.transition import RollbackFailed
-from memtopo.session.request import RunRequest
+from memtopo.session.request import Revise, Revision
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.exports import LayoutExports
 from memtopo.sharing.offers import ChangeableLayout, ChangeFailed, Offer
-
-
-class Revision(NamedTuple):
-    """Spec that a held layout is to have: the request to apply it, and the source that clients can draw it from."""
-
-    request: RunRequest
-    source: str
-
-
-Revise = Callable[[str, RunRequest], Revision]
-"""Validates a source, to which the layout of a request is to be changed. Raises `MemtopoError`."""
 
 
 def require_changeable(layout: ChangeableLayout, name: str, generation: int | None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import NamedTuple
 
@@ -75,6 +75,14 @@ class RunRequest:
         about = {"layout": self.layout or self.plan.name, "process": self.process or "", "machine": machine.name}
         return {**about, "simulated": machine.simulated, "driver": machine.driver}
 
+    def of_process(self, process: str) -> RunRequest:
+        """Return the request of one process of a multi-process layout, by its label."""
+        every = self.geometry
+        return replace(
+            self, plan=self.plan.processes[process], geometry=every.processes[process], layout=every.name,
+            process=process, siblings=every.processes, node=every.labels_beside(process),
+        )  # fmt: skip
+
     def summary(self) -> PlanSummary:
         """Plan for the report; of a rehearsed layout with the memory of each state."""
         states = memory_by_state(self.plan, self.geometry) if self.rehearse else None
@@ -91,3 +99,14 @@ class HoldResult(NamedTuple):
 
     notes: Sequence[str] = ()
     descriptors: int = 0
+
+
+class Revision(NamedTuple):
+    """Spec that a held layout is to have: the request to apply it, and the source that clients can draw it from."""
+
+    request: RunRequest
+    source: str
+
+
+Revise = Callable[[str, RunRequest], Revision]
+"""Validates a source, to which the layout of a request is to be changed. Raises `MemtopoError`."""

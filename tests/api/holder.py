@@ -6,23 +6,20 @@ import json
 import sys
 from contextlib import suppress
 
-from memtopo import planner
 from memtopo.cli.process import Stopper
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.types import DriverError
 from memtopo.drivers import target
 from memtopo.kinds.layout import current
 from memtopo.language import read_file
-from memtopo.machine.cluster import MachineLine
-from memtopo.rules.validation import validate
 from memtopo.run import apply
 from memtopo.run.apply import Run
-from memtopo.session.request import HoldResult, RunRequest
+from memtopo.session.composition import Composition
+from memtopo.session.request import HoldResult
 from memtopo.sharing.claims import claim
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.exports import LayoutExports
 from memtopo.sharing.holder import HolderInfo, hold
-from memtopo.sharing.sources import layout_source
 from tests.helpers.processes import print_json
 
 
@@ -32,12 +29,9 @@ def main(spec: str, machine: str, socket: str | None = None, record: bool = Fals
     The holder sends the `source` of the layout, or another text in place of it.
     """
     found = target.resolve(machine)
-    document = read_file(spec)
-    geometry = validate(document, found.machine).geometry
-    assert geometry
-    source = layout_source(document, found.machine) if source is None else source
-    line = MachineLine(found.name, found.simulated, (), "")
-    run_request = RunRequest(planner.plan(geometry, found.machine), geometry, line, spec)
+    composed = Composition.of(read_file(spec), found)
+    geometry, run_request = composed.geometry, composed.request(machine_facts=None)
+    source = composed.source if source is None else source
     where = endpoint(geometry.name) if socket is None else endpoint(socket=socket)
     with Stopper(ending=True) as stopper, claim(where) as claimed:
 
@@ -47,7 +41,7 @@ def main(spec: str, machine: str, socket: str | None = None, record: bool = Fals
                 _record(run)
             layout, driver = run.execution.layout, run.execution.driver
             exports = LayoutExports(geometry, layout, driver, run.recheck)
-            about = HolderInfo(geometry.name, spec, line, source)
+            about = HolderInfo(geometry.name, spec, run_request.machine, source)
             held = hold(
                 exports, claimed, about, stop=stopper.signal, ready=lambda: print_json({"serving": geometry.name})
             )

@@ -9,24 +9,20 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
-from memtopo import planner
 from memtopo.api.session import uuids
-from memtopo.cli.requests import revision
+from memtopo.cli.specs import revise
 from memtopo.driver.ledger import Ledger
 from memtopo.drivers.target import Target
 from memtopo.kinds.layout import current
 from memtopo.language import Document, read_text
-from memtopo.machine.cluster import MachineLine
 from memtopo.plans.report import Report
-from memtopo.rules.validation import validate
 from memtopo.run import apply
 from memtopo.run.apply import Run
-from memtopo.run.held import HeldLayout, Revision
+from memtopo.run.held import HeldLayout
 from memtopo.run.imports import Follower
-from memtopo.session.request import HoldResult, RunRequest
+from memtopo.session.request import HoldResult, Revise
 from memtopo.sharing.claims import claim
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
@@ -35,6 +31,7 @@ from memtopo.sharing.imports import HolderHandles
 from memtopo.sharing.sources import layout_source
 from memtopo.sharing.status import Switched
 from tests.helpers.child_process import PATIENCE
+from tests.helpers.specs import request_of
 
 
 @dataclass
@@ -66,19 +63,11 @@ class Held:
             execution.driver.memcpy_htod(execution.layout.ranges[name].address, data)
 
 
-def _request(document: Document, target: Target) -> RunRequest:
-    geometry = validate(document, target.machine).geometry
-    assert geometry
-    line = MachineLine(target.name, target.simulated, (), "")
-    plan = planner.plan(geometry, target.machine)
-    return RunRequest(plan, geometry, line, document.name, exclusive=False)  # other tests of this process open files
-
-
 def _serve(
-    run: Run, document: Document, target: Target, revise: Callable[..., Revision], stop: Callable[[], int], **terms: Any
+    run: Run, document: Document, target: Target, revised: Revise | None, stop: Callable[[], int], **terms: Any
 ) -> HoldResult:
     """Serve a layout until `stop` returns true. Raises the failure of a change that has left it broken."""
-    layout = HeldLayout(run, layout_source(document, target.machine), partial(revise, target=target))
+    layout = HeldLayout(run, layout_source(document, target.machine), revised or revise(target))
     about = HolderInfo(run.request.geometry.name, document.name, run.request.machine)
     with claim(endpoint(about.name)) as claimed:
         follower = Follower(run, stop)
@@ -104,12 +93,10 @@ def switching(name: str) -> Iterator[Switch]:
 
 
 @contextmanager
-def held(
-    spec: Mapping[str, Any], target: Target, revise: Callable[..., Revision] = revision, **terms: Any
-) -> Iterator[Held]:
-    """Hold a spec under its name, until the end of the block. `revise` makes the request of a change."""
+def held(spec: Mapping[str, Any], target: Target, revised: Revise | None = None, **terms: Any) -> Iterator[Held]:
+    """Hold a spec under its name, until the end of the block. `revised` makes the request of a change."""
     document = read_text(json.dumps(spec).encode(), "held.yaml")
-    request = _request(document, target)
+    request = request_of(document, target, exclusive=False)  # other tests of this process open files
     serving, ended = threading.Event(), threading.Event()
     ours, theirs = socket.socketpair()
 
@@ -121,7 +108,7 @@ def held(
 
     def serve(run: Run) -> HoldResult:
         found.runs.append(run)
-        return _serve(run, document, target, revise, ended.is_set, ready=serving.set, wake=theirs, **terms)
+        return _serve(run, document, target, revised, ended.is_set, ready=serving.set, wake=theirs, **terms)
 
     def build() -> None:
         driver: Any = target.open()

@@ -155,14 +155,7 @@ def together(spec: str | Path, machine: Machine, check: Check = "fast") -> Itera
 
 
 def _request(whole: RunRequest, label: str) -> RunRequest:
-    return replace(
-        whole,
-        plan=whole.plan.processes[label],
-        geometry=whole.geometry.processes[label],
-        process=label,
-        siblings=whole.geometry.processes,
-        exclusive=False,
-    )
+    return replace(whole.of_process(label), exclusive=False)
 
 
 def _run(

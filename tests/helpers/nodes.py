@@ -12,25 +12,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from memtopo import planner
+from memtopo.drivers.target import of_nodes, recorded
 from memtopo.language import Document, read_file, read_text
 from memtopo.machine import Cluster, dump
-from memtopo.machine.cluster import MachineLine
 from memtopo.plans.report import Check
-from memtopo.rules.validation import validate
 from memtopo.run.nodes.agent import Agent, NodeResult, NodeTask
 from memtopo.run.nodes.hub import Hub
 from memtopo.session.request import RunRequest
+from tests.helpers.specs import request_of
 
 
 def node_request(spec: Path | str, cluster: Cluster, check: Check = "fast") -> tuple[RunRequest, Document]:
     """A request for a spec of several nodes, and its document."""
     document = read_file(spec) if isinstance(spec, Path) else read_text(spec.encode(), "test.yaml")
-    validated = validate(document, cluster)
-    assert validated.geometry is not None, validated.diagnostics
-    line = MachineLine("test", simulated=True, devices=(), driver="13.0")
-    plan = planner.plan(validated.geometry, cluster)
-    return RunRequest(plan, validated.geometry, line, document.name, check=check, seed=4711), document
+    nodes = of_nodes({node: recorded("test", machine) for node, machine in cluster.nodes.items()})
+    return request_of(document, replace(nodes, name="test"), check=check), document
 
 
 def node_tasks(

@@ -6,22 +6,23 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from memtopo import planner
 from memtopo.diagnostics.model import Diagnostic
 from memtopo.driver.ledger import Ledger
 from memtopo.drivers.sim import SimDriver
+from memtopo.drivers.target import Target, recorded
 from memtopo.geometry import Geometry
 from memtopo.kinds.step import Step
 from memtopo.language import NO_SETTINGS, Document, read_file, read_text
 from memtopo.machine import Machine, Machines
-from memtopo.machine.cluster import MachineLine
 from memtopo.planner import Plan
 from memtopo.plans.report import Check, Report
 from memtopo.rules.validation import Validated, validate
 from memtopo.run import apply, processes
 from memtopo.run.processes import Ensemble
+from memtopo.session.composition import Composition
 from memtopo.session.request import RunRequest
 from tests.helpers.failing_driver import Failing
 from tests.helpers.machines import invented
@@ -94,11 +95,12 @@ def run_request(
 ) -> RunRequest:
     """Request to apply a spec, given as text or file; `tests.helpers.shared_producers` has its external entries."""
     found = read_file(spec, settings=settings) if isinstance(spec, Path) else document(spec)
-    validated = validate(found, machine)
-    assert validated.geometry is not None, validated.diagnostics
-    line = MachineLine("test", simulated=True, devices=tuple(each.name for each in machine.devices), driver="13.0")
-    plan = planner.plan(validated.geometry, machine)
-    return RunRequest(plan, validated.geometry, line, found.name, check=check, seed=4711)
+    return request_of(found, recorded("test", machine), check=check)
+
+
+def request_of(document: Document, target: Target, **options: Any) -> RunRequest:
+    """Request to apply a document on a machine, with the same bytes each time."""
+    return Composition.of(document, target).request(**{"machine_facts": None, "seed": 4711, **options})
 
 
 def ensemble(

@@ -252,7 +252,7 @@ def _sections() -> dict[str, object]:
 def test_a_refused_call_undoes_everything() -> None:
     """Without the check before, too: on a machine without a trial the driver refuses to create the object."""
     facts = machine.load("h200x2")
-    made = run_request(TEAM, facts)
+    made = run_request(TEAM, with_multicast(facts))
     done = run(made, facts)
     assert done.report.outcome == "failed"
     assert done.report.failure

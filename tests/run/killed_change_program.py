@@ -10,14 +10,13 @@ import os
 import signal
 import sys
 from contextlib import suppress
-from functools import partial, wraps
+from functools import wraps
 from typing import Any
 
-from memtopo import planner
 from memtopo.cli.hold import HoldOptions
 from memtopo.cli.holder import claimed_holder
 from memtopo.cli.process import Stopper
-from memtopo.cli.requests import revision
+from memtopo.cli.specs import revise
 from memtopo.common.errors import MemtopoError
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.protocol import Driver
@@ -25,10 +24,9 @@ from memtopo.driver.wrappers import Call, Forwarder
 from memtopo.drivers.sim import SimDriver
 from memtopo.drivers.target import Target, resolve
 from memtopo.language import read_text
-from memtopo.machine.cluster import MachineLine
-from memtopo.rules.validation import validate
 from memtopo.run.apply import Run, apply
-from memtopo.session.request import HoldResult, RunRequest
+from memtopo.session.composition import Composition
+from memtopo.session.request import HoldResult
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError
@@ -73,17 +71,13 @@ class Signalling(Forwarder):
 def hold(target: Target, number: int, at: int, out: int) -> None:
     """Hold the layout, and write its report at the end."""
     document = read_text(BEFORE.encode(), "before.yaml")
-    geometry = validate(document, target.machine).geometry
-    assert geometry
-    line = MachineLine(target.name, target.simulated, (), "")
-    request = RunRequest(planner.plan(geometry, target.machine), geometry, line, machine_facts=target.machine)
+    request = Composition.of(document, target).request()
     driver = SimDriver(target.machine)
     driver.init()
     signalling = Signalling(driver, number)
-    revise = partial(revision, target=target)
     with Stopper(ending=True) as stopper:
-        info = HolderInfo("killed", None, line)
-        with claimed_holder(HoldOptions(None, None, 0.0, ()), info, stopper.signal, revise) as holder:
+        info = HolderInfo("killed", None, request.machine)
+        with claimed_holder(HoldOptions(None, None, 0.0, ()), info, stopper.signal, revise(target)) as holder:
 
             def held(run: Run) -> HoldResult:
                 run.begin_hold()

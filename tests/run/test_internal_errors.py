@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from memtopo.cli.requests import revision
 from memtopo.common.errors import InternalError
 from memtopo.diagnostics.model import Path as SpecPath
 from memtopo.driver.types import Access, Grant, gpu
 from memtopo.driver.wrappers import Forwarder
 from memtopo.drivers.sim import SimDriver
 from memtopo.drivers.target import Target
-from memtopo.run.held import Revision
 from memtopo.run.processes.joint_change import checks_of
 from memtopo.run.processes.messages import CheckChange
+from memtopo.session.composition import revision
+from memtopo.session.request import Revision, RunRequest
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError
@@ -103,8 +103,8 @@ def layout() -> Iterator[OneState]:
 def test_a_change_that_was_made_and_cannot_be_shown_leaves_the_layout_held_as_changed() -> None:
     """The request of the new spec fails to say where the difference is that the check has found."""
 
-    def revise(*given: Any, **named: Any) -> Revision:
-        found = revision(*given, **named)
+    def revise(source: str, before: RunRequest) -> Revision:
+        found = revision(source, before, target)
         return found._replace(request=replace(found.request, position_of=nowhere_at_first()))
 
     target = Target("generous", MACHINE, simulated=True, _opener=generous)

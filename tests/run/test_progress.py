@@ -15,8 +15,8 @@ from memtopo.plans.progress import Progress
 from memtopo.plans.report import Check
 from memtopo.run import apply, processes
 from memtopo.run.apply import Run
-from memtopo.run.held import HeldLayout, Revision
-from memtopo.session.request import HoldResult
+from memtopo.run.held import HeldLayout
+from memtopo.session.request import HoldResult, Revision
 from tests.helpers.machines import invented
 from tests.helpers.specs import ensemble, run_request
 

@@ -13,20 +13,21 @@ from typing import NamedTuple
 
 from pydantic import TypeAdapter
 
-from memtopo import language, planner
+from memtopo import language
 from memtopo.common.errors import InternalError, MemtopoError
+from memtopo.common.outcomes import Exit
 from memtopo.common.version import __version__
 from memtopo.drivers import target
-from memtopo.machine import Cluster, Machine, dump, parse
-from memtopo.machine.cluster import MachineLine
+from memtopo.drivers.target import Target
+from memtopo.language import Document
+from memtopo.machine import Cluster, dump, parse
 from memtopo.plans.progress import CountedProgress, PhaseState
 from memtopo.plans.report import Check, Report
-from memtopo.rules.validation import validate
 from memtopo.run import processes
 from memtopo.run.nodes.holding import Holding, holder
 from memtopo.run.nodes.peers import Call, HandleBytes, NodePeers
 from memtopo.run.processes.messages import HandleAnswer, HandleRequest
-from memtopo.session.request import RunRequest
+from memtopo.session.composition import Composition
 from memtopo.session.trials import with_needed_trials
 from memtopo.sharing.sources import layout_source
 
@@ -77,19 +78,11 @@ class NodeTask:
 
     def ensemble(self) -> processes.Ensemble:
         """Plan the layout, and return the part of this node. Raises `MemtopoError`."""
-        document = language.read_text(self.text.encode(), self.spec, self.settings)
-        cluster = Cluster({node: parse(text.encode(), self.names[node]) for node, text in self.machines.items()})
-        geometry = validate(document, cluster).geometry
-        if geometry is None:
-            raise InternalError("a spec is valid in the driver and invalid in an agent")
-        machine = cluster.of(self.node)
-        request = RunRequest(
-            plan=planner.plan(geometry, cluster),
-            geometry=geometry,
-            machine=self._line(machine),
-            spec=document.name,
-            position_of=document.position,
-            machine_facts=machine,
+        nodes = {node: self._target(node) for node in self.machines}
+        own, every = nodes[self.node], target.of_nodes(nodes)
+        request = Composition.of(self._document, every).request(
+            machine=own.line,
+            machine_facts=own.machine,
             check=self.check,
             seed=self.seed,
             timeout=self.timeout,
@@ -98,24 +91,27 @@ class NodeTask:
         return processes.Ensemble(
             request,
             self.text,
-            machine,
+            own.machine,
             self.timeout,
             settings=self.settings,
             worker=self.worker,
             variables={RUN_VARIABLE: f"{self.run}/{self.node}"},
-            labels=frozenset(geometry.nodes[self.node]),
-            cluster=cluster,
+            labels=frozenset(request.geometry.nodes[self.node]),
+            cluster=Cluster({node: each.machine for node, each in nodes.items()}),
         )
 
     @property
     def source(self) -> str:
         """Text from which the layout can be drawn on this node's machine."""
-        document = language.read_text(self.text.encode(), self.spec, self.settings)
-        return layout_source(document, parse(self.machines[self.node].encode(), self.names[self.node]))
+        return layout_source(self._document, self._target(self.node).machine)
 
-    def _line(self, machine: Machine) -> MachineLine:
-        names = tuple(device.name for device in machine.devices)
-        return MachineLine(self.names[self.node], self.simulated, names, machine.driver.name)
+    def _target(self, node: str) -> Target:
+        machine = parse(self.machines[node].encode(), self.names[node])
+        return target.of_another_host(self.names[node], machine, simulated=self.simulated)
+
+    @property
+    def _document(self) -> Document:
+        return language.read_text(self.text.encode(), self.spec, self.settings)
 
 
 class NodeResult(NamedTuple):
@@ -128,7 +124,7 @@ class NodeResult(NamedTuple):
     cause: str = ""
     error: str = ""
     hint: str | None = None
-    exit_code: int = 4
+    exit_code: int = Exit.FAILED
 
 
 class Agent:

@@ -7,10 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from memtopo.run.held import Revision
 from memtopo.run.nodes.peers import Call, NodePeers
 from memtopo.run.processes import Coordinator, HeldProcesses
-from memtopo.session.request import RunRequest
+from memtopo.session.request import Revision, RunRequest
 from memtopo.sharing.claims import Claim, claim
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError

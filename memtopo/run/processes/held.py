@@ -10,12 +10,13 @@ from memtopo.driver.types import gpu
 from memtopo.geometry import Geometry
 from memtopo.planner import Plan
 from memtopo.plans.report import Check, Checks
-from memtopo.run.held import Revise, Revision, require_changeable
+from memtopo.run.held import require_changeable
 from memtopo.run.processes.coordinator import Coordinator
 from memtopo.run.processes.joint_change import checks_of
 from memtopo.run.processes.joint_plans import JointPlans
 from memtopo.run.processes.messages import PlanChange
 from memtopo.run.processes.reports import merged_checks
+from memtopo.session.request import Revise, Revision
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.offers import Offer
 from memtopo.sharing.sources import parsed_source

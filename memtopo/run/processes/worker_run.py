@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 
-from memtopo import language, planner
+from memtopo import language
 from memtopo.common.errors import InternalError, Stopped
 from memtopo.driver.handles import Handle, close_handles
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.trace import with_trace
 from memtopo.drivers import target
+from memtopo.drivers.target import Target
 from memtopo.geometry import Geometry
 from memtopo.kinds.layout import HandleSource
-from memtopo.language import Document
-from memtopo.machine import Cluster, Machine, parse
-from memtopo.machine.cluster import MachineLine
-from memtopo.planner import Plan
+from memtopo.machine import parse
 from memtopo.plans.progress import NO_PROCESSES, Progress
-from memtopo.rules.validation import validate
 from memtopo.run.apply import Run, built_plan
 from memtopo.run.processes.joint_plans import JointPlans
 from memtopo.run.processes.messages import PlanChange, Start
+from memtopo.session.composition import Composition
 from memtopo.session.request import RunRequest
 from memtopo.sharing.client import IN_FLIGHT
 from memtopo.sharing.imports import CommitWait, HolderHandles
@@ -57,23 +56,25 @@ class WorkerHooks:
 
 def planned(start: Start, spec: Start | PlanChange) -> tuple[RunRequest, JointPlans]:
     """Plan all processes of a spec, and return the request of this one, too. Raises `MemtopoError`."""
-    machine = parse(start.machine.encode(), start.machine_name)
-    nodes = {node: parse(text.encode(), node) for node, text in start.cluster.items()}
-    machines = Cluster(nodes) if nodes else machine
     document = language.read_text(spec.text.encode(), spec.spec, spec.settings)
-    geometry = validate(document, machines).geometry
-    if geometry is None:
-        raise InternalError("a spec is valid in the coordinator and invalid in a worker")
-    plan = planner.plan(geometry, machines)
-    request = replace(_request(start, document, geometry, plan.processes[start.process], machine), check=spec.check)
-    return request, JointPlans(geometry, plan).built_with(start.process, built_plan(request))
+    composed = Composition.of(document, _target(start))
+    whole = composed.request(check=spec.check, seed=start.seed, timeout=start.timeout)
+    request = whole.of_process(start.process)
+    return request, JointPlans(composed.geometry, composed.plan).built_with(start.process, built_plan(request))
+
+
+def _target(start: Start) -> Target:
+    """The machine of this process, with those of the other nodes; the driver is opened for this process alone."""
+    machine = parse(start.machine.encode(), start.machine_name)
+    nodes = {node: target.recorded(node, parse(text.encode(), node)) for node, text in start.cluster.items()}
+    opener = partial(target.open_in_worker, machine, simulated=start.simulated, visible=start.visible)
+    return Target(start.machine_name, machine, start.simulated, opener, nodes)
 
 
 def prepare(start: Start, hooks: WorkerHooks) -> tuple[Run, JointPlans]:
     """Plan all processes of the layout, and open the driver of this one. Raises `MemtopoError`."""
     request, plans = planned(start, start)
-    assert request.machine_facts
-    driver = target.open_in_worker(request.machine_facts, simulated=start.simulated, visible=start.visible)
+    driver = _target(start).open()
     commits = CommitWait(start.timeout, hooks.advance)
     external = HolderHandles(request.geometry, start.gpus, start.sockets, start.allow_uids, commits)
     wrapped, trace = with_trace(hooks.wrap(start.process, driver), start.trace, request.about_trace)
@@ -87,23 +88,6 @@ def prepare(start: Start, hooks: WorkerHooks) -> tuple[Run, JointPlans]:
         context=trace.context if trace else None,  # the trace ends with the process
     )
     return run, plans
-
-
-def _request(start: Start, document: Document, geometry: Geometry, plan: Plan, machine: Machine) -> RunRequest:
-    return RunRequest(
-        plan=plan,
-        geometry=geometry.processes[start.process],
-        machine=MachineLine(start.machine_name, start.simulated, (), machine.driver.name),
-        layout=geometry.name,
-        spec=document.name,
-        position_of=document.position,
-        process=start.process,
-        siblings=geometry.processes,
-        node=geometry.labels_beside(start.process),
-        machine_facts=machine,
-        seed=start.seed,
-        timeout=start.timeout,
-    )
 
 
 class _WorkerProgress(Progress):

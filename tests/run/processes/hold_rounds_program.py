@@ -11,21 +11,18 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
-from memtopo import planner
 from memtopo.cli.hold import HoldOptions
 from memtopo.cli.holder import claimed_holder
-from memtopo.cli.requests import revision
+from memtopo.cli.specs import revise
 from memtopo.driver.ledger import Ledger
 from memtopo.drivers import target
 from memtopo.drivers.target import Target
 from memtopo.language import read_file
-from memtopo.machine.cluster import MachineLine
 from memtopo.plans.report import Report
-from memtopo.rules.validation import validate
 from memtopo.run.apply import apply
+from memtopo.session.composition import Composition
 from memtopo.session.request import RunRequest
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint
@@ -38,11 +35,7 @@ PATIENCE = 30.0
 
 
 def run_request(spec: str, found: Target) -> RunRequest:
-    document = read_file(str(FOLDER / spec))
-    validated = validate(document, found.machine)
-    assert validated.geometry, validated.diagnostics
-    line = MachineLine(found.name, found.simulated, (), "")
-    return RunRequest(planner.plan(validated.geometry, found.machine), validated.geometry, line, spec)
+    return Composition.of(read_file(str(FOLDER / spec)), found).request(machine_facts=None)
 
 
 def hold(found: Target) -> Callable[[], Report]:
@@ -50,9 +43,7 @@ def hold(found: Target) -> Callable[[], Report]:
 
     def once() -> Report:
         info = HolderInfo("held", None, made.machine)
-        with claimed_holder(
-            HoldOptions(None, None, 1.0, ()), info, lambda: 0, partial(revision, target=found)
-        ) as holder:
+        with claimed_holder(HoldOptions(None, None, 1.0, ()), info, lambda: 0, revise(found)) as holder:
             return apply(made, ledger, hold=holder.hold)
 
     return once

@@ -20,11 +20,11 @@ from memtopo.machine.cluster import MachineLine
 from memtopo.plans.progress import Progress
 from memtopo.plans.report import Checks, Report
 from memtopo.run import processes
-from memtopo.run.held import Revision
 from memtopo.run.processes import HeldProcesses
 from memtopo.run.processes.coordinator import Coordinator
 from memtopo.run.processes.messages import Start
 from memtopo.run.verification.rounds import FORBIDDEN
+from memtopo.session.request import Revision
 from memtopo.sharing.offers import ChangeFailed
 from tests.helpers.machines import identified, invented
 from tests.helpers.reports import tallies

@@ -1,0 +1,61 @@
+"""Exit statuses: one table, which the pages show, and which errors and commands take theirs from."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from memtopo.common.outcomes import Exit, outcome
+
+ROOT = Path(__file__).parent.parent.parent
+SIGNALS = "129, 130, 143"
+WRITTEN = re.compile(r"exit_code(?:: int)? ?= ?[0-9]|128 \+ ")
+
+
+def rows(page: str, heading: str) -> dict[str, str]:
+    """The first two cells of each row of a page's table of exit statuses."""
+    table = (ROOT / page).read_text().partition(heading)[2].partition("\n\n")[0]
+    return dict(re.findall(r"^\| ([0-9, ]+) \| ([^|]+) \|", table, re.MULTILINE))
+
+
+def test_the_page_of_commands_shows_the_table() -> None:
+    meanings = {str(int(each)): each.meaning for each in Exit}
+    assert rows("docs/commands.md", "| exit | meaning |") == meanings | {
+        SIGNALS: "interrupted, after an orderly teardown"
+    }
+
+
+@pytest.mark.parametrize(
+    ("page", "heading"), [("docs/service.md", "| status | after | restart |"), ("DESIGN.md", "| exit | meaning |")]
+)
+def test_other_pages_have_the_same_statuses(page: str, heading: str) -> None:
+    listed = [number for cell in rows(page, heading) for number in cell.split(", ")]
+    assert sorted(listed, key=int) == [*(str(int(each)) for each in Exit), *SIGNALS.split(", ")]
+
+
+def test_no_module_writes_a_status_as_a_number() -> None:
+    table = ROOT / "memtopo/common/outcomes.py"
+    modules = [each for each in (ROOT / "memtopo").rglob("*.py") if each != table]
+    assert modules
+    assert [str(each) for each in modules if WRITTEN.search(each.read_text())] == []
+
+
+@pytest.mark.parametrize(
+    ("leaks", "signal", "different", "failures", "expected"),
+    [
+        (True, 15, True, [70], ("leaked", 5)),
+        (False, 15, True, [70], ("interrupted", 143)),
+        (False, None, True, [70], ("different", 6)),
+        (False, None, False, [4, 3], ("failed", 3)),
+        (False, None, False, [4, 70], ("failed", 70)),
+        (False, None, False, [2], ("failed", 4)),
+        (False, None, False, [], ("failed", 4)),
+        (False, None, False, None, ("ok", 0)),
+    ],
+)
+def test_the_worst_outcome_counts(
+    leaks: bool, signal: int | None, different: bool, failures: list[int] | None, expected: tuple[str, int]
+) -> None:
+    assert outcome(leaks=leaks, signal=signal, different=different, failures=failures) == expected
