@@ -28,7 +28,7 @@ def main() -> NoReturn:
 
 def _start_driver(arguments: list[str]) -> None:
     """Start what takes as long as all imports of a command, and needs none of them."""
-    from memtopo.cli.arguments import applies_here
+    from memtopo.cli.process import applies_here
 
     if applies_here(arguments):
         from memtopo.drivers.cuda import start_cuda

@@ -12,8 +12,7 @@ from typing import Any
 
 import typer
 
-from memtopo.cli.arguments import option_values
-from memtopo.cli.process import Interrupted, Refused, Streams
+from memtopo.cli.process import Interrupted, Refused, Streams, option_values
 from memtopo.common.errors import MemtopoError, UsageError
 from memtopo.common.version import __version__
 from memtopo.output import plain
@@ -25,10 +24,10 @@ _FORMAT_VARIABLES = {"validate": "MEMTOPO_FORMAT", "draw": "MEMTOPO_DRAW_FORMAT"
 _TRUE = ("1", "true", "t", "yes", "y", "on")
 
 COMMANDS = {
-    "validate": "validate", "plan": "plan", "draw": "draw", "diff": "diff", "apply": "apply", "ls": "held",
+    "validate": "validate", "plan": "plan", "draw": "draw", "diff": "change", "apply": "apply", "ls": "held",
     "show": "held", "check": "held", "switch": "held", "change": "change", "release": "held", "probe": "probe",
-    "machines": "machines", "explain": "reference", "schema": "reference", "who": "who", "metrics": "metrics",
-    "trace": "trace", "completion": "completion",
+    "machines": "probe", "explain": "reference", "schema": "reference", "who": "held", "metrics": "held",
+    "trace": "reference", "completion": "reference",
 }  # fmt: skip
 """Modules of the commands; the function of `ls` is `ls_command`."""
 
@@ -166,7 +165,7 @@ def _plain(text: str) -> str:
 
 def _print_failure(error: MemtopoError, arguments: Sequence[str]) -> None:
     """Print an error in the format that a command line requests, even if the command line could not be parsed."""
-    from memtopo.cli.report import refusal
+    from memtopo.cli.results import refusal
     from memtopo.output import formats, json  # needed only for errors
 
     words = list(takewhile(lambda word: word != "--", arguments))
@@ -184,7 +183,7 @@ def _print_failure(error: MemtopoError, arguments: Sequence[str]) -> None:
 
 def _write_failure(error: MemtopoError, words: Sequence[str]) -> None:
     """Write an error to the file of `--report`, if the command line of an apply or a probe has it."""
-    from memtopo.cli.report import VARIABLES, write_error  # likewise
+    from memtopo.cli.results import VARIABLES, write_error  # likewise
 
     if words[:1] and words[0] in VARIABLES:
         named = option_values(words, "--report")

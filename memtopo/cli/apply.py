@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 import typer
 
-from memtopo.cli.application import Application
-from memtopo.cli.bindings import Bindings, bindings
-from memtopo.cli.hold import HoldOptions, ServiceOptions, hold_options
 from memtopo.cli.options import (
     AllowUid,
     AsJson,
@@ -28,25 +29,31 @@ from memtopo.cli.options import (
     ReadyFd,
     Rehearse,
     Reload,
+    Set,
     Socket,
     SpecFile,
     Timeout,
     TraceFile,
     With,
     duration,
-    optional_duration,
-    timeout_seconds,
 )
-from memtopo.cli.report import RunOutput, RunPage, run_output
-from memtopo.cli.settings import Set, settings
+from memtopo.cli.process import Interrupted, Stopper
+from memtopo.cli.results import RunOutput, RunPage, run_output
+from memtopo.cli.service import HoldOptions, claimed_holder, start_detached
+from memtopo.cli.settings import settings, variable_words
 from memtopo.cli.specs import load, print_diagnostics, run_request
-from memtopo.common.errors import UsageError
-from memtopo.output.progress import activity
+from memtopo.common.errors import Stopped, UsageError
+from memtopo.output import plain
+from memtopo.output.progress import activity, progress
+from memtopo.plans.report import Report
+from memtopo.run.application import Application
 from memtopo.session.composition import Composition
-from memtopo.session.request import RunRequest
+from memtopo.session.request import Holding, RunRequest
+from memtopo.sharing.endpoints import is_folder
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # imported where it is used: most layouts import nothing from outside, and are of one host
     from memtopo.cli.nodes import OnNodes
+    from memtopo.sharing.producers import Producers
 
 
 def apply_command(
@@ -80,15 +87,45 @@ def apply_command(
     With --hold the layout stays and serves its exports until a signal, 'memtopo release NAME' or --for.
     """
     output, trusted = run_output(report, trace, as_json=as_json), tuple(allow_uid or ())
-    service, lasts = ServiceOptions(log, log_level, ready_fd, reload, detach), optional_duration(lasting)
-    holding = hold_options(HoldOptions(socket, lasts, duration(grace), trusted, metrics, service), hold=hold)
-    holders = bindings(bound or [], trusted, timeout_seconds(timeout), socket)
+    terms = Holding(socket, None if lasting is None else duration(lasting), duration(grace), trusted)
+    holding = _holding(hold, HoldOptions(terms, metrics, log, log_level, ready_fd, reload, detach))
+    holders = _bindings(bound or [], trusted, _timeout_seconds(timeout), socket)
     request_of = partial(run_request, check=check, timeout=holders.silence, rehearse=rehearse, trace=trace)
     if on is not None:
-        return _nodes()(on, spec, machine, settings(given), gpus, holders, holding, request_of, output).apply()
+        return _nodes()(
+            on, spec, machine, settings(given), gpus, holders.values, holders.silence, holding, request_of, output
+        ).apply()
     if holding and detach:
         return _detach(context, spec, holding, as_json=as_json)
     return _applied(load(spec, machine, settings(given), one_host=True), request_of, holders, holding, output)
+
+
+def _holding(hold: bool, options: HoldOptions) -> HoldOptions | None:
+    """Return the options of `--hold`, or None without it. Raises `UsageError` for options that need it."""
+    if hold:
+        return options
+    socket = options.terms.socket
+    values: dict[str, object] = {
+        "--for": options.terms.lasting,
+        "--socket": None if socket and is_folder(socket) else socket,
+        "--metrics": options.metrics,
+        "--log": options.log,
+        "--ready-fd": options.ready_fd,
+        "--reload": options.reload or None,
+        "--detach": options.detach or None,
+    }
+    for flag in (flag for flag, value in values.items() if value is not None):
+        # The variables may be set for other commands, or by a memtopo that started this one.
+        if f"MEMTOPO_{flag.removeprefix('--').replace('-', '_').upper()}" not in os.environ:
+            raise UsageError(f"{flag} is for held layouts only", hint="add --hold")
+    return None
+
+
+def _timeout_seconds(text: str) -> float:
+    """Parse the duration of `--timeout`; returns seconds. Raises `UsageError`, also for 0."""
+    if not (found := duration(text)):
+        raise UsageError("a --timeout of 0 waits for nothing", hint="write --timeout 30s")
+    return found
 
 
 def _nodes() -> type[OnNodes]:
@@ -105,19 +142,94 @@ def _applied(
     holding: HoldOptions | None,
     output: RunOutput,
 ) -> int:
-    """Apply a spec in this process and its workers. Returns the exit status."""
+    """Apply a spec until it is done or a signal stops it, and show the report. Returns the exit status."""
     with activity("plan"):
         request = request_of(loaded)
     print_diagnostics(loaded)
-    return Application(request, loaded, bound).run_and_show(holding, output)
+    with Stopper(ending=True) as stopper:  # around the report too: a second signal must not cut it off
+        return output.show(_run(loaded, request, bound, holding, stopper.signal))
+
+
+def _run(
+    loaded: Composition, request: RunRequest, bound: Bindings, holding: HoldOptions | None, stop: Callable[[], int]
+) -> Report:
+    """Claim the layout's name if it is to be held, start its producers, and apply."""
+    application = Application(
+        loaded,
+        request,
+        partial(bound.producers, loaded, stop) if bound.values or request.geometry.imports_from_outside else None,
+        bound.allow_uids,
+        bound.silence,
+        stop,
+        partial(progress, simulated=request.machine.simulated),
+        lambda text: plain.print_lines([text], sys.stderr),
+    )
+    if holding is None:
+        return application.run()
+    with claimed_holder(holding, loaded, request, stop) as holder:
+        return application.run(holder)
 
 
 def _detach(context: typer.Context, spec: str, holding: HoldOptions, *, as_json: bool) -> int:
     """Hold a spec in a process of its own, and with `--json` print the layout as `show` does. Returns the status."""
-    if holding.service.ready_fd is not None:
+    if holding.ready_fd is not None:
         raise UsageError("--detach reports by its end that the layout is served", hint="leave --ready-fd out")
-    from memtopo.cli import service
     from memtopo.cli.held import show_command
 
-    status, path = service.detach(context, spec, holding.service.log)
+    status, path = start_detached(context, spec, holding.log)
     return show_command(socket=path, as_json=True) if path and as_json else status
+
+
+@dataclass(frozen=True, slots=True)
+class Bindings:
+    """Values of `--with` by the name of a holder, users that are trusted, and seconds that a holder may be silent.
+
+    A name that the spec does not use is an error if it was `typed` on the command line; the variable may be set for
+    several specs. Sockets of holders that have no value may be in the `folder`.
+    """
+
+    values: Mapping[str, str]
+    allow_uids: tuple[int, ...]
+    silence: float
+    typed: bool
+    folder: str | None
+
+    @contextmanager
+    def producers(self, loaded: Composition, stop: Callable[[], int]) -> Iterator[Producers]:
+        """Start the producers that a layout imports from. Raises `MemtopoError`, `Interrupted`."""
+        from memtopo.sharing import producers
+
+        geometry, target = loaded.geometry, loaded.target
+        if self.typed and (unused := producers.unused(self.values, geometry)):
+            raise UsageError(f"--with: {unused[0]}", hint=unused[1])
+        used = producers.holders(geometry)
+        bound = {name: producers.resolve(name, value) for name, value in self.values.items() if name in used}
+        if self.folder:
+            bound = producers.in_folder(self.folder, used) | bound
+        machine = target.machine if target.simulated else None
+        with ExitStack() as stack:
+            try:
+                with activity("start producers"):
+                    started = stack.enter_context(
+                        producers.start_producers(
+                            geometry, bound, machine, name=target.name, stop=stop, patience=self.silence
+                        )
+                    )
+            except Stopped as error:
+                raise Interrupted(stop()) from error
+            yield started
+
+
+def _bindings(given: list[str], allow_uids: tuple[int, ...], silence: float, socket: str | None) -> Bindings:
+    """The bindings of the values of `--with`, and of `--socket` if it is a folder. Raises `UsageError`."""
+    typed = given != os.environ.get("MEMTOPO_WITH", "").split()
+    values = dict(map(_name_and_value, given if typed else variable_words("MEMTOPO_WITH")))
+    return Bindings(values, allow_uids, silence, typed, socket if socket and is_folder(socket) else None)
+
+
+def _name_and_value(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (name and equals and value):
+        hint = "write --with NAME=/path/to/socket, or --with 'NAME=COMMAND'"
+        raise UsageError(f"--with {text!r} names neither a socket nor a program", hint=hint)
+    return name, value

@@ -1,52 +1,62 @@
-"""`memtopo change`: bring a held layout to another spec, in place. `memtopo plan` shows and saves its plan."""
+"""`memtopo change`: bring a held layout to another spec, in place; `memtopo diff`: what a change would do.
+
+`memtopo plan` shows and saves the plan of a change.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Annotated, Literal
 
-import typer
-
 from memtopo.cli.held import connect_to, followed
-from memtopo.cli.options import NOT_AS_DECLARED, AsJson, ForceChange, HeldName, Socket, WaitForImporters, duration
-from memtopo.cli.settings import Set, settings
-from memtopo.cli.specs import print_diagnostics, valid
+from memtopo.cli.options import (
+    AsJson,
+    ForceChange,
+    HeldName,
+    MachineNames,
+    Set,
+    Socket,
+    WaitForImporters,
+    argument,
+    duration,
+    option,
+)
+from memtopo.cli.results import pages, show
+from memtopo.cli.settings import Settings, settings
+from memtopo.cli.specs import load, loaded_on, print_diagnostics, valid
 from memtopo.common.errors import UsageError
+from memtopo.common.outcomes import Exit
 from memtopo.diagnostics.messages import not_awake
 from memtopo.drivers.target import recorded
 from memtopo.language import Document, SpecText
-from memtopo.language.names import AWAKE
+from memtopo.language.names import AWAKE, NAME
 from memtopo.machine import parse
-from memtopo.output import json, plain
+from memtopo.output.diagram.build import build_diagram
 from memtopo.plans.difference import difference
 from memtopo.plans.report import PlanDifference
+from memtopo.rules.change import diagnose_processes
 from memtopo.session.composition import Composition
 from memtopo.session.saved import SavedChange, digest_of, open_saved_change
 from memtopo.sharing.client import Client
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.offers import Offer
-from memtopo.sharing.sources import parsed_source
-from memtopo.sharing.status import Changed, Status
+from memtopo.sharing.sources import held_source, parsed_source
+from memtopo.sharing.status import Status
 
-After = Annotated[
-    str,
-    typer.Argument(metavar="SPEC", help="The spec to change to, or a saved plan.", show_default=False),
-]
-Check = Annotated[
-    Literal["fast", "full"],
-    typer.Option(
-        "--check",
-        envvar="MEMTOPO_CHANGE_CHECK",
-        help="What is checked afterwards: fast: queries, and samples of new memory; full: all its bytes.",
-    ),
-]
+_HELD = "A spec, or the name of a held layout."
+Before = Annotated[str, argument("BEFORE", _HELD)]
+After = Annotated[str, argument("AFTER", "The spec to change to.")]
+NewSpec = Annotated[str, argument("SPEC", "The spec to change to, or a saved plan.")]
+_CHECK = "What is checked afterwards: fast: queries, and samples of new memory; full: all its bytes."
+Check = Annotated[Literal["fast", "full"], option("--check", _CHECK, variable="MEMTOPO_CHANGE_CHECK")]
 
 
 def change_command(
     name: HeldName,
-    spec: After,
+    spec: NewSpec,
     given: Set = None,
     check: Check = "fast",
     force: ForceChange = False,
@@ -77,18 +87,8 @@ def change_command(
                 planned.after.source, generation=generation, full=check == "full", force=force, wait=patience
             )
         done = replace(done, emptied=tuple(_emptied(planned.status.offers, client.offers())))
-    _print_change(done, document.name, as_json=as_json)
-    return NOT_AS_DECLARED if done.checks.different else 0
-
-
-def _print_change(done: Changed, spec: str, *, as_json: bool) -> None:
-    if as_json:
-        plain.print_document(json.dumps(json.marked("change", done)).splitlines())
-        return
-    from memtopo.output import console
-    from memtopo.output import held as page
-
-    console.show(page.changed(done, spec))
+    show(done, lambda: pages("held").changed(done, document.name), as_json=as_json, marker="change")
+    return Exit.DIFFERENT if done.checks.different else Exit.OK
 
 
 def _emptied(before: Sequence[Offer], after: Mapping[str, Offer]) -> Iterator[str]:
@@ -161,3 +161,37 @@ class HeldChange:
             plan=self.difference,
             spec=text,
         )
+
+
+def _loaded(before: str, after: str, machine: list[str] | None, given: Settings) -> tuple[Composition, Composition]:
+    """Both specs on one machine: that of the held layout, if the first one names one. Raises `MemtopoError`."""
+    if before == "-" or Path(before).exists() or not NAME.fullmatch(before):
+        return load(before, machine, given), load(after, machine, given)
+    with connect_to(before, None, ()) as client:
+        line, source = client.status().machine, held_source(client)
+    if source is None:
+        raise ExchangeError("source", f"layout {before!r} does not send its spec", hint="compare two files")
+    document, record = source
+    found = recorded(line.name, record)
+    held = valid(Composition.of(replace(document, name=before), found, before))
+    return held, loaded_on(found, given.read(after), after)
+
+
+def diff_command(
+    before: Before, after: After, machine: MachineNames = None, given: Set = None, as_json: AsJson = False
+) -> int:
+    """Show what a change from one spec to another would do.
+
+    Addresses, handles and bytes of what both have stay. The exit status is 1 if anything differs.
+    """
+    both = _loaded(before, after, machine, settings(given))
+    valid(both[1].with_errors(diagnose_processes(both[0].geometry, both[1].geometry)))
+    for loaded in both:
+        print_diagnostics(loaded)
+    target = both[0].target
+    found = differences(*both, both[0].document.name)
+    if not found.empty:
+        pictures = [build_diagram(each.geometry, target.machines) for each in both]
+        found = replace(found, picture_before=pictures[0], picture_after=pictures[1])
+    show(found, lambda: pages("difference").renderable(found, target.line), as_json=as_json, marker="difference")
+    return Exit.OK if found.empty else Exit.INVALID

@@ -7,12 +7,9 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from memtopo.cli import candidates
-from memtopo.cli.files import write
-from memtopo.cli.options import AsJson, MachineNames, SpecFile, stdout_format
-from memtopo.cli.settings import Set, settings
+from memtopo.cli.options import AsJson, MachineNames, Set, SpecFile, described, option, stdout_format
+from memtopo.cli.results import write
+from memtopo.cli.settings import settings
 from memtopo.cli.specs import load, print_diagnostics
 from memtopo.common.errors import UsageError
 from memtopo.diagnostics.messages import choose, unknown_state
@@ -26,48 +23,26 @@ from memtopo.output.diagram.formats import FORMATS, SUFFIXES, Drawing
 if TYPE_CHECKING:
     from memtopo.output.terminal.diagram import TitledDrawing
 
-Output = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--output",
-        "-o",
-        envvar="MEMTOPO_DRAW_OUTPUT",
-        metavar="FILE",
-        help="Draw into a file, in the format of its suffix; may be given again.",
-    ),
-]
-Form = Annotated[
-    str | None,
-    typer.Option(
-        "--format",
-        envvar="MEMTOPO_DRAW_FORMAT",
-        metavar="FORM",
-        autocompletion=lambda: candidates.described(("text", "json", *FORMATS)),
-        help=f"Format on stdout: text, json, {', '.join(FORMATS)}.",
-        show_default="text",
-    ),
-]
-Ascii = Annotated[bool, typer.Option("--ascii", envvar="MEMTOPO_ASCII", help="Draw text with ASCII alone.")]
-Width = Annotated[
-    int | None,
-    typer.Option(
-        "--width",
-        envvar="MEMTOPO_WIDTH",
-        metavar="COLUMNS",
-        help="Width of text, if not the terminal's.",
-        min=plain.NARROWEST,
-        max=1000,
-    ),
-]
-
 _FORMATS_BY_SUFFIX = {".txt": "text", ".json": "json", **SUFFIXES}
 _NAMES = ("text", "json", *FORMATS)
 
-
-StateName = Annotated[
+_FILES = "Draw into a file, in the format of its suffix; may be given again."
+Output = Annotated[list[str] | None, option("--output -o", _FILES, "FILE", "MEMTOPO_DRAW_OUTPUT")]
+Form = Annotated[
     str | None,
-    typer.Option("--state", envvar="MEMTOPO_DRAW_STATE", metavar="STATE", help="Draw it in one of its states."),
+    option(
+        "--format",
+        f"Format on stdout: {', '.join(_NAMES)}.",
+        "FORM",
+        "MEMTOPO_DRAW_FORMAT",
+        autocompletion=lambda: described(_NAMES),
+        show_default="text",
+    ),
 ]
+Ascii = Annotated[bool, option("--ascii", "Draw text with ASCII alone.")]
+_WIDTH = "Width of text, if not the terminal's."
+Width = Annotated[int | None, option("--width", _WIDTH, "COLUMNS", min=plain.NARROWEST, max=1000)]
+StateName = Annotated[str | None, option("--state", "Draw it in one of its states.", "STATE", "MEMTOPO_DRAW_STATE")]
 
 
 def draw_command(

@@ -1,7 +1,8 @@
-"""`memtopo ls`, `show`, `check` and `release`: commands on held layouts."""
+"""`memtopo ls`, `show`, `check`, `switch`, `release`, `metrics` and `who`: commands on held layouts."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
@@ -9,9 +10,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from memtopo.cli import candidates
 from memtopo.cli.options import (
-    NOT_AS_DECLARED,
     AllowUid,
     AsJson,
     ForceChange,
@@ -19,43 +18,38 @@ from memtopo.cli.options import (
     HeldName,
     LayoutName,
     Socket,
+    Values,
     WaitForImporters,
+    argument,
+    described,
     duration,
+    option,
 )
+from memtopo.cli.results import pages, show
 from memtopo.common.errors import MemtopoError, UsageError
-from memtopo.output import json as documents
+from memtopo.common.outcomes import Exit
 from memtopo.output import plain
 from memtopo.output.progress import activity, progress
 from memtopo.sharing.client import Client, connect
-from memtopo.sharing.endpoints import endpoint
+from memtopo.sharing.endpoints import endpoint, is_folder
 from memtopo.sharing.errors import NoLayout
 from memtopo.sharing.sources import held_source
+from memtopo.sharing.statistics import Statistics
 from memtopo.sharing.status import Looked, Status
-from memtopo.sharing.surveys import survey
+from memtopo.sharing.surveys import TIMEOUT, Entry, answers, survey
 
-DIFFERENT = 1
-UNFINISHED = 4
 
-Force = Annotated[
-    bool, typer.Option("--force", envvar="MEMTOPO_FORCE", help="Release it even if it is in use over ipc.")
-]
-CheckSwitch = Annotated[
-    Literal["fast", "full"],
-    typer.Option(
-        "--check",
-        envvar="MEMTOPO_SWITCH_CHECK",
-        help="What is checked afterwards: fast: queries; full: all bytes that it keeps, too, which nothing may write.",
-    ),
-]
-StateName = Annotated[
-    str,
-    typer.Argument(
-        metavar="STATE", help="One of its states, or awake.", show_default=False, autocompletion=candidates.states
-    ),
-]
-Wait = Annotated[
-    str, typer.Option("--wait", envvar="MEMTOPO_WAIT", metavar="TIME", help="Time limit for its teardown.")
-]
+def _states(ctx: typer.Context) -> Values:
+    """States of the held layout that the command names."""
+    with connect(endpoint(ctx.params["name"], ctx.params.get("socket")), timeout=TIMEOUT) as client:
+        return described(client.status().layout_states)
+
+
+Force = Annotated[bool, option("--force", "Release it even if it is in use over ipc.")]
+_CHECK = "What is checked afterwards: fast: queries; full: all bytes that it keeps, too, which nothing may write."
+CheckSwitch = Annotated[Literal["fast", "full"], option("--check", _CHECK, variable="MEMTOPO_SWITCH_CHECK")]
+StateName = Annotated[str, argument("STATE", "One of its states, or awake.", autocompletion=_states)]
+Wait = Annotated[str, option("--wait", "Time limit for its teardown.", "TIME")]
 
 
 def ls_command(socket: Socket = None, allow_uid: AllowUid = None, as_json: AsJson = False) -> int:
@@ -64,15 +58,10 @@ def ls_command(socket: Socket = None, allow_uid: AllowUid = None, as_json: AsJso
     Sockets of dead holders are removed. Where nothing is held, nothing is written to stdout.
     """
     found = survey(socket, allow_uids=allow_uid or ())
-    if as_json:
-        plain.print_document(documents.dumps(documents.marked("layouts", found)).splitlines())
-    elif not found.layouts:
+    if not found.layouts and not as_json:
         plain.print_message("no layout is held")
     else:
-        from memtopo.output import console
-        from memtopo.output import held as page
-
-        console.show(page.layout_list(found, page.now()))
+        show(found, lambda: pages("held").layout_list(found, pages("held").now()), as_json=as_json, marker="layouts")
     return 0
 
 
@@ -81,14 +70,8 @@ def show_command(
 ) -> int:
     """Show a held layout, its exports and its importers."""
     with connect_to(name, socket, allow_uid or ()) as client:
-        status = described(client)
-    if as_json:
-        plain.print_document(documents.dumps(documents.marked("layout", status)).splitlines())
-    else:
-        from memtopo.output import console
-        from memtopo.output import held as page
-
-        console.show(page.layout(status, page.now()))
+        status = complete_status(client)
+    show(status, lambda: pages("held").layout(status, pages("held").now()), as_json=as_json, marker="layout")
     return 0
 
 
@@ -104,14 +87,8 @@ def check_command(
         with followed(client, "check"):
             checks = client.check()
     found = Looked(status.name, checks.different == 0, checks)
-    if as_json:
-        plain.print_document(documents.dumps(documents.marked("check", found)).splitlines())
-    else:
-        from memtopo.output import console
-        from memtopo.output import held as page
-
-        console.show(page.checked(found))
-    return 0 if found.ok else DIFFERENT
+    show(found, lambda: pages("held").checked(found), as_json=as_json, marker="check")
+    return Exit.OK if found.ok else Exit.INVALID
 
 
 def switch_command(
@@ -132,14 +109,8 @@ def switch_command(
     seconds = duration(wait)
     with connect_to(name, socket, ()) as client, followed(client, "switch"):
         done = client.switch(state, full=check == "full", force=force, wait=seconds)
-    if as_json:
-        plain.print_document(documents.dumps(documents.marked("switch", done)).splitlines())
-    else:
-        from memtopo.output import console
-        from memtopo.output import held as page
-
-        console.show(page.switched(done))
-    return NOT_AS_DECLARED if done.checks.different else 0
+    show(done, lambda: pages("held").switched(done), as_json=as_json, marker="switch")
+    return Exit.DIFFERENT if done.checks.different else Exit.OK
 
 
 def release_command(
@@ -159,14 +130,48 @@ def release_command(
     limits = {"grace": duration(grace), "wait": duration(wait)}
     with connect_to(name, socket, allow_uid or ()) as client, activity("release"):
         done = client.release(force=force, **limits)
-    if as_json:
-        plain.print_document(documents.dumps(documents.marked("release", done)).splitlines())
-    else:
-        from memtopo.output import console
-        from memtopo.output import held as page
+    show(done, lambda: pages("held").released(done), as_json=as_json, marker="release")
+    return done.exit_code or (Exit.OK if done.gone else Exit.FAILED)
 
-        console.show(page.released(done))
-    return done.exit_code or (0 if done.gone else UNFINISHED)
+
+def metrics_command(name: LayoutName = None, socket: Socket = None, allow_uid: AllowUid = None) -> int:
+    """Print metrics of held layouts for Prometheus.
+
+    Of one layout, or of all that are held. A holder that does not answer has only memtopo_layout_up, which is 0.
+    """
+    from memtopo.output import prometheus
+
+    if name is not None or (socket is not None and not is_folder(socket)):
+        with connect_to(name, socket, allow_uid or ()) as client:
+            answered: list[tuple[Status, Statistics | None] | Entry] = [_reported(client)]
+    else:
+        answered = list(answers(_reported, socket, allow_uids=allow_uid or ()))
+    text = prometheus.text(
+        [each for each in answered if not isinstance(each, Entry)],
+        [each for each in answered if isinstance(each, Entry)],
+        now=time.time(),
+    )
+    plain.print_lines(text.splitlines())
+    return 0
+
+
+def _reported(client: Client) -> tuple[Status, Statistics | None]:
+    return client.status(), client.statistics()
+
+
+def who_command(socket: Socket = None, allow_uid: AllowUid = None, as_json: AsJson = False) -> int:
+    """List the processes of this machine that use GPU memory.
+
+    As far as NVML, /proc and the holders of layouts show them: bytes by GPU, open device files and dma-bufs, held
+    layouts, and importers whose holder has ended. What cannot be read is listed. Root sees the descriptors of all
+    users.
+    """
+    from memtopo.drivers.cuda import gpu_usage
+    from memtopo.usage import locked_layouts, usage
+
+    found = usage(gpu_usage(), answers(Client.status, socket, allow_uids=allow_uid or ()), locked=locked_layouts())
+    show(found, lambda: pages("usage").page(found, pages("held").now()), as_json=as_json, marker="usage")
+    return 0
 
 
 def connect_to(name: str | None, socket: str | None, allow_uids: Collection[int]) -> Client:
@@ -203,7 +208,7 @@ def _require_name(client: Client, name: str, socket: str) -> None:
         stack.pop_all()
 
 
-def described(client: Client) -> Status:
+def complete_status(client: Client) -> Status:
     """Status of a held layout with its diagram in its state, its digest, and its bytes of memory by location.
 
     Without these if the holder sends no source, or one that is not valid. A holder sends the spec and the machine and

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from memtopo.cli.hold import HoldOptions
 from memtopo.cli.options import machine_names
 from memtopo.cli.process import Interrupted, Stopper
-from memtopo.cli.report import RunOutput
+from memtopo.cli.results import RunOutput
+from memtopo.cli.service import HoldOptions
 from memtopo.cli.settings import Settings
 from memtopo.cli.specs import load, print_diagnostics, valid
 from memtopo.common.errors import UsageError
@@ -26,7 +26,6 @@ from memtopo.session.composition import Composition
 from memtopo.session.request import RunRequest
 
 if TYPE_CHECKING:
-    from memtopo.cli.bindings import Bindings
     from memtopo.run.nodes.cluster import Placed, RayCluster
 
 _PATIENCE = 120.0
@@ -46,7 +45,8 @@ class OnNodes:
     machines: list[str] | None
     settings: Settings
     gpus: int | None
-    holders: Bindings
+    bound: Collection[str]
+    silence: float
     holding: HoldOptions | None
     request_of: Callable[[Composition], RunRequest]
     output: RunOutput
@@ -54,7 +54,7 @@ class OnNodes:
     def apply(self) -> int:
         """Apply the spec, and show the report; with recorded machines on simulators. Returns the exit status.
 
-        Raises `UsageError` for options that are for one host, such as `holders` of names.
+        Raises `UsageError` for options that are for one host, such as `bound` holders.
         """
         from memtopo.run.nodes.cluster import require_ray
 
@@ -73,11 +73,10 @@ class OnNodes:
             return self.output.show(report)
 
     def _require_several(self) -> None:
-        flags: dict[str, object] = {"--with": self.holders.values, "--trace": self.output.trace}
+        flags: dict[str, object] = {"--with": self.bound, "--trace": self.output.trace}
         if held := self.holding:
-            about = held.service
-            flags |= {"--metrics": held.metrics, "--log": about.log, "--reload": about.reload, "--detach": about.detach}
-            flags["--ready-fd"] = about.ready_fd is not None
+            flags |= {"--metrics": held.metrics, "--log": held.log, "--reload": held.reload, "--detach": held.detach}
+            flags["--ready-fd"] = held.ready_fd is not None
         if flag := next((flag for flag, given in flags.items() if given), None):
             raise UsageError(f"{flag} is for layouts of one host", hint="leave it out with --on")
 
@@ -109,16 +108,14 @@ class OnNodes:
 
     def _drive(self, ray: RayCluster, placed: Placed, loaded: Composition, stop: Callable[[], int]) -> Report:
         from memtopo.run.nodes.driver import drive, hosts, node_tasks
-        from memtopo.run.nodes.holding import Holding
 
         if number := stop():
             raise Interrupted(number)
         on, request = hosts(placed), self.request_of(loaded)
         print_diagnostics(loaded)
-        held = self.holding
-        holding = Holding(held.socket, held.lasting, held.grace, held.allow_uids) if held else None
+        terms = self.holding.terms if self.holding else None
         machines = {node: _of(loaded.target, node) for node in placed.nodes}
-        tasks = node_tasks(request, loaded.document, machines, timeout=self.holders.silence, holding=holding)
+        tasks = node_tasks(request, loaded.document, machines, timeout=self.silence, holding=terms)
 
         def print_serving(sockets: Mapping[str, str], front: str | None) -> None:
             name = request.plan.name

@@ -1,44 +1,141 @@
-"""Arguments and options that several commands share. Every option has a `MEMTOPO_…` variable."""
+"""Arguments and options that several commands share, and the values that a shell completes for them.
+
+Every option has a `MEMTOPO_…` variable.
+"""
 
 from __future__ import annotations
 
 import os
-from typing import Annotated, Literal
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal
 
 import typer
 
-from memtopo.cli import candidates
 from memtopo.common.errors import UsageError
 from memtopo.common.units import NotADuration, parse_duration
 from memtopo.drivers import target
 from memtopo.drivers.target import Target
 
-SpecFile = Annotated[str, typer.Argument(metavar="SPEC", help="A spec; - reads standard input.", show_default=False)]
-MachineName = Annotated[
-    str,
-    typer.Option(
-        "--machine",
-        "-m",
-        envvar="MEMTOPO_MACHINE",
-        metavar="NAME|FILE",
-        autocompletion=candidates.machines,
-        help="local, a shipped machine (see 'memtopo machines'), or a file made by 'memtopo probe -o'.",
-    ),
-]
+
+def option(flags: str, help: str, metavar: str | None = None, variable: str | None = None, **more: Any) -> Any:
+    """Return an option of flags such as `--output -o`, whose variable is by default `MEMTOPO_OUTPUT`."""
+    first, *others = flags.split()
+    variable = variable or f"MEMTOPO_{first.removeprefix('--').replace('-', '_').upper()}"
+    return typer.Option(first, *others, envvar=variable, metavar=metavar, help=help, **more)
+
+
+def argument(metavar: str, help: str, **more: Any) -> Any:
+    """Return an argument, whose default is not shown."""
+    return typer.Argument(metavar=metavar, help=help, show_default=False, **more)
+
+
+Values = list[tuple[str, str]]
+"""Values that a shell completes, each with a description."""
+
+
+def described(values: Iterable[str]) -> Values:
+    """Values without a description."""
+    return [(value, "") for value in values]
+
+
+def recorded_machines() -> Values:
+    """Machines that come with memtopo."""
+    from memtopo.machine import shipped
+
+    return [(name, "recorded") for name in shipped()]
+
+
+def _machines(ctx: typer.Context, incomplete: str) -> Values:
+    """Machines of `--machine`, also after the name of a node: `a=h200x4`."""
+    node, equals, _ = incomplete.rpartition("=")
+    own = [("local", "the GPUs of this computer"), *recorded_machines()]
+    if ctx.info_name == "validate" and not node:
+        own.append(("none", "no machine: what depends on one is not checked"))
+    return [(f"{node}{equals}{name}", text) for name, text in own]
+
+
+def _layouts(ctx: typer.Context) -> Values:
+    """Held layouts, those in the folder of `--socket` if there is one."""
+    from memtopo.sharing.surveys import survey
+
+    found = survey(ctx.params.get("socket"), allow_uids=ctx.params.get("allow_uid") or ()).layouts
+    return [(each.name, each.spec or each.state) for each in found]
+
+
+def _parameters(ctx: typer.Context) -> Values:
+    """Parameters of the specs among the words of the command, as `NAME=`."""
+    from pathlib import Path
+
+    from memtopo.language import read_file
+
+    files = [word for word in ctx.obj if Path(word).is_file()]
+    return [(f"{name}=", "parameter of the spec") for file in files for name in read_file(file).declared]
+
+
+def _clusters() -> Values:
+    return [("ray", "that of RAY_ADDRESS, or of this host"), ("ray://", "another one: ray://HOST:PORT")]
+
+
+SpecFile = Annotated[str, argument("SPEC", "A spec; - reads standard input.")]
+_MACHINE = "local, a shipped machine (see 'memtopo machines'), or a file made by 'memtopo probe -o'"
+_OF_NODES = "of a spec with nodes, that of all of them, or again for each: a=h200x4."
+MachineName = Annotated[str, option("--machine -m", f"{_MACHINE}.", "NAME|FILE", autocompletion=_machines)]
 MachineNames = Annotated[
     list[str] | None,
-    typer.Option(
-        "--machine",
-        "-m",
-        envvar="MEMTOPO_MACHINE",
-        metavar="[NODE=]NAME|FILE",
-        autocompletion=candidates.machines,
-        help="local, a shipped machine (see 'memtopo machines'), or a file made by 'memtopo probe -o'; of a spec with "
-        "nodes, that of all of them, or again for each: a=h200x4.",
-        show_default="local",
+    option(
+        "--machine -m", f"{_MACHINE}; {_OF_NODES}", "[NODE=]NAME|FILE", autocompletion=_machines, show_default="local"
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", envvar="MEMTOPO_JSON", help="One JSON document on stdout.")]
+_VALUE = "Value of a parameter of the spec, also in MEMTOPO_SET_NAME; may be given again."
+_VALUES = "Values of a parameter, each of which is validated, in all combinations with those of other parameters."
+Set = Annotated[list[str] | None, option("--set", _VALUE, "NAME=VALUE", autocompletion=_parameters)]
+SetMany = Annotated[list[str] | None, option("--set", _VALUES, "NAME=VALUE,…", autocompletion=_parameters)]
+AsJson = Annotated[bool, option("--json", "One JSON document on stdout.")]
+
+# of held layouts
+
+_NAME, _PATH = "A held layout, or the path of its socket.", "Socket of a holder that is not at the default path,"
+LayoutName = Annotated[str | None, argument("NAME", _NAME, autocompletion=_layouts)]
+HeldName = Annotated[str, argument("NAME", "A held layout.", autocompletion=_layouts)]
+Socket = Annotated[str | None, option("--socket", f"{_PATH} or a folder that has FOLDER/NAME.sock.", "PATH|FOLDER")]
+AllowUid = Annotated[list[int] | None, option("--allow-uid", "Trust this user as well.", "UID", min=0)]
+Grace = Annotated[str, option("--grace", "Time for importers over ipc to end: 5s.", "TIME")]
+ForceChange = Annotated[bool, option("--force", "Go on even if others have imported memory that goes; they keep it.")]
+WaitForImporters = Annotated[
+    str, option("--wait", "Time for importers to let go of memory that goes.", "TIME", "MEMTOPO_CHANGE_WAIT")
+]
+
+# of --hold
+
+Hold = Annotated[bool, option("--hold", "Keep the layout, and serve its exports to other processes.")]
+HoldFor = Annotated[str | None, option("--for", "With --hold: release the layout after this time: 10m.", "TIME")]
+_METRICS = "With --hold: keep metrics for Prometheus in a file, or answer HTTP requests on a socket."
+MetricsPlace = Annotated[str | None, option("--metrics", _METRICS, "FILE|unix:PATH")]
+Detach = Annotated[bool, option("--detach", "With --hold: return once it serves; the holder goes on by itself.")]
+_LOG = "With --hold: append the log and, once it serves, all output to a file, or to FOLDER/NAME.log."
+LogFile = Annotated[str | None, option("--log", _LOG, "FILE|FOLDER/")]
+_LEVEL = "With --hold: what is logged while it serves: quiet: warnings and errors; info: every event."
+LogLevel = Annotated[Literal["quiet", "info"], option("--log-level", _LEVEL)]
+_READY = "With --hold: write a line to this descriptor and close it once it serves."
+ReadyFd = Annotated[int | None, option("--ready-fd", _READY, "N", min=3)]
+_RELOAD = "With --hold: SIGHUP reads the spec again and changes to it; --detach and systemd imply it."
+Reload = Annotated[bool, option("--reload", _RELOAD)]
+
+# of runs
+
+_CHECK = "What is checked: none; fast: queries, and samples of the bytes; full: every byte, by kernels."
+CheckLevel = Annotated[Literal["none", "fast", "full"], option("--check", _CHECK)]
+_WITH = "Bind a holder that the spec names to a socket, or to a program to start, which finds its socket's path in "
+With = Annotated[list[str] | None, option("--with", f"{_WITH}MEMTOPO_SOCKET.", "NAME=SOCKET|COMMAND")]
+_LIMIT = "Limit for a silent process (a starting one: ten times that, up to 60s), a semaphore, and a commit."
+Timeout = Annotated[str, option("--timeout", _LIMIT, "TIME")]
+_CLUSTER = "Apply a spec with nodes on a Ray cluster: ray, that of RAY_ADDRESS or of this host, or ray://HOST:PORT."
+On = Annotated[str | None, option("--on", _CLUSTER, "CLUSTER", autocompletion=_clusters, show_default="this host")]
+_GPUS = "With --on: GPUs of each node."
+Gpus = Annotated[int | None, option("--gpus", _GPUS, "N", min=0, show_default="as many as each has")]
+Rehearse = Annotated[bool, option("--rehearse", "Also go through the states of the spec and back, and check each.")]
+_TRACE = "Write a line of JSON for each driver call, for 'memtopo trace'; of several processes into a folder, "
+TraceFile = Annotated[str | None, option("--trace", f"{_TRACE}a file for each.", "FILE")]
 
 
 def machine_names(given: list[str] | None) -> list[str]:
@@ -63,200 +160,8 @@ def duration(text: str) -> float:
         raise UsageError(str(error), hint=f"write {error.meant}" if error.meant else None) from error
 
 
-def optional_duration(text: str | None) -> float | None:
-    """Parse a duration that may be left out. Raises `UsageError`."""
-    return None if text is None else duration(text)
-
-
-def timeout_seconds(text: str) -> float:
-    """Parse the duration of `--timeout`; returns seconds. Raises `UsageError`, also for 0."""
-    if not (found := duration(text)):
-        raise UsageError("a --timeout of 0 waits for nothing", hint="write --timeout 30s")
-    return found
-
-
 def stdout_format(form: str | None, *, as_json: bool, hint: str) -> str | None:
     """Format of stdout by `--format` and `--json`; None without either. Raises `UsageError`, with a hint, for two."""
     if as_json and form not in (None, "json"):
         raise UsageError(f"--json and --format {form} are two formats for one output", hint=hint)
     return "json" if as_json else form
-
-
-LayoutName = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="NAME",
-        help="A held layout, or the path of its socket.",
-        show_default=False,
-        autocompletion=candidates.layouts,
-    ),
-]
-Socket = Annotated[
-    str | None,
-    typer.Option(
-        "--socket",
-        envvar="MEMTOPO_SOCKET",
-        metavar="PATH|FOLDER",
-        help="Socket of a holder that is not at the default path, or a folder that has FOLDER/NAME.sock.",
-    ),
-]
-AllowUid = Annotated[
-    list[int] | None,
-    typer.Option("--allow-uid", envvar="MEMTOPO_ALLOW_UID", metavar="UID", help="Trust this user as well.", min=0),
-]
-Grace = Annotated[
-    str,
-    typer.Option("--grace", envvar="MEMTOPO_GRACE", metavar="TIME", help="Time for importers over ipc to end: 5s."),
-]
-Hold = Annotated[
-    bool,
-    typer.Option("--hold", envvar="MEMTOPO_HOLD", help="Keep the layout, and serve its exports to other processes."),
-]
-HoldFor = Annotated[
-    str | None,
-    typer.Option(
-        "--for", envvar="MEMTOPO_FOR", metavar="TIME", help="With --hold: release the layout after this time: 10m."
-    ),
-]
-MetricsPlace = Annotated[
-    str | None,
-    typer.Option(
-        "--metrics",
-        envvar="MEMTOPO_METRICS",
-        metavar="FILE|unix:PATH",
-        help="With --hold: keep metrics for Prometheus in a file, or answer HTTP requests on a socket.",
-    ),
-]
-Detach = Annotated[
-    bool,
-    typer.Option(
-        "--detach", envvar="MEMTOPO_DETACH", help="With --hold: return once it serves; the holder goes on by itself."
-    ),
-]
-LogFile = Annotated[
-    str | None,
-    typer.Option(
-        "--log",
-        envvar="MEMTOPO_LOG",
-        metavar="FILE|FOLDER/",
-        help="With --hold: append the log and, once it serves, all output to a file, or to FOLDER/NAME.log.",
-    ),
-]
-LogLevel = Annotated[
-    Literal["quiet", "info"],
-    typer.Option(
-        "--log-level",
-        envvar="MEMTOPO_LOG_LEVEL",
-        help="With --hold: what is logged while it serves: quiet: warnings and errors; info: every event.",
-    ),
-]
-ReadyFd = Annotated[
-    int | None,
-    typer.Option(
-        "--ready-fd",
-        envvar="MEMTOPO_READY_FD",
-        metavar="N",
-        min=3,
-        help="With --hold: write a line to this descriptor and close it once it serves.",
-    ),
-]
-Reload = Annotated[
-    bool,
-    typer.Option(
-        "--reload",
-        envvar="MEMTOPO_RELOAD",
-        help="With --hold: SIGHUP reads the spec again and changes to it; --detach and systemd imply it.",
-    ),
-]
-CheckLevel = Annotated[
-    Literal["none", "fast", "full"],
-    typer.Option(
-        "--check",
-        envvar="MEMTOPO_CHECK",
-        help="What is checked: none; fast: queries, and samples of the bytes; full: every byte, by kernels.",
-    ),
-]
-
-# of runs
-
-With = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--with",
-        envvar="MEMTOPO_WITH",
-        metavar="NAME=SOCKET|COMMAND",
-        help="Bind a holder that the spec names to a socket, or to a program to start, which finds its socket's path "
-        "in MEMTOPO_SOCKET.",
-    ),
-]
-Timeout = Annotated[
-    str,
-    typer.Option(
-        "--timeout",
-        envvar="MEMTOPO_TIMEOUT",
-        metavar="TIME",
-        help="Limit for a silent process (a starting one: ten times that, up to 60s), a semaphore, and a commit.",
-    ),
-]
-
-On = Annotated[
-    str | None,
-    typer.Option(
-        "--on",
-        envvar="MEMTOPO_ON",
-        metavar="CLUSTER",
-        autocompletion=candidates.clusters,
-        help="Apply a spec with nodes on a Ray cluster: ray, that of RAY_ADDRESS or of this host, or ray://HOST:PORT.",
-        show_default="this host",
-    ),
-]
-Gpus = Annotated[
-    int | None,
-    typer.Option(
-        "--gpus",
-        envvar="MEMTOPO_GPUS",
-        metavar="N",
-        min=0,
-        help="With --on: GPUs of each node.",
-        show_default="as many as each has",
-    ),
-]
-Rehearse = Annotated[
-    bool,
-    typer.Option(
-        "--rehearse", envvar="MEMTOPO_REHEARSE", help="Also go through the states of the spec and back, and check each."
-    ),
-]
-
-
-TraceFile = Annotated[
-    str | None,
-    typer.Option(
-        "--trace",
-        envvar="MEMTOPO_TRACE",
-        metavar="FILE",
-        help="Write a line of JSON for each driver call, for 'memtopo trace'; of several processes into a folder, a "
-        "file for each.",
-    ),
-]
-
-# of changes and switches of a held layout
-
-HeldName = Annotated[
-    str,
-    typer.Argument(metavar="NAME", help="A held layout.", show_default=False, autocompletion=candidates.layouts),
-]
-ForceChange = Annotated[
-    bool,
-    typer.Option(
-        "--force", envvar="MEMTOPO_FORCE", help="Go on even if others have imported memory that goes; they keep it."
-    ),
-]
-WaitForImporters = Annotated[
-    str,
-    typer.Option(
-        "--wait", envvar="MEMTOPO_CHANGE_WAIT", metavar="TIME", help="Time for importers to let go of memory that goes."
-    ),
-]
-NOT_AS_DECLARED = 6
-"""Exit status of a change that was made, and whose check found a difference."""

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Literal
-
-import typer
+from typing import Annotated, Any, Literal
 
 from memtopo import planner
 from memtopo.cli.change import HeldChange
-from memtopo.cli.files import save, save_in_folder
 from memtopo.cli.held import connect_to
-from memtopo.cli.options import AsJson, MachineNames
-from memtopo.cli.settings import Set, settings
+from memtopo.cli.options import AsJson, MachineNames, Set, argument, option
+from memtopo.cli.results import pages, save, save_in_folder, show
+from memtopo.cli.settings import settings
 from memtopo.cli.specs import load, print_diagnostics, valid
 from memtopo.common.errors import UsageError
 from memtopo.drivers.target import Target
@@ -26,46 +24,15 @@ from memtopo.run.planned_calls import first_calls, planned_calls
 from memtopo.session.composition import Composition
 from memtopo.session.saved import SavedPlan, saved_facts, saved_nodes, spec_digest
 
-SpecOrName = Annotated[
-    str,
-    typer.Argument(
-        metavar="SPEC", help="A spec; - reads standard input. With AFTER: a held layout.", show_default=False
-    ),
-]
-Output = Annotated[
-    str | None,
-    typer.Option(
-        "--output",
-        "-o",
-        envvar="MEMTOPO_PLAN_OUTPUT",
-        metavar="FILE",
-        help="Save the plan for 'memtopo apply FILE', or 'memtopo change NAME FILE'; with --as the program, or several "
-        "in a folder.",
-    ),
-]
-
-
-Calls = Annotated[
-    bool,
-    typer.Option(
-        "--calls",
-        envvar="MEMTOPO_PLAN_CALLS",
-        help="List every driver call with its arguments, those of the teardown too.",
-    ),
-]
+SpecOrName = Annotated[str, argument("SPEC", "A spec; - reads standard input. With AFTER: a held layout.")]
+After = Annotated[str | None, argument("[AFTER]", "A spec that a held layout is to be changed to.")]
+_SAVE = "Save the plan for 'memtopo apply FILE', or 'memtopo change NAME FILE'; with --as the program, or several "
+Output = Annotated[str | None, option("--output -o", f"{_SAVE}in a folder.", "FILE", "MEMTOPO_PLAN_OUTPUT")]
+_CALLS = "List every driver call with its arguments, those of the teardown too."
+Calls = Annotated[bool, option("--calls", _CALLS, variable="MEMTOPO_PLAN_CALLS")]
+_AS = "Print a program with the same driver calls, which needs no memtopo."
 As = Annotated[
-    Literal["c", "cuda-python"] | None,
-    typer.Option(
-        "--as",
-        envvar="MEMTOPO_PLAN_AS",
-        metavar="c|cuda-python",
-        help="Print a program with the same driver calls, which needs no memtopo.",
-        show_default=False,
-    ),
-]
-After = Annotated[
-    str | None,
-    typer.Argument(metavar="[AFTER]", help="A spec that a held layout is to be changed to.", show_default=False),
+    Literal["c", "cuda-python"] | None, option("--as", _AS, "c|cuda-python", "MEMTOPO_PLAN_AS", show_default=False)
 ]
 
 
@@ -109,15 +76,16 @@ def _show(planned: Plan, geometry: Geometry, loaded: Composition, output: str | 
     document = SavedPlan(1, loaded.target.line, summary, text, facts, spec_digest(loaded.document), nodes)
     if output is not None:
         save(output, json.dumps(replace(document, plan=replace(summary, picture=None)), compact=True))
-    if as_json:
-        plain.print_document(json.dumps(document).splitlines())
-    else:
-        from memtopo.output import console, plan
+
+    def page() -> Any:
+        from memtopo.output import plan
         from memtopo.output.calls import in_short
 
         first = first_calls(planned, geometry)
         below = {label: [in_short(each) for each in rows] for label, rows in first.items()}
-        console.show(plan.renderable(summary, loaded.target.line, document.digest, below))
+        return plan.renderable(summary, loaded.target.line, document.digest, below)
+
+    show(document, page, as_json=as_json)
     return 0
 
 
@@ -175,11 +143,5 @@ def _plan_change(name: str, document: Document, output: str | None, *, as_json: 
     found = planned.document
     if output is not None:
         save(output, json.dumps(found, compact=True))
-    if as_json:
-        plain.print_document(json.dumps(found).splitlines())
-    else:
-        from memtopo.output import console
-        from memtopo.output import difference as page
-
-        console.show(page.renderable(found.plan, found.machine, "plan"))
+    show(found, lambda: pages("difference").renderable(found.plan, found.machine, "plan"), as_json=as_json)
     return 0

@@ -1,22 +1,19 @@
-"""`memtopo probe`: read the machine's properties, and try what it advertises."""
+"""`memtopo probe`: read the machine's properties, and try what it advertises; `memtopo machines`: the recorded ones."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Annotated
-
-import typer
+from typing import Annotated, Any
 
 from memtopo import machine as machines
 from memtopo import probe
-from memtopo.cli import candidates
-from memtopo.cli.files import save
-from memtopo.cli.options import AsJson, MachineName, stdout_format
+from memtopo.cli.options import AsJson, MachineName, argument, described, option, recorded_machines, stdout_format
 from memtopo.cli.process import Interrupted, Stopper
-from memtopo.cli.report import ProbePage, require_writable, write_probe
+from memtopo.cli.results import ProbePage, require_writable, save, show, write_probe
 from memtopo.common.errors import UsageError
+from memtopo.common.outcomes import Exit
 from memtopo.diagnostics.messages import choose
 from memtopo.drivers import target
 from memtopo.drivers.target import Target
@@ -27,45 +24,21 @@ from memtopo.output.progress import progress
 from memtopo.probe.environment import ignored_devices
 from memtopo.probe.report import ProbeReport, probe_report
 
-Output = Annotated[
-    str | None,
-    typer.Option("--output", "-o", envvar="MEMTOPO_OUTPUT", metavar="FILE", help="Record the machine in a file."),
-]
-Identify = Annotated[
-    bool,
-    typer.Option("--identify", envvar="MEMTOPO_IDENTIFY", help="Keep UUIDs, bus ids and the host's name."),
-]
-Bandwidth = Annotated[
-    bool,
-    typer.Option(
-        "--bandwidth",
-        envvar="MEMTOPO_BANDWIDTH",
-        help="Measure every pair and the host too: 512 MiB on each GPU, a second a pair.",
-    ),
-]
-AgainstName = Annotated[
-    str | None,
-    typer.Option(
-        "--against",
-        envvar="MEMTOPO_AGAINST",
-        metavar="NAME|FILE",
-        autocompletion=candidates.recorded_machines,
-        help="Report differences from a recorded machine; exit with 7 if it does not fit this one.",
-    ),
-]
+FORMS = ("text", "json", "markdown")
+
+Output = Annotated[str | None, option("--output -o", "Record the machine in a file.", "FILE")]
+Identify = Annotated[bool, option("--identify", "Keep UUIDs, bus ids and the host's name.")]
+_MEASURE = "Measure every pair and the host too: 512 MiB on each GPU, a second a pair."
+Bandwidth = Annotated[bool, option("--bandwidth", _MEASURE)]
+_AGAINST = "Report differences from a recorded machine; exit with 7 if it does not fit this one."
+AgainstName = Annotated[str | None, option("--against", _AGAINST, "NAME|FILE", autocompletion=recorded_machines)]
 Form = Annotated[
     str | None,
-    typer.Option(
-        "--format",
-        envvar="MEMTOPO_PROBE_FORMAT",
-        metavar="FORM",
-        autocompletion=lambda: candidates.described(FORMS),
-        help="text, json or markdown.",
+    option(
+        "--format", "text, json or markdown.", "FORM", "MEMTOPO_PROBE_FORMAT", autocompletion=lambda: described(FORMS)
     ),
 ]
-
-FORMS = ("text", "json", "markdown")
-STALE, LEFT = 7, 5
+Name = Annotated[str | None, argument("NAME|FILE", "Show only this machine.", autocompletion=recorded_machines)]
 
 
 def probe_command(
@@ -94,8 +67,8 @@ def probe_command(
     _show(result, form)
     write_probe(report, result)
     if probed.left:
-        return LEFT
-    return STALE if result.against and not result.against.fits else 0
+        return Exit.LEFT
+    return Exit.STALE if result.against and not result.against.fits else Exit.OK
 
 
 def _form(form: str | None, *, as_json: bool) -> str:
@@ -154,3 +127,43 @@ def _show(result: ProbeReport, form: str) -> None:
         plain.print_lines(pages.markdown(page))
     else:
         console.show(pages.rendered(page))
+
+
+def machines_command(name: Name = None, as_json: AsJson = False) -> int:
+    """List the recorded machines, or show one."""
+    if name is None:
+        _list({each: machines.load(each) for each in machines.shipped()}, as_json=as_json)
+        return 0
+    if name == "local":
+        raise UsageError("local is not a recorded machine", hint="'memtopo probe' shows this computer")
+    machine = machines.load(name)
+    if as_json:
+        plain.print_document(machines.dump(machine).splitlines())
+    else:
+        _show_page(machine, name)
+    return 0
+
+
+def _show_page(machine: Machine, name: str) -> None:
+    from memtopo.output import console
+    from memtopo.output import pages as model
+    from memtopo.output import probe as rendering
+
+    console.show(model.rendered(rendering.page(machine, name, simulated=False)))
+
+
+def _list(known: dict[str, Machine], *, as_json: bool) -> None:
+    def page() -> Any:
+        from memtopo.output import console
+
+        columns = [console.Column(heading) for heading in ("machine", "GPUs", "driver", "recorded")]
+        return console.Rows(columns, [_row(*item) for item in known.items()])
+
+    show(known, page, as_json=as_json)
+
+
+def _row(name: str, machine: Machine) -> tuple[str, ...]:
+    from memtopo.output import humanize
+
+    devices = humanize.devices(device.name for device in machine.devices)
+    return name, devices, machine.driver.name, machine.recorded or "not known"

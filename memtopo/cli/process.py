@@ -1,4 +1,4 @@
-"""Signals and standard streams of the process.
+"""The process: its arguments, signals and standard streams.
 
 SIGINT, SIGTERM and SIGHUP set a flag, which is read between steps: an exception raised by a signal handler could lose
 a handle.
@@ -13,6 +13,8 @@ import re
 import select
 import signal
 import sys
+from collections.abc import Sequence
+from itertools import pairwise
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
@@ -138,3 +140,21 @@ def _text(raw: io.FileIO, before: TextIO | None, *, line_buffering: bool) -> Tex
     return io.TextIOWrapper(
         io.BufferedWriter(raw), encoding=encoding, errors="backslashreplace", line_buffering=line_buffering
     )
+
+
+def option_values(words: Sequence[str], *flags: str) -> list[str]:
+    """Return the values of an option, in order, as words after its flags or behind `=`: `--format json`, `-mlocal`."""
+    found = []
+    for word, after in pairwise([*words, ""]):
+        for flag in flags:
+            if word == flag:
+                found.append(after)
+            elif word.startswith(flag) and (word[len(flag)] == "=" or not flag.startswith("--")):
+                found.append(word[len(flag) :].removeprefix("="))
+    return found
+
+
+def applies_here(words: Sequence[str]) -> bool:
+    """Return true if a command line applies a spec to the GPUs of this machine, which is the default."""
+    machines = option_values(words, "--machine", "-m") or [os.environ.get("MEMTOPO_MACHINE") or "local"]
+    return words[:1] == ["apply"] and machines[-1] == "local" and not {"-h", "--help"} & set(words)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import sys
-from typing import Annotated
+from importlib import resources
+from typing import Annotated, Any, Literal
 
 import typer
 
-from memtopo.cli import candidates
-from memtopo.cli.options import AsJson
+from memtopo.cli.options import AsJson, Values, argument, described, option
+from memtopo.cli.results import pages, show
 from memtopo.common.errors import UsageError
 from memtopo.common.text import nearest
 from memtopo.diagnostics import explanations, messages
@@ -22,21 +23,31 @@ from memtopo.output import json, plain
 _NUMBERED = re.compile(r"MT[0-9]{3}")
 _FACT = re.compile(r"(?:fact-?)?([0-9]{1,4})", re.IGNORECASE)
 _SPACED = re.compile(r"\bfact ([0-9])", re.IGNORECASE)
-Codes = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="CODE", help="MT301, fact-15, …", show_default=False, autocompletion=candidates.explained),
-]
-All = Annotated[bool, typer.Option("--all", envvar="MEMTOPO_ALL", help="Explain every code.")]
-Markdown = Annotated[bool, typer.Option("--markdown", envvar="MEMTOPO_MARKDOWN", help="Print as Markdown.")]
-Kind = Annotated[
-    str,
-    typer.Argument(
-        metavar="KIND",
-        help="spec, machine, plan, report, diagnostics, …",
-        show_default=False,
-        autocompletion=candidates.schemas,
-    ),
-]
+_ASSIGNED = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
+_OPTION = re.compile("--[a-z-]+=")
+_LONGEST = 80
+
+
+def _explained() -> Values:
+    """Codes of diagnostics, and driver facts, by topic."""
+    codes = [(name, code.title) for name, code in CODES.items()]
+    return [*codes, *((f"fact-{number}", fact.topic) for number, fact in facts().items())]
+
+
+def _schemas() -> Values:
+    from memtopo.output.schemas import KINDS
+
+    return described(KINDS)
+
+
+Codes = Annotated[list[str] | None, argument("CODE", "MT301, fact-15, …", autocompletion=_explained)]
+All = Annotated[bool, option("--all", "Explain every code.")]
+Markdown = Annotated[bool, option("--markdown", "Print as Markdown.")]
+_KINDS = "spec, machine, plan, report, diagnostics, …"
+Kind = Annotated[str, argument("KIND", _KINDS, autocompletion=_schemas)]
+Files = Annotated[list[str], argument("FILE", "A trace, or a folder with those of several processes.")]
+Shell = Annotated[Literal["bash", "zsh", "fish"], typer.Argument(metavar="SHELL", help="bash, zsh or fish.")]
+Line = Annotated[str | None, typer.Argument(hidden=True, help="The command line up to the cursor.")]
 
 
 def explain_command(codes: Codes = None, all_: All = False, markdown: Markdown = False, as_json: AsJson = False) -> int:
@@ -92,3 +103,85 @@ def _fact(number: int) -> Fact:
     if number not in known:
         raise UsageError(f"there is no fact {number}", hint=f"facts are fact-1 to fact-{max(known)}")
     return known[number]
+
+
+def trace_command(files: Files, as_json: AsJson = False) -> int:
+    """Summarize the driver calls of a run that apply --trace wrote.
+
+    A call that failed comes first, or one that did not return, with the calls before it. Then all calls by function:
+    their number, errors, and total, median and longest time.
+    """
+    from memtopo.plans.trace import read_traces, summary
+
+    found = summary(read_traces(files))
+    show(found, lambda: pages("trace").renderable(found), as_json=as_json, marker="trace")
+    return 0
+
+
+def completion_command(shell: Shell, line: Line = None) -> int:
+    """Print the script that completes command lines in a shell.
+
+    In bash: eval "$(memtopo completion bash)".
+    """
+    if line is None:
+        plain.print_document(resources.files(__package__).joinpath(f"completion.{shell}").read_text().splitlines())
+    else:
+        plain.print_document(_line(shell, line, *each) for each in completions(line))
+    return 0
+
+
+def completions(line: str) -> list[tuple[str, str]]:
+    """Return the words that may stand in place of the last word of a command line, each with a description.
+
+    None for a word that is not known, and where something fails: a shell then completes the names of files.
+    """
+    from memtopo.cli import app
+
+    *words, last = _words(line)
+    try:
+        group: Any = typer.main.get_command(app.program(words[0] if words else None))
+        found = {each.value: each.help or "" for each in _completer(group, words).get_completions(words, last)}
+    except Exception:  # noqa: BLE001 an error must not be printed into a line that is being written
+        return []
+    if not words:
+        found |= {name: group.commands[name].help.partition("\n")[0] for name in found if name in group.commands}
+    option = match[0] if (match := _OPTION.match(last)) else ""
+    return [(option + value, _shortened(text)) for value, text in found.items()]
+
+
+def _completer(group: Any, words: list[str]) -> Any:
+    """Return what finds completions in the option parser; functions for it find all words in `ctx.obj`."""
+    from typer._completion_classes import BashComplete
+
+    return BashComplete(group, {"obj": words}, "memtopo", "_MEMTOPO_COMPLETE")
+
+
+def _words(line: str) -> list[str]:
+    """Words after the name of the program; the last one is the one to complete, and may be empty."""
+    from shlex import shlex
+
+    reader = shlex(line, posix=True, punctuation_chars=False)
+    reader.whitespace_split, reader.commenters = True, ""
+    words: list[str] = []
+    try:
+        words.extend(reader)
+    except ValueError:  # an open quote, or a \ at the end
+        words.append(reader.token)
+    if line[-1:].isspace() and not line.endswith("\\ "):
+        words.append("")
+    while words and _ASSIGNED.match(words[0]):
+        del words[0]
+    return words[1:] or [""]
+
+
+def _shortened(text: str) -> str:
+    line = " ".join(text.split()).removesuffix(".")
+    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"
+
+
+def _line(shell: str, line: str, value: str, text: str) -> str:
+    """Return a completion as the script of a shell reads it. bash replaces only what follows the last = or :."""
+    if shell == "bash":
+        before = re.match(r".*[=:]", _words(line)[-1])
+        return value[before.end() :] if before else value
+    return f"{value}\t{text}"

@@ -1,23 +1,26 @@
-"""A holder as a service: its log, the descriptor that reports readiness, reloads by SIGHUP, and `--detach`."""
+"""A holder as a service: its claim, log, metrics, the descriptor that reports readiness, reloads, and `--detach`."""
 
 from __future__ import annotations
 
 import os
 import select
+import shlex
 import signal
 import socket
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from types import FrameType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import typer
 
-from memtopo.cli.hold import ServiceOptions
 from memtopo.cli.process import Stopper
+from memtopo.cli.results import remove, require_replaceable, write
+from memtopo.cli.specs import revise
 from memtopo.common.errors import MemtopoError, UsageError
 from memtopo.common.files import open_output
 from memtopo.common.outcomes import signal_status
@@ -25,13 +28,37 @@ from memtopo.common.signals import ENDING, signal_wakeup
 from memtopo.common.spawn import memory_file, python_command, spawn
 from memtopo.common.text import output_line, signal_name
 from memtopo.language import read_stdin
-from memtopo.output import journal
-from memtopo.sharing.endpoints import endpoint
+from memtopo.output import journal, plain
+from memtopo.session.composition import Composition
+from memtopo.session.request import Holding, RunRequest
+from memtopo.sharing.claims import Claim, claim
+from memtopo.sharing.endpoints import endpoint, is_folder
 from memtopo.sharing.errors import reason
-from memtopo.sharing.holder import Event
+
+if TYPE_CHECKING:  # imported where a layout is held
+    from memtopo.run.holder import Holder
+    from memtopo.sharing.holder import Event, MetricsTarget
+    from memtopo.sharing.statistics import Statistics
+    from memtopo.sharing.status import Status
 
 _DETACHED = "memtopo.cli.service:main_of_detached"
 _NOT_PASSED = ("detach", "log", "ready_fd", "reload", "help")
+
+
+@dataclass(frozen=True, slots=True)
+class HoldOptions:
+    """Options of `apply --hold`: the terms, and of the service its metrics, its log, readiness and reloads.
+
+    `metrics` is a file, or `unix:` and the path of a socket.
+    """
+
+    terms: Holding = field(default_factory=Holding)
+    metrics: str | None = None
+    log: str | None = None
+    log_level: Literal["quiet", "info"] = "info"
+    ready_fd: int | None = None
+    reload: bool = False
+    detach: bool = False
 
 
 class HolderDied(MemtopoError):
@@ -46,7 +73,7 @@ class HolderDied(MemtopoError):
 class Service:
     """Log and readiness of one holder; `log` is the descriptor of its file, and `file` the path."""
 
-    options: ServiceOptions
+    options: HoldOptions
     log: int | None
     file: str | None
 
@@ -85,7 +112,7 @@ class Service:
 
 
 @contextmanager
-def opened_service(options: ServiceOptions, name: str) -> Iterator[Service]:
+def opened_service(options: HoldOptions, name: str) -> Iterator[Service]:
     """Open the log of a layout before anything is built. Raises `UsageError`."""
     if options.ready_fd is not None:
         _require_open(options.ready_fd)
@@ -95,6 +122,95 @@ def opened_service(options: ServiceOptions, name: str) -> Iterator[Service]:
         if log is not None:
             stack.callback(os.close, log)
         yield Service(options, log, file)
+
+
+@contextmanager
+def claimed_holder(
+    options: HoldOptions, loaded: Composition, request: RunRequest, stop: Callable[[], int]
+) -> Iterator[Holder]:
+    """Claim the layout's name and the place of its metrics, and open its log, before anything is built.
+
+    Raises `ExchangeError` if a place is taken, `UsageError`.
+    """
+    from memtopo.run.holder import Holder, about_holder
+    from memtopo.sharing.holder import Supervision
+
+    name = request.plan.name
+    with (
+        _claim(options.terms, name) as claimed,
+        metrics_target(options.metrics) as metrics,
+        opened_service(options, name) as service,
+    ):
+
+        @contextmanager
+        def supervised() -> Iterator[Supervision]:
+            with service.hangups as hangups:
+                reload = loaded.reread
+                yield Supervision(
+                    metrics=metrics, reload=lambda: reload if hangups.take() else None, log=service.record
+                )
+
+        def report_ready() -> None:
+            if not service.in_journal:
+                _print_ready(name, options.terms.socket, claimed.endpoint.path, service.file)
+            service.report_ready(claimed.endpoint.path)
+
+        gpus = [device.uuid for device in loaded.target.machine.devices]
+        about = about_holder(loaded, request)
+        revised = revise(loaded.target)
+        yield Holder(claimed, about, stop, revised, options.terms, gpus, report_ready, supervised, log=service.log)
+
+
+def _claim(terms: Holding, name: str) -> Claim:
+    """Claim the socket that systemd passed, else the layout's name. Raises `ExchangeError`, `UsageError`."""
+    from memtopo.sharing.holder import passed_claim
+
+    passed = passed_claim()
+    if passed is None:
+        return claim(endpoint(name, terms.socket), terms.allow_uids)
+    if terms.socket and endpoint(name, terms.socket).path != passed.endpoint.path:
+        passed.close()
+        message = f"--socket {terms.socket} is another one than {passed.endpoint.path!r}, which systemd passed"
+        raise UsageError(message, hint="leave --socket out")
+    return passed
+
+
+def _print_ready(layout: str, socket: str | None, path: str, log: str | None) -> None:
+    named = [layout] if not socket or is_folder(socket) else []
+    name = " ".join([*named, *([f"--socket {shlex.quote(socket)}"] if socket else [])])
+    written = f"; its log is {log}" if log else ""
+    line = f"holding {layout} at {path}; release it with 'memtopo release {name}'{written}"
+    plain.print_lines([line], sys.stderr)
+
+
+@contextmanager
+def metrics_target(place: str | None) -> Iterator[MetricsTarget | None]:
+    """Place for metrics: a file, which is removed at the end, or a socket, which is claimed.
+
+    Raises `UsageError` for a file that memtopo did not write, `ExchangeError` if another process has the socket.
+    """
+    from memtopo.output import prometheus
+    from memtopo.sharing.holder import MetricsTarget
+
+    def text(status: Status, statistics: Statistics, now: float) -> str:
+        return prometheus.text([(status, statistics)], now=now)
+
+    if place is None:
+        yield None
+    elif place.startswith("unix:"):
+        with claim(endpoint(socket=place.removeprefix("unix:"))) as claimed:
+            yield MetricsTarget(text, claim=claimed)
+    else:
+        first = prometheus.FIRST.encode()
+        if Path(place or ".").is_dir():
+            raise UsageError(f"--metrics {place!r} is a folder", hint="write --metrics FOLDER/memtopo.prom")
+        if Path(place).exists() and not Path(place).is_file():
+            raise UsageError(f"--metrics {place!r} is no regular file", hint="unix:PATH answers requests on a socket")
+        require_replaceable(place, first)
+        try:
+            yield MetricsTarget(text, write=lambda text: write(place, text))
+        finally:
+            remove(place, first)
 
 
 class Hangups:
@@ -135,7 +251,7 @@ def has_terminal() -> bool:
     return True
 
 
-def detach(context: typer.Context, spec: str, log: str | None) -> tuple[int, str | None]:
+def start_detached(context: typer.Context, spec: str, log: str | None) -> tuple[int, str | None]:
     """Start `apply --hold` with the options of a command as a process of another session, and wait until it serves.
 
     Return its exit status, which is 0 if it serves, and the path of its socket if it does. Until then its output is

@@ -7,12 +7,9 @@ import shlex
 from collections.abc import Iterator, Mapping
 from itertools import product
 from math import prod
-from typing import Annotated, NamedTuple
-
-import typer
+from typing import NamedTuple
 
 from memtopo import language
-from memtopo.cli import candidates
 from memtopo.common.errors import UsageError
 from memtopo.language import Document
 
@@ -21,27 +18,6 @@ _PREFIX = f"{_VARIABLE}_"
 
 MOST_COMBINATIONS = 1000
 """Largest number of combinations of settings that one command validates."""
-
-Set = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        envvar=_VARIABLE,
-        metavar="NAME=VALUE",
-        autocompletion=candidates.parameters,
-        help="Value of a parameter of the spec, also in MEMTOPO_SET_NAME; may be given again.",
-    ),
-]
-SetMany = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        envvar=_VARIABLE,
-        metavar="NAME=VALUE,…",
-        autocompletion=candidates.parameters,
-        help="Values of a parameter, each of which is validated, in all combinations with those of other parameters.",
-    ),
-]
 
 
 class Settings(NamedTuple):
@@ -93,7 +69,7 @@ def settings(given: list[str] | None) -> Settings:
     """Settings of the values of `--set` and of the environment. Raises `UsageError`."""
     words = given or []
     if words == os.environ.get(_VARIABLE, "").split():
-        return Settings({}, dict(_variables()) | _named(_words()))
+        return Settings({}, dict(_variables()) | _named(variable_words(_VARIABLE)))
     return Settings(_named(words), dict(_variables()))
 
 
@@ -103,12 +79,12 @@ def _variables() -> Iterator[tuple[str, str]]:
             yield name.removeprefix(_PREFIX), value
 
 
-def _words() -> list[str]:
-    """The values in MEMTOPO_SET, split as by a shell; the option parser splits variables at every blank."""
+def variable_words(variable: str) -> list[str]:
+    """The values in a variable, split as by a shell; the option parser splits variables at every blank."""
     try:
-        return shlex.split(os.environ.get(_VARIABLE, ""))
+        return shlex.split(os.environ.get(variable, ""))
     except ValueError as error:
-        raise UsageError(f"{_VARIABLE} cannot be split into words: {str(error).lower()}") from error
+        raise UsageError(f"{variable} cannot be split into words: {str(error).lower()}") from error
 
 
 def _named(words: list[str]) -> dict[str, str]:

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import unified_diff
+from pathlib import Path
 from typing import Annotated, NamedTuple
 
-import typer
-
-from memtopo.cli import candidates
-from memtopo.cli.files import of_memtopo, write
-from memtopo.cli.fix import Diff, Fix, corrections
-from memtopo.cli.options import AsJson, MachineNames, machine_names, stdout_format
-from memtopo.cli.settings import SetMany, Settings, settings
-from memtopo.common.errors import MemtopoError, UsageError
+from memtopo.cli.options import (
+    AsJson,
+    MachineNames,
+    SetMany,
+    Values,
+    argument,
+    described,
+    machine_names,
+    option,
+    stdout_format,
+)
+from memtopo.cli.results import of_memtopo, write
+from memtopo.cli.settings import Settings, settings
+from memtopo.common.errors import MemtopoError, NotWritten, UsageError
+from memtopo.common.outcomes import Exit
 from memtopo.common.text import printable
 from memtopo.drivers import target
 from memtopo.drivers.target import Target
@@ -28,58 +37,38 @@ from memtopo.rules import files
 from memtopo.rules.files import Checked, File, Source, Variant
 from memtopo.session.trials import with_needed_trials
 
-Specs = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="SPEC",
-        help="Specs, folders, or quoted patterns such as 'layouts/**/*.yaml'; - reads standard input.",
-        show_default=False,
-    ),
-]
+
+def _codes() -> Values:
+    """Codes of diagnostics with their titles."""
+    from memtopo.diagnostics.codes import CODES
+
+    return [(name, code.title) for name, code in CODES.items()]
+
+
+def _reports() -> Values:
+    return [(f"{name}=", "a report in a file") for name in formats.FORMATS]
+
+
+_SPECS = "Specs, folders, or quoted patterns such as 'layouts/**/*.yaml'; - reads standard input."
+Specs = Annotated[list[str], argument("SPEC", _SPECS)]
 Form = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--format",
-        envvar="MEMTOPO_FORMAT",
-        metavar="FORM",
-        autocompletion=lambda: candidates.described(formats.FORMATS),
-        help="text, concise, json, sarif, junit, github, gitlab or markdown; in GitHub Actions text and github.",
+        "text, concise, json, sarif, junit, github, gitlab or markdown; in GitHub Actions text and github.",
+        "FORM",
+        autocompletion=lambda: described(formats.FORMATS),
         show_default="text",
     ),
 ]
-Report = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--report",
-        envvar="MEMTOPO_REPORT",
-        metavar="FORM=FILE",
-        autocompletion=candidates.reports,
-        help="A report in a file; may be given again.",
-    ),
-]
-Select = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--select",
-        envvar="MEMTOPO_SELECT",
-        metavar="CODE",
-        autocompletion=candidates.codes,
-        help="Report only these: MT301, or MT3 for all.",
-    ),
-]
-Ignore = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--ignore",
-        envvar="MEMTOPO_IGNORE",
-        metavar="CODE",
-        autocompletion=candidates.codes,
-        help="Do not report these.",
-    ),
-]
-Strict = Annotated[bool, typer.Option("--strict", envvar="MEMTOPO_STRICT", help="Exit with 1 for warnings as well.")]
-
-_INVALID = 1
+_REPORT = "A report in a file; may be given again."
+Report = Annotated[list[str] | None, option("--report", _REPORT, "FORM=FILE", autocompletion=_reports)]
+_SELECT = "Report only these: MT301, or MT3 for all."
+Select = Annotated[list[str] | None, option("--select", _SELECT, "CODE", autocompletion=_codes)]
+Ignore = Annotated[list[str] | None, option("--ignore", "Do not report these.", "CODE", autocompletion=_codes)]
+Strict = Annotated[bool, option("--strict", "Exit with 1 for warnings as well.")]
+Fix = Annotated[bool, option("--fix", "Correct in place what has exactly one correction.")]
+Diff = Annotated[bool, option("--diff", "Print what --fix would change, and change nothing.")]
 
 
 def validate_command(
@@ -121,7 +110,7 @@ def validate_command(
     outputs.write(checked)
     if target.NONE in validation.targets:
         _report_not_checked()
-    return 0 if checked.ok else _INVALID
+    return Exit.OK if checked.ok else Exit.INVALID
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +147,7 @@ class Validation:
         found = [*corrections(self.sources, self._check)]
         for each in found:
             plain.print_lines(each.difference)
-        return _INVALID if found else 0
+        return Exit.INVALID if found else Exit.OK
 
     def _check(self, document: Document) -> File:
         return files.check_document(document, self.targets, self._tried, self.chosen, self.variants)
@@ -247,3 +236,45 @@ def reports(form: str | None, requested: Iterable[str], *, as_json: bool) -> Rep
     if stdout is None:
         return Reports("text", files, runner=os.environ.get("GITHUB_ACTIONS") == "true")
     return Reports(format_named(stdout), files)
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """A spec's file with its text before and after its corrections, and the number of errors that they end."""
+
+    file: str
+    before: str
+    after: str
+    errors: int
+
+    @property
+    def difference(self) -> Iterator[str]:
+        """Lines of a unified difference."""
+        return unified_diff(
+            self.before.splitlines(), self.after.splitlines(), f"a/{self.file}", f"b/{self.file}", lineterm=""
+        )
+
+    def write(self) -> None:
+        """Write the file, completely or not at all. Raises `NotWritten`, also if it has changed since it was read."""
+        try:
+            written = Path(self.file).read_bytes().decode()
+        except (OSError, ValueError):
+            written = ""
+        if written.removeprefix("\ufeff") != self.before:
+            raise NotWritten(f"{self.file!r} has changed while it was corrected", hint="correct it again")
+        write(self.file, "\ufeff" * written.startswith("\ufeff") + self.after)
+
+
+def corrections(sources: Iterable[Source], check: Callable[[Document], File]) -> Iterator[Correction]:
+    """Yield the corrections of specs that have some. `check` validates a document on all machines.
+
+    Raises `UsageError` for standard input. Saved plans have none.
+    """
+    for source in sources:
+        document = files.read(source)
+        if document.name == "<stdin>":
+            raise UsageError("standard input cannot be corrected in place", hint="name a file")
+        if not of_memtopo(document):
+            done = files.fixed(document, check)
+            if done.text != document.text:
+                yield Correction(document.name, document.text, done.text, done.errors)

@@ -39,6 +39,10 @@ class InvalidOnMachine(MemtopoError):
         self.composition = composition
 
 
+_PATIENCE = 0.1
+"""Seconds that a pipe has when a spec is read again: meanwhile the holder answers nobody."""
+
+
 @dataclass(frozen=True)
 class Composition:
     """A spec on a machine, or on those of its nodes: its diagnostics, and without errors its geometry and its plan.
@@ -131,7 +135,7 @@ class Composition:
             what = "a saved plan" if self.saved else "standard input"
             message = f"the layout is from {what}, which is not read again"
             raise ExchangeError("invalid", message, hint="use memtopo change")
-        document = language.read_file(self.origin, settings=self.document.settings)
+        document = language.read_file(self.origin, patience=_PATIENCE, settings=self.document.settings)
         if errors := located((each for each in document.diagnostics if each.severity == "error"), document):
             raise ExchangeError("invalid", f"the spec cannot be changed to: {errors[0].headline()}")
         return layout_source(document, self.target.machine)

@@ -94,6 +94,16 @@ class RunRequest:
             yield "simulated: the first and last 4 KiB of each granule stand for every byte"
 
 
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """Terms of a held layout: socket, seconds until its deadline, grace for importers over ipc, and trusted users."""
+
+    socket: str | None = None
+    lasting: float | None = None
+    grace: float = 5.0
+    allow_uids: Sequence[int] = ()
+
+
 class HoldResult(NamedTuple):
     """Result of holding a layout: notes for the report, and the number of descriptors that stay open on purpose."""
 

@@ -18,7 +18,7 @@ import typer
 
 from memtopo import machine
 from memtopo.cli import app
-from memtopo.cli.completion import completions
+from memtopo.cli.reference import completions
 from memtopo.diagnostics.codes import CODES
 from tests.cli.conftest import InlineRunner
 from tests.helpers.command_line import ROOT, environment

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from memtopo.cli.files import write
+from memtopo.cli.results import write
 from memtopo.common.errors import NotWritten
 
 

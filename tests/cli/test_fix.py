@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from memtopo.cli.fix import Correction
+from memtopo.cli.validate import Correction
 from memtopo.common.errors import NotWritten
 from tests.cli.conftest import InlineRunner
 from tests.helpers.command_line import QUICKSTART, ROOT, run_with_input

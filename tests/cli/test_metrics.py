@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from memtopo.cli.metrics import metrics_target
+from memtopo.cli.service import metrics_target
 from memtopo.common.errors import UsageError
 from memtopo.output import prometheus
 from memtopo.sharing.errors import ExchangeError

@@ -17,8 +17,7 @@ from typing import Any
 
 import pytest
 
-from memtopo.cli.hold import ServiceOptions
-from memtopo.cli.service import Service, opened_service
+from memtopo.cli.service import HoldOptions, Service, opened_service
 from memtopo.sharing.claims import claim
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
@@ -207,7 +206,7 @@ def test_readiness_is_not_written_to_a_full_pipe(tmp_path: Path) -> None:
         while True:
             os.write(theirs, bytes(1 << 16))
     os.set_blocking(theirs, True)
-    with opened_service(ServiceOptions(ready_fd=theirs), "kv") as service:
+    with opened_service(HoldOptions(ready_fd=theirs), "kv") as service:
         service.report_ready(str(tmp_path))
     with os.fdopen(ours, "rb") as reader:
         assert not reader.read().strip(b"\0")
@@ -341,7 +340,7 @@ def test_lines_for_a_journal_have_priorities(spec: Path, tmp_path: Path) -> None
 
 
 def test_a_quiet_log_has_warnings_alone(tmp_path: Path) -> None:
-    options = ServiceOptions(log=str(tmp_path / "log"), log_level="quiet")
+    options = HoldOptions(log=str(tmp_path / "log"), log_level="quiet")
     with opened_service(options, "kv") as service:
         service.record(Event("serving", {}))
         service.record(Event("check failed", {}, "warning"))
@@ -351,7 +350,7 @@ def test_a_quiet_log_has_warnings_alone(tmp_path: Path) -> None:
 
 def test_a_line_for_which_a_pipe_has_no_room_is_left_out() -> None:
     ours, theirs = os.pipe()
-    service = Service(ServiceOptions(), theirs, "pipe")
+    service = Service(HoldOptions(), theirs, "pipe")
     for _ in range(3000):
         service.record(Event("importer let go", {"export": "x" * 100}))
     os.close(theirs)

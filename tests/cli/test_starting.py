@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from memtopo.cli.arguments import option_values
+from memtopo.cli.process import option_values
 from memtopo.spec import SECTIONS
 from tests.helpers.command_line import QUICKSTART, ROOT, environment
 

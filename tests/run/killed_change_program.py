@@ -13,8 +13,6 @@ from contextlib import suppress
 from functools import wraps
 from typing import Any
 
-from memtopo.cli.hold import HoldOptions
-from memtopo.cli.holder import claimed_holder
 from memtopo.cli.process import Stopper
 from memtopo.cli.specs import revise
 from memtopo.common.errors import MemtopoError
@@ -25,8 +23,10 @@ from memtopo.drivers.sim import SimDriver
 from memtopo.drivers.target import Target, resolve
 from memtopo.language import read_text
 from memtopo.run.apply import Run, apply
+from memtopo.run.holder import Holder
 from memtopo.session.composition import Composition
-from memtopo.session.request import HoldResult
+from memtopo.session.request import Holding, HoldResult
+from memtopo.sharing.claims import claim
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError
@@ -77,7 +77,8 @@ def hold(target: Target, number: int, at: int, out: int) -> None:
     signalling = Signalling(driver, number)
     with Stopper(ending=True) as stopper:
         info = HolderInfo("killed", None, request.machine)
-        with claimed_holder(HoldOptions(None, None, 0.0, ()), info, stopper.signal, revise(target)) as holder:
+        with claim(endpoint("killed")) as claimed:
+            holder = Holder(claimed, info, stopper.signal, revise(target), Holding(grace=0.0))
 
             def held(run: Run) -> HoldResult:
                 run.begin_hold()

@@ -24,10 +24,11 @@ from memtopo.machine import Cluster, dump, parse
 from memtopo.plans.progress import CountedProgress, PhaseState
 from memtopo.plans.report import Check, Report
 from memtopo.run import processes
-from memtopo.run.nodes.holding import Holding, holder
+from memtopo.run.nodes.holding import holder
 from memtopo.run.nodes.peers import Call, HandleBytes, NodePeers
 from memtopo.run.processes.messages import HandleAnswer, HandleRequest
 from memtopo.session.composition import Composition
+from memtopo.session.request import Holding
 from memtopo.session.trials import with_needed_trials
 from memtopo.sharing.sources import layout_source
 

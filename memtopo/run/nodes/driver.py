@@ -23,11 +23,11 @@ from memtopo.run.nodes.agent import About, MachineOfNode, NodeResult, NodeTask
 from memtopo.run.nodes.cluster import NoCluster, Placed, RayCluster
 from memtopo.run.nodes.front import Front, opened_front
 from memtopo.run.nodes.heartbeat import Heartbeat
-from memtopo.run.nodes.holding import Holding, held_nodes
+from memtopo.run.nodes.holding import held_nodes
 from memtopo.run.nodes.hub import End
 from memtopo.run.nodes.progress import NodesProgress
 from memtopo.run.nodes.reports import NodeEnd, merged_nodes
-from memtopo.session.request import RunRequest
+from memtopo.session.request import Holding, RunRequest
 from memtopo.sharing.holder import HolderInfo
 
 Serving = Callable[[Mapping[str, str], "str | None"], None]

@@ -12,7 +12,7 @@ from threading import Event, Thread
 
 from memtopo.driver.handles import Handle
 from memtopo.plans.report import Checks, Report
-from memtopo.run.nodes.holding import Holding
+from memtopo.session.request import Holding
 from memtopo.sharing.claims import Claim, claim
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError

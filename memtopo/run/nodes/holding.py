@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from memtopo.run.nodes.peers import Call, NodePeers
 from memtopo.run.processes import Coordinator, HeldProcesses
-from memtopo.session.request import Revision, RunRequest
+from memtopo.session.request import Holding, Revision, RunRequest
 from memtopo.sharing.claims import Claim, claim
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError
@@ -24,16 +24,6 @@ _PATIENCE = 2.0
 
 _RELEASED = -2
 """Reason to stop holding that is no signal: another node was released."""
-
-
-@dataclass(frozen=True, slots=True)
-class Holding:
-    """Options of a held layout, on each node: socket, seconds until its deadline, grace, and trusted users."""
-
-    socket: str | None = None
-    lasting: float | None = None
-    grace: float = 5.0
-    allow_uids: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)

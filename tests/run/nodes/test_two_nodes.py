@@ -18,10 +18,10 @@ from memtopo.machine import Cluster
 from memtopo.plans.report import Report
 from memtopo.run.nodes.agent import NodeResult, NodeTask, left_behind
 from memtopo.run.nodes.front import Front, opened_front
-from memtopo.run.nodes.holding import Holding, held_nodes
+from memtopo.run.nodes.holding import held_nodes
 from memtopo.run.nodes.hub import End
 from memtopo.run.nodes.reports import NodeEnd, merged_nodes
-from memtopo.session.request import RunRequest
+from memtopo.session.request import Holding, RunRequest
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.holder import HolderInfo

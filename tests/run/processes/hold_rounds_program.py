@@ -13,8 +13,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from memtopo.cli.hold import HoldOptions
-from memtopo.cli.holder import claimed_holder
 from memtopo.cli.specs import revise
 from memtopo.driver.ledger import Ledger
 from memtopo.drivers import target
@@ -22,8 +20,10 @@ from memtopo.drivers.target import Target
 from memtopo.language import read_file
 from memtopo.plans.report import Report
 from memtopo.run.apply import apply
+from memtopo.run.holder import Holder
 from memtopo.session.composition import Composition
-from memtopo.session.request import RunRequest
+from memtopo.session.request import Holding, RunRequest
+from memtopo.sharing.claims import claim
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError, NoLayout
@@ -43,7 +43,8 @@ def hold(found: Target) -> Callable[[], Report]:
 
     def once() -> Report:
         info = HolderInfo("held", None, made.machine)
-        with claimed_holder(HoldOptions(None, None, 1.0, ()), info, lambda: 0, revise(found)) as holder:
+        with claim(endpoint("held")) as claimed:
+            holder = Holder(claimed, info, lambda: 0, revise(found), Holding(grace=1.0))
             return apply(made, ledger, hold=holder.hold)
 
     return once

@@ -1,29 +1,23 @@
-"""Holder of a layout: serves its exports until a signal, a release or a deadline."""
+"""Holder of a layout: serves its exports until a stop, a release or a deadline."""
 
 from __future__ import annotations
 
-import shlex
-import sys
+import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
 
-from memtopo.cli.hold import HoldOptions
-from memtopo.cli.metrics import metrics_target
-from memtopo.cli.service import Service, opened_service
-from memtopo.common.errors import UsageError
 from memtopo.common.text import process_name
 from memtopo.driver.types import Location, LocationKind
-from memtopo.output import plain
 from memtopo.planner import Plan
 from memtopo.run.apply import Run
 from memtopo.run.held import HeldLayout
 from memtopo.run.imports import Follower
 from memtopo.run.processes import Coordinator, HeldProcesses
-from memtopo.session.request import HoldResult, Revise
-from memtopo.sharing.claims import Claim, claim
-from memtopo.sharing.endpoints import endpoint, is_folder
-from memtopo.sharing.holder import INTERVAL, HolderInfo, HoldSummary, MetricsTarget, Supervision, hold, passed_claim
+from memtopo.session.composition import Composition
+from memtopo.session.request import Holding, HoldResult, Revise, RunRequest
+from memtopo.sharing.claims import Claim
+from memtopo.sharing.holder import INTERVAL, HolderInfo, HoldSummary, Supervision, hold
 from memtopo.sharing.holder.progress import ProgressNotices
 from memtopo.sharing.statistics import LocationMemory
 from memtopo.sharing.status import Importer
@@ -31,17 +25,25 @@ from memtopo.sharing.status import Importer
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Serves a layout that was built and checked; returns notes for the report. `revise` validates a changed spec."""
+    """Serves a layout that was built and checked, at a claimed endpoint, and returns notes for the report.
 
-    options: HoldOptions
+    `stop` returns the number of the signal that ends the hold, or 0; it is called at once when `wake` can be read. The
+    notes name that end as `stopped_by`. `revise` validates a changed spec, and `ready` is called when clients can
+    connect. `supervised` is entered while the layout is served, for the log, the metrics and reloads. `log` is the
+    descriptor for the output of the layout's processes.
+    """
+
     claim: Claim
     about: HolderInfo
     stop: Callable[[], int]
     revise: Revise
-    gpus: Sequence[str | None]
-    metrics: MetricsTarget | None
-    service: Service
-    reread: Callable[[], str]
+    terms: Holding = field(default_factory=Holding)
+    gpus: Sequence[str | None] = ()
+    ready: Callable[[], None] = lambda: None
+    supervised: Callable[[], AbstractContextManager[Supervision]] = lambda: nullcontext(Supervision())
+    wake: socket.socket | None = None
+    stopped_by: str = "a signal"
+    log: int | None = None
     progress: ProgressNotices = field(default_factory=ProgressNotices)
     """Hooks for the work on the layout, whose clients get notices of it."""
 
@@ -61,77 +63,33 @@ class Holder:
         return self._serve(layout, coordinator.watch, min(INTERVAL, coordinator.interval))
 
     def _serve(self, layout: HeldLayout | HeldProcesses, stop: Callable[[], int], interval: float) -> list[str]:
-        with self.service.hangups as hangups:
+        with self.supervised() as supervision:
             held = hold(
                 layout,
                 self.claim,
                 self.about,
                 stop=stop,
-                lasting=self.options.lasting,
-                grace=self.options.grace,
-                allow_uids=self.options.allow_uids,
-                ready=self._report_ready,
+                lasting=self.terms.lasting,
+                grace=self.terms.grace,
+                allow_uids=self.terms.allow_uids,
+                ready=self.ready,
+                wake=self.wake,
                 interval=interval,
                 changeable=layout,
-                supervision=Supervision(
+                supervision=replace(
+                    supervision,
                     memory=lambda: _location_memory(layout.plans, self.gpus),
                     contexts=lambda: layout.contexts,
-                    metrics=self.metrics,
-                    reload=lambda: self.reread if hangups.take() else None,
-                    log=self.service.record,
                     progress=self.progress,
                     reports_end=True,
                 ),
             )
-        return list(_notes(held))
-
-    def _report_ready(self) -> None:
-        if not self.service.in_journal:
-            self._print_ready()
-        self.service.report_ready(self.claim.endpoint.path)
-
-    def _print_ready(self) -> None:
-        socket = self.options.socket
-        where = f"--socket {shlex.quote(socket)}" if socket else ""
-        named = [self.about.name] if not socket or is_folder(socket) else []
-        name = " ".join([*named, *filter(None, [where])])
-        holding = f"holding {self.about.name} at {self.claim.endpoint.path}"
-        log = f"; its log is {self.service.file}" if self.service.file else ""
-        plain.print_lines([f"{holding}; release it with 'memtopo release {name}'{log}"], sys.stderr)
+        return list(_notes(held, self.stopped_by))
 
 
-@contextmanager
-def claimed_holder(
-    options: HoldOptions,
-    about: HolderInfo,
-    stop: Callable[[], int],
-    revise: Revise,
-    gpus: Sequence[str | None] = (),
-    reread: Callable[[], str] = str,
-) -> Iterator[Holder]:
-    """Claim the layout's name and the place of its metrics, before anything is built; `gpus` are UUIDs by ordinal.
-
-    `reread` returns the source of the spec as it is in its file. Raises `ExchangeError` if a place is taken,
-    `UsageError`.
-    """
-    with (
-        _claim(options, about.name) as claimed,
-        metrics_target(options.metrics) as metrics,
-        opened_service(options.service, about.name) as service,
-    ):
-        yield Holder(options, claimed, about, stop, revise, gpus, metrics, service, reread)
-
-
-def _claim(options: HoldOptions, name: str) -> Claim:
-    """Claim the socket that systemd passed, else the layout's name. Raises `ExchangeError`, `UsageError`."""
-    passed = passed_claim()
-    if passed is None:
-        return claim(endpoint(name, options.socket), options.allow_uids)
-    if options.socket and endpoint(name, options.socket).path != passed.endpoint.path:
-        passed.close()
-        message = f"--socket {options.socket} is another one than {passed.endpoint.path!r}, which systemd passed"
-        raise UsageError(message, hint="leave --socket out")
-    return passed
+def about_holder(composition: Composition, request: RunRequest) -> HolderInfo:
+    """Return what a holder tells its clients of a layout."""
+    return HolderInfo(request.plan.name, request.spec, request.machine, composition.source)
 
 
 def _location_memory(plans: Iterable[Plan], gpus: Sequence[str | None]) -> tuple[LocationMemory, ...]:
@@ -151,8 +109,8 @@ def _location_memory(plans: Iterable[Plan], gpus: Sequence[str | None]) -> tuple
     )
 
 
-def _notes(held: HoldSummary) -> Iterator[str]:
-    ends = {"signal": "a signal", "release": "a release", "deadline": "its deadline", "failure": "a failed change"}
+def _notes(held: HoldSummary, stopped_by: str) -> Iterator[str]:
+    ends = {"signal": stopped_by, "release": "a release", "deadline": "its deadline", "failure": "a failed change"}
     served = f"{held.handles:,} handles to {held.clients:,} client{'s' * (held.clients != 1)}"
     end = ends[held.why] if held.signal >= 0 else "one of its processes ended"
     yield f"held for {held.seconds:.1f} s, until {end}; served {served}"

@@ -1,0 +1,288 @@
+"""Results of commands: on stdout, as text or as JSON, and in files."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import stat
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Annotated, Any
+
+from memtopo.cli.options import option
+from memtopo.cli.process import Refused
+from memtopo.common.errors import MemtopoError, NotWritten, UsageError
+from memtopo.common.files import output_path, write_pipe
+from memtopo.language import Document
+from memtopo.output import plain
+
+if TYPE_CHECKING:
+    from memtopo.output.json import DiagnosticsDocument
+    from memtopo.plans.report import Report
+    from memtopo.plans.trace import TraceSummary
+    from memtopo.probe.report import ProbeReport
+    from memtopo.session.composition import Composition
+
+_OWN = re.compile(rb'(/\*|""") ?Program of memtopo plan:|\s*\{.{,60}"memtopo_', re.DOTALL)
+"""How documents and the programs of 'plan --as' begin."""
+
+
+def show(data: object, page: Callable[[], Any], *, as_json: bool, marker: str = "") -> None:
+    """Print data as JSON, after the marker of its type if it has one, or its page, which is made if it is printed."""
+    if as_json:
+        from memtopo.output import json
+
+        plain.print_document(json.dumps(json.marked(marker, data) if marker else data).splitlines())
+    else:
+        from memtopo.output import console
+
+        console.show(page())
+
+
+def pages(room: str) -> Any:
+    """Return the module of `output` that makes pages; rich takes longer to import than many commands."""
+    return import_module(f"memtopo.output.{room}")
+
+
+def save(output: str, document: str) -> None:
+    """Write a document to the file of `-o`, and print a message; replace only files that memtopo wrote.
+
+    Raises `UsageError` for `-` and for a file that memtopo did not write, `NotWritten` if it cannot be written.
+    """
+    if output == "-":
+        raise UsageError("-o needs a file", hint="--json writes the same document to standard output")
+    require_replaceable(output, _OWN)
+    write(output, document)
+    plain.print_message(f"saved to {output}")
+
+
+def save_in_folder(folder: str, documents: Mapping[str, str]) -> None:
+    """Write documents to the files of these names in a folder, which is made, as `save` does.
+
+    Raises `UsageError` before the first is written, if one of them may not be.
+    """
+    files = {str(Path(folder) / name): document for name, document in documents.items()}
+    for file in files:
+        require_replaceable(file, _OWN)
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"the folder {folder!r} cannot be made: {error.strerror}") from error
+    for file, document in files.items():
+        save(file, document)
+
+
+def of_memtopo(document: Document) -> bool:
+    """Return true for a text that is JSON of memtopo, such as a saved plan, and no spec."""
+    return '"memtopo_' in document.text[:64]
+
+
+def require_replaceable(output: str, own: re.Pattern[bytes] | bytes) -> None:
+    """Raise `UsageError` for a file that is not empty and begins with none of memtopo's `own` beginnings."""
+    if not replaceable(output, own):
+        raise UsageError(f"{output!r} exists, and memtopo did not write it", hint="name another file, or remove it")
+
+
+def replaceable(output: str, own: re.Pattern[bytes] | bytes) -> bool:
+    """Return true unless there is a file that is not empty and begins with none of memtopo's `own` beginnings."""
+    if not os.path.isfile(output):  # noqa: PTH113 a Path of an empty name is the current folder
+        return True
+    start = _start(output)
+    return not start or _begins(start, own)
+
+
+def remove(output: str, own: bytes) -> None:
+    """Remove a file of memtopo, if it is one."""
+    with suppress(OSError):
+        if os.path.isfile(output) and _begins(_start(output), own):  # noqa: PTH113 likewise
+            os.unlink(output_path(output))  # noqa: PTH108 likewise
+
+
+def _start(file: str) -> bytes:
+    """First bytes of a file; none if it cannot be read."""
+    try:
+        with open(file, "rb") as opened:  # noqa: PTH123 likewise
+            return opened.read(128)
+    except OSError:
+        return b""
+
+
+def _begins(start: bytes, own: re.Pattern[bytes] | bytes) -> bool:
+    return start.startswith(own) if isinstance(own, bytes) else own.match(start) is not None
+
+
+def write(output: str, document: str) -> None:
+    """Write a document to a file, completely or not at all. Raises `NotWritten`.
+
+    What is no regular file, such as a pipe, is written directly, and has to be read. A link of another user is not
+    followed.
+    """
+    try:
+        target = output_path(output)
+        if os.path.exists(target) and not os.path.isfile(target):  # noqa: PTH110, PTH113 likewise
+            write_pipe(target, document.encode())
+        else:
+            _replace(target, document)
+    except (OSError, ValueError) as error:
+        reason = (getattr(error, "strerror", None) or "not a path").lower()
+        raise NotWritten(f"{output!r} cannot be written: {reason}") from error
+
+
+def _replace(target: str, document: str) -> None:
+    """Write a file beside the target, and give it the target's name and mode."""
+    temporary = f"{target}.{secrets.token_hex(4)}.new"
+    fd = os.open(temporary if target else target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    try:
+        with suppress(FileNotFoundError):
+            os.fchmod(fd, stat.S_IMODE(os.stat(target).st_mode))  # noqa: PTH116 likewise
+        _write(fd, document)
+        os.replace(temporary, target)  # noqa: PTH105 likewise
+    except BaseException:
+        os.unlink(temporary)  # noqa: PTH108 likewise
+        raise
+
+
+def _write(fd: int, document: str) -> None:
+    with open(fd, "w", encoding="utf-8") as file:
+        file.write(document)
+
+
+VARIABLES = {"apply": "MEMTOPO_APPLY_REPORT", "probe": "MEMTOPO_PROBE_REPORT"}
+"""Variables of `--report` by command."""
+
+_HTML, _JSON = (".html", ".htm"), (".json",)
+_REPORTS = re.compile(
+    rb'\{\s*"(memtopo_(report|probe|diagnostics)"|error": \{)|<!doctype html>.{,60}content="memtopo"', re.DOTALL
+)
+"""How reports begin."""
+
+
+_REPORT = "to a file too: a page for a browser (.html), or what --json prints (.json)."
+RunPage = Annotated[str | None, option("--report", f"Write the report {_REPORT}", "FILE", VARIABLES["apply"])]
+ProbePage = Annotated[str | None, option("--report", f"Write the result {_REPORT}", "FILE", VARIABLES["probe"])]
+
+
+def require_writable(file: str | None) -> None:
+    """Raise `UsageError` unless a report can be written to a file, before there is any."""
+    if file is None:
+        return
+    if PurePath(file).suffix.lower() not in (*_HTML, *_JSON):
+        message = f"{file!r} has no suffix of a report" if file else "--report names no file"
+        raise UsageError(message, hint="name a .html or a .json file")
+    try:
+        folder = os.path.dirname(os.path.realpath(file))  # noqa: PTH120 a path as it was written
+    except FileNotFoundError:  # the current folder was removed
+        folder = ""
+    if not os.access(folder, os.W_OK):
+        raise UsageError(f"{file!r} cannot be written: its folder does not exist, or is not writable")
+    if not replaceable(file, _REPORTS):
+        raise UsageError(f"{file!r} exists, and is no report", hint="name another file, or remove it")
+
+
+@dataclass(frozen=True, slots=True)
+class RunOutput:
+    """Places for the report of a run: stdout, as text or JSON, and a file if there is to be one.
+
+    Its page has a summary of the `trace`, if that is written: a file, or a folder.
+    """
+
+    file: str | None
+    trace: str | None
+    as_json: bool
+
+    def show(self, report: Report) -> int:
+        """Print the report, and write it. Returns the exit status of the run, or that of a failure to write it."""
+        show(report, lambda: pages("report").renderable(report), as_json=self.as_json, marker="report")
+        sys.stdout.flush()
+        if self.file is None:
+            return report.exit_code
+        try:
+            _write_report(self.file, self._document(report))
+        except NotWritten as error:
+            plain.print_error(error)
+            return report.exit_code or error.exit_code
+        return report.exit_code
+
+    def _document(self, report: Report) -> str:
+        if not _is_page(self.file):
+            from memtopo.output import json
+
+            return json.dumps(json.marked("report", report))
+        from memtopo.output.html import run
+
+        return run.page(report, _trace(self.trace) if self.trace else None)
+
+
+def run_output(file: str | None, trace: str | None, *, as_json: bool) -> RunOutput:
+    """The places for a report. Raises `UsageError` if it cannot be written to the file, or that is the trace too."""
+    require_writable(file)
+    if file and trace and os.path.realpath(file) == os.path.realpath(trace):
+        raise UsageError(f"{file!r} cannot be both a trace and a report", hint="name two files")
+    return RunOutput(file, trace, as_json)
+
+
+def write_probe(file: str | None, report: ProbeReport) -> None:
+    """Write the report of a probe. Raises `NotWritten`."""
+    if file is None:
+        return
+    from memtopo.output import json
+    from memtopo.output.html.probe import page
+
+    _write_report(file, page(report) if _is_page(file) else json.dumps(report))
+
+
+def write_error(file: str, command: str, error: MemtopoError) -> None:
+    """Write the error of a command that has no other result, if it can be written."""
+    from memtopo.output import json
+
+    try:
+        require_writable(file)
+        found = refusal(error.composition) if isinstance(error, Refused) else json.error_document(error)
+        _write_report(file, _error_page(command, error) if _is_page(file) else json.dumps(found))
+    except MemtopoError as failure:
+        if failure.message != error.message:
+            plain.print_error(failure)
+
+
+def _trace(path: str) -> TraceSummary | None:
+    """Summary of a trace; None, with a message, if it cannot be read."""
+    from memtopo.plans.trace import read_traces, summary
+
+    try:
+        return summary(read_traces([path]))
+    except UsageError as error:  # such as a trace that ended as its disk was full
+        plain.print_error(error)
+        return None
+
+
+def refusal(composition: Composition) -> DiagnosticsDocument:
+    """The document of an invalid spec."""
+    from memtopo.output import json
+
+    return json.diagnostics_document(composition.diagnostics, composition.document, composition.target.name)
+
+
+def _error_page(command: str, error: MemtopoError) -> str:
+    from memtopo.output import diagnostics
+    from memtopo.output.html.failure import diagnostics_page, error_page
+
+    if not isinstance(error, Refused):
+        return error_page(command, error)
+    document = error.composition.document
+    return diagnostics_page(
+        document.name, refusal(error.composition), diagnostics.text(error.composition.diagnostics, document)
+    )
+
+
+def _is_page(file: str | None) -> bool:
+    return PurePath(file or "").suffix.lower() in _HTML
+
+
+def _write_report(file: str, document: str) -> None:
+    write(file, document)
+    plain.print_message(f"report written to {file}")
