@@ -17,6 +17,7 @@ from memtopo.api.errors import (
     Unsuitable,
     ViewOutlived,
 )
+from memtopo.api.held import Held, hold
 from memtopo.api.live import Live
 from memtopo.api.specs import Loaded, load, plan
 from memtopo.api.synchronization import Event
@@ -36,6 +37,7 @@ __all__ = [
     "Event",
     "ExternalMemory",
     "GpuView",
+    "Held",
     "HostMemory",
     "HostView",
     "InvalidSpec",
@@ -54,6 +56,7 @@ __all__ = [
     "applied",
     "attach",
     "dma_bufs",
+    "hold",
     "load",
     "plan",
     "serve",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
+from typing import Any
 
 from memtopo.api.errors import Unsuitable, require_tried
 from memtopo.api.live import Live, LiveContext
@@ -43,9 +44,7 @@ class Applied(LiveContext[Live]):
             message = f"{planned.document.name} is a multi-process spec, and 'applied' builds in this process only"
             raise Unsuitable(message, hint="'memtopo apply' starts a process for each")
         require_tried(planned)
-        if wrong := unused(self._bind, planned.geometry):
-            raise Unsuitable(f"bind: {wrong[0]}", hint=wrong[1])
-        running = self._producers = self._resources.enter_context(self._start_producers(planned))
+        running = self._producers = self._resources.enter_context(producers_of(planned, self._bind))
         driver = planned.target.open()
 
         def handles_for(geometry: Geometry) -> HolderHandles | None:
@@ -59,10 +58,6 @@ class Applied(LiveContext[Live]):
 
     def _completed(self, report: Report) -> Report:
         return self._producers.with_survivors(report)
-
-    def _start_producers(self, planned: Composition) -> AbstractContextManager[Producers]:
-        machine = planned.target.machine if planned.target.simulated else None
-        return start_producers(planned.geometry, self._bind, machine, name=planned.target.name)
 
     def _handles(self, geometry: Geometry, driver: Driver, running: Producers) -> HolderHandles | None:
         if not any(group.origin for group in geometry.every):
@@ -89,7 +84,20 @@ def applied(
     spec imports nothing from a name in `bind`, `ProducerFailed` if a command does not serve, and `NotApplied` with the
     report after everything was undone. Views that are still in use at the end are named in a `ViewOutlived` warning.
     """
-    return Applied(spec, machine, {name: _bound(given) for name, given in (bind or {}).items()}, allow_uids, params)
+    return Applied(spec, machine, bound_holders(bind), allow_uids, params)
+
+
+def bound_holders(bind: Mapping[str, BoundLike] | None) -> dict[str, Bound]:
+    """Return the sockets and commands of holders by name."""
+    return {name: _bound(given) for name, given in (bind or {}).items()}
+
+
+def producers_of(found: Composition, bind: Mapping[str, Bound], **limits: Any) -> AbstractContextManager[Producers]:
+    """Return the producers of a layout, to be entered. Raises `Unsuitable` for a name that it imports nothing from."""
+    if wrong := unused(bind, found.geometry):
+        raise Unsuitable(f"bind: {wrong[0]}", hint=wrong[1])
+    machine = found.target.machine if found.target.simulated else None
+    return start_producers(found.geometry, bind, machine, name=found.target.name, **limits)
 
 
 def _bound(given: BoundLike) -> Bound:

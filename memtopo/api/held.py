@@ -1,0 +1,215 @@
+"""`memtopo.hold`: a context manager that holds a layout for other processes, as `memtopo apply --hold` does."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable, Collection, Mapping
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from types import TracebackType
+from typing import Self
+
+from memtopo.api.apply import BoundLike, bound_holders, producers_of
+from memtopo.api.errors import NotApplied, Unsuitable, require_tried
+from memtopo.api.specs import MachineLike, Params, SpecLike, plan_new
+from memtopo.common.signals import deferred
+from memtopo.language import Document, read_text
+from memtopo.machine.cluster import MachineLine
+from memtopo.output import journal
+from memtopo.plans.report import Check, Report
+from memtopo.run.application import Application
+from memtopo.run.holder import Holder, about_holder
+from memtopo.session.composition import Composition, revision
+from memtopo.session.request import Holding, RunRequest
+from memtopo.sharing.claims import claim
+from memtopo.sharing.endpoints import endpoint
+from memtopo.sharing.holder import Event, Supervision
+from memtopo.sharing.producers import Bound
+
+
+@dataclass(frozen=True, slots=True)
+class _Options:
+    """What `hold` was called with."""
+
+    spec: SpecLike
+    machine: MachineLike
+    params: Params | None
+    bind: Mapping[str, Bound]
+    terms: Holding
+    check: Check
+    timeout: float
+    log: Callable[[str], None]
+
+    def compose(self) -> tuple[Composition, RunRequest]:
+        """Return the layout on its machine, and the request for it."""
+        composition = plan_new(self.spec, self.machine, self.params)
+        if composition.geometry.nodes:
+            hint = "'memtopo apply --on' starts it on a cluster"
+            raise Unsuitable(f"{composition.document.name} is a spec of several nodes", hint=hint)
+        require_tried(composition)
+        if not composition.document.text:
+            composition = Composition.of(_as_text(composition.document), composition.target)
+        return composition, composition.request(check=self.check, timeout=self.timeout, exclusive=False)
+
+    def supervision(self) -> Supervision:
+        """Return the log of the holder."""
+
+        def record(event: Event) -> None:
+            self.log(journal.line(event))
+
+        return Supervision(log=record)
+
+
+def _as_text(document: Document) -> Document:
+    """Return a spec that a program gave as a mapping as a text, which workers and clients read."""
+    return read_text(json.dumps(document.written(())).encode(), document.name, document.settings)
+
+
+class Held:
+    """Layout that is held for the duration of a `with`. A thread serves it, and the program goes on meanwhile."""
+
+    def __init__(self, options: _Options) -> None:
+        self._options = options
+        self._resources = ExitStack()
+        self._stopping, self._ready, self._over = threading.Event(), threading.Event(), threading.Event()
+        self._served = False
+        self._error: BaseException | None = None
+        self.name = ""
+        """Name of the layout, by which other processes attach to it."""
+        self.path = ""
+        """Path of its socket."""
+        self.machine: MachineLine
+        """Description of the machine, as in a report; known within the `with`."""
+        self.report: Report | None = None
+        """Report from building to taking down; None until then."""
+
+    @property
+    def over(self) -> bool:
+        """True once the layout was taken down: by a release, its deadline, a lost process, or the end of the `with`."""
+        return self._over.is_set()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until the layout is taken down, for at most `timeout` seconds. Return whether it is."""
+        return self._over.wait(timeout)
+
+    def __enter__(self) -> Self:
+        if self.name:
+            raise Unsuitable("a layout can be entered only once; call the function again for another one")
+        composition, request = self._options.compose()
+        self.name, self.machine = request.plan.name, request.machine
+        with ExitStack() as stack:
+            self._start(composition, request, stack)
+            self._ready.wait()
+            if self._error:
+                raise self._error
+            if self.report and not self._served:
+                raise NotApplied(self.report)
+            self._resources = stack.pop_all()
+        return self
+
+    def _start(self, composition: Composition, request: RunRequest, stack: ExitStack) -> None:
+        """Claim the name, and start the thread that builds and serves the layout; the stack ends both."""
+        options, terms = self._options, self._options.terms
+        claims = stack.enter_context(ExitStack())
+        claimed = claims.enter_context(claim(endpoint(self.name, terms.socket), terms.allow_uids))
+        self.path = claimed.endpoint.path
+        ours, theirs = socket.socketpair()
+        stack.enter_context(theirs)
+        stack.enter_context(ours)
+        theirs.setblocking(False)  # noqa: FBT003 the signature is the library's
+        holder = Holder(
+            claimed,
+            about_holder(composition, request),
+            self._signal,
+            partial(revision, target=composition.target),
+            terms,
+            gpus=[device.uuid for device in composition.target.machine.devices],
+            ready=self._report_ready,
+            supervised=lambda: nullcontext(options.supervision()),
+            wake=theirs,
+            stopped_by="the end of its 'with'",
+        )
+        application = Application(
+            composition,
+            request,
+            lambda: producers_of(composition, options.bind, stop=self._signal, patience=options.timeout),
+            terms.allow_uids,
+            options.timeout,
+            self._signal,
+            report_wait=options.log,
+        )
+        thread = threading.Thread(
+            target=self._run, args=(application, holder, claims), name="memtopo-hold", daemon=True
+        )
+        thread.start()
+        stack.callback(thread.join)
+        stack.callback(self._stop, ours)
+
+    def _run(self, application: Application, holder: Holder, claims: ExitStack) -> None:
+        try:
+            with claims:  # a client that releases the layout waits for their end
+                self.report = application.run(holder)
+        except BaseException as error:  # noqa: BLE001 it is raised again in the program's thread
+            self._error = error
+        finally:
+            self._over.set()
+            self._ready.set()
+
+    def _report_ready(self) -> None:
+        self._served = True
+        self._ready.set()
+
+    def _signal(self) -> int:
+        return signal.SIGINT if self._stopping.is_set() else 0
+
+    def _stop(self, ours: socket.socket) -> None:
+        self._stopping.set()
+        ours.send(b"\0")
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with deferred():  # Ctrl-C is raised after the teardown
+            self._resources.close()
+            failed = self._error or (NotApplied(self.report) if self.report and self.report.exit_code else None)
+            if failed and error is None:
+                raise failed
+            if failed and error:
+                error.add_note(str(failed))
+
+
+def hold(
+    spec: SpecLike,
+    machine: MachineLike = "local",
+    bind: Mapping[str, BoundLike] | None = None,
+    *,
+    socket: str | os.PathLike[str] | None = None,
+    allow_uids: Collection[int] = (),
+    params: Params | None = None,
+    check: Check = "fast",
+    lasting: float | None = None,
+    grace: float = 5.0,
+    timeout: float = 30.0,
+    log: Callable[[str], None] = lambda _: None,
+) -> Held:
+    """Build and check a spec, and serve its exports to other processes, for the duration of a `with`.
+
+    It is built in this process, and a spec with `processes` in processes that are started. Other processes attach to
+    it, switch and change it as they do with `memtopo apply --hold`; it is taken down at the end of the `with`, after
+    `lasting` seconds, or when another process releases it. `machine`, `bind` and `params` are those of `applied`.
+
+    `socket` is a path, or a folder in which it is named by the layout. `allow_uids` are other users who may import, and
+    whose layouts may be imported. Importers over ipc have `grace` seconds to end. `timeout` is the number of seconds
+    that a process, an external producer or a semaphore may be silent. `log` is called with a line for each event, in
+    another thread.
+
+    Entering raises as `applied` does, and `ExchangeError` if the name is held already. The end raises `NotApplied` if
+    something is left, or was lost while the layout was held.
+    """
+    terms = Holding(os.fspath(socket) if socket else None, lasting, grace, tuple(allow_uids))
+    return Held(_Options(spec, machine, params, bound_holders(bind), terms, check, timeout, log))
