@@ -65,6 +65,10 @@ class _Options:
         return Supervision(log=record)
 
 
+def _drop(_line: str) -> None:
+    """Log of a layout whose program wants none."""
+
+
 def _as_text(document: Document) -> Document:
     """Return a spec that a program gave as a mapping as a text, which workers and clients read."""
     return read_text(json.dumps(document.written(())).encode(), document.name, document.settings)
@@ -195,7 +199,7 @@ def hold(
     lasting: float | None = None,
     grace: float = 5.0,
     timeout: float = 30.0,
-    log: Callable[[str], None] = lambda _: None,
+    log: Callable[[str], None] | None = None,
 ) -> Held:
     """Build and check a spec, and serve its exports to other processes, for the duration of a `with`.
 
@@ -212,4 +216,4 @@ def hold(
     something is left, or was lost while the layout was held.
     """
     terms = Holding(os.fspath(socket) if socket else None, lasting, grace, tuple(allow_uids))
-    return Held(_Options(spec, machine, params, bound_holders(bind), terms, check, timeout, log))
+    return Held(_Options(spec, machine, params, bound_holders(bind), terms, check, timeout, log or _drop))

@@ -131,11 +131,10 @@ def test_a_refused_call_is_raised_on_entering_after_everything_was_undone() -> N
 
 
 def test_what_is_left_is_raised_at_the_end() -> None:
-    drivers: list[Any] = []
     target = failing(0)
-    watched = replace(target, _opener=lambda: drivers.append(target.open()) or drivers[0])
-    with pytest.raises(memtopo.NotApplied) as raised, memtopo.hold(SPEC, watched):
-        drivers[0].at, drivers[0]._every = drivers[0].calls + 1, True
+    driver: Any = target.open()
+    with pytest.raises(memtopo.NotApplied) as raised, memtopo.hold(SPEC, replace(target, _opener=lambda: driver)):
+        driver.at, driver._every = driver.calls + 1, True
     assert (raised.value.exit_code, raised.value.report.outcome) == (5, "leaked")
 
 
