@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from memtopo.common.clock import LONGEST_STEP, RunningClock
+from memtopo.common.processes import process_stat
 from memtopo.common.text import nearest, process_name
 from memtopo.diagnostics.messages import COMPARED
 from memtopo.plans.progress import Part
@@ -78,11 +79,14 @@ class HolderConnection:
         self._send(wire.encode({"request": request, **fields}), request)
         patience = self.timeout if timeout is None else timeout
         until = self._clock.time() + patience
-        while packet := self._next(until, request):
+        while packet := self._next_of_running(until, request):
             if not self._store_notice(packet):
                 return self._answer(packet, request)
         self.close()
-        hint = "the holder may be stopped or busy: a check of many mappings takes seconds"
+        hint = "the holder may be busy: a check of many mappings takes seconds"
+        if self._stopped():
+            patience = min(patience, self.timeout)
+            hint = f"the holder is stopped, and goes on after 'kill -CONT {self.peer.pid}'"
         raise self.error("timeout", f"no answer to '{request}' within {patience:g} s", hint)
 
     def notice(self, timeout: float) -> Notice | None:
@@ -167,6 +171,19 @@ class HolderConnection:
             raise self.error("timeout", f"the holder does not read; '{request}' cannot be sent") from error
         except (BrokenPipeError, ConnectionResetError):
             pass  # the packets that it sent before it closed can still be read
+
+    def _next_of_running(self, until: float, request: str) -> Packet | None:
+        """Return the next packet; None if none arrives in time, or after `timeout` seconds of a stopped holder."""
+        while True:
+            if packet := self._next(min(until, self._clock.time() + self.timeout), request):
+                return packet
+            if self._clock.time() >= until or self._stopped():
+                return None
+
+    def _stopped(self) -> bool:
+        """Return whether the holder is stopped: by SIGSTOP or Ctrl-Z, or in a debugger."""
+        found = process_stat(self.peer.pid) if self.peer.pid else None
+        return found is not None and found.state in "Tt"
 
     def _next(self, until: float, request: str = "") -> Packet | None:
         """Return the next packet, an answer to a request or a notice; None if none arrives in time."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -177,6 +177,35 @@ def test_a_stopped_process_is_named_and_a_dead_one_is_not_waited_for(
             until(lambda: refusal(other) == "changing")
             child.kill()
             assert switched.result().kept == ()
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda client: client.switch("half", timeout=3),
+        lambda client: client.change("{}", timeout=3),
+        lambda client: client.check(timeout=3),
+        lambda client: client.let_go(["kv"]),
+        lambda client: client.write(["kv"]),
+        lambda client: client.await_commit(["kv"], wait=3),
+    ],
+    ids=["switch", "change", "check", "let_go", "write", "await"],
+)
+def test_a_stopped_holder_is_not_waited_for_and_does_nothing_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ask: Callable[[Client], object]
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    with held(tmp_path) as holder, connect(endpoint("sleeper"), timeout=0.2) as client:
+        client.offers()
+        holder.send_signal(signal.SIGSTOP)
+        try:
+            with pytest.raises(ExchangeError, match=r"within 0\.2 s") as caught:
+                ask(client)
+        finally:
+            holder.send_signal(signal.SIGCONT)
+        assert caught.value.hint == f"the holder is stopped, and goes on after 'kill -CONT {holder.pid}'"
+        with connect(endpoint("sleeper")) as other:
+            assert (other.status().generation, other.status().layout_state) == (1, "awake")
 
 
 def refusal(client: Client) -> str:

@@ -43,6 +43,8 @@ class Requests:
 
     def execute(self, connection: ClientConnection, request: Request) -> bool:
         """Answer a request. Return false if it is answered later. Raises `MemtopoError`."""
+        if isinstance(request, TransitionRequest | ReleaseRequest) and connection.gone():
+            return True  # it timed out while this process was stopped, and has reported that nothing was done
         match request:
             case TransitionRequest():
                 return self._switch_or_change(connection, request)
@@ -113,8 +115,6 @@ class Requests:
 
     def _release(self, connection: ClientConnection, request: ReleaseRequest) -> None:
         _require_owner(connection, "release")
-        if connection.gone():  # it timed out while this process was stopped: it has reported that nothing was released
-            return
         bound = [each for each in self._clients.bound if each is not connection]
         if bound and not request.force:
             raise still_bound(bound)
