@@ -111,9 +111,9 @@ class OnNodes:
 
         if number := stop():
             raise Interrupted(number)
-        on, request = hosts(placed), self.request_of(loaded)
-        print_diagnostics(loaded)
         terms = self.holding.terms if self.holding else None
+        on, request = hosts(placed, terms), self.request_of(loaded)
+        print_diagnostics(loaded)
         machines = {node: _of(loaded.target, node) for node in placed.nodes}
         tasks = node_tasks(request, loaded.document, machines, timeout=self.silence, holding=terms)
 

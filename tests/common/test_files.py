@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
 from memtopo.cli.files import write
-from memtopo.cli.hold import ServiceOptions
+from memtopo.cli.hold import HoldOptions
 from memtopo.cli.metrics import metrics_target
+
 from memtopo.cli.service import opened_service
 from memtopo.common.errors import MemtopoError
 from memtopo.common.files import NotAFile, NotInTime, TooLarge, open_output, output_path, read_file, write_pipe
@@ -24,12 +24,12 @@ MOST = 1 << 18
 
 
 def _log(path: str) -> None:
-    with opened_service(ServiceOptions(log=path), "kv"):
+    with opened_service(HoldOptions(log=path), "kv"):
         pass
 
 
 def _log_in_folder(path: str) -> None:
-    with opened_service(ServiceOptions(log=f"{Path(path).parent}/"), Path(path).stem):
+    with opened_service(HoldOptions(log=f"{Path(path).parent}/"), Path(path).stem):
         pass
 
 

@@ -39,11 +39,12 @@ _PAUSE = 0.05
 
 
 class About(NamedTuple):
-    """Report of an agent on itself: memtopo's version, its process, and its host."""
+    """Report of an agent on itself: memtopo's version, its process, its host, and the number of its mount namespace."""
 
     version: str
     pid: int
     host: str
+    files: int = 0
 
 
 class MachineOfNode(NamedTuple):
@@ -139,7 +140,7 @@ class Agent:
 
     def about(self) -> About:
         """Return what the driver has to know of this agent."""
-        return About(__version__, os.getpid(), platform.node())
+        return About(__version__, os.getpid(), platform.node(), Path("/proc/self/ns/mnt").stat().st_ino)
 
     def machine(self, text: str, name: str, settings: Mapping[str, str]) -> MachineOfNode:
         """Record of this node's GPUs, with the trials that a spec needs; the driver validates it with that."""
@@ -151,6 +152,12 @@ class Agent:
 
     def run(self, task: NodeTask, hub: Call, agents: Mapping[str, Call]) -> NodeResult:
         """Build, check and take down the processes of the node together with the other agents'."""
+        try:
+            return self._run(task, hub, agents)
+        finally:
+            hub("finish", task.node)
+
+    def _run(self, task: NodeTask, hub: Call, agents: Mapping[str, Call]) -> NodeResult:
         try:
             ensemble = task.ensemble()
             nodes = ensemble.request.geometry.nodes

@@ -10,8 +10,10 @@ from concurrent.futures import TimeoutError as NoAnswer
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+from memtopo.common.errors import UsageError
 from memtopo.common.outcomes import Exit
 from memtopo.common.version import __version__
 from memtopo.executor import SafeProgress
@@ -23,11 +25,13 @@ from memtopo.run.nodes.agent import About, MachineOfNode, NodeResult, NodeTask
 from memtopo.run.nodes.cluster import NoCluster, Placed, RayCluster
 from memtopo.run.nodes.front import Front, opened_front
 from memtopo.run.nodes.heartbeat import Heartbeat
-from memtopo.run.nodes.holding import held_nodes
+from memtopo.run.nodes.holding import NODE, held_nodes
 from memtopo.run.nodes.hub import End
 from memtopo.run.nodes.progress import NodesProgress
 from memtopo.run.nodes.reports import NodeEnd, merged_nodes
+from memtopo.run.request import RunRequest
 from memtopo.session.request import Holding, RunRequest
+from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.holder import HolderInfo
 
 Serving = Callable[[Mapping[str, str], "str | None"], None]
@@ -61,14 +65,31 @@ class _Node:
     end: NodeEnd | None = None
 
 
-def hosts(placed: Placed) -> dict[str, str]:
-    """Return the host of each node. Raises `NoCluster` for an agent of another version of memtopo."""
+def hosts(placed: Placed, holding: Holding | None = None) -> dict[str, str]:
+    """Return the host of each node.
+
+    Raises `NoCluster` for an agent of another version of memtopo, and `UsageError` for two that would hold a layout at
+    one socket.
+    """
     found: dict[str, About] = _answers(placed, "about")
     for name, about in found.items():
         if about.version != __version__:
             message = f"node {name!r}, host {about.host}, has memtopo {about.version}, and the driver {__version__}"
             raise NoCluster(message, hint="install the same version on all nodes")
+    if holding and NODE not in (holding.socket or ""):
+        _require_apart(found, holding)
     return {name: about.host for name, about in found.items()}
+
+
+def _require_apart(agents: Mapping[str, About], holding: Holding) -> None:
+    """Raise `UsageError` for two agents that see the same files, where their sockets have the same path."""
+    first: dict[tuple[str, int], str] = {}
+    for node, about in agents.items():
+        if (other := first.setdefault((about.host, about.files), node)) != node:
+            message = f"nodes {other!r} and {node!r} are both on host {about.host}, and cannot have one socket there"
+            usual = Path(endpoint("usual").folder).parent  # is there, unlike the folder itself
+            folder = endpoint("named", holding.socket).folder if holding.socket else usual
+            raise UsageError(message, hint=f"name one for each: --socket '{folder}/{NODE}.sock'")
 
 
 def local_machines(placed: Placed, document: Document) -> dict[str, Machine]:

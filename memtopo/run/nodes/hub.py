@@ -32,6 +32,7 @@ class Hub:
         self._left: dict[int, set[str]] = {}
         self._ends: list[End] = []
         self._lost: set[str] = set()
+        self._finished: set[str] = set()
         self._serving: dict[str, str] = {}
         self._reported: dict[str, NodeStatus] = {}
         self._changed = asyncio.Condition()
@@ -47,13 +48,19 @@ class Hub:
             return list(values.values()) if len(values) == len(self._nodes) else None
 
     async def leave_gate(self, node: str, gate: int) -> bool:
-        """Wait until all nodes have left a gate of the teardown, or are lost; return true."""
+        """Wait until all nodes have left a gate of the teardown, have finished, or are lost; return true."""
         async with self._changed:
             left = self._left.setdefault(gate, set())
             left.add(node)
             self._changed.notify_all()
-            await self._changed.wait_for(lambda: left | self._lost >= {*self._nodes})
+            await self._changed.wait_for(lambda: left | self._finished | self._lost >= {*self._nodes})
             return True
+
+    async def finish(self, node: str) -> None:
+        """Note that a node has nothing that others may use: its part is taken down, or never began."""
+        async with self._changed:
+            self._finished.add(node)
+            self._changed.notify_all()
 
     async def end(self, node: str, cause: str) -> None:
         """Note that a node begins its teardown."""

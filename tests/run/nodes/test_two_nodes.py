@@ -6,28 +6,33 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from memtopo.run.request import RunRequest
 
+from memtopo.common.errors import UsageError
 from memtopo.driver.handles import Handle
 from memtopo.machine import Cluster
 from memtopo.plans.report import Report
-from memtopo.run.nodes.agent import NodeResult, NodeTask, left_behind
+from memtopo.run.nodes.agent import Agent, NodeResult, NodeTask, left_behind
+from memtopo.run.nodes.cluster import Placed, PlacedNode
+from memtopo.run.nodes.driver import hosts
 from memtopo.run.nodes.front import Front, opened_front
 from memtopo.run.nodes.holding import held_nodes
 from memtopo.run.nodes.hub import End
 from memtopo.run.nodes.reports import NodeEnd, merged_nodes
 from memtopo.session.request import Holding, RunRequest
+from memtopo.sharing.claims import claim
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.holder import HolderInfo
 from memtopo.sharing.surveys import survey
 from tests.helpers.machines import with_fabric
-from tests.helpers.nodes import HubThread, node_request, node_tasks, running, with_worker
+from tests.helpers.nodes import HubThread, call_of, node_request, node_tasks, running, with_worker
 from tests.helpers.processes import open_descriptors
 from tests.helpers.reports import tallies
 
@@ -150,6 +155,27 @@ def test_a_held_layout_is_served_on_each_node_and_released_by_any(tmp_path: Path
     assert any("node b: held for" in note and "a release here" in note for note in report.notes)
     assert any("node a: held for" in note and "the end of another node" in note for note in report.notes)
     assert os.listdir(tmp_path) == []
+
+
+def test_nodes_that_see_the_same_files_need_a_socket_each(tmp_path: Path) -> None:
+    with ThreadPoolExecutor() as pool:
+        calls: dict[str, Any] = {node: call_of(Agent(), pool) for node in "ab"}
+        placed = Placed({node: PlacedNode(call, node) for node, call in calls.items()}, hub=calls["a"])
+        for taken in (Holding(), Holding(f"{tmp_path}/x.sock"), Holding(f"{tmp_path}/")):
+            with pytest.raises(UsageError, match="nodes 'a' and 'b' are both on host") as caught:
+                hosts(placed, taken)
+            assert str(caught.value.hint).endswith("/{node}.sock'")
+        assert [*hosts(placed, Holding(f"{tmp_path}/{{node}}.sock"))] == [*hosts(placed)] == ["a", "b"]
+
+
+def test_a_node_that_never_began_delays_no_teardown(tmp_path: Path) -> None:
+    request, document = node_request(TWO, CLUSTER)
+    parts = node_tasks(request, document, CLUSTER, holding=Holding(f"{tmp_path}/{{node}}.sock"))
+    with claim(endpoint(socket=f"{tmp_path}/b.sock")), running(parts) as (_, hub, results):
+        report = merged(request, hub, results)
+    assert (report.outcome, report.exit_code, report.notes) == ("failed", 4, ())
+    assert report.failure
+    assert (report.failure.step, "is already held by" in report.failure.error) == ("node b", True)
 
 
 def test_a_hub_that_is_gone_ends_both_nodes(tasks: tuple[RunRequest, dict[str, NodeTask]]) -> None:
