@@ -62,6 +62,7 @@ def run(arguments: Sequence[str]) -> int:
     if lost := streams.flush():
         plain.print_error(MemtopoError(f"the results cannot be written: {(lost.strerror or 'error').lower()}"))
         status = status or _UNWRITTEN
+    streams.end()
     return status
 
 

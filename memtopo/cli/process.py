@@ -7,6 +7,7 @@ Errors of stdout and stderr are deferred, so that a closed pipe or a full disk d
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import re
@@ -24,6 +25,9 @@ from memtopo.common.signals import ENDING
 
 if TYPE_CHECKING:  # imported by the commands that load a spec
     from memtopo.session.composition import Composition
+
+_PATIENCE = 5
+"""Seconds that a reader has to read on once a signal has ended the work."""
 
 
 class Refused(MemtopoError):
@@ -47,8 +51,8 @@ class Interrupted(MemtopoError):
 class Stopper:
     """Records the first signal while entered; later ones have no effect, so that they cannot break a teardown.
 
-    The former handlers are restored on exit. With `ending`, signals are ignored from then on if one was recorded, so
-    that none replaces the exit status of the process. SIGHUP remains ignored if it is, as by `nohup`.
+    The former handlers are restored on exit; with `ending`, only if no signal was recorded, so that none replaces the
+    exit status of the process. SIGHUP remains ignored if it is, as by `nohup`.
     """
 
     def __init__(self, *, ending: bool = False) -> None:
@@ -61,12 +65,19 @@ class Stopper:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, signal.SIG_IGN if self._ending and self._signal else handler)
+        if not (self._ending and self._signal):
+            for number, handler in self._before.items():
+                signal.signal(number, handler)
 
     def signal(self) -> int:
         """Number of the first signal, or 0."""
         return self._signal
+
+    @staticmethod
+    def stopped() -> bool:
+        """Return whether the signals of this process are recorded, and one was."""
+        owner = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
+        return isinstance(owner, Stopper) and owner.signal() > 0
 
     def _record(self, number: int, _frame: FrameType | None) -> None:
         self._signal = self._signal or number
@@ -97,6 +108,13 @@ class Streams:
         error = self._results.error
         return None if isinstance(error, BrokenPipeError) else error
 
+    def end(self) -> None:
+        """Flush both streams before the process ends, in which the interpreter takes the handlers of signals away."""
+        self.flush()
+        if Stopper.stopped():
+            for number in ENDING:
+                signal.signal(number, signal.SIG_IGN)
+
 
 class _Dropping(io.FileIO):
     """A file descriptor that drops all data after the first error."""
@@ -115,9 +133,19 @@ class _Dropping(io.FileIO):
 
     def _write(self, data: Any) -> int:
         # Writing to a full pipe that another process made non-blocking returns None.
-        while (count := super().write(data)) is None:
-            select.select([], [self], [])
-        return count
+        while True:
+            self._await_room()
+            if (count := super().write(memoryview(data).cast("B")[: select.PIPE_BUF])) is not None:
+                return count
+
+    def _await_room(self) -> None:
+        """Wait until so much can be written at once. Raises `TimeoutError` if a signal has ended the work meanwhile."""
+        poll, waited = select.poll(), 0
+        poll.register(self, select.POLLOUT)
+        while not poll.poll(1000):
+            waited += Stopper.stopped()
+            if waited >= _PATIENCE:
+                raise TimeoutError(errno.ETIMEDOUT, "their reader does not read")
 
 
 def _fill_closed() -> None:

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from memtopo.sharing.client import connect
+from memtopo.sharing.endpoints import endpoint
 from tests.helpers.command_line import (
     MEMTOPO,
     QUICKSTART,
+    ROOT,
     CommandResult,
     environment,
     run_memtopo,
     run_shell,
     without_crash,
 )
+from tests.helpers.holders import until
 from tests.helpers.python_process import PythonProcess
 
 APPLY = f"apply {QUICKSTART} --machine h200x2"
@@ -98,6 +104,49 @@ def test_a_failed_command_keeps_its_status_if_results_cannot_be_written() -> Non
     status, err = without_room("plan nowhere -m h200x2 --json")
     assert status == 1
     assert b"cannot be written" in err
+
+
+@pytest.mark.parametrize(
+    ("full", "released"), [("stdout", False), ("stdout", True), ("stderr", False), ("both", False)]
+)
+def test_a_signal_ends_a_held_layout_whose_output_nobody_reads(runtime: Path, full: str, *, released: bool) -> None:
+    """The signal comes while the layout is held, or after its release. Output that finds no room is lost."""
+    (reader, out), log = full_pipe(), (runtime / "log").open("wb")
+    streams = {"stdout": (out, log), "stderr": (log, out), "both": (out, out)}[full]
+    command = [*MEMTOPO, *APPLY.split(), "--hold"]
+    here = environment(XDG_RUNTIME_DIR=str(runtime))
+    with PythonProcess(command, stdout=streams[0], stderr=streams[1], env=here, cwd=ROOT) as process:
+        until(lambda: listening(runtime / "memtopo" / "quickstart.sock"))
+        if released:
+            with connect(endpoint("quickstart")) as client:
+                client.release()
+        process.terminate()
+        try:
+            status = process.wait(60)
+        finally:
+            process.kill()
+    assert status == (0 if full == "stderr" else 4)
+    assert (b"cannot be written: their reader does not read" in (runtime / "log").read_bytes()) == (full == "stdout")
+    for each in (reader, out):
+        os.close(each)
+    log.close()
+
+
+def full_pipe() -> tuple[int, int]:
+    """A pipe without room, into which writes wait."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with suppress(BlockingIOError):
+        while os.write(writer, b"x" * 65536):
+            pass
+    os.set_blocking(writer, True)
+    return reader, writer
+
+
+def listening(path: Path) -> bool:
+    """Return whether a process accepts connections at a socket."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
+        return sock.connect_ex(str(path)) == 0
 
 
 def without_room(command: str) -> tuple[int, bytes]:

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 from memtopo.cli.files import write
-from memtopo.cli.hold import HoldOptions
 from memtopo.cli.metrics import metrics_target
 
-from memtopo.cli.service import opened_service
+from memtopo.cli.service import HoldOptions, opened_service
 from memtopo.common.errors import MemtopoError
 from memtopo.common.files import NotAFile, NotInTime, TooLarge, open_output, output_path, read_file, write_pipe
 from memtopo.driver.recorder import CallContext

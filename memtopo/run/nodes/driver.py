@@ -29,7 +29,6 @@ from memtopo.run.nodes.holding import NODE, held_nodes
 from memtopo.run.nodes.hub import End
 from memtopo.run.nodes.progress import NodesProgress
 from memtopo.run.nodes.reports import NodeEnd, merged_nodes
-from memtopo.run.request import RunRequest
 from memtopo.session.request import Holding, RunRequest
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.holder import HolderInfo

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from memtopo.run.request import RunRequest
 
 from memtopo.common.errors import UsageError
 from memtopo.driver.handles import Handle
