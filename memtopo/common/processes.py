@@ -41,6 +41,12 @@ def process_stat(pid: int, proc: Path = PROC) -> ProcessStat | None:
     return ProcessStat(before.partition("(")[2], state, int(parent), int(rest[_START]), kernel)
 
 
+def is_stopped(pid: int) -> bool:
+    """Return whether a process is stopped: by SIGSTOP or Ctrl-Z, or in a debugger."""
+    found = process_stat(pid)
+    return found is not None and found.state in "Tt"
+
+
 def is_unmapped(uid: int, proc: Path = PROC) -> bool:
     """Return whether a uid is the one that the kernel reports for all users without a number in this user namespace."""
     try:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from memtopo.common.clock import LONGEST_STEP, RunningClock
-from memtopo.common.processes import process_stat
+from memtopo.common.processes import is_stopped
 from memtopo.common.text import nearest, process_name
 from memtopo.diagnostics.messages import COMPARED
 from memtopo.plans.progress import Part
@@ -181,9 +181,8 @@ class HolderConnection:
                 return None
 
     def _stopped(self) -> bool:
-        """Return whether the holder is stopped: by SIGSTOP or Ctrl-Z, or in a debugger."""
-        found = process_stat(self.peer.pid) if self.peer.pid else None
-        return found is not None and found.state in "Tt"
+        """Return whether the holder is stopped; its process is not known in another pid namespace."""
+        return bool(self.peer.pid) and is_stopped(self.peer.pid)
 
     def _next(self, until: float, request: str = "") -> Packet | None:
         """Return the next packet, an answer to a request or a notice; None if none arrives in time."""

@@ -7,12 +7,17 @@ import os
 import socket
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
+from memtopo.common.processes import is_stopped
 from memtopo.common.spawn import python_command, spawn_connected
 
 _SERVER = "memtopo.run.processes.fork_server:main"
 _LIMIT = 60.0
 """Seconds that a server has for its imports and a fork."""
+
+_STEP = 1.0
+"""Seconds after which a server that is stopped is given up."""
 
 _READ_LATE = ("CUDA_VISIBLE_DEVICES",)
 """Environment variables that the driver reads when it is initialised; the interpreter and libraries read others."""
@@ -56,8 +61,7 @@ class WorkerServer:
             return None
         try:
             socket.send_fds(sock, [json.dumps(request).encode()], descriptors)
-            sock.settimeout(_LIMIT)
-            pid = int.from_bytes(sock.recv(4), "little", signed=True)
+            pid = int.from_bytes(_answer(sock, process.pid), "little", signed=True)
         except OSError:
             process.kill()  # it forks nothing later
             return None
@@ -68,5 +72,17 @@ class WorkerServer:
         if self._started:
             process, sock = self._started
             sock.close()
+            process.kill()  # it has nothing to end, and may be stopped
             process.wait()
             self._started = None
+
+
+def _answer(sock: socket.socket, pid: int) -> bytes:
+    """Answer of a server. Raises `TimeoutError` if it gives none in time, or is stopped."""
+    sock.settimeout(_STEP)
+    for _ in range(int(_LIMIT / _STEP)):
+        with suppress(TimeoutError):
+            return sock.recv(4)
+        if is_stopped(pid):
+            break
+    raise TimeoutError

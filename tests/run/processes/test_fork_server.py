@@ -7,6 +7,7 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -121,6 +122,27 @@ def test_a_worker_is_spawned_where_the_server_cannot_fork_it() -> None:
         assert isinstance(third.process, subprocess.Popen)
         for each in (first, other, third):
             each.close()
+
+
+def test_a_stopped_server_delays_neither_a_worker_nor_the_end() -> None:
+    with gates() as ends, closing(WorkerServer(SIMULATED)) as server:
+        first = started(server, ends)
+        assert server._started
+        process = server._started[0]
+        process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+        begun = time.monotonic()
+        second = started(server, ends)
+        assert isinstance(second.process, subprocess.Popen)
+        assert time.monotonic() - begun < 30
+        for each in (first, second):
+            each.close()
+    with gates() as ends, closing(WorkerServer(SIMULATED)) as server:
+        worker = started(server, ends)
+        assert server._started
+        server._started[0].send_signal(signal.SIGSTOP)
+        server.close()
+        worker.close()
 
 
 def test_a_driver_that_cannot_be_imported_is_left_to_the_worker() -> None:
