@@ -56,6 +56,14 @@ class Parameters:
             return self._text(whole[1], suggest=suggest)
         return str(evaluate(text, partial(self._text, suggest=suggest)))
 
+    def origin(self, text: str) -> str | None:
+        """Name of the parameter whose declaration has the value of a `$name`; None if it was set, or is computed."""
+        while (whole := _WHOLE.fullmatch(text)) and whole[1] in self.declared and whole[1] not in self.settings:
+            text = str(self.declared[whole[1]])
+            if "$" not in text:
+                return whole[1]
+        return None
+
     def described(self, text: str) -> str:
         """List the parameters that a text uses, with their values: `$pages is 16, $page is 2MiB`."""
         names = [name for name in dict.fromkeys(uses(text)) if name in self.values][: messages.LISTED]

@@ -13,7 +13,7 @@ from typing import Any
 
 from memtopo.common.units import shorten
 from memtopo.diagnostics import messages
-from memtopo.diagnostics.model import At, Diagnostic, InvalidValue, Path
+from memtopo.diagnostics.model import At, Diagnostic, InvalidValue, Label, Path
 from memtopo.language.limits import PARAMETERS, DiagnosticList
 from memtopo.language.parameters import LeftOut, Parameters, resolve, uses
 
@@ -24,6 +24,7 @@ _KEY_HELP = "write the key itself: parameters are for values, such as 'count: $p
 _TEXT_HELP = "a parameter is a whole value: declare the whole text, such as 'head: page.0:4', and write $head"
 _ARITHMETIC = re.compile(r"\s*[$(0-9]")
 _NOTHING = object()
+_OF_FORM = ("MT105", "MT106", "MT107")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +41,30 @@ class Substituted:
     written: Mapping[Path, str] = field(default_factory=dict)
 
     def noted(self, found: Iterable[Diagnostic]) -> list[Diagnostic]:
-        """Return diagnostics with notes on the parameters of the values that they are about."""
-        given = list(found)
+        """Return diagnostics with notes on the parameters of the values that they are about.
+
+        One of the form of a value is where a parameter declares it, with labels where it is used.
+        """
+        given = self._moved(found) if self.written else list(found)
         if not self.written or not given:
             return given
         texts = self._texts({each.path for each in given})
         return [each._replace(notes=(*each.notes, *self._notes(texts.get(each.path, ())))) for each in given]
+
+    def _moved(self, given: Iterable[Diagnostic]) -> list[Diagnostic]:
+        """Diagnostics of the form of a value at the parameter that declares it, one for all its uses."""
+        found: dict[object, Diagnostic] = {}
+        for number, each in enumerate(given):
+            name = self.parameters.origin(self.written.get(each.path, "")) if each.code in _OF_FORM else None
+            if name is None:
+                found[number] = each
+                continue
+            path: Path = (PARAMETERS, name)
+            labels = found[each.code, each.message, path].labels if (each.code, each.message, path) in found else ()
+            used = (*labels, Label(f"${name} is used here", each.path))[:MOST_NOTED]
+            edit = each.edit._replace(path=path) if each.edit else None
+            found[each.code, each.message, path] = each._replace(path=path, labels=used, edit=edit)
+        return [*found.values()]
 
     def _texts(self, paths: Collection[Path]) -> dict[Path, list[str]]:
         """The first texts that were replaced at or below each of these paths of entries."""

@@ -43,6 +43,12 @@ def test_fix_corrects_a_file_in_place_and_prints_the_difference(run_inline: Inli
     assert (again.status, again.out, again.err) == (0, "spec.yaml: ok on h200x2\n", "")
 
 
+def test_fix_reaches_the_value_of_a_parameter(run_inline: InlineRunner, spec: Path) -> None:
+    spec.write_text(WRONG.replace("size: 96MB", "size: $size") + "params: {size: 96MB}\n")
+    assert run_inline("validate", "spec.yaml", M, "--fix").status == 0
+    assert spec.read_text().endswith("params: {size: 96MiB}\n")
+
+
 def test_fix_reports_what_remains(run_inline: InlineRunner, spec: Path) -> None:
     spec.write_text(WRONG.replace("decode: r}", "decode: write}"))
     result = run_inline("validate", "spec.yaml", M, "--fix")

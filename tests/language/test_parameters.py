@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from memtopo.diagnostics.model import Edit
 from memtopo.language import Document, read_text
 from memtopo.language.limits import MOST_PARAMETERS
 from memtopo.language.parameters import uses
@@ -125,6 +126,18 @@ def test_a_diagnostic_of_a_replaced_value_names_the_parameter_and_its_value() ->
     (found,) = diagnose(POOL.replace("count: $pages", "count: $pages * $page"))
     assert found.code == "MT106"
     assert found.notes == ("$pages * $page is 32MiB: $pages is 16, $page is 2MiB",)
+
+
+def test_a_value_of_a_wrong_form_is_reported_and_corrected_where_it_is_written() -> None:
+    """Once for all uses, which are labels. A value that is computed or was set is reported where it is used."""
+    text = "params: {size: 65MB, same: $size, twice: $size}\nranges: {a: {size: $size}, b: {size: $same}}\n"
+    (found,) = (each for each in validate(document(text), load("h200x2")).diagnostics if each.code == "MT105")
+    assert (found.path, found.notes, found.help) == (("params", "size"), (), "write 65MiB")
+    assert found.edit == Edit(("params", "size"), "value", "65MB", "65MiB")
+    assert [each.path for each in found.labels] == [("ranges", "a", "size"), ("ranges", "b", "size")]
+    given = document(text).with_settings({"size": "66MB"})
+    where = [each.path for each in validate(given, load("h200x2")).diagnostics if each.code == "MT105"]
+    assert where == [("ranges", "a", "size"), ("ranges", "b", "size")]
 
 
 def test_several_values_in_one_setting_are_explained() -> None:
