@@ -71,21 +71,18 @@ def _only(plan: Plan, steps: Mapping[str, Sequence[Step]]) -> Plan:
 
 
 def _with_needs(steps: Mapping[str, Sequence[Step]], wanted: Mapping[str, Sequence[Step]]) -> dict[str, list[Step]]:
-    """Steps that are wanted, with all that they need in any process, and all contexts and ranges, in their order."""
+    """Steps that are wanted, with all that they need in any process, and all contexts, in their order."""
     providers = {(label, each.provides): each for label, plan in steps.items() for each in plan if each.provides}
-    kept = {label: {id(each) for each in plan if each.phase in _ALWAYS} for label, plan in steps.items()}
+    kept = {label: {id(each) for each in plan if each.phase is Phase.OPEN} for label, plan in steps.items()}
     open_ends = [(label, each) for label, plan in wanted.items() for each in plan]
     while open_ends:
         label, step = open_ends.pop()
-        if step.phase not in _ALWAYS and id(step) in kept[label]:
+        if step.phase is not Phase.OPEN and id(step) in kept[label]:
             continue
         kept[label].add(id(step))
         needed = [(label, each) for each in step.needs] + ([step.imports] if step.imports else [])
         open_ends += [(key[0], providers[key]) for key in needed if key in providers and key[1] is not None]
     return {label: [each for each in plan if id(each) in kept[label]] for label, plan in steps.items()}
-
-
-_ALWAYS = (Phase.OPEN, Phase.RESERVE)
 
 
 def builds(call: DriverCall) -> bool:

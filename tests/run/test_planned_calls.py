@@ -115,6 +115,17 @@ def test_rows_are_listed_again_only_for_an_object_that_is_missing() -> None:
         first_calls(failing, request.geometry)
 
 
+def test_only_the_first_step_of_a_row_and_what_it_needs_is_gone_through() -> None:
+    """The plan of a million ranges takes no more calls than that of one."""
+    ranges = run_request("ranges: {r: {size: 2MiB, count: 3}}", H200X4)
+    *before, last = ranges.plan.steps
+    assert last.provides == ("range", "r.2")
+    unused = FailingOnce(**{each.name: getattr(last, each.name) for each in fields(last)})
+    calls = first_calls(replace(ranges.plan, steps=(*before, unused)), ranges.geometry)
+    assert [[each.function for each in row] for row in calls[""]] == [["cuMemAddressReserve"]]
+    assert unused.attempts == []
+
+
 def test_every_sent_handle_is_received_by_its_importer() -> None:
     request = run_request(ROOT / "specs" / "hand-over.yaml", H200X4)
     calls = planned_calls(request.plan, request.geometry)
