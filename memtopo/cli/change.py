@@ -103,7 +103,7 @@ def differences(before: Composition, after: Composition, name: str) -> PlanDiffe
     return difference(
         before.plan.steps_by_process,
         after.plan.steps_by_process,
-        (name, after.document.name),
+        (name, after.document.file),
         (before.document.values, after.document.values),
         (before.geometry, after.geometry),
     )
@@ -189,7 +189,7 @@ def diff_command(
     for loaded in both:
         print_diagnostics(loaded)
     target = both[0].target
-    found = differences(*both, both[0].document.name)
+    found = differences(*both, both[0].document.file)
     if not found.empty:
         pictures = [build_diagram(each.geometry, target.machines) for each in both]
         found = replace(found, picture_before=pictures[0], picture_after=pictures[1])

@@ -18,6 +18,7 @@ from memtopo.kinds.nodes import names_nodes
 from memtopo.language import Document
 from memtopo.output import plain
 from memtopo.output.diagram.build import build_diagram
+from memtopo.output.humanize import machine as described
 from memtopo.output.progress import activity
 from memtopo.plans.report import Check
 from memtopo.session import saved
@@ -38,11 +39,14 @@ def load(spec: str, machines: list[str] | None, given: Settings = NONE_SET, *, o
     plan = saved.open_saved(spec)
     if plan:
         given.refuse_for_plan(spec)
-    document = plan.spec.read() if plan else given.read(spec)
+    document = replace(plan.spec.read(), plan=spec) if plan else given.read(spec)
     if one_host:
         _require_one_host(document)
     with activity("plan"):  # the driver may take seconds to start, as trials do
-        return loaded_on(_target(machines, plan), document, spec, plan)
+        loaded = loaded_on(_target(machines, plan), document, spec, plan)
+    if plan and {*plan.machine.devices} != {*loaded.target.line.devices}:
+        plain.print_message(f"the plan {spec!r} was made for other GPUs: {described(plan.machine)}")
+    return loaded
 
 
 def loaded_on(target: Target, document: Document, spec: str, plan: SavedPlan | None = None) -> Composition:

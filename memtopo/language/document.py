@@ -34,6 +34,7 @@ class Document:
     `left_out` has the paths of rejected entries, so that they are not reported as missing too: a list's own path for
     an entry of a list, and the mapping's path with `<<` for a merge key.
 
+    `plan` is the file of the saved plan that has the text, if there is one.
     Parameters are replaced in `root`. `settings` are the values that were given for them in place of those in the text.
     """
 
@@ -45,6 +46,7 @@ class Document:
     positions: Positions = field(default_factory=Positions, repr=False)
     lines: Lines = field(default_factory=lambda: Lines(""), repr=False)
     settings: Mapping[str, str] = field(default_factory=dict)
+    plan: str = ""
     _written: Document | None = field(default=None, repr=False)
     _substituted: Substituted | None = field(default=None, repr=False)
 
@@ -70,7 +72,7 @@ class Document:
 
         written = self._written or self
         if not written.root:
-            return replace(written, settings=settings)
+            return replace(written, settings=settings, plan=self.plan)
         found = substitute(written.root, settings, written.left_out)
         return replace(
             written,
@@ -78,9 +80,15 @@ class Document:
             diagnostics=(*written.diagnostics, *found.diagnostics),
             left_out=written.left_out | found.left_out,
             settings=settings,
+            plan=self.plan,
             _written=written,
             _substituted=found,
         )
+
+    @property
+    def file(self) -> str:
+        """File that was read: a saved plan, or the spec itself, by whose name positions are."""
+        return self.plan or self.name
 
     @property
     def values(self) -> dict[str, str]:

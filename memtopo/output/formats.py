@@ -89,7 +89,7 @@ def _summary(checked: Checked, *, colour: bool) -> Iterator[str]:
         yield printable(validation.total(checked))
     elif checked.ok:
         (file,) = checked.files
-        name, where = printable(file.document.name), printable(validation.on_machine(checked.machines[0]))
+        name, where = printable(file.document.file), printable(validation.on_machine(checked.machines[0]))
         yield f"{name}: ok {where}{validation.ignored(file.results)}"
 
 

@@ -166,7 +166,7 @@ def failure(error: MemtopoError) -> list[str]:
 
 def _outcome(result: Result, *, ok: bool) -> Outcome:
     errors, warnings = result.count("error"), result.count("warning")
-    return Outcome(result.document.name, result.machine or None, ok, errors, warnings, result.ignored)
+    return Outcome(result.document.file, result.machine or None, ok, errors, warnings, result.ignored)
 
 
 def _diagnostics(file: File) -> list[Fault]:

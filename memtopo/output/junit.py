@@ -49,7 +49,7 @@ def _suite(checked: Checked, machine: str, results: list[Result]) -> Iterator[st
 
 
 def _case(result: Result, *, failed: bool) -> Iterator[str]:
-    name = result.document.name
+    name = result.document.file
     head = _open("testcase", name=name, classname=f"memtopo.{result.machine}", file=validation.repository_path(name))
     if not result.diagnostics:
         yield f"    {head[:-1]}/>"

@@ -79,9 +79,9 @@ def rows(checked: Checked) -> Iterator[tuple[str, tuple[Result, ...]]]:
     """Name and results of each row of a table: a file on all machines, or on one with one combination of settings."""
     for file in checked.files:
         if checked.variants > 1:
-            yield from ((f"{file.document.name} on {each.machine}", (each,)) for each in file.results)
+            yield from ((f"{file.document.file} on {each.machine}", (each,)) for each in file.results)
         else:
-            yield file.document.name, file.results
+            yield file.document.file, file.results
 
 
 def ignored(results: Iterable[Result]) -> str:

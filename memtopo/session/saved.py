@@ -8,7 +8,7 @@ The saved steps are not executed: the text is validated and planned again, and t
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import unified_diff
 from hashlib import sha256
 from json import dumps
@@ -184,7 +184,7 @@ def open_saved(name: str) -> SavedPlan | None:
 
 
 def spec_in(document: Document) -> Document:
-    """Return the spec in a saved plan, under its own name, or the document itself if it is not a saved plan."""
+    """Return the spec in a saved plan, whose positions have its own name; a document that is no saved plan itself."""
     start = document.text[:_START].encode()
     if not _has_marker(start, MARKER):
         return document
@@ -192,7 +192,7 @@ def spec_in(document: Document) -> Document:
         spec = read(document.text.encode(), document.name).spec
     except UnreadablePlan as error:
         return Document(document.name, diagnostics=(Diagnostic("MT001", error.message, help=error.hint),))
-    return spec.read()
+    return replace(spec.read(), plan=document.name)
 
 
 def read(text: bytes, name: str) -> SavedPlan:

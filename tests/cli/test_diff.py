@@ -30,6 +30,13 @@ def test_diff_exits_with_1_if_specs_differ_and_with_0_if_not(run_inline: InlineR
     assert other.widest <= 80
 
 
+def test_diff_names_a_saved_plan_by_its_file(run_inline: InlineRunner, tmp_path: Path) -> None:
+    plan = tmp_path / "p.json"
+    run_inline("plan", SLEEP, "-m", "h100x1", "-o", plan)
+    document = run_inline("diff", plan, SLEEP, "-m", "h100x1", "--json").document
+    assert (document["before"], document["after"]) == (str(plan), str(SLEEP))
+
+
 def test_diff_document_has_rows_memory_and_pictures(run_inline: InlineRunner, tmp_path: Path) -> None:
     found = run_inline("diff", SLEEP, smaller(tmp_path), "-m", "h100x1", "--json")
     assert found.status == 1

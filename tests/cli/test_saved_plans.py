@@ -25,8 +25,18 @@ def test_a_saved_plan_is_applied_if_it_still_holds(saved: Path) -> None:
     """It may have been saved on another machine of the same kind."""
     for name in ("h200x2", "h200x4"):
         done = run_memtopo("apply", str(saved), "-m", name)
-        assert done.status == 0, done.err
+        assert (done.status, "other GPUs" in done.err) == (0, False), done.err
         assert "ok: built, checked and taken down" in done.out
+
+
+def test_a_plan_that_holds_on_other_gpus_names_those_it_was_made_for(tmp_path: Path) -> None:
+    spec, file = tmp_path / "s.yaml", tmp_path / "plan.json"
+    spec.write_text("memtopo: 1\nname: s\nranges: {a: {size: 2MiB}}\n")
+    assert run_memtopo("plan", str(spec), "-m", "h100x1", "-o", str(file)).status == 0
+    other, same = (run_memtopo("apply", str(file), "-m", name) for name in ("h200x2", "h100x1"))
+    line = f"memtopo: the plan {str(file)!r} was made for other GPUs: h100x1 (simulated)"
+    assert (other.status, line in other.err.splitlines()) == (0, True)
+    assert (same.status, "other GPUs" in same.err) == (0, False)
 
 
 def test_a_plan_of_a_simulated_machine_names_it_where_there_is_no_gpu(saved: Path) -> None:
@@ -71,10 +81,12 @@ def test_a_saved_plan_with_an_invalid_spec_is_not_applied(saved: Path) -> None:
 
 
 def test_spec_in_a_saved_plan_is_validated_with_its_positions(saved: Path) -> None:
-    """This holds for standard input too."""
+    """Results have the name of the plan, which standard input has, too."""
     good = run_memtopo("validate", str(saved), "-m", "h200x2")
-    assert (good.status, good.out) == (0, f"{QUICKSTART}: ok on h200x2\n")
-    assert run_with_input(saved.read_bytes(), "validate", "-", "-m", "h200x2") == good
+    assert (good.status, good.out) == (0, f"{saved}: ok on h200x2\n")
+    assert run_with_input(saved.read_bytes(), "validate", "-", "-m", "h200x2").out == "<stdin>: ok on h200x2\n"
+    both = run_memtopo("validate", str(saved), QUICKSTART, "-m", "h200x2", "--json").document
+    assert [each["file"] for each in both["results"]] == [str(saved), QUICKSTART]
     bad = run_memtopo("validate", str(saved), "-m", "h100x1", "--format", "concise")
     assert (bad.status, bad.out) == (1, f"{QUICKSTART}:10:31: error[MT401]: the machine has no gpu1\n")
 
