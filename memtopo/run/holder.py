@@ -110,10 +110,15 @@ def _location_memory(plans: Iterable[Plan], gpus: Sequence[str | None]) -> tuple
 
 
 def _notes(held: HoldSummary, stopped_by: str) -> Iterator[str]:
-    ends = {"signal": stopped_by, "release": "a release", "deadline": "its deadline", "failure": "a failed change"}
+    ends = {
+        "signal": stopped_by,
+        "release": "a release",
+        "deadline": "its deadline",
+        "failure": "a failed change",
+        "ended": "one of its processes ended",
+    }
     served = f"{held.handles:,} handles to {held.clients:,} client{'s' * (held.clients != 1)}"
-    end = ends[held.why] if held.signal >= 0 else "one of its processes ended"
-    yield f"held for {held.seconds:.1f} s, until {end}; served {served}"
+    yield f"held for {held.seconds:.1f} s, until {ends[held.why]}; served {served}"
     for importer in held.lost:
         yield f"{_process(importer)} lost what it used over ipc, or of pools: {_exports(importer)}"
     for importer in held.kept:

@@ -78,7 +78,7 @@ class Front:
             return
         finally:
             self._ready.set()
-        if done.why != "signal":
+        if done.why != "ended":
             self._release()
 
 

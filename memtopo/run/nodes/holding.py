@@ -57,8 +57,8 @@ class NodeHolder:
                 reports_end=True,
             ),
         )
-        ends = {"release": "a release here", "deadline": "its deadline", "failure": "a failure"}
-        why = ends.get(held.why, "a signal") if held.signal >= 0 else "the end of another node"
+        ends = {"release": "a release here", "deadline": "its deadline", "failure": "a failure", "signal": "a signal"}
+        why = ends.get(held.why, "the end of another node")
         served = f"{held.handles:,} handles to {held.clients:,} client{'s' * (held.clients != 1)}"
         return [f"node {self.node}: held for {held.seconds:.1f} s, until {why}; served {served}", *held.notes]
 

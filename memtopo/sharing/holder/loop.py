@@ -40,7 +40,8 @@ _RETRY_PAUSE = 0.01
 class Terms:
     """Terms of a hold: the limit of clients, their `patience` and `grace` in seconds, other users, and its end.
 
-    `stop` is called at least every `interval` seconds, and `reload` as often.
+    `stop` returns the number of a signal, a negative number if a part of the layout has ended, or else 0. It is called
+    at least every `interval` seconds, and `reload` as often.
     """
 
     max_clients: int
@@ -109,7 +110,7 @@ class ServerLoop:
         while True:
             now = time.monotonic()
             if number := self._terms.stop():
-                self._begin_shutdown("signal", self._terms.grace, number)
+                self._begin_shutdown("signal" if number > 0 else "ended", self._terms.grace, max(number, 0))
             elif self._shutdown.due(now):
                 self._begin_shutdown("deadline", self._terms.grace)
             if self._shutdown.why and self._shutdown.complete(now, bound=bool(self._clients.bound)):
@@ -297,7 +298,7 @@ class ServerLoop:
         if not self._shutdown.begin(why, time.monotonic() + grace, signal):
             return
         self._responder.releasing = True
-        because = {"signal": signal_name(signal)} if signal > 0 else {}
+        because = {"signal": signal_name(signal)} if signal else {}
         self._terms.events.add("ending", {"why": why, **because})
         self._changes.refuse(releasing())
         self._commits.refuse(releasing())

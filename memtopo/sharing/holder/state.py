@@ -12,7 +12,8 @@ from memtopo.plans.report import Checks
 from memtopo.sharing.statistics import MOST_LOCATIONS, CheckResult, LocationMemory, Statistics
 from memtopo.sharing.status import Importer
 
-Why = Literal["signal", "release", "deadline", "failure"]
+Why = Literal["signal", "release", "deadline", "failure", "ended"]
+"""Reason for the end of a hold; `ended` is that of a process or another part of the layout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class HolderInfo:
 
 @dataclass(frozen=True, slots=True)
 class HoldSummary:
-    """End of a hold, after `seconds`: by a `signal` (its number, else 0), a `release`, or its deadline.
+    """End of a hold, after `seconds`: by a `signal` (its number, else 0), or as `why` says.
 
     `lost` are importers that used an export over ipc until the end; `kept` those whose descriptors, handles and
     mappings keep memory from being freed. `clients` and `handles` count what was served. `notes` are failures that did

@@ -122,10 +122,11 @@ def test_exports_of_a_multi_process_layout_are_named_by_process(tmp_path: Path) 
 def test_the_death_of_a_held_process_ends_the_hold_and_is_reported() -> None:
     with holding(ROOT / "specs" / "weights.yaml") as process:
         os.kill(worker_pids(process)[-1], signal.SIGKILL)
-        out, _ = process.communicate(timeout=60)
+        out, log = process.communicate(timeout=60)
     report = json.loads(out)
     assert (process.returncode, report["outcome"]) == (4, "failed")
     assert "killed by SIGKILL" in report["failure"]["error"]
+    assert [line.split()[-1] for line in log.splitlines() if " ending " in line] == ["why=ended"]
 
 
 def worker_pids(process: subprocess.Popen[str]) -> list[int]:
