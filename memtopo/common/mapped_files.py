@@ -19,6 +19,9 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _mmap, _munmap = _libc.mmap, _libc.munmap
 _mmap.restype, _mmap.argtypes = c_void_p, [c_void_p, c_size_t, c_int, c_int, c_int, c_long]
 _munmap.restype, _munmap.argtypes = c_int, [c_void_p, c_size_t]
+_fallocate = _libc.fallocate
+_fallocate.restype, _fallocate.argtypes = c_int, [c_int, c_int, c_long, c_long]
+_KEEP_SIZE, _PUNCH_HOLE = 1, 2
 
 
 def map_memory(address: int | None, size: int, protection: int, flags: int, fd: int = -1, offset: int = 0) -> int:
@@ -37,6 +40,12 @@ def map_shared(fd: int, offset: int, size: int, *, writable: bool) -> int:
 def unmap(address: int, size: int) -> None:
     """Unmap what is mapped at `size` bytes from an address on. Raises `OSError`."""
     if _munmap(address, size):
+        raise _error()
+
+
+def punch_hole(fd: int, offset: int, size: int) -> None:
+    """Return a part of a file in memory to the system; its bytes are zero then. Raises `OSError`."""
+    if _fallocate(fd, _PUNCH_HOLE | _KEEP_SIZE, offset, size):
         raise _error()
 
 

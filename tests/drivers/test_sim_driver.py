@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import resource
 import threading
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
@@ -152,6 +154,19 @@ def test_an_allocation_that_the_system_refuses_takes_nothing(sim: SimDriver) -> 
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         assert sim.mem_get_info() == before
+
+
+def test_memory_is_given_back_without_addresses_for_the_simulator(sim: SimDriver) -> None:
+    """A lack of them was reported as a refusal of the driver, and as a leak."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    with current(sim), ExitStack() as stack:
+        with laid_out(sim, (256 * MiB,), access=Access.RW) as address:
+            sim.memset_d8(address, 1, 256 * MiB)
+            pages = int(Path("/proc/self/statm").read_text().split()[0])
+            limit = pages * resource.getpagesize() + 64 * MiB
+            stack.callback(resource.setrlimit, resource.RLIMIT_AS, (soft, hard))
+            resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
+        assert sim.resident_bytes() == 0
 
 
 def test_a_released_context_cannot_be_used(sim: SimDriver) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from memtopo.common.mapped_files import punch_hole
 from memtopo.drivers.sim.shared_files import Files, Tag
 
 STEP = 1 << 40
@@ -190,8 +191,7 @@ class Arena:
     def _return_given(self) -> None:
         (low, high), self._given = self._given, (0, 0)
         if low < high:
-            with mmap.mmap(self._fd, high - low, offset=low) as view:
-                view.madvise(mmap.MADV_REMOVE)
+            punch_hole(self._fd, low, high - low)
 
     def resident(self) -> int:
         """Bytes of the system's memory that the arena takes."""
