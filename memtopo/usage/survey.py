@@ -115,11 +115,12 @@ def _leased(reported: Uses, processes: Mapping[int, Process], files: ProcessFile
 def _children(
     reported: Uses, processes: Mapping[int, Process], memory: Mapping[int, object]
 ) -> Iterator[tuple[int, LayoutUse]]:
-    """Yield the children of holders that use GPU memory: the processes of a layout of several."""
+    """Yield what holders have started and uses GPU memory: the processes of a layout of several."""
     for process in processes.values():
         open_ = process.descriptors
         if process.pid in memory or (open_ and (open_.devices or open_.dma_buffers)):
-            for use in reported.get(process.parent, ()):
+            server = processes.get(process.parent)  # a worker's parent, whose parent is the holder
+            for use in (*reported.get(process.parent, ()), *(reported.get(server.parent, ()) if server else ())):
                 if use.role == "holder":
                     yield process.pid, replace(use, role="child", since=None, bytes=None)
 

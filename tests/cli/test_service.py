@@ -26,6 +26,7 @@ from tests.cli.conftest import InlineRunner
 from tests.helpers.child_process import PATIENCE
 from tests.helpers.command_line import MEMTOPO, CommandResult, environment, run_memtopo, run_with_input, without_crash
 from tests.helpers.holders import asked, gone, raw, until
+from tests.helpers.processes import workers
 from tests.helpers.python_process import PythonProcess, run_python
 
 SPEC = """
@@ -131,9 +132,8 @@ def test_detach_returns_while_the_processes_of_a_layout_go_on(
     spec.write_text(f"memtopo: 1\nname: kv\nprocesses: {{one: {one}, other: {one}}}\n")
     _, pid = detached(spec)
     log = runtime / "memtopo" / "kv.log"
-    workers = [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    assert len(workers) == 2
-    assert {str(Path(f"/proc/{each}/fd/2").readlink()) for each in workers} == {str(log)}
+    assert len(workers(pid)) == 2
+    assert {str(Path(f"/proc/{each}/fd/2").readlink()) for each in workers(pid)} == {str(log)}
 
 
 def test_detach_with_json_prints_the_layout_of_standard_input_and_appends_to_the_log_of_the_option(

@@ -59,7 +59,7 @@ def import_all() -> None:
 
     for section in spec.SECTIONS:
         spec._adapter(section)  # built once, and not by each process that reads a spec
-    _prepare()  # nor by each run of several processes
+    _prepare("memtopo.drivers.sim")  # nor by each run of several processes
 
 
 def run_commands() -> None:

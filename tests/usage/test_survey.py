@@ -101,9 +101,10 @@ def test_a_process_without_any_use_is_not_listed(files: ProcessFiles, user: Chil
 def test_a_child_of_a_holder_that_uses_gpu_memory_belongs_to_its_layout(
     files: ProcessFiles, user: ChildProcess
 ) -> None:
-    """The processes of a layout of several are children of the holder."""
-    status = Status("kv", "/run/kv.sock", os.getpid(), 0, 0.0, "serving", None, None, MACHINE, (), ())
-    assert [use.role for use in uses(usage(NOTHING, [status], files), user.pid)] == ["child"]
+    """The processes of a layout of several are children of a child of the holder."""
+    for holder in (os.getpid(), os.getppid()):
+        status = Status("kv", "/run/kv.sock", holder, 0, 0.0, "serving", None, None, MACHINE, (), ())
+        assert [use.role for use in uses(usage(NOTHING, [status], files), user.pid)] == ["child"]
 
 
 def test_importers_of_a_holder_in_another_pid_namespace_have_no_number_here(files: ProcessFiles) -> None:

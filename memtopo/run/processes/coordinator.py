@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Self
 
@@ -32,7 +32,6 @@ from memtopo.run.processes.peers import Peers
 from memtopo.run.processes.reports import merged_checks, merged_report
 from memtopo.run.processes.router import Router
 from memtopo.run.processes.worker_process import Expected, WorkerProcess, launch
-from memtopo.run.processes.worker_server import WorkerServer
 from memtopo.run.rehearsal import paths, stops
 from memtopo.run.verification.rounds import UNSAFE
 from memtopo.session.request import RunRequest
@@ -91,6 +90,7 @@ class Coordinator:
     def __init__(self, ensemble: Ensemble, progress: Progress, stop: Callable[[], int], peers: Peers) -> None:
         self.ensemble, self._progress, self._stop, self._peers = ensemble, progress, stop, peers
         self.workers: dict[str, WorkerProcess] = {}
+        self._server = ensemble.worker_server()
         self.times: list[PhaseTime] = []
         self.interrupted = 0
         self.notes: list[str] = []
@@ -106,9 +106,9 @@ class Coordinator:
     def __enter__(self) -> Self:
         reserve_descriptors(len(self.ensemble.processes) * (IN_FLIGHT + 2))
         try:
-            with self._peers.gates() as gates, closing(self.ensemble.worker_server()) as server:
+            with self._peers.gates() as gates:
                 for label, geometry in self.ensemble.processes.items():
-                    self._launch(label, gates, tuple(location.id for location in geometry.visible), server)
+                    self._launch(label, gates, tuple(location.id for location in geometry.visible))
         except OSError as error:
             self._close()
             raise NotStarted(len(self.workers), error) from error
@@ -117,13 +117,10 @@ class Coordinator:
             raise
         return self
 
-    def _launch(self, label: str, gates: Sequence[int], visible: tuple[int, ...], server: WorkerServer) -> None:
-        ensemble = self.ensemble
-        environment, several = ensemble.environment(visible), len(ensemble.processes) > 1
-        alike = server if several else None  # for one worker, a server would be a process more
-        worker = launch(label, gates, environment, self._clock, ensemble.worker, ensemble.log, alike)
-        self.workers[label] = worker
-        worker.start(replace(ensemble.start_message(label, visible), origin=self._origin))
+    def _launch(self, label: str, gates: Sequence[int], visible: tuple[int, ...]) -> None:
+        environment, command = self.ensemble.environment(visible), self.ensemble.worker
+        self.workers[label] = worker = launch(label, gates, environment, self._clock, self._server, command)
+        worker.start(replace(self.ensemble.start_message(label, visible), origin=self._origin))
 
     def __exit__(self, *_: object) -> None:
         self._close()
@@ -368,3 +365,4 @@ class Coordinator:
     def _close(self) -> None:
         for worker in self.workers.values():
             worker.close()
+        self._server.close()

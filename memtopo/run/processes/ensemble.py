@@ -60,16 +60,16 @@ class Ensemble:
     def environment(self, visible: Sequence[int]) -> dict[str, str]:
         """Return environment variables of a worker, which make the visible real GPUs, by UUID, the only ones."""
         if not visible or self.request.machine.simulated:
-            return dict(self.variables)
+            return {}
         uuids = [self.machine.devices[ordinal].uuid for ordinal in visible]
         if None in uuids:
             raise InternalError("a GPU that a process is to see has no UUID")
-        return {**self.variables, "CUDA_VISIBLE_DEVICES": ",".join(map(str, uuids))}
+        return {"CUDA_VISIBLE_DEVICES": ",".join(map(str, uuids))}
 
     def worker_server(self) -> WorkerServer:
         """Return a server that forks workers."""
         driver = "memtopo.drivers.sim" if self.request.machine.simulated else "memtopo.drivers.cuda.driver"
-        return WorkerServer(driver, self.log)
+        return WorkerServer(driver, self.variables, self.log)
 
     def start_message(self, label: str, visible: tuple[int, ...]) -> messages.Start:
         """Return the first message to the worker of a process."""

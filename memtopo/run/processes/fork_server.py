@@ -1,13 +1,12 @@
 """A server of workers, which imports what they need once and forks each of them, before any driver is initialised.
 
 The imports of a worker take a third of a second of processor time, a fork some milliseconds; it is safe before `cuInit`
-(fact 33). A forked worker is a child of the server's parent, the coordinator, as if that had started it: the
-coordinator waits for it, and its death ends the worker. The server has one thread and opens no driver.
+(fact 33). The server has one thread and opens no driver. It is the parent of the workers: they end with it, and it ends
+with the coordinator, for which it waits for them.
 """
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import json
 import os
@@ -15,77 +14,58 @@ import signal
 import socket
 from contextlib import suppress
 from importlib import import_module
-from typing import Any, get_args
+from typing import get_args
 
 from memtopo.common.spawn import die_with_parent, inherited_socket
 from memtopo.kinds import KINDS
 from memtopo.run.processes import messages, worker
+from memtopo.run.processes.worker_server import end_of
 from memtopo.sharing.channel import Envelope
 from memtopo.sharing.wire import adapter_of
 
 LARGEST, MOST_DESCRIPTORS = 64 << 10, 16
 """Bytes of a request, and descriptors beside it."""
 
-_LIBC = ctypes.PyDLL(None, use_errno=True)  # calls keep the interpreter's lock
-_SYS_CLONE = {"x86_64": 56, "aarch64": 220}
-_PR_GET_TID_ADDRESS = 40
-_CLONE_PARENT = 0x8000
-_CHILD_TID = 0x1000000 | 0x200000  # CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID
 
+def main(driver: str, descriptor: str) -> None:
+    """Answer requests until the other end is closed: the process id of a new worker, or the status of an old one.
 
-def main(descriptor: str) -> None:
-    """Fork a worker for each request until the other end is closed; answer with its process id, or -1.
-
-    In a worker, return once its work is done.
+    `driver` is the module of the workers' driver. A fork that fails is answered with its negative error number. In a
+    worker, return once its work is done.
     """
-    sock = inherited_socket(descriptor)
-    _prepare()
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as sent to all processes of a service, which the coordinator ends
+    sock, server = inherited_socket(descriptor), os.getpid()
+    _prepare(driver)
     while (received := socket.recv_fds(sock, LARGEST, MOST_DESCRIPTORS))[0]:
         request, descriptors = json.loads(received[0]), received[1]
-        with suppress(ImportError):  # the worker says what is missing
-            import_module(request["driver"])
-        pid = _fork_sibling()
-        if pid == 0:
+        answer = end_of(request["ended"], request["seconds"]) if "ended" in request else _fork()
+        if answer == 0 and os.getpid() != server:
             sock.close()
-            _work(request, descriptors)
+            _work(server, request["environment"], descriptors)
             return
         for fd in descriptors:
             os.close(fd)
-        sock.send(pid.to_bytes(4, "little", signed=True))
+        sock.send(answer.to_bytes(4, "little", signed=True))
 
 
-def _prepare() -> None:
-    """Import and build what workers need later: the steps of all kinds, and the adapters of their messages."""
-    for kind in KINDS:
-        with suppress(ModuleNotFoundError):
-            import_module(f"{kind.__module__}.steps")
+def _prepare(driver: str) -> None:
+    """Import and build what workers need later: their driver, the steps of all kinds, and the adapters of messages."""
+    for module in (driver, *(f"{kind.__module__}.steps" for kind in KINDS)):
+        with suppress(ImportError):  # the worker says what is missing
+            import_module(module)
     for message in (Envelope, *get_args(messages.ToWorker), *get_args(messages.FromWorker)):
         adapter_of(message)
     gc.freeze()
 
 
-def _work(request: dict[str, Any], descriptors: list[int]) -> None:
-    """Run the worker of a request, with the environment and the end with its parent that a spawned one has."""
-    die_with_parent(request["parent"])
-    os.environ.update(request["environment"])
+def _fork() -> int:
+    try:
+        return os.fork()
+    except OSError as error:
+        return -(error.errno or 1)
+
+
+def _work(server: int, environment: dict[str, str], descriptors: list[int]) -> None:
+    die_with_parent(server)
+    os.environ.update(environment)
     worker.main(*map(str, descriptors))
-
-
-def _fork_sibling() -> int:
-    """Fork a process that is a child of this one's parent; return its id, 0 in the new process, or -1.
-
-    `os.fork` has no such flag. The C library keeps the id of a thread at an address that the kernel has; where `prctl`
-    does not return it, nothing is forked.
-    """
-    number, address = _SYS_CLONE.get(os.uname().machine), ctypes.c_void_p()
-    if number is None or _LIBC.prctl(_PR_GET_TID_ADDRESS, ctypes.byref(address), 0, 0, 0):
-        return -1
-    flags = _CLONE_PARENT | int(signal.SIGCHLD) | _CHILD_TID
-    last = (address, None) if number == _SYS_CLONE["x86_64"] else (None, address)
-    ctypes.pythonapi.PyOS_BeforeFork()
-    pid: int = _LIBC.syscall(ctypes.c_long(number), ctypes.c_long(flags), None, None, *last)
-    if pid:
-        ctypes.pythonapi.PyOS_AfterFork_Parent()
-    else:
-        ctypes.pythonapi.PyOS_AfterFork_Child()
-    return pid

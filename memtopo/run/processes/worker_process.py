@@ -9,26 +9,22 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from enum import Enum, auto
-from pathlib import Path
-from typing import Protocol, get_args
+from subprocess import Popen
+from typing import get_args
 
 from memtopo.common.clock import RunningClock
 from memtopo.common.outcomes import Exit
 from memtopo.common.signals import TERMINAL
-from memtopo.common.spawn import python_command, spawn_connected
 from memtopo.common.text import signal_name
 from memtopo.plans.report import Checks, Report
 from memtopo.run.processes import messages
 from memtopo.run.processes.messages import Command, FromWorker, KeepAlive, Start, TakeDown
-from memtopo.run.processes.worker_server import ForkedWorker, WorkerServer
+from memtopo.run.processes.worker_server import ForkedWorker, WorkerServer, end_of
 from memtopo.sharing.channel import Channel, Received
 from memtopo.sharing.offers import Offer
 
 _EXIT = 10.0
 """Seconds that a worker's interpreter and driver have to shut down after its last message."""
-
-_POLL_INTERVAL = 0.01
-_WORKER = "memtopo.run.processes.worker:main"
 
 
 class Expected(Enum):
@@ -49,7 +45,9 @@ class WorkerProcess:
     measures its silence.
     """
 
-    def __init__(self, label: str, process: Child, channel: Channel[FromWorker], clock: RunningClock) -> None:
+    def __init__(
+        self, label: str, process: ForkedWorker | Popen[bytes], channel: Channel[FromWorker], clock: RunningClock
+    ) -> None:
         self.label, self.process, self.channel = label, process, channel
         self.expected = Expected.READY
         self.activity = "starting"
@@ -197,36 +195,10 @@ class WorkerProcess:
 
     def _reap(self, seconds: float) -> int:
         """Exit status of the process, which is killed after so many seconds."""
-        self._await_exit(seconds)
-        _remove_driver_files(self.process.pid)
-        return self.process.wait()
-
-    def _await_exit(self, seconds: float) -> None:
-        """Wait for the process to end, without reaping it."""
-        deadline = time.monotonic() + seconds
-        while os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
-            if time.monotonic() >= deadline:
-                self._signal(signal.SIGKILL)
-                os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
-                return
-            time.sleep(_POLL_INTERVAL)
-
-
-class Child(Protocol):
-    """Child process of this one, such as a `Popen`."""
-
-    @property
-    def pid(self) -> int: ...
-    def wait(self) -> int: ...
-
-
-def _remove_driver_files(pid: int) -> None:
-    """Remove the files that the driver leaves behind for a killed process with interprocess events (fact 49).
-
-    The process has not been reaped yet, so that its id is not reused.
-    """
-    for file in Path("/dev/shm").glob(f"cuda.shm.{os.geteuid():x}.{pid:x}.*"):  # noqa: S108 the driver's choice
-        file.unlink(missing_ok=True)
+        if isinstance(self.process, ForkedWorker):
+            return self.process.end(seconds)
+        self.process.returncode = end_of(self.process.pid, seconds)
+        return self.process.returncode
 
 
 def launch(
@@ -234,39 +206,22 @@ def launch(
     gates: Sequence[int],
     environment: Mapping[str, str],
     clock: RunningClock,
+    server: WorkerServer,
     command: Sequence[str] = (),
-    stderr: int | None = None,
-    server: WorkerServer | None = None,
 ) -> WorkerProcess:
-    """Start a worker that inherits the ends of the gates; `command` replaces memtopo's own worker.
+    """Have the server fork a worker that inherits the ends of the gates. Raises `OSError`.
 
-    Its standard error is that of this process, unless `stderr` is the descriptor of a file. With a `server`, memtopo's
-    own worker is forked there if it can.
+    With a `command`, spawn that in place of memtopo's own worker.
     """
     # Blocked until the worker ignores them: a terminal sends them to the whole process group.
     previous = signal.pthread_sigmask(signal.SIG_BLOCK, TERMINAL)
-    own = python_command(_WORKER, parent=os.getpid())
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
-        if not command and server and (forked := _forked(server, gates, environment)):
-            return WorkerProcess(label, forked[0], Channel(forked[1], get_args(FromWorker)), clock)
-        process, sock = spawn_connected(command or own, stderr=stderr, descriptors=gates, environment=environment)
+        with theirs:
+            process = server.start((theirs.fileno(), *gates), environment, command)
+    except BaseException:
+        ours.close()
+        raise
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, previous)
-    return WorkerProcess(label, process, Channel(sock, get_args(FromWorker)), clock)
-
-
-def _forked(
-    server: WorkerServer, gates: Sequence[int], environment: Mapping[str, str]
-) -> tuple[ForkedWorker, socket.socket] | None:
-    """A worker that a server forks, and the coordinator's end of its channel; None if it cannot."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with theirs:
-        try:
-            worker = server.fork((theirs.fileno(), *gates), environment)
-        except BaseException:
-            ours.close()
-            raise
-    if worker is None:
-        ours.close()
-        return None
-    return worker, ours
+    return WorkerProcess(label, process, Channel(ours, get_args(FromWorker)), clock)

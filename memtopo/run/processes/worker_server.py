@@ -2,87 +2,123 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import signal
 import socket
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
 from memtopo.common.processes import is_stopped
-from memtopo.common.spawn import python_command, spawn_connected
+from memtopo.common.spawn import python_command, spawn, spawn_connected
 
 _SERVER = "memtopo.run.processes.fork_server:main"
 _LIMIT = 60.0
-"""Seconds that a server has for its imports and a fork."""
+"""Seconds that a server has for its imports and a fork, and beyond those of a worker for its end."""
 
-_STEP = 1.0
-"""Seconds after which a server that is stopped is given up."""
+_STEP = 2.0
+"""Seconds without an answer after which a server that is stopped is given up."""
 
-_READ_LATE = ("CUDA_VISIBLE_DEVICES",)
-"""Environment variables that the driver reads when it is initialised; the interpreter and libraries read others."""
-
-
-class ForkedWorker:
-    """A worker that a server has forked, as a child of this process."""
-
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-        self._status: int | None = None
-
-    def wait(self) -> int:
-        """Wait for its end, and return its exit status: the negative number of a signal that killed it."""
-        if self._status is None:
-            self._status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-        return self._status
+_POLL_INTERVAL = 0.01
 
 
 class WorkerServer:
     """A process that forks workers (`fork_server`), started for the first one and ended by `close`.
 
-    It imports `driver`, the module of the workers' driver, which it does not initialise (fact 33). `stderr` is the
-    descriptor of the file for their standard error, or None for that of this process.
+    It imports `driver`, the module of the workers' driver, which it does not initialise (fact 33). `environment` is
+    added to that of this process, and `stderr` is the descriptor of the file for the standard error of the workers, or
+    None for that of this process.
     """
 
-    def __init__(self, driver: str, stderr: int | None = None) -> None:
-        self._driver, self._stderr = driver, stderr
+    def __init__(self, driver: str, environment: Mapping[str, str], stderr: int | None = None) -> None:
+        self._driver, self._environment, self._stderr = driver, environment, stderr
         self._started: tuple[subprocess.Popen[bytes], socket.socket] | None = None
-        self._environment: dict[str, str] = {}
 
-    def fork(self, descriptors: Sequence[int], environment: Mapping[str, str]) -> ForkedWorker | None:
-        """Fork a worker that gets descriptors; None if the server cannot, or an interpreter has to read variables."""
-        common = {name: value for name, value in environment.items() if name not in _READ_LATE}
+    def start(
+        self, descriptors: Sequence[int], environment: Mapping[str, str], command: Sequence[str] = ()
+    ) -> ForkedWorker | subprocess.Popen[bytes]:
+        """Fork a worker that gets descriptors and variables of its own, or spawn a `command`. Raises `OSError`."""
+        if command:
+            words, variables = [*command, *map(str, descriptors)], {**self._environment, **environment}
+            return spawn(words, stderr=self._stderr, descriptors=descriptors, environment=variables)
         if self._started is None:
-            command = python_command(_SERVER, parent=os.getpid())
-            self._started, self._environment = spawn_connected(command, stderr=self._stderr, environment=common), common
-        process, sock = self._started
-        request = {"parent": os.getpid(), "environment": dict(environment), "driver": self._driver}
-        if common != self._environment or process.poll() is not None:
-            return None
-        try:
-            socket.send_fds(sock, [json.dumps(request).encode()], descriptors)
-            pid = int.from_bytes(_answer(sock, process.pid), "little", signed=True)
-        except OSError:
-            process.kill()  # it forks nothing later
-            return None
-        return ForkedWorker(pid) if pid > 0 else None
+            command = (*python_command(_SERVER, parent=os.getpid()), self._driver)
+            self._started = spawn_connected(command, stderr=self._stderr, environment=self._environment)
+        pid = self.request({"environment": dict(environment)}, descriptors)
+        if pid < 0:
+            raise OSError(-pid, os.strerror(-pid))
+        return ForkedWorker(pid, self)
+
+    def request(self, request: Mapping[str, Any], descriptors: Sequence[int] = (), limit: float = _LIMIT) -> int:
+        """Send a request, and return its answer. Raises `OSError`."""
+        if self._started:
+            process, sock = self._started
+            with suppress(BrokenPipeError, ConnectionResetError):
+                socket.send_fds(sock, [json.dumps(request).encode()], descriptors)
+                if answer := _answer(sock, process.pid, limit):
+                    return int.from_bytes(answer, "little", signed=True)
+        raise OSError(errno.ECHILD, "the process that starts them has ended")
 
     def close(self) -> None:
-        """End the server; the workers stay."""
+        """End the server, and with it the workers that have not been waited for."""
         if self._started:
             process, sock = self._started
             sock.close()
-            process.kill()  # it has nothing to end, and may be stopped
+            process.kill()  # its imports may take long
             process.wait()
             self._started = None
 
 
-def _answer(sock: socket.socket, pid: int) -> bytes:
+def _answer(sock: socket.socket, pid: int, limit: float) -> bytes:
     """Answer of a server. Raises `TimeoutError` if it gives none in time, or is stopped."""
-    sock.settimeout(_STEP)
-    for _ in range(int(_LIMIT / _STEP)):
-        with suppress(TimeoutError):
+    until = time.monotonic() + limit
+    while True:
+        sock.settimeout(max(min(_STEP, until - time.monotonic()), 0.001))
+        try:
             return sock.recv(4)
-        if is_stopped(pid):
+        except TimeoutError:
+            if is_stopped(pid):
+                raise TimeoutError(errno.ETIMEDOUT, "the process that starts them is stopped") from None
+            if time.monotonic() >= until:
+                raise
+
+
+class ForkedWorker:
+    """A worker that a server has forked, which waits for it."""
+
+    def __init__(self, pid: int, server: WorkerServer) -> None:
+        self.pid = pid
+        self._server = server
+
+    def end(self, seconds: float) -> int:
+        """Exit status as of `end_of`, once; that of a killed worker if the server is gone."""
+        with suppress(OSError):
+            return self._server.request({"ended": self.pid, "seconds": seconds}, limit=seconds + _LIMIT)
+        return -signal.SIGKILL
+
+
+def end_of(pid: int, seconds: float) -> int:
+    """Exit status of a child, which is killed after so many seconds: the negative number of a signal that ended it."""
+    deadline = time.monotonic() + seconds
+    while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+        if time.monotonic() >= deadline:
+            os.kill(pid, signal.SIGKILL)
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
             break
-    raise TimeoutError
+        time.sleep(_POLL_INTERVAL)
+    _remove_driver_files(pid)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def _remove_driver_files(pid: int) -> None:
+    """Remove the files that the driver leaves behind for a killed process with interprocess events (fact 49).
+
+    The process has not been reaped yet, so that its id is not reused.
+    """
+    for file in Path("/dev/shm").glob(f"cuda.shm.{os.geteuid():x}.{pid:x}.*"):  # noqa: S108 the driver's choice
+        file.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Workers that a server forks: children of this process with their own environment and descriptors, as spawned ones."""
+"""Workers that a server forks: with their own environment and descriptors, until the server ends."""
 
 from __future__ import annotations
 
@@ -20,7 +20,11 @@ from memtopo.run.processes.worker_server import ForkedWorker, WorkerServer
 from tests.helpers.processes import open_descriptors
 
 ROOT = Path(__file__).parents[3]
-SIMULATED = "memtopo.drivers.sim"
+
+
+def simulated() -> WorkerServer:
+    """A server of workers with simulated GPUs."""
+    return WorkerServer("memtopo.drivers.sim", {})
 
 
 @contextmanager
@@ -33,7 +37,15 @@ def gates() -> Iterator[list[int]]:
 
 
 def started(server: WorkerServer, ends: list[int], **variables: str) -> WorkerProcess:
-    return launch("w", ends, variables, RunningClock(), server=server)
+    return launch("w", ends, variables, RunningClock(), server)
+
+
+def end(worker: WorkerProcess) -> int:
+    """Exit status of a forked worker that ends in time."""
+    assert isinstance(worker.process, ForkedWorker)
+    worker.gone = True
+    worker.close()
+    return worker.process.end(30)
 
 
 def status(pid: int, key: str) -> str:
@@ -49,24 +61,31 @@ def ended(pidfd: int) -> bool:
     return bool(poll.poll(30_000))
 
 
-def test_forked_workers_are_children_of_this_process_and_outlive_the_server() -> None:
-    with gates() as ends, closing(WorkerServer(SIMULATED)) as server:
+def test_forked_workers_are_children_of_the_server_and_are_killed_by_this_process() -> None:
+    with gates() as ends, closing(simulated()) as server:
         workers = [started(server, ends), started(server, ends)]
-        assert all(isinstance(each.process, ForkedWorker) for each in workers)
-        server.close()
+        assert server._started
         for each in workers:
-            assert status(each.process.pid, "PPid") == str(os.getpid())
+            assert status(each.process.pid, "PPid") == str(server._started[0].pid)
             assert status(each.process.pid, "State")[0] in "SR"
-            each.kill("test")  # before its channel closes, which would end it by itself
-            each.close()
-            assert each.process.wait() == -signal.SIGKILL
+            os.kill(each.process.pid, signal.SIGSTOP)  # it cannot end by itself once its channel closes
+            each.kill("test")
+            assert end(each) == -signal.SIGKILL
+            assert not Path(f"/proc/{each.process.pid}").exists()
 
 
 def test_a_forked_worker_ends_by_itself_when_its_channel_does() -> None:
-    with gates() as ends, closing(WorkerServer(SIMULATED)) as server:
+    with gates() as ends, closing(simulated()) as server:
+        assert end(started(server, ends)) == 0
+
+
+def test_a_worker_that_does_not_end_in_time_is_killed_by_the_server() -> None:
+    with gates() as ends, closing(simulated()) as server:
         worker = started(server, ends)
-        worker.channel.close()
-        assert worker.process.wait() == 0
+        assert isinstance(worker.process, ForkedWorker)
+        assert worker.process.end(0.01) == -signal.SIGKILL
+        worker.gone = True
+        worker.close()
 
 
 WITNESS = """
@@ -84,16 +103,14 @@ def test_workers_that_see_different_gpus_are_forked_by_one_server(
     (tmp_path / "witness.py").write_text(WITNESS)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-c")
-    with gates() as ends, closing(WorkerServer("witness")) as server:
+    with gates() as ends, closing(WorkerServer("witness", {})) as server:
         workers = [
             started(server, ends, CUDA_VISIBLE_DEVICES="GPU-a"),
             started(server, ends, CUDA_VISIBLE_DEVICES="GPU-b"),
             started(server, ends),
         ]
         for each in workers:
-            assert isinstance(each.process, ForkedWorker)
-            each.channel.close()
-            assert each.process.wait() == 0
+            assert end(each) == 0
     seen = [(tmp_path / str(each.process.pid)).read_text() for each in workers]
     assert seen == ["GPU-a", "GPU-b", "GPU-c"]
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "GPU-c"
@@ -101,52 +118,52 @@ def test_workers_that_see_different_gpus_are_forked_by_one_server(
 
 def test_a_forked_worker_has_its_own_descriptors_alone() -> None:
     """Standard streams, the channel and the gates; it has one more while it reads its first message, if at all."""
-    with gates() as ends, closing(WorkerServer(SIMULATED)) as server:
+    with gates() as ends, closing(simulated()) as server:
         workers = [started(server, ends) for _ in range(3)]
-        server.close()
         assert {open_descriptors(each.process.pid) for each in workers} <= {3 + 1 + 4, 3 + 1 + 4 + 1}
         for each in workers:
             each.close()
 
 
-def test_a_worker_is_spawned_where_the_server_cannot_fork_it() -> None:
-    with gates() as ends, closing(WorkerServer(SIMULATED)) as server:
-        first = started(server, ends)
-        other = started(server, ends, PYTHONMALLOC="malloc")  # which an interpreter reads at its start
-        assert isinstance(other.process, subprocess.Popen)
+def test_workers_end_with_their_server_and_no_other_is_started() -> None:
+    with gates() as ends, closing(simulated()) as server:
+        worker = started(server, ends)
+        watched = os.pidfd_open(worker.process.pid)
         assert server._started
         server._started[0].kill()
-        server._started[0].wait()
-        third = started(server, ends)
-        assert isinstance(first.process, ForkedWorker)
-        assert isinstance(third.process, subprocess.Popen)
-        for each in (first, other, third):
-            each.close()
+        assert ended(watched)
+        os.close(watched)
+        with pytest.raises(OSError, match="the process that starts them has ended"):
+            started(server, ends)
+        assert end(worker) == -signal.SIGKILL
 
 
-def test_a_stopped_server_delays_neither_a_worker_nor_the_end() -> None:
-    with gates() as ends, closing(WorkerServer(SIMULATED)) as server:
+def test_a_signal_that_ends_a_service_leaves_the_server_to_its_coordinator() -> None:
+    with gates() as ends, closing(simulated()) as server:
+        workers = [started(server, ends)]
+        assert server._started
+        server._started[0].terminate()
+        workers.append(started(server, ends))
+        assert [end(each) for each in workers] == [0, 0]
+
+
+def test_a_stopped_server_starts_no_worker_and_is_not_waited_for() -> None:
+    with gates() as ends, closing(WorkerServer(SIMULATED, {})) as server:
         first = started(server, ends)
         assert server._started
         process = server._started[0]
         process.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, process.pid, os.WSTOPPED)
         begun = time.monotonic()
-        second = started(server, ends)
-        assert isinstance(second.process, subprocess.Popen)
-        assert time.monotonic() - begun < 30
-        for each in (first, second):
-            each.close()
-    with gates() as ends, closing(WorkerServer(SIMULATED)) as server:
-        worker = started(server, ends)
-        assert server._started
-        server._started[0].send_signal(signal.SIGSTOP)
+        with pytest.raises(OSError, match="the process that starts them is stopped"):
+            started(server, ends)
         server.close()
-        worker.close()
+        first.close()
+        assert time.monotonic() - begun < 30
 
 
 def test_a_driver_that_cannot_be_imported_is_left_to_the_worker() -> None:
-    with gates() as ends, closing(WorkerServer("memtopo.driver.missing")) as server:
+    with gates() as ends, closing(WorkerServer("memtopo.driver.missing", {})) as server:
         worker = started(server, ends)
         assert isinstance(worker.process, ForkedWorker)
         worker.close()
@@ -158,8 +175,8 @@ from memtopo.common.clock import RunningClock
 from memtopo.run.processes.worker_process import launch
 from memtopo.run.processes.worker_server import WorkerServer
 ends = [*os.pipe(), *os.pipe()]
-server = WorkerServer("memtopo.drivers.sim")
-workers = [launch("w", ends, {}, RunningClock(), server=server) for _ in range(2)]
+server = WorkerServer("memtopo.drivers.sim", {})
+workers = [launch("w", ends, {}, RunningClock(), server) for _ in range(2)]
 print(*[each.process.pid for each in workers], server._started[0].pid, flush=True)
 sys.stdin.readline()
 os.kill(os.getpid(), signal.SIGKILL)
@@ -186,10 +203,7 @@ def test_forked_workers_and_their_server_end_with_the_coordinator() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
 def test_the_status_of_a_forked_worker_is_that_of_its_end(number: int) -> None:
-    with gates() as ends, closing(WorkerServer(SIMULATED)) as server:
+    with gates() as ends, closing(simulated()) as server:
         worker = started(server, ends)
         os.kill(worker.process.pid, number)
-        assert worker.process.wait() == -number
-        assert worker.process.wait() == -number
-        worker.gone = True
-        worker.close()
+        assert end(worker) == -number

@@ -17,6 +17,7 @@ import pytest
 
 from tests.helpers.command_line import environment
 from tests.helpers.holders import until
+from tests.helpers.processes import workers
 from tests.helpers.python_process import PythonProcess, run_python
 from tests.helpers.specs import ROOT
 
@@ -121,7 +122,7 @@ def test_exports_of_a_multi_process_layout_are_named_by_process(tmp_path: Path) 
 
 def test_the_death_of_a_held_process_ends_the_hold_and_is_reported() -> None:
     with holding(ROOT / "specs" / "weights.yaml") as process:
-        os.kill(worker_pids(process)[-1], signal.SIGKILL)
+        os.kill(workers(process.pid)[-1], signal.SIGKILL)
         out, log = process.communicate(timeout=60)
     report = json.loads(out)
     assert (process.returncode, report["outcome"]) == (4, "failed")
@@ -129,13 +130,9 @@ def test_the_death_of_a_held_process_ends_the_hold_and_is_reported() -> None:
     assert [line.split()[-1] for line in log.splitlines() if " ending " in line] == ["why=ended"]
 
 
-def worker_pids(process: subprocess.Popen[str]) -> list[int]:
-    return [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
-
-
 def test_a_check_does_not_wait_for_a_stopped_process() -> None:
     with holding(ROOT / "specs" / "weights.yaml", "--timeout", "4s") as process:
-        os.kill(worker_pids(process)[-1], signal.SIGSTOP)
+        os.kill(workers(process.pid)[-1], signal.SIGSTOP)
         assert memtopo("check", "weights").returncode != 0
         out, _ = process.communicate(timeout=60)
     report = json.loads(out)

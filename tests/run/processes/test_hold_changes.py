@@ -12,8 +12,9 @@ import pytest
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError
+from tests.helpers.processes import workers
 from tests.helpers.reports import tallies
-from tests.run.processes.test_hold import ended, holding, memtopo, worker_pids
+from tests.run.processes.test_hold import ended, holding, memtopo
 
 SLEEPING = Path(__file__).with_name("sleeping.yaml")
 
@@ -69,7 +70,7 @@ def test_a_change_to_other_processes_is_refused() -> None:
             with pytest.raises(ExchangeError, match="process 'reader' is not one of the layout"):
                 client.change(other)
             assert client.status().generation == 1
-        os.kill(worker_pids(process)[-1], signal.SIGKILL)
+        os.kill(workers(process.pid)[-1], signal.SIGKILL)
         with pytest.raises(ExchangeError), connect(endpoint("sleeping")) as client:
             client.switch("asleep")
         out, _ = process.communicate(timeout=60)

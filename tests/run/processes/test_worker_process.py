@@ -255,15 +255,16 @@ _LAUNCHES = """
 import signal, sys
 from memtopo.common.clock import RunningClock
 from memtopo.run.processes.worker_process import launch
-worker = launch("a", [int(sys.argv[1])], {"PYTHONPATH": sys.argv[2]}, RunningClock())
-signal.pause()
+from memtopo.run.processes.worker_server import WorkerServer
+server = WorkerServer("memtopo.drivers.sim", {"PYTHONPATH": sys.argv[2]}, int(sys.argv[1]))
+launch("a", [], {}, RunningClock(), server)
 """
 
 
 def test_a_worker_ends_with_a_coordinator_that_is_killed_while_it_imports(tmp_path: Path) -> None:
     """Its import of pydantic, which begins with a byte to the test and does not end, stands for a slow one."""
     read, write = os.pipe()
-    endless = f"import os, signal\nsignal.alarm(60)\nos.write({write}, b'x')\nsignal.pause()\n"
+    endless = "import os, signal\nsignal.alarm(60)\nos.write(2, b'x')\nsignal.pause()\n"
     (tmp_path / "pydantic.py").write_text(endless)
     command = [sys.executable, "-c", _LAUNCHES, str(write), str(tmp_path)]
     with subprocess.Popen(command, pass_fds=[write]) as coordinator, os.fdopen(read, "rb", buffering=0) as end:
