@@ -15,7 +15,7 @@ from bench import processes
 ROOT = Path(__file__).parent.parent
 FEW, MANY = 2, 8
 ROUNDS = 5
-LARGEST, LARGEST_RATIO = 0.3, 0.8
+LARGEST, LARGEST_RATIO = 0.4, 0.8
 
 
 def main() -> None:

@@ -55,7 +55,7 @@ def _prepare(driver: str) -> None:
             import_module(module)
     for message in (Envelope, *get_args(messages.ToWorker), *get_args(messages.FromWorker)):
         adapter_of(message)
-    gc.freeze()
+    gc.freeze()  # at its end, each worker would look for cycles in all of it
 
 
 def _fork() -> int:
