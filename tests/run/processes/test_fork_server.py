@@ -148,7 +148,7 @@ def test_a_signal_that_ends_a_service_leaves_the_server_to_its_coordinator() -> 
 
 
 def test_a_stopped_server_starts_no_worker_and_is_not_waited_for() -> None:
-    with gates() as ends, closing(WorkerServer(SIMULATED, {})) as server:
+    with gates() as ends, closing(WorkerServer("memtopo.drivers.sim", {})) as server:
         first = started(server, ends)
         assert server._started
         process = server._started[0]
