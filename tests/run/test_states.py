@@ -8,7 +8,7 @@ import pytest
 
 from memtopo import planner
 from memtopo.driver.ledger import Ledger
-from memtopo.driver.types import Location, LocationKind
+from memtopo.driver.types import DriverError, Location, LocationKind
 from memtopo.drivers.sim import SimDriver
 from memtopo.executor import Execution, StepFailed
 from memtopo.kinds.chunks.steps import CreateChunk
@@ -112,7 +112,26 @@ def test_offloaded_bytes_return_under_the_same_addresses(text: str) -> None:
         assert layout.execution.layout.ranges == ranges
 
 
-@pytest.mark.parametrize("text", [SLEEPING, PINNED])
+READ_ONLY = SLEEPING.replace("weights: {gpu0: rw, gpu1: r}", "weights: {gpu0: r, gpu1: r}")
+
+
+def test_bytes_that_everyone_may_only_read_return_and_stay_read_only() -> None:
+    """Each GPU copies its own chunks, where memtopo maps them once more."""
+    states = plans(READ_ONLY)
+    written = [b"one", b"two", b"six", b"ten"]
+    with built(states["awake"]) as layout:
+        driver, ranges = layout.execution.driver, layout.execution.layout.ranges
+        for gpu, index in ((0, 0), (1, 0), (0, 1), (1, 1)):
+            with current(driver, layout.execution.layout.contexts[gpu]):
+                driver.memcpy_htod(ranges[f"w@copies:gpu{gpu}"].address + index * M + 77, written[2 * index + gpu])
+        for name in ("asleep", "half", "awake"):
+            make_transition(layout.execution, states[name])
+        assert load(layout, "weights", 3) == written
+        with pytest.raises(DriverError):
+            write(layout, "weights", written)
+
+
+@pytest.mark.parametrize("text", [SLEEPING, PINNED, READ_ONLY])
 def test_every_pair_of_states_can_be_switched(text: str) -> None:
     states = plans(text)
     with built(states["awake"]) as layout:

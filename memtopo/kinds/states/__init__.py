@@ -17,7 +17,7 @@ from memtopo.kinds.kind import Difference, Kind, Rule, Scope, Stage
 from memtopo.kinds.pinned import PINNED_MEMORY, PinnedGroup
 from memtopo.kinds.resolution import Resolution, indices, refuses_growing
 from memtopo.kinds.states.groups import Absent, OffloadArea, StateGroup, kept_at
-from memtopo.kinds.states.offload import copying_mappings, offloaded_in_place, offloaded_to_entries, offloading
+from memtopo.kinds.states.offload import copying_mappings, offloaded_in_place, offloaded_to_entries, offloading, windows
 from memtopo.language.entries import Entry
 from memtopo.language.fields import ChunkReference, DeviceName, one_or_more
 from memtopo.language.names import AWAKE, NamedDevice, Reference
@@ -123,11 +123,13 @@ class States(Kind):
     def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
         if not geometry.of(OffloadArea):
             return
-        from memtopo.kinds.states.steps import area_steps
+        from memtopo.kinds.states.steps import area_steps, window_steps
 
         for area in geometry.of(OffloadArea).values():
             if not area.inside:
                 yield from area_steps(area, area.pinned, geometry, machine)
+        for window in windows(geometry):
+            yield from window_steps(window, geometry, machine)
 
     def variants(self, geometry: Geometry, steps: Sequence[Step]) -> Iterator[tuple[str, list[Step]]]:
         if not geometry.of(StateGroup):

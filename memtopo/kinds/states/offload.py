@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
+from typing import NamedTuple
 
 from memtopo.common.units import exact, rounded
-from memtopo.diagnostics.model import Diagnostic, Label
+from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.driver.types import Access, Location, LocationKind
 from memtopo.geometry.access import granted, mappings
+from memtopo.geometry.groups import ChunkGroup
 from memtopo.geometry.model import Geometry
 from memtopo.kinds.pinned import PinnedGroup
 from memtopo.kinds.states.groups import Absent, OffloadArea, StateGroup, kept_at
@@ -30,8 +32,8 @@ def offloading(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
                 continue
             labels = (each.group.label(index) for index in range(each.first, each.stop))
             if chunk := next((name for name in labels if name not in reached), None):
-                message = f"{chunk!r} cannot be offloaded: no GPU has write access to it"
-                help = "grant a GPU rw access to a range that it is mapped in, or drop it"
+                message = f"{chunk!r} cannot be offloaded: this process uses no GPU that could copy it"
+                help = "grant a GPU access to a range that it is mapped in, or drop it"
                 yield Diagnostic("MT802", message, each.path, "key", labels=(label,), help=help)
 
 
@@ -94,8 +96,48 @@ def _in_place(absent: Absent, index: int, area: OffloadArea) -> Diagnostic:
     return Diagnostic("MT809", message, absent.path, labels=labels, help=help)
 
 
+class Window(NamedTuple):
+    """Range of memtopo's own, for copies by the GPU `device` of chunks that no GPU may write where a spec maps them."""
+
+    name: str
+    path: Path
+    device: int
+    size: int
+    chunks: tuple[str, ...]
+
+
+def windows(geometry: Geometry) -> list[Window]:
+    """Windows of the chunks that are offloaded; they are mapped there for as long as they exist (fact 19)."""
+    return _windows(geometry, _writable(geometry))
+
+
+def _windows(geometry: Geometry, reached: Container[str]) -> list[Window]:
+    found: dict[tuple[ChunkGroup, int], dict[str, None]] = {}
+    offloaded = (each for state in geometry.of(StateGroup).values() for each in state.absent if each.area is not None)
+    for group, first, stop, *_ in offloaded:
+        for index in range(first, stop):
+            own = group.location_of(index)
+            device = own.id if own.kind is LocationKind.GPU else next(iter(geometry.gpus), -1)
+            if not group.origin and group.label(index) not in reached and device in geometry.gpus:
+                found.setdefault((group, device), {})[group.label(index)] = None
+    return [
+        Window(f"{group.name}@copies:gpu{device}", group.path, device, group.size, tuple(labels))
+        for (group, device), labels in found.items()
+    ]
+
+
 def copying_mappings(geometry: Geometry) -> dict[str, tuple[str, int, int]]:
     """Range, offset and GPU by which each chunk can be copied: a GPU with write access, its own if possible."""
+    found = _writable(geometry)
+    for window in _windows(geometry, {*found}):
+        found |= {
+            label: (window.name, number * window.size, window.device) for number, label in enumerate(window.chunks)
+        }
+    return found
+
+
+def _writable(geometry: Geometry) -> dict[str, tuple[str, int, int]]:
+    """Range, offset and GPU of each chunk that a GPU may write where it is mapped."""
     access_of = granted(geometry)
     found: dict[str, tuple[str, int, int]] = {}
     for placements in geometry.placements.values():

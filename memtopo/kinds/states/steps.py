@@ -17,6 +17,7 @@ from memtopo.kinds.layout import Layout, current
 from memtopo.kinds.mappings.steps import LONGEST_RUN, MapChunk
 from memtopo.kinds.pinned.steps import PINNED, AllocatePinned
 from memtopo.kinds.ranges.steps import ReserveRange
+from memtopo.kinds.states.offload import Window
 from memtopo.kinds.step import Phase, Readable, Step, StepDescription
 from memtopo.machine import Machine
 
@@ -30,12 +31,29 @@ def area_steps(area: Group, pinned: int | None, geometry: Geometry, machine: Mac
         yield AllocatePinned(area.path, area.name, area.size, (pinned,), PINNED)
         return
     grants = tuple(Grant(gpu(ordinal), Access.RW) for ordinal in geometry.gpus)
-    visible = geometry.visible or [gpu(ordinal) for ordinal in range(len(machine.devices))]
-    expected = tuple(Grant(each, dict(grants).get(each, Access.NONE)) for each in visible)
+    expected = _expected(grants, geometry, machine)
     yield ReserveRange(area.path, area.name, area.size, 0, 0, fixed=False)
     yield CreateChunk(area.path, area.name, area.size, Properties(area.location_of(0)))
     yield MapChunk(area.path, area.name, 0, area.name, area.size, expected)
     yield SetAccess(area.path, area.name, 0, area.size, grants)
+
+
+def window_steps(window: Window, geometry: Geometry, machine: Machine) -> Iterator[Step]:
+    """Steps that map the chunks of a window, with access of its GPU."""
+    path, name, each = window.path, window.name, window.size
+    grants = (Grant(gpu(window.device), Access.RW),)
+    expected = _expected(grants, geometry, machine)
+    size = each * len(window.chunks)
+    yield ReserveRange(path, name, size, 0, 0, fixed=False)
+    for number, label in enumerate(window.chunks):
+        yield MapChunk(path, name, number * each, label, each, expected)
+    yield SetAccess(path, name, 0, size, grants)
+
+
+def _expected(grants: Sequence[Grant], geometry: Geometry, machine: Machine) -> tuple[Grant, ...]:
+    """Access of each GPU that the process sees."""
+    visible = geometry.visible or [gpu(ordinal) for ordinal in range(len(machine.devices))]
+    return tuple(Grant(each, dict(grants).get(each, Access.NONE)) for each in visible)
 
 
 class Place(NamedTuple):
