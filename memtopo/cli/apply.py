@@ -12,31 +12,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from memtopo.cli.options import (
-    AllowUid,
-    AsJson,
-    CheckLevel,
-    Detach,
-    Gpus,
-    Grace,
-    Hold,
-    HoldFor,
-    LogFile,
-    LogLevel,
-    MachineNames,
-    MetricsPlace,
-    On,
-    ReadyFd,
-    Rehearse,
-    Reload,
-    Set,
-    Socket,
-    SpecFile,
-    Timeout,
-    TraceFile,
-    With,
-    duration,
-)
+from memtopo.cli import options
 from memtopo.cli.process import Interrupted, Stopper
 from memtopo.cli.results import RunOutput, RunPage, run_output
 from memtopo.cli.service import HoldOptions, claimed_holder, start_detached
@@ -57,29 +33,29 @@ if TYPE_CHECKING:  # imported where it is used: most layouts import nothing from
 
 
 def apply_command(
-    spec: SpecFile,
-    machine: MachineNames = None,
-    given: Set = None,
-    check: CheckLevel = "fast",
-    hold: Hold = False,
-    lasting: HoldFor = None,
-    socket: Socket = None,
-    grace: Grace = "5s",
-    allow_uid: AllowUid = None,
-    metrics: MetricsPlace = None,
-    detach: Detach = False,
-    log: LogFile = None,
-    log_level: LogLevel = "info",
-    ready_fd: ReadyFd = None,
-    reload: Reload = False,
-    bound: With = None,
-    timeout: Timeout = "30s",
-    rehearse: Rehearse = False,
-    on: On = None,
-    gpus: Gpus = None,
-    trace: TraceFile = None,
+    spec: options.SpecFile,
+    machine: options.MachineNames = None,
+    given: options.Set = None,
+    check: options.CheckLevel = "fast",
+    hold: options.Hold = False,
+    lasting: options.HoldFor = None,
+    socket: options.Socket = None,
+    grace: options.Grace = "5s",
+    allow_uid: options.AllowUid = None,
+    metrics: options.MetricsPlace = None,
+    detach: options.Detach = False,
+    log: options.LogFile = None,
+    log_level: options.LogLevel = "info",
+    ready_fd: options.ReadyFd = None,
+    reload: options.Reload = False,
+    bound: options.With = None,
+    timeout: options.Timeout = "30s",
+    rehearse: options.Rehearse = False,
+    on: options.On = None,
+    gpus: options.Gpus = None,
+    trace: options.TraceFile = None,
     report: RunPage = None,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
     context: typer.Context = None,  # type: ignore[assignment]
 ) -> int:
     """Build a spec, check it, report, and take it down.
@@ -87,7 +63,7 @@ def apply_command(
     With --hold the layout stays and serves its exports until a signal, 'memtopo release NAME' or --for.
     """
     output, trusted = run_output(report, trace, as_json=as_json), tuple(allow_uid or ())
-    terms = Holding(socket, None if lasting is None else duration(lasting), duration(grace), trusted)
+    terms = Holding(socket, None if lasting is None else options.duration(lasting), options.duration(grace), trusted)
     holding = _holding(hold, HoldOptions(terms, metrics, log, log_level, ready_fd, reload, detach))
     holders = _bindings(bound or [], trusted, _timeout_seconds(timeout), socket)
     request_of = partial(run_request, check=check, timeout=holders.silence, rehearse=rehearse, trace=trace)
@@ -100,19 +76,19 @@ def apply_command(
     return _applied(load(spec, machine, settings(given), one_host=True), request_of, holders, holding, output)
 
 
-def _holding(hold: bool, options: HoldOptions) -> HoldOptions | None:
+def _holding(hold: bool, given: HoldOptions) -> HoldOptions | None:
     """Return the options of `--hold`, or None without it. Raises `UsageError` for options that need it."""
     if hold:
-        return options
-    socket = options.terms.socket
+        return given
+    socket = given.terms.socket
     values: dict[str, object] = {
-        "--for": options.terms.lasting,
+        "--for": given.terms.lasting,
         "--socket": None if socket and is_folder(socket) else socket,
-        "--metrics": options.metrics,
-        "--log": options.log,
-        "--ready-fd": options.ready_fd,
-        "--reload": options.reload or None,
-        "--detach": options.detach or None,
+        "--metrics": given.metrics,
+        "--log": given.log,
+        "--ready-fd": given.ready_fd,
+        "--reload": given.reload or None,
+        "--detach": given.detach or None,
     }
     for flag in (flag for flag, value in values.items() if value is not None):
         # The variables may be set for other commands, or by a memtopo that started this one.
@@ -123,7 +99,7 @@ def _holding(hold: bool, options: HoldOptions) -> HoldOptions | None:
 
 def _timeout_seconds(text: str) -> float:
     """Parse the duration of `--timeout`; returns seconds. Raises `UsageError`, also for 0."""
-    if not (found := duration(text)):
+    if not (found := options.duration(text)):
         raise UsageError("a --timeout of 0 waits for nothing", hint="write --timeout 30s")
     return found
 

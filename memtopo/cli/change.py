@@ -11,19 +11,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal
 
+from memtopo.cli import options
 from memtopo.cli.held import connect_to, followed
-from memtopo.cli.options import (
-    AsJson,
-    ForceChange,
-    HeldName,
-    MachineNames,
-    Set,
-    Socket,
-    WaitForImporters,
-    argument,
-    duration,
-    option,
-)
 from memtopo.cli.results import pages, show
 from memtopo.cli.settings import Settings, settings
 from memtopo.cli.specs import load, loaded_on, print_diagnostics, valid
@@ -47,22 +36,22 @@ from memtopo.sharing.sources import held_source, parsed_source
 from memtopo.sharing.status import Status
 
 _HELD = "A spec, or the name of a held layout."
-Before = Annotated[str, argument("BEFORE", _HELD)]
-After = Annotated[str, argument("AFTER", "The spec to change to.")]
-NewSpec = Annotated[str, argument("SPEC", "The spec to change to, or a saved plan.")]
+Before = Annotated[str, options.argument("BEFORE", _HELD)]
+After = Annotated[str, options.argument("AFTER", "The spec to change to.")]
+NewSpec = Annotated[str, options.argument("SPEC", "The spec to change to, or a saved plan.")]
 _CHECK = "What is checked afterwards: fast: queries, and samples of new memory; full: all its bytes."
-Check = Annotated[Literal["fast", "full"], option("--check", _CHECK, variable="MEMTOPO_CHANGE_CHECK")]
+Check = Annotated[Literal["fast", "full"], options.option("--check", _CHECK, variable="MEMTOPO_CHANGE_CHECK")]
 
 
 def change_command(
-    name: HeldName,
+    name: options.HeldName,
     spec: NewSpec,
-    given: Set = None,
+    given: options.Set = None,
     check: Check = "fast",
-    force: ForceChange = False,
-    wait: WaitForImporters = "5s",
-    socket: Socket = None,
-    as_json: AsJson = False,
+    force: options.ForceChange = False,
+    wait: options.WaitForImporters = "5s",
+    socket: options.Socket = None,
+    as_json: options.AsJson = False,
 ) -> int:
     """Bring a held layout to another spec, in place.
 
@@ -70,7 +59,7 @@ def change_command(
     has handles then, the change is refused. If a call fails, the layout stays as it was. The exit status is 6 if
     the check afterwards finds a difference, 5 if the layout was lost.
     """
-    patience = duration(wait)
+    patience = options.duration(wait)
     chosen = settings(given)
     if saved := open_saved_change(spec):
         chosen.refuse_for_plan(spec)
@@ -178,7 +167,11 @@ def _loaded(before: str, after: str, machine: list[str] | None, given: Settings)
 
 
 def diff_command(
-    before: Before, after: After, machine: MachineNames = None, given: Set = None, as_json: AsJson = False
+    before: Before,
+    after: After,
+    machine: options.MachineNames = None,
+    given: options.Set = None,
+    as_json: options.AsJson = False,
 ) -> int:
     """Show what a change from one spec to another would do.
 

@@ -10,17 +10,7 @@ from difflib import unified_diff
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
-from memtopo.cli.options import (
-    AsJson,
-    MachineNames,
-    SetMany,
-    Values,
-    argument,
-    described,
-    machine_names,
-    option,
-    stdout_format,
-)
+from memtopo.cli import options
 from memtopo.cli.results import of_memtopo, write
 from memtopo.cli.settings import Settings, settings
 from memtopo.common.errors import MemtopoError, NotWritten, UsageError
@@ -38,43 +28,43 @@ from memtopo.rules.files import Checked, File, Source, Variant
 from memtopo.session.trials import with_needed_trials
 
 
-def _codes() -> Values:
+def _codes() -> options.Values:
     """Codes of diagnostics with their titles."""
     from memtopo.diagnostics.codes import CODES
 
     return [(name, code.title) for name, code in CODES.items()]
 
 
-def _reports() -> Values:
+def _reports() -> options.Values:
     return [(f"{name}=", "a report in a file") for name in formats.FORMATS]
 
 
 _SPECS = "Specs, folders, or quoted patterns such as 'layouts/**/*.yaml'; - reads standard input."
-Specs = Annotated[list[str], argument("SPEC", _SPECS)]
+Specs = Annotated[list[str], options.argument("SPEC", _SPECS)]
 Form = Annotated[
     str | None,
-    option(
+    options.option(
         "--format",
         "text, concise, json, sarif, junit, github, gitlab or markdown; in GitHub Actions text and github.",
         "FORM",
-        autocompletion=lambda: described(formats.FORMATS),
+        autocompletion=lambda: options.described(formats.FORMATS),
         show_default="text",
     ),
 ]
 _REPORT = "A report in a file; may be given again."
-Report = Annotated[list[str] | None, option("--report", _REPORT, "FORM=FILE", autocompletion=_reports)]
+Report = Annotated[list[str] | None, options.option("--report", _REPORT, "FORM=FILE", autocompletion=_reports)]
 _SELECT = "Report only these: MT301, or MT3 for all."
-Select = Annotated[list[str] | None, option("--select", _SELECT, "CODE", autocompletion=_codes)]
-Ignore = Annotated[list[str] | None, option("--ignore", "Do not report these.", "CODE", autocompletion=_codes)]
-Strict = Annotated[bool, option("--strict", "Exit with 1 for warnings as well.")]
-Fix = Annotated[bool, option("--fix", "Correct in place what has exactly one correction.")]
-Diff = Annotated[bool, option("--diff", "Print what --fix would change, and change nothing.")]
+Select = Annotated[list[str] | None, options.option("--select", _SELECT, "CODE", autocompletion=_codes)]
+Ignore = Annotated[list[str] | None, options.option("--ignore", "Do not report these.", "CODE", autocompletion=_codes)]
+Strict = Annotated[bool, options.option("--strict", "Exit with 1 for warnings as well.")]
+Fix = Annotated[bool, options.option("--fix", "Correct in place what has exactly one correction.")]
+Diff = Annotated[bool, options.option("--diff", "Print what --fix would change, and change nothing.")]
 
 
 def validate_command(
     specs: Specs,
-    machine: MachineNames = None,
-    given: SetMany = None,
+    machine: options.MachineNames = None,
+    given: options.SetMany = None,
     form: Form = None,
     report: Report = None,
     select: Select = None,
@@ -82,7 +72,7 @@ def validate_command(
     strict: Strict = False,
     fix: Fix = False,
     diff: Diff = False,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> int:
     """Report every error in specs, without building anything.
 
@@ -178,7 +168,7 @@ def _read(each: Source) -> Document:
 
 def _targets(given: list[str] | None) -> dict[str, Target | None]:
     """Targets by name: each machine by itself, and those of nodes together; None for `none`. Raises `MemtopoError`."""
-    names = machine_names(given)
+    names = options.machine_names(given)
     nodes = [name for name in names if target.of_node(name)]
     found = {name: None if name == target.NONE else target.resolve(name) for name in names if name not in nodes}
     together = target.resolve_nodes(nodes) if nodes else None
@@ -225,7 +215,7 @@ class Reports(NamedTuple):
 
 def reports(form: str | None, requested: Iterable[str], *, as_json: bool) -> Reports:
     """The outputs of `--format`, `--report` and `--json`. Raises `UsageError`."""
-    stdout = stdout_format(form, as_json=as_json, hint="write --report FORM=FILE")
+    stdout = options.stdout_format(form, as_json=as_json, hint="write --report FORM=FILE")
     files: dict[str, Format] = {}
     for word in requested:
         name, equals, file = word.partition("=")
