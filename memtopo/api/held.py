@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
-import threading
 from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
@@ -26,7 +24,8 @@ from memtopo.run.application import Application
 from memtopo.run.holder import Holder, about_holder
 from memtopo.session.composition import Composition, revision
 from memtopo.session.request import Holding, RunRequest
-from memtopo.sharing.claims import claim
+from memtopo.sharing.background import Background
+from memtopo.sharing.claims import Claim, claim
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.holder import Event, Supervision
 from memtopo.sharing.producers import Bound
@@ -80,9 +79,7 @@ class Held:
     def __init__(self, options: _Options) -> None:
         self._options = options
         self._resources = ExitStack()
-        self._stopping, self._ready, self._over = threading.Event(), threading.Event(), threading.Event()
-        self._served = False
-        self._error: BaseException | None = None
+        self._background = Background("memtopo-hold")
         self.name = ""
         """Name of the layout, by which other processes attach to it."""
         self.path = ""
@@ -95,11 +92,11 @@ class Held:
     @property
     def over(self) -> bool:
         """True once the layout was taken down: by a release, its deadline, a lost process, or the end of the `with`."""
-        return self._over.is_set()
+        return self._background.over.is_set()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until the layout is taken down, for at most `timeout` seconds. Return whether it is."""
-        return self._over.wait(timeout)
+        return self._background.over.wait(timeout)
 
     def __enter__(self) -> Self:
         if self.name:
@@ -107,80 +104,54 @@ class Held:
         composition, request = self._options.compose()
         self.name, self.machine = request.plan.name, request.machine
         with ExitStack() as stack:
-            self._start(composition, request, stack)
-            self._ready.wait()
-            if self._error:
-                raise self._error
-            if self.report and not self._served:
+            claims = stack.enter_context(ExitStack())
+            terms = self._options.terms
+            claimed = claims.enter_context(claim(endpoint(self.name, terms.socket), terms.allow_uids))
+            self.path = claimed.endpoint.path
+            stack.enter_context(self._background.running(partial(self._run, composition, request, claims, claimed)))
+            if self.report and not self._background.served:
                 raise NotApplied(self.report)
             self._resources = stack.pop_all()
         return self
 
-    def _start(self, composition: Composition, request: RunRequest, stack: ExitStack) -> None:
-        """Claim the name, and start the thread that builds and serves the layout; the stack ends both."""
-        options, terms = self._options, self._options.terms
-        claims = stack.enter_context(ExitStack())
-        claimed = claims.enter_context(claim(endpoint(self.name, terms.socket), terms.allow_uids))
-        self.path = claimed.endpoint.path
-        ours, theirs = socket.socketpair()
-        stack.enter_context(theirs)
-        stack.enter_context(ours)
-        theirs.setblocking(False)  # noqa: FBT003 the signature is the library's
+    def _run(self, composition: Composition, request: RunRequest, claims: ExitStack, claimed: Claim) -> None:
+        """Build the layout, serve it, and take it down."""
+        options, thread = self._options, self._background
         holder = Holder(
             claimed,
             about_holder(composition, request),
             self._signal,
             partial(revision, target=composition.target),
-            terms,
+            options.terms,
             gpus=[device.uuid for device in composition.target.machine.devices],
-            ready=self._report_ready,
+            ready=thread.report_ready,
             supervised=lambda: nullcontext(options.supervision()),
-            wake=theirs,
+            wake=thread.wake,
             stopped_by="the end of its 'with'",
         )
         application = Application(
             composition,
             request,
             lambda: producers_of(composition, options.bind, stop=self._signal, patience=options.timeout),
-            terms.allow_uids,
+            options.terms.allow_uids,
             options.timeout,
             self._signal,
             report_wait=options.log,
         )
-        thread = threading.Thread(
-            target=self._run, args=(application, holder, claims), name="memtopo-hold", daemon=True
-        )
-        thread.start()
-        stack.callback(thread.join)
-        stack.callback(self._stop, ours)
-
-    def _run(self, application: Application, holder: Holder, claims: ExitStack) -> None:
-        try:
-            with claims:  # a client that releases the layout waits for their end
-                self.report = application.run(holder)
-        except BaseException as error:  # noqa: BLE001 it is raised again in the program's thread
-            self._error = error
-        finally:
-            self._over.set()
-            self._ready.set()
-
-    def _report_ready(self) -> None:
-        self._served = True
-        self._ready.set()
+        with claims:  # a client that releases the layout waits for their end
+            self.report = application.run(holder)
 
     def _signal(self) -> int:
-        return signal.SIGINT if self._stopping.is_set() else 0
-
-    def _stop(self, ours: socket.socket) -> None:
-        self._stopping.set()
-        ours.send(b"\0")
+        return signal.SIGINT if self._background.stopping else 0
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         with deferred():  # Ctrl-C is raised after the teardown
             self._resources.close()
-            failed = self._error or (NotApplied(self.report) if self.report and self.report.exit_code else None)
+            failed = self._background.error
+            if self.report and self.report.exit_code:
+                failed = NotApplied(self.report)
             if failed and error is None:
                 raise failed
             if failed and error:

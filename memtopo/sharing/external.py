@@ -18,6 +18,7 @@ from memtopo.common.units import shorten
 from memtopo.driver.handles import Handle, Via
 from memtopo.machine.cluster import MachineLine
 from memtopo.plans.report import Checks
+from memtopo.sharing.background import Background
 from memtopo.sharing.claims import Claim, claim
 from memtopo.sharing.endpoints import NAME, Endpoint, endpoint
 from memtopo.sharing.holder import HolderInfo, HoldSummary, hold
@@ -150,9 +151,7 @@ class Serving:
     ) -> None:
         self._endpoint, self._exports, self._machine, self._allow_uids = where, exports, machine, allow_uids
         self._stack = ExitStack()
-        self._stopping = threading.Event()
-        self._ready = threading.Event()
-        self._error: BaseException | None = None
+        self._background = Background("memtopo-serve")
         self._result: HoldSummary | None = None
 
     @property
@@ -179,24 +178,14 @@ class Serving:
         with ExitStack() as stack:
             stack.enter_context(self._exports.open())
             claimed = stack.enter_context(claim(self._endpoint))
-            ours, theirs = socket.socketpair()
-            stack.enter_context(theirs)
-            stack.enter_context(ours)
-            theirs.setblocking(False)  # noqa: FBT003 the signature is the library's
-            thread = threading.Thread(target=self._run, args=(claimed, theirs), name="memtopo-serve", daemon=True)
-            thread.start()
-            stack.callback(thread.join)
-            stack.callback(self._stop, ours)
-            self._ready.wait()
-            if self._error:
-                raise self._error
+            stack.enter_context(self._background.running(lambda: self._serve(claimed)))
             self._stack = stack.pop_all()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._stack.close()
-        if self._error and kind is None:
-            raise self._error
+        if self._background.error and kind is None:
+            raise self._background.error
 
     def run(self, stop: Callable[[], int], *, ready: Callable[[], None] = lambda: None) -> HoldSummary:
         """Serve in this thread until `stop()` returns a signal's number, or a release. Not to be used within a `with`.
@@ -206,13 +195,9 @@ class Serving:
         with self._exports.open(), claim(self._endpoint) as claimed:
             return self._hold(claimed, stop, ready)
 
-    def _run(self, claimed: Claim, wake: socket.socket) -> None:
-        try:
-            self._result = self._hold(claimed, lambda: int(self._stopping.is_set()), self._ready.set, wake)
-        except BaseException as error:  # noqa: BLE001 it is raised again in the program's thread
-            self._error = error
-        finally:
-            self._ready.set()
+    def _serve(self, claimed: Claim) -> None:
+        thread = self._background
+        self._result = self._hold(claimed, lambda: int(thread.stopping), thread.report_ready, thread.wake)
 
     def _hold(
         self,
@@ -224,10 +209,6 @@ class Serving:
         name = self._endpoint.name or Path(self._endpoint.file).stem[:_LONGEST_NAME]
         info = HolderInfo(name, None, self._machine)
         return hold(self._exports, claimed, info, stop=stop, allow_uids=self._allow_uids, ready=ready, wake=wake)
-
-    def _stop(self, ours: socket.socket) -> None:
-        self._stopping.set()
-        ours.send(b"\0")
 
 
 def serve(
