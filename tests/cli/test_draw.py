@@ -158,3 +158,11 @@ def test_hostile_sources_of_imports_are_inert_in_every_format(
     assert result.status == 0
     assert "red" in result.out
     assert "<script>" not in result.out or '\\"]<script>' in result.out
+
+
+def test_an_error_is_a_document_if_the_variable_requests_json(run_inline: InlineRunner, tmp_path: Path) -> None:
+    invalid = tmp_path / "invalid.yaml"
+    invalid.write_text("memtopo: 1\nname: x\nranges: {a: {size: 3B}}\n")
+    assert run_inline("draw", HAND_OVER, "-m", "h9000", MEMTOPO_DRAW_FORMAT="json").document["error"]["exit_code"] == 3
+    done = run_inline("draw", str(invalid), M, MEMTOPO_DRAW_FORMAT="json")
+    assert (done.status, done.document["ok"]) == (1, False)
