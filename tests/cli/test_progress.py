@@ -14,14 +14,12 @@ import pytest
 
 from memtopo.driver.ledger import Ledger
 from memtopo.drivers.sim import SimDriver
+from memtopo.drivers.target import recorded
 from memtopo.machine import load
-from memtopo.machine.cluster import MachineLine
 from memtopo.output.progress import ProgressLines, activity, progress
-from memtopo.planner import plan
 from memtopo.run.apply import apply
-from memtopo.session.request import RunRequest
 from tests.cli.test_terminal import drained, on_terminal
-from tests.helpers.specs import clean_geometry
+from tests.helpers.specs import document, request_of
 
 PAGES = 8
 SPEC = f"""memtopo: 1
@@ -44,8 +42,7 @@ def test_a_terminal_shows_counts_that_grow_to_the_total_of_their_phase(monkeypat
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("COLUMNS", "100")
     machine = load("h200x2")
-    geometry = clean_geometry(SPEC, machine)
-    request = RunRequest(plan(geometry, machine), geometry, MachineLine("h200x2", True, (), ""), exclusive=False)
+    request = request_of(document(SPEC), recorded("h200x2", machine), exclusive=False)
     driver = SimDriver(machine)
     driver.init()
     ours, theirs = pty.openpty()

@@ -8,16 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from memtopo import planner
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.types import LocationKind
 from memtopo.drivers.target import Target
 from memtopo.language import read_file, read_text
-from memtopo.machine.cluster import MachineLine
 from memtopo.plans.report import Report
-from memtopo.rules.validation import validate
 from memtopo.run import apply
+from memtopo.session.composition import Composition
 from memtopo.session.request import RunRequest
 from tests.helpers.failing_driver import Failing
 from tests.helpers.specs import SPECS
@@ -48,12 +46,11 @@ def contexts(local: Target) -> Iterator[KernelDriver]:
 
 def run_request(spec: bytes | Path, local: Target) -> RunRequest | None:
     document = read_file(spec) if isinstance(spec, Path) else read_text(spec, "small.yaml")
-    validated = validate(document, local.machine)
-    if validated.geometry is None:
-        assert {fault.code for fault in validated.diagnostics if fault.severity == "error"} == {"MT401"}
+    composition = Composition.of(document, local)
+    if not composition.valid:
+        assert {fault.code for fault in composition.diagnostics if fault.severity == "error"} == {"MT401"}
         return None
-    line = MachineLine("local", simulated=False, devices=(), driver="")
-    return RunRequest(planner.plan(validated.geometry, local.machine), validated.geometry, line)
+    return composition.request(machine_facts=None)
 
 
 OWN = [path for path in SPECS if path.stem != "vulkan-frame"]  # its producer is in test_vulkan.py

@@ -9,19 +9,16 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from memtopo import planner
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.types import Access, Grant
 from memtopo.drivers.target import Target
 from memtopo.language import read_text
-from memtopo.machine.cluster import MachineLine
 from memtopo.plans.report import Check, Report
-from memtopo.rules.validation import validate
 from memtopo.run import apply, processes
 from memtopo.run.verification.rounds import FORBIDDEN, UNSAFE
-from memtopo.session.request import RunRequest
 from tests.helpers.forwarding import HandleRecorder
 from tests.helpers.reports import tallies
+from tests.helpers.specs import request_of
 from tests.helpers.strategies import specs
 from tests.run.verification.test_full import SHARED as SHARED_BY_TWO
 from tests.run.verification.test_full import WRONG_EXPORT_WORKER
@@ -80,13 +77,10 @@ def apply_on_gpu(
     check: Check = "full",
     replicas: bool = False,
 ) -> Report:
-    validated = validate(read_text(text.encode(), "whole.yaml"), local.machine)
-    assert validated.geometry is not None, (text, validated.diagnostics)
-    line = MachineLine("local", simulated=False, devices=(), driver="")
-    plan = planner.plan(validated.geometry, local.machine)
     facts = local.machine if replicas else None
+    request = request_of(read_text(text.encode(), "whole.yaml"), local, check=check, machine_facts=facts)
     ledger = Ledger(wrap(local.open()))
-    report = apply.apply(RunRequest(plan, validated.geometry, line, check=check, machine_facts=facts), ledger)
+    report = apply.apply(request, ledger)
     assert ledger.empty
     return report
 
@@ -131,12 +125,8 @@ def test_memory_of_an_unreleased_chunk_is_noted(local: Target) -> None:
 def test_a_wrong_export_is_a_difference_of_its_importer(local: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MEMTOPO_WRONG_EXPORT", "server")
     document = read_text(("memtopo: 1\nname: lied\n" + SHARED.replace("ACCESS", "r")).encode(), "lied.yaml")
-    validated = validate(document, local.machine)
-    assert validated.geometry, validated.diagnostics
-    run_request = RunRequest(
-        planner.plan(validated.geometry, local.machine), validated.geometry, local.line, check="full"
-    )
-    report = processes.apply(processes.Ensemble(run_request, document.text, local.machine, worker=WRONG_EXPORT_WORKER))
+    request = request_of(document, local, check="full")
+    report = processes.apply(processes.Ensemble(request, document.text, local.machine, worker=WRONG_EXPORT_WORKER))
     assert (report.outcome, report.exit_code) == ("different", 6), report
     assert report.checks
     assert any(each.subject.startswith("reader: w.0") for each in report.checks.differences)

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from memtopo import planner
 from memtopo.drivers.target import Target
 from memtopo.language import read_file
-from memtopo.machine.cluster import MachineLine
 from memtopo.plans.report import Check
-from memtopo.rules.validation import validate
 from memtopo.run import processes
-from memtopo.session.request import RunRequest
+from tests.helpers.specs import request_of
 from tests.run.processes.crash_runs import CrashRun, run_with_crash
 from tests.run.processes.test_change_crashes import SLEEPING, calls, names_stage
 from tests.run.processes.test_crashes import lost, survived
@@ -35,11 +31,8 @@ def spec(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("check", ["fast", "full"])
 def test_states_of_several_processes_are_rehearsed_with_their_bytes(local: Target, spec: Path, check: Check) -> None:
     document = read_file(str(spec))
-    geometry = validate(document, local.machine).geometry
-    assert geometry
-    line = MachineLine("local", simulated=False, devices=(), driver="")
-    request = RunRequest(planner.plan(geometry, local.machine), geometry, line, str(spec), check=check)
-    whole = processes.Ensemble(replace(request, rehearse=True), document.text, local.machine)
+    request = request_of(document, local, check=check, rehearse=True)
+    whole = processes.Ensemble(request, document.text, local.machine)
     report = processes.apply(whole)
     assert report.outcome == "ok", report
     assert "rehearse" in [time.phase for time in report.times]

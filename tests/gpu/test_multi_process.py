@@ -9,14 +9,11 @@ from typing import Any
 
 import pytest
 
-from memtopo import planner
 from memtopo.driver.protocol import Driver
 from memtopo.drivers import target
 from memtopo.language import read_file
-from memtopo.machine.cluster import MachineLine
-from memtopo.rules.validation import validate
 from memtopo.run import processes
-from memtopo.session.request import RunRequest
+from memtopo.session.composition import Composition
 from tests.helpers.specs import ENSEMBLES
 from tests.run.processes.crash_runs import run_with_crash
 from tests.run.processes.test_crashes import CALLS, SIGNALS, TWO, lost, survived
@@ -44,13 +41,10 @@ def test_every_multi_process_spec_is_built_as_declared(path: Path) -> None:
     """And leaves nothing."""
     local = target.resolve("local")
     document = read_file(path)
-    validated = validate(document, local.machine)
-    if {fault.code for fault in validated.diagnostics} & {"MT401"}:
+    composition = Composition.of(document, local)
+    if {fault.code for fault in composition.diagnostics} & {"MT401"}:
         pytest.skip("needs more GPUs")
-    assert validated.geometry, validated.diagnostics
-    line = MachineLine("local", simulated=False, devices=(), driver="")
-    run_request = RunRequest(planner.plan(validated.geometry, local.machine), validated.geometry, line, path.name)
-    report = processes.apply(processes.Ensemble(run_request, document.text, local.machine))
+    report = processes.apply(processes.Ensemble(composition.request(machine_facts=None), document.text, local.machine))
     assert report.outcome == "ok", report
 
 

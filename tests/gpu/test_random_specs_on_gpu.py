@@ -6,14 +6,11 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from memtopo import planner
 from memtopo.driver.ledger import Ledger
 from memtopo.drivers.target import Target
 from memtopo.language import read_text
-from memtopo.machine.cluster import MachineLine
-from memtopo.rules.validation import validate
 from memtopo.run import apply
-from memtopo.session.request import RunRequest
+from tests.helpers.specs import request_of
 from tests.helpers.strategies import specs
 
 pytestmark = pytest.mark.gpu
@@ -31,12 +28,9 @@ def test_an_accepted_random_spec_is_built_as_declared(data: st.DataObject, local
 
 
 def builds(spec: str, local: Target) -> None:
-    validated = validate(read_text(spec.encode(), "random.yaml"), local.machine)
-    assert validated.geometry is not None, (spec, validated.diagnostics)
-    line = MachineLine("local", simulated=False, devices=(), driver="")
-    run_request = RunRequest(planner.plan(validated.geometry, local.machine), validated.geometry, line)
+    request = request_of(read_text(spec.encode(), "random.yaml"), local)
     ledger = Ledger(local.open())
-    report = apply.apply(run_request, ledger)
+    report = apply.apply(request, ledger)
     assert ledger.empty
     assert report.checks
     # The driver often does not grant an address hint (fact 11); a fixed address is then reported as a difference.

@@ -15,15 +15,13 @@ from memtopo.executor import Execution, StepFailed
 from memtopo.kinds.layout import current
 from memtopo.language import read_file
 from memtopo.language.names import AWAKE
-from memtopo.machine.cluster import MachineLine
 from memtopo.plans.report import Check
 from memtopo.rules.validation import Validated, validate
 from memtopo.run import apply
 from memtopo.run.transition import make_transition
 from memtopo.run.verification.fingerprints import Fingerprints
-from memtopo.session.request import RunRequest
 from tests.helpers.failing_driver import Failing
-from tests.helpers.specs import ROOT
+from tests.helpers.specs import ROOT, request_of
 
 pytestmark = pytest.mark.gpu
 SPECS = ("sleep-mode", "memory-saver")
@@ -40,11 +38,7 @@ def validated(name: str, local: Target) -> Validated:
 @pytest.mark.parametrize("name", SPECS)
 @pytest.mark.parametrize("check", ["fast", "full"])
 def test_states_are_rehearsed_with_their_bytes(local: Target, check: Check, name: str) -> None:
-    geometry = validated(name, local).geometry
-    assert geometry
-    plan = planner.plan(geometry, local.machine)
-    line = MachineLine("local", simulated=False, devices=(), driver="")
-    request = RunRequest(plan, geometry, line, check=check, machine_facts=local.machine)
+    request = request_of(validated(name, local).document, local, check=check, machine_facts=local.machine)
     ledger = Ledger(local.open())
     report = apply.apply(replace(request, rehearse=True), ledger)
     assert ledger.empty

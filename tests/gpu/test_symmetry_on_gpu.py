@@ -6,15 +6,11 @@ from collections.abc import Mapping
 
 import pytest
 
-from memtopo import planner
 from memtopo.drivers import target
-from memtopo.machine.cluster import MachineLine
 from memtopo.plans.report import Report
-from memtopo.rules.validation import validate
 from memtopo.run import processes
-from memtopo.session.request import RunRequest
 from tests.helpers.reports import tallies
-from tests.helpers.specs import document
+from tests.helpers.specs import document, request_of
 from tests.run.processes.crash_runs import run_with_crash
 from tests.run.processes.test_common_addresses import COMMON
 from tests.run.processes.test_crashes import survived
@@ -66,12 +62,7 @@ def test_ranks_on_two_gpus_have_common_addresses_and_their_own_buffers(check: st
     if len(local.machine.devices) < 2:
         pytest.skip("needs two GPUs")
     read = document(RANKS)
-    validated = validate(read, local.machine)
-    assert validated.geometry, validated.diagnostics
-    line = MachineLine("local", simulated=False, devices=(), driver="")
-    plan = planner.plan(validated.geometry, local.machine)
-    request = RunRequest(plan, validated.geometry, line, "ranks.yaml", check="full" if check == "full" else "fast")
-    report = processes.apply(processes.Ensemble(request, read.text, local.machine))
+    report = processes.apply(processes.Ensemble(request_of(read, local, check=check), read.text, local.machine))
     assert report.outcome == "ok", report
     assert {*map(len, addresses(report).values())} == {1}
     found = tallies(report.checks)

@@ -12,31 +12,20 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from memtopo import planner
 from memtopo.cli.process import Stopper
 from memtopo.drivers import target
 from memtopo.language import read_file
-from memtopo.machine.cluster import MachineLine
 from memtopo.plans.report import Report
-from memtopo.rules.validation import validate
 from memtopo.run import processes
-from memtopo.session.request import RunRequest
+from memtopo.session.composition import Composition
 
 WORKER = (sys.executable, "-P", str(Path(__file__).with_name("signalled_worker.py")))
 
 
 def run(spec: str, machine: str, timeout: float, *, rehearse: bool) -> bytes:
     found, document = target.resolve(machine), read_file(spec)
-    geometry = validate(document, found.machine).geometry
-    assert geometry
-    request = RunRequest(
-        planner.plan(geometry, found.machine),
-        geometry,
-        MachineLine(machine, found.simulated, (), "13.0"),
-        spec,
-        check="none" if rehearse else "fast",
-        rehearse=rehearse,
-    )
+    options = {"check": "none" if rehearse else "fast", "rehearse": rehearse, "machine_facts": None}
+    request = Composition.of(document, found).request(None, **options)
     with Stopper() as stopper:
         ensemble = processes.Ensemble(request, document.text, found.machine, timeout, worker=WORKER)
         report = replace(processes.apply(ensemble, stop=stopper.signal), machine=request.machine)
