@@ -82,24 +82,24 @@ def of_memtopo(document: Document) -> bool:
     return '"memtopo_' in document.text[:64]
 
 
-def require_replaceable(output: str, own: re.Pattern[bytes] | bytes) -> None:
+def require_replaceable(output: str, own: re.Pattern[bytes]) -> None:
     """Raise `UsageError` for a file that is not empty and begins with none of memtopo's `own` beginnings."""
     if not replaceable(output, own):
         raise UsageError(f"{output!r} exists, and memtopo did not write it", hint="name another file, or remove it")
 
 
-def replaceable(output: str, own: re.Pattern[bytes] | bytes) -> bool:
+def replaceable(output: str, own: re.Pattern[bytes]) -> bool:
     """Return true unless there is a file that is not empty and begins with none of memtopo's `own` beginnings."""
     if not os.path.isfile(output):  # noqa: PTH113 a Path of an empty name is the current folder
         return True
     start = _start(output)
-    return not start or _begins(start, own)
+    return not start or own.match(start) is not None
 
 
-def remove(output: str, own: bytes) -> None:
+def remove(output: str, own: re.Pattern[bytes]) -> None:
     """Remove a file of memtopo, if it is one."""
     with suppress(OSError):
-        if os.path.isfile(output) and _begins(_start(output), own):  # noqa: PTH113 likewise
+        if os.path.isfile(output) and own.match(_start(output)):  # noqa: PTH113 likewise
             os.unlink(output_path(output))  # noqa: PTH108 likewise
 
 
@@ -110,10 +110,6 @@ def _start(file: str) -> bytes:
             return opened.read(128)
     except OSError:
         return b""
-
-
-def _begins(start: bytes, own: re.Pattern[bytes] | bytes) -> bool:
-    return start.startswith(own) if isinstance(own, bytes) else own.match(start) is not None
 
 
 def write(output: str, document: str) -> None:

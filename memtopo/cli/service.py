@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import select
 import shlex
 import signal
@@ -201,7 +202,7 @@ def metrics_target(place: str | None) -> Iterator[MetricsTarget | None]:
         with claim(endpoint(socket=place.removeprefix("unix:"))) as claimed:
             yield MetricsTarget(text, claim=claimed)
     else:
-        first = prometheus.FIRST.encode()
+        first = re.compile(re.escape(prometheus.FIRST).encode())
         if Path(place or ".").is_dir():
             raise UsageError(f"--metrics {place!r} is a folder", hint="write --metrics FOLDER/memtopo.prom")
         if Path(place).exists() and not Path(place).is_file():

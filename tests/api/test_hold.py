@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -126,6 +127,23 @@ def test_a_refused_call_is_raised_on_entering_after_everything_was_undone() -> N
     with pytest.raises(memtopo.NotApplied, match="everything was undone") as raised, memtopo.hold(SPEC, failing(20)):
         pass
     assert raised.value.report.exit_code == 4
+    assert not survey().layouts
+    assert open_descriptors() == before
+
+
+def test_ctrl_c_while_the_layout_is_built_undoes_everything() -> None:
+    before, target = open_descriptors(), failing(0)
+
+    def opened() -> Any:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert held._background._stopping.wait(PATIENCE)
+        return target.open()
+
+    held = memtopo.hold(SPEC, replace(target, _opener=opened))
+    with pytest.raises(KeyboardInterrupt), held:
+        pass
+    assert held.report
+    assert (held.report.outcome, held.report.leaks) == ("interrupted", ())
     assert not survey().layouts
     assert open_descriptors() == before
 
