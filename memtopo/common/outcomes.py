@@ -43,18 +43,20 @@ def signal_status(number: int) -> int:
     return 128 + number
 
 
-def outcome(*, leaks: bool, signal: int | None, different: bool, failures: Collection[int] | None) -> tuple[str, int]:
-    """Return the outcome and the exit status of a run, the worst that applies.
+def outcome(
+    leaks: Collection[object], *, signal: int | None, as_declared: bool, codes: Collection[int]
+) -> tuple[str, int]:
+    """Return the outcome and the exit status of a run of one process, of several, or on several nodes.
 
-    `signal` is the number of the signal that stopped it, or None; `failures` are the statuses of what failed, None if
-    nothing did. A difference may also be the cause of a later failure; the report has both.
+    `signal` is the number of the signal that stopped it, or None; `codes` are the statuses of what failed. A difference
+    may also be the cause of a later failure; the report has both.
     """
     if leaks:
         return "leaked", int(Exit.LEFT)
     if signal is not None:
         return INTERRUPTED, signal_status(signal)
-    if different:
+    if not as_declared:
         return "different", int(Exit.DIFFERENT)
-    if failures is None:
-        return "ok", int(Exit.OK)
-    return "failed", next((code for code in failures if code in (Exit.BUG, Exit.UNAVAILABLE)), int(Exit.FAILED))
+    if codes:
+        return "failed", next((code for code in codes if code in (Exit.BUG, Exit.UNAVAILABLE)), int(Exit.FAILED))
+    return "ok", int(Exit.OK)

@@ -27,7 +27,7 @@ from memtopo.plans.transition import Transition, transition
 from memtopo.run.capacity import DoesNotFit, require_room
 from memtopo.run.findings import FindingTally
 from memtopo.run.leaks import ResourceBalance, descriptor_notes, memory_notes
-from memtopo.run.outcome import failure, failure_status
+from memtopo.run.outcome import exit_code, failure
 from memtopo.run.rehearsal import Rehearsal, RehearsedPart, States, stops
 from memtopo.run.states import StatePlans
 from memtopo.run.transition import all_or_nothing, make_transition
@@ -396,8 +396,8 @@ class Run:
         left = self._balance.left(teardown, self._hold_result.descriptors)
         leaks = self._balance.leaks(teardown, left, request.position_of)
         signal = self._signal() if self.stopped else None
-        failed = [failure_status(self.failure.error)] if self.failure else None
-        word, status = outcome(leaks=bool(leaks), signal=signal, different=not self.as_declared, failures=failed)
+        codes = [exit_code(self.failure.error)] if self.failure else ()
+        word, status = outcome(leaks, signal=signal, as_declared=self.as_declared, codes=codes)
         return Report(
             name=request.plan.name,
             spec=request.spec,

@@ -23,7 +23,7 @@ def failure(failed: StepFailed, request: RunRequest) -> Failure:
     return Failure(failed.action, f"{type(error).__name__}: {error}", None, path, position)
 
 
-def failure_status(error: BaseException | None) -> int:
+def exit_code(error: BaseException | None) -> int:
     """Return the exit status of a run that ended with an error."""
     if isinstance(error, Unavailable):
         return error.exit_code

@@ -43,19 +43,18 @@ def test_no_module_writes_a_status_as_a_number() -> None:
 
 
 @pytest.mark.parametrize(
-    ("leaks", "signal", "different", "failures", "expected"),
+    ("leaks", "signal", "as_declared", "codes", "expected"),
     [
-        (True, 15, True, [70], ("leaked", 5)),
-        (False, 15, True, [70], ("interrupted", 143)),
-        (False, None, True, [70], ("different", 6)),
-        (False, None, False, [4, 3], ("failed", 3)),
-        (False, None, False, [4, 70], ("failed", 70)),
-        (False, None, False, [2], ("failed", 4)),
-        (False, None, False, [], ("failed", 4)),
-        (False, None, False, None, ("ok", 0)),
+        (["a chunk"], 15, False, [70], ("leaked", 5)),
+        ([], 15, False, [70], ("interrupted", 143)),
+        ([], None, False, [70], ("different", 6)),
+        ([], None, True, [4, 3], ("failed", 3)),
+        ([], None, True, [4, 70], ("failed", 70)),
+        ([], None, True, [2], ("failed", 4)),
+        ([], None, True, [], ("ok", 0)),
     ],
 )
 def test_the_worst_outcome_counts(
-    leaks: bool, signal: int | None, different: bool, failures: list[int] | None, expected: tuple[str, int]
+    leaks: list[str], signal: int | None, as_declared: bool, codes: list[int], expected: tuple[str, int]
 ) -> None:
-    assert outcome(leaks=leaks, signal=signal, different=different, failures=failures) == expected
+    assert outcome(leaks, signal=signal, as_declared=as_declared, codes=codes) == expected

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from pydantic import TypeAdapter
 
-from memtopo.common.outcomes import outcome
+from memtopo.common.outcomes import Exit, outcome
 from memtopo.common.units import rounded
 from memtopo.plans.report import Failure, Leak, Left, NodeReport, PhaseTime, ProcessReport, Report
 from memtopo.run.nodes.agent import NodeResult
@@ -49,8 +49,9 @@ def merged_nodes(
     leaks = (*(leak for report in reports.values() for leak in report.leaks), *_leaks(request, ends))
     checks = sum_of_checks([report.checks for report in reports.values() if report.checks])
     failure = _failure(ends, order)
-    statuses, different = [*_statuses(ends.values())] if failure else None, bool(checks and checks.different)
-    word, status = outcome(leaks=bool(leaks), signal=interrupted or None, different=different, failures=statuses)
+    as_declared = not (checks and checks.different)
+    codes = [*_statuses(ends.values()), Exit.FAILED] if failure else ()
+    word, status = outcome(leaks, signal=interrupted or None, as_declared=as_declared, codes=codes)
     failed = word != "ok"
     return Report(
         name=request.plan.name,

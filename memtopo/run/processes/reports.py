@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from memtopo.common.outcomes import outcome
+from memtopo.common.outcomes import Exit, outcome
 from memtopo.plans.report import (
     Checks,
     DeviceMemory,
@@ -34,8 +34,8 @@ def merged_report(
     leaks = tuple(replace(leak, what=f"{label}: {leak.what}") for label, each in reports.items() for leak in each.leaks)
     failure = _failure(workers)
     different = sum(each.checks.different for each in reports.values() if each.checks)
-    statuses = [*_statuses(workers.values())] if failure else None
-    word, status = outcome(leaks=bool(leaks), signal=interrupted or None, different=bool(different), failures=statuses)
+    codes = [*_statuses(workers.values()), Exit.FAILED] if failure else ()
+    word, status = outcome(leaks, signal=interrupted or None, as_declared=not different, codes=codes)
     return Report(
         name=request.plan.name,
         spec=request.spec,
