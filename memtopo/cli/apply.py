@@ -68,9 +68,8 @@ def apply_command(
     holders = _bindings(bound or [], trusted, _timeout_seconds(timeout), socket)
     request_of = partial(run_request, check=check, timeout=holders.silence, rehearse=rehearse, trace=trace)
     if on is not None:
-        return _nodes()(
-            on, spec, machine, settings(given), gpus, holders.values, holders.silence, holding, request_of, output
-        ).apply()
+        about = on, spec, machine, settings(given), gpus, holders.values, holders.silence
+        return _nodes()(*about, holding, request_of, output).apply()
     if holding and detach:
         return _detach(context, spec, holding, as_json=as_json)
     return _applied(load(spec, machine, settings(given), one_host=True), request_of, holders, holding, output)
