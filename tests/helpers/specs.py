@@ -90,6 +90,11 @@ def steps_of(plan: Plan, *kinds: type[AnyStep]) -> list[AnyStep]:
     return [step for step in plan.steps if isinstance(step, kinds)]
 
 
+def composed(spec: Path, machine: Machine) -> Composition:
+    """A spec that is planned on a machine, whatever was tried there."""
+    return Composition.of(read_file(spec), recorded("test", machine))
+
+
 def run_request(
     spec: str | Path, machine: Machine, check: Check = "fast", settings: Mapping[str, str] = NO_SETTINGS
 ) -> RunRequest:

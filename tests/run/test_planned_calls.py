@@ -21,7 +21,7 @@ from memtopo.run import apply
 from memtopo.run.planned_calls import first_calls, planned_calls
 from memtopo.session.request import RunRequest
 from tests.helpers.shared_producers import handle_source
-from tests.helpers.specs import EVERY_SPEC, ROOT, SPECS, run_request
+from tests.helpers.specs import EVERY_SPEC, ROOT, SPECS, composed, run_request
 
 H200X4 = machine.load("h200x4")
 
@@ -65,9 +65,9 @@ def test_a_plan_lists_the_calls_of_a_run(path: Path) -> None:
 
 @pytest.mark.parametrize("path", EVERY_SPEC, ids=lambda path: path.stem)
 def test_a_listing_makes_and_ends_as_many_objects_and_leaves_no_file_open(path: Path) -> None:
-    request = run_request(path, H200X4)
+    found = composed(path, H200X4)
     before = os.listdir("/proc/self/fd")
-    for entries in planned_calls(request.plan, request.geometry).values():
+    for entries in planned_calls(found.plan, found.geometry).values():
         methods = [each.method for each in entries if isinstance(each, DriverCall) and each.of_step]
         for makes, ends in (("mem_address_reserve", "mem_address_free"), ("event_create", "event_destroy")):
             opened = methods.count("ipc_open_event_handle") if makes == "event_create" else 0
@@ -80,10 +80,10 @@ def test_a_listing_makes_and_ends_as_many_objects_and_leaves_no_file_open(path: 
 
 @pytest.mark.parametrize("path", EVERY_SPEC, ids=lambda path: path.stem)
 def test_each_row_of_a_plan_has_the_calls_of_its_first_step(path: Path) -> None:
-    request = run_request(path, H200X4)
-    summary = request.plan.summary()
+    composition = composed(path, H200X4)
+    summary = composition.plan.summary()
     rows = {each.first: each.rows for each in summary.processes} or {"": summary.rows}
-    calls = first_calls(request.plan, request.geometry)
+    calls = first_calls(composition.plan, composition.geometry)
     for label, expected in rows.items():
         assert len(calls[label]) == len(expected)
         for row, found in zip(expected, calls[label], strict=True):
