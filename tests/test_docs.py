@@ -17,7 +17,7 @@ from memtopo.cli import app
 from memtopo.diagnostics.model import has_errors
 from memtopo.language import read_file
 from memtopo.output.diagram.build import build_diagram
-from memtopo.output.diagram.mermaid import mermaid
+from memtopo.output.diagram.graph import mermaid
 from memtopo.rules.validation import validate
 from tests.helpers import pages
 from tests.helpers.pages import Block

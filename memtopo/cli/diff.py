@@ -73,8 +73,7 @@ def diff_command(
     if as_json:
         plain.print_document(json.dumps(json.marked("difference", found)).splitlines())
     else:
-        from memtopo.output import console
-        from memtopo.output import difference as page
+        from memtopo.output import console, plan
 
-        console.show(page.renderable(found, target.line))
+        console.show(plan.changes(found, target.line))
     return 0 if found.empty else DIFFERENT

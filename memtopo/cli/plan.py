@@ -183,8 +183,7 @@ def _plan_change(name: str, document: Document, output: str | None, *, as_json: 
     if as_json:
         plain.print_document(json.dumps(found).splitlines())
     else:
-        from memtopo.output import console
-        from memtopo.output import difference as page
+        from memtopo.output import console, plan
 
-        console.show(page.renderable(found.plan, found.machine, "plan"))
+        console.show(plan.changes(found.plan, found.machine, "plan"))
     return 0

@@ -1,13 +1,12 @@
 """Formats of validation results by name, and the two that are plain text.
 
-Each other format is a module of this package, which is imported only when the format is requested.
+The other formats are in `ci`, which is imported only when one of them is requested.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from importlib import import_module
-from typing import Literal, Protocol, cast, get_args
+from collections.abc import Callable, Iterator
+from typing import Literal, get_args
 
 from memtopo.common.errors import MemtopoError, UsageError
 from memtopo.common.text import display_width, escape_ci_commands, printable
@@ -23,14 +22,6 @@ TEXT_FORMATS: tuple[Format, ...] = ("text", "concise")
 _GAP = "  "
 
 
-class _FormatModule(Protocol):
-    """Interface of a format's module, which has the format's name."""
-
-    def lines(self, checked: Checked, /) -> list[str]: ...
-
-    def failure(self, error: MemtopoError, /) -> list[str]: ...
-
-
 def format_named(name: str) -> Format:
     """The format with a name. Raises `UsageError`."""
     for format_ in FORMATS:
@@ -44,16 +35,18 @@ def formatted(format_: Format, checked: Checked, *, width: int = DEFAULT_WIDTH, 
     if format_ in TEXT_FORMATS:
         text = _text(checked, width, colour=colour) if format_ == "text" else _concise(checked, colour=colour)
         return [*map(escape_ci_commands, text)]
-    return _module(format_).lines(checked)
+    return _of_ci(format_)[0](checked)
 
 
 def failure(format_: Format, error: MemtopoError) -> list[str]:
     """The error of a validation that could not be made: a whole document; nothing in the text formats."""
-    return [] if format_ in TEXT_FORMATS else _module(format_).failure(error)
+    return [] if format_ in TEXT_FORMATS else _of_ci(format_)[1](error)
 
 
-def _module(format_: Format) -> _FormatModule:
-    return cast("_FormatModule", import_module(f"memtopo.output.{format_}"))
+def _of_ci(format_: Format) -> tuple[Callable[[Checked], list[str]], Callable[[MemtopoError], list[str]]]:
+    from memtopo.output.ci import WRITERS  # noqa: PLC0415 needed only for these formats
+
+    return WRITERS[format_]
 
 
 def _concise(checked: Checked, *, colour: bool) -> list[str]:

@@ -154,16 +154,6 @@ def error_document(error: MemtopoError) -> ErrorDocument:
     return ErrorDocument(Error(error.message, error.details, error.hint, error.exit_code))
 
 
-def lines(checked: Checked) -> list[str]:
-    """The document of `validate`, as lines."""
-    return dumps(validation_document(checked)).splitlines()
-
-
-def failure(error: MemtopoError) -> list[str]:
-    """The document of an error, as lines."""
-    return dumps(error_document(error)).splitlines()
-
-
 def _outcome(result: Result, *, ok: bool) -> Outcome:
     errors, warnings = result.count("error"), result.count("warning")
     return Outcome(result.document.name, result.machine or None, ok, errors, warnings, result.ignored)

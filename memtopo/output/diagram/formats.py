@@ -24,13 +24,13 @@ class Drawing:
 
 
 def _dot(drawing: Drawing) -> str:
-    from memtopo.output.diagram.dot import dot  # noqa: PLC0415 imported only if used: it adds to the start of a command
+    from memtopo.output.diagram.graph import dot  # noqa: PLC0415 imported only if used: it adds to the start of a command
 
     return dot(drawing.diagram, drawing.title)
 
 
 def _mermaid(drawing: Drawing) -> str:
-    from memtopo.output.diagram.mermaid import mermaid  # noqa: PLC0415 likewise
+    from memtopo.output.diagram.graph import mermaid  # noqa: PLC0415 likewise
 
     return mermaid(drawing.diagram, drawing.title)
 

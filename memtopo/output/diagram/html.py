@@ -7,12 +7,10 @@ from dataclasses import replace
 from itertools import islice
 
 from memtopo.geometry.diagram import Diagram
-from memtopo.output.diagram.context import Addresses, DrawingContext, Locate, drawing_context
-from memtopo.output.diagram.markup import text
-from memtopo.output.diagram.palette import DARK, LIGHT, Scheme
+from memtopo.output.diagram.context import DARK, LIGHT, Addresses, DrawingContext, Locate, Scheme, drawing_context
+from memtopo.output.diagram.markup import MONO_FONTS, SANS_FONTS, text
 from memtopo.output.diagram.svg import figure, style_sheet
 from memtopo.output.diagram.tables import MOST_ROWS, MOST_TABLES, Table, table_count, tables
-from memtopo.output.diagram.typography import MONO_FONTS, SANS_FONTS
 
 WIDTHS = {"wide": 1120.0, "middle": 704.0, "narrow": 328.0}
 """Widths of the drawing in pixels; a page contains it in each of them and shows the one that fits."""

@@ -8,13 +8,11 @@ from typing import NamedTuple
 
 from memtopo.geometry.diagram import Diagram, HandleFlow, MemoryDiagram, ProcessDiagram
 from memtopo.output.diagram import notation
-from memtopo.output.diagram.card import Card, grid, padding
+from memtopo.output.diagram.bar import Card, grid, padding
+from memtopo.output.diagram.cards import earlier_spans, memory_card, range_card
 from memtopo.output.diagram.context import DrawingContext
-from memtopo.output.diagram.markup import Box, Port, beside, number, path, placed, rect, stacked, text_at
-from memtopo.output.diagram.memory_card import memory_card
-from memtopo.output.diagram.range_card import earlier_spans, range_card
+from memtopo.output.diagram.markup import NAME, Box, Port, beside, fitting, number, path, placed, rect, stacked, text_at
 from memtopo.output.diagram.rows import draw_rows, export_port, import_port, rows_of
-from memtopo.output.diagram.typography import NAME, fitting
 
 MOST_PROCESSES = 12
 MOST_LINES = 24

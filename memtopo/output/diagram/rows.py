@@ -10,8 +10,24 @@ from memtopo.geometry.diagram import Diagram, Export, HandleFlow, Resource
 from memtopo.output.diagram import notation
 from memtopo.output.diagram.bar import badge
 from memtopo.output.diagram.context import DrawingContext
-from memtopo.output.diagram.markup import Box, Port, element, hovered, number, placed, rect, stacked, text_at
-from memtopo.output.diagram.typography import BODY, CAPITALS, NAME, SMALL, fitting, packed, width
+from memtopo.output.diagram.markup import (
+    BODY,
+    CAPITALS,
+    NAME,
+    SMALL,
+    Box,
+    Port,
+    element,
+    fitting,
+    hovered,
+    number,
+    packed,
+    placed,
+    rect,
+    stacked,
+    text_at,
+    width,
+)
 
 MOST_PARTS = 12
 _TAG, _WIDEST_TAG = 66.0, 120.0

@@ -8,11 +8,19 @@ from memtopo.common.units import rounded
 from memtopo.geometry.diagram import Diagram, MappingSpan, RangeDiagram, Resource
 from memtopo.output.diagram import layout, notation
 from memtopo.output.diagram.bar import badge
-from memtopo.output.diagram.context import SEVERAL, Addresses, DrawingContext, Locate, drawing_context
-from memtopo.output.diagram.markup import Box, curve, dot, element, number, path, rect, stacked, text, text_at
-from memtopo.output.diagram.palette import DARK, LIGHT, TEXTURES, Scheme
-from memtopo.output.diagram.range_card import DrawnSpans, SpanPosition
-from memtopo.output.diagram.typography import (
+from memtopo.output.diagram.cards import DrawnSpans, SpanPosition
+from memtopo.output.diagram.context import (
+    DARK,
+    LIGHT,
+    SEVERAL,
+    TEXTURES,
+    Addresses,
+    DrawingContext,
+    Locate,
+    Scheme,
+    drawing_context,
+)
+from memtopo.output.diagram.markup import (
     BODY,
     MONO_FONTS,
     NAME,
@@ -20,8 +28,18 @@ from memtopo.output.diagram.typography import (
     SANS_FONTS,
     SMALL,
     TITLE,
+    Box,
+    curve,
+    dot,
+    element,
     fitting,
+    number,
     packed,
+    path,
+    rect,
+    stacked,
+    text,
+    text_at,
     width,
 )
 

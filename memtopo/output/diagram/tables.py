@@ -9,8 +9,8 @@ from memtopo.common.units import exact, rounded
 from memtopo.diagnostics.model import Path
 from memtopo.geometry.diagram import Diagram, HandleFlow, MappingSpan, MemoryDiagram, RangeDiagram
 from memtopo.output.diagram import notation
+from memtopo.output.diagram.cards import free_and_taken
 from memtopo.output.diagram.context import DrawingContext
-from memtopo.output.diagram.memory_card import free_and_taken
 from memtopo.output.diagram.rows import Row, rows_of
 
 MOST_TABLES = 60

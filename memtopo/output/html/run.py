@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from memtopo.common.units import rounded
 from memtopo.output import humanize
-from memtopo.output.alike import folded
 from memtopo.output.diagram.html import figures
 from memtopo.output.diagram.svg import style_sheet as drawing_style
 from memtopo.output.html.document import (
@@ -26,6 +25,7 @@ from memtopo.output.html.document import (
 )
 from memtopo.output.html.timeline import timeline
 from memtopo.output.html.trace import calls
+from memtopo.output.plan import folded
 from memtopo.output.report import addresses
 from memtopo.output.report import verdict as verdict_of
 from memtopo.plans.report import Checks, Leak, Left, NodeReport, Placed, PlanSummary, ProcessReport, Report, Row, Tally

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from memtopo.output.diagram.context import DARK, LIGHT, Scheme
 from memtopo.output.diagram.html import FIGURE_STYLE, TABLE_STYLE
-from memtopo.output.diagram.palette import DARK, LIGHT, Scheme
-from memtopo.output.diagram.typography import MONO_FONTS, SANS_FONTS
+from memtopo.output.diagram.markup import MONO_FONTS, SANS_FONTS
 
 HEAT = (
     ("#440154", "#ffffff"), ("#472d7b", "#ffffff"), ("#3b528b", "#ffffff"), ("#2c728e", "#ffffff"),

@@ -11,9 +11,7 @@ from pathlib import Path
 import pytest
 
 from memtopo.geometry.diagram import Diagram
-from memtopo.output.diagram.dot import dot
-from memtopo.output.diagram.graph import Graph, Node, graph
-from memtopo.output.diagram.mermaid import MOST_CHARACTERS, MOST_EDGES, mermaid
+from memtopo.output.diagram.graph import MOST_CHARACTERS, MOST_EDGES, Graph, Node, dot, graph, mermaid
 from tests.helpers.diagrams import HOSTILE_TEXTS, hostile_diagram, hostile_processes, spec_diagram, text_diagram
 from tests.helpers.machines import invented, with_multicast
 from tests.helpers.specs import EVERY_SPEC, ROOT
