@@ -17,6 +17,7 @@ from memtopo.cli import app
 from memtopo.diagnostics.model import has_errors
 from memtopo.language import read_file
 from memtopo.output.diagram.build import build_diagram
+from memtopo.output.diagram.formats import Drawing
 from memtopo.output.diagram.graph import mermaid
 from memtopo.rules.validation import validate
 from tests.helpers import pages
@@ -97,7 +98,7 @@ def test_flowcharts_in_the_docs_are_current() -> None:
     facts = machine.load("h200x2")
     found = validate(read_file(ROOT / "specs" / "hand-over.yaml"), facts).geometry
     assert found
-    assert mermaid(build_diagram(found, facts), found.name) == block.text
+    assert mermaid(Drawing(build_diagram(found, facts), found.name)) == block.text
 
 
 def test_links_in_the_docs_lead_to_files_and_their_headings() -> None:

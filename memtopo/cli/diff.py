@@ -75,5 +75,5 @@ def diff_command(
     else:
         from memtopo.output import console, plan
 
-        console.show(plan.changes(found, target.line))
+        console.show(plan.difference(found, target.line))
     return 0 if found.empty else DIFFERENT

@@ -35,9 +35,9 @@ def machines_command(name: Name = None, as_json: AsJson = False) -> int:
     if as_json:
         plain.print_document(machines.dump(machine).splitlines())
     else:
-        from memtopo.output import console, pages, probe
+        from memtopo.output import console, probe
 
-        console.show(pages.rendered(probe.page(machine, name, simulated=False)))
+        console.show(probe.machine_page(machine, name))
     return 0
 
 
@@ -46,9 +46,10 @@ def _list(known: dict[str, Machine], *, as_json: bool) -> None:
         plain.print_document(json.dumps(known).splitlines())
         return
     from memtopo.output import console
+    from memtopo.output.blocks import Table, columns
 
-    columns = [console.Column(heading) for heading in ("machine", "GPUs", "driver", "recorded")]
-    console.show(console.Rows(columns, [_row(*item) for item in known.items()]))
+    heads = columns("machine", "GPUs", "driver", "recorded")
+    console.show(Table(heads, [_row(*item) for item in known.items()]))
 
 
 def _row(name: str, machine: Machine) -> tuple[str, ...]:

@@ -120,7 +120,7 @@ def _show(planned: Plan, geometry: Geometry, loaded: Loaded, output: str | None,
 
         first = first_calls(planned, geometry)
         below = {label: [in_short(each) for each in rows] for label, rows in first.items()}
-        console.show(plan.renderable(summary, loaded.target.line, document.digest, below))
+        console.show(plan.page(summary, loaded.target.line, document.digest, below))
     return 0
 
 
@@ -185,5 +185,5 @@ def _plan_change(name: str, document: Document, output: str | None, *, as_json: 
     else:
         from memtopo.output import console, plan
 
-        console.show(plan.changes(found.plan, found.machine, "plan"))
+        console.show(plan.difference(found.plan, found.machine, "plan"))
     return 0

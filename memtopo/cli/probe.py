@@ -144,13 +144,10 @@ def _show(result: ProbeReport, form: str) -> None:
 
         plain.print_document(json.dumps(result).splitlines())
         return
-    from memtopo.output import console, pages
-    from memtopo.output import probe as rendering
+    from memtopo.output import console, markdown
+    from memtopo.output.probe import page
 
-    page = rendering.page(result.machine, result.name, simulated=result.simulated, notes=(*result.notes, *result.left))
-    if result.against:
-        page.append(rendering.against(result.against.differences, result.against.name))
     if form == "markdown":
-        plain.print_lines(pages.markdown(page))
+        plain.print_lines(markdown.page_lines(page(result)))
     else:
-        console.show(pages.rendered(page))
+        console.show(page(result))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,8 +19,8 @@ from memtopo.output import plain
 
 if TYPE_CHECKING:
     from memtopo.cli.specs import Loaded
+    from memtopo.output.blocks import Section
     from memtopo.plans.report import Report
-    from memtopo.plans.trace import TraceSummary
     from memtopo.probe.report import ProbeReport
 
 VARIABLES = {"apply": "MEMTOPO_APPLY_REPORT", "probe": "MEMTOPO_PROBE_REPORT"}
@@ -78,9 +78,9 @@ class RunOutput:
             plain.print_document(json.dumps(json.marked("report", report)).splitlines())
         else:
             from memtopo.output import console
-            from memtopo.output import report as rendering
+            from memtopo.output.report import text_page
 
-            console.show(rendering.renderable(report))
+            console.show(text_page(report))
         sys.stdout.flush()
         return self._saved(report.exit_code, lambda: self._document(report))
 
@@ -89,9 +89,10 @@ class RunOutput:
             from memtopo.output import json
 
             return json.dumps(json.marked("report", report))
-        from memtopo.output.html import run
+        from memtopo.output import html
+        from memtopo.output.report import full_page
 
-        return run.page(report, _trace(self.trace) if self.trace else None)
+        return html.document(full_page(report, _traced(self.trace) if self.trace else ()))
 
     def refuse(self, loaded: Loaded) -> int:
         """Print the diagnostics of an invalid spec, and write them. Returns the exit status."""
@@ -121,45 +122,49 @@ def write_probe(file: str | None, report: ProbeReport) -> None:
     """Write the report of a probe. Raises `NotWritten`."""
     if file is None:
         return
-    from memtopo.output import json
-    from memtopo.output.html.probe import page
+    from memtopo.output import html, json
+    from memtopo.output.probe import full_page
 
-    _write(file, page(report) if _is_page(file) else json.dumps(report))
+    _write(file, html.document(full_page(report)) if _is_page(file) else json.dumps(report))
 
 
 def write_error(file: str, command: str, error: MemtopoError) -> None:
     """Write the error of a command that has no other result, if it can be written."""
-    from memtopo.output import json
-    from memtopo.output.html.failure import error_page
+    from memtopo.output import html, json
+    from memtopo.output.failure import error_page
 
     try:
         require_writable(file)
-        _write(file, error_page(command, error) if _is_page(file) else json.dumps(json.error_document(error)))
+        _write(
+            file,
+            html.document(error_page(command, error)) if _is_page(file) else json.dumps(json.error_document(error)),
+        )
     except MemtopoError as failure:
         if failure.message != error.message:
             plain.print_error(failure)
 
 
-def _trace(path: str) -> TraceSummary | None:
-    """Summary of a trace; None, with a message, if it cannot be read."""
+def _traced(path: str) -> Sequence[Section]:
+    """The calls of a trace; nothing, with a message, if it cannot be read."""
+    from memtopo.output.trace import driver_calls
     from memtopo.plans.trace import read_traces, summary
 
     try:
-        return summary(read_traces([path]))
+        return driver_calls(summary(read_traces([path])))
     except UsageError as error:  # such as a trace that ended as its disk was full
         plain.print_error(error)
-        return None
+        return ()
 
 
 def _refusal(loaded: Loaded, *, page: bool) -> str:
-    from memtopo.output import diagnostics, json
-    from memtopo.output.html.failure import diagnostics_page
+    from memtopo.output import diagnostics, html, json
+    from memtopo.output.failure import diagnostics_page
 
     diagnosed = loaded.validated.diagnostics
     found = json.diagnostics_document(diagnosed, loaded.document, loaded.target.name)
     if not page:
         return json.dumps(found)
-    return diagnostics_page(loaded.document.name, found, diagnostics.text(diagnosed, loaded.document))
+    return html.document(diagnostics_page(found, diagnostics.text(diagnosed, loaded.document), loaded.document.name))
 
 
 def _is_page(file: str | None) -> bool:

@@ -27,7 +27,7 @@ def trace_command(files: Files, as_json: AsJson = False) -> int:
         plain.print_document(json.dumps(json.marked("trace", found)).splitlines())
     else:
         from memtopo.output import console
-        from memtopo.output import trace as rendering
+        from memtopo.output.trace import page
 
-        console.show(rendering.renderable(found))
+        console.show(page(found))
     return 0

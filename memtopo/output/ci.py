@@ -18,7 +18,7 @@ from memtopo.common.version import __version__
 from memtopo.diagnostics import explanations
 from memtopo.diagnostics.codes import CODES
 from memtopo.diagnostics.model import Span
-from memtopo.output import diagnostics, json, validation
+from memtopo.output import diagnostics, json, markdown, validation
 from memtopo.output.validation import Located, fingerprints, repository_path
 from memtopo.rules.files import Checked, Result
 
@@ -163,7 +163,6 @@ MOST_LINES = 600
 """Limits on table rows and on lines of diagnostics; a comment may have 65,536 characters."""
 
 _TICKS = re.compile(r"`+")
-_PLAIN = re.compile(r"[A-Za-z0-9 /-]")
 
 
 def _markdown(checked: Checked) -> list[str]:
@@ -175,32 +174,26 @@ def _markdown(checked: Checked) -> list[str]:
     return [
         "## memtopo",
         "",
-        _escaped(validation.total(checked)),
+        markdown.escaped(validation.total(checked)),
         "",
-        _row([_escaped(cell) for cell in head]),
-        _row(["---"] * len(head)),
-        *(_row(row) for row in rows[:MOST_ROWS]),
+        *markdown.table(list(map(markdown.escaped, head)), rows[:MOST_ROWS]),
         *more,
         *_diagnostics(checked),
     ]
 
 
 def _markdown_failure(error: MemtopoError) -> list[str]:
-    hint = ["", f"hint: {_escaped(error.hint)}"] if error.hint else []
-    return ["## memtopo", "", f"**error:** {_escaped(error.message)}", *hint]
+    hint = ["", f"hint: {markdown.escaped(error.hint)}"] if error.hint else []
+    return ["## memtopo", "", f"**error:** {markdown.escaped(error.message)}", *hint]
 
 
 def _rows(checked: Checked) -> list[list[str]]:
     """The rows of the table, those that fail first."""
     rows = sorted(validation.rows(checked), key=lambda row: not any(map(checked.failed, row[1])))
     return [
-        [f"<code>{_escaped(name)}</code>", *(_emphasized(validation.verdict(each)) for each in results)]
+        [f"<code>{markdown.escaped(name)}</code>", *(_emphasized(validation.verdict(each)) for each in results)]
         for name, results in rows
     ]
-
-
-def _row(cells: list[str]) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 def _emphasized(verdict: str) -> str:
@@ -220,11 +213,6 @@ def _diagnostics(checked: Checked) -> Iterator[str]:
     yield from ("", f"{fence}text", *shown, fence)
     if len(found) > len(shown):
         yield from ("", f"{len(found) - len(shown):,} more lines are not shown.")
-
-
-def _escaped(text: str) -> str:
-    """Escape every character that has a meaning in Markdown or HTML, in a table or not."""
-    return "".join(char if _PLAIN.match(char) else f"&#{ord(char)};" for char in printable(text))
 
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"

@@ -1,4 +1,4 @@
-"""Plans as tables and a drawing: steps, layout and memory."""
+"""Plans and differences of plans as pages: steps, layout and memory."""
 
 from __future__ import annotations
 
@@ -8,85 +8,81 @@ from dataclasses import replace
 from itertools import groupby
 from typing import NamedTuple
 
-from rich.console import Group, RenderableType
-from rich.text import Text
-
 from memtopo.common.units import rounded
 from memtopo.machine.cluster import MachineLine
 from memtopo.output import humanize
-from memtopo.output.console import Column, Rows, digest_line, heading, headline, notes, pairs, stacked
+from memtopo.output.blocks import (
+    Addresses,
+    Cell,
+    Drawing,
+    Page,
+    Pairs,
+    Section,
+    Stacked,
+    Table,
+    columns,
+    notes,
+    sections,
+)
 from memtopo.output.humanize import processes, subjects
-from memtopo.output.terminal.diagram import Addresses, TerminalDrawing
 from memtopo.plans.report import PlanDifference, PlanSummary, ProcessDifference, ProcessPlan, Row
 
-_COLUMNS = (
-    Column("step"), Column("what"), Column("calls", "right"), Column("each", "right"), Column("total", "right"),
-    Column("where"),
-)  # fmt: skip
+_COLUMNS = columns("step", "what", ">calls", ">each", ">total", "where")
 _ROOM = 16  # columns that remain for the last column of 80
 
+Texts = Mapping[str, Sequence[str]]
+"""Texts below the rows of a plan, such as their driver calls, by the label of the process."""
 
-Calls = Mapping[str, Sequence[str]]
-"""Driver calls of each row of a plan, as text, by the label of the process."""
 
-
-def renderable(
-    summary: PlanSummary, machine: MachineLine, digest: str | None = None, calls: Calls | None = None
-) -> RenderableType:
+def page(summary: PlanSummary, machine: MachineLine, digest: str | None = None, calls: Texts | None = None) -> Page:
     """The output of `memtopo plan`, with the digest of the spec, and the driver calls below each row."""
-    last: list[RenderableType] = [Text(), digest_line(digest)] if digest else []
-    return Group(headline("plan", summary.name, machine), Text(), *body(summary, calls=calls), *last)
+    # 79 columns, without an indent: it is to be copied.
+    last = sections(f"digest  {digest}") if digest else []
+    where = f"on {humanize.machine(machine)}"
+    return Page("plan", summary.name, where, sections=[*body(summary, below=calls or {}), *last])
 
 
-def body(summary: PlanSummary, addresses: Addresses | None = None, calls: Calls | None = None) -> list[RenderableType]:
-    """A plan without its first line: rows, drawing, memory, numbers of steps and notes.
+def body(summary: PlanSummary, addresses: Addresses | None = None, below: Texts | None = None) -> list[Section]:
+    """A plan without its first line: rows with texts below them, drawing, memory, numbers of steps and notes.
 
-    `addresses` are those of the ranges of an applied layout, and `calls` are shown below the rows.
+    `addresses` are those of the ranges of an applied layout.
     """
-    parts: list[RenderableType] = []
-    below = calls or {}
+    below, found = below or {}, list[Section]()
     for title, process in folded(summary.processes, below):
-        rows = Rows(_COLUMNS, _rows(process.rows), below.get(process.first, ()))
-        parts += [heading(title), rows, Text()]
-        parts += [notes(process.notes), Text()] if process.notes else []
-    if summary.rows:
-        parts += [Rows(_COLUMNS, _rows(summary.rows), below.get("", ())), Text()]
-    if summary.picture:
-        parts += [TerminalDrawing(summary.picture, addresses=addresses or {}), Text()]
-    parts.append(pairs([*humanize.parameters(summary.params), *_sums(summary)]))
-    if summary.states:
-        parts += [Text(), heading("memory by state"), _states(summary.states)]
-    return [*parts, Text(), notes(summary.notes)] if summary.notes else parts
+        found += [Section(title, [_table(process.rows, below.get(process.first, ()))]), *notes(process.notes)]
+    found += sections(
+        _table(summary.rows, below.get("", ())) if summary.rows else None,
+        Drawing(summary.picture, addresses or {}) if summary.picture else None,
+        Pairs([*humanize.parameters(summary.params), *_sums(summary)]),
+    )
+    states = [Section("memory by state", [_states(summary.states)])] if summary.states else []
+    return [*found, *states, *notes(summary.notes)]
 
 
-def _states(states: Mapping[str, Mapping[str, int]]) -> RenderableType:
-    """Memory of each state by location, as a table."""
+def _states(states: Mapping[str, Mapping[str, int]]) -> Table:
+    """Memory of each state by location."""
     locations = list(dict.fromkeys(location for memory in states.values() for location in memory))
-    columns = (Column("state"), *(Column(location, "right") for location in locations))
-    return Rows(columns, [(name, *(rounded(memory[at]) for at in locations)) for name, memory in states.items()])
+    rows = [(name, *(rounded(memory.get(at, 0)) for at in locations)) for name, memory in states.items()]
+    return Table(columns("state", *(f">{location}" for location in locations)), rows)
 
 
-def steps(rows: tuple[Row, ...]) -> RenderableType:
-    """Rows of a plan as a table."""
-    return Rows(_COLUMNS, _rows(rows))
-
-
-def _rows(rows: tuple[Row, ...]) -> list[tuple[str | Text, ...]]:
+def _table(rows: Sequence[Row], below: Sequence[str] = ()) -> Table:
     verbs = ["", *(row.verb for row in rows)]
-    return [("" if row.verb == before else row.verb, *_cells(row)) for before, row in zip(verbs, rows, strict=False)]
+    cells = [("" if row.verb == before else row.verb, *_cells(row)) for before, row in zip(verbs, rows, strict=False)]
+    return Table(_COLUMNS, cells, below=below)
 
 
-def _cells(row: Row) -> tuple[str | Text, ...]:
-    what, total = humanize.subjects(row.first, row.last), humanize.size(row.calls * row.bytes_each)
+def _cells(row: Row) -> tuple[Cell, ...]:
+    what, total = subjects(row.first, row.last), humanize.size(row.calls * row.bytes_each)
     return what, f"{row.calls:,}", humanize.size(row.bytes_each), total, _where(row)
 
 
-def _where(row: Row) -> str | Text:
+def _where(row: Row) -> Cell:
     where = ", ".join(row.where)
     if not (where and row.note):
         return where or row.note
     together = f"{where} ({row.note})"
-    return together if len(together) <= _ROOM else stacked([where, f"({row.note})"])
+    return together if len(together) <= _ROOM else Stacked([where, f"({row.note})"])
 
 
 def _sums(summary: PlanSummary) -> list[tuple[str, str]]:
@@ -189,32 +185,35 @@ def _listed(gpus: Sequence[str]) -> str:
     return ", ".join(gpus)
 
 
-_MEMORY = (Column("memory"), Column("before", "right"), Column("after", "right"), Column("at most", "right"))
+_MEMORY = columns("memory", ">before", ">after", ">at most")
 
 
-def changes(found: PlanDifference, machine: MachineLine, command: str = "diff") -> RenderableType:
+def difference(found: PlanDifference, machine: MachineLine, command: str = "diff") -> Page:
     """The output of `memtopo diff`, and of `memtopo plan` for a change."""
-    parts: list[RenderableType] = [headline(command, f"{found.before} → {found.after}", machine), Text()]
     if found.empty:
-        return Group(*parts, Text(f"nothing differs; {found.kept:,} steps are equal"))
-    parts += _changes(found)
-    for process in found.processes:
-        parts += _changes(process, f" in {processes(process)}")
-    for title, picture in (("before", found.picture_before), ("after", found.picture_after)):
-        if picture:
-            parts += [heading(title), TerminalDrawing(picture, addresses={}), Text()]
-    memory = [(name, *map(rounded, (each.before, each.after, each.peak))) for name, each in found.memory.items()]
-    parts += [Rows(_MEMORY, memory), Text()]
-    return Group(*parts, pairs(list(_difference_sums(found))))
+        shown = sections(f"nothing differs; {found.kept:,} steps are equal")
+    else:
+        memory = [(name, *map(rounded, (each.before, each.after, each.peak))) for name, each in found.memory.items()]
+        shown = [
+            *_changes(found),
+            *(each for process in found.processes for each in _changes(process, f" in {processes(process)}")),
+            *(
+                Section(title, [Drawing(picture)])
+                for title, picture in (("before", found.picture_before), ("after", found.picture_after))
+                if picture
+            ),
+            *sections(Table(_MEMORY, memory), Pairs([*_kept_and_lost(found)])),
+        ]
+    return Page(command, f"{found.before} → {found.after}", f"on {humanize.machine(machine)}", sections=shown)
 
 
-def _changes(found: PlanDifference | ProcessDifference, where: str = "") -> Iterator[RenderableType]:
+def _changes(found: PlanDifference | ProcessDifference, where: str = "") -> Iterator[Section]:
     for title, rows in (("goes", found.undo), ("comes", found.do)):
         if rows:
-            yield from (heading(f"{title}{where}"), steps(rows), Text())
+            yield Section(f"{title}{where}", [_table(rows)])
 
 
-def _difference_sums(found: PlanDifference) -> Iterator[tuple[str, str]]:
+def _kept_and_lost(found: PlanDifference) -> Iterator[tuple[str, str]]:
     if same := [processes(each) for each in found.processes if each.empty]:
         yield "unchanged", ", ".join(same)
     if found.params:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 
 from memtopo.diagnostics.model import Path
 from memtopo.geometry.diagram import Diagram
+from memtopo.output import blocks, humanize
+from memtopo.output.blocks import Page, notes, sections
+from memtopo.output.json import PictureDocument
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,29 +27,24 @@ class Drawing:
     addresses: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
 
-def _dot(drawing: Drawing) -> str:
-    from memtopo.output.diagram.graph import dot  # noqa: PLC0415 imported only if used: it adds to the start of a command
-
-    return dot(drawing.diagram, drawing.title)
-
-
-def _mermaid(drawing: Drawing) -> str:
-    from memtopo.output.diagram.graph import mermaid  # noqa: PLC0415 likewise
-
-    return mermaid(drawing.diagram, drawing.title)
+def _late(module: str, name: str) -> Callable[[Drawing], str]:
+    """A writer of drawings, whose module is imported when it is used: it adds to the start of a command."""
+    return lambda drawing: str(getattr(import_module(f"memtopo.output.diagram.{module}"), name)(drawing))
 
 
-def _svg(drawing: Drawing) -> str:
-    from memtopo.output.diagram.svg import svg  # noqa: PLC0415 likewise
-
-    return svg(drawing.diagram, drawing.title, note=drawing.note, locate=drawing.locate, addresses=drawing.addresses)
-
-
-def _html(drawing: Drawing) -> str:
-    from memtopo.output.diagram.html import page  # noqa: PLC0415 likewise
-
-    return page(drawing.diagram, drawing.title, note=drawing.note, locate=drawing.locate, addresses=drawing.addresses)
-
-
-FORMATS: Mapping[str, Callable[[Drawing], str]] = {"svg": _svg, "html": _html, "dot": _dot, "mermaid": _mermaid}
+FORMATS: Mapping[str, Callable[[Drawing], str]] = {
+    "svg": _late("svg", "svg"),
+    "html": _late("tables", "page"),
+    "dot": _late("graph", "dot"),
+    "mermaid": _late("graph", "mermaid"),
+}
 SUFFIXES: Mapping[str, str] = {".svg": "svg", ".html": "html", ".dot": "dot", ".gv": "dot", ".mmd": "mermaid"}
+
+
+def text_page(document: PictureDocument, *, ascii: bool) -> Page:
+    """Text output of `memtopo draw`, in ASCII if `ascii`."""
+    name = document.name if document.state is None else f"{document.name} in state {document.state}"
+    drawn = sections(blocks.Drawing(document.picture, ascii=ascii))
+    return Page(
+        "draw", name, f"on {humanize.machine(document.machine)}", sections=[*drawn, *notes(document.picture.choices)]
+    )

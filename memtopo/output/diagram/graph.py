@@ -12,6 +12,7 @@ from memtopo.common.text import escape_ci_commands, printable
 from memtopo.common.units import rounded
 from memtopo.geometry.diagram import Diagram, Export, HandleFlow, MappingSpan, RangeDiagram, Resource
 from memtopo.output.diagram.context import PLAIN, TINTS
+from memtopo.output.diagram.formats import Drawing
 from memtopo.output.diagram.notation import chunk_names, granted, multiple, name_range, offset, processes, remark
 
 MOST_NODES = 12
@@ -292,9 +293,9 @@ _HEAD = """\
   edge [fontname="Helvetica", fontsize=9, color="#57606a", fontcolor="#24292f"];"""
 
 
-def dot(diagram: Diagram, title: str) -> str:
+def dot(drawing: Drawing) -> str:
     """A layout as a digraph of Graphviz."""
-    lines = ("digraph memtopo {", _HEAD, f"  label={_quoted(title)};", *_DOT.lines(graph(diagram)), "}")
+    lines = ("digraph memtopo {", _HEAD, f"  label={_quoted(drawing.title)};", *_DOT.lines(graph(drawing.diagram)), "}")
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -334,11 +335,11 @@ MOST_EDGES = 450
 _SPECIAL = re.compile(r"[^A-Za-z0-9 ,.()×…/_+=-]")
 
 
-def mermaid(diagram: Diagram, title: str) -> str:
+def mermaid(drawing: Drawing) -> str:
     """A layout as a flowchart of Mermaid, which GitHub draws in Markdown; of a large one as much as GitHub draws."""
     for most in (MOST_NODES, MOST_NODES // 2, MOST_NODES // 4, 1):
-        shown = graph(diagram, most)
-        text = "".join(f"{line}\n" for line in _flowchart(shown, title))
+        shown = graph(drawing.diagram, most)
+        text = "".join(f"{line}\n" for line in _flowchart(shown, drawing.title))
         if len(text) <= MOST_CHARACTERS and len(shown.edges) <= MOST_EDGES:
             break
     return text

@@ -14,12 +14,11 @@ from memtopo.output.diagram.context import (
     LIGHT,
     SEVERAL,
     TEXTURES,
-    Addresses,
     DrawingContext,
-    Locate,
     Scheme,
     drawing_context,
 )
+from memtopo.output.diagram.formats import Drawing
 from memtopo.output.diagram.markup import (
     BODY,
     MONO_FONTS,
@@ -63,21 +62,14 @@ _SHAPES = f"""
 """
 
 
-def svg(
-    diagram: Diagram,
-    title: str,
-    *,
-    note: str = "",
-    locate: Locate | None = None,
-    addresses: Addresses | None = None,
-) -> str:
-    """A diagram as an SVG document, 960 pixels wide.
+def svg(drawing: Drawing) -> str:
+    """A drawing as an SVG document, 960 pixels wide, with its note below the title.
 
-    `note` is printed below the title. Tooltips contain the positions that `locate` gives for paths of the spec, and
-    the `addresses` of ranges.
+    Tooltips contain the positions of the entries in the spec, and the addresses of ranges, as far as they are known.
     """
-    context = drawing_context(diagram, locate, addresses)
-    content = _content(diagram, WIDTH - 2 * _MARGIN, context, [_heading(title, note, WIDTH - 2 * _MARGIN)])
+    diagram, title = drawing.diagram, drawing.title
+    context = drawing_context(diagram, drawing.locate, drawing.addresses)
+    content = _content(diagram, WIDTH - 2 * _MARGIN, context, [_heading(title, drawing.note, WIDTH - 2 * _MARGIN)])
     wide, tall = number(WIDTH), number(content.height + 2 * _MARGIN)
     edge = f'width="{number(WIDTH - 1)}" height="{number(content.height + 2 * _MARGIN - 1)}"'
     background = f'<rect class="b" x=".5" y=".5" {edge} rx="10"/>'

@@ -3,39 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from itertools import islice
 
 from memtopo.common.units import exact, rounded
 from memtopo.diagnostics.model import Path
 from memtopo.geometry.diagram import Diagram, HandleFlow, MappingSpan, MemoryDiagram, RangeDiagram
+from memtopo.output import blocks, html
+from memtopo.output.blocks import Block, Column, Page, Section, Table, columns
 from memtopo.output.diagram import notation
 from memtopo.output.diagram.cards import free_and_taken
-from memtopo.output.diagram.context import DrawingContext
+from memtopo.output.diagram.context import DrawingContext, drawing_context
+from memtopo.output.diagram.formats import Drawing
 from memtopo.output.diagram.rows import Row, rows_of
 
 MOST_TABLES = 60
-MOST_ROWS = 1500
-"""Rows of all tables."""
 MOST_TABLE_ROWS = 150
 """Rows of one table."""
 
-_RANGE = ("chunk", "at", "size", "on", "handles", "access", "address", "written at")
-_ROWS = ("kind", "name", "what", "written at")
-_MEMORY = ("chunk", "size", "in all", "written at")
+Cells = tuple[str, ...]
+
+_RANGE = columns("chunk", "at", "size", "on", "handles", "access", "address", "written at")
+_ROWS = columns("kind", "name", "what", "written at")
+_MEMORY = columns("chunk", "size", "in all", "written at")
 
 
-class Table(NamedTuple):
-    """A title with a note, columns, rows, and the number of rows that are left out."""
-
-    title: str
-    note: str
-    columns: tuple[str, ...]
-    rows: list[tuple[str, ...]]
-    more: int = 0
-
-    def cut(self, most: int) -> Table:
-        """The table with at most that many rows."""
-        return self._replace(rows=self.rows[:most], more=self.more + max(0, len(self.rows) - most))
+def page(drawing: Drawing) -> str:
+    """A drawing as an HTML document, with its content as tables."""
+    diagram = drawing.diagram
+    context = drawing_context(diagram, drawing.locate, drawing.addresses)
+    found: list[Block] = ["What the drawing shows, line by line.", *islice(tables(diagram, context), MOST_TABLES)]
+    if len(found) > MOST_TABLES and (more := table_count(diagram) - MOST_TABLES) > 0:
+        found.append(f"… and about {more:,} more tables")
+    shown = blocks.Drawing(diagram, drawing.addresses, locate=drawing.locate)
+    sections = [Section("", [shown]), Section("In words", found)]
+    return html.document(Page("draw", drawing.title, drawing.note, sections=sections))
 
 
 def tables(diagram: Diagram, context: DrawingContext) -> Iterator[Table]:
@@ -64,7 +65,7 @@ def _process_tables(
         yield _range_table(range_, process, prefix, context)
 
 
-def _row_lines(row: Row, context: DrawingContext) -> Iterator[tuple[str, ...]]:
+def _row_lines(row: Row, context: DrawingContext) -> Iterator[Cells]:
     yield row.tag, row.name, ", ".join(row.words), _position(row.path, context)
     for part in row.parts:
         yield part.tag, part.name, part.words, _position(part.path, context)
@@ -79,7 +80,7 @@ def _range_table(range_: RangeDiagram, process: str, prefix: str, context: Drawi
     return _table(title, note if range_.count == 1 else f"{note} in each", _RANGE, lines, len(range_.pieces))
 
 
-def _span_line(span: MappingSpan, count: int, address: int | None, context: DrawingContext) -> tuple[str, ...]:
+def _span_line(span: MappingSpan, count: int, address: int | None, context: DrawingContext) -> Cells:
     at = "" if address is None else f"0x{address + span.offset:x}"
     if not span.chunk:
         return "hole", exact(span.offset), rounded(span.size), "", "", "", at, ""
@@ -114,11 +115,9 @@ def _memory_table(memory: MemoryDiagram, context: DrawingContext) -> Table:
     return _table(f"memory of {context.device_name(memory.device)}", note, _MEMORY, lines, len(memory.shares))
 
 
-def _table(title: str, note: str, columns: tuple[str, ...], lines: Sequence[tuple[str, ...]], total: int) -> Table:
+def _table(title: str, note: str, heads: Sequence[Column], lines: Sequence[Cells], total: int) -> Table:
     """A table without the columns that would be empty; `total` counts the rows with those left out."""
-    used = [index for index in range(len(columns)) if any(line[index] for line in lines)]
-    rows = [tuple(line[index] for index in used) for line in lines]
-    return Table(title, note, tuple(columns[index] for index in used), rows, max(0, total - MOST_TABLE_ROWS))
+    return Table(heads, lines, title, note, max(0, total - MOST_TABLE_ROWS)).filled()
 
 
 def _position(path: Path, context: DrawingContext) -> str:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import TYPE_CHECKING
 
 from rich.cells import cell_len, set_cell_size
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from memtopo.common.text import printable
@@ -24,8 +23,7 @@ from memtopo.geometry.diagram import (
     RangeDiagram,
     Resource,
 )
-from memtopo.output import console, plain
-from memtopo.output.console import headline, notes
+from memtopo.output.blocks import Addresses
 from memtopo.output.diagram.notation import (
     chunk_names,
     granted,
@@ -51,20 +49,9 @@ from memtopo.output.terminal.panel import (
     glyphs_of,
 )
 
-if TYPE_CHECKING:
-    from memtopo.output.json import PictureDocument
-
-
 MOST_PROCESSES = 12
 MOST_RANGES = 12
 MOST_ROWS = 12
-
-
-Addresses = Mapping[tuple[str, str], int | None]
-"""Addresses of ranges, by the first label of the process picture (empty for a single process) and of the range.
-
-None for an address that differs between the processes of a picture.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,31 +175,6 @@ def _memory(shown: MemoryDiagram, head: Sequence[Text], detail: Sequence[str], *
     # Managed memory may exceed its GPU.
     size = max(shown.used, shown.total or 0)
     return Panel(head, size, blocks, detail=detail, close=close)
-
-
-@dataclass(frozen=True, slots=True)
-class TitledDrawing:
-    """Text output of `memtopo draw`, `width` columns wide if that is set."""
-
-    document: PictureDocument
-    ascii: bool = False
-    width: int | None = None
-
-    def show(self) -> None:
-        """Write the drawing to stdout."""
-        console.show(self._whole(), width=self.width)
-
-    def text(self) -> str:
-        """The drawing without colours, for a file."""
-        return console.unstyled(self._whole(), self.width or plain.DEFAULT_WIDTH)
-
-    def _whole(self) -> RenderableType:
-        name, state = self.document.name, self.document.state
-        head = headline("draw", name if state is None else f"{name} in state {state}", self.document.machine)
-        parts: list[RenderableType] = [head, Text(), TerminalDrawing(self.document.picture, self.ascii)]
-        if self.document.picture.choices:
-            parts += [Text(), notes(self.document.picture.choices)]
-        return Group(*parts)
 
 
 LONGEST_NAME = 26
