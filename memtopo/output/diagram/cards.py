@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, groupby
-from typing import NamedTuple
 
 from memtopo.common.units import exact, rounded
 from memtopo.geometry.diagram import MappingSpan, MemoryDiagram, MemoryShare, RangeDiagram
@@ -23,45 +22,11 @@ from memtopo.output.diagram.bar import (
     lane_devices,
     lengths,
 )
-from memtopo.output.diagram.context import SEVERAL, DrawingContext
+from memtopo.output.diagram.context import SEVERAL, DrawingContext, DrawnSpans, SpanPosition
 from memtopo.output.diagram.markup import Box, hovered, number, path, rect
-
-MOST_SPANS = 64
-"""Drawn spans of one mark that are compared with later ones; a drawing shows no more of them apart."""
-
-
-class SpanPosition(NamedTuple):
-    """Position of a drawn span: its range, the index of its block, and its offset."""
-
-    range: str
-    block: int
-    offset: int
-
 
 EarlierSpans = Mapping[int, SpanPosition]
 """Positions of earlier spans with some of the same chunks, by the index of a block."""
-
-
-class DrawnSpans:
-    """The spans drawn so far of chunks that are mapped more than once."""
-
-    def __init__(self) -> None:
-        self._spans: dict[str, list[tuple[int, int, SpanPosition]]] = {}
-
-    def add(self, span: MappingSpan, count: int, position: SpanPosition) -> SpanPosition | None:
-        """Record a span of `count` equal ranges; return the position of an earlier one with some of its chunks.
-
-        A span of the same range comes before those of other ranges.
-        """
-        if not span.elsewhere:
-            return None
-        first, last = span.indices(count)
-        spans = self._spans.setdefault(span.chunk, [])
-        common = [earlier for start, stop, earlier in spans if first < stop and start < last]
-        found = next((each for each in common if each.range == position.range), common[0] if common else None)
-        if len(spans) < MOST_SPANS:
-            spans.append((first, last, position))
-        return found
 
 
 def earlier_spans(ranges: Iterable[RangeDiagram], context: DrawingContext) -> Iterator[EarlierSpans]:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from memtopo.diagnostics.model import Path
 from memtopo.geometry import diagram as picture
-from memtopo.geometry.diagram import Diagram
+from memtopo.geometry.diagram import Diagram, MappingSpan
 
 Locate = Callable[[Path], str | None]
 """Position in the spec of a path (`kv.yaml:14:3`), or None if it is unknown."""
@@ -72,10 +72,15 @@ class DrawingContext:
         return f"{device} ({', '.join(names)})" if names else device
 
 
-def drawing_context(diagram: Diagram, locate: Locate | None, addresses: Addresses | None) -> DrawingContext:
-    """The context of a diagram: letters in the order of appearance, hues in the order of memory."""
+def letters_and_devices(diagram: Diagram) -> tuple[Mapping[str, str], Mapping[str, int]]:
+    """Letters of marks in the order of appearance, and numbers of devices in the order of memory."""
     letters = dict(zip(dict.fromkeys(picture.marks(diagram)), _LETTERS, strict=False))
-    devices = {device: index for index, device in enumerate(dict.fromkeys(picture.devices(diagram)))}
+    return letters, {device: index for index, device in enumerate(dict.fromkeys(picture.devices(diagram)))}
+
+
+def drawing_context(diagram: Diagram, locate: Locate | None, addresses: Addresses | None) -> DrawingContext:
+    """The context of a diagram."""
+    letters, devices = letters_and_devices(diagram)
     names = {memory.device: memory.shown_names for memory in diagram.memory}
     return DrawingContext(letters, devices, names, locate or (lambda _: None), addresses or {}, limits=_limits(diagram))
 
@@ -188,3 +193,37 @@ TINTS = (
 )
 PLAIN = Tint("#ffffff", "#57606a")
 """Tint of nodes that are not memory."""
+
+
+MOST_SPANS = 64
+"""Drawn spans of one mark that are compared with later ones; a drawing shows no more of them apart."""
+
+
+class SpanPosition(NamedTuple):
+    """Position of a drawn span: its range, the index of its block, and its offset."""
+
+    range: str
+    block: int
+    offset: int
+
+
+class DrawnSpans:
+    """The spans drawn so far of chunks that are mapped more than once."""
+
+    def __init__(self) -> None:
+        self._spans: dict[str, list[tuple[int, int, SpanPosition]]] = {}
+
+    def add(self, span: MappingSpan, count: int, position: SpanPosition) -> SpanPosition | None:
+        """Record a span of `count` equal ranges; return the position of an earlier one with some of its chunks.
+
+        A span of the same range comes before those of other ranges.
+        """
+        if not span.elsewhere:
+            return None
+        first, last = span.indices(count)
+        spans = self._spans.setdefault(span.chunk, [])
+        common = [earlier for start, stop, earlier in spans if first < stop and start < last]
+        found = next((each for each in common if each.range == position.range), common[0] if common else None)
+        if len(spans) < MOST_SPANS:
+            spans.append((first, last, position))
+        return found

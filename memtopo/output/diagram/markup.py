@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from html import escape
 
 from memtopo.common.text import display_width, printable
+from memtopo.output.diagram.notation import shortened
 
 Value = str | float
 Point = tuple[float, float]
@@ -138,12 +139,9 @@ def width(text: str, size: float, per: float = MONO) -> float:
 
 def fitting(text: str, room: float, size: float, per: float = MONO) -> str:
     """A text shortened to a width in the middle: the ends of names differ most."""
-    shown = printable(text)
-    if width(shown, size, per) <= room:
-        return shown
-    columns = max(3, int(room / (size * per)))
-    start = _first(shown, (columns - 1) // 2)
-    return f"{start.rstrip()}…{_first(shown[::-1], columns - 1 - display_width(start))[::-1].lstrip()}"
+    if width(text, size, per) <= room:
+        return printable(text)
+    return shortened(text, max(3, int(room / (size * per))))
 
 
 def packed(parts: Sequence[str], room: float, size: float, glue: str = " · ") -> list[str]:
@@ -169,12 +167,3 @@ def _broken(words: Sequence[str], room: float, size: float) -> list[str]:
         else:
             lines[-1] = fitting(word, room, size)
     return lines
-
-
-def _first(text: str, columns: int) -> str:
-    used = 0
-    for index, char in enumerate(text):
-        used += display_width(char)
-        if used > columns:
-            return text[:index]
-    return text

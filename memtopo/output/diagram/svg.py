@@ -8,14 +8,15 @@ from memtopo.common.units import rounded
 from memtopo.geometry.diagram import Diagram, MappingSpan, RangeDiagram, Resource
 from memtopo.output.diagram import layout, notation
 from memtopo.output.diagram.bar import badge
-from memtopo.output.diagram.cards import DrawnSpans, SpanPosition
 from memtopo.output.diagram.context import (
     DARK,
     LIGHT,
     SEVERAL,
     TEXTURES,
     DrawingContext,
+    DrawnSpans,
     Scheme,
+    SpanPosition,
     drawing_context,
 )
 from memtopo.output.diagram.formats import Drawing

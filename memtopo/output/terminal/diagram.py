@@ -12,46 +12,25 @@ from rich.text import Text
 
 from memtopo.common.text import printable
 from memtopo.common.units import rounded
-from memtopo.geometry.diagram import (
-    DeviceAccess,
-    Diagram,
-    Export,
-    MappingSpan,
-    MemoryDiagram,
-    MemoryShare,
-    ProcessDiagram,
-    RangeDiagram,
-    Resource,
-)
+from memtopo.geometry import diagram as picture
+from memtopo.geometry.diagram import Diagram, MappingSpan, MemoryDiagram, ProcessDiagram, RangeDiagram, Resource
 from memtopo.output.blocks import Addresses
-from memtopo.output.diagram.notation import (
-    chunk_names,
-    granted,
-    multiple,
-    name_range,
-    offset,
-    parts,
-    processes,
-    remark,
-    short_names,
-    used_bytes,
-)
-from memtopo.output.terminal.panel import (
-    Block,
-    Glyphs,
-    Item,
-    ItemList,
-    Panel,
-    Part,
-    Row,
-    TitleLine,
-    drawing_lines,
-    glyphs_of,
-)
+from memtopo.output.diagram import notation
+from memtopo.output.diagram.context import DrawnSpans, SpanPosition, letters_and_devices
+from memtopo.output.diagram.notation import multiple, name_range, shortened
+from memtopo.output.terminal import panel
+from memtopo.output.terminal.panel import Block, Glyphs, Item, ItemList, Panel, Part, TitleLine, drawing_lines
 
 MOST_PROCESSES = 12
 MOST_RANGES = 12
 MOST_ROWS = 12
+MOST_SHARES = 6
+MOST_ITEMS = 24
+MOST_IMPORTERS = 4
+LONGEST_NAME = 26
+
+Importers = Mapping[tuple[str, str], Sequence[str]]
+"""Names of the processes that import an export, by the first label of the exporting process and the export's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,29 +48,36 @@ class TerminalDrawing:
     addresses: Addresses = field(default_factory=dict)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        glyphs = glyphs_of(self.picture, ascii=self.ascii or options.ascii_only)
-        yield from drawing_lines([*self._parts(glyphs)], options.max_width, glyphs, console)
+        glyphs = Glyphs(*letters_and_devices(self.picture))
+        lines = drawing_lines([*self._parts(glyphs)], options.max_width, glyphs, console)
+        yield from map(panel.in_ascii, lines) if self.ascii or options.ascii_only else lines
 
     def _parts(self, glyphs: Glyphs) -> Iterator[Part]:
         whole = self.picture
         importers = importers_of(whole)
         for each in whole.processes[:MOST_PROCESSES]:
-            yield TitleLine(_title(each, glyphs))
+            alike = [Text(f"{each.count:,} processes alike", "dim")] if each.count > 1 else []
+            yield TitleLine([Text(printable(notation.processes(each)), "bold"), *alike])
             yield from self._process(each.first, each.picture, importers, glyphs)
-        if more := sum(each.count for each in whole.processes[MOST_PROCESSES:]):
-            yield Panel([_more(more, "process", "es", glyphs)])
+        yield from _more(whole.processes[MOST_PROCESSES:], "processes")
         yield from self._process("", whole, importers, glyphs)
         if whole.processes and whole.memory:
             yield TitleLine([Text("memory", "bold"), Text("of all processes", "dim")])
-        yield from self._memory(glyphs)
+        heads = _memory_heads(whole.memory, glyphs)
+        for index, (shown, head) in enumerate(zip(whole.memory, heads, strict=True)):
+            yield _memory(shown, head, _shares(shown, glyphs, named=bool(whole.processes)), close=index > 0)
 
     def _process(self, label: str, shown: Diagram, importers: Importers, glyphs: Glyphs) -> Iterator[Part]:
-        ranges = shown.ranges[: self.ranges]
-        for each, repeated in zip(ranges, _repeated(ranges, self.rows), strict=True):
-            yield _range(each, self._address(label, each), glyphs, repeated, self.rows)
-        if more := sum(each.count for each in shown.ranges[self.ranges :]):
-            yield Panel([_more(more, "range", "s", glyphs)])
-        yield from item_list(label, shown, importers, glyphs)
+        ranges, drawn = shown.ranges[: self.ranges], DrawnSpans()
+        for each in ranges:
+            pieces = _labelled(each.pieces, self.rows)
+            again = {n for n, span in pieces if drawn.add(span, each.count, SpanPosition(each.first, n, span.offset))}
+            yield _range(each, self._address(label, each), pieces, again, glyphs)
+        yield from _more(shown.ranges[self.ranges :], "ranges")
+        items = [item for thing in shown.things for item in _items(thing, glyphs)]
+        items += [_export_item(export, importers.get((label, export.name), ())) for export in shown.exports]
+        if items:
+            yield ItemList(items[:MOST_ITEMS], max(0, len(items) - MOST_ITEMS))
 
     def _address(self, label: str, shown: RangeDiagram) -> str:
         if (label, shown.first) not in self.addresses:
@@ -99,67 +85,131 @@ class TerminalDrawing:
         found = self.addresses[label, shown.first]
         return "elsewhere in each" if found is None else f"{'from' if shown.count > 1 else 'at'} {found:#x}"
 
-    def _memory(self, glyphs: Glyphs) -> Iterator[Panel]:
-        whole = self.picture
-        heads = memories(whole.memory, glyphs) if whole.memory else []
-        for index, (shown, head) in enumerate(zip(whole.memory, heads, strict=True)):
-            yield _memory(shown, head, shares(shown, glyphs, named=bool(whole.processes)), close=index > 0)
+
+def _more(hidden: Sequence[ProcessDiagram] | Sequence[RangeDiagram], nouns: str) -> Iterator[Panel]:
+    if count := sum(each.count for each in hidden):
+        noun = nouns if count > 1 else nouns.removesuffix("s").removesuffix("se")
+        yield Panel([Text(f"… and {count:,} more {noun}", "dim")])
 
 
-def _title(shown: ProcessDiagram, glyphs: Glyphs) -> list[Text]:
-    title = [Text(glyphs.text(printable(processes(shown))), "bold")]
-    return [*title, Text(f"{shown.count:,} processes alike", "dim")] if shown.count > 1 else title
-
-
-def _more(count: int, noun: str, plural: str, glyphs: Glyphs) -> Text:
-    return Text(glyphs.text(f"… and {count:,} more {noun}{plural * (count > 1)}"), "dim")
-
-
-class _MappedChunks:
-    """Chunks that the drawing has shown, so that further mappings of them can be labelled `again`."""
-
-    def __init__(self) -> None:
-        self._spans: dict[tuple[str, str], list[tuple[int, int]]] = {}
-
-    def add(self, piece: MappingSpan, times: int) -> bool:
-        """Add the chunks of a piece of `times` equal ranges; return True if some were added before."""
-        if not piece.elsewhere:
-            return False
-        first, last = piece.indices(times)
-        spans = self._spans.setdefault((piece.chunk, piece.origin), [])
-        found = any(first < stop and start < last for start, stop in spans)
-        spans.append((first, last))
-        return found
-
-
-def _range(shown: RangeDiagram, address: str, glyphs: Glyphs, repeated: Collection[int], most: int) -> Panel:
-    mapped = [piece for piece in shown.pieces if piece.chunk]
-    alike = all(piece.access == mapped[0].access for piece in mapped)
-    access = mapped[0].access if mapped and alike else None
-    blocks = [Block(piece.offset, piece.chunk, piece.count, piece.locations) for piece in shown.pieces]
-    rows = [
-        Row(
-            index,
-            piece.chunk,
-            "".join(piece.locations[:1]),
-            piece_cells(piece, glyphs, times=shown.count, again=index in repeated, access=not alike),
-        )
-        for index, piece in _labelled(shown.pieces, most)
-    ]
-    return Panel(range_(shown, access, address, glyphs), shown.size, blocks, rows if mapped else ())
-
-
-def _repeated(ranges: Iterable[RangeDiagram], most: int) -> Iterator[frozenset[int]]:
-    """Indices of the labelled pieces of each range with chunks that an earlier label has."""
-    mapped = _MappedChunks()
-    for each in ranges:
-        yield frozenset(index for index, piece in _labelled(each.pieces, most) if mapped.add(piece, each.count))
-
-
-def _labelled(pieces: Sequence[MappingSpan], most: int) -> Iterable[tuple[int, MappingSpan]]:
+def _labelled(pieces: Sequence[MappingSpan], most: int) -> Sequence[tuple[int, MappingSpan]]:
     """The pieces with a label: all, or the first ones and the last one."""
     numbered = list(enumerate(pieces))
     return numbered if len(numbered) <= most else [*numbered[: most - 1], numbered[-1]]
+
+
+def _range(
+    shown: RangeDiagram,
+    address: str,
+    labelled: Iterable[tuple[int, MappingSpan]],
+    again: Collection[int],
+    glyphs: Glyphs,
+) -> Panel:
+    """A range, of which some pieces have labels; those `again` have chunks that an earlier one has."""
+    accesses = {piece.access for piece in shown.pieces if piece.chunk}
+    alike = len(accesses) < 2  # noqa: PLR2004
+    access = notation.granted(*accesses) if accesses and alike else "" if shown.mapped else "nothing mapped"
+    size = multiple(shown.count, shown.size)
+    texts = [clipped(name_range(shown.first, shown.last)), size, address, access, notation.remark(shown)]
+    rows = [
+        panel.Row(
+            index,
+            piece.chunk,
+            "".join(piece.locations[:1]),
+            _cells(piece, glyphs, times=shown.count, again=index in again, access=not alike),
+        )
+        for index, piece in labelled
+    ]
+    blocks = [Block(piece.offset, piece.chunk, piece.count, piece.locations) for piece in shown.pieces]
+    return Panel(_head(texts), shown.size, blocks, rows if accesses else ())
+
+
+def _head(texts: Iterable[str]) -> list[Text]:
+    name, *more = filter(None, texts)
+    return [Text(name, "bold"), *map(Text, more)]
+
+
+def _cells(shown: MappingSpan, glyphs: Glyphs, *, times: int, again: bool, access: bool) -> list[Text]:
+    """Cells of a piece: name, offset, size, location, access if `access`, and origin.
+
+    `times` is the number of equal ranges, and `again` is true for chunks that an earlier piece shows.
+    """
+    at = notation.offset(shown.offset)
+    if not shown.chunk:
+        return [Text(cell, "dim") for cell in ("hole", at, rounded(shown.size), "", "", "")]
+    handles = f" ({', '.join(map(printable, shown.handles))})" if shown.handles else ""
+    return [
+        Text(clipped(notation.chunk_names(shown, times)), "bold"),
+        Text(at),
+        Text(multiple(shown.count, shown.bytes_each)),
+        _location(shown.locations, glyphs, f"{handles}{_repetition(shown, times, again=again)}"),
+        Text(notation.granted(shown.access) if access else ""),
+        Text(", ".join(filter(None, (_origin(shown.origin), notation.parts(shown))))),
+    ]
+
+
+def _repetition(shown: MappingSpan, times: int, *, again: bool) -> str:
+    """Other mappings of the same chunks, and the step to the chunks of the next equal range."""
+    if times > 1 and not shown.step:
+        return ", same in each"
+    ahead = f", {shown.step:+,} in each" if times > 1 and shown.step != shown.count else ""
+    return f"{', again' if again else ''}{ahead}"
+
+
+def _origin(text: str) -> str:
+    """Origin of imported memory: `from server.weights`."""
+    return f"from {clipped(text)}" if text else ""
+
+
+def _location(names: Sequence[str], glyphs: Glyphs, suffix: str = "") -> Text:
+    """Locations, each in its colour, and a suffix."""
+    shown = [Text(printable(name), glyphs.colour(name.partition("-")[0])) for name in notation.short_names(names)]
+    return Text.assemble(Text(", ").join(shown), suffix)
+
+
+def clipped(name: str) -> str:
+    """Shorten a name to `LONGEST_NAME` columns by leaving out its middle."""
+    return shortened(name, LONGEST_NAME)
+
+
+def _memory_heads(shown: Sequence[MemoryDiagram], glyphs: Glyphs) -> list[list[Text]]:
+    """Names, used bytes and free bytes of each memory, in columns."""
+    rows = [
+        (printable(each.device), ", ".join(map(clipped, each.shown_names)), notation.used_bytes(each), _free(each))
+        for each in shown
+    ]
+    device, names, used, free = (max(map(cell_len, column)) for column in zip(*rows, strict=True)) if rows else [0] * 4
+    return [
+        [
+            Text(set_cell_size(row[0], device), f"bold {glyphs.colour(row[0])}"),
+            *([Text(set_cell_size(row[1], names))] if names else []),
+            Text(row[2].rjust(used)),
+            *([Text(row[3].rjust(free))] if row[3] else []),
+        ]
+        for row in rows
+    ]
+
+
+def _free(shown: MemoryDiagram) -> str:
+    taken = f"{rounded(shown.taken)} taken  " if shown.taken else ""
+    return "" if shown.free is None else f"{taken}{rounded(shown.free)} free"
+
+
+def _shares(shown: MemoryDiagram, glyphs: Glyphs, *, named: bool) -> list[str]:
+    """Chunks of a memory by entry; empty for a single chunk, whose size is the total.
+
+    If `named`, as for several processes, each share has its name.
+    """
+    if len(shown.shares) == 1 and shown.shares[0].count == 1 and not (named or shown.shares[0].label):
+        return []
+    texts = []
+    for share in shown.shares[:MOST_SHARES]:
+        name = clipped(share.label or (share.chunk if named else ""))
+        texts.append(
+            " ".join(filter(None, (glyphs.letter(share.chunk), name, multiple(share.count, share.bytes_each))))
+        )
+    left_out = len(shown.shares) - MOST_SHARES
+    return [*texts, *([f"{left_out:,} more"] if left_out > 0 else [])]
 
 
 def _memory(shown: MemoryDiagram, head: Sequence[Text], detail: Sequence[str], *, close: bool) -> Panel:
@@ -175,138 +225,6 @@ def _memory(shown: MemoryDiagram, head: Sequence[Text], detail: Sequence[str], *
     # Managed memory may exceed its GPU.
     size = max(shown.used, shown.total or 0)
     return Panel(head, size, blocks, detail=detail, close=close)
-
-
-LONGEST_NAME = 26
-MOST_SHARES = 6
-
-
-def piece_cells(shown: MappingSpan, glyphs: Glyphs, *, times: int, again: bool, access: bool) -> list[Text]:
-    """Cells of a piece: name, offset, size, location, access if `access`, and origin.
-
-    `times` is the number of equal ranges, and `again` is true for chunks that an earlier piece shows.
-    """
-    if not shown.chunk:
-        hole = ("hole", offset(shown.offset), rounded(shown.size), "", "", "")
-        return [Text(cell, "dim") for cell in hole]
-    cells = [
-        Text(glyphs.text(clipped(chunk_names(shown, times)))),
-        Text(offset(shown.offset)),
-        Text(glyphs.text(multiple(shown.count, shown.bytes_each))),
-        location(shown.locations, glyphs, f"{_handles(shown)}{_repetition(shown, times, again=again)}"),
-        Text(glyphs.text(granted(shown.access)) if access else ""),
-        Text(glyphs.text(", ".join(filter(None, (origin(shown.origin), parts(shown)))))),
-    ]
-    cells[0].stylize("bold")
-    return cells
-
-
-def range_(shown: RangeDiagram, access: Sequence[DeviceAccess] | None, address: str, glyphs: Glyphs) -> list[Text]:
-    """Name, size and address of one range or several equal ones, and the access if it is the same everywhere."""
-    name = name_range(shown.first, shown.last)
-    access_text = granted(access) if access is not None else "" if shown.mapped else "nothing mapped"
-    texts = [clipped(name), multiple(shown.count, shown.size), address, access_text, remark(shown)]
-    parts = [Text(glyphs.text(text)) for text in texts if text]
-    parts[0].stylize("bold")
-    return parts
-
-
-def memories(shown: Sequence[MemoryDiagram], glyphs: Glyphs) -> list[list[Text]]:
-    """Names, used bytes and free bytes of each memory, in columns."""
-    rows = [
-        (
-            printable(memory.device),
-            ", ".join(map(clipped, memory.shown_names)),
-            used_bytes(memory),
-            _free(memory),
-        )
-        for memory in shown
-    ]
-    device, names, used, free = (max(map(cell_len, column), default=0) for column in zip(*rows, strict=True))
-    return [
-        [
-            Text(glyphs.text(set_cell_size(row[0], device)), f"bold {glyphs.colour(row[0])}"),
-            *([Text(glyphs.text(set_cell_size(row[1], names)))] if names else []),
-            Text(row[2].rjust(used)),
-            *([Text(row[3].rjust(free))] if row[3] else []),
-        ]
-        for row in rows
-    ]
-
-
-def shares(shown: MemoryDiagram, glyphs: Glyphs, *, named: bool) -> list[str]:
-    """Chunks of a memory by entry; empty for a single chunk, whose size is the total.
-
-    If `named`, as for several processes, each share has its name.
-    """
-    if len(shown.shares) == 1 and shown.shares[0].count == 1 and not (named or shown.shares[0].label):
-        return []
-    texts = [
-        f"{glyphs.letter(share.chunk)} {_name(share, named=named)}{multiple(share.count, share.bytes_each)}"
-        for share in shown.shares[:MOST_SHARES]
-    ]
-    left_out = len(shown.shares) - MOST_SHARES
-    return [*map(glyphs.text, texts), *([f"{left_out:,} more"] if left_out > 0 else [])]
-
-
-def _name(share: MemoryShare, *, named: bool) -> str:
-    name = share.label or (share.chunk if named else "")
-    return f"{clipped(name)} " if name else ""
-
-
-def origin(text: str) -> str:
-    """Origin of imported memory: `from server.weights`."""
-    return f"from {clipped(text)}" if text else ""
-
-
-def location(names: Sequence[str], glyphs: Glyphs, suffix: str = "") -> Text:
-    """Locations, each in its colour, and a suffix."""
-    parts: list[str | tuple[str, str]] = []
-    for name in short_names(names):
-        parts += [", " if parts else "", (glyphs.text(printable(name)), glyphs.colour(name.partition("-")[0]))]
-    return Text.assemble(*parts, glyphs.text(suffix))
-
-
-def clipped(name: str) -> str:
-    """Shorten a name to `LONGEST_NAME` columns by leaving out its middle."""
-    shown = printable(name)
-    if cell_len(shown) <= LONGEST_NAME:
-        return shown
-    kept = LONGEST_NAME // 2
-    start, end = set_cell_size(shown, kept - 1), set_cell_size(shown[::-1], LONGEST_NAME - kept)[::-1]
-    return f"{start.rstrip()}…{end.lstrip()}"
-
-
-def _free(shown: MemoryDiagram) -> str:
-    taken = f"{rounded(shown.taken)} taken  " if shown.taken else ""
-    return "" if shown.free is None else f"{taken}{rounded(shown.free)} free"
-
-
-def _repetition(shown: MappingSpan, times: int, *, again: bool) -> str:
-    """Other mappings of the same chunks, and the step to the chunks of the next equal range."""
-    if times > 1 and not shown.step:
-        return ", same in each"
-    ahead = f", {shown.step:+,} in each" if times > 1 and shown.step != shown.count else ""
-    return f"{', again' if again else ''}{ahead}"
-
-
-def _handles(shown: MappingSpan) -> str:
-    return f" ({', '.join(map(printable, shown.handles))})" if shown.handles else ""
-
-
-MOST_ITEMS = 24
-MOST_IMPORTERS = 4
-
-Importers = Mapping[tuple[str, str], Sequence[str]]
-"""Names of the processes that import an export, by the first label of the exporting process and the export's name."""
-
-
-def item_list(process: str, shown: Diagram, importers: Importers, glyphs: Glyphs) -> Iterator[ItemList]:
-    """The entries of a process outside of its ranges, and its exports; nothing if there are none."""
-    items = [item for thing in shown.things for item in _items(thing, glyphs)]
-    items += [_export_item(export, importers.get((process, export.name), ()), glyphs) for export in shown.exports]
-    if items:
-        yield ItemList(items[:MOST_ITEMS], max(0, len(items) - MOST_ITEMS))
 
 
 def importers_of(whole: Diagram) -> Importers:
@@ -340,7 +258,7 @@ def _by_node(
         whole = [label for label in same if pictures[label].node == node]
         found = [label for label in importing if pictures[label].node == node]
         every = node and 1 < len(whole) == len(found)
-        yield from [f"every {entry} on {node}"] if every else [processes(pictures[label]) for label in found]
+        yield from [f"every {entry} on {node}"] if every else [notation.processes(pictures[label]) for label in found]
 
 
 def _entry(label: str) -> str:
@@ -349,38 +267,21 @@ def _entry(label: str) -> str:
 
 def _items(shown: Resource, glyphs: Glyphs) -> Iterator[Item]:
     """An entry and its parts, in the same columns."""
-    yield _entry_item(shown, glyphs)
+    device = "".join(shown.locations[:1])
+    notes = [_origin(shown.origin), *map(printable, shown.notes)]
+    yield _item(shown.kind, shown, device, _location(shown.locations, glyphs), notes)
     for part in shown.parts:
-        at = Text(glyphs.text(f"at {offset(part.offset)}"))
-        cells = [*_cells(part.name, multiple(part.count, part.bytes_each), glyphs), Text()]
-        yield Item(glyphs.text(f"  {printable(part.kind)}"), part.mark, "".join(shown.locations[:1]), cells, [at])
+        yield _item(f"  {part.kind}", part, device, Text(), [f"at {notation.offset(part.offset)}"])
 
 
-def _entry_item(shown: Resource, glyphs: Glyphs) -> Item:
-    size = multiple(shown.count, shown.bytes_each) if shown.bytes_each else _count(shown.count)
-    notes = [origin(shown.origin), *map(printable, shown.notes)]
-    cells = [*_cells(shown.name, size, glyphs), location(shown.locations, glyphs)]
-    device = shown.locations[0] if shown.locations else ""
-    return Item(
-        glyphs.text(printable(shown.kind)),
-        shown.mark,
-        device,
-        cells,
-        [Text(glyphs.text(each)) for each in notes if each],
-    )
-
-
-def _export_item(shown: Export, importers: Sequence[str], glyphs: Glyphs) -> Item:
-    size = multiple(shown.count, shown.bytes_each) if shown.bytes_each else _count(shown.count)
+def _export_item(shown: picture.Export, importers: Sequence[str]) -> Item:
     exported = "" if shown.name == shown.first == shown.last else clipped(name_range(shown.first, shown.last))
     notes = [exported, f"→ {printable(', '.join(importers))}" if importers else ""]
-    cells = [*_cells(shown.name, size, glyphs), Text(glyphs.text(f"by {printable(shown.via)}"))]
-    return Item("export", shown.mark, "", cells, [Text(glyphs.text(each)) for each in notes if each])
+    return _item("export", shown, "", Text(f"by {printable(shown.via)}"), notes)
 
 
-def _count(count: int) -> str:
-    return f"{count:,}" if count > 1 else ""
-
-
-def _cells(name: str, size: str, glyphs: Glyphs) -> list[Text]:
-    return [Text(glyphs.text(clipped(name)), "bold"), Text(glyphs.text(size))]
+def _item(kind: str, shown: Resource | picture.Export, device: str, where: Text, notes: Iterable[str]) -> Item:
+    count = f"{shown.count:,}" if shown.count > 1 else ""
+    size = multiple(shown.count, shown.bytes_each) if shown.bytes_each else count
+    cells = [Text(clipped(shown.name), "bold"), Text(size), where]
+    return Item(printable(kind), shown.mark, device, cells, [Text(each) for each in notes if each])

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import string
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -11,8 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from memtopo.common.text import display_width
-from memtopo.geometry import diagram as picture
-from memtopo.geometry.diagram import Diagram
+from memtopo.output.diagram.context import SEVERAL
 
 INDENT = 2
 GAP = 2
@@ -40,7 +38,7 @@ def padded(text: Text, width: int, char: str = " ") -> Text:
 def key(chunk: str, device: str, glyphs: Glyphs, none: str | None = None) -> Text:
     """Letter of an entry of chunks as in the bars; of no chunk, `none` or the glyph of a hole."""
     if not chunk:
-        return Text(f"{glyphs.hole if none is None else none} ", "dim")
+        return Text(f"{_HOLE if none is None else none} ", "dim")
     return Text.assemble((glyphs.letter(chunk), glyphs.letter_style(device) if device else "bold"), " ")
 
 
@@ -83,13 +81,13 @@ class TitleLine:
 
     title: Sequence[Text]
 
-    def lines(self, width: int, glyphs: Glyphs, console: Console) -> Iterator[Text]:
+    def lines(self, width: int, console: Console) -> Iterator[Text]:
         """The line; a title that is too long folds."""
-        start = Text(f"{glyphs.horizontal * (_START - 1)} ", "dim")
+        start = Text(f"{_HORIZONTAL * (_START - 1)} ", "dim")
         for part in packed(self.title, width - _START, 0, console, hanging=0):
             titled = line(start, part)
             if (left := width - titled.cell_len - 1) > 0:
-                titled.append(f" {glyphs.horizontal * left}", "dim")
+                titled.append(f" {_HORIZONTAL * left}", "dim")
             yield titled
             start = Text(" " * _START)
 
@@ -129,15 +127,17 @@ class ItemList:
             else:
                 yield from _item(line(head, _columns(item.cells, widths)), item, columns_width, width, console)
         if self.left_out:
-            yield line(" " * (INDENT + kind + KEY), (glyphs.text(f"… {self.left_out:,} more"), "dim"))
+            yield line(" " * (INDENT + kind + KEY), (f"… {self.left_out:,} more", "dim"))
 
 
-def _columns(cells: Sequence[Text], widths: Sequence[int]) -> Text:
+def _columns(cells: Sequence[Text], widths: Sequence[int], right: Collection[int] = ()) -> Text:
+    """Cells in columns of some widths, without those of no width; the `right` ones are aligned so."""
     columns = Text()
-    for cell, width in zip(cells, widths, strict=True):
+    for index, (cell, width) in enumerate(zip(cells, widths, strict=False)):
         if width:
-            columns.append_text(cell)
-            columns.append(" " * (width - cell.cell_len + GAP))
+            blank = Text(" " * (width - cell.cell_len))
+            columns.append_text(blank + cell if index in right else cell + blank)
+            columns.append(" " * GAP)
     return columns
 
 
@@ -156,17 +156,22 @@ def _folded_item(head: Text, item: Item, width: int, console: Console) -> Iterat
 
 
 _FILLS = "█▒▚░▌▓▀▄"
-_PLAIN_FILLS = "#=%+o~^-"
 # Okabe and Ito's palette for colour-blind readers; each colour is legible on black and on white.
 _COLOURS = ("#56b4e9", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#0072b2", "#b8a500", "#999999")
-_LETTERS = string.ascii_lowercase + string.ascii_uppercase
-_MANY = "*"
-_TO_ASCII = str.maketrans({"…": "...", "×": "x", "→": "->"})
+_HOLE, _TAKEN = "·", "╱"
+_HORIZONTAL, _VERTICAL, _CORNER, _JUNCTION = "─", "│", "┘", "┤"
+_ASCII = str.maketrans(f"{_FILLS}·╱─│┘┤…×→", "#=%+o~^-./-|'+~x>")
+
+
+def in_ascii(line: Text) -> Text:
+    """A line with a sign of ASCII in place of each other one, in the same columns."""
+    line.plain = "".join(char if char.isascii() else "?" * display_width(char) for char in line.plain.translate(_ASCII))
+    return line
 
 
 @dataclass(frozen=True, slots=True)
 class Glyphs:
-    """Glyphs and styles for one diagram, with ASCII alone if `ascii`. No information is in the colour alone.
+    """Glyphs and styles for one diagram. No information is in the colour alone.
 
     `letters` is keyed by the `chunk` of a piece or a share, `devices` by name. Entries of chunks beyond the number of
     letters are all `*`.
@@ -174,16 +179,14 @@ class Glyphs:
 
     letters: Mapping[str, str]
     devices: Mapping[str, int]
-    ascii: bool = False
 
     def letter(self, chunk: str) -> str:
         """Letter of an entry of chunks, the same in all bars; a dot for a hole."""
-        return self.letters.get(chunk, _MANY) if chunk else self.hole
+        return self.letters.get(chunk, SEVERAL) if chunk else _HOLE
 
     def fill(self, device: str) -> str:
         """Fill of a device's memory."""
-        fills = _PLAIN_FILLS if self.ascii else _FILLS
-        return fills[self.devices.get(device, 0) % len(fills)]
+        return _FILLS[self.devices.get(device, 0) % len(_FILLS)]
 
     def colour(self, device: str) -> str:
         """Colour of a device, in rich's notation."""
@@ -192,47 +195,6 @@ class Glyphs:
     def letter_style(self, device: str) -> str:
         """Style of a letter at the first cell of a block on a device."""
         return f"bold black on {self.colour(device)}"
-
-    def text(self, text: str) -> str:
-        """A text, transliterated to ASCII if `ascii`."""
-        return text.translate(_TO_ASCII).encode("ascii", "backslashreplace").decode() if self.ascii else text
-
-    @property
-    def hole(self) -> str:
-        """Fill of addresses without memory, and of free memory."""
-        return "." if self.ascii else "·"
-
-    @property
-    def taken(self) -> str:
-        """Fill of memory in use by others."""
-        return "/" if self.ascii else "╱"
-
-    @property
-    def horizontal(self) -> str:
-        """Horizontal part of a line from a label to the bar."""
-        return "-" if self.ascii else "─"
-
-    @property
-    def vertical(self) -> str:
-        """Vertical part of a line."""
-        return "|" if self.ascii else "│"
-
-    @property
-    def corner(self) -> str:
-        """Corner where a line turns up to the bar."""
-        return "'" if self.ascii else "┘"
-
-    @property
-    def junction(self) -> str:
-        """Corner that joins another line to the same cell."""
-        return "+" if self.ascii else "┤"
-
-
-def glyphs_of(diagram: Diagram, *, ascii: bool) -> Glyphs:
-    """Glyphs of a diagram: letters in order of appearance, ranges before memory; devices in order of memory."""
-    letters = dict(zip(dict.fromkeys(picture.marks(diagram)), _LETTERS, strict=False))
-    devices = {device: index for index, device in enumerate(dict.fromkeys(picture.devices(diagram)))}
-    return Glyphs(letters, devices, ascii)
 
 
 HEADINGS = ("chunk", "at", "size", "on", "access", "")
@@ -301,7 +263,7 @@ def drawing_lines(parts: Sequence[Part], width: int, glyphs: Glyphs, console: Co
             headings = []
             yield from renderer.panel(part)
         else:
-            yield from part.lines(width, glyphs, console)
+            yield from part.lines(width, console) if isinstance(part, TitleLine) else part.lines(width, glyphs, console)
         before = part
 
 
@@ -381,9 +343,9 @@ class _PanelRenderer:
 
     def _label(self, row: Row, anchor: int, later: Sequence[int]) -> Text:
         words = line(" " * INDENT, self._key(row), self._columns(row.cells), " ")
-        label = padded(words, self.frame.labels, self.glyphs.horizontal)
-        label.append(self.glyphs.horizontal * anchor, "dim")
-        label.append(self.glyphs.junction if anchor in later else self.glyphs.corner, "dim")
+        label = padded(words, self.frame.labels, _HORIZONTAL)
+        label.append(_HORIZONTAL * anchor, "dim")
+        label.append(_JUNCTION if anchor in later else _CORNER, "dim")
         return self._with_lines(label, [cell for cell in later if cell > anchor])
 
     def _with_lines(self, text: Text, anchors: Sequence[int]) -> Text:
@@ -391,7 +353,7 @@ class _PanelRenderer:
         for cell in anchors:
             if self.frame.labels + cell >= text.cell_len:
                 text = padded(text, self.frame.labels + cell)
-                text.append(self.glyphs.vertical, "dim")
+                text.append(_VERTICAL, "dim")
         return text
 
     def _details(self, row: Row) -> Iterator[Text]:
@@ -409,7 +371,7 @@ class _PanelRenderer:
     def _left_out(self, panel: Panel, index: int) -> Text | None:
         """Number of blocks without a label before a label."""
         count = panel.rows[index].block - panel.rows[index - 1].block - 1 if index else 0
-        note = Text(self.glyphs.text(f"… {count:,} more"), "dim")
+        note = Text(f"… {count:,} more", "dim")
         return line(" " * (INDENT + KEY), note) if count else None
 
     def _rest(self, row: Row, columns: int) -> list[Text]:
@@ -419,14 +381,7 @@ class _PanelRenderer:
         return key(row.chunk, row.device, self.glyphs)
 
     def _columns(self, cells: Sequence[Text]) -> Text:
-        columns = Text()
-        for column, cell in enumerate(cells[: self.frame.columns]):
-            if width := self.frame.widths[column]:
-                blank = " " * (width - cell.cell_len)
-                columns.append_text(
-                    Text.assemble(blank, cell) if column in _NUMBER_COLUMNS else Text.assemble(cell, blank)
-                )
-                columns.append(" " * GAP)
+        columns = _columns(cells[: self.frame.columns], self.frame.widths, _NUMBER_COLUMNS)
         columns.rstrip()
         return columns
 
@@ -463,7 +418,7 @@ def first_cells(blocks: Sequence[Block], size: int, width: int) -> list[int]:
 
 def bar(blocks: Sequence[Block], cells: Sequence[int], width: int, glyphs: Glyphs) -> Text:
     """A bar with each block as its letter and the fills of its devices; `cells` are those of `first_cells`."""
-    drawn = [(glyphs.hole, "dim")] * width
+    drawn = [(_HOLE, "dim")] * width
     taken = 0
     for block, first, end in zip(blocks, cells, [*cells[1:], width], strict=True):
         # A cell that several blocks share shows the first one with memory.
@@ -478,7 +433,7 @@ def bar(blocks: Sequence[Block], cells: Sequence[int], width: int, glyphs: Glyph
 
 def _cells(block: Block, length: int, glyphs: Glyphs) -> list[tuple[str, str]]:
     if block.taken:
-        return [(glyphs.taken, "dim")] * length
+        return [(_TAKEN, "dim")] * length
     devices = [_device(block, cell, length) for cell in range(length)]
     head = (glyphs.letter(block.chunk), glyphs.letter_style(devices[0]))
     return [head, *((glyphs.fill(device), glyphs.colour(device)) for device in devices[1:])]
