@@ -10,7 +10,8 @@ from typing import NamedTuple
 from memtopo import language, machine
 from memtopo.output.diagram.build import build_diagram
 from memtopo.output.diagram.formats import Drawing
-from memtopo.output.diagram.svg import description, svg
+from memtopo.output.diagram.svg import svg
+from memtopo.output.diagram.tables import description
 from memtopo.rules.validation import validate
 
 ROOT = Path(__file__).parent.parent

@@ -8,9 +8,8 @@ import pytest
 
 from memtopo import machine
 from memtopo.output.diagram.build import build_diagram
-from memtopo.output.diagram.formats import Drawing
+from memtopo.output.diagram.formats import Drawing, page
 from memtopo.output.diagram.svg import svg
-from memtopo.output.diagram.tables import page
 from memtopo.rules.validation import validate
 from tests.browser.inspection import LARGER, SMALL, VIEWS, Browser, View
 from tests.helpers.diagrams import PARTS_AND_HOLES, spec_diagram

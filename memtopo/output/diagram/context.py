@@ -78,7 +78,9 @@ def letters_and_devices(diagram: Diagram) -> tuple[Mapping[str, str], Mapping[st
     return letters, {device: index for index, device in enumerate(dict.fromkeys(picture.devices(diagram)))}
 
 
-def drawing_context(diagram: Diagram, locate: Locate | None, addresses: Addresses | None) -> DrawingContext:
+def drawing_context(
+    diagram: Diagram, locate: Locate | None = None, addresses: Addresses | None = None
+) -> DrawingContext:
     """The context of a diagram."""
     letters, devices = letters_and_devices(diagram)
     names = {memory.device: memory.shown_names for memory in diagram.memory}

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
+from itertools import islice
 
 from memtopo.diagnostics.model import Path
 from memtopo.geometry.diagram import Diagram
 from memtopo.output import blocks, humanize
-from memtopo.output.blocks import Page, notes, sections
+from memtopo.output.blocks import Block, Page, Section, notes, sections
 from memtopo.output.json import PictureDocument
 
 
@@ -27,6 +28,22 @@ class Drawing:
     addresses: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
 
+def page(drawing: Drawing) -> str:
+    """A drawing as an HTML document, with its content as tables."""
+    from memtopo.output import html  # noqa: PLC0415 imported only if used: it adds to the start of a command
+    from memtopo.output.diagram.context import drawing_context  # noqa: PLC0415 likewise
+    from memtopo.output.diagram.tables import MOST_TABLES, table_count, tables  # noqa: PLC0415 likewise
+
+    diagram = drawing.diagram
+    context = drawing_context(diagram, drawing.locate, drawing.addresses)
+    found: list[Block] = ["What the drawing shows, line by line.", *islice(tables(diagram, context), MOST_TABLES)]
+    if len(found) > MOST_TABLES and (more := table_count(diagram) - MOST_TABLES) > 0:
+        found.append(f"… and about {more:,} more tables")
+    shown = blocks.Drawing(diagram, drawing.addresses, locate=drawing.locate)
+    sections = [Section("", [shown]), Section("In words", found)]
+    return html.document(Page("draw", drawing.title, drawing.note, sections=sections))
+
+
 def _late(module: str, name: str) -> Callable[[Drawing], str]:
     """A writer of drawings, whose module is imported when it is used: it adds to the start of a command."""
     return lambda drawing: str(getattr(import_module(f"memtopo.output.diagram.{module}"), name)(drawing))
@@ -34,7 +51,7 @@ def _late(module: str, name: str) -> Callable[[Drawing], str]:
 
 FORMATS: Mapping[str, Callable[[Drawing], str]] = {
     "svg": _late("svg", "svg"),
-    "html": _late("tables", "page"),
+    "html": page,
     "dot": _late("graph", "dot"),
     "mermaid": _late("graph", "mermaid"),
 }

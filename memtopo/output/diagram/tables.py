@@ -8,17 +8,17 @@ from itertools import islice
 from memtopo.common.units import exact, rounded
 from memtopo.diagnostics.model import Path
 from memtopo.geometry.diagram import Diagram, HandleFlow, MappingSpan, MemoryDiagram, RangeDiagram
-from memtopo.output import blocks, html
-from memtopo.output.blocks import Block, Column, Page, Section, Table, columns
+from memtopo.output.blocks import Cell, Column, Table, columns
 from memtopo.output.diagram import notation
 from memtopo.output.diagram.cards import free_and_taken
 from memtopo.output.diagram.context import DrawingContext, drawing_context
-from memtopo.output.diagram.formats import Drawing
 from memtopo.output.diagram.rows import Row, rows_of
 
 MOST_TABLES = 60
 MOST_TABLE_ROWS = 150
 """Rows of one table."""
+MOST_SENTENCES = 12
+"""Tables and rows of a table in a description."""
 
 Cells = tuple[str, ...]
 
@@ -27,22 +27,10 @@ _ROWS = columns("kind", "name", "what", "written at")
 _MEMORY = columns("chunk", "size", "in all", "written at")
 
 
-def page(drawing: Drawing) -> str:
-    """A drawing as an HTML document, with its content as tables."""
-    diagram = drawing.diagram
-    context = drawing_context(diagram, drawing.locate, drawing.addresses)
-    found: list[Block] = ["What the drawing shows, line by line.", *islice(tables(diagram, context), MOST_TABLES)]
-    if len(found) > MOST_TABLES and (more := table_count(diagram) - MOST_TABLES) > 0:
-        found.append(f"… and about {more:,} more tables")
-    shown = blocks.Drawing(diagram, drawing.addresses, locate=drawing.locate)
-    sections = [Section("", [shown]), Section("In words", found)]
-    return html.document(Page("draw", drawing.title, drawing.note, sections=sections))
-
-
 def tables(diagram: Diagram, context: DrawingContext) -> Iterator[Table]:
     """Tables of each process, with its rows and ranges, then of each memory."""
     for process in diagram.processes:
-        prefix = f"{notation.processes(process)}: "
+        prefix = f"process {notation.processes(process)}: "
         yield from _process_tables(process.picture, process.first, prefix, diagram.flows, context)
     yield from _process_tables(diagram, "", "", diagram.flows, context)
     for memory in diagram.memory:
@@ -53,6 +41,29 @@ def table_count(diagram: Diagram) -> int:
     """Number of tables at most, without making them."""
     own = len(diagram.ranges) + len(diagram.memory) + 1
     return own + sum(len(process.picture.ranges) + 1 for process in diagram.processes)
+
+
+def description(diagram: Diagram, context: DrawingContext | None = None) -> str:
+    """A diagram in sentences, of bounded length: one for each of its first tables."""
+    found = map(_sentence, islice(tables(diagram, context or drawing_context(diagram)), MOST_SENTENCES))
+    more = table_count(diagram) - MOST_SENTENCES
+    rest = [f"And about {more:,} more."] if more > 0 else []
+    return " ".join([*found, *rest, *(f"{choice}." for choice in diagram.choices)]) or "Nothing."
+
+
+def _sentence(table: Table) -> str:
+    heads = [column.heading for column in table.columns]
+    rows = [", ".join(_words(heads, row)) for row in table.rows[:MOST_SENTENCES]]
+    rows += [f"{more:,} more"] if (more := table.more + len(table.rows) - len(rows)) else []
+    about = ", ".join(filter(None, (table.caption, table.note)))
+    return f"{about[:1].upper()}{about[1:]}: {'; '.join(rows)}."
+
+
+def _words(heads: Sequence[str], row: Sequence[Cell]) -> Iterator[str]:
+    cells = {head: str(cell) for head, cell in zip(heads, row, strict=True) if cell}
+    name = " ".join(cells.pop(head) for head in ("kind", "name") if head in cells)
+    found = (f"{head} {cell}" if head in ("at", "on") else cell for head, cell in cells.items() if head != "written at")
+    yield from filter(None, (name, *found))
 
 
 def _process_tables(
@@ -74,7 +85,7 @@ def _row_lines(row: Row, context: DrawingContext) -> Iterator[Cells]:
 def _range_table(range_: RangeDiagram, process: str, prefix: str, context: DrawingContext) -> Table:
     address = context.addresses.get((process, range_.first))
     lines = [_span_line(span, range_.count, address, context) for span in range_.pieces[:MOST_TABLE_ROWS]]
-    title = f"{prefix}{notation.name_range(range_.first, range_.last)}"
+    title = f"{prefix}{'range' if range_.count == 1 else 'ranges'} {notation.name_range(range_.first, range_.last)}"
     note = f"{notation.multiple(range_.count, range_.size)}, {rounded(range_.mapped)} mapped"
     note += f", {remark}" if (remark := notation.remark(range_)) else ""
     return _table(title, note if range_.count == 1 else f"{note} in each", _RANGE, lines, len(range_.pieces))

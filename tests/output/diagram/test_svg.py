@@ -20,9 +20,8 @@ from memtopo.geometry.diagram import (
     Resource,
 )
 from memtopo.output.diagram.build import build_diagram
-from memtopo.output.diagram.formats import FORMATS, Drawing
+from memtopo.output.diagram.formats import FORMATS, Drawing, page
 from memtopo.output.diagram.svg import svg
-from memtopo.output.diagram.tables import page
 from tests.helpers.diagrams import PARTS_AND_HOLES, spec_diagram, text_diagram
 from tests.helpers.machines import invented
 from tests.helpers.specs import EVERY_SPEC, ROOT, geometry_of
