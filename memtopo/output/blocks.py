@@ -22,6 +22,13 @@ None for an address that differs between the processes of a picture.
 """
 
 
+HEAT = (
+    ("#440154", "white"), ("#3b528b", "white"), ("#1f7f79", "white"), ("#5ec962", "black"), ("#fde725", "black"),
+)  # fmt: skip
+"""Colours for the least to the most: five of viridis, which ascends in brightness for every kind of colour vision, each
+with that of a legible text."""
+
+
 class Toned(NamedTuple):
     """A text with a tone: a paragraph, or a cell."""
 

@@ -46,11 +46,7 @@ def _github_failure(error: MemtopoError) -> list[str]:
 
 def _annotation(found: Located) -> str:
     code = found.diagnostic.code
-    properties = {
-        "file": repository_path(found.file),
-        **_position(found.span),
-        "title": f"{code}: {CODES[code].title}",
-    }
+    properties = {"file": repository_path(found.file), **_position(found.span), "title": f"{code}: {CODES[code].title}"}
     return _command(found.diagnostic.severity, properties, validation.full_message(found.diagnostic))
 
 
@@ -93,10 +89,7 @@ def _entry(found: Located, fingerprint: str) -> _Object:
         "check_name": found.diagnostic.code,
         "fingerprint": fingerprint,
         "severity": _SEVERITIES[found.diagnostic.severity],
-        "location": {
-            "path": repository_path(found.file),
-            "lines": {"begin": found.span.line if found.span else 1},
-        },
+        "location": {"path": repository_path(found.file), "lines": {"begin": found.span.line if found.span else 1}},
     }
 
 

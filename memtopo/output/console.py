@@ -17,7 +17,7 @@ from rich.text import Text
 
 from memtopo.common.text import escape_ci_commands, printable
 from memtopo.output import blocks, plain
-from memtopo.output.blocks import Block, Cell, Page, Section, Stacked, Table, Toned, Track
+from memtopo.output.blocks import HEAT, Block, Cell, Page, Section, Stacked, Table, Toned, Track
 from memtopo.output.terminal.diagram import TerminalDrawing
 
 _BLANK_ENDS = re.compile(r" +(?=(?:\x1b\[0m)?$)", re.MULTILINE)
@@ -219,8 +219,6 @@ def _texts_after_table(table: Table, cells: Sequence[Sequence[Text]]) -> Iterato
 
 _SHADES = " ░▒▓█"
 _ASCII_SHADES = ".:+*#"
-# Five colours of viridis, which ascends in brightness for every kind of colour vision, with a legible text colour.
-_COLOURS = ("white on #440154", "white on #3b528b", "white on #1f7f79", "black on #5ec962", "black on #fde725")
 
 
 def _shaded(table: Table, options: ConsoleOptions) -> list[list[Text]]:
@@ -247,9 +245,9 @@ def _shaded(table: Table, options: ConsoleOptions) -> list[list[Text]]:
 def _heated(value: Text, width: int, share: float | None, shades: str) -> Text:
     if share is None:
         return value
-    level = min(int(share * len(_COLOURS)), len(_COLOURS) - 1)
+    level = min(int(share * len(HEAT)), len(HEAT) - 1)
     shade = f"{shades[level]} " if shades else ""
-    return Text(f"{shade}{' ' * (width - value.cell_len)}{value.plain}", _COLOURS[level])
+    return Text(f"{shade}{' ' * (width - value.cell_len)}{value.plain}", f"{HEAT[level][1]} on {HEAT[level][0]}")
 
 
 _RENDERED: Mapping[type, Callable[[Any], RenderableType]] = {

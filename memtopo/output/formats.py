@@ -55,7 +55,7 @@ def _concise(checked: Checked, *, colour: bool) -> list[str]:
     return [
         line
         for file in checked.files
-        for line in diagnostics.concise(validation.merged_in_message(file), file.document, colour=colour)
+        for line in diagnostics.concise(validation.merged(file, in_message=True), file.document, colour=colour)
     ]
 
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from memtopo.common.version import __version__
 from memtopo.output import blocks
-from memtopo.output.blocks import Block, Cell, Column, Drawing, Page, Section, Stacked, Table, Toned, Track
+from memtopo.output.blocks import HEAT, Block, Cell, Column, Drawing, Page, Section, Stacked, Table, Toned, Track
 from memtopo.output.diagram import svg
 from memtopo.output.diagram.context import DARK, LIGHT, Scheme, drawing_context
 from memtopo.output.diagram.markup import MONO_FONTS, SANS_FONTS, text
@@ -24,13 +24,6 @@ MOST_ROWS, MOST_TABLE_ROWS = 1500, 200
 MOST_BLOCKS, MOST_NOTES, MOST_LINES = 200, 100, 3000
 """Blocks of a section, notes, and lines of a source."""
 MOST_ITEM_LINES = 11
-
-HEAT = (
-    ("#440154", "#ffffff"), ("#472d7b", "#ffffff"), ("#3b528b", "#ffffff"), ("#2c728e", "#ffffff"),
-    ("#1f7f79", "#ffffff"), ("#28ae80", "#000000"), ("#5ec962", "#000000"), ("#addc30", "#000000"),
-    ("#fde725", "#000000"),
-)  # fmt: skip
-"""Colours of viridis for the least to the most, which ascend in brightness, each with that of a text on it."""
 
 _TONES = {"good": ("#00573f", "#6fdab6"), "bad": ("#a3212a", "#ff9b95"), "warn": ("#7f5200", "#ffcc66")}
 """Colours of words for success, failure and interruption, in the light and in the dark scheme."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby
 from operator import itemgetter
@@ -277,21 +277,31 @@ def _row(cards: Sequence[Card], wide: float, gap: float, least: float) -> Box:
     return beside([card.box(wide, tall) for card in cards], gap)
 
 
-def labelled_bar(blocks: Sequence[Block], room: float, tall: float, context: DrawingContext) -> Box:
-    """A bar to scale with lanes of access on its left and labels on its right."""
+def labelled_bar(
+    blocks: Sequence[Block],
+    room: float,
+    tall: float,
+    context: DrawingContext,
+    *,
+    lowest: float = _LOWEST_BAR,
+    beside: tuple[float, Callable[[float, float], Iterable[str]]] = (0, lambda _top, _end: ()),
+) -> Box:
+    """A bar to scale with lanes of access on its left and labels on its right.
+
+    `beside` is a shape on the left: its width, and what draws it between the top and the end of the bar.
+    """
     granted = lane_devices(blocks)
     devices = granted if len(granted) <= MOST_LANES else []
     links = [(block.twin, index) for index, block in enumerate(blocks) if block.twin is not None]
-    wide = _bar_width(room)
-    tight = room < _ROOM_FOR_WIDE_LANES
-    left = lanes_width(devices, tight=tight) + (_LINKS if links else 0)
+    wide, tight = _bar_width(room), room < _ROOM_FOR_WIDE_LANES
+    left = beside[0] + lanes_width(devices, tight=tight) + (_LINKS if links else 0)
     labels = bar_labels(blocks, room - left - wide)
     start = LANES_HEAD if devices else 4
     natural = min(_HIGHEST_BAR, len(blocks) * SHORTEST_BLOCK * 2)
-    height = max(_LOWEST_BAR, labels_height(labels), natural, tall - start - 1)
-    sizes = lengths([block.size for block in blocks], height, SHORTEST_BLOCK)
-    *tops, end = accumulate(sizes, initial=start)
+    height = max(lowest, labels_height(labels), natural, tall - start - 1)
+    *tops, end = accumulate(lengths([block.size for block in blocks], height, SHORTEST_BLOCK), initial=start)
     parts = [
+        *beside[1](start, end),
         *draw_lanes(blocks, tops, end, devices, tight=tight),
         *_draw_links(links, tops, end, left),
         *draw_bar(blocks, tops, end, left, wide, context),

@@ -3,25 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate, groupby
+from itertools import groupby
 
 from memtopo.common.units import exact, rounded
 from memtopo.geometry.diagram import MappingSpan, MemoryDiagram, MemoryShare, RangeDiagram
 from memtopo.output.diagram import notation
-from memtopo.output.diagram.bar import (
-    MOST_LANES,
-    SHORTEST_BLOCK,
-    Block,
-    Card,
-    Heading,
-    bar_labels,
-    draw_bar,
-    draw_labels,
-    labelled_bar,
-    labels_height,
-    lane_devices,
-    lengths,
-)
+from memtopo.output.diagram.bar import MOST_LANES, Block, Card, Heading, labelled_bar, lane_devices
 from memtopo.output.diagram.context import SEVERAL, DrawingContext, DrawnSpans, SpanPosition
 from memtopo.output.diagram.markup import Box, hovered, number, path, rect
 
@@ -193,7 +180,6 @@ def _exact_size(span: MappingSpan) -> str:
 _TOTAL_BAR = 14.0
 _FAN = 26.0
 _LOWEST = 64.0
-_SHARES_BAR = 50.0
 
 
 def memory_card(memory: MemoryDiagram, context: DrawingContext) -> Card:
@@ -216,17 +202,9 @@ def _bars(memory: MemoryDiagram, room: float, tall: float, context: DrawingConte
     if rest := memory.shares[context.limits.shares :]:
         blocks.append(_rest(rest, memory))
     blocks = blocks or [Block(size=1, tooltip="nothing used")]  # in a state in which all of it is gone
-    left = _TOTAL_BAR + _FAN if memory.total is not None else 0.0
-    labels = bar_labels(blocks, room - left - _SHARES_BAR)
-    height = max(_LOWEST, labels_height(labels), tall - 5)
-    sizes = lengths([block.size for block in blocks], height, SHORTEST_BLOCK)
-    *tops, end = accumulate(sizes, initial=4.0)
-    parts = [
-        *_total_bar(memory, 4.0, end),
-        *draw_bar(blocks, tops, end, left, _SHARES_BAR, context),
-        *draw_labels(labels, tops, end, left + _SHARES_BAR, context, start=4),
-    ]
-    return Box(room, end + 1, "".join(parts))
+    side = _TOTAL_BAR + _FAN if memory.total is not None else 0.0
+    beside = side, lambda top, end: _total_bar(memory, top, end)
+    return labelled_bar(blocks, room, tall, context, lowest=_LOWEST, beside=beside)
 
 
 def _total_bar(memory: MemoryDiagram, top: float, end: float) -> Iterator[str]:

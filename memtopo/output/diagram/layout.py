@@ -72,10 +72,8 @@ def _ranges(diagram: Diagram, process: str, room: float, context: DrawingContext
         yield Box(room, 20, text_at(0, 14, f"… and {more:,} more ranges", "w"))
 
 
-def _memories(
-    memories: Sequence[MemoryDiagram], room: float, context: DrawingContext, widest: float = _WIDEST_MEMORY
-) -> Box:
-    return _card_grid([memory_card(memory, context) for memory in memories], room, widest=widest)
+def _memories(memories: Sequence[MemoryDiagram], room: float, context: DrawingContext) -> Box:
+    return _card_grid([memory_card(memory, context) for memory in memories], room, widest=_WIDEST_MEMORY)
 
 
 def _card_grid(cards: Sequence[Card], room: float, tall: float = 0, widest: float = 1e9) -> Box:
@@ -107,13 +105,6 @@ class Line(NamedTuple):
     end: LineEnd
 
 
-class _FreeSpace(NamedTuple):
-    """Space below the frames of a column, from `y` on."""
-
-    column: int
-    y: float
-
-
 def multi_process(diagram: Diagram, room: float, context: DrawingContext) -> Box:
     """Frames of processes, exporters on the left and importers on the right, and the memory of all processes."""
     flows = [flow for flow in diagram.flows if not flow.outside]
@@ -126,18 +117,12 @@ def multi_process(diagram: Diagram, room: float, context: DrawingContext) -> Box
     lines = _draw_lines(found, starts, [column.channel for column in columns])
     parts = [placed(stack, left, 0) for left, stack in zip(lefts, stacks, strict=True)]
     height = max(stack.height for stack in stacks)
-    below: list[Box] = []
-    memory = _memories(diagram.memory, wide, context, widest=wide)
-    if space := _free_space(memory, stacks):
-        parts.append(placed(memory, lefts[space.column], space.y))
-        height = max(height, space.y + memory.height)
-    else:
-        below.append(_memories(diagram.memory, room, context))
     more = sum(each.count for each in diagram.processes[MOST_PROCESSES:])
     hidden = {"processes": more, "lines from exports to imports": max(0, len(found) - MOST_LINES)}
     notes = [f"… and {count:,} more {what}" for what, count in hidden.items() if count]
-    below[:0] = [Box(room, 20, text_at(0, 14, note, "w")) for note in notes]
-    return stacked([Box(room, height, "".join([*parts, *lines])), *below], _FRAME_GAP)
+    below = (Box(room, 20, text_at(0, 14, note, "w")) for note in notes)
+    frames = Box(room, height, "".join([*parts, *lines]))
+    return stacked([frames, *below, _memories(diagram.memory, room, context)], _FRAME_GAP)
 
 
 def _columns(processes: Sequence[ProcessDiagram], flows: Sequence[HandleFlow], room: float) -> list[_Column]:
@@ -199,15 +184,6 @@ def _frame_content(
     rows = _rows(process.picture, process.first, flows, room, context)
     ranges = _ranges(process.picture, process.first, room, context, _rest(tall, rows))
     return stacked([*rows, *ranges], _PART_GAP)
-
-
-def _free_space(memory: Box, stacks: Sequence[Box]) -> _FreeSpace | None:
-    """Space for memory below the shortest column; None if all frames would become higher by it."""
-    heights = [stack.height for stack in stacks]
-    shortest = heights.index(min(heights))
-    y = heights[shortest] + _FRAME_GAP
-    fits = y + memory.height <= max(heights) + _FRAME_GAP and len(stacks) > 1
-    return _FreeSpace(shortest, y) if fits else None
 
 
 def _ends(stacks: Sequence[Box], lefts: Sequence[float], wide: float) -> Mapping[Port, LineEnd]:

@@ -98,8 +98,7 @@ def _span_line(span: MappingSpan, count: int, address: int | None, context: Draw
     return (
         ", ".join(
             filter(
-                None,
-                (notation.chunk_names(span, count), span.origin and f"from {span.origin}", notation.parts(span)),
+                None, (notation.chunk_names(span, count), span.origin and f"from {span.origin}", notation.parts(span))
             )
         ),
         exact(span.offset),
