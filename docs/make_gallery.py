@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from memtopo import language, machine
+from memtopo.output.blocks import Drawing
 from memtopo.output.diagram.build import build_diagram
-from memtopo.output.diagram.formats import Drawing
 from memtopo.output.diagram.svg import svg
 from memtopo.output.diagram.tables import description
 from memtopo.rules.validation import validate

@@ -16,8 +16,8 @@ from memtopo import machine
 from memtopo.cli import app
 from memtopo.diagnostics.model import has_errors
 from memtopo.language import read_file
+from memtopo.output.blocks import Drawing
 from memtopo.output.diagram.build import build_diagram
-from memtopo.output.diagram.formats import Drawing
 from memtopo.output.diagram.graph import mermaid
 from memtopo.rules.validation import validate
 from tests.helpers import pages

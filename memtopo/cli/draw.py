@@ -21,9 +21,9 @@ from memtopo.geometry import Geometry
 from memtopo.kinds.states.geometry import in_state, state_names
 from memtopo.machine.cluster import MachineLine
 from memtopo.output import humanize, json, plain
-from memtopo.output.blocks import Page
+from memtopo.output.blocks import Drawing, Page
 from memtopo.output.diagram.build import build_diagram
-from memtopo.output.diagram.formats import FORMATS, SUFFIXES, Drawing, text_page
+from memtopo.output.diagram.formats import FORMATS, SUFFIXES, text_page
 
 Output = Annotated[
     list[str] | None,

@@ -11,7 +11,7 @@ from memtopo.cli.files import write
 from memtopo.cli.held import connect_to
 from memtopo.cli.options import AllowUid, LayoutName, Socket
 from memtopo.common.errors import UsageError
-from memtopo.output import plain, prometheus
+from memtopo.output import monitoring, plain
 from memtopo.sharing.claims import claim
 from memtopo.sharing.client import Client
 from memtopo.sharing.endpoints import endpoint, is_folder
@@ -30,10 +30,10 @@ def metrics_command(name: LayoutName = None, socket: Socket = None, allow_uid: A
     """
     if name is not None or (socket is not None and not is_folder(socket)):
         with connect_to(name, socket, allow_uid or ()) as client:
-            text = prometheus.text([_reported(client)])
+            text = monitoring.metrics([_reported(client)])
     else:
         answered = list(answers(_reported, socket, allow_uids=allow_uid or ()))
-        text = prometheus.text(
+        text = monitoring.metrics(
             [each for each in answered if not isinstance(each, Entry)],
             [each for each in answered if isinstance(each, Entry)],
         )
@@ -65,26 +65,26 @@ def metrics_target(place: str | None) -> Iterator[MetricsTarget | None]:
 
 
 def _text(status: Status, statistics: Statistics) -> str:
-    return prometheus.text([(status, statistics)])
+    return monitoring.metrics([(status, statistics)])
 
 
 def _require_replaceable(place: str) -> None:
     if Path(place or ".").is_dir():
         raise UsageError(f"--metrics {place!r} is a folder", hint="write --metrics FOLDER/memtopo.prom")
-    if Path(place).is_file() and _start(place) not in ("", prometheus.FIRST):
+    if Path(place).is_file() and _start(place) not in ("", monitoring.FIRST):
         raise UsageError(f"{place!r} exists, and memtopo did not write it", hint="name another file, or remove it")
 
 
 def _remove(place: str) -> None:
     """Remove the file of a layout that is not held any more, if it is one."""
     with suppress(OSError):
-        if Path(place).is_file() and _start(place) == prometheus.FIRST:
+        if Path(place).is_file() and _start(place) == monitoring.FIRST:
             os.unlink(os.path.realpath(place))  # noqa: PTH108 a Path of an empty name is the current folder
 
 
 def _start(place: str) -> str:
     try:
         with Path(place).open("rb") as file:
-            return file.read(len(prometheus.FIRST)).decode(errors="replace")
+            return file.read(len(monitoring.FIRST)).decode(errors="replace")
     except OSError:
         return ""

@@ -23,7 +23,7 @@ from memtopo.common.signals import ENDING, signal_wakeup
 from memtopo.common.spawn import memory_file, python_command, spawn
 from memtopo.common.text import escape_ci_commands, signal_name
 from memtopo.language import read_stdin
-from memtopo.output import journal
+from memtopo.output import monitoring
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import reason
 from memtopo.sharing.holder import Event
@@ -52,14 +52,14 @@ class Service:
     @property
     def in_journal(self) -> bool:
         """True if the log is the journal of systemd."""
-        return self.log is None and journal.is_journal(2, os.environ)
+        return self.log is None and monitoring.is_journal(2, os.environ)
 
     def record(self, event: Event) -> None:
         """Write an event to the log as one line, or leave it out if that would wait for the reader of a pipe."""
         if self.options.log_level == "quiet" and event.severity == "info":
             return
         at = None if self.log is None else time.time()
-        line = escape_ci_commands(journal.line(event, priority=self.in_journal, at=at))
+        line = escape_ci_commands(monitoring.event_line(event, priority=self.in_journal, at=at))
         sys.stderr.flush()
         _write_at_once(2 if self.log is None else self.log, f"{line}\n".encode())
 

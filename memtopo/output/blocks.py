@@ -132,15 +132,17 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """Drawing of a layout, with the addresses of its ranges if it was applied; in ASCII if `ascii`.
+    """Drawing of a layout with a title and a note below that, and the position in the spec of each path.
 
-    `locate` gives the position in the spec of a path.
+    `addresses` are those of the ranges of an applied layout. Text is in ASCII if `ascii`.
     """
 
-    picture: Diagram
+    diagram: Diagram
+    title: str = ""
+    note: str = ""
+    locate: Callable[[Path], str | None] = lambda _path: None
     addresses: Addresses = field(default_factory=dict)
     ascii: bool = False
-    locate: Callable[[Path], str | None] | None = None
 
 
 @dataclass(frozen=True, slots=True)

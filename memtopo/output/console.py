@@ -18,7 +18,7 @@ from rich.text import Text
 from memtopo.common.text import escape_ci_commands, printable
 from memtopo.output import blocks, plain
 from memtopo.output.blocks import HEAT, Block, Cell, Page, Section, Stacked, Table, Toned, Track
-from memtopo.output.terminal.diagram import TerminalDrawing
+from memtopo.output.diagram.terminal import TerminalDrawing
 
 _BLANK_ENDS = re.compile(r" +(?=(?:\x1b\[0m)?$)", re.MULTILINE)
 _STYLES = {"good": "bold green", "bad": "bold red", "warn": "bold yellow", "dim": "dim", "": ""}
@@ -259,6 +259,6 @@ _RENDERED: Mapping[type, Callable[[Any], RenderableType]] = {
     blocks.Notes: lambda notes: _pairs([("note:", each) for each in notes.texts], 1),
     blocks.Item: lambda item: Group(_indented(cell(item.text)), _indented(_stacked(item.lines), 2 * INDENT)),
     blocks.Source: lambda source: _stacked(source.lines),
-    blocks.Drawing: lambda drawn: TerminalDrawing(drawn.picture, ascii=drawn.ascii, addresses=drawn.addresses),
+    blocks.Drawing: lambda drawn: TerminalDrawing(drawn.diagram, ascii=drawn.ascii, addresses=drawn.addresses),
     blocks.Legend: lambda _: Group(),
 }

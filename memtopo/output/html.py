@@ -120,10 +120,9 @@ def _listed(lines: Iterable[str]) -> str:
 
 
 def _figures(shown: Drawing, title: str) -> Iterator[str]:
-    known = {where: each for where, each in shown.addresses.items() if each is not None}
-    context = drawing_context(shown.picture, shown.locate, known)
+    context = drawing_context(shown.diagram, shown.locate, shown.addresses)
     for kind, wide in WIDTHS.items():
-        drawn = svg.figure(shown.picture, title, wide, replace(context, prefix=f"{kind}-"))
+        drawn = svg.figure(shown.diagram, title, wide, replace(context, prefix=f"{kind}-"))
         yield f'<div class="{kind}">{drawn}</div>'
 
 

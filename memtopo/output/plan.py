@@ -52,7 +52,7 @@ def body(summary: PlanSummary, addresses: Addresses | None = None, below: Texts 
         found += [Section(title, [_table(process.rows, below.get(process.first, ()))]), *notes(process.notes)]
     found += sections(
         _table(summary.rows, below.get("", ())) if summary.rows else None,
-        Drawing(summary.picture, addresses or {}) if summary.picture else None,
+        Drawing(summary.picture, addresses=addresses or {}) if summary.picture else None,
         Pairs([*humanize.parameters(summary.params), *_sums(summary)]),
     )
     states = [Section("memory by state", [_states(summary.states)])] if summary.states else []

@@ -7,8 +7,9 @@ from textwrap import dedent
 import pytest
 
 from memtopo import machine
+from memtopo.output.blocks import Drawing
 from memtopo.output.diagram.build import build_diagram
-from memtopo.output.diagram.formats import Drawing, page
+from memtopo.output.diagram.formats import page
 from memtopo.output.diagram.svg import svg
 from memtopo.rules.validation import validate
 from tests.browser.inspection import LARGER, SMALL, VIEWS, Browser, View

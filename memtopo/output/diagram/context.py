@@ -10,13 +10,10 @@ from typing import NamedTuple
 from memtopo.diagnostics.model import Path
 from memtopo.geometry import diagram as picture
 from memtopo.geometry.diagram import Diagram, MappingSpan
+from memtopo.output.blocks import Addresses
 
 Locate = Callable[[Path], str | None]
 """Position in the spec of a path (`kv.yaml:14:3`), or None if it is unknown."""
-Addresses = Mapping[tuple[str, str], int]
-"""Addresses of ranges by process and range: the first label of a process diagram (empty if there is one process), and
-the label of the range."""
-
 SEVERAL = "*"
 """The letter of chunks of several marks, and of marks beyond the alphabet."""
 _LETTERS = string.ascii_lowercase + string.ascii_uppercase

@@ -11,8 +11,8 @@ from typing import Literal
 from memtopo.common.text import escape_ci_commands, printable
 from memtopo.common.units import rounded
 from memtopo.geometry.diagram import Diagram, Export, HandleFlow, MappingSpan, RangeDiagram, Resource
+from memtopo.output.blocks import Drawing
 from memtopo.output.diagram.context import PLAIN, TINTS
-from memtopo.output.diagram.formats import Drawing
 from memtopo.output.diagram.notation import chunk_names, granted, multiple, name_range, offset, processes, remark
 
 MOST_NODES = 12

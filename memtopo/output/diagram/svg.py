@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from memtopo.geometry.diagram import Diagram, MappingSpan, RangeDiagram, Resource
+from memtopo.output.blocks import Drawing
 from memtopo.output.diagram import layout
 from memtopo.output.diagram.bar import badge
 from memtopo.output.diagram.context import (
@@ -18,7 +19,6 @@ from memtopo.output.diagram.context import (
     SpanPosition,
     drawing_context,
 )
-from memtopo.output.diagram.formats import Drawing
 from memtopo.output.diagram.markup import (
     BODY,
     MONO_FONTS,

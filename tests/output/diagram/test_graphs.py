@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from memtopo.geometry.diagram import Diagram
-from memtopo.output.diagram.formats import Drawing
+from memtopo.output.blocks import Drawing
 from memtopo.output.diagram.graph import MOST_CHARACTERS, MOST_EDGES, Graph, Node, dot, graph, mermaid
 from tests.helpers.diagrams import HOSTILE_TEXTS, hostile_diagram, hostile_processes, spec_diagram, text_diagram
 from tests.helpers.machines import invented, with_multicast

@@ -10,7 +10,8 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from memtopo.common.text import printable
-from memtopo.output.diagram.formats import Drawing, page
+from memtopo.output.blocks import Drawing
+from memtopo.output.diagram.formats import page
 from memtopo.output.diagram.svg import svg
 from tests.helpers.diagrams import PARTS_AND_HOLES, spec_diagram
 from tests.helpers.specs import ROOT

@@ -11,7 +11,7 @@ from memtopo.geometry.diagram import Diagram, Export, HandleFlow, MappingSpan, P
 from memtopo.output.blocks import Addresses
 from memtopo.output.console import unstyled
 from memtopo.output.diagram.notation import processes
-from memtopo.output.terminal.diagram import TerminalDrawing
+from memtopo.output.diagram.terminal import TerminalDrawing
 from tests.helpers.diagrams import text_diagram
 from tests.helpers.machines import invented
 

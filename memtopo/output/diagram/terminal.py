@@ -15,11 +15,10 @@ from memtopo.common.units import rounded
 from memtopo.geometry import diagram as picture
 from memtopo.geometry.diagram import Diagram, MappingSpan, MemoryDiagram, ProcessDiagram, RangeDiagram, Resource
 from memtopo.output.blocks import Addresses
-from memtopo.output.diagram import notation
+from memtopo.output.diagram import notation, panel
 from memtopo.output.diagram.context import DrawnSpans, SpanPosition, letters_and_devices
 from memtopo.output.diagram.notation import multiple, name_range, shortened
-from memtopo.output.terminal import panel
-from memtopo.output.terminal.panel import Block, Glyphs, Item, ItemList, Panel, Part, TitleLine, drawing_lines
+from memtopo.output.diagram.panel import Block, Glyphs, Item, ItemList, Panel, Part, TitleLine, drawing_lines
 
 MOST_PROCESSES = 12
 MOST_RANGES = 12
