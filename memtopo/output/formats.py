@@ -6,6 +6,7 @@ The other formats are in `ci`, which is imported only when one of them is reques
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import Literal, get_args
 
 from memtopo.common.errors import MemtopoError, UsageError
@@ -33,8 +34,9 @@ def format_named(name: str) -> Format:
 def formatted(format_: Format, checked: Checked, *, width: int = DEFAULT_WIDTH, colour: bool = False) -> list[str]:
     """Validation results in a format, as lines; width and colour apply to the text formats."""
     if format_ in TEXT_FORMATS:
-        text = _text(checked, width, colour=colour) if format_ == "text" else _concise(checked, colour=colour)
-        return [*map(escape_ci_commands, text)]
+        # Every diagnostic once with its source lines, a table if there are several machines, and a summary.
+        whole = chain(_diagnostics(checked, width, colour=colour), _summary(checked, colour=colour))
+        return [*map(escape_ci_commands, whole if format_ == "text" else _concise(checked, colour=colour))]
     return _of_ci(format_)[0](checked)
 
 
@@ -57,11 +59,6 @@ def _concise(checked: Checked, *, colour: bool) -> list[str]:
         for file in checked.files
         for line in diagnostics.concise(validation.merged(file, in_message=True), file.document, colour=colour)
     ]
-
-
-def _text(checked: Checked, width: int, *, colour: bool) -> list[str]:
-    """Every diagnostic once with its source lines, a table if there are several machines, and a summary."""
-    return [*_diagnostics(checked, width, colour=colour), *_summary(checked, colour=colour)]
 
 
 def _diagnostics(checked: Checked, width: int, *, colour: bool) -> Iterator[str]:

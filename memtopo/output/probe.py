@@ -244,8 +244,8 @@ def _attribute(name: str, value: int | None) -> str:
 _ROWS: tuple[tuple[str, Callable[[Peer], str | None]], ...] = (
     ("access", lambda peer: yes_or_no(peer.access)),
     ("a kernel's store", lambda peer: _store(peer.store)),
-    ("link", lambda peer: _link(peer)),
-    ("performance rank", lambda peer: _number(peer.performance_rank)),
+    ("link", lambda peer: None if peer.link is None else f"{peer.link}{peer.links or ''}"),
+    ("performance rank", lambda peer: None if peer.performance_rank is None else str(peer.performance_rank)),
     ("native atomics", lambda peer: None if peer.native_atomics is None else yes_or_no(peer.native_atomics)),
 )
 _RATES = (
@@ -316,10 +316,6 @@ def _nearness(link: str) -> float | None:
     return _DISTANCES.index(name) + 1 if name in _DISTANCES else None
 
 
-def _rate_value(rate: str) -> float | None:
-    return None if rate == "?" else float(rate)
-
-
 def _store(trial: Trial | None) -> str | None:
     if trial is None:
         return None
@@ -328,18 +324,10 @@ def _store(trial: Trial | None) -> str | None:
     return "arrives" if trial.works else "refused" if trial.error else "LOST"
 
 
-def _link(peer: Peer) -> str | None:
-    return None if peer.link is None else f"{peer.link}{peer.links or ''}"
-
-
-def _number(value: int | None) -> str | None:
-    return None if value is None else str(value)
-
-
 def _rates(matrix: Sequence[Sequence[Peer | None]]) -> Iterator[str | Table]:
     for name, title in _RATES:
         for show, heading, heat_of in (
-            (_rate, f"GB/s by {title}", _rate_value),
+            (_rate, f"GB/s by {title}", lambda rate: None if rate == "?" else float(rate)),
             (_latency, f"µs by {title}, a few bytes", None),
         ):
             cells = [[show(peer.copies, name) if peer else None for peer in row] for row in matrix]

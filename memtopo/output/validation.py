@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from memtopo.language import Document
 
 STDIN = "<stdin>"
+NOWHERE = Span(0, 0, 0, 0)
 _REPOSITORY_VARIABLES = ("GITHUB_WORKSPACE", "CI_PROJECT_DIR")
 
 
@@ -44,7 +45,8 @@ class Located:
 
 def located(diagnostics: Iterable[Diagnostic], document: Document) -> list[Located]:
     """Locate the diagnostics of one document, sorted by position; those without one come first."""
-    return sorted((_locate(diagnostic, document) for diagnostic in diagnostics), key=_order)
+    found = (_locate(diagnostic, document) for diagnostic in diagnostics)
+    return sorted(found, key=lambda each: (each.span or NOWHERE, each.diagnostic.code, each.diagnostic.message))
 
 
 def all_located(checked: Checked) -> list[Located]:
@@ -160,10 +162,6 @@ def _locate(diagnostic: Diagnostic, document: Document) -> Located:
 
 def _span(subject: Diagnostic | Label, document: Document) -> Span | None:
     return subject.span or (document.span(subject.path, subject.at) if subject.path else None)
-
-
-def _order(each: Located) -> tuple[Span, str, str]:
-    return each.span or Span(0, 0, 0, 0), each.diagnostic.code, each.diagnostic.message
 
 
 def _worst(file: File) -> str:

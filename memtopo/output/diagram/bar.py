@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby
 from operator import itemgetter
@@ -166,7 +166,8 @@ def draw_lanes(
 ) -> Iterator[str]:
     """A lane for each device, under its name, from the left edge on."""
     bounds = list(zip(tops, [*tops[1:], end], strict=True))
-    granted, width = [_access_by_device(block) for block in blocks], _lane_width(devices, tight=tight)
+    granted = [{each.device: each.access for each in block.access} for block in blocks]
+    width = _lane_width(devices, tight=tight)
     for index, device in enumerate(devices):
         middle = (index + 0.5) * width
         yield text_at(middle, tops[0] - 7, device if width == _WIDE_LANE else _short(device), "s w", middle=True)
@@ -194,10 +195,6 @@ def _lane_width(devices: Sequence[str], *, tight: bool) -> float:
     few = len(devices) <= (1 if tight else _MOST_WIDE_LANES)
     wide = few and all(width(device, SMALL) <= _WIDE_LANE for device in devices)
     return _WIDE_LANE if wide else _NARROW_LANE
-
-
-def _access_by_device(block: Block) -> Mapping[str, str]:
-    return {each.device: each.access for each in block.access}
 
 
 def _device_order(device: str) -> tuple[int, int, str]:

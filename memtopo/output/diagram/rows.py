@@ -93,16 +93,13 @@ def _import_rows(diagram: Diagram, process: str, flows: Sequence[HandleFlow]) ->
     marks = {span.origin: span.chunk for range_ in diagram.ranges for span in range_.pieces if span.origin}
     marks |= {resource.origin: resource.mark for resource in diagram.things if resource.origin}
     for name, group in groups.items():
-        first, origin = group[0], _origin(group[0])
+        first = group[0]
+        source = f"{first.source}/" if first.outside else f"{first.source.partition('.')[0]}."
+        origin = f"{source}{first.export}"  # as the spec writes it
         size = _size(sum(flow.count * flow.processes for flow in group), first.bytes_each)
         via = (first.via,) if first.outside else ()
         text = (*size, f"from {origin}", *via)
         yield Row("import", marks.get(origin, ""), name, text, first.path, import_port(process, name))
-
-
-def _origin(flow: HandleFlow) -> str:
-    """The source of handles as the spec writes it."""
-    return f"{flow.source}/{flow.export}" if flow.outside else f"{flow.source.partition('.')[0]}.{flow.export}"
 
 
 def _export_row(export: Export, process: str) -> Row:

@@ -189,7 +189,8 @@ def _entries(diagram: Diagram, context: DrawingContext) -> Iterator[_Entry]:
     if any(_folded(range_, context) for range_ in ranges) or len(marks) > len(context.letters):
         yield "".join(badge(SEVERAL, 10, 10)), "several, or one of many"
     if any(_mapped_twice(range_, context) for range_ in ranges):
-        yield _link(), "mapped again"
+        ends = dot(16, 4, "u", 2.5) + dot(16, 16, "u", 2.5)
+        yield curve((16, 4), (16, 16), 0, "f") + ends, "mapped again"
     if any(not flow.outside for flow in diagram.flows):
         yield path(["M0 10H14"], "f") + path(["M21 10l-7 -4v8z"], "u"), "handles go from export to import"
 
@@ -204,10 +205,6 @@ def _access_entries(spans: Sequence[MappingSpan]) -> Iterator[_Entry]:
 
 def _swatch(hue: int, context: DrawingContext) -> str:
     return element("path", {"d": "M0 2h20v16H0z", **context.fill(hue)}) + rect(0, 2, 20, 16, "e")
-
-
-def _link() -> str:
-    return curve((16, 4), (16, 16), 0, "f") + dot(16, 4, "u", 2.5) + dot(16, 16, "u", 2.5)
 
 
 def _ranges(diagram: Diagram) -> Iterator[RangeDiagram]:
