@@ -12,6 +12,7 @@ from memtopo.output import blocks, humanize, plan
 from memtopo.output.blocks import (
     Addresses,
     Cell,
+    Drawing,
     Item,
     Legend,
     Page,
@@ -54,13 +55,14 @@ def full_page(report: Report, traced: Sequence[Section] = ()) -> Page:
     """The report of one run for a browser, with processes over time, addresses and its traced calls, if any."""
     calls = {each.first: [row.call for row in each.rows] for each in report.plan.processes}
     body = plan.body(report.plan, addresses(report), calls | {"": [row.call for row in report.plan.rows]})
+    drawn = [each for each in body if isinstance(each.blocks[0], Drawing)]
     found = (
-        [Section("", [Pairs([*_facts(report)])])],
+        [Section("", [Pairs([*_facts(report)])]), *drawn],
         _sections(report, ()),
         _lanes(report),
         traced,
         _addresses(report),
-        body,
+        [each for each in body if each not in drawn],
         blocks.notes(report.plan.warnings),
     )
     return _page(report, chain(*found))

@@ -30,6 +30,7 @@ from memtopo.output.diagram.markup import (
     text_at,
     width,
 )
+from memtopo.output.diagram.notation import first_and_last
 
 SHORTEST_BLOCK = 5.0
 MOST_LANES = 6
@@ -345,7 +346,8 @@ class Label:
 
 def bar_labels(blocks: Sequence[Block], room: float) -> list[Label]:
     """A label for each block, or for the first ones and the last one."""
-    made = [_label(index, blocks[index], room - _LEADER - _LETTER) for index in _labelled(len(blocks))]
+    indices = first_and_last(len(blocks), MOST_LABELS)
+    made = [_label(index, blocks[index], room - _LEADER - _LETTER) for index in indices]
     if more := len(blocks) - len(made):
         made.insert(-1, Label(made[-2].block + 1, "", (f"… {more:,} more",), between=True))
     return made
@@ -384,10 +386,6 @@ def separated(preferred: Sequence[float], heights: Sequence[float], end: float) 
         tops[index] = min(tops[index], end - heights[index])
         end = tops[index]
     return tops
-
-
-def _labelled(count: int) -> list[int]:
-    return list(range(count)) if count <= MOST_LABELS else [*range(MOST_LABELS - 1), count - 1]
 
 
 def _label(index: int, block: Block, room: float) -> Label:

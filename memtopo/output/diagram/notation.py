@@ -32,6 +32,11 @@ def _first(text: str, columns: int) -> str:
     return text[: sum(width <= columns for width in widths)]
 
 
+def first_and_last(count: int, most: int) -> Sequence[int]:
+    """Indices of what has a label: all, or the first ones and the last one."""
+    return range(count) if count <= most else [*range(most - 1), count - 1]
+
+
 def granted(access: Sequence[DeviceAccess]) -> str:
     """Access in short: `gpu0 rw, gpu1-3 r`."""
     if not access:

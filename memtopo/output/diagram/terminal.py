@@ -69,7 +69,7 @@ class TerminalDrawing:
     def _process(self, label: str, shown: Diagram, importers: Importers, glyphs: Glyphs) -> Iterator[Part]:
         ranges, drawn = shown.ranges[: self.ranges], DrawnSpans()
         for each in ranges:
-            pieces = _labelled(each.pieces, self.rows)
+            pieces = [(n, each.pieces[n]) for n in notation.first_and_last(len(each.pieces), self.rows)]
             again = {n for n, span in pieces if drawn.add(span, each.count, SpanPosition(each.first, n, span.offset))}
             yield _range(each, self._address(label, each), pieces, again, glyphs)
         yield from _more(shown.ranges[self.ranges :], "ranges")
@@ -89,12 +89,6 @@ def _more(hidden: Sequence[ProcessDiagram] | Sequence[RangeDiagram], nouns: str)
     if count := sum(each.count for each in hidden):
         noun = nouns if count > 1 else nouns.removesuffix("s").removesuffix("se")
         yield Panel([Text(f"… and {count:,} more {noun}", "dim")])
-
-
-def _labelled(pieces: Sequence[MappingSpan], most: int) -> Sequence[tuple[int, MappingSpan]]:
-    """The pieces with a label: all, or the first ones and the last one."""
-    numbered = list(enumerate(pieces))
-    return numbered if len(numbered) <= most else [*numbered[: most - 1], numbered[-1]]
 
 
 def _range(
