@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from memtopo.common.text import printable
-from memtopo.output.blocks import Block, Page, Table, Toned
+from memtopo.output.blocks import Block, Page, Stacked, Table, Toned
 
 # What Markdown, HTML or a forge interprets: markup, tags, links, mentions, issue numbers, emoji codes.
 _MARKUP = re.compile(r"[^A-Za-z0-9 ,;()×µ%='/.:+-]|[.:/](?=[A-Za-z/])|^[+-]|(?<=^[0-9])\.(?= )")
@@ -24,12 +24,14 @@ def _block(block: Block) -> Iterator[str]:
     if isinstance(block, Table):
         yield from ("", f"{escaped(block.caption)}:") if block.caption else ()
         cells = ([_words(cell) for cell in row] for row in block.rows)
-        yield from ("", *table([column.heading for column in block.columns], cells))
+        yield from ("", *table([escaped(column.heading) for column in block.columns], cells))
     else:
         yield from ("", _words(block).strip())
 
 
 def _words(shown: object) -> str:
+    if isinstance(shown, Stacked):
+        return "; ".join(map(escaped, shown.lines))
     return escaped(shown.text if isinstance(shown, Toned) else str(shown))
 
 
