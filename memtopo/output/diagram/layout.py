@@ -44,7 +44,8 @@ def single_process(diagram: Diagram, room: float, context: DrawingContext) -> Bo
 
 def _ranges_and_rows(diagram: Diagram, room: float, tall: float, context: DrawingContext) -> Box:
     rows = _rows(diagram, "", diagram.flows, room, context)
-    return stacked([*_ranges(diagram, "", room, context, _rest(tall, rows)), *rows], _PART_GAP)
+    rest = tall - sum(box.height + _PART_GAP for box in rows)
+    return stacked([*_ranges(diagram, "", room, context, rest), *rows], _PART_GAP)
 
 
 def _rows(
@@ -54,12 +55,7 @@ def _rows(
     return [draw_rows(rows, room, context)] if rows else []
 
 
-def _rest(tall: float, rows: Sequence[Box]) -> float:
-    """The height that rows leave."""
-    return tall - sum(box.height + _PART_GAP for box in rows)
-
-
-def _ranges(diagram: Diagram, process: str, room: float, context: DrawingContext, tall: float) -> Iterator[Box]:
+def _ranges(diagram: Diagram, process: str, room: float, context: DrawingContext, tall: float = 0) -> Iterator[Box]:
     most = context.limits.ranges
     ranges = diagram.ranges[:most]
     cards = [
@@ -110,7 +106,8 @@ def multi_process(diagram: Diagram, room: float, context: DrawingContext) -> Box
     flows = [flow for flow in diagram.flows if not flow.outside]
     columns = _columns(diagram.processes[:MOST_PROCESSES], flows, room)
     wide = (room - sum(column.channel for column in columns)) / len(columns)
-    stacks = _stacks(columns, diagram, wide, context)
+    frames = [[_frame(each, diagram.flows, wide, context) for each in column.processes] for column in columns]
+    stacks = [stacked(column, _FRAME_GAP) for column in frames]
     starts = [sum(wide + each.channel for each in columns[:index]) for index in range(len(columns))]
     lefts = [start + column.channel for start, column in zip(starts, columns, strict=True)]
     found = _lines(flows, _ends(stacks, lefts, wide))
@@ -121,8 +118,8 @@ def multi_process(diagram: Diagram, room: float, context: DrawingContext) -> Box
     hidden = {"processes": more, "lines from exports to imports": max(0, len(found) - MOST_LINES)}
     notes = [f"… and {count:,} more {what}" for what, count in hidden.items() if count]
     below = (Box(room, 20, text_at(0, 14, note, "w")) for note in notes)
-    frames = Box(room, height, "".join([*parts, *lines]))
-    return stacked([frames, *below, _memories(diagram.memory, room, context)], _FRAME_GAP)
+    whole = Box(room, height, "".join([*parts, *lines]))
+    return stacked([whole, *below, _memories(diagram.memory, room, context)], _FRAME_GAP)
 
 
 def _columns(processes: Sequence[ProcessDiagram], flows: Sequence[HandleFlow], room: float) -> list[_Column]:
@@ -148,25 +145,15 @@ def _channel(lines: int) -> float:
     return 16 + _LINE_GAP * min(lines, MOST_LINES) if lines else 0.0
 
 
-def _stacks(columns: Sequence[_Column], diagram: Diagram, wide: float, context: DrawingContext) -> list[Box]:
-    """The frames of each column below one another; if each column has one, they have the same height."""
-    frames = ([_frame(each, diagram.flows, wide, 0, context) for each in column.processes] for column in columns)
-    stacks = [stacked(column, _FRAME_GAP) for column in frames]
-    if any(len(column.processes) > 1 for column in columns):
-        return stacks
-    tall = max(stack.height for stack in stacks)
-    return [_frame(column.processes[0], diagram.flows, wide, tall, context) for column in columns]
-
-
-def _frame(
-    process: ProcessDiagram, flows: Sequence[HandleFlow], wide: float, tall: float, context: DrawingContext
-) -> Box:
+def _frame(process: ProcessDiagram, flows: Sequence[HandleFlow], wide: float, context: DrawingContext) -> Box:
     edge = padding(wide)
     room = wide - 2 * edge
-    content = _frame_content(process, flows, room, tall - _FRAME_HEAD - 2 * edge, context)
+    # Rows above ranges, so that lines between processes are short.
+    rows = _rows(process.picture, process.first, flows, room, context)
+    content = stacked([*rows, *_ranges(process.picture, process.first, room, context)], _PART_GAP)
     kind = "PROCESS" if process.count == 1 else f"{process.count:,} PROCESSES"
     name = fitting(notation.processes(process), room, NAME + 1.5)
-    height = max(tall, _FRAME_HEAD + content.height + 2 * edge)
+    height = _FRAME_HEAD + content.height + 2 * edge
     head = [
         rect(0, 0, wide, height, "b", 10),
         text_at(edge, edge + 10, kind, "c w"),
@@ -175,15 +162,6 @@ def _frame(
     top = edge + _FRAME_HEAD
     ports = {port: top + y for port, y in content.ports.items()}
     return Box(wide, height, "".join([*head, placed(content, edge, top)]), ports)
-
-
-def _frame_content(
-    process: ProcessDiagram, flows: Sequence[HandleFlow], room: float, tall: float, context: DrawingContext
-) -> Box:
-    """Rows above ranges, so that lines between processes are short."""
-    rows = _rows(process.picture, process.first, flows, room, context)
-    ranges = _ranges(process.picture, process.first, room, context, _rest(tall, rows))
-    return stacked([*rows, *ranges], _PART_GAP)
 
 
 def _ends(stacks: Sequence[Box], lefts: Sequence[float], wide: float) -> Mapping[Port, LineEnd]:
