@@ -28,7 +28,7 @@ from memtopo.common.signals import ENDING, signal_wakeup
 from memtopo.common.spawn import memory_file, python_command, spawn
 from memtopo.common.text import output_line, signal_name
 from memtopo.language import read_stdin
-from memtopo.output import journal, plain
+from memtopo.output import monitoring, plain
 from memtopo.session.composition import Composition
 from memtopo.session.request import Holding, RunRequest
 from memtopo.sharing.claims import Claim, claim
@@ -80,14 +80,14 @@ class Service:
     @property
     def in_journal(self) -> bool:
         """True if the log is the journal of systemd."""
-        return self.log is None and journal.is_journal(2, os.environ)
+        return self.log is None and monitoring.is_journal(2, os.environ)
 
     def record(self, event: Event) -> None:
         """Write an event to the log as one line, or leave it out if that would wait for the reader of a pipe."""
         if self.options.log_level == "quiet" and event.severity == "info":
             return
         at = None if self.log is None else time.time()
-        line = output_line(journal.line(event, priority=self.in_journal, at=at))
+        line = output_line(monitoring.event_line(event, priority=self.in_journal, at=at))
         sys.stderr.flush()
         _write_at_once(2 if self.log is None else self.log, f"{line}\n".encode())
 
@@ -189,11 +189,11 @@ def metrics_target(place: str | None) -> Iterator[MetricsTarget | None]:
 
     Raises `UsageError` for a file that memtopo did not write, `ExchangeError` if another process has the socket.
     """
-    from memtopo.output import prometheus
+    from memtopo.output import monitoring
     from memtopo.sharing.holder import MetricsTarget
 
     def text(status: Status, statistics: Statistics, now: float) -> str:
-        return prometheus.text([(status, statistics)], now=now)
+        return monitoring.metrics([(status, statistics)], now=now)
 
     if place is None:
         yield None
@@ -201,7 +201,7 @@ def metrics_target(place: str | None) -> Iterator[MetricsTarget | None]:
         with claim(endpoint(socket=place.removeprefix("unix:"))) as claimed:
             yield MetricsTarget(text, claim=claimed)
     else:
-        first = prometheus.FIRST.encode()
+        first = monitoring.FIRST.encode()
         if Path(place or ".").is_dir():
             raise UsageError(f"--metrics {place!r} is a folder", hint="write --metrics FOLDER/memtopo.prom")
         if Path(place).exists() and not Path(place).is_file():
