@@ -7,10 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from memtopo.cli.files import write
-from memtopo.cli.metrics import metrics_target
 
-from memtopo.cli.service import HoldOptions, opened_service
+from memtopo.cli.results import write
+from memtopo.cli.service import HoldOptions, metrics_target, opened_service
 from memtopo.common.errors import MemtopoError
 from memtopo.common.files import NotAFile, NotInTime, TooLarge, open_output, output_path, read_file, write_pipe
 from memtopo.driver.recorder import CallContext
