@@ -17,10 +17,11 @@ from bench import scaling
 from memtopo import language
 from memtopo.geometry.diagram import Diagram
 from memtopo.machine import load
+from memtopo.output.blocks import Drawing
 from memtopo.output.console import unstyled
 from memtopo.output.diagram.build import build_diagram
-from memtopo.output.diagram.formats import FORMATS, Drawing
-from memtopo.output.terminal.diagram import TerminalDrawing
+from memtopo.output.diagram.formats import FORMATS
+from memtopo.output.diagram.terminal import TerminalDrawing
 from memtopo.rules.validation import validate
 
 COUNT = 100_000

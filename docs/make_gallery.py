@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from memtopo import language, machine
+from memtopo.output.blocks import Drawing
 from memtopo.output.diagram.build import build_diagram
-from memtopo.output.diagram.svg import description, svg
+from memtopo.output.diagram.svg import svg
+from memtopo.output.diagram.tables import description
 from memtopo.rules.validation import validate
 
 ROOT = Path(__file__).parent.parent
@@ -60,7 +62,7 @@ def drawn(path: Path) -> Drawn:
         found = validate(document, facts)
         if found.geometry:
             shown = build_diagram(found.geometry, facts)
-            drawing = svg(shown, path.stem, note=f"on {name}: {_gpus(facts)}", locate=document.position)
+            drawing = svg(Drawing(shown, path.stem, note=f"on {name}: {_gpus(facts)}", locate=document.position))
             return Drawn(path.stem, name, sentence(document.text), description(shown), drawing)
     raise ValueError(f"{path} is valid on none of {', '.join(MACHINES)}")
 

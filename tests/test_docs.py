@@ -16,8 +16,9 @@ from memtopo import machine
 from memtopo.cli import app
 from memtopo.diagnostics.model import has_errors
 from memtopo.language import read_file
+from memtopo.output.blocks import Drawing
 from memtopo.output.diagram.build import build_diagram
-from memtopo.output.diagram.mermaid import mermaid
+from memtopo.output.diagram.graph import mermaid
 from memtopo.rules.validation import validate
 from tests.helpers import pages
 from tests.helpers.pages import Block
@@ -97,7 +98,7 @@ def test_flowcharts_in_the_docs_are_current() -> None:
     facts = machine.load("h200x2")
     found = validate(read_file(ROOT / "specs" / "hand-over.yaml"), facts).geometry
     assert found
-    assert mermaid(build_diagram(found, facts), found.name) == block.text
+    assert mermaid(Drawing(build_diagram(found, facts), found.name)) == block.text
 
 
 def test_links_in_the_docs_lead_to_files_and_their_headings() -> None:

@@ -18,7 +18,7 @@ from memtopo.api.specs import MachineLike, Params, SpecLike, plan_new
 from memtopo.common.signals import deferred
 from memtopo.language import Document, read_text
 from memtopo.machine.cluster import MachineLine
-from memtopo.output import journal
+from memtopo.output import monitoring
 from memtopo.plans.report import Check, Report
 from memtopo.run.application import Application
 from memtopo.run.holder import Holder, about_holder
@@ -59,7 +59,7 @@ class _Options:
         """Return the log of the holder."""
 
         def record(event: Event) -> None:
-            self.log(journal.line(event))
+            self.log(monitoring.event_line(event))
 
         return Supervision(log=record)
 

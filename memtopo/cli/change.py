@@ -186,5 +186,5 @@ def diff_command(
     if not found.empty:
         pictures = [build_diagram(each.geometry, target.machines) for each in both]
         found = replace(found, picture_before=pictures[0], picture_after=pictures[1])
-    show(found, lambda: pages("difference").renderable(found, target.line), as_json=as_json, marker="difference")
+    show(found, lambda: pages("plan").difference(found, target.line), as_json=as_json, marker="difference")
     return Exit.OK if found.empty else Exit.INVALID

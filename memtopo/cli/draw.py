@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from memtopo.cli.options import AsJson, MachineNames, Set, SpecFile, described, option, stdout_format
 from memtopo.cli.results import write
@@ -17,11 +17,9 @@ from memtopo.geometry import Geometry
 from memtopo.kinds.states.geometry import in_state, state_names
 from memtopo.machine.cluster import MachineLine
 from memtopo.output import humanize, json, plain
+from memtopo.output.blocks import Drawing, Page
 from memtopo.output.diagram.build import build_diagram
-from memtopo.output.diagram.formats import FORMATS, SUFFIXES, Drawing
-
-if TYPE_CHECKING:
-    from memtopo.output.terminal.diagram import TitledDrawing
+from memtopo.output.diagram.formats import FORMATS, SUFFIXES, text_page
 
 _FORMATS_BY_SUFFIX = {".txt": "text", ".json": "json", **SUFFIXES}
 _NAMES = ("text", "json", *FORMATS)
@@ -101,14 +99,18 @@ class _Drawing:
     def show(self, form: str) -> None:
         """Write the drawing to stdout."""
         if form == "text":
-            self._text.show()
+            from memtopo.output import console
+
+            console.show(self._text, width=self.width)
         else:
             plain.print_document(self.document(form).splitlines())
 
     def document(self, form: str) -> str:
         """The drawing as a document."""
         if form == "text":
-            return self._text.text()
+            from memtopo.output import console
+
+            return console.unstyled(self._text, self.width or plain.DEFAULT_WIDTH)
         return json.dumps(self._json) if form == "json" else FORMATS[form](self.shown)
 
     @property
@@ -116,10 +118,8 @@ class _Drawing:
         return json.PictureDocument(json.VERSION, self.shown.title, self.line, self.shown.diagram, self.state)
 
     @property
-    def _text(self) -> TitledDrawing:
-        from memtopo.output.terminal import diagram
-
-        return diagram.TitledDrawing(self._json, self.ascii, self.width)
+    def _text(self) -> Page:
+        return text_page(self._json, ascii=self.ascii)
 
 
 def _stdout_form(form: str | None, *, as_json: bool) -> str:

@@ -139,14 +139,14 @@ def metrics_command(name: LayoutName = None, socket: Socket = None, allow_uid: A
 
     Of one layout, or of all that are held. A holder that does not answer has only memtopo_layout_up, which is 0.
     """
-    from memtopo.output import prometheus
+    from memtopo.output import monitoring
 
     if name is not None or (socket is not None and not is_folder(socket)):
         with connect_to(name, socket, allow_uid or ()) as client:
             answered: list[tuple[Status, Statistics | None] | Entry] = [_reported(client)]
     else:
         answered = list(answers(_reported, socket, allow_uids=allow_uid or ()))
-    text = prometheus.text(
+    text = monitoring.metrics(
         [each for each in answered if not isinstance(each, Entry)],
         [each for each in answered if isinstance(each, Entry)],
         now=time.time(),

@@ -83,7 +83,7 @@ def _show(planned: Plan, geometry: Geometry, loaded: Composition, output: str | 
 
         first = first_calls(planned, geometry)
         below = {label: [in_short(each) for each in rows] for label, rows in first.items()}
-        return plan.renderable(summary, loaded.target.line, document.digest, below)
+        return plan.page(summary, loaded.target.line, document.digest, below)
 
     show(document, page, as_json=as_json)
     return 0
@@ -143,5 +143,5 @@ def _plan_change(name: str, document: Document, output: str | None, *, as_json: 
     found = planned.document
     if output is not None:
         save(output, json.dumps(found, compact=True))
-    show(found, lambda: pages("difference").renderable(found.plan, found.machine, "plan"), as_json=as_json)
+    show(found, lambda: pages("plan").difference(found.plan, found.machine, "plan"), as_json=as_json)
     return 0

@@ -117,16 +117,13 @@ def _show(result: ProbeReport, form: str) -> None:
 
         plain.print_document(json.dumps(result).splitlines())
         return
-    from memtopo.output import console, pages
-    from memtopo.output import probe as rendering
+    from memtopo.output import console, markdown
+    from memtopo.output.probe import page
 
-    page = rendering.page(result.machine, result.name, simulated=result.simulated, notes=(*result.notes, *result.left))
-    if result.against:
-        page.append(rendering.against(result.against.differences, result.against.name))
     if form == "markdown":
-        plain.print_lines(pages.markdown(page))
+        plain.print_lines(markdown.page_lines(page(result)))
     else:
-        console.show(pages.rendered(page))
+        console.show(page(result))
 
 
 def machines_command(name: Name = None, as_json: AsJson = False) -> int:
@@ -140,24 +137,17 @@ def machines_command(name: Name = None, as_json: AsJson = False) -> int:
     if as_json:
         plain.print_document(machines.dump(machine).splitlines())
     else:
-        _show_page(machine, name)
+        from memtopo.output import console, probe
+
+        console.show(probe.machine_page(machine, name))
     return 0
-
-
-def _show_page(machine: Machine, name: str) -> None:
-    from memtopo.output import console
-    from memtopo.output import pages as model
-    from memtopo.output import probe as rendering
-
-    console.show(model.rendered(rendering.page(machine, name, simulated=False)))
 
 
 def _list(known: dict[str, Machine], *, as_json: bool) -> None:
     def page() -> Any:
-        from memtopo.output import console
+        from memtopo.output.blocks import Table, columns
 
-        columns = [console.Column(heading) for heading in ("machine", "GPUs", "driver", "recorded")]
-        return console.Rows(columns, [_row(*item) for item in known.items()])
+        return Table(columns("machine", "GPUs", "driver", "recorded"), [_row(*item) for item in known.items()])
 
     show(known, page, as_json=as_json)
 

@@ -7,7 +7,7 @@ import re
 import secrets
 import stat
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
@@ -22,9 +22,9 @@ from memtopo.language import Document
 from memtopo.output import plain
 
 if TYPE_CHECKING:
+    from memtopo.output.blocks import Section
     from memtopo.output.json import DiagnosticsDocument
     from memtopo.plans.report import Report
-    from memtopo.plans.trace import TraceSummary
     from memtopo.probe.report import ProbeReport
     from memtopo.session.composition import Composition
 
@@ -193,7 +193,7 @@ class RunOutput:
 
     def show(self, report: Report) -> int:
         """Print the report, and write it. Returns the exit status of the run, or that of a failure to write it."""
-        show(report, lambda: pages("report").renderable(report), as_json=self.as_json, marker="report")
+        show(report, lambda: pages("report").text_page(report), as_json=self.as_json, marker="report")
         sys.stdout.flush()
         if self.file is None:
             return report.exit_code
@@ -209,9 +209,10 @@ class RunOutput:
             from memtopo.output import json
 
             return json.dumps(json.marked("report", report))
-        from memtopo.output.html import run
+        from memtopo.output import html
+        from memtopo.output.report import full_page
 
-        return run.page(report, _trace(self.trace) if self.trace else None)
+        return html.document(full_page(report, _traced(self.trace) if self.trace else ()))
 
 
 def run_output(file: str | None, trace: str | None, *, as_json: bool) -> RunOutput:
@@ -226,10 +227,10 @@ def write_probe(file: str | None, report: ProbeReport) -> None:
     """Write the report of a probe. Raises `NotWritten`."""
     if file is None:
         return
-    from memtopo.output import json
-    from memtopo.output.html.probe import page
+    from memtopo.output import html, json
+    from memtopo.output.probe import full_page
 
-    _write_report(file, page(report) if _is_page(file) else json.dumps(report))
+    _write_report(file, html.document(full_page(report)) if _is_page(file) else json.dumps(report))
 
 
 def write_error(file: str, command: str, error: MemtopoError) -> None:
@@ -245,15 +246,16 @@ def write_error(file: str, command: str, error: MemtopoError) -> None:
             plain.print_error(failure)
 
 
-def _trace(path: str) -> TraceSummary | None:
-    """Summary of a trace; None, with a message, if it cannot be read."""
+def _traced(path: str) -> Sequence[Section]:
+    """The calls of a trace; nothing, with a message, if it cannot be read."""
+    from memtopo.output.trace import driver_calls
     from memtopo.plans.trace import read_traces, summary
 
     try:
-        return summary(read_traces([path]))
+        return driver_calls(summary(read_traces([path])))
     except UsageError as error:  # such as a trace that ended as its disk was full
         plain.print_error(error)
-        return None
+        return ()
 
 
 def refusal(composition: Composition) -> DiagnosticsDocument:
@@ -264,15 +266,14 @@ def refusal(composition: Composition) -> DiagnosticsDocument:
 
 
 def _error_page(command: str, error: MemtopoError) -> str:
-    from memtopo.output import diagnostics
-    from memtopo.output.html.failure import diagnostics_page, error_page
+    from memtopo.output import diagnostics, html
+    from memtopo.output.failure import diagnostics_page, error_page
 
     if not isinstance(error, Refused):
-        return error_page(command, error)
-    document = error.composition.document
-    return diagnostics_page(
-        document.name, refusal(error.composition), diagnostics.text(error.composition.diagnostics, document)
-    )
+        return html.document(error_page(command, error))
+    found, document = error.composition.diagnostics, error.composition.document
+    page = diagnostics_page(refusal(error.composition), diagnostics.text(found, document), document.name)
+    return html.document(page)
 
 
 def _is_page(file: str | None) -> bool:

@@ -26,10 +26,9 @@ from memtopo.common.errors import MemtopoError, UsageError
 from memtopo.common.files import open_output
 from memtopo.common.outcomes import signal_status
 from memtopo.common.signals import ENDING, signal_wakeup
-from memtopo.common.spawn import memory_file, python_command, spawn
 from memtopo.common.text import output_line, signal_name
 from memtopo.language import read_stdin
-from memtopo.output import journal, plain
+from memtopo.output import plain
 from memtopo.session.composition import Composition
 from memtopo.session.request import Holding, RunRequest
 from memtopo.sharing.claims import Claim, claim
@@ -81,14 +80,18 @@ class Service:
     @property
     def in_journal(self) -> bool:
         """True if the log is the journal of systemd."""
-        return self.log is None and journal.is_journal(2, os.environ)
+        from memtopo.output import monitoring
+
+        return self.log is None and monitoring.is_journal(2, os.environ)
 
     def record(self, event: Event) -> None:
         """Write an event to the log as one line, or leave it out if that would wait for the reader of a pipe."""
         if self.options.log_level == "quiet" and event.severity == "info":
             return
         at = None if self.log is None else time.time()
-        line = output_line(journal.line(event, priority=self.in_journal, at=at))
+        from memtopo.output import monitoring
+
+        line = output_line(monitoring.event_line(event, priority=self.in_journal, at=at))
         sys.stderr.flush()
         _write_at_once(2 if self.log is None else self.log, f"{line}\n".encode())
 
@@ -190,11 +193,11 @@ def metrics_target(place: str | None) -> Iterator[MetricsTarget | None]:
 
     Raises `UsageError` for a file that memtopo did not write, `ExchangeError` if another process has the socket.
     """
-    from memtopo.output import prometheus
+    from memtopo.output import monitoring
     from memtopo.sharing.holder import MetricsTarget
 
     def text(status: Status, statistics: Statistics, now: float) -> str:
-        return prometheus.text([(status, statistics)], now=now)
+        return monitoring.metrics([(status, statistics)], now=now)
 
     if place is None:
         yield None
@@ -202,7 +205,7 @@ def metrics_target(place: str | None) -> Iterator[MetricsTarget | None]:
         with claim(endpoint(socket=place.removeprefix("unix:"))) as claimed:
             yield MetricsTarget(text, claim=claimed)
     else:
-        first = re.compile(re.escape(prometheus.FIRST).encode())
+        first = re.compile(re.escape(monitoring.FIRST).encode())
         if Path(place or ".").is_dir():
             raise UsageError(f"--metrics {place!r} is a folder", hint="write --metrics FOLDER/memtopo.prom")
         if Path(place).exists() and not Path(place).is_file():
@@ -258,6 +261,8 @@ def start_detached(context: typer.Context, spec: str, log: str | None) -> tuple[
     Return its exit status, which is 0 if it serves, and the path of its socket if it does. Until then its output is
     that of this process, and signals to this process are passed on. Raises `MemtopoError`.
     """
+    from memtopo.common.spawn import memory_file, python_command, spawn
+
     stdin = memory_file(read_stdin().text.encode()) if spec == "-" else os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     ours, theirs = os.pipe()
     with os.fdopen(ours, "rb") as reader, Stopper(ending=True) as stopper, signal_wakeup() as wakeup:

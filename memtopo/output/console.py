@@ -1,29 +1,29 @@
-"""Rich consoles, and the tables and lines that plans and reports consist of.
-
-Every text in them is escaped and free of markup.
-"""
+"""Pages and blocks as text of a terminal, by rich. Every text in them is escaped and free of markup."""
 
 from __future__ import annotations
 
 import io
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Literal, TextIO
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TextIO
 
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.padding import Padding
-from rich.segment import Segment
-from rich.table import Table
+from rich.table import Table as Grid
 from rich.text import Text
 
 from memtopo.common.text import output_line, printable
-from memtopo.machine.cluster import MachineLine
-from memtopo.output import humanize, plain
+from memtopo.output import blocks, plain
+from memtopo.output.blocks import HEAT, Block, Cell, Page, Section, Stacked, Table, Toned, Track
+from memtopo.output.diagram.terminal import TerminalDrawing
 
 _BLANK_ENDS = re.compile(r" +(?=(?:\x1b\[0m)?$)", re.MULTILINE)
+_STYLES = {"good": "bold green", "bad": "bold red", "warn": "bold yellow", "dim": "dim", "": ""}
+
+Shown = Page | Block | RenderableType
 
 
 def messages(stream: TextIO | None = None) -> Console:
@@ -31,26 +31,26 @@ def messages(stream: TextIO | None = None) -> Console:
     return _console(stream or sys.stderr)
 
 
-def text(renderable: RenderableType, console: Console) -> str:
-    """Output of a console for a renderable, as lines of output without blanks at their ends."""
+def text(shown: Shown, console: Console) -> str:
+    """Output of a console for a page, as lines of output without blanks at their ends."""
     with console.capture() as capture:
-        console.print(renderable)
+        console.print(rendered(shown))
     lines = _BLANK_ENDS.sub("", capture.get()).split("\n")
     styled = console.color_system is not None
     return "\n".join(output_line(line, styled=styled) for line in lines)
 
 
-def show(renderable: RenderableType, stream: TextIO | None = None, *, width: int | None = None) -> None:
+def show(shown: Shown, stream: TextIO | None = None, *, width: int | None = None) -> None:
     """Write a result to stdout, `width` columns wide or as wide as the stream."""
     stream = stream or sys.stdout
-    plain.print_lines(text(renderable, _console(stream, width)).splitlines(), stream, styled=True)
+    plain.print_lines(text(shown, _console(stream, width)).splitlines(), stream, styled=True)
 
 
-def unstyled(renderable: RenderableType, width: int) -> str:
-    """Text of a renderable for a width in columns, without colours."""
+def unstyled(shown: Shown, width: int) -> str:
+    """Text of a page for a width in columns, without colours."""
     stream = io.StringIO()
     console = _console(stream, width, colour=False)
-    return "".join(f"{line}\n" for line in text(renderable, console).splitlines())
+    return "".join(f"{line}\n" for line in text(shown, console).splitlines())
 
 
 def _console(stream: TextIO, width: int | None = None, *, colour: bool | None = None) -> Console:
@@ -79,124 +79,106 @@ LONGEST_WHOLE_WORD = 16
 NARROWEST_LAST = 12
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
-    """Heading and alignment of a column: `right` for numbers."""
-
-    heading: str
-    align: Literal["left", "right"] = "left"
-
-
 def cell(text: str, style: str = "") -> Text:
     """Escape a text for the terminal."""
     return Text(printable(text), style, overflow="fold")
 
 
-def headline(command: str, name: str, machine: MachineLine) -> Text:
-    """First line of a result: command, spec and machine."""
-    return Text.assemble((command, "bold"), "  ", printable(name), "  on ", printable(humanize.machine(machine)))
+def rendered(shown: Shown) -> RenderableType:
+    """A page, or a block of one; what rich can render already as it is."""
+    render = _RENDERED.get(type(shown))
+    return render(shown) if render else shown  # type: ignore[return-value]
 
 
-def stacked(texts: Iterable[str], style: str = "") -> Text:
-    """Texts on lines of their own, in one cell."""
-    return Text("\n", style, overflow="fold").join(map(cell, texts))
+def _page(page: Page) -> Iterator[RenderableType]:
+    between = []
+    if page.title:
+        where = f"  {printable(page.where)}" if page.where else ""
+        yield Text.assemble((page.command, "bold"), "  ", printable(page.title), where)
+        yield from (_indented(cell(fact, "dim"), len(page.command) + 2) for fact in page.facts)
+        between = [Text()]
+    for section in page.sections:
+        yield from (*between, *_section(section))
+        between = [Text()]
+    if page.verdict:
+        yield from (*between, rendered(page.verdict))
+
+
+def _section(section: Section) -> Iterator[RenderableType]:
+    """The title and the blocks; what begins with a text at the left margin has an empty line between it and a table."""
+    if section.title:
+        yield cell(section.title, _STYLES[section.tone] or "bold")
+    for before, block in zip([None, *section.blocks], section.blocks, strict=False):
+        start = block.caption if isinstance(block, Table) else block
+        if isinstance(before, Table) and isinstance(start, str) and start[:1].strip():
+            yield Text()
+        yield rendered(block)
+
+
+def _indented(shown: RenderableType, columns: int = INDENT) -> RenderableType:
+    return Padding(shown, (0, 0, 0, columns)) if columns else shown
+
+
+def _cell(value: Cell) -> Text:
+    if isinstance(value, Toned):
+        return cell(value.text, _STYLES[value.tone])
+    return _stacked(value.lines) if isinstance(value, Stacked) else cell("" if isinstance(value, Track) else value)
+
+
+def _stacked(texts: Sequence[str]) -> Text:
+    return Text("\n", overflow="fold").join(map(cell, texts))
+
+
+def _pairs(rows: Sequence[tuple[str, str]], gap: int) -> RenderableType:
+    grid = Grid.grid(padding=(0, gap, 0, 0), pad_edge=False)
+    grid.add_column(overflow="fold")
+    grid.add_column(overflow="fold")
+    for name, value in rows:
+        grid.add_row(cell(name, "dim"), cell(value))
+    return _indented(grid)
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class _Table:
     """A table with dim headings and without rules. On a narrow terminal its cells fold; none is cut.
 
-    `below` has a text for each row, or an empty one, that is shown in a line of its own below it; on a narrow terminal
-    all of them are below the table.
+    Texts below the rows are in lines of their own; on a narrow terminal all of them are below the table.
     """
 
-    columns: Sequence[Column]
-    rows: Sequence[Sequence[str | Text]]
-    below: Sequence[str] = ()
+    table: Table
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        if any(self.below):
-            yield from self._with_texts_below(options.max_width)
-            return
-        cells = [[cell(value) if isinstance(value, str) else value for value in row] for row in self.rows]
-        aligned = [column.align for column in self.columns]
-        if fitting := _fitting([[*map(_heading, self.columns)], *cells], aligned, GAP, console, options):
-            yield fitting
-            return
-        table = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False, header_style="dim")
-        for index, column in enumerate(self.columns):
-            column_cells = [row[index] for row in cells]
-            whole = options.max_width >= NARROWEST_WHOLE and self._stays_whole(column_cells, index)
-            least = _longest_word(column_cells) if options.max_width >= NARROWEST_WORDS and index == 0 else None
-            table.add_column(_heading(column), justify=column.align, no_wrap=whole, overflow="fold", min_width=least)
-        for row in cells:
-            table.add_row(*row)
-        yield Padding(table, (0, 0, 0, INDENT))
-
-    def _with_texts_below(self, width: int) -> Iterator[RenderableType]:
-        """Tables of single rows, of equal columns, each with its text below it."""
-        cells = [[cell(value) if isinstance(value, str) else value for value in row] for row in self.rows]
-        headings = [Text(printable(each.heading), "dim") for each in self.columns]
-        columns = zip(*([headings, *cells]), strict=True)
-        widths = [max(map(_longest_line, column)) for column in columns]
-        room = width - INDENT - sum(widths[:-1]) - 2 * len(widths)
-        if room < min(widths[-1], NARROWEST_LAST):
-            yield Rows(self.columns, self.rows)
-            yield from self._texts_after_table(cells)
-            return
-        widths[-1] = min(widths[-1], room)
-        indent = INDENT + widths[0] + 2
-        for row, text in zip([headings, *cells], ["", *self.below], strict=True):
-            table = Table.grid(padding=(0, 2, 0, 0), pad_edge=False)
-            for column, each in zip(self.columns, widths, strict=True):
-                table.add_column(justify=column.align, overflow="fold", min_width=each, max_width=each)
-            table.add_row(*row)
-            yield Padding(table, (0, 0, 0, INDENT))
-            if text:
-                yield Padding(cell(text, "dim"), (0, 0, 0, indent + 2))
-
-    def _texts_after_table(self, cells: Sequence[Sequence[Text]]) -> Iterator[RenderableType]:
-        """The texts of the rows, each with the first cell of its row, or of the last one before that has one."""
-        first, found = "", dict[str, None]()
-        for row, text in zip(cells, self.below, strict=True):
-            first = row[0].plain or first
-            found |= {f"{first}: {text}": None} if text else {}
-        yield from (Padding(cell(text, "dim"), (0, 0, 0, INDENT)) for text in ["", *found])
-
-    def _stays_whole(self, cells: Sequence[Text], index: int) -> bool:
-        """Return True for a column that does not fold: neither the last one nor one with a long cell."""
-        last = index == len(self.columns) - 1
-        return not last and all(cell.cell_len <= WIDEST_WHOLE_CELL for cell in cells)
+        del console
+        table, width = _without_tracks(self.table), options.max_width
+        cells = _shaded(table, options) if table.heat else [[*map(_cell, row)] for row in table.rows]
+        if table.caption:
+            yield cell(f"{table.caption}:")
+        if any(table.below):
+            yield from _with_texts_below(table, cells, width)
+        else:
+            yield _grid(table, cells, width)
+        if table.more:
+            yield cell(f"{' ' * INDENT}… and {table.more:,} more")
 
 
-def _heading(column: Column) -> Text:
-    return Text(printable(column.heading))
+def _without_tracks(table: Table) -> Table:
+    used = [n for n in range(len(table.columns)) if not any(isinstance(row[n], Track) for row in table.rows)]
+    return replace(table, columns=[table.columns[n] for n in used], rows=[[row[n] for n in used] for row in table.rows])
 
 
-def _fitting(
-    rows: Sequence[Sequence[Text]], aligned: Sequence[str], gap: int, console: Console, options: ConsoleOptions
-) -> Segment | None:
-    """A table without colours whose cells are single lines that fit side by side; None for any other.
-
-    It is what a table of rich is then, which takes ten times as long: a small apply would spend 3 % of its time on it.
-    """
-    texts = [[each.plain for each in row] for row in rows]
-    if console.color_system or not rows or any("\n" in text for row in texts for text in row):
-        return None
-    widths = [max(map(cell_len, column)) for column in zip(*texts, strict=True)]
-    if INDENT + sum(widths) + gap * len(widths) > options.max_width:
-        return None
-    indent, between = " " * INDENT, " " * gap
-    return Segment("".join(f"{indent}{between.join(map(_padded, row, widths, aligned))}\n" for row in texts))
-
-
-def _padded(text: str, width: int, align: str) -> str:
-    blanks = " " * (width - cell_len(text))
-    return blanks + text if align == "right" else text + blanks
-
-
-def _longest_line(text: Text) -> int:
-    return max((cell_len(line) for line in text.plain.splitlines()), default=0)
+def _grid(table: Table, cells: Sequence[Sequence[Text]], width: int) -> RenderableType:
+    grid = Grid(box=None, padding=(0, 1 if table.close else GAP, 0, 0), pad_edge=False, header_style="dim")
+    last = len(table.columns) - 1
+    for index, column in enumerate(table.columns):
+        own = [row[index] for row in cells]
+        short = all(each.cell_len <= WIDEST_WHOLE_CELL for each in own)
+        whole = width >= NARROWEST_WHOLE and short and index < last and not table.close
+        least = _longest_word(own) if width >= NARROWEST_WORDS and index == 0 else None
+        heading = Text(printable(column.heading))
+        grid.add_column(heading, justify=column.align, no_wrap=whole, overflow="fold", min_width=least)
+    for row in cells:
+        grid.add_row(*row)
+    return _indented(grid)
 
 
 def _longest_word(cells: Sequence[Text]) -> int:
@@ -204,41 +186,80 @@ def _longest_word(cells: Sequence[Text]) -> int:
     return min(LONGEST_WHOLE_WORD, max((cell_len(word) for each in cells for word in each.plain.split()), default=0))
 
 
-def pairs(rows: Iterable[tuple[str, str]]) -> RenderableType:
-    """Names and values in two columns."""
-    return _Grid([*rows], GAP)
+def _with_texts_below(table: Table, cells: Sequence[Sequence[Text]], width: int) -> Iterator[RenderableType]:
+    """Tables of single rows, of equal columns, each with its text below it."""
+    headings = [cell(each.heading, "dim") for each in table.columns]
+    widths = [max(map(_longest_line, column)) for column in zip(headings, *cells, strict=True)]
+    room = width - INDENT - sum(widths[:-1]) - 2 * len(widths)
+    if room < min(widths[-1], NARROWEST_LAST):
+        yield from (_grid(table, cells, width), *_texts_after_table(table, cells))
+        return
+    widths[-1] = min(widths[-1], room)
+    for row, below in zip([headings, *cells], ["", *table.below], strict=True):
+        grid = Grid.grid(padding=(0, 2, 0, 0), pad_edge=False)
+        for column, each in zip(table.columns, widths, strict=True):
+            grid.add_column(justify=column.align, overflow="fold", min_width=each, max_width=each)
+        grid.add_row(*row)
+        yield _indented(grid)
+        if below:
+            yield _indented(cell(below, "dim"), INDENT + widths[0] + 4)
 
 
-def digest_line(digest: str) -> Text:
-    """Digest of a spec, without an indent: it is to be copied, and its 79 columns fit into one line."""
-    return Text.assemble(("digest", "dim"), "  ", printable(digest), overflow="fold")
+def _longest_line(text: Text) -> int:
+    return max((cell_len(line) for line in text.plain.splitlines()), default=0)
 
 
-def notes(texts: Iterable[str]) -> RenderableType:
-    """Notes, one `note: …` each, with a hanging indent."""
-    return _Grid([("note:", text) for text in texts], 1)
+def _texts_after_table(table: Table, cells: Sequence[Sequence[Text]]) -> Iterator[RenderableType]:
+    """The texts of the rows, each with the first cell of its row, or of the last one before that has one."""
+    first, found = "", dict[str, None]()
+    for row, below in zip(cells, table.below, strict=True):
+        first = row[0].plain or first
+        found |= {f"{first}: {below}": None} if below else {}
+    return (_indented(cell(each, "dim")) for each in ["", *found])
 
 
-def heading(text: str, style: str = "bold") -> Text:
-    """Heading of a section."""
-    return Text(printable(text), style)
+_SHADES = " ░▒▓█"
+_ASCII_SHADES = ".:+*#"
 
 
-@dataclass(frozen=True, slots=True)
-class _Grid:
-    """Dim names and values in two columns."""
+def _shaded(table: Table, options: ConsoleOptions) -> list[list[Text]]:
+    """Cells with their heat as colours, and as shades where there is room, so that it is legible without colours."""
+    cells = [[*map(_cell, row)] for row in table.rows]
+    widths = [
+        max(map(cell_len, (column.heading, *(row[n].plain for row in cells)))) for n, column in enumerate(table.columns)
+    ]
+    shades = _ASCII_SHADES if options.ascii_only else _SHADES
+    if INDENT + widths[0] + sum(width + 3 for width in widths[1:]) > options.max_width:
+        shades = ""
+    return [
+        [
+            row[0],
+            *(
+                _heated(each, width, share, shades)
+                for each, width, share in zip(row[1:], widths[1:], heat, strict=True)
+            ),
+        ]
+        for row, heat in zip(cells, table.heat, strict=True)
+    ]
 
-    rows: Sequence[tuple[str, str]]
-    gap: int
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        cells = [(cell(name, "dim"), cell(value)) for name, value in self.rows]
-        if fitting := _fitting(cells, ("left", "left"), self.gap, console, options):
-            yield fitting
-            return
-        grid = Table.grid(padding=(0, self.gap, 0, 0), pad_edge=False)
-        grid.add_column(overflow="fold")
-        grid.add_column(overflow="fold")
-        for row in cells:
-            grid.add_row(*row)
-        yield Padding(grid, (0, 0, 0, INDENT))
+def _heated(value: Text, width: int, share: float | None, shades: str) -> Text:
+    if share is None:
+        return value
+    level = min(int(share * len(HEAT)), len(HEAT) - 1)
+    shade = f"{shades[level]} " if shades else ""
+    return Text(f"{shade}{' ' * (width - value.cell_len)}{value.plain}", f"{HEAT[level][1]} on {HEAT[level][0]}")
+
+
+_RENDERED: Mapping[type, Callable[[Any], RenderableType]] = {
+    Page: lambda page: Group(*_page(page)),
+    str: lambda words: _indented(cell(words.lstrip()), len(words) - len(words.lstrip())),
+    Toned: lambda toned: cell(toned.text, _STYLES[toned.tone]),
+    Table: _Table,
+    blocks.Pairs: lambda pairs: _pairs(pairs.rows, GAP),
+    blocks.Notes: lambda notes: _pairs([("note:", each) for each in notes.texts], 1),
+    blocks.Item: lambda item: Group(_indented(cell(item.text)), _indented(_stacked(item.lines), 2 * INDENT)),
+    blocks.Source: lambda source: _stacked(source.lines),
+    blocks.Drawing: lambda drawn: TerminalDrawing(drawn.diagram, ascii=drawn.ascii, addresses=drawn.addresses),
+    blocks.Legend: lambda _: Group(),
+}

@@ -1,13 +1,13 @@
 """Formats of validation results by name, and the two that are plain text.
 
-Each other format is a module of this package, which is imported only when the format is requested.
+The other formats are in `ci`, which is imported only when one of them is requested.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from importlib import import_module
-from typing import Literal, Protocol, cast, get_args
+from collections.abc import Callable, Iterator
+from itertools import chain
+from typing import Literal, get_args
 
 from memtopo.common.errors import MemtopoError, UsageError
 from memtopo.common.text import display_width, output_line, printable
@@ -23,14 +23,6 @@ TEXT_FORMATS: tuple[Format, ...] = ("text", "concise")
 _GAP = "  "
 
 
-class _FormatModule(Protocol):
-    """Interface of a format's module, which has the format's name."""
-
-    def lines(self, checked: Checked, /) -> list[str]: ...
-
-    def failure(self, error: MemtopoError, /) -> list[str]: ...
-
-
 def format_named(name: str) -> Format:
     """The format with a name. Raises `UsageError`."""
     for format_ in FORMATS:
@@ -42,18 +34,22 @@ def format_named(name: str) -> Format:
 def formatted(format_: Format, checked: Checked, *, width: int = DEFAULT_WIDTH, colour: bool = False) -> list[str]:
     """Validation results in a format, as lines; width and colour apply to the text formats."""
     if format_ in TEXT_FORMATS:
-        text = _text(checked, width, colour=colour) if format_ == "text" else _concise(checked, colour=colour)
+        # Every diagnostic once with its source lines, a table if there are several machines, and a summary.
+        whole = chain(_diagnostics(checked, width, colour=colour), _summary(checked, colour=colour))
+        text = whole if format_ == "text" else _concise(checked, colour=colour)
         return [output_line(line, styled=colour) for line in text]
-    return _module(format_).lines(checked)
+    return _of_ci(format_)[0](checked)
 
 
 def failure(format_: Format, error: MemtopoError) -> list[str]:
     """The error of a validation that could not be made: a whole document; nothing in the text formats."""
-    return [] if format_ in TEXT_FORMATS else _module(format_).failure(error)
+    return [] if format_ in TEXT_FORMATS else _of_ci(format_)[1](error)
 
 
-def _module(format_: Format) -> _FormatModule:
-    return cast("_FormatModule", import_module(f"memtopo.output.{format_}"))
+def _of_ci(format_: Format) -> tuple[Callable[[Checked], list[str]], Callable[[MemtopoError], list[str]]]:
+    from memtopo.output.ci import WRITERS  # noqa: PLC0415 needed only for these formats
+
+    return WRITERS[format_]
 
 
 def _concise(checked: Checked, *, colour: bool) -> list[str]:
@@ -62,13 +58,8 @@ def _concise(checked: Checked, *, colour: bool) -> list[str]:
     return [
         line
         for file in checked.files
-        for line in diagnostics.concise(validation.merged_in_message(file), file.document, colour=colour)
+        for line in diagnostics.concise(validation.merged(file, in_message=True), file.document, colour=colour)
     ]
-
-
-def _text(checked: Checked, width: int, *, colour: bool) -> list[str]:
-    """Every diagnostic once with its source lines, a table if there are several machines, and a summary."""
-    return [*_diagnostics(checked, width, colour=colour), *_summary(checked, colour=colour)]
 
 
 def _diagnostics(checked: Checked, width: int, *, colour: bool) -> Iterator[str]:

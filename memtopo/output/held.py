@@ -7,32 +7,19 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 
-from rich.console import Group, RenderableType
-from rich.padding import Padding
-from rich.text import Text
-
 from memtopo.common.text import process_name
 from memtopo.common.units import rounded
 from memtopo.language.names import AWAKE
-from memtopo.output import humanize, report
-from memtopo.output.console import INDENT, Column, Rows, cell, digest_line, heading, headline, notes, pairs
-from memtopo.output.terminal.diagram import TerminalDrawing
+from memtopo.output import humanize
+from memtopo.output.blocks import Drawing, Page, Pairs, Section, Table, Toned, columns, notes, sections
+from memtopo.output.report import check_sections
 from memtopo.sharing.offers import Offer
 from memtopo.sharing.status import Changed, Importer, Looked, NodeStatus, Released, Status, Switched
 from memtopo.sharing.surveys import Entry, Survey
 
-_LAYOUTS = (
-    Column("layout"), Column("state"), Column("process", "right"), Column("exports", "right"),
-    Column("importers", "right"), Column("for", "right"),
-)  # fmt: skip
-_EXPORTS = (
-    Column("export"), Column("what"), Column("via"), Column("count", "right"), Column("each", "right"),
-    Column("on"),
-)  # fmt: skip
-_IMPORTERS = (
-    Column("process", "right"), Column("uid", "right"), Column("for", "right"), Column("handles", "right"),
-    Column("bytes", "right"), Column("of"),
-)  # fmt: skip
+_LAYOUTS = columns("layout", "state", ">process", ">exports", ">importers", ">for")
+_EXPORTS = columns("export", "what", "via", ">count", ">each", "on")
+_IMPORTERS = columns(">process", ">uid", ">for", ">handles", ">bytes", "of")
 
 _UNKNOWN = "?"
 """Id of a process of another pid namespace."""
@@ -40,110 +27,94 @@ _UNKNOWN = "?"
 _OTHER_NAMESPACE = "? is a process of another pid namespace"
 
 
-def layout_list(survey: Survey, now: float) -> RenderableType:
+def layout_list(survey: Survey, now: float) -> Page:
     """All held layouts, a line each; `now` is the time in seconds since the epoch."""
     remarks = [f"{each.name}: {each.error}" for each in survey.layouts if each.error]
     remarks += [f"{each.name} is on nodes {', '.join(each.nodes)}" for each in survey.layouts if each.nodes]
     if any(each.since is not None and not each.pid for each in survey.layouts):
         remarks.append(_OTHER_NAMESPACE)
-    table = Rows(_LAYOUTS, [_entry(each, now) for each in survey.layouts])
-    return Group(table, Text(), notes(remarks)) if remarks else table
+    table = Table(_LAYOUTS, [_entry(each, now) for each in survey.layouts])
+    return Page("ls", "", sections=[*sections(table), *notes(remarks)])
 
 
-def layout(status: Status, now: float) -> RenderableType:
+def layout(status: Status, now: float) -> Page:
     """One held layout with its exports and importers; `now` is the time in seconds since the epoch."""
-    machine = cell(f"{humanize.devices(status.machine.devices)}, driver {status.machine.driver}", "dim")
-    drawing: list[RenderableType] = [TerminalDrawing(status.picture), Text()] if status.picture else []
-    if drawing and status.layout_state not in {None, AWAKE}:
+    remarks = []
+    if status.picture and status.layout_state not in {None, AWAKE}:
         remark = f"drawn in state {status.layout_state}: what is without memory has it again in state {AWAKE}"
-        drawing += [notes([remark]), Text()]
-    return Group(
-        headline("show", status.name, status.machine),
-        Padding(machine, (0, 0, 0, len("show  "))),
-        Text(),
-        pairs(_properties(status, now)),
-        Text(),
-        *([digest_line(status.digest), Text()] if status.digest else []),
-        *drawing,
-        *(_nodes(status.nodes, now) if status.nodes else _shared(status, now)),
-        *_namespace_notes(status),
-    )
+        remarks.append(remark)
+    nodes = [section for each in status.nodes for section in _node(each, now)]
+    found = [
+        *sections(
+            Pairs([*_properties(status, now)]),
+            f"digest  {status.digest}" if status.digest else None,  # 79 columns, without an indent: to be copied
+            Drawing(status.picture) if status.picture else None,
+        ),
+        *notes(remarks),
+        *(nodes or _shared(status, now)),
+        *notes(_namespace_notes(status)),
+    ]
+    facts = [f"{humanize.devices(status.machine.devices)}, driver {status.machine.driver}"]
+    return Page("show", status.name, f"on {humanize.machine(status.machine)}", facts, found)
 
 
-def _nodes(nodes: Sequence[NodeStatus], now: float) -> Iterator[RenderableType]:
-    """Each node of a layout with what it exports, and to whom."""
-    for number, each in enumerate(nodes):
-        if number:
-            yield Text()
-        at = f", {process_name(each.pid)} at {each.socket}" if each.socket else ""
-        where = cell(f"{each.host or 'host unknown'}, {each.state}{at}")
-        yield Text.assemble(heading(f"node {each.node}"), "  ", where)
-        if each.contexts is not None:
-            yield cell(f"{' ' * INDENT}contexts: {_contexts(each.contexts)}")
-        if each.socket:
-            yield from _shared(each, now)
+def _node(node: NodeStatus, now: float) -> Iterator[Section]:
+    """One node of a layout with its exports and importers."""
+    at = f", {process_name(node.pid)} at {node.socket}" if node.socket else ""
+    title = f"node {node.node}  {node.host or 'host unknown'}, {node.state}{at}"
+    yield Section(title, [] if node.contexts is None else [f"  contexts: {_contexts(node.contexts)}"])
+    if node.socket:
+        yield from _shared(node, now)
 
 
-def _shared(status: Status | NodeStatus, now: float) -> Iterator[RenderableType]:
+def _shared(status: Status | NodeStatus, now: float) -> Iterator[Section]:
     """Exports and importers of a holder."""
-    yield heading("exports")
-    yield Rows(_EXPORTS, [_offer(each) for each in status.offers])
-    yield Text()
-    yield heading("importers")
-    if status.importers:
-        yield Rows(_IMPORTERS, [_importer(each, now) for each in status.importers])
-    else:
-        yield cell(f"{' ' * INDENT}no importer is attached")
+    yield Section("exports", [Table(_EXPORTS, [_offer(each) for each in status.offers])])
+    importers = Table(_IMPORTERS, [_importer(each, now) for each in status.importers])
+    yield Section("importers", [importers if status.importers else "  no importer is attached"])
 
 
-def checked(found: Looked) -> RenderableType:
-    """Result of a holder's check, with its verdict as the last line."""
+def checked(found: Looked) -> Page:
+    """Result of a holder's check."""
     count = found.checks.different
     be = "is" if count == 1 else "are"
-    verdict = "ok: as declared" if found.ok else f"different: {humanize.plural(count, 'thing')} {be} not as declared"
-    head = Text.assemble(("check", "bold"), "  ", cell(found.name))
-    style = "bold green" if found.ok else "bold red"
-    return Group(head, Text(), *report.check_sections(found.checks), Text(), cell(verdict, style))
+    different = Toned(f"different: {humanize.plural(count, 'thing')} {be} not as declared", "bad")
+    verdict = Toned("ok: as declared", "good") if found.ok else different
+    return Page("check", found.name, sections=[*check_sections(found.checks)], verdict=verdict)
 
 
-def switched(done: Switched) -> RenderableType:
-    """Result of a switch, with its verdict as the last line."""
+def switched(done: Switched) -> Page:
+    """Result of a switch."""
     return _changed("switch", f"{done.name} to {done.state}", done.state, done)
 
 
-def changed(done: Changed, spec: str) -> RenderableType:
-    """Result of a change to a spec, with its verdict as the last line."""
+def changed(done: Changed, spec: str) -> Page:
+    """Result of a change to a spec."""
     emptied = [f"export {each} is not committed any more: a writer has to commit it again" for each in done.emptied]
     return _changed("change", f"{done.name} to {spec}", f"generation {done.generation:,}", done, emptied)
 
 
-def _changed(command: str, title: str, now: str, done: Switched | Changed, more: Iterable[str] = ()) -> RenderableType:
-    kept = [*more]
-    kept += [f"{process_name(each.pid)} keeps {rounded(each.bytes)} of memory from being free" for each in done.kept]
-    consequences: list[RenderableType] = [notes(kept), Text()] if kept else []
-    head = Text.assemble((command, "bold"), "  ", cell(title))
+def _changed(command: str, title: str, now: str, done: Switched | Changed, more: Iterable[str] = ()) -> Page:
+    kept = (f"{process_name(each.pid)} keeps {rounded(each.bytes)} of memory from being free" for each in done.kept)
     good = not done.checks.different
-    verdict = cell(f"{now}: {'as declared' if good else 'not as declared'}", "bold green" if good else "bold red")
-    return Group(head, Text(), *report.check_sections(done.checks), Text(), *consequences, verdict)
+    verdict = Toned(f"{now}: {'as declared' if good else 'not as declared'}", "good" if good else "bad")
+    return Page(command, title, sections=[*check_sections(done.checks), *notes([*more, *kept])], verdict=verdict)
 
 
-def released(done: Released) -> RenderableType:
-    """Result of a release and its consequences for importers, with its verdict as the last line."""
+def released(done: Released) -> Page:
+    """Result of a release and its consequences for importers."""
     lost = [f"{process_name(each.pid)} lost {_lost(each)}" for each in done.lost]
     kept = [f"{process_name(each.pid)} may keep {rounded(each.bytes)} of memory from being free" for each in done.kept]
-    verdict, style = _release_verdict(done)
-    consequences: list[RenderableType] = [notes([*lost, *kept]), Text()] if lost or kept else []
-    head = Text.assemble(("release", "bold"), "  ", cell(done.name))
-    return Group(head, Text(), *consequences, cell(verdict, style))
+    return Page("release", done.name, sections=notes([*lost, *kept]), verdict=_release_verdict(done))
 
 
-def _release_verdict(done: Released) -> tuple[str, str]:
-    """End of a released layout in one line, and its style."""
+def _release_verdict(done: Released) -> Toned:
+    """End of a released layout in one line."""
     if done.exit_code:
-        return f"released, {done.outcome}: {done.reason or 'the report of its holder says why'}", "bold red"
+        return Toned(f"released, {done.outcome}: {done.reason or 'the report of its holder says why'}", "bad")
     if done.gone:
-        return "released: taken down", "bold green"
-    return "released: its holder has not finished taking it down", "bold yellow"
+        return Toned("released: taken down", "good")
+    return Toned("released: its holder has not finished taking it down", "warn")
 
 
 def _lost(importer: Importer) -> str:
@@ -190,14 +161,12 @@ def _contexts(gpus: Sequence[str]) -> str:
     return f"{', '.join(counts)}; each takes some 500 MiB ('memtopo who' has the bytes)"
 
 
-def _namespace_notes(status: Status) -> list[RenderableType]:
+def _namespace_notes(status: Status) -> Iterator[str]:
     """Notes on the numbers of processes, if some are of another pid namespace."""
-    remarks = []
     if status.importers and status.pid_namespace == "another":
-        remarks.append("importers have the numbers of the holder's pid namespace, not of this process's")
+        yield "importers have the numbers of the holder's pid namespace, not of this process's"
     if not all(each.pid for each in status.importers):
-        remarks.append("? is a process outside of the holder's pid namespace")
-    return [Text(), notes(remarks)] if remarks else []
+        yield "? is a process outside of the holder's pid namespace"
 
 
 def _offer(offer: Offer) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from memtopo.common.errors import MemtopoError
-from memtopo.diagnostics.model import Diagnostic, Label, Path, Severity, Span
+from memtopo.diagnostics.model import Diagnostic, Path, Severity, Span
 from memtopo.geometry.diagram import Diagram
 from memtopo.language.located import Located, located
 from memtopo.machine.cluster import MachineLine
@@ -154,16 +154,6 @@ def error_document(error: MemtopoError) -> ErrorDocument:
     return ErrorDocument(Error(error.message, error.details, error.hint, error.exit_code))
 
 
-def lines(checked: Checked) -> list[str]:
-    """The document of `validate`, as lines."""
-    return dumps(validation_document(checked)).splitlines()
-
-
-def failure(error: MemtopoError) -> list[str]:
-    """The document of an error, as lines."""
-    return dumps(error_document(error)).splitlines()
-
-
 def _outcome(result: Result, *, ok: bool) -> Outcome:
     errors, warnings = result.count("error"), result.count("warning")
     return Outcome(result.document.file, result.machine or None, ok, errors, warnings, result.ignored)
@@ -183,15 +173,11 @@ def _diagnostic(found: Located, shared: SharedDiagnostic) -> Fault:
         file=found.file,
         **_position(found.span),
         path=diagnostic.path,
-        labels=tuple(_label(label, span) for label, span in found.labels),
+        labels=tuple(FaultLabel(each.text, **_position(span), path=each.path) for each, span in found.labels),
         notes=diagnostic.notes,
         help=diagnostic.help,
         machines=tuple(filter(None, shared.machines)),
     )
-
-
-def _label(label: Label, span: Span | None) -> FaultLabel:
-    return FaultLabel(label.text, **_position(span), path=label.path)
 
 
 def _position(span: Span | None) -> dict[str, int | None]:

@@ -1,84 +1,49 @@
-"""Validation results as GitHub-flavoured Markdown, for a job's summary or a comment."""
+"""Pages as GitHub-flavoured Markdown."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
-from memtopo.common.errors import MemtopoError
-from memtopo.common.text import output_line, printable
-from memtopo.output import diagnostics, validation
-from memtopo.rules.files import Checked
+from memtopo.common.text import printable
+from memtopo.output.blocks import Block, Page, Stacked, Table, Toned
 
-MOST_ROWS = 200
-MOST_LINES = 600
-"""Limits on table rows and on lines of diagnostics; a comment may have 65,536 characters."""
-
-_WIDTH = 100
-_TICKS = re.compile(r"`+")
-_PLAIN = re.compile(r"[A-Za-z0-9 /-]")
+# What Markdown, HTML or a forge interprets: markup, tags, links, mentions, issue numbers, emoji codes.
+_MARKUP = re.compile(r"[^A-Za-z0-9 ,;()×µ%='/.:+-]|[.:/](?=[A-Za-z/])|^[+-]|(?<=^[0-9])\.(?= )")
 
 
-def lines(checked: Checked) -> list[str]:
-    """A summary, a table and the diagnostics, up to `MOST_LINES` lines of them."""
-    rows = _rows(checked)
-    head = ["spec", "result"] if checked.variants > 1 else ["spec", *checked.machines]
-    return [
-        "## memtopo",
-        "",
-        _escaped(validation.total(checked)),
-        "",
-        _row([_escaped(cell) for cell in head]),
-        _row(["---"] * len(head)),
-        *(_row(row) for row in rows[:MOST_ROWS]),
-        *(
-            ["", f"{len(rows) - MOST_ROWS:,} more {'rows' if checked.variants > 1 else 'files'} are not shown."]
-            if len(rows) > MOST_ROWS
-            else []
-        ),
-        *_diagnostics(checked),
-    ]
+def page_lines(page: Page) -> list[str]:
+    """A page of paragraphs and tables, as lines."""
+    lines = [f"## {escaped(page.title)}", *(line for fact in page.facts for line in ("", escaped(fact)))]
+    for section in page.sections:
+        lines += ["", f"### {escaped(section.title)}", *(line for block in section.blocks for line in _block(block))]
+    return lines
 
 
-def failure(error: MemtopoError) -> list[str]:
-    """The page of a validation that could not be made."""
-    hint = ["", f"hint: {_escaped(error.hint)}"] if error.hint else []
-    return ["## memtopo", "", f"**error:** {_escaped(error.message)}", *hint]
+def _block(block: Block) -> Iterator[str]:
+    if isinstance(block, Table):
+        yield from ("", f"{escaped(block.caption)}:") if block.caption else ()
+        cells = ([_words(cell) for cell in row] for row in block.rows)
+        yield from ("", *table([escaped(column.heading) for column in block.columns], cells))
+    else:
+        yield from ("", _words(block).strip())
 
 
-def _rows(checked: Checked) -> list[list[str]]:
-    """The rows of the table, those that fail first."""
-    rows = sorted(validation.rows(checked), key=lambda row: not any(map(checked.failed, row[1])))
-    return [[_name(name), *(_emphasized(validation.verdict(each)) for each in results)] for name, results in rows]
+def _words(shown: object) -> str:
+    if isinstance(shown, Stacked):
+        return "; ".join(map(escaped, shown.lines))
+    return escaped(shown.text if isinstance(shown, Toned) else str(shown))
 
 
-def _row(cells: list[str]) -> str:
+def table(heads: Sequence[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:
+    """Lines of a table; the cells are escaped already."""
+    yield from map(_row, (heads, ["---"] * len(heads), *rows))
+
+
+def _row(cells: Iterable[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _name(name: str) -> str:
-    return f"<code>{_escaped(name)}</code>"
-
-
-def _emphasized(verdict: str) -> str:
-    return verdict if verdict == "ok" else f"**{verdict}**"
-
-
-def _diagnostics(checked: Checked) -> Iterator[str]:
-    found = [
-        output_line(line)
-        for file in checked.files
-        for line in diagnostics.text(validation.merged(file), file.document, width=_WIDTH)
-    ]
-    if not found:
-        return
-    shown = found[:MOST_LINES]
-    fence = "`" * max(3, 1 + max((len(ticks) for line in shown for ticks in _TICKS.findall(line)), default=0))
-    yield from ("", f"{fence}text", *shown, fence)
-    if len(found) > len(shown):
-        yield from ("", f"{len(found) - len(shown):,} more lines are not shown.")
-
-
-def _escaped(text: str) -> str:
-    """Escape every character that has a meaning in Markdown or HTML, in a table or not."""
-    return "".join(char if _PLAIN.match(char) else f"&#{ord(char)};" for char in printable(text))
+def escaped(text: str) -> str:
+    """Escape every character that has a meaning in Markdown or HTML, or for a forge."""
+    return _MARKUP.sub(lambda match: f"&#{ord(match[0])};", printable(text))

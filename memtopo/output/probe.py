@@ -1,17 +1,21 @@
-"""Pages of a machine: devices, granularity, trials with their causes of failure, and peers."""
+"""Pages of probes and machines: devices, granularity, trials with their causes of failure, and peers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeVar
 
 from memtopo.common.units import rounded
 from memtopo.driver.types import HandleType, Location, gpu
 from memtopo.machine import Copies, Device, Granularity, Machine, Memory, Peer, Surroundings, Trial
+from memtopo.output.blocks import Cell, Page, Section, Table, Tone, Toned, columns
 from memtopo.output.humanize import devices as counted
-from memtopo.output.humanize import plural
-from memtopo.output.pages import Grid, Section, grouped, names, yes_or_no
+from memtopo.output.humanize import duration, plural
 from memtopo.probe.diagnosis import Cause, causes
-from memtopo.probe.report import Difference
+from memtopo.probe.report import Difference, ProbeReport, Times
+
+T = TypeVar("T")
 
 _NUMBERS = ("MULTIPROCESSOR_COUNT", "HOST_NUMA_ID")
 _HANDLES = ("MEMPOOL_SUPPORTED_HANDLE_TYPES",)
@@ -22,23 +26,60 @@ _FLAGS = (
     "GPU_DIRECT_RDMA_SUPPORTED",
     "DMA_BUF_SUPPORTED",
 )
+_MOST_TRIALS = 24
+"""Trials whose times are shown."""
 
 
-def page(machine: Machine, name: str, *, simulated: bool, notes: Sequence[str] = ()) -> list[Section]:
-    """Page of a machine's properties and trials, with the `notes` of one probe."""
+def page(report: ProbeReport) -> Page:
+    """The output of `memtopo probe`, with the times of the probe itself."""
+    shown = machine_page(report.machine, report.name, "probe", simulated=report.simulated)
+    facts = [*shown.facts, *(f"note: {note}" for note in (*report.notes, *report.left))]
+    compared = [against(report.against.differences, report.against.name)] if report.against else []
+    return replace(shown, facts=facts, sections=[*shown.sections, *compared], verdict=_verdict(report))
+
+
+def full_page(report: ProbeReport) -> Page:
+    """The page of a probe for a browser, with the times of the probe itself."""
+    shown = page(report)
+    return replace(shown, sections=[*shown.sections, _times(report.seconds)])
+
+
+def _verdict(report: ProbeReport) -> Toned:
+    if report.left:
+        return Toned(f"processes are left: {len(report.left)}", "bad")
+    if report.against and not report.against.fits:
+        return Toned(f"the record {report.against.name!r} does not fit this machine", "bad")
+    trials = [trial for memory in report.machine.locations.values() for trial in memory.trials.values()]
+    works = sum(trial.works is True for trial in trials)
+    return Toned(f"{works} of {plural(len(trials), 'trial')} work", "good")
+
+
+def _times(times: Times) -> Section:
+    """Times of the probe itself, the longest trials first."""
+    longest = sorted(times.trials, key=lambda each: -each.seconds)
+    rows = [(each.what, each.by, duration(each.seconds)) for each in longest]
+    total, starting, contexts = map(duration, (times.total, times.starting, times.contexts))
+    words = f"{total} in all; the slowest child took {starting} to start, and the contexts {contexts}."
+    trials = Table(columns("trial", "by", ">time"), rows[:_MOST_TRIALS], more=max(0, len(rows) - _MOST_TRIALS))
+    return Section("times", [words, trials])
+
+
+def machine_page(machine: Machine, name: str, command: str = "machines", *, simulated: bool = False) -> Page:
+    """A machine's properties and trials."""
     gpus = {gpu(i): device for i, device in enumerate(machine.devices)}
     title = f"{name}{' (simulated)' if simulated else ''}: {counted(device.name for device in machine.devices)}"
-    sections = [Section(title, [*_head(machine), *(f"note: {note}" for note in notes)])]
+    found = [
+        Section("granularity", [*_granularity(machine.locations)]),
+        Section("trials", [*_trials(machine.locations)]),
+    ]
     if gpus:
-        sections.append(Section("devices", [_devices(gpus), *_identities(gpus)]))
-    sections.append(Section("granularity", [*_granularity(machine.locations)]))
-    sections.append(Section("trials", [*_trials(machine.locations)]))
+        found.insert(0, Section("devices", [_devices(gpus), *_identities(gpus)]))
     if reasons := [*_causes(machine)]:
-        sections.append(Section("why not", reasons))
-    sections.extend(peers(machine))
+        found.append(Section("why not", reasons))
+    found += peers(machine)
     if gpus:
-        sections.append(Section("advertised and not tried", [_attributes(gpus)]))
-    return sections
+        found.append(Section("advertised and not tried", [_attributes(gpus)]))
+    return Page(command, title, facts=[*_head(machine)], sections=found)
 
 
 def against(found: Sequence[Difference], name: str) -> Section:
@@ -48,7 +89,7 @@ def against(found: Sequence[Difference], name: str) -> Section:
     rows = [(each.where, each.what, each.recorded, each.here, yes_or_no(not each.breaks)) for each in found]
     breaks = sum(each.breaks for each in found)
     fits = f"{plural(breaks, 'difference')} may make a valid spec fail here" if breaks else "the record still fits"
-    return Section(f"against {name}", [Grid(("", "what", "recorded", "here", "fits"), rows), fits])
+    return Section(f"against {name}", [Table(columns("", "what", "recorded", "here", "fits"), rows), fits])
 
 
 def _head(machine: Machine) -> Iterator[str]:
@@ -86,32 +127,32 @@ def _host_sizes(machine: Machine) -> Iterator[str]:
         yield f"{rounded(machine.pinned_bytes)} may be page-locked"
 
 
-def _devices(gpus: Mapping[Location, Device]) -> Grid:
+def _devices(gpus: Mapping[Location, Device]) -> Table:
     rows = []
     for where, device in grouped(gpus, lambda d: (d.name, d.compute_capability, d.memory_bytes)):
         major, minor = device.compute_capability
         rows.append((where, device.name, f"{major}.{minor}", rounded(device.memory_bytes)))
-    return Grid(("", "name", "compute capability", "memory"), rows)
+    return Table(columns("", "name", "compute capability", "memory"), rows)
 
 
-def _identities(gpus: Mapping[Location, Device]) -> Iterator[Grid]:
+def _identities(gpus: Mapping[Location, Device]) -> Iterator[Table]:
     rows = [
         (str(where), device.uuid or "not known", device.bus_id or "not known")
         for where, device in gpus.items()
         if device.uuid or device.bus_id
     ]
     if rows:
-        yield Grid(("", "uuid", "bus id"), rows)
+        yield Table(columns("", "uuid", "bus id"), rows)
     cliques = [
         (where, f"{fabric.clique}", fabric.cluster or "not recorded")
         for where, device in grouped(gpus, lambda device: device.fabric)
         if (fabric := device.fabric)
     ]
     if cliques:
-        yield Grid(("", "clique", "of cluster"), cliques)
+        yield Table(columns("", "clique", "of cluster"), cliques)
 
 
-def _granularity(memories: Mapping[Location, Memory]) -> Iterator[str | Grid]:
+def _granularity(memories: Mapping[Location, Memory]) -> Iterator[str | Table]:
     rows: list[tuple[str, ...]] = []
     for where, memory in grouped(memories, _granularity_key):
         if len(pairs := {(entry.minimum, entry.recommended) for entry in memory.granularity}) == 1:
@@ -121,7 +162,7 @@ def _granularity(memories: Mapping[Location, Memory]) -> Iterator[str | Grid]:
             sizes = rounded(entry.minimum), rounded(entry.recommended)
             rows.append(("" if n else where, *_properties(entry), *sizes))
     if rows:
-        yield Grid(("", "handles", "rdma", "compressible", "minimum", "recommended"), rows)
+        yield Table(columns("", "handles", "rdma", "compressible", "minimum", "recommended"), rows)
 
 
 def _granularity_key(memory: Memory) -> Hashable:
@@ -141,20 +182,22 @@ def _granularity_pair(minimum: int, recommended: int) -> str:
     return f"{rounded(minimum)} minimum, {rounded(recommended)} recommended"
 
 
-def _trials(memories: Mapping[Location, Memory]) -> Iterator[str | Grid]:
-    rows: list[tuple[str, ...]] = []
+def _trials(memories: Mapping[Location, Memory]) -> Iterator[str | Table]:
+    rows: list[tuple[Cell, ...]] = []
     for where, memory in grouped(memories, lambda m: tuple(m.trials.items())):
         if not memory.trials:
             yield f"{where}: not tried"
         for n, (name, trial) in enumerate(memory.trials.items()):
             rows.append(("" if n else where, name, yes_or_no(trial.advertised), *_works(trial)))
     if rows:
-        yield Grid(("", "what", "advertised", "works", ""), rows)
+        yield Table(columns("", "what", "advertised", "works", ""), rows)
 
 
-def _works(trial: Trial) -> tuple[str, str]:
+def _works(trial: Trial) -> tuple[Cell, str]:
     error = (trial.error or "").removeprefix("CUDA_ERROR_")
-    return yes_or_no(trial.works, "not known" if error else "not tried"), error or trial.note or ""
+    works = yes_or_no(trial.works, "not known" if error else "not tried")
+    unexpected: Tone = "bad" if trial.works is False and trial.advertised else ""
+    return Toned(works, "good" if trial.works else unexpected), error or trial.note or ""
 
 
 def _causes(machine: Machine) -> Iterator[str]:
@@ -180,14 +223,14 @@ def _locations(listed: Iterable[str], known: Mapping[str, Location]) -> str:
     )
 
 
-def _attributes(gpus: Mapping[Location, Device]) -> Grid:
+def _attributes(gpus: Mapping[Location, Device]) -> Table:
     rows = []
     for name in (*_NUMBERS, *_HANDLES, *_FLAGS):
         values = {where: _attribute(name, device.attributes.get(name)) for where, device in gpus.items()}
         groups = grouped(values, lambda value: value)
         listed = "; ".join(f"{where}: {value}" for where, value in groups)
         rows.append((name, groups[0][1] if len(groups) == 1 else listed))
-    return Grid(("attribute", "value"), rows)
+    return Table(columns("attribute", "value"), rows)
 
 
 def _attribute(name: str, value: int | None) -> str:
@@ -201,8 +244,8 @@ def _attribute(name: str, value: int | None) -> str:
 _ROWS: tuple[tuple[str, Callable[[Peer], str | None]], ...] = (
     ("access", lambda peer: yes_or_no(peer.access)),
     ("a kernel's store", lambda peer: _store(peer.store)),
-    ("link", lambda peer: _link(peer)),
-    ("performance rank", lambda peer: _number(peer.performance_rank)),
+    ("link", lambda peer: None if peer.link is None else f"{peer.link}{peer.links or ''}"),
+    ("performance rank", lambda peer: None if peer.performance_rank is None else str(peer.performance_rank)),
     ("native atomics", lambda peer: None if peer.native_atomics is None else yes_or_no(peer.native_atomics)),
 )
 _RATES = (
@@ -230,9 +273,9 @@ def peers(machine: Machine) -> Iterator[Section]:
         yield Section("measured", rates)
 
 
-def _peer_properties(matrix: Sequence[Sequence[Peer | None]]) -> Iterator[str | Grid]:
+def _peer_properties(matrix: Sequence[Sequence[Peer | None]]) -> Iterator[str | Table]:
     same: list[tuple[str, str]] = []
-    matrices: list[str | Grid] = []
+    matrices: list[str | Table] = []
     for title, cell in _ROWS:
         cells = [[None if peer is None else cell(peer) for peer in row] for row in matrix]
         values = {cells[a][b] for a, row in enumerate(matrix) for b, peer in enumerate(row) if peer is not None}
@@ -241,25 +284,27 @@ def _peer_properties(matrix: Sequence[Sequence[Peer | None]]) -> Iterator[str | 
         if len(values) == 1:
             same.append((title, str(values.pop())))
         else:
-            matrices += [f"{title}:", _matrix(cells, _nearness if title == "link" else None)]
+            matrices.append(_matrix(title, cells, _nearness if title == "link" else None))
     if same:
-        yield Grid(("", "every pair"), same)
+        yield Table(columns("", "every pair"), same)
     yield from matrices
 
 
-def _matrix(cells: Sequence[Sequence[str | None]], heat_of: Callable[[str], float | None] | None = None) -> Grid:
+def _matrix(
+    caption: str, cells: Sequence[Sequence[str | None]], heat_of: Callable[[str], float | None] | None = None
+) -> Table:
     """A row and a column for each GPU; `heat_of` a cell, relative to the largest one, is its colour.
 
     Two GPUs have no colours: there is one pair, with nothing to compare it with.
     """
     short = len(cells) > _MOST_NAMED
-    heads = [str(n) if short else f"gpu{n}" for n in range(len(cells))]
+    heads = [f">{n}" if short else f">gpu{n}" for n in range(len(cells))]
     rows = [(f"gpu{n}", *("-" if cell is None else cell for cell in row)) for n, row in enumerate(cells)]
     heat = [[None if heat_of is None or cell is None else heat_of(cell) for cell in row] for row in cells]
     most = max((each for row in heat for each in row if each), default=0.0)
     compared = most and len(cells) > _PAIR
     shares = [[None if each is None else each / most for each in row] for row in heat] if compared else []
-    return Grid(("", *heads), rows, close=True, heat=shares)
+    return Table(columns("", *heads), rows, caption, close=True, heat=shares)
 
 
 def _nearness(link: str) -> float | None:
@@ -271,10 +316,6 @@ def _nearness(link: str) -> float | None:
     return _DISTANCES.index(name) + 1 if name in _DISTANCES else None
 
 
-def _rate_value(rate: str) -> float | None:
-    return None if rate == "?" else float(rate)
-
-
 def _store(trial: Trial | None) -> str | None:
     if trial is None:
         return None
@@ -283,24 +324,16 @@ def _store(trial: Trial | None) -> str | None:
     return "arrives" if trial.works else "refused" if trial.error else "LOST"
 
 
-def _link(peer: Peer) -> str | None:
-    return None if peer.link is None else f"{peer.link}{peer.links or ''}"
-
-
-def _number(value: int | None) -> str | None:
-    return None if value is None else str(value)
-
-
-def _rates(matrix: Sequence[Sequence[Peer | None]]) -> Iterator[str | Grid]:
+def _rates(matrix: Sequence[Sequence[Peer | None]]) -> Iterator[str | Table]:
     for name, title in _RATES:
         for show, heading, heat_of in (
-            (_rate, f"GB/s by {title}:", _rate_value),
-            (_latency, f"µs by {title}, a few bytes:", None),
+            (_rate, f"GB/s by {title}", lambda rate: None if rate == "?" else float(rate)),
+            (_latency, f"µs by {title}, a few bytes", None),
         ):
             cells = [[show(peer.copies, name) if peer else None for peer in row] for row in matrix]
             if any(cell for row in cells for cell in row):
-                yield heading
                 yield _matrix(
+                    heading,
                     [
                         [cell or ("?" if peer else None) for cell, peer in zip(*both, strict=True)]
                         for both in zip(cells, matrix, strict=True)
@@ -309,7 +342,7 @@ def _rates(matrix: Sequence[Sequence[Peer | None]]) -> Iterator[str | Grid]:
                 )
 
 
-def _host(devices: Sequence[Device]) -> Iterator[Grid]:
+def _host(devices: Sequence[Device]) -> Iterator[Table]:
     ways = (("copy engine", "engine"), ("kernel", "sm"))
     rows = [
         (f"gpu{n} and the host, by {by}", *_both_ways(device.copies, way))
@@ -318,7 +351,7 @@ def _host(devices: Sequence[Device]) -> Iterator[Grid]:
         if device.copies and any(_both_ways(device.copies, way, ""))
     ]
     if rows:
-        yield Grid(("", "to GB/s", "to µs", "from GB/s", "from µs"), rows)
+        yield Table(columns("", "to GB/s", "to µs", "from GB/s", "from µs"), rows)
 
 
 def _both_ways(copies: Copies, way: str, missing: str = "?") -> tuple[str, ...]:
@@ -334,3 +367,27 @@ def _rate(copies: Copies | None, name: str) -> str | None:
 def _latency(copies: Copies | None, name: str) -> str | None:
     rate = getattr(copies, name, None)
     return f"{rate.latency_ns / 1e3:.2f}" if rate and rate.latency_ns else None
+
+
+def grouped(values: Mapping[Location, T], key: Callable[[T], Hashable]) -> list[tuple[str, T]]:
+    """Names of the locations with equal keys, with the value of the first one."""
+    groups: dict[Hashable, list[Location]] = {}
+    for location, value in values.items():
+        groups.setdefault(key(value), []).append(location)
+    return [(names(members), values[members[0]]) for members in groups.values()]
+
+
+def names(locations: Iterable[Location]) -> str:
+    """`gpu0 to gpu3, host, host:0`."""
+    groups: list[list[Location]] = []
+    for location in locations:
+        if groups and location == groups[-1][-1]._replace(id=groups[-1][-1].id + 1):
+            groups[-1].append(location)
+        else:
+            groups.append([location])
+    return ", ".join(f"{each[0]} to {each[-1]}" if len(each) > 2 else ", ".join(map(str, each)) for each in groups)  # noqa: PLR2004
+
+
+def yes_or_no(answer: bool | None, unknown: str = "not known") -> str:  # noqa: FBT001
+    """`yes`, `no`, or `unknown` for None."""
+    return unknown if answer is None else "yes" if answer else "no"

@@ -102,9 +102,6 @@ class _Shown(CountedProgress):
     def _show(self, state: PhaseState) -> None:
         raise NotImplementedError
 
-    def _amount(self, part: Part, state: PhaseState) -> str:
-        return amount(part, state, simulated=self._simulated)
-
 
 class ProgressLines(_Shown):
     """A line for the phase, and one for each process, drawn at most ten times a second and erased at the end.
@@ -112,9 +109,7 @@ class ProgressLines(_Shown):
     Nothing is drawn before a third of a second. A short run draws nothing and does not import rich.
     """
 
-    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic, *, simulated: bool = False) -> None:
-        super().__init__(stream, clock, simulated=simulated)
-        self._live: Live | None = None
+    _live: Live | None = None
 
     def end(self) -> None:
         super().end()
@@ -144,7 +139,7 @@ class ProgressLines(_Shown):
         for name, part in ((state.name, state.whole), *_listed(state)):
             total = part.total or None
             bar = ProgressBar(total, part.done, width=max(6, room // 4), complete_style="cyan", finished_style="cyan")
-            words = self._amount(part, state) if part is state.whole else _share(part)
+            words = amount(part, state, simulated=self._simulated) if part is state.whole else _share(part)
             lines.add_row(cell(name, "" if part is state.whole else "dim"), bar, cell(words))
         return lines
 
@@ -152,9 +147,7 @@ class ProgressLines(_Shown):
 class ProgressLog(_Shown):
     """A line for each phase that has lasted for a second, for logs."""
 
-    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic, *, simulated: bool = False) -> None:
-        super().__init__(stream, clock, simulated=simulated)
-        self._written = ""
+    _written = ""
 
     def end(self) -> None:
         super().end()
@@ -165,7 +158,9 @@ class ProgressLog(_Shown):
             return
         self._written = state.name
         processes = "".join(f"; {name} {_share(part)}" for name, part in _listed(state))
-        plain.print_message(f"{state.name}: {self._amount(state.whole, state)}{processes}", self._stream)
+        plain.print_message(
+            f"{state.name}: {amount(state.whole, state, simulated=self._simulated)}{processes}", self._stream
+        )
         self._stream.flush()
 
 

@@ -1,19 +1,29 @@
-"""Reports of `apply`: machine, plan, checks, failure, leaks, teardown, times and verdict."""
+"""Report of `apply` as a page: machine, plan, checks, failure, leaks, teardown, times and verdict."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-from rich.console import Group, RenderableType
-from rich.padding import Padding
-from rich.text import Text
+from itertools import chain
 
 from memtopo.common.text import numbered
 from memtopo.common.units import rounded
 from memtopo.geometry.diagram import ProcessDiagram
-from memtopo.output import humanize, plan
-from memtopo.output.console import INDENT, Column, Rows, cell, heading, headline, notes, pairs, stacked
-from memtopo.output.terminal.diagram import Addresses
+from memtopo.output import blocks, humanize, plan
+from memtopo.output.blocks import (
+    Addresses,
+    Cell,
+    Drawing,
+    Item,
+    Legend,
+    Page,
+    Pairs,
+    Section,
+    Table,
+    Tone,
+    Toned,
+    Track,
+    columns,
+)
 from memtopo.plans.report import (
     Checks,
     Failure,
@@ -26,127 +36,130 @@ from memtopo.plans.report import (
     Rate,
     Report,
     Tally,
-)
-
-_OUTCOME_STYLES = {"ok": "bold green", "interrupted": "bold yellow"}
-_LEFT = (
-    Column(""), Column("before", "right"), Column("held", "right"), Column("after", "right"),
-    Column("change", "right"),
 )  # fmt: skip
-_PROCESSES = (
-    Column("process"),
-    Column("pid", "right"),
-    Column("outcome"),
-    Column("checked", "right"),
-    Column("open", "right"),
-)
-_NODES = (
-    Column("node"),
-    Column("host"),
-    Column("outcome"),
-    Column("checked", "right"),
-    Column("open", "right"),
-    Column("processes"),
-    Column("lost"),
-)
-_RATES = (Column("by"), Column("did"), Column("memory"), Column("bytes", "right"), Column("rate", "right"))
-_TIMES = (Column("phase"), Column("steps", "right"), Column("time", "right"))
+
+_LEFT = columns("", ">before", ">held", ">after", ">change")
+_PROCESSES = columns("process", ">pid", "outcome", ">checked", ">open")
+_NODES = columns("node", "host", "outcome", ">checked", ">open", "processes", "lost")
+_RATES = columns("by", "did", "memory", ">bytes", ">rate")
+_DIFFERENCES = columns("aspect", "of", "wanted", "seen", "place")
+_TIMES = columns("phase", ">steps", ">time", "when")
 
 
-def renderable(report: Report) -> RenderableType:
-    """The report of one run, with its verdict as the last line."""
-    sections = [part for part in _sections(report) if part]
-    spaced = (line for part in sections for line in (*part, Text()))
-    last = cell(verdict(report), _OUTCOME_STYLES.get(report.outcome, "bold red"))
-    return Group(*spaced, last)
+def text_page(report: Report) -> Page:
+    """The report of one run for a terminal."""
+    return _page(report, _sections(report, plan.body(report.plan, addresses(report))))
 
 
-def _sections(report: Report) -> Iterator[list[RenderableType]]:
-    yield _machine(report)
-    yield plan.body(report.plan, addresses(report))
-    yield _nodes(report.nodes) if report.nodes else []
-    yield _processes(report.processes) if report.processes else []
-    yield check_sections(report.checks) if report.checks else []
-    yield _rates(report.checks.rates) if report.checks else []
-    yield _failure(report.failure) if report.failure else []
-    yield [heading("left behind", "bold red"), *map(_leak, report.leaks)] if report.leaks else []
-    yield _left(report.left) if report.left else []
-    yield _times(report.times)
-    yield [notes(report.notes)] if report.notes else []
+def full_page(report: Report, traced: Sequence[Section] = ()) -> Page:
+    """The report of one run for a browser, with processes over time, addresses and its traced calls, if any."""
+    calls = {each.first: [row.call for row in each.rows] for each in report.plan.processes}
+    body = plan.body(report.plan, addresses(report), calls | {"": [row.call for row in report.plan.rows]})
+    drawn = [each for each in body if isinstance(each.blocks[0], Drawing)]
+    found = (
+        [Section("", [Pairs([*_facts(report)])]), *drawn],
+        _sections(report, ()),
+        _lanes(report),
+        traced,
+        _addresses(report),
+        [each for each in body if each not in drawn],
+        blocks.notes(report.plan.warnings),
+    )
+    return _page(report, chain(*found))
 
 
-def _machine(report: Report) -> list[RenderableType]:
+def _page(report: Report, sections: Iterable[Section]) -> Page:
     machine = report.machine
-    facts = cell(f"{humanize.devices(machine.devices)}, driver {machine.driver}", "dim")
-    return [headline("apply", report.name, machine), Padding(facts, (0, 0, 0, len("apply  ")))]
+    facts = [f"{humanize.devices(machine.devices)}, driver {machine.driver}"]
+    last = Toned(verdict(report), _tone(report.outcome))
+    return Page("apply", report.name, f"on {humanize.machine(machine)}", facts, [*sections], last)
 
 
-def _nodes(nodes: tuple[NodeReport, ...]) -> list[RenderableType]:
-    rows = [
-        (each.name, each.host, each.outcome, *_counts(each), ", ".join(each.processes), each.lost or "")
-        for each in nodes
-    ]
-    return [heading("nodes"), Rows(_NODES, rows)]
+def _tone(outcome: str) -> Tone:
+    return "good" if outcome == "ok" else "warn" if outcome in ("interrupted", "taken down") else "bad"
 
 
-def _processes(processes: tuple[ProcessReport, ...]) -> list[RenderableType]:
-    return [heading("processes"), Rows(_PROCESSES, [_process(each) for each in processes])]
+def _facts(report: Report) -> Iterator[tuple[str, str]]:
+    yield "exit status", str(report.exit_code)
+    if report.started:
+        yield "started, UTC", report.started.rstrip("Z").replace("T", " ")
+    if report.times:
+        yield "time", humanize.duration(max(each.ended for each in report.times))
+    if report.checks:
+        yield f"as declared, {report.check} check", _counted(report.checks.tallies)
+    if report.processes:
+        yield "processes", f"{len(report.processes):,}"
 
 
-def _process(each: ProcessReport) -> tuple[str, ...]:
-    return each.name, str(each.pid or ""), each.lost or each.outcome, *_counts(each)
+def _sections(report: Report, body: Sequence[Section]) -> Iterator[Section]:
+    yield from body
+    if report.nodes:
+        yield Section("nodes", [Table(_NODES, [*map(_node, report.nodes)])])
+    if report.processes:
+        yield Section("processes", [Table(_PROCESSES, [*map(_process, report.processes)])])
+    if report.checks:
+        yield from check_sections(report.checks)
+        if report.checks.rates:
+            yield Section("bandwidth", [Table(_RATES, [*map(_rate, report.checks.rates)])])
+    if report.failure:
+        yield _failure(report.failure)
+    if report.leaks:
+        yield Section("left behind", [*map(_leak, report.leaks)], "bad")
+    if report.left:
+        yield Section("taken down", [Table(_LEFT, [*_ledger(report.left), *_memory(report.left)])])
+    yield from _times(report)
+    yield from blocks.notes(report.notes)
+
+
+def _node(each: NodeReport) -> tuple[Cell, ...]:
+    outcome = Toned(each.outcome, _tone(each.outcome))
+    return each.name, each.host, outcome, *_counts(each), ", ".join(each.processes), each.lost or ""
+
+
+def _process(each: ProcessReport) -> tuple[Cell, ...]:
+    return each.name, str(each.pid or ""), Toned(each.lost or each.outcome, _tone(each.outcome)), *_counts(each)
 
 
 def _counts(each: ProcessReport | NodeReport) -> tuple[str, str]:
     """Observations that were as declared, and resources that are open after the teardown."""
-    checked = opened = ""
-    if each.checks:
-        looked = sum(tally.looked_at for tally in each.checks.tallies)
-        checked = f"{sum(tally.as_declared for tally in each.checks.tallies):,} of {looked:,}"
-    if each.left:
-        opened = f"{sum(each.left.ledger_after.values()):,}"
-    return checked, opened
+    checked = _counted(each.checks.tallies) if each.checks else ""
+    return checked, f"{sum(each.left.ledger_after.values()):,}" if each.left else ""
 
 
-def _rates(rates: tuple[Rate, ...]) -> list[RenderableType]:
-    rows = [
-        (each.device, each.verb, each.memory, rounded(each.bytes), humanize.rate(each.bytes, each.seconds))
-        for each in rates
-    ]
-    return [heading("bandwidth"), Rows(_RATES, rows)] if rows else []
+def _counted(tallies: Sequence[Tally]) -> str:
+    declared, looked = (
+        sum(column) for column in zip((0, 0), *((t.as_declared, t.looked_at) for t in tallies), strict=True)
+    )
+    return f"{declared:,} of {looked:,}"
 
 
-def _failure(failure: Failure) -> list[RenderableType]:
-    fields = {
-        "step": failure.step,
-        "error": failure.error,
-        "reason": failure.reason,
-        "cause": failure.cause,
-        "place": failure.place,
-        "hint": failure.hint,
-    }
-    return [heading("failed", "bold red"), pairs((name, value) for name, value in fields.items() if value)]
+def _rate(each: Rate) -> tuple[str, ...]:
+    return each.device, each.verb, each.memory, rounded(each.bytes), humanize.rate(each.bytes, each.seconds)
 
 
-def _leak(leak: Leak) -> RenderableType:
+def _failure(failure: Failure) -> Section:
+    fields = {name: getattr(failure, name) for name in ("step", "error", "reason", "cause", "place", "hint")}
+    return Section("failed", [Pairs([(name, value) for name, value in fields.items() if value])], "bad")
+
+
+def _leak(leak: Leak) -> Item:
     stays = (f"{name} stays because of it" for name in leak.stays)
-    more = stacked([leak.error, *stays, *([f"requested at {leak.place}"] if leak.place else [])])
-    return Padding(Group(cell(leak.what), Padding(more, (0, 0, 0, INDENT))), (0, 0, 0, INDENT))
+    return Item(leak.what, [leak.error, *stays, *([f"requested at {leak.place}"] if leak.place else [])])
 
 
-def _left(left: Left) -> list[RenderableType]:
-    return [heading("taken down"), Rows(_LEFT, [*_ledger(left), *_memory(left)])]
-
-
-def _ledger(left: Left) -> Iterator[tuple[str, ...]]:
+def _ledger(left: Left) -> Iterator[tuple[Cell, ...]]:
     states = left.ledger_before, left.ledger_held, left.ledger_after
     for kind in dict.fromkeys(kind for state in states for kind in state):
         before, after = left.ledger_before.get(kind, 0), left.ledger_after.get(kind, 0)
         held = f"{left.ledger_held.get(kind, 0):,}" if left.ledger_held else ""
-        yield kind, f"{before:,}", held, f"{after:,}", humanize.change(before, after)
+        yield kind, f"{before:,}", held, f"{after:,}", _change(before, after)
     before, after = left.fds_before, left.fds_after
     held = "" if left.fds_held is None else f"{left.fds_held:,}"
-    yield "file descriptors", f"{before:,}", held, f"{after:,}", humanize.change(before, after)
+    yield "file descriptors", f"{before:,}", held, f"{after:,}", _change(before, after)
+
+
+def _change(before: int, after: int) -> Toned:
+    return Toned(humanize.change(before, after), "bad" if after > before else "")
 
 
 def _memory(left: Left) -> Iterator[tuple[str, ...]]:
@@ -156,29 +169,21 @@ def _memory(left: Left) -> Iterator[tuple[str, ...]]:
         yield f"free on {free.device}", rounded(free.before), held, rounded(free.after), change
 
 
-def _times(times: tuple[PhaseTime, ...]) -> list[RenderableType]:
-    if not times:
-        return []
-    rows = [(time.phase, f"{time.steps:,}", humanize.duration(time.seconds)) for time in times]
-    return [heading("time"), Rows(_TIMES, rows)]
-
-
-_DIFFERENCES = (Column("aspect"), Column("of"), Column("wanted"), Column("seen"), Column("place"))
-
-
-def check_sections(checks: Checks) -> list[RenderableType]:
+def check_sections(checks: Checks) -> Iterator[Section]:
     """Tallies of the checks, and the differences."""
-    sections: list[RenderableType] = [heading("checked"), pairs(_tallies(checks.tallies))]
+    yield Section("checked", [Pairs([*_tallies(checks.tallies)])])
+    more = checks.different - len(checks.differences)
     if checks.differences:
-        rows = [(each.aspect, each.subject, each.wanted, each.seen, each.place or "") for each in checks.differences]
-        columns = _DIFFERENCES if any(each.place for each in checks.differences) else _DIFFERENCES[:-1]
-        shown = Rows(columns, [row[: len(columns)] for row in rows])
-        sections += [Text(), heading("not as declared", "bold red"), shown]
-        hints = dict.fromkeys(each.hint for each in checks.differences if each.hint)
-        sections += [cell(f"  hint: {hint}") for hint in hints]
-    if more := checks.different - len(checks.differences):
-        sections.append(cell(f"  … and {more:,} more"))
-    return sections
+        rows = [
+            (each.aspect, each.subject, each.wanted, Toned(each.seen, "bad"), each.place or "")
+            for each in checks.differences
+        ]
+        width = len(_DIFFERENCES) - (not any(each.place for each in checks.differences))
+        table = Table(_DIFFERENCES[:width], [row[:width] for row in rows], more=more)
+        hints = dict.fromkeys(f"  hint: {each.hint}" for each in checks.differences if each.hint)
+        yield Section("not as declared", [table, *hints], "bad")
+    elif more:
+        yield Section("not as declared", [f"  … and {more:,} more"], "bad")
 
 
 def _tallies(tallies: Iterable[Tally]) -> Iterator[tuple[str, str]]:
@@ -188,12 +193,96 @@ def _tallies(tallies: Iterable[Tally]) -> Iterator[tuple[str, str]]:
         if count:
             yield tally.aspect, f"{count.rjust(widest)} as declared"
         if tally.not_checked or not count:
-            why = f": {tally.why_not}" if tally.why_not else ""
-            yield "" if count else tally.aspect, f"{_number(tally.not_checked)}not checked{why}"
+            number = f"{tally.not_checked:,} " if tally.not_checked else ""
+            yield "" if count else tally.aspect, f"{number}not checked{f': {tally.why_not}' if tally.why_not else ''}"
 
 
-def _number(count: int) -> str:
-    return f"{count:,} " if count else ""
+MOST_LANES = 64
+"""Processes over time that are shown; of more, those that took the longest."""
+_MOST_SPANS = 100
+_LONG_START = 0.4
+"""Share of the whole time from which on the start of processes is left out, which would hide everything else."""
+_HUES = {
+    "build": (0, ("open", "reserve", "create", "map", "grant", "bind", "settle")),
+    "check": (1, ("check",)),
+    "verify": (2, ("write", "read", "fill", "verify", "forbid", "synchronize")),
+    "share": (3, ("export", "import")),
+    "change": (4, ("change", "rehearse")),
+    "take down": (5, ("take down",)),
+    "start": (7, ("start",)),
+    "other": (6, ()),
+}
+"""Hue of each group of phases."""
+
+
+def _times(report: Report) -> Iterator[Section]:
+    """Phases with their times, side by side on one track."""
+    if report.times:
+        window = _window(report)
+        rows = [
+            (each.phase, f"{each.steps:,}", humanize.duration(each.seconds), _track([each], window))
+            for each in report.times
+        ]
+        groups = dict.fromkeys(_group(each.phase) for each in _every_time(report))
+        yield Section("time", [Table(_TIMES, rows), Legend({group: _HUES[group][0] for group in groups})])
+
+
+def _lanes(report: Report) -> Iterator[Section]:
+    """Phases of each process on a track."""
+    lanes = {each.name: (sum(time.seconds for time in each.times), each) for each in report.processes if each.times}
+    longest = sorted(lanes, key=lambda name: -lanes[name][0])[:MOST_LANES]
+    if longest:
+        first, last = window = _window(report)
+        rows = [
+            (name, humanize.duration(seconds), _track(each.times, window))
+            for name, (seconds, each) in lanes.items()
+            if name in longest
+        ]
+        start = f" They begin once all processes have started, after {humanize.duration(first)}." if first else ""
+        table = Table(columns("process", ">at work", "when"), rows, more=len(lanes) - len(rows))
+        yield Section("time by process", [table, f"The tracks are {humanize.duration(last - first)} wide.{start}"])
+
+
+def _every_time(report: Report) -> Iterator[PhaseTime]:
+    yield from report.times
+    for each in report.processes:
+        yield from each.times
+
+
+def _window(report: Report) -> tuple[float, float]:
+    """Seconds between which tracks are drawn."""
+    end = max(each.ended for each in _every_time(report))
+    started = max((each.ended for each in report.times if each.phase == "start"), default=0.0)
+    return (started if started > _LONG_START * end and started < end else 0.0), end
+
+
+def _track(times: Sequence[PhaseTime], window: tuple[float, float]) -> Track:
+    first, last = window
+    scale = 1 / (last - first) if last > first else 0.0
+    found = []
+    for each in times[:_MOST_SPANS]:
+        began, ended = max(each.began, first), min(max(each.ended, each.began), last)
+        if ended >= first:
+            words = f"{each.phase}: {humanize.duration(each.seconds)}, from {humanize.duration(each.began)} on"
+            left, length = min((began - first) * scale, 0.998), max(ended - began, 0.0) * scale
+            found.append(blocks.Span(left, length, _HUES[_group(each.phase)][0], words))
+    return Track(found)
+
+
+def _group(phase: str) -> str:
+    return next((name for name, (_, phases) in _HUES.items() if phase in phases), "other")
+
+
+def _addresses(report: Report) -> Iterator[Section]:
+    rows = [("", *_placed(each)) for each in report.placed]
+    rows += [(process.name, *_placed(each)) for process in report.processes for each in process.placed]
+    if rows:
+        yield Section("addresses", [Table(columns("process", "range", ">address", ">step", ">count"), rows)])
+
+
+def _placed(each: Placed) -> tuple[str, ...]:
+    step = rounded(each.step) if each.count > 1 else ""
+    return humanize.subjects(each.first, each.last), f"{each.address:#x}", step, f"{each.count:,}"
 
 
 def addresses(report: Report) -> Addresses:

@@ -4,37 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rich.console import Group, RenderableType
-from rich.text import Text
-
-from memtopo.common.text import printable
 from memtopo.output import humanize
+from memtopo.output.blocks import Page, Pairs, Section, Table, columns, notes, sections
 from memtopo.output.calls import value_text
-from memtopo.output.console import Column, Rows, cell, heading, notes, pairs
 from memtopo.plans.trace import FailedCall, FunctionTimes, TracedCall, TraceSummary
 
-_COLUMNS = (
-    Column("call"), Column("calls", "right"), Column("errors", "right"), Column("total", "right"),
-    Column("median", "right"), Column("longest", "right"),
-)  # fmt: skip
+_COLUMNS = columns("call", ">calls", ">errors", ">total", ">median", ">longest")
 
 
-def renderable(summary: TraceSummary) -> RenderableType:
+def page(summary: TraceSummary) -> Page:
     """The output of `memtopo trace`."""
     first = summary.traces[0]
-    machine = f"{first.machine} (simulated)" if first.simulated else first.machine
-    parts: list[RenderableType] = [
-        Text.assemble(("trace", "bold"), printable(f"  {first.layout}  on {machine}")),
-        Text(),
-    ]
-    for failed in summary.failed:
-        parts += [*_failed(failed), Text()]
-    parts += [Rows(_COLUMNS, [*map(times, summary.functions)]), Text(), pairs(_sums(summary))]
-    found = tuple(_notes(summary))
-    return Group(*parts, Text(), notes(found)) if found else Group(*parts)
+    where = f"on {first.machine}{' (simulated)' if first.simulated else ''}"
+    return Page("trace", first.layout, where, sections=driver_calls(summary))
 
 
-def times(each: FunctionTimes) -> tuple[str, ...]:
+def driver_calls(summary: TraceSummary) -> list[Section]:
+    """The calls that failed, each after those before it, and all calls by function."""
+    functions = Section("driver calls", [Table(_COLUMNS, [*map(_times, summary.functions)])])
+    return [*map(_failed, summary.failed), functions, *sections(Pairs([*_sums(summary)])), *notes(_notes(summary))]
+
+
+def _times(each: FunctionTimes) -> tuple[str, ...]:
     """Cells of a C function: its name, calls, errors, and total, median and longest time."""
     errors = f"{each.errors:,}" if each.errors else ""
     return each.function, f"{each.calls:,}", errors, *map(humanize.duration, (each.total, each.median, each.longest))
@@ -44,7 +35,7 @@ def _sums(summary: TraceSummary) -> Iterator[tuple[str, str]]:
     names = [each.process for each in summary.traces if each.process]
     if names:
         yield "processes", f"{len(names):,}"
-    yield "driver calls", f"{summary.calls:,}"
+    yield "calls", f"{summary.calls:,}"
     yield "time in them", humanize.duration(summary.seconds)
 
 
@@ -56,20 +47,17 @@ def _notes(summary: TraceSummary) -> Iterator[str]:
         yield "the errors are of queries, which the check expects to fail where nothing is mapped"
 
 
-def _failed(failed: FailedCall) -> Iterator[RenderableType]:
+def _failed(failed: FailedCall) -> Section:
     call = failed.call
     where = f" in {call.process}" if call.process else ""
+    lines = [f"  {_line(each)}" for each in (*failed.before, call)]
+    lines += [f"  reason: {call.reason}"] if call.reason else []
     if call.seconds is None:
-        yield heading(f"the last call{where} did not return")
-    else:
-        yield heading(f"{call.call} failed{where}: {call.error}", "bold red")
-    for each in (*failed.before, call):
-        yield Text("  ") + cell(line(each))
-    if call.reason:
-        yield Text("  ") + cell(f"reason: {call.reason}")
+        return Section(f"the last call{where} did not return", lines)
+    return Section(f"{call.call} failed{where}: {call.error}", lines, "bad")
 
 
-def line(call: TracedCall) -> str:
+def _line(call: TracedCall) -> str:
     """One call: `12  create page.3  cuMemCreate(size=2097152, …) = 5  12.3 µs`."""
     arguments = ", ".join(f"{name}={value_text(value)}" for name, value in call.arguments.items())
     step = f"{'undo ' if call.undo else ''}{call.step}" if call.step else call.phase

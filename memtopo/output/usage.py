@@ -4,40 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rich.console import Group, RenderableType
-from rich.text import Text
-
 from memtopo.common.units import rounded
 from memtopo.driver.usage import GpuMemory, ProcessMemory
 from memtopo.output import humanize
-from memtopo.output.console import Column, Rows, cell, heading, notes, stacked
+from memtopo.output.blocks import Cell, Page, Section, Stacked, Table, columns, notes
 from memtopo.usage.report import LayoutUse, ProcessUsage, Usage
 
-_GPUS = (
-    Column("GPU", "right"), Column("name"), Column("total", "right"), Column("used", "right"), Column("free", "right"),
-    Column("by processes", "right"),
-)  # fmt: skip
-_PROCESSES = (
-    Column("process", "right"), Column("uid", "right"), Column("command"), Column("for", "right"), Column("memory"),
-    Column("open"), Column("layout"),
-)  # fmt: skip
+_GPUS = columns(">GPU", "name", ">total", ">used", ">free", ">by processes")
+_PROCESSES = columns(">process", ">uid", "command", ">for", "memory", "open", "layout")
 _UNKNOWN = "?"
 
 
-def page(usage: Usage, now: float) -> RenderableType:
+def page(usage: Usage, now: float) -> Page:
     """GPUs and processes, and what could not be read; `now` is the time in seconds since the epoch."""
-    parts: list[RenderableType] = []
-    if usage.gpus:
-        rows = [_gpu(each, usage) for each in usage.gpus]
-        parts += [heading("GPUs, numbered as by nvidia-smi"), Rows(_GPUS, rows), Text()]
-    if usage.processes:
-        rows_of_processes = [_process(each, now) for each in usage.processes]
-        parts += [heading("processes"), Rows(_PROCESSES, rows_of_processes)]
-    else:
-        parts.append(cell("no process was found that uses GPU memory"))
-    if usage.unknown:
-        parts += [Text(), notes(f"not known: {each}" for each in usage.unknown)]
-    return Group(*parts)
+    gpus = Section("GPUs, numbered as by nvidia-smi", [Table(_GPUS, [_gpu(each, usage) for each in usage.gpus])])
+    processes = Section("processes", [Table(_PROCESSES, [_process(each, now) for each in usage.processes])])
+    found = [
+        *([gpus] if usage.gpus else []),
+        processes if usage.processes else Section("", ["no process was found that uses GPU memory"]),
+        *notes(f"not known: {each}" for each in usage.unknown),
+    ]
+    return Page("who", "", sections=found)
 
 
 def _gpu(gpu: GpuMemory, usage: Usage) -> tuple[str, ...]:
@@ -47,15 +34,15 @@ def _gpu(gpu: GpuMemory, usage: Usage) -> tuple[str, ...]:
     return str(gpu.index), gpu.name or _UNKNOWN, *map(_size, (gpu.total, gpu.used, gpu.free)), by_processes
 
 
-def _process(process: ProcessUsage, now: float) -> tuple[str | Text, ...]:
+def _process(process: ProcessUsage, now: float) -> tuple[Cell, ...]:
     return (
         _number(process.pid),
         _number(process.uid),
         _UNKNOWN if process.command is None else process.command,
         _UNKNOWN if process.since is None else humanize.age(now - process.since),
-        stacked(map(_memory, process.memory)),
-        stacked(_open(process)),
-        stacked(map(_layout, process.layouts)),
+        Stacked([*map(_memory, process.memory)]),
+        Stacked([*_open(process)]),
+        Stacked([*map(_layout, process.layouts)]),
     )
 
 

@@ -6,7 +6,6 @@ import hashlib
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
 
 from memtopo.common.errors import MemtopoError
 from memtopo.diagnostics.model import Diagnostic
@@ -14,9 +13,6 @@ from memtopo.drivers.target import NONE
 from memtopo.language.located import Located, located
 from memtopo.output.humanize import plural
 from memtopo.rules.files import Checked, File, Result, SharedDiagnostic
-
-if TYPE_CHECKING:
-    pass
 
 STDIN = "<stdin>"
 _REPOSITORY_VARIABLES = ("GITHUB_WORKSPACE", "CI_PROJECT_DIR")
@@ -27,22 +23,21 @@ def all_located(checked: Checked) -> list[Located]:
     return [each for file in checked.files for each in located(merged(file), file.document)]
 
 
-def merged(file: File) -> list[Diagnostic]:
-    """Every diagnostic of a file once; one that only some machines have gets a note that names them."""
-    return [
-        each.diagnostic._replace(notes=(*each.diagnostic.notes, _machines(each))) if each.only else each.diagnostic
-        for each in file.diagnostics()
-    ]
+def merged(file: File, *, in_message: bool = False) -> list[Diagnostic]:
+    """Every diagnostic of a file once; one that only some machines have gets a note that names them.
+
+    They are named `in_message` for formats of one line each.
+    """
+    return [_merged(each, in_message=in_message) for each in file.diagnostics()]
 
 
-def merged_in_message(file: File) -> list[Diagnostic]:
-    """As `merged`, with the machines in the message, for formats of one line each."""
-    return [
-        each.diagnostic._replace(message=f"{each.diagnostic.message} ({_machines(each)})")
-        if each.only
-        else each.diagnostic
-        for each in file.diagnostics()
-    ]
+def _merged(shared: SharedDiagnostic, *, in_message: bool) -> Diagnostic:
+    found, machines = shared.diagnostic, f"only on {', '.join(shared.only)}"
+    if not shared.only:
+        return found
+    if in_message:
+        return found._replace(message=f"{found.message} ({machines})")
+    return found._replace(notes=(*found.notes, machines))
 
 
 def verdict(result: Result | File) -> str:
@@ -127,10 +122,6 @@ def fingerprints(diagnostics: Iterable[Located]) -> Iterator[str]:
         numbered = f"{identity} {counts[identity]}"
         yield hashlib.sha256(numbered.encode(errors="surrogateescape")).hexdigest()[:32]
         counts[identity] += 1
-
-
-def _machines(shared: SharedDiagnostic) -> str:
-    return f"only on {', '.join(shared.only)}"
 
 
 def _worst(file: File) -> str:

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from memtopo import machine
+from memtopo.output.blocks import Drawing
 from memtopo.output.diagram.build import build_diagram
-from memtopo.output.diagram.html import page
+from memtopo.output.diagram.formats import page
 from memtopo.output.diagram.svg import svg
 from memtopo.rules.validation import validate
 from tests.browser.inspection import Browser, View
@@ -44,7 +45,7 @@ def test_no_text_of_a_spec_is_executed_in_a_page(suffix: str, browser: Browser, 
     assert found.geometry, found.diagnostics
     draw = {"svg": svg, "html": page}[suffix]
     file = tmp_path / f"page.{suffix}"
-    file.write_text(draw(build_diagram(found.geometry, facts), EVIL, note=EVIL, locate=lambda _: EVIL))
+    file.write_text(draw(Drawing(build_diagram(found.geometry, facts), EVIL, note=EVIL, locate=lambda _: EVIL)))
     browser.open(file)
     assert browser.look(View(1000)) == []
     assert browser.complaints() == []

@@ -7,8 +7,9 @@ from textwrap import dedent
 import pytest
 
 from memtopo import machine
+from memtopo.output.blocks import Drawing
 from memtopo.output.diagram.build import build_diagram
-from memtopo.output.diagram.html import page
+from memtopo.output.diagram.formats import page
 from memtopo.output.diagram.svg import svg
 from memtopo.rules.validation import validate
 from tests.browser.inspection import LARGER, SMALL, VIEWS, Browser, View
@@ -75,7 +76,7 @@ def defects(path: Path, browser: Browser, folder: Path, views: Sequence[View]) -
     """What is clipped, covered, hard to read, fetched or reported on the console."""
     shown, read = spec_diagram(path)
     file = folder / "page.html"
-    file.write_text(page(shown, path.stem, note="4 × NVIDIA H200", locate=read.position))
+    file.write_text(page(Drawing(shown, path.stem, "4 × NVIDIA H200", read.position)))
     browser.open(file)
     return [fault for view in views for fault in browser.look(view)] + browser.complaints()
 
@@ -100,7 +101,7 @@ def test_svg_files_have_no_defect_in_either_scheme(path: Path, browser: Browser,
     """Nothing is clipped, covered, hard to read, fetched or reported on the console."""
     shown, read = spec_diagram(path)
     file = tmp_path / "map.svg"
-    file.write_text(svg(shown, path.stem, note="4 × NVIDIA H200", locate=read.position))
+    file.write_text(svg(Drawing(shown, path.stem, note="4 × NVIDIA H200", locate=read.position)))
     browser.open(file)
     assert [fault for scheme in ("light", "dark") for fault in browser.look(View(960, scheme))] == []
     assert browser.complaints() == []
@@ -116,7 +117,7 @@ def test_long_names_and_many_lanes_cause_no_defect(
     shown = build_diagram(found.geometry, facts)
     for suffix, draw, seen in (("html", page, views), ("svg", svg, [View(960)])):
         file = tmp_path / f"page.{suffix}"
-        file.write_text(draw(shown, "a title of many words " * 9, note="a note of many words " * 9))
+        file.write_text(draw(Drawing(shown, "a title of many words " * 9, note="a note of many words " * 9)))
         browser.open(file)
         assert [fault for view in seen for fault in browser.look(view)] == []
     assert browser.complaints() == []
@@ -125,7 +126,7 @@ def test_long_names_and_many_lanes_cause_no_defect(
 def test_an_embedded_svg_follows_the_color_scheme(browser: Browser, tmp_path: Path) -> None:
     """GitHub embeds an SVG as an image; it is light or dark as the reader's scheme is."""
     shown, _ = spec_diagram(EVERY[0])
-    (tmp_path / "map.svg").write_text(svg(shown, "title"))
+    (tmp_path / "map.svg").write_text(svg(Drawing(shown, "title")))
     file = tmp_path / "page.html"
     file.write_text('<!doctype html><body style="margin:0"><img src="map.svg" width="960" alt="">')
     browser.open(file)

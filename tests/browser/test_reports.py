@@ -15,10 +15,11 @@ from memtopo.driver.ledger import Ledger
 from memtopo.drivers.sim import SimDriver
 from memtopo.output import diagnostics
 from memtopo.output.diagram.build import build_diagram
-from memtopo.output.html.failure import diagnostics_page, error_page
-from memtopo.output.html.probe import page as probe_page
-from memtopo.output.html.run import page
+from memtopo.output.failure import diagnostics_page, error_page
+from memtopo.output.html import document as html
 from memtopo.output.json import diagnostics_document
+from memtopo.output.probe import full_page as probe_page
+from memtopo.output.report import full_page
 from memtopo.plans.report import Difference, Failure, Leak, PhaseTime, ProcessReport, Report
 from memtopo.probe.report import ProbeReport, probe_report
 from memtopo.probe.run import Probed, Timing
@@ -100,12 +101,12 @@ def defects(browser: Browser, views: Sequence[View], tmp_path: Path) -> Defects:
 def test_the_page_of_a_run_has_no_defect_at_any_width_scheme_or_in_print(report: Report, defects: Defects) -> None:
     """Nothing is clipped, covered, hard to read, fetched or reported on the console."""
     assert report.outcome == "ok"
-    assert defects(page(report), 1) == []
+    assert defects(html(full_page(report)), 1) == []
 
 
 def test_the_page_of_processes_has_a_timeline_of_each(of_processes: Report, browser: Browser, defects: Defects) -> None:
     assert of_processes.outcome == "ok"
-    assert defects(page(of_processes), 1) == []
+    assert defects(html(full_page(of_processes)), 1) == []
     tracks = browser.driver.execute_script("return document.querySelectorAll('.track').length")
     assert tracks == len(of_processes.times) + len(of_processes.processes)
 
@@ -113,7 +114,7 @@ def test_the_page_of_processes_has_a_timeline_of_each(of_processes: Report, brow
 def test_the_page_of_a_failure_shows_all_of_it_and_runs_nothing(
     report: Report, browser: Browser, defects: Defects
 ) -> None:
-    assert defects(page(failed(report)), 1) == []
+    assert defects(html(full_page(failed(report))), 1) == []
     shown = browser.driver.execute_script("return document.body.innerText")
     for words in ("failed", "CUDA_ERROR_OUT_OF_MEMORY", "4,221 more", "8,990 more", EVIL.replace("\x1b", "\\x1b")):
         assert words in shown
@@ -125,19 +126,19 @@ def test_pages_of_refusals_have_no_defect(browser: Browser, defects: Defects) ->
     diagnosed = validate(read, H200).diagnostics
     found = diagnostics_document(diagnosed, read, EVIL)
     assert found.errors > 2
-    assert defects(diagnostics_page(EVIL, found, diagnostics.text(diagnosed, read)), 0) == []
+    assert defects(html(diagnostics_page(found, diagnostics.text(diagnosed, read), EVIL)), 0) == []
     shown = browser.driver.execute_script("return document.querySelector('pre').innerText")
     line = text.splitlines()[1]
     margin = " " * (line.index("<b>") - 1)  # to the quote before it
     assert f" 4 | {line}\n   | {margin}^^^^^\n" in shown
     error = MemtopoError(EVIL, hint=EVIL)
-    assert defects(error_page("apply", error), 0) == []
+    assert defects(html(error_page("apply", error)), 0) == []
 
 
 def test_the_page_of_a_probe_shows_matrices_as_heat_maps(
     probed: ProbeReport, browser: Browser, defects: Defects
 ) -> None:
-    assert defects(probe_page(probed), 0) == []
+    assert defects(html(probe_page(probed)), 0) == []
     cells = "[...document.querySelectorAll('.heat td[class^=h]')]"
     found = browser.driver.execute_script(f"return {cells}.map((cell) => getComputedStyle(cell).backgroundColor)")
     assert len(found) == 4 * 12
@@ -146,7 +147,7 @@ def test_the_page_of_a_probe_shows_matrices_as_heat_maps(
 
 def test_two_gpus_have_nothing_to_compare_and_no_colours(defects: Defects) -> None:
     pair = Probed(H200, 6.0, 0.4, 0.2, ())
-    shown = probe_page(probe_report(pair, H200, "h200x2", simulated=True, against=None))
+    shown = html(probe_page(probe_report(pair, H200, "h200x2", simulated=True, against=None)))
     assert defects(shown, 0) == []
     assert "396.7" in shown
     assert not re.search(r'class="(?:h[0-9]|scale)"', shown)
@@ -164,6 +165,6 @@ def test_pages_of_the_largest_runs_are_bounded(of_processes: Report) -> None:
         processes=tuple(replace(of_processes.plan.processes[0], first=f"pe.{n}", rows=rows) for n in range(64)),
         rows=rows,
     )
-    text = page(replace(failed(of_processes), times=times, processes=crowd, plan=plan))
+    text = html(full_page(replace(failed(of_processes), times=times, processes=crowd, plan=plan)))
     assert len(text) < 3_000_000
     assert re.search(r"… and [\d,]+ more", text)

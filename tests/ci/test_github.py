@@ -7,7 +7,7 @@ import pytest
 from memtopo.common.errors import Unavailable
 from memtopo.common.text import output_line
 from memtopo.diagnostics.codes import CODES
-from memtopo.output import github as rendering
+from memtopo.output import formats
 from memtopo.rules.files import check, collect
 from tests.ci.conftest import BAD, GOOD, TWO_GPUS, WARNED, Checking
 from tests.ci.forms import github, text
@@ -68,7 +68,7 @@ def test_github_output_is_empty_without_diagnostics(checked: Checking) -> None:
 
 
 def test_a_failed_check_is_one_github_error() -> None:
-    (found,) = github("\n".join(rendering.failure(Unavailable("no: GPU, 100%", hint="a"))))
+    (found,) = github("\n".join(formats.failure("github", Unavailable("no: GPU, 100%", hint="a"))))
     assert (found.name, found.data) == ("error", "no: GPU, 100%\nhint: a")
 
 

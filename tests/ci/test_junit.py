@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from memtopo.common.errors import Unavailable
-from memtopo.output import junit as rendering
+from memtopo.output import formats
 from memtopo.rules.files import check, collect
 from tests.ci.conftest import BAD, GOOD, TWO_GPUS, WARNED, Checking
 from tests.ci.forms import junit, text
@@ -49,7 +49,7 @@ def test_junit_reports_of_all_bad_specs_fit_the_schema(folder: Path) -> None:
 
 
 def test_a_failed_check_is_one_junit_case_with_the_error() -> None:
-    (suite,) = junit("\n".join(rendering.failure(Unavailable("no <GPU>", hint="a & b"))))
+    (suite,) = junit("\n".join(formats.failure("junit", Unavailable("no <GPU>", hint="a & b"))))
     (case,) = suite
     (error,) = case.result
     assert (error.message, error.type, error.text) == ("no <GPU>", "exit 3", "no <GPU>\nhint: a & b")

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from memtopo.common.errors import Unavailable
-from memtopo.output import markdown as rendering
+from memtopo.output import ci, formats
 from tests.ci.conftest import BAD, GOOD, TWO_GPUS, Checking
 from tests.ci.forms import markdown, text
 
@@ -27,13 +27,13 @@ def test_markdown_without_diagnostics_is_a_table(checked: Checking) -> None:
 def test_markdown_of_many_files_is_shortened_and_counted(checked: Checking) -> None:
     page = text("markdown", checked({f"{number}.yaml": BAD for number in range(300)}))
     rows, (fence,) = markdown(page)
-    assert len(rows) == rendering.MOST_ROWS + 1
-    assert len(fence.splitlines()) == rendering.MOST_LINES
+    assert len(rows) == ci.MOST_ROWS + 1
+    assert len(fence.splitlines()) == ci.MOST_LINES
     assert "100 more files are not shown" in page
     assert len(page) < 65_536
 
 
 def test_a_failed_check_gives_its_reason_in_markdown() -> None:
-    page = "\n".join(rendering.failure(Unavailable("no <GPU>", hint="use --machine")))
+    page = "\n".join(formats.failure("markdown", Unavailable("no <GPU>", hint="use --machine")))
     assert markdown(page) == ([], [])
     assert "**error:** no &#60;GPU&#62;" in page

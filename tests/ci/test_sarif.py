@@ -6,7 +6,7 @@ import pytest
 
 from memtopo.common.errors import Unavailable
 from memtopo.diagnostics.codes import CODES
-from memtopo.output import sarif as rendering
+from memtopo.output import formats
 from memtopo.rules.files import check, collect
 from tests.ci.conftest import BAD, GOOD, TWO_GPUS, Checking
 from tests.ci.forms import sarif, text
@@ -131,7 +131,7 @@ def test_sarif_log_has_success_and_exit_status(checked: Checking) -> None:
     (bad,) = sarif(text("sarif", checked({"x.yaml": BAD})))["invocations"]
     assert good == {"executionSuccessful": True, "exitCode": 0}
     assert bad == {"executionSuccessful": True, "exitCode": 1}
-    run = sarif("\n".join(rendering.failure(Unavailable("no GPU", hint="buy one"))))
+    run = sarif("\n".join(formats.failure("sarif", Unavailable("no GPU", hint="buy one"))))
     (failed,) = run["invocations"]
     assert (failed["executionSuccessful"], failed["exitCode"], run["results"]) == (False, 3, [])
     assert failed["toolExecutionNotifications"][0]["message"]["text"] == "no GPU\nhint: buy one"

@@ -30,7 +30,7 @@ def test_machines_lists_each_shipped_machine_in_a_line(run_inline: InlineRunner)
 def test_machines_with_a_name_shows_its_record(run_inline: InlineRunner, name: str) -> None:
     """With --json it is the file itself."""
     result = run_inline("machines", name)
-    assert result.out.startswith(f"{name}: ")
+    assert result.out.startswith(f"machines  {name}: ")
     assert "recorded: 20" in result.out
     assert "simulated" not in result.out
     assert run_inline("machines", name, "--json").out == shipped_text(name)
@@ -50,7 +50,7 @@ def test_probe_of_a_simulated_machine_equals_its_record(run_inline: InlineRunner
     file = tmp_path / "again.json"
     result = run_inline("probe", "--machine", name, "-o", file)
     assert (result.status, result.err) == (0, f"memtopo: saved to {file}\n")
-    assert result.out.startswith(f"{name} (simulated): ")
+    assert result.out.startswith(f"probe  {name} (simulated): ")
     assert file.read_text() == shipped_text(name)
     assert run_inline("probe", "--machine", name, "--json").document["machine"] == json.loads(shipped_text(name))
     assert run_inline("machines", file, "--json").out == shipped_text(name)

@@ -14,7 +14,7 @@ import pytest
 
 from memtopo.cli.service import metrics_target
 from memtopo.common.errors import UsageError
-from memtopo.output import prometheus
+from memtopo.output import monitoring
 from memtopo.sharing.errors import ExchangeError
 from tests.cli.conftest import InlineRunner
 from tests.helpers.command_line import MEMTOPO, ROOT, environment
@@ -110,7 +110,7 @@ def test_metrics_are_an_option_of_held_layouts(run_inline: InlineRunner, spec: P
 
 def test_a_file_of_metrics_is_replaced_whole_and_removed_at_the_end(tmp_path: Path) -> None:
     file = tmp_path / "memtopo.prom"
-    page = prometheus.text([], now=0)
+    page = monitoring.metrics([], now=0)
     file.write_text(page)
     with metrics_target(str(file)) as target:
         assert target

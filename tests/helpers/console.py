@@ -5,19 +5,18 @@ from __future__ import annotations
 import io
 
 import pytest
-from rich.console import RenderableType
 
 from memtopo.output import console
 
 
-def written_to_pipe(renderable: RenderableType) -> str:
+def written_to_pipe(renderable: console.Shown) -> str:
     """Text of a renderable in a pipe, at the width that COLUMNS gives."""
     stream = io.StringIO()
     console.show(renderable, stream)
     return stream.getvalue()
 
 
-def written_at_width(renderable: RenderableType, width: int, monkeypatch: pytest.MonkeyPatch) -> str:
+def written_at_width(renderable: console.Shown, width: int, monkeypatch: pytest.MonkeyPatch) -> str:
     """Text of a renderable in a pipe, at a width."""
     monkeypatch.setenv("COLUMNS", str(width))
     return written_to_pipe(renderable)

@@ -6,7 +6,6 @@ import io
 from dataclasses import replace
 
 import pytest
-from rich.console import RenderableType
 
 from memtopo.machine.cluster import MachineLine
 from memtopo.output import console, held
@@ -39,7 +38,7 @@ SURVEY = Survey((
 CHECKS = Checks((Tally("access", 32, 31),), (Difference("access", "weights.3", "rw", "nothing"),), 1)
 
 
-def lines(shown: RenderableType, monkeypatch: pytest.MonkeyPatch, width: int) -> list[str]:
+def lines(shown: console.Shown, monkeypatch: pytest.MonkeyPatch, width: int) -> list[str]:
     monkeypatch.setenv("COLUMNS", str(width))
     stream = io.StringIO()
     console.show(shown, stream)
@@ -57,7 +56,7 @@ def lines(shown: RenderableType, monkeypatch: pytest.MonkeyPatch, width: int) ->
         held.released(Released("kv", (IMPORTER,), (replace(IMPORTER, bound=False),), True)),
     ],
 )
-def test_listings_of_layouts_fit_the_width(shown: RenderableType, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+def test_listings_of_layouts_fit_the_width(shown: console.Shown, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
     """A pipe has no colour and no trailing blanks."""
     for line in lines(shown, monkeypatch, width):
         assert len(line) <= width

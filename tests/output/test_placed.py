@@ -35,7 +35,7 @@ def report_with_picture(spec: str = SPEC) -> Report:
 
 
 def report_text(report: Report, monkeypatch: pytest.MonkeyPatch) -> str:
-    return written_at_width(rendering.renderable(report), 100, monkeypatch)
+    return written_at_width(rendering.text_page(report), 100, monkeypatch)
 
 
 @pytest.mark.parametrize(

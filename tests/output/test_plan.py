@@ -33,7 +33,7 @@ PLAN = PlanSummary(
 
 
 def plan_text(summary: PlanSummary, machine: MachineLine = MACHINE) -> str:
-    return written_to_pipe(plan.renderable(summary, machine))
+    return written_to_pipe(plan.page(summary, machine))
 
 
 def named(name: str, where: str = "kv") -> PlanSummary:
@@ -73,7 +73,7 @@ def test_only_a_simulated_machine_is_called_simulated() -> None:
 
 def test_the_digest_is_in_one_line_of_80_columns() -> None:
     digest = f"sha256:{'0123456789abcdef' * 4}"
-    output = unstyled(plan.renderable(PLAN, MACHINE, digest), 80)
+    output = unstyled(plan.page(PLAN, MACHINE, digest), 80)
     assert output.splitlines()[-1] == f"digest  {digest}"
 
 

@@ -16,8 +16,7 @@ from memtopo.driver.recorder import DriverCall
 from memtopo.machine import Machine
 from memtopo.machine.cluster import MachineLine
 from memtopo.output import programs
-from memtopo.output.programs.expressions import words_of_parts
-from memtopo.output.programs.names import Names
+from memtopo.output.programs.writer import Names, words_of_parts
 from memtopo.run.planned_calls import planned_calls
 from tests.helpers.machines import with_fabric
 from tests.helpers.program_calls import comparable, compile_program, make_library, run_programs

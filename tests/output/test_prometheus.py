@@ -9,7 +9,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from memtopo.output import prometheus
+from memtopo.output import monitoring
 from memtopo.sharing.statistics import CheckResult, LocationMemory, Statistics
 from memtopo.sharing.surveys import Entry
 from tests.helpers import pages
@@ -23,14 +23,14 @@ FULL = replace(STATUS, layout_state="asleep", layout_states=("awake", "asleep"),
 
 def test_a_parser_of_prometheus_finds_every_metric_with_its_type() -> None:
     """Every metric is in docs/metrics.md with its type."""
-    page = prometheus.text([(FULL, STATISTICS), (replace(FULL, name="other"), None)], now=NOW)
+    page = monitoring.metrics([(FULL, STATISTICS), (replace(FULL, name="other"), None)], now=NOW)
     found = {family.name: family.type for family in text_string_to_metric_families(page)}
-    known = {name.removesuffix("_total"): kind for name, (kind, _) in prometheus.FAMILIES.items()}
+    known = {name.removesuffix("_total"): kind for name, (kind, _) in monitoring.FAMILIES.items()}
     assert found == known
     documented = re.findall(
         r"^\| `(memtopo_\w+)` \| (\w+) \|", (ROOT / "docs" / "metrics.md").read_text(), re.MULTILINE
     )
-    assert dict(documented) == {name: kind for name, (kind, _) in prometheus.FAMILIES.items()}
+    assert dict(documented) == {name: kind for name, (kind, _) in monitoring.FAMILIES.items()}
 
 
 def test_alerts_of_the_docs_are_about_metrics_that_exist() -> None:
@@ -38,11 +38,11 @@ def test_alerts_of_the_docs_are_about_metrics_that_exist() -> None:
     alerts = [rule for group in yaml.safe_load(rules.text)["groups"] for rule in group["rules"]]
     named = {name for rule in alerts for name in re.findall(r"memtopo_\w+", rule["expr"])}
     assert "memtopo_layout_heartbeat_time_seconds" in named
-    assert named <= set(prometheus.FAMILIES)
+    assert named <= set(monitoring.FAMILIES)
 
 
 def test_values_are_read_back_without_loss() -> None:
-    page = prometheus.text([(FULL, STATISTICS)], now=NOW)
+    page = monitoring.metrics([(FULL, STATISTICS)], now=NOW)
     samples = {
         (sample.name, sample.labels.get("state", "")): sample.value
         for family in text_string_to_metric_families(page)
@@ -57,32 +57,32 @@ def test_values_are_read_back_without_loss() -> None:
 
 def test_samples_of_one_metric_stand_together_for_all_layouts() -> None:
     """Each has its help and type once."""
-    page = prometheus.text([(FULL, STATISTICS), (replace(FULL, name="other"), STATISTICS)], now=NOW)
+    page = monitoring.metrics([(FULL, STATISTICS), (replace(FULL, name="other"), STATISTICS)], now=NOW)
     names = [re.split("[{ ]", line)[0] for line in page.splitlines() if not line.startswith("#")]
     assert [name for at, name in enumerate(names) if name not in names[:at]] == list(dict.fromkeys(names))
-    assert names == sorted(names, key=list(prometheus.FAMILIES).index)
+    assert names == sorted(names, key=list(monitoring.FAMILIES).index)
     assert page.count("# TYPE memtopo_layout_generation ") == 1
 
 
 @pytest.mark.parametrize("name", ['a"b', "a\\b", "a\nb", 'x"} 1\nevil{y="', "\x1b[31m", "\udc80", "ä"])
 def test_a_name_cannot_end_its_label(name: str) -> None:
-    page = prometheus.text([(replace(FULL, spec=name), None)], [Entry(name, "unreachable", "/x")], now=NOW)
+    page = monitoring.metrics([(replace(FULL, spec=name), None)], [Entry(name, "unreachable", "/x")], now=NOW)
     page.encode()
     families = {family.name: family for family in text_string_to_metric_families(page)}
-    assert set(families) <= {each.removesuffix("_total") for each in prometheus.FAMILIES}
+    assert set(families) <= {each.removesuffix("_total") for each in monitoring.FAMILIES}
     assert len(families["memtopo_layout_info"].samples) == 1
     assert [sample.value for sample in families["memtopo_layout_up"].samples] == [1, 0]
 
 
 def test_a_holder_without_an_answer_is_down() -> None:
-    page = prometheus.text([], [Entry("kv", "unreachable", "/run/kv.sock", error="no answer")], now=NOW)
+    page = monitoring.metrics([], [Entry("kv", "unreachable", "/run/kv.sock", error="no answer")], now=NOW)
     assert page.splitlines()[-1] == 'memtopo_layout_up{layout="kv"} 0'
-    assert prometheus.text([], now=NOW).startswith(prometheus.FIRST)
+    assert monitoring.metrics([], now=NOW).startswith(monitoring.FIRST)
 
 
 def test_a_process_of_another_pid_namespace_has_no_number() -> None:
     """An importer of a holder in another one has a number there, which is none here."""
-    assert ',pid="4712",' in prometheus.text([(FULL, None)], now=NOW)
-    page = prometheus.text([(replace(FULL, pid=None, pid_namespace="another"), None)], now=NOW)
+    assert ',pid="4712",' in monitoring.metrics([(FULL, None)], now=NOW)
+    page = monitoring.metrics([(replace(FULL, pid=None, pid_namespace="another"), None)], now=NOW)
     assert "4712" not in page
     assert ',pid="",' in page

@@ -68,7 +68,7 @@ FAILURE = Failure(
 
 
 def report_text(report: Report) -> str:
-    return written_to_pipe(rendering.renderable(report))
+    return written_to_pipe(rendering.text_page(report))
 
 
 def last_line(report: Report) -> str:

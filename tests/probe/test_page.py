@@ -11,7 +11,8 @@ from rich.console import Console
 
 from memtopo.machine import Copies, Machine, Peer, Rate, Trial
 from memtopo.machine.queries import changed
-from memtopo.output import console, pages, probe
+from memtopo.output import console, markdown, probe
+from memtopo.output.blocks import Page, Section, Table, columns
 from memtopo.probe.report import differences
 from tests.helpers.machines import complete, invented, with_nodes
 
@@ -19,10 +20,7 @@ RATE = Rate(bytes_per_second=391_234_000_000, latency_ns=1830)
 
 
 def shown(machine: Machine, name: str = "ours", *, simulated: bool = True, width: int = 80) -> str:
-    console = Console(file=io.StringIO(), width=width, no_color=True)
-    console.print(pages.rendered(probe.page(machine, name, simulated=simulated)))
-    assert isinstance(console.file, io.StringIO)
-    return "".join(f"{line.rstrip()}\n" for line in console.file.getvalue().splitlines())
+    return console.unstyled(probe.machine_page(machine, name, simulated=simulated), width)
 
 
 def test_the_page_has_the_memory_of_the_host_and_its_limits() -> None:
@@ -84,21 +82,21 @@ def test_a_cell_is_shaded_by_its_share_of_the_fastest_pair() -> None:
     assert ["gpu0", "-", "█", "400.0", "40.0", "?"] in found
     assert ["gpu2", "▒", "190.0", "▒", "190.0", "-", "█", "400.0"] in found
     assert ["gpu1", "█", "NV18", "-", "SYS", "SYS"] in found
-    assert "█" not in "\n".join(pages.markdown(probe.page(uneven(), "ours", simulated=True)))
+    assert "█" not in "\n".join(markdown.page_lines(probe.machine_page(uneven(), "ours")))
 
 
 def test_a_heat_map_without_blocks_is_shaded_by_other_marks() -> None:
     stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-    console.show(pages.rendered(probe.page(uneven(), "ours", simulated=True)), stream, width=80)
+    console.show(probe.machine_page(uneven(), "ours"), stream, width=80)
     stream.seek(0)
     assert ["gpu2", "+", "190.0", "+", "190.0", "-", "#", "400.0"] in rows(stream.read())
 
 
 def test_the_colour_of_a_cell_follows_its_share() -> None:
-    console = Console(file=io.StringIO(), width=80, force_terminal=True, color_system="truecolor")
-    console.print(pages.rendered(probe.page(uneven(), "ours", simulated=True)))
-    assert isinstance(console.file, io.StringIO)
-    printed = console.file.getvalue()
+    terminal = Console(file=io.StringIO(), width=80, force_terminal=True, color_system="truecolor")
+    terminal.print(console.rendered(probe.machine_page(uneven(), "ours")))
+    assert isinstance(terminal.file, io.StringIO)
+    printed = terminal.file.getvalue()
     styles = {number: re.search(rf"\x1b\[([0-9;]*)m[ █▓▒░]*{number}", printed) for number in ("400.0", "190.0", "40.0")}
     assert len({each[1] for each in styles.values() if each}) == 3
 
@@ -110,7 +108,7 @@ def test_the_first_line_names_a_simulation() -> None:
 
 def test_advertised_and_works_are_two_columns() -> None:
     """Equal GPUs are one entry, and the driver's error is in the line of the method."""
-    found = rows(shown(complete(invented(4))))
+    found = rows(shown(complete(invented(4)), width=100))
     assert ["gpu0", "to", "gpu3", "vmm", "yes", "yes"] in found
     assert ["fabric", "yes", "no", "NOT_PERMITTED"] in found
     assert ["multicast", "no", "not", "tried", "others", "share", "its", "switch"] in found
@@ -165,33 +163,33 @@ def test_names_from_a_file_are_printed_literally() -> None:
 
 @pytest.mark.parametrize("name", ["a|b", "<b>x</b>", "![x](http://x)", "# x", "`x`", "@you", "#1", "*x*", "www.x.de"])
 def test_names_from_a_file_are_literal_in_markdown(name: str) -> None:
-    page = probe.page(invented(1, name=name), "ours", simulated=True)
-    drawn = MarkdownIt("gfm-like", {"linkify": False}).render("\n".join(pages.markdown(page)))
+    page = probe.machine_page(invented(1, name=name), "ours")
+    drawn = MarkdownIt("gfm-like", {"linkify": False}).render("\n".join(markdown.page_lines(page)))
     cell = drawn.split("<td>gpu0</td>\n<td>")[1].split("</td>")[0]
     assert cell.replace("&lt;", "<").replace("&gt;", ">") == name
     assert "<b>" not in drawn
 
 
 def test_markdown_has_every_table_of_the_terminal() -> None:
-    page = probe.page(measured(2), "ours", simulated=True)
-    lines = pages.markdown(page)
+    page = probe.machine_page(measured(2), "ours", simulated=True)
+    lines = markdown.page_lines(page)
     assert lines[0].startswith("## ours ")
     assert "| gpu0, gpu1 | Invented GPU | 9.0 | 80 GiB |" in lines
     tables = MarkdownIt("gfm-like", {"linkify": False}).render("\n".join(lines)).count("<table>")
-    assert tables == sum(not isinstance(item, str) for sheet in page for item in sheet.body)
+    assert tables == sum(not isinstance(block, str) for section in page.sections for block in section.blocks)
 
 
 def test_a_comparison_is_a_table_that_marks_relevant_differences() -> None:
     old, new = complete(invented(2)), complete(invented(1))
-    lines = pages.markdown([probe.against(differences(old, new), "theirs")])
-    assert lines[0] == "## against theirs"
+    lines = markdown.page_lines(Page("probe", "ours", sections=[probe.against(differences(old, new), "theirs")]))
+    assert lines[2] == "### against theirs"
     assert "| gpu1 | GPU | Invented GPU | none | no |" in lines
     assert lines[-1] == "1 difference may make a valid spec fail here"
-    assert pages.markdown([probe.against([], "theirs")])[-1] == "nothing differs"
+    assert markdown.page_lines(Page("probe", "ours", sections=[probe.against([], "theirs")]))[-1] == "nothing differs"
 
 
 def test_a_text_below_a_table_has_a_blank_line_before_it() -> None:
-    table = pages.Grid(("", "x"), [("a", "1")])
-    page = pages.rendered([pages.Section("measured", (table, "next:", table))])
+    table = Table(columns("", "x"), [("a", "1")])
+    page = Page("probe", "ours", sections=[Section("measured", [table, "next", table, "  hint"])])
     lines = [" ".join(line.split()) for line in console.unstyled(page, 80).splitlines()]
-    assert lines == ["measured", "x", "a 1", "", "next:", "x", "a 1"]
+    assert lines == ["probe ours", "", "measured", "x", "a 1", "", "next", "x", "a 1", "hint"]

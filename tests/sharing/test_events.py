@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from memtopo.common.errors import UsageError
-from memtopo.output.journal import line
+from memtopo.output.monitoring import event_line as line
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError

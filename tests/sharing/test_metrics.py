@@ -18,7 +18,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from memtopo.common.errors import MemtopoError
-from memtopo.output import prometheus
+from memtopo.output import monitoring
 from memtopo.sharing import wire
 from memtopo.sharing.claims import claim
 from memtopo.sharing.client import Client, connect
@@ -87,7 +87,7 @@ def client(web: Path) -> Iterator[Client]:
 
 
 def text(status: Any, statistics: Any, now: float) -> str:
-    return prometheus.text([(status, statistics)], now=now)
+    return monitoring.metrics([(status, statistics)], now=now)
 
 
 def answer(sock: socket.socket, request: bytes = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n") -> HTTPResponse:
@@ -316,5 +316,5 @@ def test_curl_like_library_clients_can_use_the_socket(web: Path) -> None:
 
     connection = UnixConnection("localhost")
     connection.request("GET", "/metrics")
-    assert connection.getresponse().read().startswith(prometheus.FIRST.encode())
+    assert connection.getresponse().read().startswith(monitoring.FIRST.encode())
     connection.close()

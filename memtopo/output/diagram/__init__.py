@@ -1,1 +1,1 @@
-"""Layouts as diagrams, and diagrams as SVG, HTML, DOT and Mermaid documents."""
+"""Layouts as diagrams, and diagrams as drawings: text, SVG, HTML, DOT and Mermaid."""

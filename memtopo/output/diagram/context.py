@@ -9,15 +9,11 @@ from typing import NamedTuple
 
 from memtopo.diagnostics.model import Path
 from memtopo.geometry import diagram as picture
-from memtopo.geometry.diagram import Diagram
-from memtopo.output.diagram.palette import HUES
+from memtopo.geometry.diagram import Diagram, MappingSpan
+from memtopo.output.blocks import Addresses
 
 Locate = Callable[[Path], str | None]
 """Position in the spec of a path (`kv.yaml:14:3`), or None if it is unknown."""
-Addresses = Mapping[tuple[str, str], int]
-"""Addresses of ranges by process and range: the first label of a process diagram (empty if there is one process), and
-the label of the range."""
-
 SEVERAL = "*"
 """The letter of chunks of several marks, and of marks beyond the alphabet."""
 _LETTERS = string.ascii_lowercase + string.ascii_uppercase
@@ -73,10 +69,17 @@ class DrawingContext:
         return f"{device} ({', '.join(names)})" if names else device
 
 
-def drawing_context(diagram: Diagram, locate: Locate | None, addresses: Addresses | None) -> DrawingContext:
-    """The context of a diagram: letters in the order of appearance, hues in the order of memory."""
+def letters_and_devices(diagram: Diagram) -> tuple[Mapping[str, str], Mapping[str, int]]:
+    """Letters of marks in the order of appearance, and numbers of devices in the order of memory."""
     letters = dict(zip(dict.fromkeys(picture.marks(diagram)), _LETTERS, strict=False))
-    devices = {device: index for index, device in enumerate(dict.fromkeys(picture.devices(diagram)))}
+    return letters, {device: index for index, device in enumerate(dict.fromkeys(picture.devices(diagram)))}
+
+
+def drawing_context(
+    diagram: Diagram, locate: Locate | None = None, addresses: Addresses | None = None
+) -> DrawingContext:
+    """The context of a diagram."""
+    letters, devices = letters_and_devices(diagram)
     names = {memory.device: memory.shown_names for memory in diagram.memory}
     return DrawingContext(letters, devices, names, locate or (lambda _: None), addresses or {}, limits=_limits(diagram))
 
@@ -95,3 +98,95 @@ def _limits(diagram: Diagram) -> Limits:
 
 def _portion(whole: int, parts: int, least: int, most: int) -> int:
     return min(most, max(least, whole // max(parts, 1)))
+
+
+class Hue(NamedTuple):
+    """Colour of a device in one scheme: the fill of its memory, and the edge and texture on it."""
+
+    fill: str
+    edge: str
+
+
+class Scheme(NamedTuple):
+    """Colours of a drawing in one scheme, light or dark."""
+
+    paper: str
+    card: str
+    line: str
+    edge: str
+    ink: str
+    muted: str
+    hole: str
+    hues: tuple[Hue, ...]
+
+
+LIGHT = Scheme(
+    paper="#ffffff", card="#f7f8fa", line="#d5dae1", edge="#7d8795", ink="#1c2128", muted="#565f6b", hole="#ffffff",
+    hues=(
+        Hue("#86c7ee", "#10608f"), Hue("#f5bd4f", "#7f5200"), Hue("#5ec4a1", "#00573f"), Hue("#e3aac8", "#8b3a68"),
+        Hue("#f3976a", "#8c3800"), Hue("#7aa7dc", "#003f73"), Hue("#e6dc6c", "#615a00"), Hue("#bcc2ca", "#4a515b"),
+    ),
+)  # fmt: skip
+DARK = Scheme(
+    paper="#0e1116", card="#161b22", line="#2d343d", edge="#75808d", ink="#e8edf3", muted="#a3adb9", hole="#0e1116",
+    hues=(
+        Hue("#1d5f8a", "#8fd0f7"), Hue("#7c5405", "#ffcc66"), Hue("#0d6049", "#6fdab6"), Hue("#7c3d60", "#f0b8d6"),
+        Hue("#85401a", "#ffab7f"), Hue("#1f4c80", "#9cc3f0"), Hue("#5c5600", "#f0e778"), Hue("#4b535e", "#d0d6dd"),
+    ),
+)  # fmt: skip
+HUES = len(LIGHT.hues)
+
+# Strokes on a tile of 8 by 8 pixels, one for each hue; the first hue has none.
+TEXTURES = (
+    "", "M-2 2L2 -2M0 8L8 0M6 10L10 6", "M1 2h2M5 6h2", "M0 4H8", "M4 0V8", "M-2 6L2 10M0 0L8 8M6 -2L10 2",
+    "M0 4H8M4 0V8", "M0 2h4M4 6h4",
+)  # fmt: skip
+
+
+class Tint(NamedTuple):
+    """Fill and border of a node in a graph; its text is black."""
+
+    fill: str
+    line: str
+
+
+TINTS = (
+    Tint("#c3e3f6", "#2f7fae"), Tint("#f9dfa9", "#a86e00"), Tint("#a9dfcc", "#00704f"), Tint("#efd3e2", "#9c4a77"),
+    Tint("#f5c6a5", "#a84300"), Tint("#a9cde6", "#004d80"), Tint("#f1e9a0", "#756900"), Tint("#d9d9d9", "#595959"),
+)  # fmt: skip
+PLAIN = Tint("#ffffff", "#57606a")
+"""Tint of nodes that are not memory."""
+
+
+MOST_SPANS = 64
+"""Drawn spans of one mark that are compared with later ones; a drawing shows no more of them apart."""
+
+
+class SpanPosition(NamedTuple):
+    """Position of a drawn span: its range, the index of its block, and its offset."""
+
+    range: str
+    block: int
+    offset: int
+
+
+class DrawnSpans:
+    """The spans drawn so far of chunks that are mapped more than once."""
+
+    def __init__(self) -> None:
+        self._spans: dict[str, list[tuple[int, int, SpanPosition]]] = {}
+
+    def add(self, span: MappingSpan, count: int, position: SpanPosition) -> SpanPosition | None:
+        """Record a span of `count` equal ranges; return the position of an earlier one with some of its chunks.
+
+        A span of the same range comes before those of other ranges.
+        """
+        if not span.elsewhere:
+            return None
+        first, last = span.indices(count)
+        spans = self._spans.setdefault(span.chunk, [])
+        common = [earlier for start, stop, earlier in spans if first < stop and start < last]
+        found = next((each for each in common if each.range == position.range), common[0] if common else None)
+        if len(spans) < MOST_SPANS:
+            spans.append((first, last, position))
+        return found

@@ -3,49 +3,54 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from itertools import islice
 
-from memtopo.diagnostics.model import Path
-from memtopo.geometry.diagram import Diagram
-
-
-@dataclass(frozen=True, slots=True)
-class Drawing:
-    """A diagram with its title, a note below that, and the position in the spec of each path.
-
-    `addresses` are those of the ranges of an applied layout, by process and range.
-    """
-
-    diagram: Diagram
-    title: str
-    note: str = ""
-    locate: Callable[[Path], str | None] = lambda _path: None
-    addresses: Mapping[tuple[str, str], int] = field(default_factory=dict)
+from memtopo.output import humanize
+from memtopo.output.blocks import Block, Drawing, Page, Section, notes, sections
+from memtopo.output.json import PictureDocument
 
 
-def _dot(drawing: Drawing) -> str:
-    from memtopo.output.diagram.dot import dot  # noqa: PLC0415 imported only if used: it adds to the start of a command
+def page(drawing: Drawing) -> str:
+    """A drawing as an HTML document, with its content as tables."""
+    from memtopo.output import html  # noqa: PLC0415 imported only if used: it adds to the start of a command
+    from memtopo.output.diagram.context import drawing_context  # noqa: PLC0415 likewise
+    from memtopo.output.diagram.tables import MOST_TABLES, table_count, tables  # noqa: PLC0415 likewise
 
-    return dot(drawing.diagram, drawing.title)
-
-
-def _mermaid(drawing: Drawing) -> str:
-    from memtopo.output.diagram.mermaid import mermaid  # noqa: PLC0415 likewise
-
-    return mermaid(drawing.diagram, drawing.title)
+    diagram = drawing.diagram
+    context = drawing_context(diagram, drawing.locate, drawing.addresses)
+    found: list[Block] = ["What the drawing shows, line by line.", *islice(tables(diagram, context), MOST_TABLES)]
+    if len(found) > MOST_TABLES and (more := table_count(diagram) - MOST_TABLES) > 0:
+        found.append(f"… and about {more:,} more tables")
+    sections = [Section("", [drawing]), Section("In words", found)]
+    return html.document(Page("draw", drawing.title, drawing.note, sections=sections))
 
 
 def _svg(drawing: Drawing) -> str:
     from memtopo.output.diagram.svg import svg  # noqa: PLC0415 likewise
 
-    return svg(drawing.diagram, drawing.title, note=drawing.note, locate=drawing.locate, addresses=drawing.addresses)
+    return svg(drawing)
 
 
-def _html(drawing: Drawing) -> str:
-    from memtopo.output.diagram.html import page  # noqa: PLC0415 likewise
+def _dot(drawing: Drawing) -> str:
+    from memtopo.output.diagram.graph import dot  # noqa: PLC0415 likewise
 
-    return page(drawing.diagram, drawing.title, note=drawing.note, locate=drawing.locate, addresses=drawing.addresses)
+    return dot(drawing)
 
 
-FORMATS: Mapping[str, Callable[[Drawing], str]] = {"svg": _svg, "html": _html, "dot": _dot, "mermaid": _mermaid}
+def _mermaid(drawing: Drawing) -> str:
+    from memtopo.output.diagram.graph import mermaid  # noqa: PLC0415 likewise
+
+    return mermaid(drawing)
+
+
+FORMATS: Mapping[str, Callable[[Drawing], str]] = {"svg": _svg, "html": page, "dot": _dot, "mermaid": _mermaid}
 SUFFIXES: Mapping[str, str] = {".svg": "svg", ".html": "html", ".dot": "dot", ".gv": "dot", ".mmd": "mermaid"}
+
+
+def text_page(document: PictureDocument, *, ascii: bool) -> Page:
+    """Text output of `memtopo draw`, in ASCII if `ascii`."""
+    name = document.name if document.state is None else f"{document.name} in state {document.state}"
+    drawn = sections(Drawing(document.picture, ascii=ascii))
+    return Page(
+        "draw", name, f"on {humanize.machine(document.machine)}", sections=[*drawn, *notes(document.picture.choices)]
+    )

@@ -1,17 +1,18 @@
-"""A layout as a graph of bounded size, as data: the nodes of each process, mappings, and flows of handles.
-
-Text in it is not escaped; the writers of DOT and Mermaid do that.
-"""
+"""Layouts as graphs of bounded size: the nodes of each process, mappings, and flows of handles, as DOT and Mermaid."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, count
 from typing import Literal
 
+from memtopo.common.text import output_line, printable
 from memtopo.common.units import rounded
 from memtopo.geometry.diagram import Diagram, Export, HandleFlow, MappingSpan, RangeDiagram, Resource
+from memtopo.output.blocks import Drawing
+from memtopo.output.diagram.context import PLAIN, TINTS
 from memtopo.output.diagram.notation import chunk_names, granted, multiple, name_range, offset, processes, remark
 
 MOST_NODES = 12
@@ -255,3 +256,121 @@ def _first_lines(lines: Sequence[str]) -> Iterator[str]:
     yield from filter(None, lines[:MOST_MAPPINGS])
     if (more := len(lines) - MOST_MAPPINGS) > 0:
         yield f"… {more:,} more"
+
+
+_SHAPES: Mapping[Shape, tuple[str, str, str]] = {
+    "memory": ("box", "[", "]"), "object": ("ellipse", "([", "])"), "range": ("box3d", "[[", "]]"),
+    "export": ("cds", ">", "]"), "import": ("box", "[/", "/]"), "outside": ("component", "{{", "}}"),
+    "more": ("plaintext", "[", "]"),
+}  # fmt: skip
+"""Shape of a node in DOT, and the brackets around its text in Mermaid."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Language:
+    """Start and end of a cluster, a node with the tint of each of its devices, and an edge, as text."""
+
+    start: Callable[[Cluster], Sequence[str]]
+    end: str
+    node: Callable[[Node, Sequence[int]], str]
+    edge: Callable[[Edge], str]
+
+    def lines(self, shown: Graph) -> Iterator[str]:
+        """The clusters, nodes and edges of a graph."""
+        tints = {device: index % len(TINTS) for index, device in enumerate(shown.devices)}
+        for cluster in shown.clusters:
+            first, *more = self.start(cluster)
+            yield from (f"  {first}", *(f"    {each}" for each in more))
+            yield from (f"    {self.node(node, [tints[device] for device in node.devices])}" for node in cluster.nodes)
+            yield f"  {self.end}"
+        yield from (f"  {self.node(node, [tints[device] for device in node.devices])}" for node in shown.nodes)
+        yield from (f"  {self.edge(edge)}" for edge in shown.edges)
+
+
+_HEAD = """\
+  graph [rankdir=LR, fontname="Helvetica", labelloc=t, labeljust=l, nodesep=0.3, ranksep=0.8, compound=true];
+  node [fontname="Helvetica", fontsize=11, margin="0.14,0.07"];
+  edge [fontname="Helvetica", fontsize=9, color="#57606a", fontcolor="#24292f"];"""
+
+
+def dot(drawing: Drawing) -> str:
+    """A layout as a digraph of Graphviz."""
+    lines = ("digraph memtopo {", _HEAD, f"  label={_quoted(drawing.title)};", *_DOT.lines(graph(drawing.diagram)), "}")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _dot_cluster(cluster: Cluster) -> Sequence[str]:
+    style = f'label={_quoted(cluster.title)}; style=rounded; color="{PLAIN.line}"; fontsize=13;'
+    return f"subgraph cluster_{cluster.id} {{", style
+
+
+def _dot_node(node: Node, indices: Sequence[int]) -> str:
+    tints, shape = [TINTS[index] for index in indices] or [PLAIN], _SHAPES[node.shape][0]
+    striped = len(tints) > 1 and shape == "box"
+    style = ("striped" if striped else "filled") + (",dashed" if node.shape == "import" else "")
+    fill = ":".join(tint.fill for tint in tints) if striped else tints[0].fill
+    colours = f'fillcolor="{fill}", color="{tints[0].line}"'
+    return f'{node.id} [label={_quoted(*node.lines)}, shape={shape}, style="{style}", {colours}];'
+
+
+def _dot_edge(edge: Edge) -> str:
+    style = ', style=dashed, penwidth=1.6, color="#24292f"' if edge.handles else ""
+    return f"{edge.source} -> {edge.target} [label={_quoted(*edge.lines)}{style}];"
+
+
+def _quoted(*lines: str) -> str:
+    """Lines as one quoted string, with escapes, entities and quotes in them escaped."""
+    shown = (output_line(line) for line in lines)
+    escaped = (line.replace("\\", "\\\\").replace('"', '\\"').replace("&", "&amp;") for line in shown)
+    return '"' + "\\n".join(escaped) + '"'
+
+
+_DOT = _Language(_dot_cluster, "}", _dot_node, _dot_edge)
+
+MOST_CHARACTERS = 45_000
+MOST_EDGES = 450
+"""GitHub draws at most 50,000 characters and 500 edges."""
+
+# All but characters that have no meaning in Markdown, HTML and Mermaid.
+_SPECIAL = re.compile(r"[^A-Za-z0-9 ,.()×…/_+=-]")
+
+
+def mermaid(drawing: Drawing) -> str:
+    """A layout as a flowchart of Mermaid, which GitHub draws in Markdown; of a large one as much as GitHub draws."""
+    for most in (MOST_NODES, MOST_NODES // 2, MOST_NODES // 4, 1):
+        shown = graph(drawing.diagram, most)
+        text = "".join(f"{line}\n" for line in _flowchart(shown, drawing.title))
+        if len(text) <= MOST_CHARACTERS and len(shown.edges) <= MOST_EDGES:
+            break
+    return text
+
+
+def _flowchart(shown: Graph, title: str) -> Iterator[str]:
+    yield "flowchart LR"
+    plain = re.sub(r"[^\w ,.()-]", " ", printable(title)).strip()
+    yield f"  accTitle: {plain or 'layout'}"
+    yield from _MERMAID.lines(shown)
+    for index in range(min(len(shown.devices), len(TINTS))):
+        yield f"  classDef d{index} fill:{TINTS[index].fill},stroke:{TINTS[index].line},color:#000"
+    for cluster in shown.clusters:
+        yield f"  style {cluster.id} fill:none,stroke:{PLAIN.line}"
+    yield f"  classDef plain fill:{PLAIN.fill},stroke:{PLAIN.line},color:#000"
+
+
+def _mermaid_node(node: Node, tints: Sequence[int]) -> str:
+    _, before, after = _SHAPES[node.shape]
+    return f"{node.id}{before}{_coded(*node.lines)}{after}:::{f'd{tints[0]}' if tints else 'plain'}"
+
+
+def _mermaid_edge(edge: Edge) -> str:
+    arrow = "-.->" if edge.handles else "-->"
+    text = f"|{_coded(*edge.lines)}|" if edge.lines else ""
+    return f"{edge.source} {arrow}{text} {edge.target}"
+
+
+def _coded(*lines: str) -> str:
+    """Lines as one quoted text, with markup in them as codes."""
+    return f'"{"<br>".join(_SPECIAL.sub(lambda found: f"#{ord(found[0])};", printable(line)) for line in lines)}"'
+
+
+_MERMAID = _Language(lambda each: (f"subgraph {each.id}[{_coded(each.title)}]",), "end", _mermaid_node, _mermaid_edge)

@@ -8,13 +8,11 @@ from typing import NamedTuple
 
 from memtopo.geometry.diagram import Diagram, HandleFlow, MemoryDiagram, ProcessDiagram
 from memtopo.output.diagram import notation
-from memtopo.output.diagram.card import Card, grid, padding
+from memtopo.output.diagram.bar import Card, grid, padding
+from memtopo.output.diagram.cards import earlier_spans, memory_card, range_card
 from memtopo.output.diagram.context import DrawingContext
-from memtopo.output.diagram.markup import Box, Port, beside, number, path, placed, rect, stacked, text_at
-from memtopo.output.diagram.memory_card import memory_card
-from memtopo.output.diagram.range_card import earlier_spans, range_card
+from memtopo.output.diagram.markup import NAME, Box, Port, beside, fitting, number, path, placed, rect, stacked, text_at
 from memtopo.output.diagram.rows import draw_rows, export_port, import_port, rows_of
-from memtopo.output.diagram.typography import NAME, fitting
 
 MOST_PROCESSES = 12
 MOST_LINES = 24
@@ -46,7 +44,8 @@ def single_process(diagram: Diagram, room: float, context: DrawingContext) -> Bo
 
 def _ranges_and_rows(diagram: Diagram, room: float, tall: float, context: DrawingContext) -> Box:
     rows = _rows(diagram, "", diagram.flows, room, context)
-    return stacked([*_ranges(diagram, "", room, context, _rest(tall, rows)), *rows], _PART_GAP)
+    rest = tall - sum(box.height + _PART_GAP for box in rows)
+    return stacked([*_ranges(diagram, "", room, context, rest), *rows], _PART_GAP)
 
 
 def _rows(
@@ -56,12 +55,7 @@ def _rows(
     return [draw_rows(rows, room, context)] if rows else []
 
 
-def _rest(tall: float, rows: Sequence[Box]) -> float:
-    """The height that rows leave."""
-    return tall - sum(box.height + _PART_GAP for box in rows)
-
-
-def _ranges(diagram: Diagram, process: str, room: float, context: DrawingContext, tall: float) -> Iterator[Box]:
+def _ranges(diagram: Diagram, process: str, room: float, context: DrawingContext, tall: float = 0) -> Iterator[Box]:
     most = context.limits.ranges
     ranges = diagram.ranges[:most]
     cards = [
@@ -74,10 +68,8 @@ def _ranges(diagram: Diagram, process: str, room: float, context: DrawingContext
         yield Box(room, 20, text_at(0, 14, f"… and {more:,} more ranges", "w"))
 
 
-def _memories(
-    memories: Sequence[MemoryDiagram], room: float, context: DrawingContext, widest: float = _WIDEST_MEMORY
-) -> Box:
-    return _card_grid([memory_card(memory, context) for memory in memories], room, widest=widest)
+def _memories(memories: Sequence[MemoryDiagram], room: float, context: DrawingContext) -> Box:
+    return _card_grid([memory_card(memory, context) for memory in memories], room, widest=_WIDEST_MEMORY)
 
 
 def _card_grid(cards: Sequence[Card], room: float, tall: float = 0, widest: float = 1e9) -> Box:
@@ -109,37 +101,25 @@ class Line(NamedTuple):
     end: LineEnd
 
 
-class _FreeSpace(NamedTuple):
-    """Space below the frames of a column, from `y` on."""
-
-    column: int
-    y: float
-
-
 def multi_process(diagram: Diagram, room: float, context: DrawingContext) -> Box:
     """Frames of processes, exporters on the left and importers on the right, and the memory of all processes."""
     flows = [flow for flow in diagram.flows if not flow.outside]
     columns = _columns(diagram.processes[:MOST_PROCESSES], flows, room)
     wide = (room - sum(column.channel for column in columns)) / len(columns)
-    stacks = _stacks(columns, diagram, wide, context)
+    frames = [[_frame(each, diagram.flows, wide, context) for each in column.processes] for column in columns]
+    stacks = [stacked(column, _FRAME_GAP) for column in frames]
     starts = [sum(wide + each.channel for each in columns[:index]) for index in range(len(columns))]
     lefts = [start + column.channel for start, column in zip(starts, columns, strict=True)]
     found = _lines(flows, _ends(stacks, lefts, wide))
     lines = _draw_lines(found, starts, [column.channel for column in columns])
     parts = [placed(stack, left, 0) for left, stack in zip(lefts, stacks, strict=True)]
     height = max(stack.height for stack in stacks)
-    below: list[Box] = []
-    memory = _memories(diagram.memory, wide, context, widest=wide)
-    if space := _free_space(memory, stacks):
-        parts.append(placed(memory, lefts[space.column], space.y))
-        height = max(height, space.y + memory.height)
-    else:
-        below.append(_memories(diagram.memory, room, context))
     more = sum(each.count for each in diagram.processes[MOST_PROCESSES:])
     hidden = {"processes": more, "lines from exports to imports": max(0, len(found) - MOST_LINES)}
     notes = [f"… and {count:,} more {what}" for what, count in hidden.items() if count]
-    below[:0] = [Box(room, 20, text_at(0, 14, note, "w")) for note in notes]
-    return stacked([Box(room, height, "".join([*parts, *lines])), *below], _FRAME_GAP)
+    below = (Box(room, 20, text_at(0, 14, note, "w")) for note in notes)
+    whole = Box(room, height, "".join([*parts, *lines]))
+    return stacked([whole, *below, _memories(diagram.memory, room, context)], _FRAME_GAP)
 
 
 def _columns(processes: Sequence[ProcessDiagram], flows: Sequence[HandleFlow], room: float) -> list[_Column]:
@@ -165,25 +145,15 @@ def _channel(lines: int) -> float:
     return 16 + _LINE_GAP * min(lines, MOST_LINES) if lines else 0.0
 
 
-def _stacks(columns: Sequence[_Column], diagram: Diagram, wide: float, context: DrawingContext) -> list[Box]:
-    """The frames of each column below one another; if each column has one, they have the same height."""
-    frames = ([_frame(each, diagram.flows, wide, 0, context) for each in column.processes] for column in columns)
-    stacks = [stacked(column, _FRAME_GAP) for column in frames]
-    if any(len(column.processes) > 1 for column in columns):
-        return stacks
-    tall = max(stack.height for stack in stacks)
-    return [_frame(column.processes[0], diagram.flows, wide, tall, context) for column in columns]
-
-
-def _frame(
-    process: ProcessDiagram, flows: Sequence[HandleFlow], wide: float, tall: float, context: DrawingContext
-) -> Box:
+def _frame(process: ProcessDiagram, flows: Sequence[HandleFlow], wide: float, context: DrawingContext) -> Box:
     edge = padding(wide)
     room = wide - 2 * edge
-    content = _frame_content(process, flows, room, tall - _FRAME_HEAD - 2 * edge, context)
+    # Rows above ranges, so that lines between processes are short.
+    rows = _rows(process.picture, process.first, flows, room, context)
+    content = stacked([*rows, *_ranges(process.picture, process.first, room, context)], _PART_GAP)
     kind = "PROCESS" if process.count == 1 else f"{process.count:,} PROCESSES"
     name = fitting(notation.processes(process), room, NAME + 1.5)
-    height = max(tall, _FRAME_HEAD + content.height + 2 * edge)
+    height = _FRAME_HEAD + content.height + 2 * edge
     head = [
         rect(0, 0, wide, height, "b", 10),
         text_at(edge, edge + 10, kind, "c w"),
@@ -192,24 +162,6 @@ def _frame(
     top = edge + _FRAME_HEAD
     ports = {port: top + y for port, y in content.ports.items()}
     return Box(wide, height, "".join([*head, placed(content, edge, top)]), ports)
-
-
-def _frame_content(
-    process: ProcessDiagram, flows: Sequence[HandleFlow], room: float, tall: float, context: DrawingContext
-) -> Box:
-    """Rows above ranges, so that lines between processes are short."""
-    rows = _rows(process.picture, process.first, flows, room, context)
-    ranges = _ranges(process.picture, process.first, room, context, _rest(tall, rows))
-    return stacked([*rows, *ranges], _PART_GAP)
-
-
-def _free_space(memory: Box, stacks: Sequence[Box]) -> _FreeSpace | None:
-    """Space for memory below the shortest column; None if all frames would become higher by it."""
-    heights = [stack.height for stack in stacks]
-    shortest = heights.index(min(heights))
-    y = heights[shortest] + _FRAME_GAP
-    fits = y + memory.height <= max(heights) + _FRAME_GAP and len(stacks) > 1
-    return _FreeSpace(shortest, y) if fits else None
 
 
 def _ends(stacks: Sequence[Box], lefts: Sequence[float], wide: float) -> Mapping[Port, LineEnd]:

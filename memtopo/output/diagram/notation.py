@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from itertools import groupby
+from itertools import accumulate, groupby
 
-from memtopo.common.text import numbered, printable
+from memtopo.common.text import display_width, numbered, printable
 from memtopo.common.units import exact, rounded, shorten
 from memtopo.geometry.diagram import DeviceAccess, MappingSpan, MemoryDiagram, ProcessDiagram, RangeDiagram
 
@@ -16,6 +16,25 @@ _LONGEST_PART = 20  # characters of a part's name
 _SAME_ADDRESS = "same address in all processes"
 _DIGITS = 4  # of an offset in full
 _GPU = re.compile(r"((?:[^/]+/)?gpu)([0-9]+)")
+
+
+def shortened(name: str, columns: int) -> str:
+    """A name in at most so many columns, without its middle: the ends of names differ most."""
+    shown = printable(name)
+    if display_width(shown) <= columns:
+        return shown
+    start = _first(shown, (columns - 1) // 2)
+    return f"{start.rstrip()}…{_first(shown[::-1], columns - 1 - display_width(start))[::-1].lstrip()}"
+
+
+def _first(text: str, columns: int) -> str:
+    widths = accumulate(map(display_width, text))
+    return text[: sum(width <= columns for width in widths)]
+
+
+def first_and_last(count: int, most: int) -> Sequence[int]:
+    """Indices of what has a label: all, or the first ones and the last one."""
+    return range(count) if count <= most else [*range(most - 1), count - 1]
 
 
 def granted(access: Sequence[DeviceAccess]) -> str:

@@ -10,8 +10,24 @@ from memtopo.geometry.diagram import Diagram, Export, HandleFlow, Resource
 from memtopo.output.diagram import notation
 from memtopo.output.diagram.bar import badge
 from memtopo.output.diagram.context import DrawingContext
-from memtopo.output.diagram.markup import Box, Port, element, hovered, number, placed, rect, stacked, text_at
-from memtopo.output.diagram.typography import BODY, CAPITALS, NAME, SMALL, fitting, packed, width
+from memtopo.output.diagram.markup import (
+    BODY,
+    CAPITALS,
+    NAME,
+    SMALL,
+    Box,
+    Port,
+    element,
+    fitting,
+    hovered,
+    number,
+    packed,
+    placed,
+    rect,
+    stacked,
+    text_at,
+    width,
+)
 
 MOST_PARTS = 12
 _TAG, _WIDEST_TAG = 66.0, 120.0
@@ -20,7 +36,6 @@ _ROW_HEIGHT, _LINE = 34.0, 16.0
 _ROOM_FOR_TEXT = 200.0  # in the column of the name
 _PART_HEIGHT, _TRACK_HEIGHT = 20.0, 10.0
 _SHORTEST_PART = 3.0
-_ROOM_FOR_TRACK = 120.0  # beside the words of a part
 _PART_GAP = 16.0
 
 
@@ -78,16 +93,13 @@ def _import_rows(diagram: Diagram, process: str, flows: Sequence[HandleFlow]) ->
     marks = {span.origin: span.chunk for range_ in diagram.ranges for span in range_.pieces if span.origin}
     marks |= {resource.origin: resource.mark for resource in diagram.things if resource.origin}
     for name, group in groups.items():
-        first, origin = group[0], _origin(group[0])
+        first = group[0]
+        source = f"{first.source}/" if first.outside else f"{first.source.partition('.')[0]}."
+        origin = f"{source}{first.export}"  # as the spec writes it
         size = _size(sum(flow.count * flow.processes for flow in group), first.bytes_each)
         via = (first.via,) if first.outside else ()
         text = (*size, f"from {origin}", *via)
         yield Row("import", marks.get(origin, ""), name, text, first.path, import_port(process, name))
-
-
-def _origin(flow: HandleFlow) -> str:
-    """The source of handles as the spec writes it."""
-    return f"{flow.source}/{flow.export}" if flow.outside else f"{flow.source.partition('.')[0]}.{flow.export}"
 
 
 def _export_row(export: Export, process: str) -> Row:
@@ -162,32 +174,16 @@ def _draw_text(row: Row, left: float, under: float, right: float) -> tuple[str, 
 
 
 def _draw_parts(parts: Sequence[Part], device: str, room: float, context: DrawingContext) -> Box:
-    """A line for each part with a track of the whole, in which the part is filled: parts may overlap.
-
-    Tracks are beside the lines, or below them where there is little room.
-    """
-    shown = parts[:MOST_PARTS]
-    name = max(width(part.name, NAME) for part in shown) + _PART_GAP
-    text = max(width(part.words, BODY) for part in shown) + _PART_GAP
-    beside = room - name - text >= _ROOM_FOR_TRACK
-    if beside:
-        boxes = [_draw_part_beside(part, min(name, room), text, room, device, context) for part in shown]
-    else:
-        boxes = [_draw_part_below(part, text, room, device, context) for part in shown]
+    """A line for each part with a track of the whole below it, in which the part is filled: parts may overlap."""
+    boxes = [_draw_part(part, room, device, context) for part in parts[:MOST_PARTS]]
     if (more := len(parts) - MOST_PARTS) > 0:
         boxes.append(Box(room, _PART_HEIGHT, text_at(0, 14, f"… and {more:,} more", "w")))
-    return stacked(boxes, 2 if beside else 6)
+    return stacked(boxes, 6)
 
 
-def _draw_part_beside(part: Part, column: float, wide: float, room: float, device: str, context: DrawingContext) -> Box:
-    text = text_at(0, 14, part.name, "n") + text_at(column, 14, part.words, "w")
-    track = _draw_track(part, room - column - wide, device, context)
-    return Box(room, _PART_HEIGHT, text + placed(track, column + wide, (_PART_HEIGHT - _TRACK_HEIGHT) / 2))
-
-
-def _draw_part_below(part: Part, wide: float, room: float, device: str, context: DrawingContext) -> Box:
+def _draw_part(part: Part, room: float, device: str, context: DrawingContext) -> Box:
     text, top = text_at(0, 14, fitting(part.name, room, NAME), "n"), _PART_HEIGHT
-    if width(part.name, NAME) <= room - wide:
+    if width(part.name, NAME) + _PART_GAP + width(part.words, BODY) <= room:
         text += text_at(room, 14, part.words, "w", end=True)
     else:
         text, top = text + text_at(0, 30, fitting(part.words, room, BODY), "w"), _PART_HEIGHT + 16

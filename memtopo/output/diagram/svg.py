@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from memtopo.common.units import rounded
 from memtopo.geometry.diagram import Diagram, MappingSpan, RangeDiagram, Resource
-from memtopo.output.diagram import layout, notation
+from memtopo.output.blocks import Drawing
+from memtopo.output.diagram import layout
 from memtopo.output.diagram.bar import badge
-from memtopo.output.diagram.context import SEVERAL, Addresses, DrawingContext, Locate, drawing_context
-from memtopo.output.diagram.markup import Box, curve, dot, element, number, path, rect, stacked, text, text_at
-from memtopo.output.diagram.palette import DARK, LIGHT, TEXTURES, Scheme
-from memtopo.output.diagram.range_card import DrawnSpans, SpanPosition
-from memtopo.output.diagram.typography import (
+from memtopo.output.diagram.context import (
+    DARK,
+    LIGHT,
+    SEVERAL,
+    TEXTURES,
+    DrawingContext,
+    DrawnSpans,
+    Scheme,
+    SpanPosition,
+    drawing_context,
+)
+from memtopo.output.diagram.markup import (
     BODY,
     MONO_FONTS,
     NAME,
@@ -20,10 +27,21 @@ from memtopo.output.diagram.typography import (
     SANS_FONTS,
     SMALL,
     TITLE,
+    Box,
+    curve,
+    dot,
+    element,
     fitting,
+    number,
     packed,
+    path,
+    rect,
+    stacked,
+    text,
+    text_at,
     width,
 )
+from memtopo.output.diagram.tables import description
 
 WIDTH = 960.0
 _MARGIN, _GAP = 24.0, 20.0
@@ -45,21 +63,14 @@ _SHAPES = f"""
 """
 
 
-def svg(
-    diagram: Diagram,
-    title: str,
-    *,
-    note: str = "",
-    locate: Locate | None = None,
-    addresses: Addresses | None = None,
-) -> str:
-    """A diagram as an SVG document, 960 pixels wide.
+def svg(drawing: Drawing) -> str:
+    """A drawing as an SVG document, 960 pixels wide, with its note below the title.
 
-    `note` is printed below the title. Tooltips contain the positions that `locate` gives for paths of the spec, and
-    the `addresses` of ranges.
+    Tooltips contain the positions of the entries in the spec, and the addresses of ranges, as far as they are known.
     """
-    context = drawing_context(diagram, locate, addresses)
-    content = _content(diagram, WIDTH - 2 * _MARGIN, context, [_heading(title, note, WIDTH - 2 * _MARGIN)])
+    diagram, title = drawing.diagram, drawing.title
+    context = drawing_context(diagram, drawing.locate, drawing.addresses)
+    content = _content(diagram, WIDTH - 2 * _MARGIN, context, [_heading(title, drawing.note, WIDTH - 2 * _MARGIN)])
     wide, tall = number(WIDTH), number(content.height + 2 * _MARGIN)
     edge = f'width="{number(WIDTH - 1)}" height="{number(content.height + 2 * _MARGIN - 1)}"'
     background = f'<rect class="b" x=".5" y=".5" {edge} rx="10"/>'
@@ -93,7 +104,7 @@ def _element(diagram: Diagram, title: str, context: DrawingContext, size: str, p
         f'<svg xmlns="http://www.w3.org/2000/svg" class="m" {size} role="img"'
         f' aria-labelledby="{title_id} {description_id}">'
         f'<title id="{title_id}">{text(title)}</title>'
-        f'<desc id="{description_id}">{text(description(diagram))}</desc>{"".join(parts)}</svg>\n'
+        f'<desc id="{description_id}">{text(description(diagram, context))}</desc>{"".join(parts)}</svg>\n'
     )
 
 
@@ -178,7 +189,8 @@ def _entries(diagram: Diagram, context: DrawingContext) -> Iterator[_Entry]:
     if any(_folded(range_, context) for range_ in ranges) or len(marks) > len(context.letters):
         yield "".join(badge(SEVERAL, 10, 10)), "several, or one of many"
     if any(_mapped_twice(range_, context) for range_ in ranges):
-        yield _link(), "mapped again"
+        ends = dot(16, 4, "u", 2.5) + dot(16, 16, "u", 2.5)
+        yield curve((16, 4), (16, 16), 0, "f") + ends, "mapped again"
     if any(not flow.outside for flow in diagram.flows):
         yield path(["M0 10H14"], "f") + path(["M21 10l-7 -4v8z"], "u"), "handles go from export to import"
 
@@ -193,10 +205,6 @@ def _access_entries(spans: Sequence[MappingSpan]) -> Iterator[_Entry]:
 
 def _swatch(hue: int, context: DrawingContext) -> str:
     return element("path", {"d": "M0 2h20v16H0z", **context.fill(hue)}) + rect(0, 2, 20, 16, "e")
-
-
-def _link() -> str:
-    return curve((16, 4), (16, 16), 0, "f") + dot(16, 4, "u", 2.5) + dot(16, 16, "u", 2.5)
 
 
 def _ranges(diagram: Diagram) -> Iterator[RangeDiagram]:
@@ -226,73 +234,3 @@ def _devices(diagram: Diagram, spans: Sequence[MappingSpan]) -> set[str]:
     with_parts = {name for each in _resources(diagram) if each.parts for name in each.locations[:1]}
     memories = {memory.device for memory in diagram.memory}
     return with_parts | memories | {name for span in spans for name in span.locations}
-
-
-MOST = 12
-"""Processes, ranges, spans, resources, parts and memories that are described one by one."""
-
-
-def description(diagram: Diagram) -> str:
-    """A diagram in sentences, of bounded length."""
-    content = [*_processes(diagram), *_ranges_and_resources(diagram), *_memories(diagram)]
-    return " ".join([*content, *(f"{choice}." for choice in diagram.choices)]) or "Nothing."
-
-
-def _processes(diagram: Diagram) -> Iterator[str]:
-    for process in diagram.processes[:MOST]:
-        flows = [flow for flow in diagram.flows if flow.target == process.first]
-        sources = dict.fromkeys("outside" if flow.outside else flow.source.partition(".")[0] for flow in flows)
-        imports = f" imports from {', '.join(sources)}" if sources else ""
-        content = " ".join(_ranges_and_resources(process.picture))
-        yield f"Process {notation.processes(process)}{imports}{': ' if content else '.'}{content}"
-    yield from _more(sum(process.count for process in diagram.processes[MOST:]), "processes")
-
-
-def _ranges_and_resources(diagram: Diagram) -> Iterator[str]:
-    for range_ in diagram.ranges[:MOST]:
-        name = notation.name_range(range_.first, range_.last)
-        yield f"Range {name}, {notation.multiple(range_.count, range_.size)}: {_description_lines(range_)}."
-    yield from _more(sum(range_.count for range_ in diagram.ranges[MOST:]), "ranges")
-    yield from map(_resource, diagram.things[:MOST])
-    yield from _more(len(diagram.things) - MOST, "resources")
-
-
-def _description_lines(range_: RangeDiagram) -> str:
-    remarks = [remark] if (remark := notation.remark(range_)) else []
-    if not range_.mapped:
-        return "; ".join(["nothing mapped", *remarks])
-    parts = [_span(span, range_.count) for span in range_.pieces[:MOST]]
-    return "; ".join([*parts, *([f"{more:,} more"] if (more := len(range_.pieces) - MOST) > 0 else []), *remarks])
-
-
-def _span(span: MappingSpan, count: int) -> str:
-    if not span.chunk:
-        return f"a hole of {rounded(span.size)}"
-    on = ", ".join(notation.short_names(span.locations)) + notation.order(span)
-    return f"{notation.chunk_names(span, count)}, {notation.multiple(span.count, span.bytes_each)} on {on}"
-
-
-def _resource(resource: Resource) -> str:
-    noun = (resource.noun or resource.kind).capitalize()
-    size = f", {notation.multiple(resource.count, resource.bytes_each)}" if resource.bytes_each else ""
-    on = f" on {', '.join(notation.short_names(resource.locations))}" if resource.locations else ""
-    origin = f" from {resource.origin}" if resource.origin else ""
-    return ", ".join([f"{noun} {resource.name}{size}{on}{origin}", *resource.notes, *_parts(resource)]) + "."
-
-
-def _parts(resource: Resource) -> Iterator[str]:
-    for part in resource.parts[:MOST]:
-        yield f"{part.name} of {notation.multiple(part.count, part.bytes_each)} at {notation.offset(part.offset)}"
-    if (more := len(resource.parts) - MOST) > 0:
-        yield f"{more:,} more"
-
-
-def _memories(diagram: Diagram) -> Iterator[str]:
-    for memory in diagram.memory[:MOST]:
-        free = f", {rounded(memory.free)} free" if memory.free is not None else ""
-        yield f"Memory of {memory.device}: {notation.used_bytes(memory)}{free}."
-
-
-def _more(count: int, nouns: str) -> Iterator[str]:
-    if count > 0:
-        yield f"And {count:,} more {nouns}."

@@ -3,45 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from itertools import islice
 
 from memtopo.common.units import exact, rounded
 from memtopo.diagnostics.model import Path
 from memtopo.geometry.diagram import Diagram, HandleFlow, MappingSpan, MemoryDiagram, RangeDiagram
+from memtopo.output.blocks import Cell, Column, Table, columns
 from memtopo.output.diagram import notation
-from memtopo.output.diagram.context import DrawingContext
-from memtopo.output.diagram.memory_card import free_and_taken
+from memtopo.output.diagram.cards import free_and_taken
+from memtopo.output.diagram.context import DrawingContext, drawing_context
 from memtopo.output.diagram.rows import Row, rows_of
 
 MOST_TABLES = 60
-MOST_ROWS = 1500
-"""Rows of all tables."""
 MOST_TABLE_ROWS = 150
 """Rows of one table."""
+MOST_SENTENCES = 12
+"""Tables and rows of a table in a description."""
 
-_RANGE = ("chunk", "at", "size", "on", "handles", "access", "address", "written at")
-_ROWS = ("kind", "name", "what", "written at")
-_MEMORY = ("chunk", "size", "in all", "written at")
+Cells = tuple[str, ...]
 
-
-class Table(NamedTuple):
-    """A title with a note, columns, rows, and the number of rows that are left out."""
-
-    title: str
-    note: str
-    columns: tuple[str, ...]
-    rows: list[tuple[str, ...]]
-    more: int = 0
-
-    def cut(self, most: int) -> Table:
-        """The table with at most that many rows."""
-        return self._replace(rows=self.rows[:most], more=self.more + max(0, len(self.rows) - most))
+_RANGE = columns("chunk", "at", "size", "on", "handles", "access", "address", "written at")
+_ROWS = columns("kind", "name", "what", "written at")
+_MEMORY = columns("chunk", "size", "in all", "written at")
 
 
 def tables(diagram: Diagram, context: DrawingContext) -> Iterator[Table]:
     """Tables of each process, with its rows and ranges, then of each memory."""
     for process in diagram.processes:
-        prefix = f"{notation.processes(process)}: "
+        prefix = f"process {notation.processes(process)}: "
         yield from _process_tables(process.picture, process.first, prefix, diagram.flows, context)
     yield from _process_tables(diagram, "", "", diagram.flows, context)
     for memory in diagram.memory:
@@ -54,6 +43,29 @@ def table_count(diagram: Diagram) -> int:
     return own + sum(len(process.picture.ranges) + 1 for process in diagram.processes)
 
 
+def description(diagram: Diagram, context: DrawingContext | None = None) -> str:
+    """A diagram in sentences, of bounded length: one for each of its first tables."""
+    found = map(_sentence, islice(tables(diagram, context or drawing_context(diagram)), MOST_SENTENCES))
+    more = table_count(diagram) - MOST_SENTENCES
+    rest = [f"And about {more:,} more."] if more > 0 else []
+    return " ".join([*found, *rest, *(f"{choice}." for choice in diagram.choices)]) or "Nothing."
+
+
+def _sentence(table: Table) -> str:
+    heads = [column.heading for column in table.columns]
+    rows = [", ".join(_words(heads, row)) for row in table.rows[:MOST_SENTENCES]]
+    rows += [f"{more:,} more"] if (more := table.more + len(table.rows) - len(rows)) else []
+    about = ", ".join(filter(None, (table.caption, table.note)))
+    return f"{about[:1].upper()}{about[1:]}: {'; '.join(rows)}."
+
+
+def _words(heads: Sequence[str], row: Sequence[Cell]) -> Iterator[str]:
+    cells = {head: str(cell) for head, cell in zip(heads, row, strict=True) if cell}
+    name = " ".join(cells.pop(head) for head in ("kind", "name") if head in cells)
+    found = (f"{head} {cell}" if head in ("at", "on") else cell for head, cell in cells.items() if head != "written at")
+    yield from filter(None, (name, *found))
+
+
 def _process_tables(
     diagram: Diagram, process: str, prefix: str, flows: Sequence[HandleFlow], context: DrawingContext
 ) -> Iterator[Table]:
@@ -64,7 +76,7 @@ def _process_tables(
         yield _range_table(range_, process, prefix, context)
 
 
-def _row_lines(row: Row, context: DrawingContext) -> Iterator[tuple[str, ...]]:
+def _row_lines(row: Row, context: DrawingContext) -> Iterator[Cells]:
     yield row.tag, row.name, ", ".join(row.words), _position(row.path, context)
     for part in row.parts:
         yield part.tag, part.name, part.words, _position(part.path, context)
@@ -73,21 +85,20 @@ def _row_lines(row: Row, context: DrawingContext) -> Iterator[tuple[str, ...]]:
 def _range_table(range_: RangeDiagram, process: str, prefix: str, context: DrawingContext) -> Table:
     address = context.addresses.get((process, range_.first))
     lines = [_span_line(span, range_.count, address, context) for span in range_.pieces[:MOST_TABLE_ROWS]]
-    title = f"{prefix}{notation.name_range(range_.first, range_.last)}"
+    title = f"{prefix}{'range' if range_.count == 1 else 'ranges'} {notation.name_range(range_.first, range_.last)}"
     note = f"{notation.multiple(range_.count, range_.size)}, {rounded(range_.mapped)} mapped"
     note += f", {remark}" if (remark := notation.remark(range_)) else ""
     return _table(title, note if range_.count == 1 else f"{note} in each", _RANGE, lines, len(range_.pieces))
 
 
-def _span_line(span: MappingSpan, count: int, address: int | None, context: DrawingContext) -> tuple[str, ...]:
+def _span_line(span: MappingSpan, count: int, address: int | None, context: DrawingContext) -> Cells:
     at = "" if address is None else f"0x{address + span.offset:x}"
     if not span.chunk:
         return "hole", exact(span.offset), rounded(span.size), "", "", "", at, ""
     return (
         ", ".join(
             filter(
-                None,
-                (notation.chunk_names(span, count), span.origin and f"from {span.origin}", notation.parts(span)),
+                None, (notation.chunk_names(span, count), span.origin and f"from {span.origin}", notation.parts(span))
             )
         ),
         exact(span.offset),
@@ -114,11 +125,9 @@ def _memory_table(memory: MemoryDiagram, context: DrawingContext) -> Table:
     return _table(f"memory of {context.device_name(memory.device)}", note, _MEMORY, lines, len(memory.shares))
 
 
-def _table(title: str, note: str, columns: tuple[str, ...], lines: Sequence[tuple[str, ...]], total: int) -> Table:
+def _table(title: str, note: str, heads: Sequence[Column], lines: Sequence[Cells], total: int) -> Table:
     """A table without the columns that would be empty; `total` counts the rows with those left out."""
-    used = [index for index in range(len(columns)) if any(line[index] for line in lines)]
-    rows = [tuple(line[index] for index in used) for line in lines]
-    return Table(title, note, tuple(columns[index] for index in used), rows, max(0, total - MOST_TABLE_ROWS))
+    return Table(heads, lines, title, note, max(0, total - MOST_TABLE_ROWS)).filled()
 
 
 def _position(path: Path, context: DrawingContext) -> str:

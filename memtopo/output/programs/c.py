@@ -7,11 +7,9 @@ from typing import Any
 
 from memtopo.driver.functions import ADDRESS, C_TYPES, CONSTANTS, DMA_BUF, RESULT, Constants, c_name, function
 from memtopo.driver.types import Access, Grant, HandleType, Location, LocationKind, PoolProperties, Properties
-from memtopo.output.programs.expressions import divided, in_units, part
-from memtopo.output.programs.names import word_of
 from memtopo.output.programs.program import Program
 from memtopo.output.programs.statements import Call, Reference, Section, Variable
-from memtopo.output.programs.writer import Writer
+from memtopo.output.programs.writer import Writer, divided, in_units, part, word_of
 
 _POINTER = "void *"
 _SHARED = {

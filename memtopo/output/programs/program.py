@@ -123,11 +123,6 @@ def _require_expressible(label: str, entries: Sequence[Entry], calls: Mapping[st
             raise NotExpressible(f"{what}, whose handle a program of its calls cannot request", hint=_HINT)
 
 
-def _with_itself(each: NamedCall | Exchange, label: str) -> bool:
-    """Return true for what a process exchanges with itself, which it has."""
-    return isinstance(each, Exchange) and each.peer == label
-
-
 def _program(
     name: str,
     machine: MachineLine,
@@ -139,7 +134,8 @@ def _program(
         found = [each.peer for each in calls if isinstance(each, Exchange) and each.action == action]
         return tuple(peer for peer in every if peer in found and peer != label)
 
-    calls = [each for each in calls if not _with_itself(each, label)]
+    # What a process exchanges with itself, it has.
+    calls = [each for each in calls if not (isinstance(each, Exchange) and each.peer == label)]
     makes = {each.made.kind for each in calls if isinstance(each, NamedCall) and each.made}
     shares = bool(makes & {"shared", "secret"}) or any(isinstance(each, Exchange) for each in calls)
     return Program(

@@ -16,10 +16,9 @@ from memtopo.driver.types import (
     PoolProperties,
     Properties,
 )
-from memtopo.output.programs.expressions import in_units, part
 from memtopo.output.programs.program import Program
 from memtopo.output.programs.statements import Call, Reference, Section, Variable
-from memtopo.output.programs.writer import Writer
+from memtopo.output.programs.writer import Writer, in_units, part
 
 _STRUCTS = {
     "ipc_open_mem_handle": "CUipcMemHandle",

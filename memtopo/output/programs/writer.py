@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from importlib import resources
+from itertools import chain, count
 from typing import Any, ClassVar
 
 from memtopo.driver.functions import CONSTANTS, DMA_BUF, PLAIN_FLAGS, Constants
 from memtopo.driver.types import Grant, HandleType, Location, PoolAttribute, PoolProperties, Properties
-from memtopo.output.programs.expressions import divided, index_of, is_hint, linear, words_of_parts
-from memtopo.output.programs.names import Names
 from memtopo.output.programs.program import Program
-from memtopo.output.programs.statements import Call, Cycle, Linear, Loop, Pass, Reference, Statement, Table
+from memtopo.output.programs.statements import Call, Cycle, Linear, Loop, Pass, Reference, Statement, Table, Variable
 
 _PASSES = {
     "receive": "receive_from", "send": "send_to", "forget": "forget", "leave": "leave", "await": "await_importers",
@@ -165,3 +167,104 @@ class Writer(ABC):
     @abstractmethod
     def grants(self, value: Sequence[Grant]) -> str:
         """A list of access to grant, as an argument."""
+
+
+_OTHER = re.compile(r"[^A-Za-z0-9]+")
+
+
+class Names:
+    """Identifiers by what they name; one that is reserved or has another use gets a number."""
+
+    def __init__(self, reserved: Iterable[str] = ()) -> None:
+        self._found: dict[Hashable, str] = {}
+        self._taken = set(reserved)
+
+    def of(self, key: Hashable, wanted: str) -> str:
+        """Return the identifier of a key, as near to the wanted one as there is."""
+        if key not in self._found:
+            plain = _OTHER.sub("_", wanted).strip("_")
+            numbered = (f"{plain}_{number}" for number in count(2))
+            self._found[key] = next(name for name in chain((plain,), numbered) if name not in self._taken)
+            self._taken.add(self._found[key])
+        return self._found[key]
+
+    def variable(self, held: Variable | Reference) -> str:
+        """Identifier of the objects of an entry: `chunk_page`."""
+        return self.of((held.kind, held.entry), f"{held.kind}_{held.entry}")
+
+
+def word_of(value: object) -> str:
+    """Words for a constant's identifier: `gpu0_fd` for properties, `gpu0_rw_gpu1_r` for access."""
+    if isinstance(value, Properties):
+        return " ".join((str(value.location), *value.words))
+    if isinstance(value, PoolProperties):
+        return f"{value.location} {' '.join(value.handles.words)}"
+    if isinstance(value, tuple) and not hasattr(value, "kind"):
+        return " ".join(f"{each.location} {each.access.word}" for each in value)
+    return str(value)
+
+
+WIDTH = 110
+_UNITS = ((30, "GiB"), (20, "MiB"), (10, "KiB"))
+
+
+def linear(value: Linear, divide: str, integer: Callable[[int], str]) -> str:
+    """Expression of `i`; `divide` is the operator of a division without rest."""
+    base = integer(value.base) if value.base else ""
+    index = f"i % {value.every}" if value.every else "i"
+    outer = f"i {divide} {value.every}" if value.every else "i"
+    return _sum(base, _product(index, value.step, integer), _product(outer, value.outer, integer))
+
+
+def index_of(value: Cycle | Table) -> str:
+    """Index of the value that is chosen for `i`."""
+    if isinstance(value, Cycle):
+        return f"i % {len(value.values)}"
+    return f"i - {value.first}" if value.first else "i"
+
+
+def in_units(value: int) -> str | None:
+    """A size as a multiple of KiB, MiB or GiB; None for a number that is none."""
+    return next((f"{value >> shift} * {unit}" for shift, unit in _UNITS if value and not value % (1 << shift)), None)
+
+
+def is_hint(method: str, name: str, value: object) -> bool:
+    """Return true for the address that a range asks for, which is written as an address and not as a size."""
+    return method == "mem_address_reserve" and name == "address" and type(value) is int and value > 0
+
+
+def _product(variable: str, factor: int, integer: Callable[[int], str]) -> str:
+    """A multiple of an expression; empty for none."""
+    if factor in (0, 1):
+        return variable * factor
+    text = f"({variable})" if " " in variable else variable
+    return f"-{text}" if factor == -1 else f"{'-' * (factor < 0)}{integer(abs(factor))} * {text}"
+
+
+def _sum(*terms: str) -> str:
+    """The sum of terms, without those that are empty."""
+    first, *others = [each for each in terms if each] or ["0"]
+    return first + "".join(f" - {each[1:]}" if each.startswith("-") else f" + {each}" for each in others)
+
+
+_PARTS = resources.files("memtopo.output.programs").joinpath("parts")
+
+
+def part(name: str) -> list[str]:
+    """A part of every program, from its file, after an empty line."""
+    return ["", *_PARTS.joinpath(name).read_text().rstrip().splitlines()]
+
+
+@cache
+def words_of_parts(suffix: str) -> frozenset[str]:
+    """Words in the parts of a language, among them all identifiers, which no object may have."""
+    texts = [each.read_text() for each in _PARTS.iterdir() if each.name.endswith(suffix)]
+    return frozenset(word for text in texts for word in re.findall(r"[A-Za-z_]\w*", text))
+
+
+def divided(line: str, indent: str, further: str) -> Iterator[str]:
+    """A statement in lines that are not too long, divided after commas; the others are indented `further`."""
+    while len(line) > WIDTH and (at := line.rfind(", ", len(indent) + 8, WIDTH)) > 0:
+        yield line[: at + 1]
+        line = f"{indent}{further}{line[at + 2 :]}"
+    yield line

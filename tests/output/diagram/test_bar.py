@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memtopo.output.diagram.bar import lengths
-from memtopo.output.diagram.card import separated
+from memtopo.output.diagram.bar import lengths, separated
 
 SIZES = st.lists(st.integers(1, 1 << 50), min_size=1, max_size=200)
 

@@ -21,6 +21,7 @@ from memtopo.kinds.states.groups import OffloadArea
 from memtopo.language import read_file
 from memtopo.machine import CONTEXT_BYTES
 from memtopo.output import json as rendering
+from memtopo.output.blocks import Drawing
 from memtopo.output.diagram.build import build_diagram
 from memtopo.output.diagram.build.ranges import MOST_SINGLE
 from memtopo.output.diagram.svg import svg
@@ -388,4 +389,4 @@ def test_a_drawing_has_the_location_of_each_chunk_or_says_that_they_are_mixed(
     assert len(drawn) == count
     assert [each.mixed for each in pieces] == [mixed] * len(pieces)
     assert (drawn == [order[index % len(order)] for index in range(count)]) is not mixed
-    assert ("gpu0, gpu1 in mixed order" in svg(found, "title")) is mixed
+    assert ("gpu0, gpu1 in mixed order" in svg(Drawing(found, "title"))) is mixed

@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from memtopo.geometry.diagram import Diagram
-from memtopo.output.diagram.dot import dot
-from memtopo.output.diagram.graph import Graph, Node, graph
-from memtopo.output.diagram.mermaid import MOST_CHARACTERS, MOST_EDGES, mermaid
+from memtopo.output.blocks import Drawing
+from memtopo.output.diagram.graph import MOST_CHARACTERS, MOST_EDGES, Graph, Node, dot, graph, mermaid
 from tests.helpers.diagrams import HOSTILE_TEXTS, hostile_diagram, hostile_processes, spec_diagram, text_diagram
 from tests.helpers.machines import invented, with_multicast
 from tests.helpers.specs import EVERY_SPEC, ROOT
@@ -157,14 +156,14 @@ def test_mappings_have_their_own_access_if_it_differs() -> None:
 @pytest.mark.parametrize("path", EVERY_SPEC, ids=lambda path: path.stem)
 def test_graphviz_draws_each_spec_without_warnings(path: Path) -> None:
     shown = graph(spec_diagram(path)[0])
-    svg = accepted(dot(spec_diagram(path)[0], path.stem))
+    svg = accepted(dot(Drawing(spec_diagram(path)[0], path.stem)))
     assert svg.count('class="node"') == len(nodes(shown))
     assert svg.count('class="edge"') == len(shown.edges)
 
 
 @pytest.mark.parametrize("path", EVERY_SPEC, ids=lambda path: path.stem)
 def test_mermaid_is_well_formed(path: Path) -> None:
-    for line in mermaid(spec_diagram(path)[0], path.stem).splitlines():
+    for line in mermaid(Drawing(spec_diagram(path)[0], path.stem)).splitlines():
         assert LINES.fullmatch(line), line
 
 
@@ -172,7 +171,7 @@ def test_mermaid_is_well_formed(path: Path) -> None:
 @pytest.mark.parametrize("made", [hostile_diagram, hostile_processes], ids=["one", "several"])
 @pytest.mark.parametrize("evil", HOSTILE_TEXTS, ids=ascii)
 def test_no_text_changes_the_structure_of_a_dot_graph(evil: str, made: Callable[[str], Diagram]) -> None:
-    svg, innocent = (accepted(dot(made(word), word)) for word in (evil, "x"))
+    svg, innocent = (accepted(dot(Drawing(made(word), word))) for word in (evil, "x"))
     for kind in ('class="node"', 'class="edge"', 'class="cluster"'):
         assert svg.count(kind) == innocent.count(kind)
     assert "<script" not in svg
@@ -182,7 +181,7 @@ def test_no_text_changes_the_structure_of_a_dot_graph(evil: str, made: Callable[
 @pytest.mark.parametrize("made", [hostile_diagram, hostile_processes], ids=["one", "several"])
 @pytest.mark.parametrize("evil", HOSTILE_TEXTS, ids=ascii)
 def test_no_text_changes_the_structure_of_a_flowchart(evil: str, made: Callable[[str], Diagram]) -> None:
-    lines, innocent = (mermaid(made(word), word).splitlines() for word in (evil, "x"))
+    lines, innocent = (mermaid(Drawing(made(word), word)).splitlines() for word in (evil, "x"))
     assert all(LINES.fullmatch(line) for line in lines)
     assert [re.sub(WORDS, "", line) for line in lines[2:]] == [re.sub(WORDS, "", line) for line in innocent[2:]]
 
@@ -190,7 +189,7 @@ def test_no_text_changes_the_structure_of_a_flowchart(evil: str, made: Callable[
 def test_escaped_text_is_shown_as_written() -> None:
     if DOT is None:
         pytest.skip("Graphviz is not installed")
-    text = accepted(dot(hostile_diagram("&lt;b&gt; \\N"), "x"))
+    text = accepted(dot(Drawing(hostile_diagram("&lt;b&gt; \\N"), "x")))
     assert "&amp;lt;b&amp;gt; \\N" in text
 
 
@@ -200,7 +199,7 @@ def test_a_large_layout_fits_the_limits_of_github() -> None:
     ranges = ", ".join(f"r{index}: {{size: 64MiB}}" for index in many)
     mapped = ", ".join(f"r{index}: [{', '.join(f'c{(index + more) % 300}' for more in range(6))}]" for index in many)
     shown = text_diagram(f"ranges: {{{ranges}}}\nchunks: {{{chunks}}}\nmap: {{{mapped}}}")
-    text = mermaid(shown, "large")
+    text = mermaid(Drawing(shown, "large"))
     assert len(text) <= MOST_CHARACTERS
     assert len(graph(shown).edges) <= MOST_EDGES
     assert "… 288 more" in text

@@ -10,7 +10,8 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from memtopo.common.text import printable
-from memtopo.output.diagram.html import page
+from memtopo.output.blocks import Drawing
+from memtopo.output.diagram.formats import page
 from memtopo.output.diagram.svg import svg
 from tests.helpers.diagrams import PARTS_AND_HOLES, spec_diagram
 from tests.helpers.specs import ROOT
@@ -79,7 +80,7 @@ def test_no_text_becomes_markup(draw: Callable[..., str], html: bool, evil: str,
     shown, _ = spec_diagram(path)
 
     def drawn(word: str) -> str:
-        return draw(worded(shown, word), word, note=word, locate=lambda _: word)
+        return draw(Drawing(worded(shown, word), word, note=word, locate=lambda _: word))
 
     text = drawn(evil)
     text.encode("utf-8")
@@ -90,6 +91,7 @@ def test_no_text_becomes_markup(draw: Callable[..., str], html: bool, evil: str,
 def test_a_name_is_shown_as_written_with_control_characters_escaped() -> None:
     shown, _ = spec_diagram(SPECS[2])
     titles = [
-        element.text for element in ET.fromstring(svg(shown, "<b>&\x1b")).iter("{http://www.w3.org/2000/svg}title")
+        element.text
+        for element in ET.fromstring(svg(Drawing(shown, "<b>&\x1b"))).iter("{http://www.w3.org/2000/svg}title")
     ]
     assert titles[0] == "<b>&\\x1b"

@@ -19,9 +19,9 @@ from memtopo.geometry.diagram import (
     RangeDiagram,
     Resource,
 )
+from memtopo.output.blocks import Drawing
 from memtopo.output.diagram.build import build_diagram
-from memtopo.output.diagram.formats import FORMATS, Drawing
-from memtopo.output.diagram.html import page
+from memtopo.output.diagram.formats import FORMATS, page
 from memtopo.output.diagram.svg import svg
 from tests.helpers.diagrams import PARTS_AND_HOLES, spec_diagram, text_diagram
 from tests.helpers.machines import invented
@@ -48,7 +48,7 @@ def texts_of(text: str) -> list[str]:
 
 def spec_svg(path: str, **more: object) -> str:
     shown, document = spec_diagram(ROOT / path)
-    return svg(shown, "title", locate=document.position, **more)  # type: ignore[arg-type]
+    return svg(Drawing(shown, "title", locate=document.position, **more))  # type: ignore[arg-type]
 
 
 def test_the_tooltip_of_a_span_has_all_its_properties() -> None:
@@ -107,7 +107,7 @@ def test_parts_are_to_scale_and_never_invisible() -> None:
     thing = Resource("external", "f", "f", 1, 100 * MiB, ("gpu0",), "camera/f", external=True)
     spans = [(0, 50 * MiB), (25 * MiB, 75 * MiB), (100 * MiB - 1, 1)]
     parts = tuple(Resource("part", f"f.{at}", "f", 1, size, offset=at) for at, size in spans)
-    found = ET.fromstring(svg(Diagram((), (), (replace(thing, parts=parts),)), "title"))
+    found = ET.fromstring(svg(Drawing(Diagram((), (), (replace(thing, parts=parts),)), "title")))
     rects = [{name: float(each.get(name, 0)) for name in ("x", "width")} for each in found.iter(f"{NAME}rect")
              if each.get("height") == "10"]  # fmt: skip
     tracks, filled = rects[::2], rects[1::2]
@@ -123,7 +123,7 @@ def test_parts_beyond_the_limit_are_counted() -> None:
     parts = tuple(Resource("part", f"f.{index}", "f", 1, MiB, offset=index * MiB) for index in range(PARTS))
     thing = Resource("external", "f", "f", 1, PARTS * MiB, ("gpu0",), "camera/f", (), parts, external=True)
     for draw in (svg, page):
-        text = draw(Diagram((), (), (thing,)), "title")
+        text = draw(Drawing(Diagram((), (), (thing,)), "title"))
         assert len(text.encode()) < LARGEST
         assert "… and 9,988 more" in text
 
@@ -136,10 +136,12 @@ def test_many_equal_chunks_have_one_label() -> None:
 
 def test_a_line_joins_each_export_to_its_imports() -> None:
     shown, _ = spec_diagram(ROOT / "specs" / "weights.yaml")
-    texts = texts_of(svg(shown, "title"))
+    texts = texts_of(svg(Drawing(shown, "title")))
     assert texts.count("EXPORT") == 1
     assert texts.count("IMPORT") == len(shown.flows) == 2
-    lines = [each for each in ET.fromstring(svg(shown, "title")).iter(f"{NAME}path") if each.get("class") == "f"]
+    lines = [
+        each for each in ET.fromstring(svg(Drawing(shown, "title"))).iter(f"{NAME}path") if each.get("class") == "f"
+    ]
     assert len(lines) == 2 + 1  # and the one in the legend
 
 
@@ -147,8 +149,8 @@ def test_a_line_joins_each_export_to_its_imports() -> None:
 def test_a_drawing_is_deterministic_and_fetches_nothing(path: Path) -> None:
     shown, document = spec_diagram(path)
     for draw in (svg, page):
-        text = draw(shown, "title", locate=document.position)
-        assert text == draw(shown, "title", locate=document.position)
+        text = draw(Drawing(shown, "title", locate=document.position))
+        assert text == draw(Drawing(shown, "title", locate=document.position))
         fetched = text.replace("http://www.w3.org/2000/svg", "")
         assert not any(word in fetched for word in ("http:", "https:", "<script", "@import", "src=", "<link"))
 
@@ -183,7 +185,7 @@ def many(pieces: int, ranges: int) -> Diagram:
 def test_the_size_of_a_drawing_is_bounded(pieces: int, ranges: int) -> None:
     shown = many(pieces, ranges)
     for draw in (svg, page):
-        text = draw(shown, "title", locate=lambda path: f"a/rather/long/path/to/a/spec.yaml:{path}")
+        text = draw(Drawing(shown, "title", locate=lambda path: f"a/rather/long/path/to/a/spec.yaml:{path}"))
         assert len(text.encode()) < LARGEST
         assert " more" in text
 
@@ -204,29 +206,29 @@ def test_the_size_of_a_multi_process_drawing_is_bounded() -> None:
         ),
     )
     for draw in (svg, page):
-        text = draw(shown, "title")
+        text = draw(Drawing(shown, "title"))
         assert len(text.encode()) < LARGEST
         assert "… and 28 more processes" in text
 
 
 def test_an_empty_layout_is_drawn() -> None:
     nothing = Diagram((), ())
-    assert texts_of(svg(nothing, "title")) == ["title"]
-    assert "<h1>title</h1>" in page(nothing, "title")
+    assert texts_of(svg(Drawing(nothing, "title"))) == ["title"]
+    assert "<h1>title</h1>" in page(Drawing(nothing, "title"))
 
 
 def test_memory_taken_by_others_is_shown() -> None:
     shown = many(4, 1)
-    taken = svg(shown, "title")
+    taken = svg(Drawing(shown, "title"))
     assert "2 MiB taken by others" in texts_of(taken)
     free = replace(shown, memory=tuple(replace(each, taken=None) for each in shown.memory))
-    assert len(taken) > len(svg(free, "title"))
+    assert len(taken) > len(svg(Drawing(free, "title")))
 
 
 def test_a_drawing_shows_the_first_of_many_names_of_a_device() -> None:
     declared = ", ".join(f"name{index}: 0" for index in range(1000))
     shown = text_diagram(f"devices: {{{declared}}}\nchunks: {{c: {{location: name0, size: 2MiB}}}}\n")
-    for text in (svg(shown, "title"), page(shown, "title")):
+    for text in (svg(Drawing(shown, "title")), page(Drawing(shown, "title"))):
         assert "name7" in text
         assert "name8" not in text
         assert "992 more" in text
@@ -238,7 +240,7 @@ def test_memory_that_exceeds_its_gpu_fills_the_bar_of_the_gpu() -> None:
     shown = build_diagram(geometry_of(text, facts), facts)
     (memory,) = shown.memory
     assert (memory.used, memory.free) == (800 << 30, 0)
-    drawn = svg(shown, "exceeding")
+    drawn = svg(Drawing(shown, "exceeding"))
     bars = [rect for rect in ET.fromstring(drawn).iter(f"{NAME}rect") if rect.get("class") in ("o", "u")]
     whole, used = (float(rect.get("height", 0)) for rect in bars)
     assert 0 < used <= whole
@@ -268,6 +270,6 @@ processes:
     map: {heap: [every]}
     access: {heap: {mine: rw}}
 """
-    assert "… and 40 more lines from exports to imports" in svg(text_diagram(text, invented(8)), "heap")
+    assert "… and 40 more lines from exports to imports" in svg(Drawing(text_diagram(text, invented(8)), "heap"))
     fewer = text.replace("count: 8", "count: 4").replace("16MiB", "8MiB")
-    assert "more lines" not in svg(text_diagram(fewer, invented(4)), "heap")
+    assert "more lines" not in svg(Drawing(text_diagram(fewer, invented(4)), "heap"))

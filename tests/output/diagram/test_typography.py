@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memtopo.output.diagram.markup import number
-from memtopo.output.diagram.typography import fitting, packed, width
+from memtopo.output.diagram.markup import fitting, number, packed, width
 
 
 @given(st.text(max_size=80), st.integers(40, 400))

@@ -13,9 +13,8 @@ from memtopo.common.units import MiB
 from memtopo.geometry.diagram import DeviceAccess, Diagram, MappingSpan, MemoryDiagram, MemoryShare, RangeDiagram
 from memtopo.output import console
 from memtopo.output.diagram.notation import granted
-from memtopo.output.terminal.diagram import TerminalDrawing
-from memtopo.output.terminal.labels import clipped
-from memtopo.output.terminal.panel import Block, first_cells
+from memtopo.output.diagram.panel import Block, first_cells
+from memtopo.output.diagram.terminal import TerminalDrawing, clipped
 from tests.helpers.console import written_at_width
 from tests.helpers.diagrams import HOSTILE_TEXTS, hostile_diagram, hostile_processes, spec_diagram
 from tests.helpers.specs import EVERY_SPEC, ROOT

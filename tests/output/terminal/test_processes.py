@@ -8,9 +8,10 @@ import pytest
 
 from memtopo.common.units import MiB
 from memtopo.geometry.diagram import Diagram, Export, HandleFlow, MappingSpan, ProcessDiagram, RangeDiagram, Resource
+from memtopo.output.blocks import Addresses
 from memtopo.output.console import unstyled
 from memtopo.output.diagram.notation import processes
-from memtopo.output.terminal.diagram import Addresses, TerminalDrawing
+from memtopo.output.diagram.terminal import TerminalDrawing
 from tests.helpers.diagrams import text_diagram
 from tests.helpers.machines import invented
 

@@ -275,7 +275,7 @@ def test_rates_are_measured_by_gpu_and_location_on_real_machines() -> None:
     }  # fmt: skip
     assert not any("stand for" in note for note in report.notes)
     stream = io.StringIO()
-    console.show(rendering.renderable(report), stream)
+    console.show(rendering.text_page(report), stream)
     assert "bandwidth\n" in stream.getvalue()
 
 

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby, islice, pairwise
 from typing import NamedTuple
 
 from memtopo.geometry import Geometry
-from memtopo.geometry.diagram import Diagram, HandleFlow, ProcessDiagram
+from memtopo.geometry.diagram import (
+    DeviceAccess,
+    Diagram,
+    Export,
+    HandleFlow,
+    MappingSpan,
+    ProcessDiagram,
+    RangeDiagram,
+    Resource,
+)
+from memtopo.geometry.groups import Group
+from memtopo.kinds import KINDS
+from memtopo.kinds.bindings import BindGroup
+from memtopo.kinds.exports.groups import ExportGroup
+from memtopo.kinds.external import ExternalObject
 from memtopo.machine import Machines
-from memtopo.output.diagram.build.memory import Owner, memory
-from memtopo.output.diagram.build.names import Marks, process_entry
-from memtopo.output.diagram.build.nodes import on_node
+from memtopo.output.diagram.build.memory import Marks, Owner, location_names, memory, process_entry, source
 from memtopo.output.diagram.build.ranges import ranges
-from memtopo.output.diagram.build.resources import exports, flows, resources
 
 __all__ = ["build_diagram"]
 
@@ -109,3 +122,118 @@ def _step(indices: Sequence[int]) -> int:
     """The distance between indices if it is the same for all, otherwise 0."""
     steps = {after - before for before, after in pairwise(indices)}
     return 0 if len(steps) > 1 else steps.pop() if steps else 1
+
+
+_OWN = re.compile("gpu[0-9]+|host(:[0-9]+)?")
+"""Devices of a process by their own names."""
+
+
+def on_node(diagram: Diagram, node: str) -> Diagram:
+    """Diagram of a process of a node, whose devices have it: `a/gpu0`; those of other nodes have theirs already."""
+    return replace(
+        diagram,
+        ranges=tuple(_range(each, node) for each in diagram.ranges),
+        things=tuple(_resource(each, node) for each in diagram.things),
+    )
+
+
+def _range(range_: RangeDiagram, node: str) -> RangeDiagram:
+    return replace(range_, pieces=tuple(_span(each, node) for each in range_.pieces))
+
+
+def _span(span: MappingSpan, node: str) -> MappingSpan:
+    access = tuple(DeviceAccess(_named(each.device, node), each.access) for each in span.access)
+    return replace(span, locations=tuple(_named(each, node) for each in span.locations), access=access)
+
+
+def _resource(resource: Resource, node: str) -> Resource:
+    parts = tuple(_resource(each, node) for each in resource.parts)
+    return replace(resource, locations=tuple(_named(each, node) for each in resource.locations), parts=parts)
+
+
+def _named(device: str, node: str) -> str:
+    return f"{node}/{device}" if _OWN.fullmatch(device) else device
+
+
+def resources(geometry: Geometry, process: str, marks: Marks) -> Iterator[Resource]:
+    """The resources of a process by kind, those created here before imports."""
+    for kind in KINDS:
+        if kind.drawn:
+            for group in geometry.of(kind.group).values():
+                found = _resources_resource(
+                    kind.drawn, group, marks.of(process, group) if group.memory or group.shares() else ""
+                )
+                if isinstance(group, BindGroup):
+                    marked = tuple(dict.fromkeys(marks.of(process, each.chunk) for each in group.bindings))
+                    found = replace(found, target=group.object.name, bound=marked)
+                yield found
+
+
+def _resources_resource(kind: str, group: Group, mark: str) -> Resource:
+    return Resource(
+        kind=kind,
+        noun="" if group.noun == kind else group.noun,
+        external=group.produced,
+        name=group.name,
+        mark=mark,
+        count=group.count,
+        bytes_each=group.size,
+        locations=location_names(group.locations),
+        origin=source(group.origin),
+        via=group.origin.via if group.origin and group.produced and group.memory else "",
+        notes=tuple(group.details()),
+        parts=tuple(
+            Resource(kind="part", name=part.label, mark=mark, bytes_each=part.size, offset=part.offset, path=part.path)
+            for part in (group.buffers if isinstance(group, ExternalObject) else ())
+        ),
+        path=group.path,
+    )
+
+
+def exports(geometry: Geometry, process: str, marks: Marks) -> Iterator[Export]:
+    """The exports of a process."""
+    for export in geometry.of(ExportGroup).values():
+        yield Export(
+            name=export.name,
+            kind=export.kind,
+            mark=marks.of(process, export.group) if export.group.memory else "",
+            first=export.label(0),
+            last=export.label(export.count - 1),
+            via=export.via,
+            count=export.count,
+            bytes_each=export.size,
+            path=export.path,
+        )
+
+
+def flows(members: Mapping[str, Geometry], firsts: Mapping[str, str]) -> Iterator[HandleFlow]:
+    """The imports of each process, once for a group of equal ones.
+
+    `firsts` has the label of the first process of its group for each process.
+    """
+    for label, geometry in members.items():
+        if firsts[label] == label:
+            for group in geometry.every:
+                yield from _imports(label, group, firsts)
+
+
+def _imports(label: str, group: Group, firsts: Mapping[str, str]) -> Iterator[HandleFlow]:
+    origin = group.origin
+    if origin is None:
+        return
+    sources = Counter(firsts[holder] if origin.siblings else holder for holder in origin.holders)
+    for holder, processes in sources.items():
+        yield HandleFlow(
+            source=holder,
+            export=origin.export,
+            target=label,
+            name=group.name,
+            kind=group.offered_as or "",
+            via=origin.via,
+            count=origin.each,
+            bytes_each=group.size,
+            path=group.path,
+            outside=not origin.siblings,
+            processes=processes,
+            external=group.produced,
+        )

@@ -4,51 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import NamedTuple
 
 from memtopo.common.units import exact, rounded
-from memtopo.geometry.diagram import MappingSpan, RangeDiagram
+from memtopo.geometry.diagram import MappingSpan, MemoryDiagram, MemoryShare, RangeDiagram
 from memtopo.output.diagram import notation
-from memtopo.output.diagram.bar import MOST_LANES, Block, lane_devices
-from memtopo.output.diagram.card import Card, Heading, labelled_bar
-from memtopo.output.diagram.context import SEVERAL, DrawingContext
-
-MOST_SPANS = 64
-"""Drawn spans of one mark that are compared with later ones; a drawing shows no more of them apart."""
-
-
-class SpanPosition(NamedTuple):
-    """Position of a drawn span: its range, the index of its block, and its offset."""
-
-    range: str
-    block: int
-    offset: int
-
+from memtopo.output.diagram.bar import MOST_LANES, Block, Card, Heading, labelled_bar, lane_devices
+from memtopo.output.diagram.context import SEVERAL, DrawingContext, DrawnSpans, SpanPosition
+from memtopo.output.diagram.markup import Box, hovered, number, path, rect
 
 EarlierSpans = Mapping[int, SpanPosition]
 """Positions of earlier spans with some of the same chunks, by the index of a block."""
-
-
-class DrawnSpans:
-    """The spans drawn so far of chunks that are mapped more than once."""
-
-    def __init__(self) -> None:
-        self._spans: dict[str, list[tuple[int, int, SpanPosition]]] = {}
-
-    def add(self, span: MappingSpan, count: int, position: SpanPosition) -> SpanPosition | None:
-        """Record a span of `count` equal ranges; return the position of an earlier one with some of its chunks.
-
-        A span of the same range comes before those of other ranges.
-        """
-        if not span.elsewhere:
-            return None
-        first, last = span.indices(count)
-        spans = self._spans.setdefault(span.chunk, [])
-        common = [earlier for start, stop, earlier in spans if first < stop and start < last]
-        found = next((each for each in common if each.range == position.range), common[0] if common else None)
-        if len(spans) < MOST_SPANS:
-            spans.append((first, last, position))
-        return found
 
 
 def earlier_spans(ranges: Iterable[RangeDiagram], context: DrawingContext) -> Iterator[EarlierSpans]:
@@ -212,3 +177,74 @@ def _joint_tooltip(
 def _exact_size(span: MappingSpan) -> str:
     size = exact(span.size)
     return f"{notation.multiple(span.count, span.bytes_each)} = {size}" if span.count > 1 else size
+
+
+_TOTAL_BAR = 14.0
+_FAN = 26.0
+_LOWEST = 64.0
+
+
+def memory_card(memory: MemoryDiagram, context: DrawingContext) -> Card:
+    """A card with a thin bar of the whole memory, and a wide one of its used part."""
+    name = " ".join([memory.device, *memory.shown_names])
+    heading = Heading("MEMORY", name, notation.used_bytes(memory), tuple(free_and_taken(memory)))
+    return Card(heading, lambda room, tall: _bars(memory, room, tall, context))
+
+
+def free_and_taken(memory: MemoryDiagram) -> Iterator[str]:
+    """The free memory, and the memory taken by other processes, as far as they are known."""
+    if memory.total is not None:
+        yield f"{rounded(memory.free or 0)} free of {rounded(memory.total)}"
+    if memory.taken:
+        yield f"{rounded(memory.taken)} taken by others"
+
+
+def _bars(memory: MemoryDiagram, room: float, tall: float, context: DrawingContext) -> Box:
+    blocks = [_memory_card_block(share, memory, context) for share in memory.shares[: context.limits.shares]]
+    if rest := memory.shares[context.limits.shares :]:
+        blocks.append(_rest(rest, memory))
+    blocks = blocks or [Block(size=1, tooltip="nothing used")]  # in a state in which all of it is gone
+    side = _TOTAL_BAR + _FAN if memory.total is not None else 0.0
+    beside = side, lambda top, end: _total_bar(memory, top, end)
+    return labelled_bar(blocks, room, tall, context, lowest=_LOWEST, beside=beside)
+
+
+def _total_bar(memory: MemoryDiagram, top: float, end: float) -> Iterator[str]:
+    """The whole memory to scale, and lines from its used part to the bar of shares."""
+    if memory.total is None:
+        return
+    height = end - top
+    # Managed memory may exceed its GPU.
+    used = min(height, max(2.0, memory.used * height / memory.total)) if memory.used else 0.0
+    taken = (memory.taken or 0) * height / memory.total
+    tooltip = f"{rounded(memory.used)} of {rounded(memory.total)} used"
+    right, fan = number(_TOTAL_BAR), number(_TOTAL_BAR + _FAN)
+    yield path([f"M{right} {number(top)}H{fan}V{number(end)}L{right} {number(top + used)}z"], "y")
+    parts = [rect(0, top, _TOTAL_BAR, height, "o"), rect(0, top, _TOTAL_BAR, used, "u")]
+    if taken:
+        parts.append(rect(0, end - taken, _TOTAL_BAR, taken, "d"))
+    yield hovered(tooltip, parts)
+
+
+def _memory_card_block(share: MemoryShare, memory: MemoryDiagram, context: DrawingContext) -> Block:
+    size = notation.multiple(share.count, share.bytes_each)
+    tooltip = [
+        share.label or share.chunk,
+        f"{size} on {context.device_name(memory.device)}",
+        *context.position(share.path),
+    ]
+    return Block(
+        size=share.size,
+        mark=share.chunk,
+        count=share.count,
+        devices=(memory.device,),
+        name=share.label or share.chunk,
+        words=(size,),
+        tooltip="\n".join(tooltip),
+    )
+
+
+def _rest(shares: tuple[MemoryShare, ...], memory: MemoryDiagram) -> Block:
+    size, count = sum(share.size for share in shares), sum(share.count for share in shares)
+    text = f"{len(shares):,} more kinds, {rounded(size)}"
+    return Block(size, SEVERAL, count, (memory.device,), name=f"{shares[0].chunk} …", words=(text,), tooltip=text)

@@ -1,13 +1,8 @@
-"""Panels: labels on the left, a bar on the right, and lines between them that do not cross.
-
-Labels are in the order of their blocks, and each line turns up to the bar at the first cell of its block. On a narrow
-terminal a label takes two lines; on a narrower one the bar is above the labels, without lines, and the letters
-identify the blocks.
-"""
+"""Lines of a drawing without a bar: titles, lists of entries, and folding of long lines; glyphs of a terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -15,19 +10,192 @@ from rich.console import Console
 from rich.text import Text
 
 from memtopo.common.text import display_width
-from memtopo.output.terminal.lines import (
-    GAP,
-    INDENT,
-    KEY,
-    Glyphs,
-    ItemList,
-    TitleLine,
-    joined,
-    key,
-    line,
-    packed,
-    padded,
-)
+from memtopo.output.diagram.context import SEVERAL
+
+INDENT = 2
+GAP = 2
+KEY = 2
+
+
+def line(*parts: Text | str | tuple[str, str], style: str = "") -> Text:
+    """One line made of parts."""
+    assembled = Text.assemble(*parts, no_wrap=True, overflow="crop")
+    assembled.stylize(style)
+    return assembled
+
+
+def joined(parts: Sequence[Text]) -> Text:
+    """Parts in one line, with gaps between them."""
+    return Text(" " * GAP).join(parts)
+
+
+def padded(text: Text, width: int, char: str = " ") -> Text:
+    """A line padded to a width in columns."""
+    text.append(char * (width - text.cell_len), "dim" if char != " " else "")
+    return text
+
+
+def key(chunk: str, device: str, glyphs: Glyphs, none: str | None = None) -> Text:
+    """Letter of an entry of chunks as in the bars; of no chunk, `none` or the glyph of a hole."""
+    if not chunk:
+        return Text(f"{_HOLE if none is None else none} ", "dim")
+    return Text.assemble((glyphs.letter(chunk), glyphs.letter_style(device) if device else "bold"), " ")
+
+
+def packed(
+    parts: Iterable[Text],
+    width: int,
+    indent: int,
+    console: Console,
+    *,
+    glue: str = " " * GAP,
+    hanging: int = INDENT + KEY,
+) -> Iterator[Text]:
+    """Lines with as many parts as fit; lines after the first are indented by `hanging`."""
+    packed_line: Text | None = None
+    for part in parts:
+        if packed_line is None:
+            packed_line = part
+        elif packed_line.cell_len + len(glue) + part.cell_len <= width - indent:
+            packed_line = Text.assemble(packed_line, (glue, part.style), part)
+        else:
+            yield from _folded(Text.assemble(packed_line, (glue.rstrip(), part.style)), width, indent, console)
+            packed_line, indent = part, hanging
+    if packed_line is not None:
+        yield from _folded(packed_line, width, indent, console)
+
+
+def _folded(text: Text, width: int, indent: int, console: Console) -> Iterator[Text]:
+    for folded in text.wrap(console, max(width - indent, 1), overflow="fold"):
+        folded.rstrip()
+        yield line(" " * indent, folded)
+
+
+_LEAST = 14  # columns for the notes of an item beside the others
+_START = 3
+
+
+@dataclass(frozen=True, slots=True)
+class TitleLine:
+    """A title in a horizontal line across the whole width."""
+
+    title: Sequence[Text]
+
+    def lines(self, width: int, console: Console) -> Iterator[Text]:
+        """The line; a title that is too long folds."""
+        start = Text(f"{_HORIZONTAL * (_START - 1)} ", "dim")
+        for part in packed(self.title, width - _START, 0, console, hanging=0):
+            titled = line(start, part)
+            if (left := width - titled.cell_len - 1) > 0:
+                titled.append(f" {_HORIZONTAL * left}", "dim")
+            yield titled
+            start = Text(" " * _START)
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """An entry outside of the ranges: kind, chunk and device of its memory, cells by column, and notes.
+
+    A note is not folded if it fits in a line.
+    """
+
+    kind: str
+    chunk: str
+    device: str
+    cells: Sequence[Text]
+    notes: Sequence[Text] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ItemList:
+    """Items, one line each, and the number of those left out."""
+
+    items: Sequence[Item]
+    left_out: int = 0
+
+    def lines(self, width: int, glyphs: Glyphs, console: Console) -> Iterator[Text]:
+        """The items in columns; on a narrow terminal, each item folds."""
+        kind = max(len(item.kind) for item in self.items) + GAP
+        columns = zip(*(item.cells for item in self.items), strict=True)
+        widths = [max(cell.cell_len for cell in column) for column in columns]
+        start = INDENT + kind + KEY
+        columns_width = start + sum(each + GAP for each in widths if each)
+        for item in self.items:
+            head = line(" " * INDENT, (item.kind.ljust(kind), "dim"), key(item.chunk, item.device, glyphs, none=" "))
+            if width - columns_width < _LEAST:
+                yield from _folded_item(head, item, width, console)
+            else:
+                yield from _item(line(head, _columns(item.cells, widths)), item, columns_width, width, console)
+        if self.left_out:
+            yield line(" " * (INDENT + kind + KEY), (f"… {self.left_out:,} more", "dim"))
+
+
+def _columns(cells: Sequence[Text], widths: Sequence[int], right: Collection[int] = ()) -> Text:
+    """Cells in columns of some widths, without those of no width; the `right` ones are aligned so."""
+    columns = Text()
+    for index, (cell, width) in enumerate(zip(cells, widths, strict=False)):
+        if width:
+            blank = Text(" " * (width - cell.cell_len))
+            columns.append_text(blank + cell if index in right else cell + blank)
+            columns.append(" " * GAP)
+    return columns
+
+
+def _item(columns: Text, item: Item, columns_width: int, width: int, console: Console) -> Iterator[Text]:
+    for notes in packed(item.notes, width - columns_width, 0, console, hanging=0):
+        yield line(columns, notes)
+        columns = Text(" " * columns_width)
+    if not item.notes:
+        columns.rstrip()
+        yield columns
+
+
+def _folded_item(head: Text, item: Item, width: int, console: Console) -> Iterator[Text]:
+    name, *others = (cell for cell in item.cells if cell.plain)
+    yield from packed([line(head, name), *others, *item.notes], width, 0, console)
+
+
+_FILLS = "█▒▚░▌▓▀▄"
+# Okabe and Ito's palette for colour-blind readers; each colour is legible on black and on white.
+_COLOURS = ("#56b4e9", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#0072b2", "#b8a500", "#999999")
+_HOLE, _TAKEN = "·", "╱"
+_HORIZONTAL, _VERTICAL, _CORNER, _JUNCTION = "─", "│", "┘", "┤"
+_ASCII = str.maketrans(f"{_FILLS}·╱─│┘┤…×→", "#=%+o~^-./-|'+~x>")
+
+
+def in_ascii(line: Text) -> Text:
+    """A line with a sign of ASCII in place of each other one, in the same columns."""
+    line.plain = "".join(char if char.isascii() else "?" * display_width(char) for char in line.plain.translate(_ASCII))
+    return line
+
+
+@dataclass(frozen=True, slots=True)
+class Glyphs:
+    """Glyphs and styles for one diagram. No information is in the colour alone.
+
+    `letters` is keyed by the `chunk` of a piece or a share, `devices` by name. Entries of chunks beyond the number of
+    letters are all `*`.
+    """
+
+    letters: Mapping[str, str]
+    devices: Mapping[str, int]
+
+    def letter(self, chunk: str) -> str:
+        """Letter of an entry of chunks, the same in all bars; a dot for a hole."""
+        return self.letters.get(chunk, SEVERAL) if chunk else _HOLE
+
+    def fill(self, device: str) -> str:
+        """Fill of a device's memory."""
+        return _FILLS[self.devices.get(device, 0) % len(_FILLS)]
+
+    def colour(self, device: str) -> str:
+        """Colour of a device, in rich's notation."""
+        return _COLOURS[self.devices.get(device, 0) % len(_COLOURS)]
+
+    def letter_style(self, device: str) -> str:
+        """Style of a letter at the first cell of a block on a device."""
+        return f"bold black on {self.colour(device)}"
+
 
 HEADINGS = ("chunk", "at", "size", "on", "access", "")
 FEWEST = 3  # columns of a label that are always in one line: name, offset and size
@@ -95,7 +263,7 @@ def drawing_lines(parts: Sequence[Part], width: int, glyphs: Glyphs, console: Co
             headings = []
             yield from renderer.panel(part)
         else:
-            yield from part.lines(width, glyphs, console)
+            yield from part.lines(width, console) if isinstance(part, TitleLine) else part.lines(width, glyphs, console)
         before = part
 
 
@@ -175,9 +343,9 @@ class _PanelRenderer:
 
     def _label(self, row: Row, anchor: int, later: Sequence[int]) -> Text:
         words = line(" " * INDENT, self._key(row), self._columns(row.cells), " ")
-        label = padded(words, self.frame.labels, self.glyphs.horizontal)
-        label.append(self.glyphs.horizontal * anchor, "dim")
-        label.append(self.glyphs.junction if anchor in later else self.glyphs.corner, "dim")
+        label = padded(words, self.frame.labels, _HORIZONTAL)
+        label.append(_HORIZONTAL * anchor, "dim")
+        label.append(_JUNCTION if anchor in later else _CORNER, "dim")
         return self._with_lines(label, [cell for cell in later if cell > anchor])
 
     def _with_lines(self, text: Text, anchors: Sequence[int]) -> Text:
@@ -185,7 +353,7 @@ class _PanelRenderer:
         for cell in anchors:
             if self.frame.labels + cell >= text.cell_len:
                 text = padded(text, self.frame.labels + cell)
-                text.append(self.glyphs.vertical, "dim")
+                text.append(_VERTICAL, "dim")
         return text
 
     def _details(self, row: Row) -> Iterator[Text]:
@@ -203,7 +371,7 @@ class _PanelRenderer:
     def _left_out(self, panel: Panel, index: int) -> Text | None:
         """Number of blocks without a label before a label."""
         count = panel.rows[index].block - panel.rows[index - 1].block - 1 if index else 0
-        note = Text(self.glyphs.text(f"… {count:,} more"), "dim")
+        note = Text(f"… {count:,} more", "dim")
         return line(" " * (INDENT + KEY), note) if count else None
 
     def _rest(self, row: Row, columns: int) -> list[Text]:
@@ -213,14 +381,7 @@ class _PanelRenderer:
         return key(row.chunk, row.device, self.glyphs)
 
     def _columns(self, cells: Sequence[Text]) -> Text:
-        columns = Text()
-        for column, cell in enumerate(cells[: self.frame.columns]):
-            if width := self.frame.widths[column]:
-                blank = " " * (width - cell.cell_len)
-                columns.append_text(
-                    Text.assemble(blank, cell) if column in _NUMBER_COLUMNS else Text.assemble(cell, blank)
-                )
-                columns.append(" " * GAP)
+        columns = _columns(cells[: self.frame.columns], self.frame.widths, _NUMBER_COLUMNS)
         columns.rstrip()
         return columns
 
@@ -257,7 +418,7 @@ def first_cells(blocks: Sequence[Block], size: int, width: int) -> list[int]:
 
 def bar(blocks: Sequence[Block], cells: Sequence[int], width: int, glyphs: Glyphs) -> Text:
     """A bar with each block as its letter and the fills of its devices; `cells` are those of `first_cells`."""
-    drawn = [(glyphs.hole, "dim")] * width
+    drawn = [(_HOLE, "dim")] * width
     taken = 0
     for block, first, end in zip(blocks, cells, [*cells[1:], width], strict=True):
         # A cell that several blocks share shows the first one with memory.
@@ -272,7 +433,7 @@ def bar(blocks: Sequence[Block], cells: Sequence[int], width: int, glyphs: Glyph
 
 def _cells(block: Block, length: int, glyphs: Glyphs) -> list[tuple[str, str]]:
     if block.taken:
-        return [(glyphs.taken, "dim")] * length
+        return [(_TAKEN, "dim")] * length
     devices = [_device(block, cell, length) for cell in range(length)]
     head = (glyphs.letter(block.chunk), glyphs.letter_style(devices[0]))
     return [head, *((glyphs.fill(device), glyphs.colour(device)) for device in devices[1:])]

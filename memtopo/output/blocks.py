@@ -1,0 +1,188 @@
+"""Results as pages of blocks, from which text for a terminal, HTML and Markdown are made.
+
+Texts in blocks are as they were found; each of the outputs escapes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal, NamedTuple
+
+from memtopo.diagnostics.model import Path
+from memtopo.geometry.diagram import Diagram
+
+Tone = Literal["good", "bad", "warn", "dim", ""]
+"""Colour of a text: success, failure, interruption, or less important."""
+
+Addresses = Mapping[tuple[str, str], int | None]
+"""Addresses of ranges, by the first label of the process picture (empty for a single process) and of the range.
+
+None for an address that differs between the processes of a picture.
+"""
+
+
+HEAT = (
+    ("#440154", "white"), ("#3b528b", "white"), ("#1f7f79", "white"), ("#5ec962", "black"), ("#fde725", "black"),
+)  # fmt: skip
+"""Colours for the least to the most: five of viridis, which ascends in brightness for every kind of colour vision, each
+with that of a legible text."""
+
+
+class Toned(NamedTuple):
+    """A text with a tone: a paragraph, or a cell."""
+
+    text: str
+    tone: Tone = ""
+
+
+class Span(NamedTuple):
+    """A span of time: its start and length as fractions of a track, the index of its hue, and words for it."""
+
+    start: float
+    length: float
+    hue: int
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Track:
+    """A cell with spans of time. Text and Markdown have no column of these."""
+
+    spans: Sequence[Span]
+
+
+@dataclass(frozen=True, slots=True)
+class Stacked:
+    """A cell of several lines."""
+
+    lines: Sequence[str]
+
+
+Cell = str | Toned | Stacked | Track
+
+
+class Column(NamedTuple):
+    """Heading and alignment of a column: `right` for numbers."""
+
+    heading: str
+    align: Literal["left", "right"] = "left"
+
+
+def columns(*headings: str) -> tuple[Column, ...]:
+    """Columns by their headings; a heading after `>` is that of numbers, on the right."""
+    return tuple(Column(each.removeprefix(">"), "right" if each[:1] == ">" else "left") for each in headings)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table under a caption with a note. `more` rows are left out.
+
+    `below` has a text for each row, or an empty one, that is shown below it. `heat` colours the cells of each row
+    except its first: from 0 to 1, None for no colour. A `close` table has a column for each GPU.
+    """
+
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[Cell]]
+    caption: str = ""
+    note: str = ""
+    more: int = 0
+    below: Sequence[str] = ()
+    heat: Sequence[Sequence[float | None]] = ()
+    close: bool = False
+
+    def filled(self) -> Table:
+        """The table without the columns whose cells are all empty."""
+        used = [n for n in range(len(self.columns)) if any(row[n] not in _EMPTY for row in self.rows)]
+        rows = [tuple(row[n] for n in used) for row in self.rows]
+        return replace(self, columns=[self.columns[n] for n in used], rows=rows)
+
+
+_EMPTY = ("", Toned(""))
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Names and values."""
+
+    rows: Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Notes:
+    """Remarks on a result."""
+
+    texts: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A text with lines below it."""
+
+    text: str
+    lines: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Lines in letters of one width, as on a terminal."""
+
+    lines: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """Drawing of a layout with a title and a note below that, and the position in the spec of each path.
+
+    `addresses` are those of the ranges of an applied layout. Text is in ASCII if `ascii`.
+    """
+
+    diagram: Diagram
+    title: str = ""
+    note: str = ""
+    locate: Callable[[Path], str | None] = lambda _path: None
+    addresses: Addresses = field(default_factory=dict)
+    ascii: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Legend:
+    """Meanings of hues by their index, for the tracks above."""
+
+    hues: Mapping[str, int]
+
+
+Block = str | Toned | Table | Pairs | Notes | Item | Source | Drawing | Legend
+"""A part of a section; a paragraph that begins with blanks is indented."""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Blocks below a title, or without one."""
+
+    title: str
+    blocks: Sequence[Block]
+    tone: Tone = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Result of a command: its name, what it is of and where, facts of that, sections, and a verdict."""
+
+    command: str
+    title: str
+    where: str = ""
+    facts: Sequence[str] = ()
+    sections: Sequence[Section] = ()
+    verdict: Toned | None = None
+
+
+def sections(*blocks: Block | None) -> list[Section]:
+    """A section without a title for each block."""
+    return [Section("", [each]) for each in blocks if each]
+
+
+def notes(texts: Iterable[str]) -> list[Section]:
+    """A section of notes, if there are some."""
+    found = list(texts)
+    return [Section("", [Notes(found)])] if found else []

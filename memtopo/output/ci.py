@@ -1,0 +1,320 @@
+"""Validation results in the formats of CI: GitHub's commands, GitLab's Code Quality, JUnit, Markdown, SARIF and JSON.
+
+Each format is a function for the results, and one for the error of a validation that could not be made.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+from urllib.parse import quote
+from xml.etree import ElementTree as ET
+
+from memtopo.common.errors import MemtopoError
+from memtopo.common.text import output_line, printable
+from memtopo.common.version import __version__
+from memtopo.diagnostics import explanations
+from memtopo.diagnostics.codes import CODES
+from memtopo.diagnostics.model import Span
+from memtopo.language.located import Located
+from memtopo.output import diagnostics, json, markdown, validation
+from memtopo.output.validation import fingerprints, repository_path
+from memtopo.rules.files import Checked, Result
+
+_Object = dict[str, Any]
+_WIDTH = 100
+"""Columns of diagnostics in a document."""
+
+
+def _printable_lines(text: str) -> str:
+    return "\n".join(map(printable, text.split("\n")))
+
+
+_DATA = str.maketrans({"%": "%25", "\r": "%0D", "\n": "%0A"})
+_PROPERTY = _DATA | str.maketrans({":": "%3A", ",": "%2C"})
+
+
+def _github(checked: Checked) -> list[str]:
+    """One command for each diagnostic, errors first: the runner shows ten errors and ten warnings of a step."""
+    return list(map(_annotation, sorted(validation.all_located(checked), key=lambda each: each.diagnostic.severity)))
+
+
+def _github_failure(error: MemtopoError) -> list[str]:
+    return [_command("error", {"title": "memtopo"}, validation.error_message(error))]
+
+
+def _annotation(found: Located) -> str:
+    code = found.diagnostic.code
+    properties = {"file": repository_path(found.file), **_position(found.span), "title": f"{code}: {CODES[code].title}"}
+    return _command(found.diagnostic.severity, properties, validation.full_message(found.diagnostic))
+
+
+def _position(span: Span | None) -> dict[str, str]:
+    if span is None:
+        return {}
+    lines = {"line": str(span.line), "endLine": str(span.end_line)}
+    # The runner refuses columns of an annotation that spans several lines.
+    columns = {"col": str(span.column), "endColumn": str(span.end_column)} if span.line == span.end_line else {}
+    return lines | columns
+
+
+def _command(kind: str, properties: dict[str, str], message: str) -> str:
+    listed = ",".join(f"{name}={printable(value).translate(_PROPERTY)}" for name, value in properties.items())
+    return f"::{kind} {listed}::{_printable_lines(message).translate(_DATA)}"
+
+
+_SEVERITIES = {"error": "major", "warning": "minor"}
+
+
+def _gitlab(checked: Checked) -> list[str]:
+    """One entry for each diagnostic."""
+    found = validation.all_located(checked)
+    return _document([_entry(each, fingerprint) for each, fingerprint in zip(found, fingerprints(found), strict=True)])
+
+
+def _gitlab_failure(error: MemtopoError) -> list[str]:
+    """An empty report, since the format has no field for an error."""
+    del error
+    return ["[]"]
+
+
+def _document(content: object) -> list[str]:
+    return json.dumps(content).splitlines()
+
+
+def _entry(found: Located, fingerprint: str) -> _Object:
+    return {
+        "description": "; ".join(map(printable, validation.full_message(found.diagnostic).split("\n"))),
+        "check_name": found.diagnostic.code,
+        "fingerprint": fingerprint,
+        "severity": _SEVERITIES[found.diagnostic.severity],
+        "location": {"path": repository_path(found.file), "lines": {"begin": found.span.line if found.span else 1}},
+    }
+
+
+def _junit(checked: Checked) -> list[str]:
+    """A suite for each machine, a case for each file.
+
+    A case fails if the exit status would be 1; other warnings are its output.
+    """
+    results = list(checked.results)
+    suites = _counted(ET.Element("testsuites"), "memtopo", len(results), failures=sum(map(checked.failed, results)))
+    for machine in checked.machines:
+        own = [result for result in results if result.machine == machine]
+        suite = _counted(ET.SubElement(suites, "testsuite"), machine, len(own), failures=sum(map(checked.failed, own)))
+        for result in own:
+            _add_case(suite, result, failed=checked.failed(result))
+    return _xml(suites)
+
+
+def _junit_failure(error: MemtopoError) -> list[str]:
+    """One case with the error."""
+    suites = _counted(ET.Element("testsuites"), "memtopo", 1, errors=1)
+    suite = _counted(ET.SubElement(suites, "testsuite"), "memtopo", 1, errors=1)
+    case = ET.SubElement(suite, "testcase", name="memtopo validate", classname="memtopo")
+    found = ET.SubElement(case, "error", message=output_line(error.message), type=f"exit {error.exit_code}")
+    found.text = _text(validation.error_message(error))
+    return _xml(suites)
+
+
+def _counted(element: ET.Element, name: str, tests: int, *, failures: int = 0, errors: int = 0) -> ET.Element:
+    element.attrib |= {"name": output_line(name), "tests": f"{tests}", "failures": f"{failures}", "errors": f"{errors}"}
+    return element
+
+
+def _add_case(suite: ET.Element, result: Result, *, failed: bool) -> None:
+    name = result.document.file
+    places = {"classname": f"memtopo.{result.machine}", "file": repository_path(name)}
+    case = ET.SubElement(suite, "testcase", {key: output_line(text) for key, text in {"name": name, **places}.items()})
+    if failed:
+        worst = min(result.diagnostics, key=lambda each: (each.severity, each.code)).code
+        found = ET.SubElement(case, "failure", message=validation.verdict(result), type=worst)
+    elif result.diagnostics:
+        found = ET.SubElement(case, "system-out")
+    else:
+        return
+    found.text = _text("\n".join(diagnostics.text(result.diagnostics, result.document, width=_WIDTH)))
+
+
+def _xml(element: ET.Element) -> list[str]:
+    ET.indent(element)
+    return ['<?xml version="1.0" encoding="UTF-8"?>', *ET.tostring(element, encoding="unicode").splitlines()]
+
+
+def _text(text: str) -> str:
+    """Lines for XML; control characters are spelled out, since XML cannot contain most of them."""
+    return "\n".join(map(output_line, text.split("\n")))
+
+
+MOST_ROWS = 200
+MOST_LINES = 600
+"""Limits on table rows and on lines of diagnostics; a comment may have 65,536 characters."""
+
+_TICKS = re.compile(r"`+")
+
+
+def _markdown(checked: Checked) -> list[str]:
+    """A summary, a table and the diagnostics, up to `MOST_LINES` lines of them."""
+    rows = _rows(checked)
+    head = ["spec", "result"] if checked.variants > 1 else ["spec", *checked.machines]
+    what = "rows" if checked.variants > 1 else "files"
+    more = ["", f"{len(rows) - MOST_ROWS:,} more {what} are not shown."] if len(rows) > MOST_ROWS else []
+    return [
+        "## memtopo",
+        "",
+        markdown.escaped(validation.total(checked)),
+        "",
+        *markdown.table(list(map(markdown.escaped, head)), rows[:MOST_ROWS]),
+        *more,
+        *_diagnostics(checked),
+    ]
+
+
+def _markdown_failure(error: MemtopoError) -> list[str]:
+    hint = ["", f"hint: {markdown.escaped(error.hint)}"] if error.hint else []
+    return ["## memtopo", "", f"**error:** {markdown.escaped(error.message)}", *hint]
+
+
+def _rows(checked: Checked) -> list[list[str]]:
+    """The rows of the table, those that fail first."""
+    rows = sorted(validation.rows(checked), key=lambda row: not any(map(checked.failed, row[1])))
+    return [
+        [f"<code>{markdown.escaped(name)}</code>", *(_emphasized(validation.verdict(each)) for each in results)]
+        for name, results in rows
+    ]
+
+
+def _emphasized(verdict: str) -> str:
+    return verdict if verdict == "ok" else f"**{verdict}**"
+
+
+def _diagnostics(checked: Checked) -> Iterator[str]:
+    found = [
+        output_line(line)
+        for file in checked.files
+        for line in diagnostics.text(validation.merged(file), file.document, width=_WIDTH)
+    ]
+    if not found:
+        return
+    shown = found[:MOST_LINES]
+    fence = "`" * max(3, 1 + max((len(ticks) for line in shown for ticks in _TICKS.findall(line)), default=0))
+    yield from ("", f"{fence}text", *shown, fence)
+    if len(found) > len(shown):
+        yield from ("", f"{len(found) - len(shown):,} more lines are not shown.")
+
+
+SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+BASE = "%SRCROOT%"
+
+
+def _sarif(checked: Checked) -> list[str]:
+    """The whole log: one run with every diagnostic once as a result, and the rules that these broke."""
+    found = validation.all_located(checked)
+    codes = sorted({each.diagnostic.code for each in found})
+    results = [
+        _result(each, codes.index(each.diagnostic.code), fingerprint)
+        for each, fingerprint in zip(found, fingerprints(found), strict=True)
+    ]
+    return _log(list(map(_rule, codes)), results, {"executionSuccessful": True, "exitCode": int(not checked.ok)})
+
+
+def _sarif_failure(error: MemtopoError) -> list[str]:
+    """A log without results, and the error as a notification."""
+    notification = {"level": "error", "message": _message(validation.error_message(error))}
+    invocation = {
+        "executionSuccessful": False,
+        "exitCode": error.exit_code,
+        "toolExecutionNotifications": [notification],
+    }
+    return _log([], [], invocation)
+
+
+def _log(rules: list[_Object], results: list[_Object], invocation: _Object) -> list[str]:
+    run = {
+        "tool": {"driver": {"name": "memtopo", "semanticVersion": __version__, "rules": rules}},
+        "columnKind": "unicodeCodePoints",
+        "originalUriBaseIds": {BASE: {"description": {"text": "the top of the repository"}}},
+        "invocations": [invocation],
+        "results": results,
+    }
+    return _document({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]})
+
+
+def _rule(code: str) -> _Object:
+    found = explanations.explanation(code)
+    rule, fact = found.rule.replace("\n", " "), found.fact.replace("\n", " ")
+    return {
+        "id": code,
+        "shortDescription": {"text": found.title},
+        "fullDescription": {"text": rule.replace("`", "'")},
+        "help": {
+            "text": f"{rule}\n\n{fact}".replace("`", "'"),
+            "markdown": "\n\n".join((rule, fact, *_example("Wrong", found.wrong), *_example("Right", found.right))),
+        },
+        "defaultConfiguration": {"level": found.severity},
+        "properties": {"problem.severity": found.severity},
+    }
+
+
+def _example(label: str, example: explanations.Example) -> Iterable[str]:
+    yield f"{label}: {example.note}".rstrip()
+    if example.spec:
+        yield f"```yaml\n{example.spec}```"
+
+
+def _result(found: Located, rule: int, fingerprint: str) -> _Object:
+    diagnostic = found.diagnostic
+    result: _Object = {
+        "ruleId": diagnostic.code,
+        "ruleIndex": rule,
+        "level": diagnostic.severity,
+        "message": _message(validation.full_message(diagnostic)),
+        "locations": [_location(found.file, found.span)],
+        "partialFingerprints": {"memtopoFault/v1": fingerprint},
+    }
+    related = [
+        {"id": number, **_location(found.file, span), "message": _message(label.text)}
+        for number, (label, span) in enumerate(found.labels)
+        if span
+    ]
+    return result | ({"relatedLocations": related} if related else {})
+
+
+def _message(text: str) -> _Object:
+    # "[…](…)" in a message would be a link, with a target that a spec could choose.
+    return {"text": _printable_lines(text).replace("](", "] (")}
+
+
+def _location(file: str, span: Span | None) -> _Object:
+    # Code scanning requires a line; a diagnostic of a whole file is shown on the first one.
+    region = {"startLine": 1}
+    if span:
+        region = {"startLine": span.line, "startColumn": span.column}
+        region |= {"endLine": span.end_line, "endColumn": span.end_column}
+    return {"physicalLocation": {"artifactLocation": _artifact(file), "region": region}}
+
+
+def _artifact(file: str) -> dict[str, str]:
+    path = repository_path(file)
+    uri = quote(os.fsencode(path), safe="/")
+    if path.startswith("/"):
+        return {"uri": f"file://{uri}"}
+    return {"uri": uri, "uriBaseId": BASE}
+
+
+_Written = tuple[Callable[[Checked], list[str]], Callable[[MemtopoError], list[str]]]
+
+WRITERS: Mapping[str, _Written] = {
+    "json": (
+        lambda checked: _document(json.validation_document(checked)),
+        lambda error: _document(json.error_document(error)),
+    ),
+    "sarif": (_sarif, _sarif_failure),
+    "junit": (_junit, _junit_failure),
+    "github": (_github, _github_failure),
+    "gitlab": (_gitlab, _gitlab_failure),
+    "markdown": (_markdown, _markdown_failure),
+}
+"""Functions of each format: lines of results, and of an error."""

@@ -1,0 +1,280 @@
+"""Drawing of a layout: each range and each memory as a bar to scale, with lines from the labels to the bar."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.text import Text
+
+from memtopo.common.text import printable
+from memtopo.common.units import rounded
+from memtopo.geometry import diagram as picture
+from memtopo.geometry.diagram import Diagram, MappingSpan, MemoryDiagram, ProcessDiagram, RangeDiagram, Resource
+from memtopo.output.blocks import Addresses
+from memtopo.output.diagram import notation, panel
+from memtopo.output.diagram.context import DrawnSpans, SpanPosition, letters_and_devices
+from memtopo.output.diagram.notation import multiple, name_range, shortened
+from memtopo.output.diagram.panel import Block, Glyphs, Item, ItemList, Panel, Part, TitleLine, drawing_lines
+
+MOST_PROCESSES = 12
+MOST_RANGES = 12
+MOST_ROWS = 12
+MOST_SHARES = 6
+MOST_ITEMS = 24
+MOST_IMPORTERS = 4
+LONGEST_NAME = 26
+
+Importers = Mapping[tuple[str, str], Sequence[str]]
+"""Names of the processes that import an export, by the first label of the exporting process and the export's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class TerminalDrawing:
+    """Drawing of a picture for any width, in ASCII if `ascii` is set or the stream supports no more.
+
+    Draws at most `ranges` ranges of each process, with labels for at most `rows` pieces of each. `addresses` are those
+    of the ranges of an applied layout.
+    """
+
+    picture: Diagram
+    ascii: bool = False
+    ranges: int = MOST_RANGES
+    rows: int = MOST_ROWS
+    addresses: Addresses = field(default_factory=dict)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        glyphs = Glyphs(*letters_and_devices(self.picture))
+        lines = drawing_lines([*self._parts(glyphs)], options.max_width, glyphs, console)
+        yield from map(panel.in_ascii, lines) if self.ascii or options.ascii_only else lines
+
+    def _parts(self, glyphs: Glyphs) -> Iterator[Part]:
+        whole = self.picture
+        importers = importers_of(whole)
+        for each in whole.processes[:MOST_PROCESSES]:
+            alike = [Text(f"{each.count:,} processes alike", "dim")] if each.count > 1 else []
+            yield TitleLine([Text(printable(notation.processes(each)), "bold"), *alike])
+            yield from self._process(each.first, each.picture, importers, glyphs)
+        yield from _more(whole.processes[MOST_PROCESSES:], "processes")
+        yield from self._process("", whole, importers, glyphs)
+        if whole.processes and whole.memory:
+            yield TitleLine([Text("memory", "bold"), Text("of all processes", "dim")])
+        heads = _memory_heads(whole.memory, glyphs)
+        for index, (shown, head) in enumerate(zip(whole.memory, heads, strict=True)):
+            yield _memory(shown, head, _shares(shown, glyphs, named=bool(whole.processes)), close=index > 0)
+
+    def _process(self, label: str, shown: Diagram, importers: Importers, glyphs: Glyphs) -> Iterator[Part]:
+        ranges, drawn = shown.ranges[: self.ranges], DrawnSpans()
+        for each in ranges:
+            pieces = [(n, each.pieces[n]) for n in notation.first_and_last(len(each.pieces), self.rows)]
+            again = {n for n, span in pieces if drawn.add(span, each.count, SpanPosition(each.first, n, span.offset))}
+            yield _range(each, self._address(label, each), pieces, again, glyphs)
+        yield from _more(shown.ranges[self.ranges :], "ranges")
+        items = [item for thing in shown.things for item in _items(thing, glyphs)]
+        items += [_export_item(export, importers.get((label, export.name), ())) for export in shown.exports]
+        if items:
+            yield ItemList(items[:MOST_ITEMS], max(0, len(items) - MOST_ITEMS))
+
+    def _address(self, label: str, shown: RangeDiagram) -> str:
+        if (label, shown.first) not in self.addresses:
+            return ""
+        found = self.addresses[label, shown.first]
+        return "elsewhere in each" if found is None else f"{'from' if shown.count > 1 else 'at'} {found:#x}"
+
+
+def _more(hidden: Sequence[ProcessDiagram] | Sequence[RangeDiagram], nouns: str) -> Iterator[Panel]:
+    if count := sum(each.count for each in hidden):
+        noun = nouns if count > 1 else nouns.removesuffix("s").removesuffix("se")
+        yield Panel([Text(f"… and {count:,} more {noun}", "dim")])
+
+
+def _range(
+    shown: RangeDiagram,
+    address: str,
+    labelled: Iterable[tuple[int, MappingSpan]],
+    again: Collection[int],
+    glyphs: Glyphs,
+) -> Panel:
+    """A range, of which some pieces have labels; those `again` have chunks that an earlier one has."""
+    accesses = {piece.access for piece in shown.pieces if piece.chunk}
+    alike = len(accesses) < 2  # noqa: PLR2004
+    access = notation.granted(*accesses) if accesses and alike else "" if shown.mapped else "nothing mapped"
+    size = multiple(shown.count, shown.size)
+    texts = [clipped(name_range(shown.first, shown.last)), size, address, access, notation.remark(shown)]
+    rows = [
+        panel.Row(
+            index,
+            piece.chunk,
+            "".join(piece.locations[:1]),
+            _cells(piece, glyphs, times=shown.count, again=index in again, access=not alike),
+        )
+        for index, piece in labelled
+    ]
+    blocks = [Block(piece.offset, piece.chunk, piece.count, piece.locations) for piece in shown.pieces]
+    return Panel(_head(texts), shown.size, blocks, rows if accesses else ())
+
+
+def _head(texts: Iterable[str]) -> list[Text]:
+    name, *more = filter(None, texts)
+    return [Text(name, "bold"), *map(Text, more)]
+
+
+def _cells(shown: MappingSpan, glyphs: Glyphs, *, times: int, again: bool, access: bool) -> list[Text]:
+    """Cells of a piece: name, offset, size, location, access if `access`, and origin.
+
+    `times` is the number of equal ranges, and `again` is true for chunks that an earlier piece shows.
+    """
+    at = notation.offset(shown.offset)
+    if not shown.chunk:
+        return [Text(cell, "dim") for cell in ("hole", at, rounded(shown.size), "", "", "")]
+    handles = f" ({', '.join(map(printable, shown.handles))})" if shown.handles else ""
+    return [
+        Text(clipped(notation.chunk_names(shown, times)), "bold"),
+        Text(at),
+        Text(multiple(shown.count, shown.bytes_each)),
+        _location(shown.locations, glyphs, f"{notation.order(shown)}{handles}{_repetition(shown, times, again=again)}"),
+        Text(notation.granted(shown.access) if access else ""),
+        Text(", ".join(filter(None, (_origin(shown.origin), notation.parts(shown))))),
+    ]
+
+
+def _repetition(shown: MappingSpan, times: int, *, again: bool) -> str:
+    """Other mappings of the same chunks, and the step to the chunks of the next equal range."""
+    if times > 1 and not shown.step:
+        return ", same in each"
+    ahead = f", {shown.step:+,} in each" if times > 1 and shown.step != shown.count else ""
+    return f"{', again' if again else ''}{ahead}"
+
+
+def _origin(text: str) -> str:
+    """Origin of imported memory: `from server.weights`."""
+    return f"from {clipped(text)}" if text else ""
+
+
+def _location(names: Sequence[str], glyphs: Glyphs, suffix: str = "") -> Text:
+    """Locations, each in its colour, and a suffix."""
+    shown = [Text(printable(name), glyphs.colour(name.partition("-")[0])) for name in notation.short_names(names)]
+    return Text.assemble(Text(", ").join(shown), suffix)
+
+
+def clipped(name: str) -> str:
+    """Shorten a name to `LONGEST_NAME` columns by leaving out its middle."""
+    return shortened(name, LONGEST_NAME)
+
+
+def _memory_heads(shown: Sequence[MemoryDiagram], glyphs: Glyphs) -> list[list[Text]]:
+    """Names, used bytes and free bytes of each memory, in columns."""
+    rows = [
+        (printable(each.device), ", ".join(map(clipped, each.shown_names)), notation.used_bytes(each), _free(each))
+        for each in shown
+    ]
+    device, names, used, free = (max(map(cell_len, column)) for column in zip(*rows, strict=True)) if rows else [0] * 4
+    return [
+        [
+            Text(set_cell_size(row[0], device), f"bold {glyphs.colour(row[0])}"),
+            *([Text(set_cell_size(row[1], names))] if names else []),
+            Text(row[2].rjust(used)),
+            *([Text(row[3].rjust(free))] if row[3] else []),
+        ]
+        for row in rows
+    ]
+
+
+def _free(shown: MemoryDiagram) -> str:
+    taken = f"{rounded(shown.taken)} taken  " if shown.taken else ""
+    return "" if shown.free is None else f"{taken}{rounded(shown.free)} free"
+
+
+def _shares(shown: MemoryDiagram, glyphs: Glyphs, *, named: bool) -> list[str]:
+    """Chunks of a memory by entry; empty for a single chunk, whose size is the total.
+
+    If `named`, as for several processes, each share has its name.
+    """
+    if len(shown.shares) == 1 and shown.shares[0].count == 1 and not (named or shown.shares[0].label):
+        return []
+    texts = []
+    for share in shown.shares[:MOST_SHARES]:
+        name = clipped(share.label or (share.chunk if named else ""))
+        texts.append(
+            " ".join(filter(None, (glyphs.letter(share.chunk), name, multiple(share.count, share.bytes_each))))
+        )
+    left_out = len(shown.shares) - MOST_SHARES
+    return [*texts, *([f"{left_out:,} more"] if left_out > 0 else [])]
+
+
+def _memory(shown: MemoryDiagram, head: Sequence[Text], detail: Sequence[str], *, close: bool) -> Panel:
+    offsets = accumulate((share.size for share in shown.shares), initial=0)
+    blocks = [
+        Block(offset, share.chunk, share.count, (shown.device,))
+        for offset, share in zip(offsets, shown.shares, strict=False)
+    ]
+    if shown.free:
+        blocks.append(Block(shown.used))
+    if shown.taken:
+        blocks.append(Block(shown.used + (shown.free or 0), taken=True))
+    # Managed memory may exceed its GPU.
+    size = max(shown.used, shown.total or 0)
+    return Panel(head, size, blocks, detail=detail, close=close)
+
+
+def importers_of(whole: Diagram) -> Importers:
+    """Importers of each export of a multi-process layout."""
+    pictures = {each.first: each for each in whole.processes}
+    found: dict[tuple[str, str], list[str]] = {}
+    for flow in whole.flows:
+        if not flow.outside:
+            found.setdefault((flow.source, flow.export), []).append(flow.target)
+    return {export: list(_importers(labels, pictures)) for export, labels in found.items()}
+
+
+def _importers(labels: Sequence[str], pictures: Mapping[str, ProcessDiagram]) -> Iterator[str]:
+    """Names of importing processes: `reader.0`, or `every reader` if all pictures of an entry are among them."""
+    names: list[str] = []
+    for entry in dict.fromkeys(map(_entry, labels)):
+        same = [label for label in pictures if _entry(label) == entry]
+        importing = [label for label in same if label in labels]
+        every = 1 < len(same) == len(importing)
+        names += [f"every {entry}"] if every else _by_node(entry, same, importing, pictures)
+    yield from names[:MOST_IMPORTERS]
+    if left_out := len(names[MOST_IMPORTERS:]):
+        yield f"{left_out:,} more"
+
+
+def _by_node(
+    entry: str, same: Sequence[str], importing: Sequence[str], pictures: Mapping[str, ProcessDiagram]
+) -> Iterator[str]:
+    """Names of some processes of an entry, those of a node as one if they are all of it: `every rank on a`."""
+    for node in dict.fromkeys(pictures[label].node for label in importing):
+        whole = [label for label in same if pictures[label].node == node]
+        found = [label for label in importing if pictures[label].node == node]
+        every = node and 1 < len(whole) == len(found)
+        yield from [f"every {entry} on {node}"] if every else [notation.processes(pictures[label]) for label in found]
+
+
+def _entry(label: str) -> str:
+    return label.partition(".")[0]
+
+
+def _items(shown: Resource, glyphs: Glyphs) -> Iterator[Item]:
+    """An entry and its parts, in the same columns."""
+    device = "".join(shown.locations[:1])
+    notes = [_origin(shown.origin), *map(printable, shown.notes)]
+    yield _item(shown.kind, shown, device, _location(shown.locations, glyphs), notes)
+    for part in shown.parts:
+        yield _item(f"  {part.kind}", part, device, Text(), [f"at {notation.offset(part.offset)}"])
+
+
+def _export_item(shown: picture.Export, importers: Sequence[str]) -> Item:
+    exported = "" if shown.name == shown.first == shown.last else clipped(name_range(shown.first, shown.last))
+    notes = [exported, f"→ {printable(', '.join(importers))}" if importers else ""]
+    return _item("export", shown, "", Text(f"by {printable(shown.via)}"), notes)
+
+
+def _item(kind: str, shown: Resource | picture.Export, device: str, where: Text, notes: Iterable[str]) -> Item:
+    count = f"{shown.count:,}" if shown.count > 1 else ""
+    size = multiple(shown.count, shown.bytes_each) if shown.bytes_each else count
+    cells = [Text(clipped(shown.name), "bold"), Text(size), where]
+    return Item(printable(kind), shown.mark, device, cells, [Text(each) for each in notes if each])

@@ -1,1 +1,0 @@
-"""Drawings of a layout for the terminal: bars to scale with labels."""
