@@ -36,7 +36,6 @@ LATE = {
 LATE_IN_APPLY = {
     "memtopo.output.json": "--json",
     "memtopo.output.diagnostics": "a spec with errors or warnings",
-    "ctypes": "processes that are spawned, and NVML",
     "memtopo.cli.nodes": "--on",
     "memtopo.driver.functions": "recorded calls",
     "memtopo.driver.trace": "--trace",

@@ -90,9 +90,9 @@ def steps_of(plan: Plan, *kinds: type[AnyStep]) -> list[AnyStep]:
     return [step for step in plan.steps if isinstance(step, kinds)]
 
 
-def composed(spec: Path, machine: Machine) -> Composition:
-    """A spec that is planned on a machine, whatever was tried there."""
-    return Composition.of(read_file(spec), recorded("test", machine))
+def composed(spec: str | Path, machine: Machine) -> Composition:
+    """A spec, given as text or file, that is planned on a machine, whatever was tried there."""
+    return Composition.of(read_file(spec) if isinstance(spec, Path) else document(spec), recorded("test", machine))
 
 
 def run_request(

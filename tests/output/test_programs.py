@@ -20,7 +20,7 @@ from memtopo.output.programs.writer import Names, words_of_parts
 from memtopo.run.planned_calls import planned_calls
 from tests.helpers.machines import with_fabric
 from tests.helpers.program_calls import comparable, compile_program, make_library, run_programs
-from tests.helpers.specs import EVERY_SPEC, ROOT, run_request
+from tests.helpers.specs import EVERY_SPEC, ROOT, composed, run_request
 
 H200X4 = machine.load("h200x4")
 LINE = MachineLine("h200x4", simulated=True, devices=(), driver="13.0")
@@ -104,16 +104,16 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def planned(spec: str | Path, facts: Machine = H200X4) -> dict[str, list[DriverCall]]:
     """Calls that a plan lists; other tests compare them with those of runs."""
-    request = run_request(spec, facts)
-    calls = planned_calls(request.plan, request.geometry)
+    found = composed(spec, facts)
+    calls = planned_calls(found.plan, found.geometry)
     return {label: [each for each in entries if isinstance(each, DriverCall)] for label, entries in calls.items()}
 
 
 def written(spec: str | Path, language: programs.Language, folder: Path, facts: Machine = H200X4) -> dict[str, Path]:
     """Programs of a spec by process."""
-    request = run_request(spec, facts)
-    calls = planned_calls(request.plan, request.geometry)
-    texts = programs.texts(request.plan.name, LINE, calls, language, request.plan.common_ranges)
+    found = composed(spec, facts)
+    calls = planned_calls(found.plan, found.geometry)
+    texts = programs.texts(found.plan.name, LINE, calls, language, found.plan.common_ranges)
     files = {label: folder / name for label, name in zip(calls, texts, strict=True)}
     for file, text in zip(files.values(), texts.values(), strict=True):
         file.write_text(text)
