@@ -22,9 +22,11 @@ from memtopo.kinds.layout import HandleSource, NoHandleSource, current
 from memtopo.language.names import AWAKE
 from memtopo.plans.report import Check, Checks, PlanSummary, Report
 from memtopo.rules.change import diagnose_change
-from memtopo.run.apply import Run
+from memtopo.run.apply import ThisProcess
 from memtopo.run.capacity import DoesNotFit
+from memtopo.run.conductor import Conductor
 from memtopo.run.imports import Imports
+from memtopo.run.process_run import ProcessRun
 from memtopo.run.request import HoldResult, RunRequest
 from memtopo.run.transition import RollbackFailed
 from memtopo.sharing.imports import HolderHandles
@@ -56,7 +58,9 @@ class Session:
         facts = planned.target.machine
         request = RunRequest(**_of_spec(planned), machine=self.machine, exclusive=False, machine_facts=facts)
         self._signals = deferred()
-        self.run = Run(request, Ledger(driver), stop=self._interruptible, handle_source=handle_source, absent=absent)
+        stop, ledger = self._interruptible, Ledger(driver)
+        self.run = ProcessRun(request, ledger, stop=stop, handle_source=handle_source, absent=absent)
+        self.conductor = Conductor(ThisProcess(self.run, stop), request, stop, self.run.variant)
         self.layout = self.run.execution.layout
         self.driver: Driver = self.run.execution.driver
         self._descriptors: set[tuple[str, str]] = set()
@@ -97,10 +101,10 @@ class Session:
         run = self.run
         try:
             with self._signals, run.recording_failure():
-                run.build()
-                run.check()
+                self.conductor.build()
+                self.conductor.check()
                 if verify:
-                    run.verify()
+                    self.conductor.verify()
             self._descriptors = _descriptors()
         except BaseException:
             self.end()
@@ -122,7 +126,7 @@ class Session:
     def switch(self, state: str) -> Checks:
         """Bring the layout to a state; return the results of its check. Raises `NotSwitched`."""
         with self._changing(NotSwitched, f"the layout is {self.run.state}, as before"):
-            return self.run.switch(state)
+            return self.conductor.switch(state)
 
     def change(self, spec: SpecLike, check: Check, params: Params | None = None) -> Checks:
         """Bring the layout to another spec; return the results of its check. Raises `InvalidSpec` and `NotChanged`."""
@@ -138,9 +142,9 @@ class Session:
         if isinstance(self.layout.handle_source, NoHandleSource):
             self.layout.handle_source = self._handles_for(planned.geometry) or self.layout.handle_source
         with self._changing(NotChanged, "the layout is as before"):
-            run.change(request)
+            self.conductor.change(request)
         self._planned = planned
-        return run.checks()
+        return self.conductor.checks()
 
     @contextmanager
     def awaiting(self, stream: int | None, device: int | None) -> Iterator[None]:
@@ -191,7 +195,7 @@ class Session:
 
     def _end(self) -> Report:
         if self._descriptors:  # descriptors that the program opened in the meantime are not leaks
-            self.run.hold(lambda _: HoldResult(descriptors=len(_descriptors() - self._descriptors)))
+            self.run.hold_result = HoldResult(descriptors=len(_descriptors() - self._descriptors))
         try:
             self.run.take_down()
             return self._noted(self.run.report())

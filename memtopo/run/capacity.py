@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Hashable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from memtopo.common.errors import MemtopoError
 from memtopo.common.units import rounded
@@ -20,20 +20,16 @@ class DoesNotFit(MemtopoError):
 
 
 def require_room(
-    execution: Execution, steps: Transition, machine: Machine | None, in_use: Container[Hashable] = ()
+    execution: Execution, steps: Transition, growth: Mapping[Location, int], machine: Machine | None
 ) -> None:
     """Raise `DoesNotFit`, with the numbers of each location, if a transition needs more memory than is free.
 
-    GPUs that the layout uses are queried; others, and the host, have what the record of the `machine` says. Importers
-    have the memory of `in_use` resources, which is not free after its release. Raises `StepFailed`.
+    It needs the `growth` at its peak. GPUs that the layout uses are queried; others, and the host, have what the record
+    of the `machine` says. Raises `StepFailed`.
     """
     if refusals := list(_refusals(execution, steps)):
         raise DoesNotFit(f"the change does not fit: {'; '.join(refusals)}", hint="unmap what is too many")
-    growth = steps.growth_beside(in_use) if in_use else steps.growth
-    if not growth:
-        return
-    lacking = list(_lacking(execution, growth, machine))
-    if lacking:
+    if growth and (lacking := list(_lacking(execution, growth, machine))):
         raise DoesNotFit(f"the change does not fit: {'; '.join(lacking)}")
 
 

@@ -12,10 +12,11 @@ from memtopo.run.hints import error_hint
 from memtopo.run.request import RunRequest
 
 
-def outcome(
-    failed: StepFailed | None, leaks: Sequence[Leak], *, signal: int | None, as_declared: bool
-) -> tuple[str, int]:
-    """Word and exit code of a run; `signal` is the number of the signal that stopped it, or None."""
+def outcome(leaks: Sequence[Leak], *, signal: int | None, as_declared: bool, codes: Sequence[int]) -> tuple[str, int]:
+    """Word and exit code of a run of one process, of several, or on several nodes.
+
+    `signal` is the number of the signal that stopped it, or None; `codes` are the exit codes of what failed.
+    """
     if leaks:
         return "leaked", 5
     if signal is not None:
@@ -23,8 +24,8 @@ def outcome(
     if not as_declared:
         # The difference may also be the cause of a later failure; the report has both.
         return "different", 6
-    if failed:
-        return "failed", _exit_code(failed.error)
+    if codes:
+        return "failed", next((code for code in codes if code in {70, 3}), 4)
     return "ok", 0
 
 
@@ -40,7 +41,8 @@ def failure(failed: StepFailed, request: RunRequest) -> Failure:
     return Failure(failed.action, f"{type(error).__name__}: {error}", None, path, position)
 
 
-def _exit_code(error: BaseException | None) -> int:
+def exit_code(error: BaseException) -> int:
+    """Exit code of a run that an error ended."""
     if isinstance(error, Unavailable):
         return error.exit_code
     expected = isinstance(error, (MemtopoError, OSError, MemoryError)) and not isinstance(error, InternalError)

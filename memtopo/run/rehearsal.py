@@ -6,17 +6,15 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from itertools import permutations
 
 from memtopo.driver.types import DriverError
-from memtopo.executor import Execution, StepFailed
+from memtopo.executor import StepFailed
 from memtopo.language.names import AWAKE
 from memtopo.planner import Plan
 from memtopo.run.findings import FindingTally
-from memtopo.run.transition import make_transition
-from memtopo.run.verification.fingerprints import ASPECT, Fingerprints
+from memtopo.run.layout_plans import Plans
 from memtopo.run.verification.rounds import Verification
-from memtopo.run.verification.verifier import Verifier
 
-States = Mapping[str, Mapping[str, Plan]]
-"""Plans of all processes of a layout, by state and label; that of the layout as it is written among them."""
+States = Mapping[str, Plans]
+"""Plans of all processes of a layout, by state; that of the layout as it is written among them."""
 
 
 def paths(states: Iterable[str]) -> Iterator[tuple[str, ...]]:
@@ -31,65 +29,21 @@ def stops(states: Iterable[str]) -> int:
     return sum(len(path) + 1 for path in paths(states))
 
 
-class Rehearsal:
-    """Walks from the layout as it is written through its states and back. Raises `StepFailed` or `Stopped`."""
-
-    def __init__(
-        self,
-        execution: Execution,
-        states: Mapping[str, Plan],
-        verification: Verification,
-        findings: FindingTally,
-        *,
-        full: bool,
-    ) -> None:
-        """`states` are the plans of all states by name, that of the layout as it is written among them.
-
-        With `full`, all that each switch keeps is read before and after it, also where it is offloaded.
-        """
-        self._execution, self._states, self._full = execution, states, full
-        self._verification, self._findings = verification, findings
-        plans = {name: {"": plan} for name, plan in states.items()}
-        self._part = RehearsedPart(execution, plans, verification, findings)
-
-    def walk(self) -> None:
-        """Go along all paths and back; bytes that all states of a path keep must be as they were written before it."""
-        for path in paths(self._states):
-            self._part.write(path)
-            for state in (*path, AWAKE):
-                plan = self._states[state]
-                kept = Fingerprints.take(self._execution, plan) if self._full and self._verification.safe else None
-                make_transition(self._execution, plan)
-                self._part.read(path, state)
-                if kept:
-                    self._findings.include(kept.compared_after(self._findings), ASPECT)
+def write_kept(verification: Verification, states: States, path: Sequence[str]) -> None:
+    """Write the bytes that all states of a path keep. Raises `StepFailed` or `Stopped`."""
+    if verifier := verification.of_kept_bytes(lost(states, path)):
+        _attempt(lambda: verifier.write(0))
 
 
-class RehearsedPart:
-    """Part of one process in a rehearsal. Raises `StepFailed` or `Stopped`."""
-
-    def __init__(
-        self, execution: Execution, states: States, verification: Verification, findings: FindingTally
-    ) -> None:
-        self._execution, self._states, self._verification, self._findings = execution, states, verification, findings
-
-    def write(self, path: Sequence[str]) -> None:
-        """Write the bytes that all states of a path keep."""
-        if verifier := self._verification.of_kept_bytes(lost(self._states, path)):
-            _attempt(lambda: verifier.write(0))
-
-    def read(self, path: Sequence[str], state: str) -> None:
-        """Check every step, and read those bytes as far as the state that the layout is in has memory."""
-        self._execution.progress.extend(len(self._execution.plan.steps))
-        self._findings.add(self._execution.check())
-        awake, now = self._states[AWAKE], self._states[state]
-        absent = {label: _provided(awake[label]) - _provided(plan) for label, plan in now.items()}
-        without = {label: each | absent[label] for label, each in lost(self._states, path).items()}
-        if verifier := self._verification.of_kept_bytes(without):
-            self._read(verifier)
-
-    def _read(self, verifier: Verifier) -> None:
-        _attempt(lambda: self._findings.add(verifier.read(0)))
+def read_kept(
+    verification: Verification, states: States, path: Sequence[str], state: str, findings: FindingTally
+) -> None:
+    """Read those bytes as far as the state that the layout is in has memory. Raises `StepFailed` or `Stopped`."""
+    awake, now = states[AWAKE], states[state]
+    absent = {label: _provided(awake[label]) - _provided(plan) for label, plan in now.items()}
+    without = {label: each | absent[label] for label, each in lost(states, path).items()}
+    if verifier := verification.of_kept_bytes(without):
+        _attempt(lambda: findings.add(verifier.read(0)))
 
 
 def lost(states: States, path: Sequence[str]) -> dict[str, frozenset[Hashable]]:

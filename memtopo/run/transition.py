@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 
 from memtopo.common.errors import MemtopoError, Stopped
 from memtopo.common.garbage_collection import collector_paused
@@ -17,43 +16,12 @@ from memtopo.plans.transition import Action, Stage, StagedAction, Transition, tr
 class RollbackFailed(StepFailed):
     """Failure of a transition whose rollback failed, too: the layout can only be taken down.
 
-    It has the step and the error of the rollback; `failure` is the failure of the transition.
+    It has the step and the error of the rollback; `reason` is that of the rollback.
     """
 
-    def __init__(self, failure: BaseException, rollback: StepFailed) -> None:
-        action = f"{rollback.action}, to roll back a change ({failure})"
+    def __init__(self, reason: str, rollback: StepFailed) -> None:
+        action = f"{rollback.action}, to roll back a change ({reason})"
         super().__init__(rollback.step, action, rollback.error, rollback.path)
-        self.failure = failure
-
-
-def make_transition(execution: Execution, plan: Plan, known: Transition | None = None) -> None:
-    """Bring a built layout to another plan; the steps that both plans have are not touched.
-
-    `known` is the transition, if it was computed before. Raises `StepFailed` or `Stopped` after the layout was brought
-    back to the plan that it had, with new and empty memory in place of what was already released; `RollbackFailed` if
-    that is impossible.
-    """
-    steps = known or transition(execution.plan.steps, plan.steps)
-    with execution.timed("change", len(steps.actions), announce=False):
-        making = StagedTransition(execution, plan, steps)
-        try:
-            for stage in Stage:
-                making.advance(stage)
-        except BaseException as error:
-            _roll_back(making, error)
-            raise
-        making.end()
-
-
-def _roll_back(making: StagedTransition, failure: BaseException) -> None:
-    """Bring the layout back to the plan that it had. Raises `RollbackFailed`."""
-    making.turn_back()
-    try:
-        for stage in Stage:
-            making.advance(stage)
-    except StepFailed as error:
-        raise RollbackFailed(failure, error) from error
-    making.end()
 
 
 class StagedTransition:
@@ -85,6 +53,10 @@ class StagedTransition:
                     execution.progress.advance(len(batch))
             finally:
                 execution.layout.handle_source.settle()
+
+    def count(self, stage: Stage) -> int:
+        """Return the number of actions of a stage."""
+        return len(self._transition.stages[stage])
 
     def arrive(self) -> None:
         """Let the layout have the plan to which all stages brought it, to check it; it can still be turned back."""
@@ -169,35 +141,14 @@ class StagedTransition:
             yield from (step for step in self._new.steps if step.keeps is not None)
 
 
-@contextmanager
-def all_or_nothing(execution: Execution) -> Iterator[None]:
-    """Bring a layout back to the plan that it has now if the code inside fails, and check it by queries.
-
-    Raises `RollbackFailed` if that is impossible.
-    """
-    plan, stop = execution.plan, execution.stop
-    try:
-        yield
-    except RollbackFailed:
-        raise
-    except BaseException as failure:
-        execution.stop = lambda: False
-        try:
-            make_transition(execution, plan)
-            require_declared(execution)
-        except StepFailed as error:
-            raise RollbackFailed(failure, error) from error
-        except Exception as error:
-            raise RollbackFailed(failure, StepFailed(None, "plan of a rollback", error)) from error
-        finally:
-            execution.stop = stop
-        raise
-
-
 def require_declared(execution: Execution) -> None:
-    """Check a layout that was brought back by queries, and raise `StepFailed` for the first difference."""
+    """Check a layout that was rolled back by queries, which no signal stops. Raises `StepFailed` for a difference."""
     execution.progress.extend(len(execution.plan.steps))
-    for aspect, subject, expected, observed, path, *_ in execution.check():
-        if expected != observed:
-            error = MemtopoError(f"{aspect} of {subject} is {observed}, not {expected}")
-            raise StepFailed(None, "check after the rollback", error, path)
+    stop, execution.stop = execution.stop, lambda: False
+    try:
+        for aspect, subject, expected, observed, path, *_ in execution.check():
+            if expected != observed:
+                error = MemtopoError(f"{aspect} of {subject} is {observed}, not {expected}")
+                raise StepFailed(None, "check after the rollback", error, path)
+    finally:
+        execution.stop = stop

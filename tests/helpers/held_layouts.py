@@ -23,9 +23,9 @@ from memtopo.machine.cluster import MachineLine
 from memtopo.plans.report import Report
 from memtopo.rules.validation import validate
 from memtopo.run import apply
-from memtopo.run.apply import Run
 from memtopo.run.held import HeldLayout, Revision
 from memtopo.run.imports import Follower
+from memtopo.run.process_run import ProcessRun
 from memtopo.run.request import HoldResult, RunRequest
 from memtopo.sharing.claims import claim
 from memtopo.sharing.client import connect
@@ -35,6 +35,7 @@ from memtopo.sharing.imports import HolderHandles
 from memtopo.sharing.sources import layout_source
 from memtopo.sharing.status import Switched
 from tests.helpers.child_process import PATIENCE
+from tests.helpers.conducted import Conducted
 
 
 @dataclass
@@ -42,11 +43,11 @@ class Held:
     """A held layout; `run` exists while it is held, `report` afterwards. `end` ends the hold."""
 
     end: Callable[[], None]
-    runs: list[Run] = field(default_factory=list)
+    runs: list[ProcessRun] = field(default_factory=list)
     reports: list[Report] = field(default_factory=list)
 
     @property
-    def run(self) -> Run:
+    def run(self) -> ProcessRun:
         return self.runs[0]
 
     @property
@@ -75,16 +76,19 @@ def _request(document: Document, target: Target) -> RunRequest:
 
 
 def _serve(
-    run: Run, document: Document, target: Target, revise: Callable[..., Revision], stop: Callable[[], int], **terms: Any
+    made: Conducted,
+    document: Document,
+    target: Target,
+    revise: Callable[..., Revision],
+    stop: Callable[[], int],
+    **terms: Any,
 ) -> HoldResult:
-    """Serve a layout until `stop` returns true. Raises the failure of a change that has left it broken."""
-    layout = HeldLayout(run, layout_source(document, target.machine), partial(revise, target=target))
-    about = HolderInfo(run.request.geometry.name, document.name, run.request.machine)
+    """Serve a layout until `stop` returns true."""
+    layout = HeldLayout(made, layout_source(document, target.machine), partial(revise, target=target))
+    about = HolderInfo(made.request.geometry.name, document.name, made.request.machine)
     with claim(endpoint(about.name)) as claimed:
-        follower = Follower(run, stop)
-        hold(layout, claimed, about, stop=follower.stop, changeable=layout, **terms)
-        if layout.failure:
-            raise layout.failure
+        follower = Follower(made)
+        hold(layout, claimed, about, stop=lambda: follower.stop() or stop(), changeable=layout, **terms)
     return HoldResult(follower.notes)
 
 
@@ -119,9 +123,9 @@ def held(
 
     found = Held(end)
 
-    def serve(run: Run) -> HoldResult:
-        found.runs.append(run)
-        return _serve(run, document, target, revise, ended.is_set, ready=serving.set, wake=theirs, **terms)
+    def serve(made: Conducted) -> HoldResult:
+        found.runs.append(made.parts.run)
+        return _serve(made, document, target, revise, ended.is_set, ready=serving.set, wake=theirs, **terms)
 
     def build() -> None:
         driver: Any = target.open()

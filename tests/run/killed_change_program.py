@@ -27,13 +27,14 @@ from memtopo.drivers.target import Target, resolve
 from memtopo.language import read_text
 from memtopo.machine.cluster import MachineLine
 from memtopo.rules.validation import validate
-from memtopo.run.apply import Run, apply
+from memtopo.run.apply import apply
 from memtopo.run.request import HoldResult, RunRequest
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.holder import HolderInfo
 from memtopo.sharing.surveys import survey
+from tests.helpers.conducted import Conducted
 from tests.helpers.holders import until
 from tests.helpers.processes import print_json
 
@@ -85,11 +86,11 @@ def hold(target: Target, number: int, at: int, out: int) -> None:
         info = HolderInfo("killed", None, line)
         with claimed_holder(HoldOptions(None, None, 0.0, ()), info, stopper.signal, revise) as holder:
 
-            def held(run: Run) -> HoldResult:
-                run.begin_hold()
+            def held(made: Conducted) -> HoldResult:
+                made.release_contexts()
                 signalling.at = signalling.calls + at if at else 0
                 before = signalling.calls
-                result = holder.hold(run)
+                result = holder.hold(made)
                 os.write(out, f"{signalling.calls - before}\n".encode())
                 return result
 

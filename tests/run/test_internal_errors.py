@@ -19,8 +19,7 @@ from memtopo.driver.wrappers import Forwarder
 from memtopo.drivers.sim import SimDriver
 from memtopo.drivers.target import Target
 from memtopo.run.held import Revision
-from memtopo.run.processes.joint_change import checks_of
-from memtopo.run.processes.messages import CheckChange
+from memtopo.run.messages import CheckChange
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError
@@ -173,10 +172,8 @@ def test_a_process_that_cannot_show_what_it_has_changed_goes_on() -> None:
             run.execution.driver.mem_set_access(address, size, (Grant(gpu(1), Access.RW),))
 
         layout.before[CheckChange()] = grant_more
-        results = layout.change(replace(run_request(text, MACHINE), position_of=nowhere_at_first()))
         with pytest.raises(InternalError, match=r"^one: internal error: ValueError: it has no position$"):
-            checks_of(results)
+            layout.change_to(replace(run_request(text, MACHINE), position_of=nowhere_at_first()))
         assert layout.joint.generation == 2
         assert {each.aspect for each in run.recheck().differences} == {"access"}
-        same = layout.change(run_request(PROCESSES, MACHINE))
-        assert not any(each.different for each in checks_of(same).values())
+        assert not layout.change_to(run_request(PROCESSES, MACHINE)).different

@@ -6,11 +6,12 @@ import platform
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
-from memtopo.run.held import Revision
+from memtopo.run.conductor import Conductor
+from memtopo.run.held import HeldLayout, Revision
 from memtopo.run.nodes.peers import Call, NodePeers
-from memtopo.run.processes import Coordinator, HeldProcesses
-from memtopo.run.request import RunRequest
+from memtopo.run.request import HoldResult, RunRequest
 from memtopo.sharing.claims import Claim, claim
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError
@@ -48,20 +49,21 @@ class NodeHolder:
     peers: NodePeers
     hub: Call
 
-    def hold(self, coordinator: Coordinator) -> list[str]:
+    def hold(self, conductor: Conductor[Any]) -> HoldResult:
         """Serve, and return notes for the report."""
-        request = coordinator.ensemble.request
-        layout = HeldProcesses(coordinator, self.source, _refuse)
+        conductor.release_contexts()
+        request, parts = conductor.request, conductor.parts
+        layout = HeldLayout(conductor, self.source, _refuse)
         held = hold(
             layout,
             self.claim,
             HolderInfo(request.plan.name, request.spec, request.machine, self.source),
-            stop=lambda: coordinator.watch() or (_RELEASED if self.peers.released else 0),
+            stop=lambda: parts.watch() or (_RELEASED if self.peers.released else 0),
             lasting=self.holding.lasting,
             grace=self.holding.grace,
             allow_uids=self.holding.allow_uids,
             ready=self._report_ready,
-            interval=min(INTERVAL, coordinator.interval),
+            interval=min(INTERVAL, parts.interval),
             supervision=Supervision(
                 contexts=lambda: layout.contexts,
                 nodes=held_nodes(self.hub, request.geometry.nodes, self.node),
@@ -71,7 +73,9 @@ class NodeHolder:
         ends = {"release": "a release here", "deadline": "its deadline", "failure": "a failure"}
         why = ends.get(held.why, "a signal") if held.signal >= 0 else "the end of another node"
         served = f"{held.handles:,} handles to {held.clients:,} client{'s' * (held.clients != 1)}"
-        return [f"node {self.node}: held for {held.seconds:.1f} s, until {why}; served {served}", *held.notes]
+        return HoldResult(
+            [f"node {self.node}: held for {held.seconds:.1f} s, until {why}; served {served}", *held.notes]
+        )
 
     def _report_ready(self) -> None:
         self.hub("serve", self.node, self.claim.endpoint.path)

@@ -1,4 +1,4 @@
-"""The other nodes of a run as an agent's coordinator sees them: meetings at the hub, handles of other agents, gates."""
+"""The other nodes of a run as an agent's conductor sees them: meetings at the hub, handles of other agents, gates."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from threading import Lock
 from typing import Any
 
 from memtopo.driver.handles import Handle, close_handles
+from memtopo.run.messages import HandleAnswer, HandleRequest
 from memtopo.run.nodes.hub import End
 from memtopo.run.processes.gates import SplitGate
-from memtopo.run.processes.messages import HandleAnswer, HandleRequest
 from memtopo.run.processes.peers import HandleRoutes, Peers
 from memtopo.sharing.channel import Received
 
@@ -28,7 +28,7 @@ _STAYS = "its handles are descriptors, which do not leave a node; other nodes im
 
 
 class NodePeers(Peers):
-    """Peers of one node's coordinator, for one run. `homes` has the node of each process by label.
+    """Peers of one node's conductor, for one run. `homes` has the node of each process by label.
 
     `receive_request` and `receive_answer` may be called in any thread.
     """
@@ -151,7 +151,7 @@ class NodePeers(Peers):
             self._wake = -1
 
     def wake(self) -> None:
-        """Have the coordinator look around at once."""
+        """Have the conductor look around at once."""
         with self._lock:
             if self._wake >= 0:
                 os.eventfd_write(self._wake, 1)

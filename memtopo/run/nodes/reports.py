@@ -12,7 +12,8 @@ from memtopo.common.units import rounded
 from memtopo.plans.report import Failure, Leak, Left, NodeReport, PhaseTime, ProcessReport, Report
 from memtopo.run.nodes.agent import NodeResult
 from memtopo.run.nodes.hub import End
-from memtopo.run.processes.reports import sum_of_checks, sum_of_left
+from memtopo.run.outcome import outcome
+from memtopo.run.reports import report_on, sum_of_checks, sum_of_left
 from memtopo.run.request import RunRequest
 
 
@@ -48,15 +49,16 @@ def merged_nodes(
     leaks = (*(leak for report in reports.values() for leak in report.leaks), *_leaks(request, ends))
     checks = sum_of_checks([report.checks for report in reports.values() if report.checks])
     failure = _failure(ends, order)
-    outcome, exit_code = _outcome(ends, leaks, failure, interrupted, different=bool(checks and checks.different))
-    failed = outcome != "ok"
-    return Report(
-        name=request.plan.name,
-        spec=request.spec,
-        machine=request.machine,
-        outcome=outcome,
-        exit_code=exit_code,
-        plan=request.summary(),
+    found = outcome(
+        leaks,
+        signal=interrupted or None,
+        as_declared=not (checks and checks.different),
+        codes=([*_codes(ends)] or [4]) if failure else (),
+    )
+    failed = found[1] != 0
+    return report_on(
+        request,
+        found,
         times=tuple(_times(list(reports.values()))),
         checks=checks,
         failure=None if interrupted else failure,
@@ -64,26 +66,14 @@ def merged_nodes(
         left=sum_of_left([_on_node(node, report.left) for node, report in reports.items() if report.left]),
         notes=tuple(dict.fromkeys((*request.notes(), *(note for each in reports.values() for note in each.notes)))),
         processes=tuple(_processes(request, ends, failed=failed)),
-        check=request.check,
-        started=request.started,
         nodes=tuple(_node(request, node, end, hosts.get(node, ""), failed=failed) for node, end in ends.items()),
     )
 
 
-def _outcome(
-    ends: Mapping[str, NodeEnd], leaks: Sequence[Leak], failure: Failure | None, interrupted: int, *, different: bool
-) -> tuple[str, int]:
-    if leaks:
-        return "leaked", 5
-    if interrupted:
-        return "interrupted", 128 + interrupted
-    if different:
-        return "different", 6
-    if failure:
-        codes = [end.result.exit_code for end in ends.values() if end.result and end.result.error]
-        codes += [end.report.exit_code for end in ends.values() if end.report and end.report.failure]
-        return "failed", next((code for code in codes if code in {70, 3}), 4)
-    return "ok", 0
+def _codes(ends: Mapping[str, NodeEnd]) -> Iterator[int]:
+    """Exit codes of the nodes that failed."""
+    yield from (end.result.exit_code for end in ends.values() if end.result and end.result.error)
+    yield from (end.report.exit_code for end in ends.values() if end.report and end.report.failure)
 
 
 def _failure(ends: Mapping[str, NodeEnd], order: Sequence[End]) -> Failure | None:

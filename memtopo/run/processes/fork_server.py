@@ -1,8 +1,8 @@
 """A server of workers, which imports what they need once and forks each of them, before any driver is initialised.
 
 The imports of a worker take a third of a second of processor time, a fork some milliseconds; it is safe before `cuInit`
-(fact 33). A forked worker is a child of the server's parent, the coordinator, as if that had started it: the
-coordinator waits for it, and its death ends the worker. The server has one thread and opens no driver.
+(fact 33). A forked worker is a child of the server's parent, the conductor, as if that had started it: the
+conductor waits for it, and its death ends the worker. The server has one thread and opens no driver.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from typing import Any, get_args
 
 from memtopo.common.spawn import die_with_parent, inherited_socket
 from memtopo.kinds import KINDS
-from memtopo.run.processes import messages, worker
+from memtopo.run import messages
+from memtopo.run.processes import worker
 from memtopo.sharing.channel import adapter_of
 
 LARGEST, MOST_DESCRIPTORS = 64 << 10, 16

@@ -54,10 +54,10 @@ def gate_descriptors() -> Iterator[tuple[int, int, int, int]]:
 
 
 class SplitGate:
-    """A coordinator's ends of a gate of two pipes, by which its workers wait for processes elsewhere, too.
+    """A conductor's ends of a gate of two pipes, by which its workers wait for processes elsewhere, too.
 
     Its workers hold the write end of the one, whose end of file reports that all have left, and wait for the end of
-    the other, which `open` closes. If the coordinator dies, the system does, and they go on by themselves.
+    the other, which `open` closes. If the conductor dies, the system does, and they go on by themselves.
     """
 
     def __init__(self) -> None:
@@ -90,7 +90,7 @@ class SplitGate:
             os.close(self._hold)
 
     def close(self) -> None:
-        """Close the coordinator's ends, once no worker is left."""
+        """Close the conductor's ends, once no worker is left."""
         self.open()
         os.close(self._left)
 

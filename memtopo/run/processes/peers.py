@@ -1,4 +1,4 @@
-"""The rest of a run: coordinators elsewhere that have its other processes, and what this one exchanges with them."""
+"""The rest of a run: conductors elsewhere that have its other processes, and what this one exchanges with them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar
 
+from memtopo.run.messages import HandleAnswer, HandleRequest
 from memtopo.run.processes.gates import gate_descriptors
-from memtopo.run.processes.messages import HandleAnswer, HandleRequest
 from memtopo.sharing.channel import Received
 
 T = TypeVar("T")
@@ -24,7 +24,7 @@ class HandleRoutes(Protocol):
 
 
 class Peers:
-    """Coordinators of the other processes of a run; this class is a run that has none.
+    """Conductors of the other processes of a run; this class is a run that has none.
 
     No method blocks. `failed` is the reason for which the run is to end, found elsewhere; empty as long as there is
     none. It may change at any time, and `descriptors` then become readable.
@@ -53,11 +53,11 @@ class Peers:
         return False
 
     def arrive(self, value: Any) -> None:
-        """Arrive at the next meeting of all coordinators, with a value for all of them."""
+        """Arrive at the next meeting of all conductors, with a value for all of them."""
         self._value = value
 
     def arrived(self) -> Sequence[Any] | None:
-        """Return the values of all coordinators, once all have arrived; None before."""
+        """Return the values of all conductors, once all have arrived; None before."""
         return [self._value]
 
     def gates(self) -> AbstractContextManager[tuple[int, int, int, int]]:

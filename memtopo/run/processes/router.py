@@ -1,4 +1,4 @@
-"""Routing of handles between workers: each request and each answer passes through the coordinator.
+"""Routing of handles between workers: each request and each answer passes through the conductor.
 
 Those of processes that run elsewhere go to its peers, and come from them.
 """
@@ -11,7 +11,7 @@ from itertools import count as counter
 
 from memtopo.common.errors import MemtopoError
 from memtopo.driver.handles import Handle
-from memtopo.run.processes.messages import FromWorker, HandleAnswer, HandleRequest
+from memtopo.run.messages import FromWorker, HandleAnswer, HandleRequest
 from memtopo.run.processes.peers import Peers
 from memtopo.run.processes.worker_process import WorkerProcess
 from memtopo.sharing.channel import Received
@@ -21,7 +21,7 @@ from memtopo.sharing.errors import ExchangeError
 class Router:
     """Receives the workers' messages and forwards their requests for handles and the answers.
 
-    Each request of the coordinator has a requester of its own, which is no process: an answer that comes after its
+    Each request of the conductor has a requester of its own, which is no process: an answer that comes after its
     request was abandoned is not taken for that of the next one.
     """
 
@@ -60,7 +60,7 @@ class Router:
     def request(
         self, holder: str, export: str, first: int, count: int, receive: Callable[[], None]
     ) -> Sequence[Handle]:
-        """Handles for the coordinator; `receive` is called until the answer has come. Raises `MemtopoError`."""
+        """Handles for the conductor; `receive` is called until the answer has come. Raises `MemtopoError`."""
         worker = self._workers[holder]
         self._awaiting = next(self._requesters)
         worker.answer_due()

@@ -1,4 +1,4 @@
-"""The coordinator's side of a worker: its process, its channel and its state."""
+"""The conductor's side of a worker: its process, its channel and its state."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from memtopo.common.signals import TERMINAL
 from memtopo.common.spawn import python_command, spawn_connected
 from memtopo.common.text import signal_name
 from memtopo.plans.report import Checks, Report
-from memtopo.run.processes import messages
-from memtopo.run.processes.messages import Command, FromWorker, KeepAlive, Start, TakeDown
+from memtopo.run import messages
+from memtopo.run.messages import Command, FromWorker, KeepAlive, Start, TakeDown
 from memtopo.run.processes.worker_server import ForkedWorker, WorkerServer
 from memtopo.sharing.channel import Channel, Received
 from memtopo.sharing.offers import Offer
@@ -31,7 +31,7 @@ _WORKER = "memtopo.run.processes.worker:main"
 
 
 class Expected(Enum):
-    """Message that the coordinator waits for."""
+    """Message that the conductor waits for."""
 
     NOTHING = auto()
     READY = auto()
@@ -84,7 +84,7 @@ class WorkerProcess:
         return self.gone or self.failed is not None or self.death is not None or self.report is not None
 
     def owes(self, expected: Expected) -> bool:
-        """Return whether the coordinator waits for this message of it."""
+        """Return whether the conductor waits for this message of it."""
         return self.expected is expected and not self.over
 
     def start(self, message: Start) -> None:
@@ -136,8 +136,6 @@ class WorkerProcess:
                 self.as_declared, self.safe = self.as_declared and as_declared, self.safe and safe
             case messages.Addresses():
                 self.expected, self.addresses = Expected.NOTHING, message
-            case messages.Exports(offers):
-                self.offers = offers
             case messages.ChangeResult():
                 self.expected, self.change = Expected.NOTHING, message
                 self.offers = self.offers if message.offers is None else message.offers
@@ -257,7 +255,7 @@ def launch(
 def _forked(
     server: WorkerServer, gates: Sequence[int], environment: Mapping[str, str]
 ) -> tuple[ForkedWorker, socket.socket] | None:
-    """A worker that a server forks, and the coordinator's end of its channel; None if it cannot."""
+    """A worker that a server forks, and the conductor's end of its channel; None if it cannot."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         try:

@@ -20,9 +20,10 @@ from memtopo.machine.cluster import MachineLine
 from memtopo.planner import Plan
 from memtopo.plans.progress import NO_PROCESSES, Progress
 from memtopo.rules.validation import validate
-from memtopo.run.apply import Run, built_plan
-from memtopo.run.processes.joint_plans import JointPlans
-from memtopo.run.processes.messages import PlanChange, Start
+from memtopo.run.base_run import built_plan
+from memtopo.run.layout_plans import LayoutPlans
+from memtopo.run.messages import PlanChange, Start
+from memtopo.run.process_run import ProcessRun
 from memtopo.run.request import RunRequest
 from memtopo.sharing.client import IN_FLIGHT
 from memtopo.sharing.imports import CommitWait, HolderHandles
@@ -55,7 +56,7 @@ class WorkerHooks:
         self.alive(0)
 
 
-def planned(start: Start, spec: Start | PlanChange) -> tuple[RunRequest, JointPlans]:
+def planned(start: Start, spec: Start | PlanChange) -> tuple[RunRequest, LayoutPlans]:
     """Plan all processes of a spec, and return the request of this one, too. Raises `MemtopoError`."""
     machine = parse(start.machine.encode(), start.machine_name)
     nodes = {node: parse(text.encode(), node) for node, text in start.cluster.items()}
@@ -63,13 +64,13 @@ def planned(start: Start, spec: Start | PlanChange) -> tuple[RunRequest, JointPl
     document = language.read_text(spec.text.encode(), spec.spec, spec.settings)
     geometry = validate(document, machines).geometry
     if geometry is None:
-        raise InternalError("a spec is valid in the coordinator and invalid in a worker")
+        raise InternalError("a spec is valid in the conductor and invalid in a worker")
     plan = planner.plan(geometry, machines)
     request = replace(_request(start, document, geometry, plan.processes[start.process], machine), check=spec.check)
-    return request, JointPlans(geometry, plan).built_with(start.process, built_plan(request))
+    return request, LayoutPlans(geometry, plan).built_with(start.process, built_plan(request))
 
 
-def prepare(start: Start, hooks: WorkerHooks) -> tuple[Run, JointPlans]:
+def prepare(start: Start, hooks: WorkerHooks) -> ProcessRun:
     """Plan all processes of the layout, and open the driver of this one. Raises `MemtopoError`."""
     request, plans = planned(start, start)
     assert request.machine_facts
@@ -77,7 +78,7 @@ def prepare(start: Start, hooks: WorkerHooks) -> tuple[Run, JointPlans]:
     commits = CommitWait(start.timeout, hooks.advance)
     external = HolderHandles(request.geometry, start.gpus, start.sockets, start.allow_uids, commits)
     wrapped, trace = with_trace(hooks.wrap(start.process, driver), start.trace, request.about_trace)
-    run = Run(
+    return ProcessRun(
         request,
         Ledger(wrapped),
         progress=_WorkerProgress(hooks),
@@ -85,8 +86,8 @@ def prepare(start: Start, hooks: WorkerHooks) -> tuple[Run, JointPlans]:
         handle_source=SiblingHandles(request.geometry, hooks.request, external),
         origin=start.origin,
         context=trace.context if trace else None,  # the trace ends with the process
+        plans=plans,
     )
-    return run, plans
 
 
 def _request(start: Start, document: Document, geometry: Geometry, plan: Plan, machine: Machine) -> RunRequest:
@@ -107,7 +108,7 @@ def _request(start: Start, document: Document, geometry: Geometry, plan: Plan, m
 
 
 class _WorkerProgress(Progress):
-    """Progress reported to the coordinator."""
+    """Progress reported to the conductor."""
 
     def __init__(self, hooks: WorkerHooks) -> None:
         self._hooks = hooks

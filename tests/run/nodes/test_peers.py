@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from memtopo.driver.handles import Handle
+from memtopo.run.messages import HandleAnswer, HandleRequest
 from memtopo.run.nodes.peers import NodePeers
-from memtopo.run.processes.messages import HandleAnswer, HandleRequest
 from memtopo.sharing.channel import Received
 from tests.helpers.processes import open_descriptors
 
@@ -106,7 +106,7 @@ def test_descriptors_do_not_leave_the_node(node: Node) -> None:
     assert answer.error == "its handles are descriptors, which do not leave a node; other nodes import via fabric"
 
 
-def test_requests_and_answers_of_others_wake_the_coordinator_and_go_to_its_router(node: Node) -> None:
+def test_requests_and_answers_of_others_wake_the_conductor_and_go_to_its_router(node: Node) -> None:
     assert not node.readable()
     node.peers.receive_request(REQUEST)
     node.peers.receive_answer(HandleAnswer("rank.0"), [(b"t" * 64, 0)])

@@ -144,22 +144,22 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_forked_workers_and_their_server_end_with_the_coordinator() -> None:
+def test_forked_workers_and_their_server_end_with_the_conductor() -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(
         [sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
-    ) as coordinator:
-        assert coordinator.stdin
-        assert coordinator.stdout
-        pids = [int(word) for word in coordinator.stdout.readline().split()]
+    ) as conductor:
+        assert conductor.stdin
+        assert conductor.stdout
+        pids = [int(word) for word in conductor.stdout.readline().split()]
         assert len(pids) == 3
         watched = [os.pidfd_open(pid) for pid in pids]
-        coordinator.stdin.write(b"\n")
-        coordinator.stdin.flush()
+        conductor.stdin.write(b"\n")
+        conductor.stdin.flush()
         assert all(ended(each) for each in watched)
         for each in watched:
             os.close(each)
-    assert coordinator.returncode == -signal.SIGKILL
+    assert conductor.returncode == -signal.SIGKILL
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])

@@ -12,9 +12,9 @@ import pytest
 
 from memtopo.common.clock import RunningClock
 from memtopo.plans.report import Checks, DeviceMemory, Difference, Failure, Leak, Left, PhaseTime, Report, Tally
+from memtopo.run import messages
 from memtopo.run.findings import MAX_DIFFERENCES
-from memtopo.run.processes import messages
-from memtopo.run.processes.messages import FromWorker
+from memtopo.run.messages import FromWorker
 from memtopo.run.processes.reports import merged_report
 from memtopo.run.processes.worker_process import WorkerProcess
 from memtopo.sharing.channel import Channel, Received

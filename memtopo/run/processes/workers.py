@@ -1,43 +1,53 @@
-"""The coordinator: starts the workers, sends all of them through the phases together, and merges their reports.
+"""The processes of a layout that run in workers: started, commanded and heard together, and ended.
 
 It makes no driver call that lays out memory. If any process fails, dies or is interrupted, all others take down. The
-processes of a run may belong to several coordinators, which meet after each command; each makes the same decisions.
+processes of a run may belong to several conductors, which meet after each command; each makes the same decisions.
 """
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import Any, Self
 
 from memtopo.common.clock import RunningClock
-from memtopo.common.errors import MemtopoError
+from memtopo.common.errors import MemtopoError, Stopped
 from memtopo.common.text import signal_name
 from memtopo.driver.handles import Handle
-from memtopo.executor import SafeProgress
-from memtopo.kinds.step import Phase
-from memtopo.language.names import AWAKE
-from memtopo.plans.progress import NO_PROCESSES, Progress
-from memtopo.plans.report import Checks, Failure, PhaseTime, Report
-from memtopo.run.processes import messages
+from memtopo.driver.types import gpu
+from memtopo.executor import SafeProgress, StepFailed
+from memtopo.planner import Plan
+from memtopo.plans.progress import Progress
+from memtopo.plans.report import Check, Checks, PhaseTime, Report
+from memtopo.run.conductor import Conductor, Parts, conduct, failures
+from memtopo.run.layout_plans import LayoutPlans, Variant, export_name
+from memtopo.run.messages import (
+    Addresses,
+    AgreeOn,
+    ChangeCommand,
+    ChangeResult,
+    Command,
+    EndChange,
+    PlanChange,
+    PlanSwitch,
+    Recheck,
+)
 from memtopo.run.processes.common_addresses import agree
 from memtopo.run.processes.ensemble import Ensemble, NotStarted, startup_limit
-from memtopo.run.processes.joint_change import JointState
-from memtopo.run.processes.joint_plans import JointPlans
-from memtopo.run.processes.messages import Addresses, AgreeOn, ChangeCommand, ChangeResult, Command
 from memtopo.run.processes.peers import Peers
-from memtopo.run.processes.reports import merged_checks, merged_report
+from memtopo.run.processes.reports import merged_report
 from memtopo.run.processes.router import Router
 from memtopo.run.processes.worker_process import Expected, WorkerProcess, launch
 from memtopo.run.processes.worker_server import WorkerServer
-from memtopo.run.rehearsal import paths, stops
-from memtopo.run.request import RunRequest
-from memtopo.run.verification.rounds import UNSAFE
+from memtopo.run.request import HoldResult, RunRequest
 from memtopo.sharing.client import IN_FLIGHT
-from memtopo.sharing.offers import ChangeFailed
+from memtopo.sharing.errors import ExchangeError
+from memtopo.sharing.offers import ChangeFailed, Offer
 from memtopo.sharing.sockets import reserve_descriptors
+from memtopo.sharing.sources import source_settings
 
 SPARE = 3.0
 """Seconds beyond the timeout that a worker has for teardown before it is killed."""
@@ -52,40 +62,49 @@ class _Aborted(Exception):
     """A process failed or died, or the run was interrupted."""
 
 
+class ChangeRefused(MemtopoError):
+    """Change that a process did not plan; nothing was changed."""
+
+    exit_code = 4
+
+
 def apply(
     ensemble: Ensemble,
     *,
     progress: Progress | None = None,
     stop: Callable[[], int] = lambda: 0,
-    held: Callable[[Coordinator], list[str]] | None = None,
+    hold: Callable[[Conductor[Workers]], HoldResult] | None = None,
     peers: Peers | None = None,
 ) -> Report:
-    """Build in all processes, check, and take down; `held` is called in between if everything is as declared.
+    """Build in all processes, check, and take down; `hold` is called in between if everything is as declared.
 
     `stop` returns the number of the signal that requests a stop, or 0. Errors of the run are in the report, not raised.
-    `peers` have the processes that the ensemble leaves to other coordinators.
+    `peers` have the processes that the ensemble leaves to other conductors.
     """
-    with Coordinator(ensemble, SafeProgress(progress or Progress()), stop, peers or Peers()) as coordinator:
-        try:
-            coordinator.build()
-            if ensemble.request.rehearse and coordinator.as_declared:
-                coordinator.rehearse()
-            if held and coordinator.as_declared:
-                coordinator.hold(held)
-        except _Aborted:
-            pass
-        except (MemtopoError, OSError, ValueError) as error:
-            coordinator.failure = error
-        finally:
-            coordinator.take_down()
-        return coordinator.report()
+    workers = Workers(ensemble, SafeProgress(progress or Progress()), stop, peers or Peers())
+    return conduct(workers, ensemble.request, stop=stop, hold=hold)
 
 
-class Coordinator:
+class WorkersFailed(StepFailed):
+    """Failures of a change in some processes, after which all are brought back."""
+
+    def __init__(self, failed: str) -> None:
+        error = ChangeFailed(f"{failed}; the layout is as before", broken=False)
+        super().__init__(None, "work with the processes", error)
+        self._failed = failed
+
+    def __str__(self) -> str:
+        return self._failed
+
+
+class Workers(Parts):
     """The workers of one run, or of its part, from their start until all have ended.
 
-    `as_declared` is true as long as no process of the run, in other coordinators neither, found a difference.
+    `as_declared` is true as long as no process of the run, elsewhere neither, found a difference.
     """
+
+    as_declared = safe = True
+    handle_source = None
 
     def __init__(self, ensemble: Ensemble, progress: Progress, stop: Callable[[], int], peers: Peers) -> None:
         self.ensemble, self._progress, self._stop, self._peers = ensemble, progress, stop, peers
@@ -93,14 +112,11 @@ class Coordinator:
         self.times: list[PhaseTime] = []
         self.interrupted = 0
         self.notes: list[str] = []
-        self.failure: Exception | None = None
-        self.as_declared = self._safe = True
+        self.failure: StepFailed | None = None
         self._first_over: WorkerProcess | None = None
         self._router = Router(self.workers, peers)
         self._clock = RunningClock()
         self._origin = time.perf_counter()
-        plans = JointPlans(ensemble.request.geometry, ensemble.request.plan)
-        self.joint = JointState(plans, self._command_change, stop)
 
     def __enter__(self) -> Self:
         reserve_descriptors(len(self.ensemble.processes) * (IN_FLIGHT + 2))
@@ -129,61 +145,65 @@ class Coordinator:
 
     @property
     def interval(self) -> float:
-        """Seconds within which `watch` has to be called again, so that the workers receive their heartbeats in time."""
+        """Seconds within which the workers receive their heartbeats in time."""
         return self.ensemble.timeout / _HEARTBEATS / 2
 
-    def build(self) -> None:
-        """Have all processes build, check and verify, phase by phase."""
-        plans = self.ensemble.request.plan.processes
-        used = {phase for plan in plans.values() for phase, steps in plan.phases if steps}
-        with self._timed(_START, len(self.workers)):
+    @property
+    def labels(self) -> Collection[str]:
+        return self.ensemble.processes
+
+    @property
+    def rounds(self) -> int:
+        return max(worker.rounds for worker in self.workers.values())
+
+    @property
+    def contexts(self) -> Sequence[str]:
+        processes = self.ensemble.processes.values()
+        return sorted(str(gpu(device)) for each in processes for device in each.kept_contexts)
+
+    def start(self) -> None:
+        with self.timed(_START, len(self.workers)):
             self._await(Expected.READY, startup_limit(self.ensemble.timeout))
             self._meet()
-        for phase in Phase:
-            if phase in used or phase is Phase.RESERVE:
-                with self._timed(phase, self._steps(phase)):
-                    self._command_all(messages.BuildPhase(phase))
-                    if phase is Phase.RESERVE:
-                        agree(plans, self._command_addresses)
-        with self._timed("check", self._steps()):
-            self._command_all(messages.CheckSteps())
-        self._verify()
 
-    def _steps(self, *only: Phase) -> int:
-        """Number of steps, or of those of some phases, in the processes here."""
-        plans = [self.ensemble.request.plan.processes[label] for label in self.workers]
-        return sum(len(steps) for plan in plans for phase, steps in plan.phases if not only or phase in only)
+    def each(self, command: Command) -> None:
+        for worker in self.workers.values():
+            worker.command(command)
+        self._await(Expected.DONE, self.ensemble.timeout)
+        self._meet()
 
-    def _verify(self) -> None:
-        workers = self.workers.values()
-        full = self.ensemble.request.check == "full"
-        with self._timed("verify", len(workers), {worker.label: worker.volume for worker in workers}):
-            if not self._safe:
-                self._command_all(messages.SkipVerification(UNSAFE))
-                return
-            for index in range(max(worker.rounds for worker in workers)):
-                self._command_all(messages.WriteRound(index))
-                if full and index == 0:
-                    self._command_all(messages.TryForbidden())
-                self._command_all(messages.ReadRound(index))
+    def agree(self, plans: Mapping[str, Plan]) -> None:
+        agree(plans, self._command_addresses)
 
-    def rehearse(self) -> None:
-        """Have all processes go through the states of the layout and back, and check each."""
-        full = self._safe and self.ensemble.request.check == "full"
-        with self._timed("rehearse", stops(self.joint.plans.states)):
-            for path in paths(self.joint.plans.states):
-                self._command_all(messages.WriteKept(path))
-                for state in (*path, AWAKE):
-                    self.joint.switch(state, check="full" if full else "none")
-                    self._command_all(messages.ReadKept(path))
+    def plans_of(self, request: RunRequest) -> LayoutPlans:
+        return LayoutPlans(request.geometry, request.plan)
 
-    def hold(self, held: Callable[[Coordinator], list[str]]) -> None:
-        """Have all processes keep the layout while `held` runs."""
-        self._command_all(messages.Hold())
-        self._progress.end()
-        self.notes += held(self)
-        if self._over:
-            raise _Aborted
+    def plan_switch(self, variant: Variant, in_use: Collection[str], check: Check) -> None:
+        state, absent = variant
+        if absent:
+            raise ExchangeError("unknown", "exports of several processes are not committed")
+        self._plan(PlanSwitch(state, check, tuple(sorted(in_use))))
+
+    def plan_change(
+        self, request: RunRequest, source: str, plans: LayoutPlans, in_use: Collection[str], absent: frozenset[Hashable]
+    ) -> None:
+        del plans, absent
+        found = json.loads(source)
+        name, settings = request.spec or "<spec>", source_settings(found)
+        self._plan(PlanChange(name, found["spec"], request.check, tuple(sorted(in_use)), settings))
+
+    def adopt(self, request: RunRequest, source: str) -> None:
+        found = json.loads(source)
+        self.ensemble = replace(self.ensemble, request=request, text=found["spec"], settings=source_settings(found))
+
+    def _plan(self, command: PlanSwitch | PlanChange) -> None:
+        require_planned(self._change(command))
+
+    def change(self, command: ChangeCommand) -> Mapping[str, ChangeResult]:
+        results = self._change(command)
+        if not isinstance(command, EndChange):
+            require_made(results)
+        return results
 
     @property
     def _over(self) -> bool:
@@ -195,9 +215,36 @@ class Coordinator:
         self._receive(0.0)
         return -1 if self._over else self._stop()
 
+    def end_hold(self, result: HoldResult) -> None:
+        self.notes += result.notes
+        if self._over:
+            raise _Aborted
+
+    def exports(self) -> Mapping[str, tuple[str, Offer]]:
+        workers = self.workers.items()
+        return {export_name(label, each.name): (label, each) for label, worker in workers for each in worker.offers}
+
+    def handle(self, export: str, index: int) -> Handle:
+        label, offer = self.exports()[export]
+        (handle,) = self.request_handles(label, offer.name, index, 1)
+        return handle
+
+    @contextmanager
+    def recording_failure(self) -> Iterator[None]:
+        try:
+            yield
+        except _Aborted:
+            pass
+        except Stopped:
+            self.interrupted = self._stop()
+        except StepFailed as failed:
+            self.failure = failed
+        except (MemtopoError, OSError, ValueError) as error:
+            self.failure = StepFailed(None, "work with the processes", error)
+
     def take_down(self) -> None:
         """Have all processes take down, and receive their reports; a process that takes too long is killed."""
-        with self._timed("take down", len(self.workers)):
+        with self.timed("take down", len(self.workers)):
             self._peers.leave(self._cause())
             for worker in self.workers.values():
                 worker.take_down()
@@ -215,58 +262,40 @@ class Coordinator:
         if first := self._first_over:
             return f"process {first.label} {first.death or first.failed or 'ended'} ({first.activity})"
         if self.failure:
-            return str(self.failure) or type(self.failure).__name__
+            return str(self.failure.error) or type(self.failure.error).__name__
         return f"interrupted by {signal_name(self.interrupted)}" if self.interrupted else ""
 
     def report(self) -> Report:
-        """Merge the reports of all workers."""
         workers = {worker.label: worker for worker in (self._first_over, *self.workers.values()) if worker}
-        report = merged_report(self.ensemble.request, workers, self.times, self.interrupted)
-        if self.failure and report.outcome == "ok":
-            message = str(self.failure) or type(self.failure).__name__
-            failure = Failure("work with the processes", message, hint=getattr(self.failure, "hint", None))
-            exit_code = getattr(self.failure, "exit_code", 4)
-            report = replace(report, outcome="failed", exit_code=exit_code, failure=failure)
+        report = merged_report(self.ensemble.request, workers, self.times, self.interrupted, self.failure)
         return replace(report, notes=(*self.notes, *report.notes))
 
-    def recheck(self) -> Checks:
-        """Check all processes once more while they are held. Raises `MemtopoError`."""
-        with self.announced("check"):
-            for worker in self.workers.values():
-                worker.command(messages.Recheck())
-            while any(worker.owes(Expected.DONE) for worker in self.workers.values()):
-                self._receive_for_caller()
+    def recheck(self) -> Mapping[str, Checks]:
+        for worker in self.workers.values():
+            worker.command(Recheck())
+        while any(worker.owes(Expected.DONE) for worker in self.workers.values()):
+            self._receive_for_caller()
         if errors := [f"{label}: {each.check_error}" for label, each in self.workers.items() if each.check_error]:
             raise MemtopoError("; ".join(errors))
         checks = {label: worker.checks for label, worker in self.workers.items() if worker.checks}
         if len(checks) < len(self.workers):
             raise MemtopoError("a process has ended, and cannot be checked")
-        return merged_checks(checks)
-
-    def change(self, request: RunRequest, command: messages.PlanChange) -> Mapping[str, ChangeResult]:
-        """Bring all processes to another spec, by its request and its text, as `JointState.change`."""
-        results = self.joint.change(JointPlans(request.geometry, request.plan), command)
-        self.ensemble = replace(self.ensemble, request=request, text=command.text, settings=command.settings)
-        return results
+        return checks
 
     @contextmanager
     def announced(self, phase: str) -> Iterator[None]:
-        """Report the code inside as a phase of a held layout, whose steps are those that the workers begin."""
         self._progress.phase(phase, 0, dict.fromkeys(self.workers, 0))
         try:
             yield
         finally:
             self._progress.end()
 
+    def end_phase(self) -> None:
+        self._progress.end()
+
     def request_handles(self, holder: str, export: str, first: int, count: int) -> Sequence[Handle]:
         """Handles of one process's export, for this process. Raises `MemtopoError`."""
         return self._router.request(holder, export, first, count, self._receive_for_caller)
-
-    def _command_all(self, command: Command) -> None:
-        for worker in self.workers.values():
-            worker.command(command)
-        self._await(Expected.DONE, self.ensemble.timeout)
-        self._meet()
 
     def _command_addresses(self, commands: Mapping[str, AgreeOn]) -> Mapping[str, Addresses]:
         """Have processes reserve ranges where they are asked to, and return the addresses that these have."""
@@ -278,7 +307,7 @@ class Coordinator:
         every = {label: addresses for part in found for label, addresses in part.items()}
         return {label: every[label] for label in commands}
 
-    def _command_change(self, command: ChangeCommand) -> Mapping[str, ChangeResult]:
+    def _change(self, command: ChangeCommand) -> Mapping[str, ChangeResult]:
         """Have all processes execute a command of a change. Raises `ChangeFailed` if one has ended or is silent."""
         for worker in self.workers.values():
             worker.command(command)
@@ -290,13 +319,13 @@ class Coordinator:
         return {label: worker.change for label, worker in self.workers.items() if worker.change}
 
     def _meet(self) -> None:
-        """Wait until all coordinators of the run are here, and learn what their processes found."""
+        """Wait until all conductors of the run are here, and learn what their processes found."""
         workers = self.workers.values()
         found = self._gather((all(each.as_declared for each in workers), all(each.safe for each in workers)))
-        self.as_declared, self._safe = map(all, zip(*found, strict=True))
+        self.as_declared, self.safe = map(all, zip(*found, strict=True))
 
     def _gather(self, value: Any) -> Sequence[Any]:
-        """Wait until all coordinators of the run are here, and return the values of all; messages are routed."""
+        """Wait until all conductors of the run are here, and return the values of all; messages are routed."""
         self._peers.arrive(value)
         while (values := self._peers.arrived()) is None:
             self._receive(min(_INTERVAL, self.interval))
@@ -349,8 +378,9 @@ class Coordinator:
             self._first_over = worker
 
     @contextmanager
-    def _timed(self, phase: str, steps: int, volumes: Mapping[str, int] = NO_PROCESSES) -> Iterator[None]:
+    def timed(self, phase: str, steps: int) -> Iterator[None]:
         """Record the time of a phase, whose progress consists of bytes or of the steps that the workers begin."""
+        volumes = {worker.label: worker.volume for worker in self.workers.values()} if phase == "verify" else {}
         if volume := sum(volumes.values()):
             self._progress.volume(phase, volume, volumes)
         elif phase == _START:
@@ -367,3 +397,15 @@ class Coordinator:
     def _close(self) -> None:
         for worker in self.workers.values():
             worker.close()
+
+
+def require_planned(results: Mapping[str, ChangeResult]) -> None:
+    """Raise `ChangeRefused` unless all processes have planned a change."""
+    if refused := failures(results):
+        raise ChangeRefused(refused, hint=next((each.hint for each in results.values() if each.hint), None))
+
+
+def require_made(results: Mapping[str, ChangeResult]) -> None:
+    """Raise `WorkersFailed`, by which a change is rolled back, unless all processes have made a part of it."""
+    if failed := failures(results):
+        raise WorkersFailed(failed)
