@@ -24,7 +24,6 @@ from memtopo.plans.report import Check, Checks, PlanSummary, Report
 from memtopo.rules.change import diagnose_change
 from memtopo.run.apply import ThisProcess
 from memtopo.run.capacity import DoesNotFit
-from memtopo.run.conductor import Conductor
 from memtopo.run.imports import Imports
 from memtopo.run.process_run import ProcessRun
 from memtopo.run.request import HoldResult, RunRequest
@@ -60,7 +59,7 @@ class Session:
         self._signals = deferred()
         stop, ledger = self._interruptible, Ledger(driver)
         self.run = ProcessRun(request, ledger, stop=stop, handle_source=handle_source, absent=absent)
-        self.conductor = Conductor(ThisProcess(self.run, stop), request, stop, self.run.variant)
+        self.conductor = ThisProcess(self.run, stop)
         self.layout = self.run.execution.layout
         self.driver: Driver = self.run.execution.driver
         self._descriptors: set[tuple[str, str]] = set()
@@ -195,9 +194,9 @@ class Session:
 
     def _end(self) -> Report:
         if self._descriptors:  # descriptors that the program opened in the meantime are not leaks
-            self.run.hold_result = HoldResult(descriptors=len(_descriptors() - self._descriptors))
+            self.conductor.hold_result = HoldResult(descriptors=len(_descriptors() - self._descriptors))
         try:
-            self.run.take_down()
+            self.conductor.take_down()
             return self._noted(self.run.report())
         finally:
             if simulator := self.simulator:

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 from memtopo.cli.hold import HoldOptions
 from memtopo.cli.metrics import metrics_target
@@ -45,11 +44,11 @@ class Holder:
     progress: ProgressNotices = field(default_factory=ProgressNotices)
     """Hooks for the work on the layout, whose clients get notices of it."""
 
-    def hold(self, conductor: Conductor[Any]) -> HoldResult:
+    def hold(self, conductor: Conductor) -> HoldResult:
         """Serve the exports of a layout, until one of its processes ends."""
         conductor.release_contexts()
         layout, follower = HeldLayout(conductor, self.about.source, self.revise), Follower(conductor)
-        interval = min(INTERVAL, conductor.parts.interval)
+        interval = min(INTERVAL, conductor.interval)
         return HoldResult([*self._serve(layout, follower.stop, interval), *follower.notes], self.claim.kept_open)
 
     def _serve(self, layout: HeldLayout, stop: Callable[[], int], interval: float) -> list[str]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Self
 
 from memtopo.common.errors import InternalError
 from memtopo.driver.handles import Handle
@@ -13,11 +11,10 @@ from memtopo.driver.ledger import Ledger
 from memtopo.driver.recorder import CallContext
 from memtopo.driver.types import gpu
 from memtopo.kinds.layout import HandleSource
-from memtopo.planner import Plan
 from memtopo.plans.progress import Progress
 from memtopo.plans.report import Check, Checks, Report
 from memtopo.run.base_run import plans_of
-from memtopo.run.conductor import Conductor, Parts, conduct
+from memtopo.run.conductor import Conductor, conduct
 from memtopo.run.layout_plans import LayoutPlans, Variant
 from memtopo.run.messages import ChangeCommand, ChangeResult, Command
 from memtopo.run.process_run import ProcessRun
@@ -32,7 +29,7 @@ def apply(
     progress: Progress | None = None,
     stop: Callable[[], int] = lambda: 0,
     handle_source: HandleSource | None = None,
-    hold: Callable[[Conductor[ThisProcess]], HoldResult] | None = None,
+    hold: Callable[[ThisProcess], HoldResult] | None = None,
     context: CallContext | None = None,
 ) -> Report:
     """Build a plan, check it and take it down.
@@ -44,31 +41,19 @@ def apply(
     if request.geometry.processes:
         raise InternalError("a multi-process layout is applied as a layout of one process")
     run = ProcessRun(request, ledger, progress=progress, stop=stop, handle_source=handle_source, context=context)
-    return conduct(ThisProcess(run, stop), request, stop=stop, hold=hold)
+    return conduct(ThisProcess(run, stop), hold)
 
 
-class ThisProcess(Parts):
-    """The only process of a layout, which runs here: commands are calls, and its errors are raised as they are."""
+class ThisProcess(Conductor):
+    """Conductor of a layout of one process, which runs here: a command is a call, and errors are raised as they are."""
 
-    def __init__(self, run: ProcessRun, stop: Callable[[], int]) -> None:
-        self.run, self._stop = run, stop
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def start(self) -> None:
-        pass
+    def __init__(self, run: ProcessRun, stop: Callable[[], int] = lambda: 0) -> None:
+        super().__init__(run.request, run.plans, run.execution.progress, stop, run.variant)
+        self.run, self.labels = run, (run.request.process,)
 
     @property
-    def interval(self) -> float:
-        return math.inf
-
-    @property
-    def labels(self) -> Collection[str]:
-        return (self.run.request.process,)
+    def handle_source(self) -> HandleSource:
+        return self.run.execution.layout.handle_source
 
     @property
     def as_declared(self) -> bool:
@@ -86,37 +71,30 @@ class ThisProcess(Parts):
     def contexts(self) -> Sequence[str]:
         return [str(gpu(device)) for device in sorted(self.run.execution.layout.contexts)]
 
-    @property
-    def handle_source(self) -> HandleSource:
-        return self.run.execution.layout.handle_source
-
     def each(self, command: Command) -> None:
         self.run.execute(command)
-
-    def agree(self, plans: Mapping[str, Plan]) -> None:
-        del plans  # it has no other instance
-
-    def plans_of(self, request: RunRequest) -> LayoutPlans:
-        return self.run.plans if request is self.run.request else plans_of(request)
 
     def plan_switch(self, variant: Variant, in_use: Collection[str], check: Check) -> None:
         self.run.plan_switch(variant, in_use, full=check == "full")
 
     def plan_change(
-        self, request: RunRequest, source: str, plans: LayoutPlans, in_use: Collection[str], absent: frozenset[Hashable]
-    ) -> None:
+        self,
+        request: RunRequest,
+        source: str = "",
+        in_use: Collection[str] = (),
+        absent: frozenset[Hashable] = frozenset(),
+    ) -> LayoutPlans:
         del source
+        plans = plans_of(request)
         self.run.plan_change(request, plans, in_use, absent)
+        return plans
 
-    def adopt(self, request: RunRequest, source: str) -> None:
-        pass  # the run has done so at the end of the change
-
-    def change(self, command: ChangeCommand) -> Mapping[str, ChangeResult]:
+    def change_each(self, command: ChangeCommand) -> Mapping[str, ChangeResult]:
         result = self.run.execute(command)
         assert isinstance(result, ChangeResult)
         return {self.run.request.process: result}
 
-    def recheck(self) -> Mapping[str, Checks]:
+    def recheck_each(self) -> Mapping[str, Checks]:
         return {self.run.request.process: self.run.recheck()}
 
     def exports(self) -> Mapping[str, tuple[str, Offer]]:
@@ -128,7 +106,7 @@ class ThisProcess(Parts):
     @contextmanager
     def timed(self, phase: str, steps: int) -> Iterator[None]:
         if phase == "verify":
-            self.run.execution.progress.phase("list memory", 0)  # of all chunks, and the views that are verified
+            self.progress.phase("list memory", 0)  # of all chunks, and the views that are verified
         if phase != "rehearse":
             yield  # the run records it
             return
@@ -136,22 +114,11 @@ class ThisProcess(Parts):
             count.steps = steps
             yield
 
-    def announced(self, phase: str) -> AbstractContextManager[object]:
-        return self.run.execution.announced(phase)
-
-    def end_phase(self) -> None:
-        self.run.execution.progress.end()
-
     def recording_failure(self) -> AbstractContextManager[object]:
         return self.run.recording_failure()
 
-    def watch(self) -> int:
-        return self._stop()
-
-    def end_hold(self, result: HoldResult) -> None:
-        self.run.hold_result = result
-
     def take_down(self) -> None:
+        self.run.hold_result = self.hold_result
         self.run.take_down()
 
     def report(self) -> Report:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from memtopo.common.errors import Stopped
 from memtopo.diagnostics.messages import not_awake
@@ -15,7 +15,7 @@ from memtopo.language.names import AWAKE
 from memtopo.planner import Plan
 from memtopo.plans.report import Check, Checks
 from memtopo.plans.transition import Transition
-from memtopo.run.conductor import Conductor, Parts
+from memtopo.run.conductor import Conductor
 from memtopo.run.layout_plans import WHOLE, transitions_between
 from memtopo.run.request import RunRequest
 from memtopo.run.transition import RollbackFailed
@@ -37,22 +37,21 @@ Revise = Callable[[str, RunRequest], Revision]
 class HeldLayout:
     """A layout that is held. Exports of several processes are named by process: `server.weights`, `pe.3.heap`."""
 
-    def __init__(self, conductor: Conductor[Any], source: str, revise: Revise) -> None:
+    def __init__(self, conductor: Conductor, source: str, revise: Revise) -> None:
         self.conductor, self.source, self._revise = conductor, source, revise
-        self.parts: Parts = conductor.parts
 
     def offers(self) -> Sequence[Offer]:
-        exports = self.parts.exports().items()
+        exports = self.conductor.exports().items()
         return [
             replace(offer, name=name, entry=f"{label}.{offer.entry}" if label else offer.entry)
             for name, (label, offer) in exports
         ]
 
     def handle(self, export: str, index: int) -> Handle:
-        return self.parts.handle(export, index)
+        return self.conductor.handle(export, index)
 
     def check(self) -> Checks:
-        with self.parts.announced("check"):
+        with self.conductor.announced("check"):
             return self.conductor.recheck()
 
     @property
@@ -60,12 +59,12 @@ class HeldLayout:
         """Plans of all processes of the layout that run here as it is now."""
         conductor = self.conductor
         every = conductor.plans.of(conductor.variant).items()
-        return tuple(plan for label, plan in every if label in self.parts.labels)
+        return tuple(plan for label, plan in every if label in self.conductor.labels)
 
     @property
     def contexts(self) -> Sequence[str]:
         """GPU of each context that a process keeps."""
-        return self.parts.contexts
+        return self.conductor.contexts
 
     @property
     def spec(self) -> str | None:
@@ -145,7 +144,7 @@ class PlannedChange:
 
     def make(self, *, full: bool, in_use: frozenset[str] = frozenset()) -> Checks:
         try:
-            with self.held.parts.announced("change"):
+            with self.held.conductor.announced("change"):
                 return self.act(in_use, "full" if full else "fast")
         except RollbackFailed as failed:
             raise ChangeFailed(f"{failed}; the layout is taken down", broken=True) from failed

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
-from typing import Any
 
 from memtopo.common.errors import MemtopoError, Stopped
 from memtopo.executor import StepFailed
 from memtopo.geometry import Geometry
 from memtopo.geometry.groups import Group
-from memtopo.run.conductor import Conductor, Parts
+from memtopo.run.conductor import Conductor
 from memtopo.run.request import RunRequest
 from memtopo.run.transition import RollbackFailed
 from memtopo.sharing.errors import ExchangeError
@@ -26,9 +25,7 @@ class Imports:
     `moved` is called whenever mappings were undone or made, before the holder is notified.
     """
 
-    def __init__(
-        self, conductor: Conductor[Any], handles: HolderHandles, moved: Callable[[], None] = lambda: None
-    ) -> None:
+    def __init__(self, conductor: Conductor, handles: HolderHandles, moved: Callable[[], None] = lambda: None) -> None:
         self._conductor, self._handles, self._moved = conductor, handles, moved
         self._absent = {_key(each) for each in self._groups() if not conductor.absent.isdisjoint(_resources(each))}
         self._made: dict[ExportKey, int] = {}
@@ -128,10 +125,10 @@ class Follower:
     `notes` are failures after which the imports are as before; `stop` raises `RollbackFailed` if they are not.
     """
 
-    def __init__(self, conductor: Conductor[Any]) -> None:
-        source = conductor.parts.handle_source
+    def __init__(self, conductor: Conductor) -> None:
+        source = conductor.handle_source
         self._imports = Imports(conductor, source) if isinstance(source, HolderHandles) else None
-        self._parts: Parts = conductor.parts
+        self._watch = conductor.watch
         self.notes: list[str] = []
 
     def stop(self) -> int:
@@ -143,7 +140,7 @@ class Follower:
         except Exception as error:  # noqa: BLE001 an error of memtopo itself leaves the layout as it is, too
             if str(error) not in self.notes:
                 self.notes.append(str(error))
-        return self._parts.watch()
+        return self._watch()
 
 
 def imported_resources(geometry: Geometry, exports: Collection[ExportKey]) -> Iterator[Hashable]:

@@ -45,7 +45,7 @@ def main(spec: str, machine: str, socket: str | None = None, record: bool = Fals
             _mark(made)
             if record:
                 _record(made)
-            layout, driver = made.parts.run.execution.layout, made.parts.run.execution.driver
+            layout, driver = made.run.execution.layout, made.run.execution.driver
             exports = LayoutExports(geometry, layout, driver, made.recheck)
             about = HolderInfo(geometry.name, spec, line, source)
             held = hold(
@@ -60,14 +60,14 @@ def main(spec: str, machine: str, socket: str | None = None, record: bool = Fals
 
 def _mark(made: Conducted) -> None:
     """Write the name of each range to its beginning."""
-    layout, driver = made.parts.run.execution.layout, made.parts.run.execution.driver
+    layout, driver = made.run.execution.layout, made.run.execution.driver
     for label, reserved in layout.ranges.items():
         with current(driver, layout.contexts[min(layout.contexts)]), suppress(DriverError):  # it may only be read
             driver.memcpy_htod(reserved.address, label.encode().ljust(16, b"."))
 
 
 def _record(made: Conducted) -> None:
-    layout, driver = made.parts.run.execution.layout, made.parts.run.execution.driver
+    layout, driver = made.run.execution.layout, made.run.execution.driver
     for event in layout.events.values():
         with current(driver, layout.contexts[min(layout.contexts)]):
             driver.event_record(event)
@@ -75,7 +75,7 @@ def _record(made: Conducted) -> None:
 
 def _first(made: Conducted) -> dict[str, str]:
     """First 16 bytes of each range."""
-    layout, driver = made.parts.run.execution.layout, made.parts.run.execution.driver
+    layout, driver = made.run.execution.layout, made.run.execution.driver
     with current(driver, layout.contexts[min(layout.contexts)]):
         return {label: driver.memcpy_dtoh(reserved.address, 16).hex() for label, reserved in layout.ranges.items()}
 

@@ -9,17 +9,16 @@ from memtopo.executor import Execution, StepFailed
 from memtopo.planner import Plan
 from memtopo.plans.transition import Stage, transition
 from memtopo.run.apply import ThisProcess
-from memtopo.run.conductor import Conductor
 from memtopo.run.process_run import ProcessRun
 from memtopo.run.request import RunRequest
 from memtopo.run.transition import RollbackFailed, StagedTransition
 
-Conducted = Conductor[ThisProcess]
+Conducted = ThisProcess
 
 
 def conducted(request: RunRequest, ledger: Ledger, **terms: Any) -> Conducted:
     """A run that is not built yet."""
-    return Conductor(ThisProcess(ProcessRun(request, ledger, **terms), lambda: 0), request, lambda: 0)
+    return ThisProcess(ProcessRun(request, ledger, **terms))
 
 
 def make_transition(execution: Execution, plan: Plan) -> None:

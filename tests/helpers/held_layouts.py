@@ -124,7 +124,7 @@ def held(
     found = Held(end)
 
     def serve(made: Conducted) -> HoldResult:
-        found.runs.append(made.parts.run)
+        found.runs.append(made.run)
         return _serve(made, document, target, revise, ended.is_set, ready=serving.set, wake=theirs, **terms)
 
     def build() -> None:

@@ -24,8 +24,7 @@ from memtopo.plans.report import Check, Checks, Report
 from memtopo.run.apply import ThisProcess
 from memtopo.run.base_run import built_plan
 from memtopo.run.change import attempted
-from memtopo.run.conductor import Conductor
-from memtopo.run.layout_plans import LayoutPlans, Variant
+from memtopo.run.layout_plans import WHOLE, LayoutPlans, Variant
 from memtopo.run.messages import (
     ChangeCommand,
     ChangeResult,
@@ -90,7 +89,7 @@ def _drivers(geometry: Geometry, machine: Machine) -> Iterator[dict[str, SimDriv
 
 
 class Together(ThisProcess):
-    """A built layout of several processes, all in this process: their runs, and their conductor, `joint`.
+    """A built layout of several processes, all in this process: their runs, and their conductor.
 
     `failing` has the wrapper of each driver, by label, whose call with the number `at` fails.
     """
@@ -103,13 +102,9 @@ class Together(ThisProcess):
         """Functions to call once before a command of a change."""
         for label, failing in self.failing.items():
             self.runs[label] = _run(whole, label, failing, self.runs)
-        super().__init__(self.runs[label], lambda: 0)
-        self.joint: Conductor[Together] = Conductor(self, whole, lambda: 0)
-        self.joint.build()
-
-    @property
-    def labels(self) -> Collection[str]:
-        return self.runs
+        super().__init__(self.runs[label])
+        self.request, self.plans, self.labels = whole, LayoutPlans(whole.geometry, whole.plan), tuple(self.runs)
+        self.build()
 
     @property
     def as_declared(self) -> bool:
@@ -119,27 +114,29 @@ class Together(ThisProcess):
         for run in self.runs.values():
             run.execute(command)
 
-    def agree(self, plans: Mapping[str, Plan]) -> None:
-        _agree(plans, self.runs)
-
-    def plans_of(self, request: RunRequest) -> LayoutPlans:
-        return LayoutPlans(request.geometry, request.plan)
+    def agree(self) -> None:
+        _agree(self.plans.of(WHOLE), self.runs)
 
     def plan_switch(self, variant: Variant, in_use: Collection[str], check: Check) -> None:
         require_planned(self._attempt(PlanSwitch(variant[0], check, tuple(in_use))))
 
     def plan_change(
-        self, request: RunRequest, source: str, plans: LayoutPlans, in_use: Collection[str], absent: frozenset[Hashable]
-    ) -> None:
-        del source, plans, absent
+        self,
+        request: RunRequest,
+        source: str = "",
+        in_use: Collection[str] = (),
+        absent: frozenset[Hashable] = frozenset(),
+    ) -> LayoutPlans:
+        del source, absent
         requests = {label: _request(request, label) for label in self.runs}
         acts = {
             label: partial(run.plan_change, requests[label], _plans(request, label), in_use)
             for label, run in self.runs.items()
         }
         require_planned({label: attempted(act) for label, act in acts.items()})
+        return LayoutPlans(request.geometry, request.plan)
 
-    def change(self, command: ChangeCommand) -> Mapping[str, ChangeResult]:
+    def change_each(self, command: ChangeCommand) -> Mapping[str, ChangeResult]:
         self.before.pop(command, lambda: None)()
         match command:
             case MakeStage(back=False) | CheckChange():
@@ -148,14 +145,10 @@ class Together(ThisProcess):
         answers = {label: run.execute(command) for label, run in self.runs.items()}
         return {label: answer for label, answer in answers.items() if isinstance(answer, ChangeResult)}
 
-    def hold(self) -> None:
-        """Keep the layout as while it is held, without contexts that only changes need."""
-        self.joint.release_contexts()
-
     def change_to(self, whole: RunRequest) -> Checks:
         """Change all processes to another spec, and return its checks. Raises as `Conductor.change`."""
-        self.joint.change(whole)
-        return self.joint.checks()
+        self.change(whole)
+        return self.checks()
 
     def write(self) -> None:
         """Write all memory."""

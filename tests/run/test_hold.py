@@ -63,7 +63,7 @@ def test_a_holder_reports_the_contexts_that_it_keeps() -> None:
 @pytest.mark.parametrize("check", ["fast", "full"])
 def test_a_held_layout_of_chunks_keeps_no_context(check: Check) -> None:
     seen: list[dict[str, int]] = []
-    report = held(CHUNKS, lambda made, _: seen.append(made.parts.run.ledger.counts()), check)
+    report = held(CHUNKS, lambda made, _: seen.append(made.run.ledger.counts()), check)
     (counts,) = seen
     assert (counts["contexts"], counts["handles"], counts["mappings"]) == (0, 4, 4)
     assert (report.outcome, report.leaks, report.notes) == ("ok", (), report.notes)
@@ -82,8 +82,7 @@ def test_a_held_layout_of_chunks_keeps_no_context(check: Check) -> None:
 def test_a_context_with_objects_that_end_with_it_is_kept(entry: str, kept: set[int]) -> None:
     seen: list[set[int]] = []
     assert (
-        held(f"{CHUNKS}{entry}\n", lambda made, _: seen.append({*made.parts.run.execution.layout.contexts})).outcome
-        == "ok"
+        held(f"{CHUNKS}{entry}\n", lambda made, _: seen.append({*made.run.execution.layout.contexts})).outcome == "ok"
     )
     assert seen == [kept]
 
@@ -95,7 +94,7 @@ def test_the_context_of_page_locked_memory_is_kept() -> None:
     def act(made: Conducted, _: Failing) -> None:
         for state in ("idle", "awake"):
             assert made.switch(state, check="full").different == 0
-            seen.append({*made.parts.run.execution.layout.contexts})
+            seen.append({*made.run.execution.layout.contexts})
 
     assert held(text, act).outcome == "ok"
     assert seen == [{0}, {0}]
@@ -105,7 +104,7 @@ def test_checks_and_switches_retain_contexts_and_release_them() -> None:
     def act(made: Conducted, _: Failing) -> None:
         for work in (made.recheck, lambda: made.switch("idle"), lambda: made.switch("awake"), made.recheck):
             assert work().different == 0
-            assert made.parts.run.execution.layout.contexts == {}
+            assert made.run.execution.layout.contexts == {}
 
     assert held(CHUNKS, act).outcome == "ok"
 

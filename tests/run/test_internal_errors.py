@@ -174,6 +174,6 @@ def test_a_process_that_cannot_show_what_it_has_changed_goes_on() -> None:
         layout.before[CheckChange()] = grant_more
         with pytest.raises(InternalError, match=r"^one: internal error: ValueError: it has no position$"):
             layout.change_to(replace(run_request(text, MACHINE), position_of=nowhere_at_first()))
-        assert layout.joint.generation == 2
+        assert layout.generation == 2
         assert {each.aspect for each in run.recheck().differences} == {"access"}
         assert not layout.change_to(run_request(PROCESSES, MACHINE)).different

@@ -27,7 +27,7 @@ access: {r: {gpu0: rw}}
 
 def test_a_resource_that_no_step_opened_is_a_leak() -> None:
     def hold(made: Conducted) -> HoldResult:
-        made.parts.run.ledger.mem_create(2 << 20, Properties(gpu(0)))
+        made.run.ledger.mem_create(2 << 20, Properties(gpu(0)))
         return HoldResult()
 
     machine = invented(1)
@@ -40,9 +40,7 @@ def test_a_resource_that_no_step_opened_is_a_leak() -> None:
 
 def test_an_open_chunk_that_no_step_has_is_a_leak_with_its_label() -> None:
     def hold(made: Conducted) -> HoldResult:
-        made.parts.run.execution.layout.chunks["other.0@host:0"] = made.parts.run.ledger.mem_create(
-            2 << 20, Properties(gpu(0))
-        )
+        made.run.execution.layout.chunks["other.0@host:0"] = made.run.ledger.mem_create(2 << 20, Properties(gpu(0)))
         return HoldResult()
 
     machine = invented(1)

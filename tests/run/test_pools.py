@@ -60,11 +60,11 @@ def test_a_change_of_attributes_and_access_keeps_a_pool_and_its_allocations() ->
 
     def use(made: Conducted, failing: Failing) -> None:
         del failing
-        pool, before = pool_of(made.parts.run), dict(made.parts.run.execution.layout.buffers)
-        driver = made.parts.run.execution.driver
+        pool, before = pool_of(made.run), dict(made.run.execution.layout.buffers)
+        driver = made.run.execution.driver
         assert driver.mem_pool_get_access(pool, gpu(1)) == Access.RW
         assert not check_of_change(made, request_of(other)).different
-        assert (pool_of(made.parts.run), made.parts.run.execution.layout.buffers) == (pool, before)
+        assert (pool_of(made.run), made.run.execution.layout.buffers) == (pool, before)
         assert driver.mem_pool_get_access(pool, gpu(1)) == Access.NONE
         assert driver.mem_pool_get_attribute(pool, PoolAttribute.RELEASE_THRESHOLD) == 1 << 20
         assert driver.mem_pool_get_attribute(pool, PoolAttribute.REUSE_ALLOW_OPPORTUNISTIC) == 0
@@ -78,11 +78,11 @@ def test_a_change_of_attributes_and_access_keeps_a_pool_and_its_allocations() ->
 def test_a_change_of_allocations_leaves_the_others_of_the_pool() -> None:
     def use(made: Conducted, failing: Failing) -> None:
         del failing
-        kept = made.parts.run.execution.layout.buffers["b"]
+        kept = made.run.execution.layout.buffers["b"]
         assert not check_of_change(made, request_of(POOLS.replace("8MiB, count: 2", "40MiB, count: 3"))).different
-        assert made.parts.run.execution.layout.buffers["b"] == kept
-        assert sorted(made.parts.run.execution.layout.buffers) == ["a.0", "a.1", "a.2", "b"]
-        pool, driver = pool_of(made.parts.run), made.parts.run.execution.driver
+        assert made.run.execution.layout.buffers["b"] == kept
+        assert sorted(made.run.execution.layout.buffers) == ["a.0", "a.1", "a.2", "b"]
+        pool, driver = pool_of(made.run), made.run.execution.driver
         assert driver.mem_pool_get_attribute(pool, PoolAttribute.USED_MEM_CURRENT) == 121 << 20
 
     assert held(POOLS, use).outcome == "ok"
@@ -96,7 +96,7 @@ def test_memory_that_a_pool_frees_comes_back_by_the_end_of_a_change() -> None:
         assert not check_of_change(
             made, request_of(POOLS.replace("8MiB, count: 2", "1MiB").replace("64MiB", "1MiB"))
         ).different
-        pool, driver = pool_of(made.parts.run), made.parts.run.execution.driver
+        pool, driver = pool_of(made.run), made.run.execution.driver
         assert driver.mem_pool_get_attribute(pool, PoolAttribute.RESERVED_MEM_CURRENT) == 64 << 20
 
     assert held(POOLS.replace("8MiB, count: 2", "80MiB, count: 2"), use).outcome == "ok"

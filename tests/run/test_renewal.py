@@ -36,8 +36,8 @@ def running() -> Iterator[tuple[Conducted, Failing]]:
         yield made, failing
     finally:
         failing.at = 0
-        made.parts.run.take_down()
-        assert made.parts.run.ledger.empty
+        made.run.take_down()
+        assert made.run.ledger.empty
         driver.close()
 
 
@@ -56,7 +56,7 @@ def test_a_failing_call_of_a_renewal_leaves_all_memory_or_all_but_the_renewed() 
             with pytest.raises(StepFailed):
                 made.renew(PAGE)
             assert made.absent in (frozenset(), PAGE)
-            assert ("page.0" in made.parts.run.execution.layout.chunks) is (not made.absent), at
+            assert ("page.0" in made.run.execution.layout.chunks) is (not made.absent), at
             assert not made.recheck().different
             assert not made.renew(PAGE).different
-            assert made.parts.run.whole
+            assert made.run.whole

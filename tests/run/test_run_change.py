@@ -88,13 +88,13 @@ def check_of_change(made: Conducted, request: RunRequest) -> Checks:
 
 
 def put(made: Conducted, label: str, data: bytes, device: int = 0) -> None:
-    execution = made.parts.run.execution
+    execution = made.run.execution
     with current(execution.driver, execution.layout.contexts[device]):
         execution.driver.memcpy_htod(execution.layout.ranges[label].address + 100, data)
 
 
 def get(made: Conducted, label: str, size: int, device: int = 0) -> bytes:
-    execution = made.parts.run.execution
+    execution = made.run.execution
     with current(execution.driver, execution.layout.contexts[device]):
         return execution.driver.memcpy_dtoh(execution.layout.ranges[label].address + 100, size)
 
@@ -125,9 +125,9 @@ def test_kept_memory_keeps_its_bytes_and_new_memory_is_written() -> None:
     def use(made: Conducted, _: Failing) -> None:
         put(made, "kv", b"page 0")
         made.change(request_of(AFTER))
-        base = made.parts.run.execution.layout.ranges["kv"].address + (2 << 20) + 100
-        with current(made.parts.run.execution.driver, made.parts.run.execution.layout.contexts[0]):
-            assert made.parts.run.execution.driver.memcpy_dtoh(base, 6) == b"page 0"
+        base = made.run.execution.layout.ranges["kv"].address + (2 << 20) + 100
+        with current(made.run.execution.driver, made.run.execution.layout.contexts[0]):
+            assert made.run.execution.driver.memcpy_dtoh(base, 6) == b"page 0"
 
     assert held(BEFORE, use).exit_code == 0
 
@@ -161,11 +161,11 @@ def test_a_change_that_fails_after_its_check_leaves_nothing_in_the_report() -> N
 
     def fail(made: Conducted, failing: Failing) -> None:
         made.release_contexts()
-        baseline = made.parts.run.execution.baseline
+        baseline = made.run.execution.baseline
         failing.at = failing.calls + calls[0]
         with pytest.raises(StepFailed, match="PrimaryCtxRelease"):
             made.change(request_of(smaller))
-        assert made.parts.run.execution.baseline == baseline
+        assert made.run.execution.baseline == baseline
 
     held(ONE_GPU, change)
     report = held(ONE_GPU, fail)
@@ -177,7 +177,7 @@ def test_a_change_that_fails_after_its_check_leaves_nothing_in_the_report() -> N
 
 def test_memory_that_a_change_leaves_on_a_gpu_that_is_no_longer_used_is_a_leak() -> None:
     def use(made: Conducted, _: Failing) -> None:
-        made.parts.run.ledger.mem_create(2 << 20, Properties(gpu(2)))
+        made.run.ledger.mem_create(2 << 20, Properties(gpu(2)))
         made.change(request_of(ONE_GPU))
 
     report = held(OTHER_GPU, use, leaks=True)
@@ -190,11 +190,11 @@ def test_a_change_that_does_not_fit_is_refused_before_its_first_call() -> None:
     large = ONE_GPU.replace("size: 8MiB", "size: 60GiB").replace("gpu0, size: 4MiB}}", "gpu0, size: 50GiB}}")
 
     def use(made: Conducted, failing: Failing) -> None:
-        taken = made.parts.run.ledger.mem_create(40 << 30, Properties(gpu(0)))
+        taken = made.run.ledger.mem_create(40 << 30, Properties(gpu(0)))
         with pytest.raises(DoesNotFit, match=r"gpu0 needs 50.0 GiB more than now at its peak, and has 39.5 GiB free"):
             made.change(request_of(large))
-        assert made.parts.run.execution.generation == 1
-        made.parts.run.ledger.mem_release(taken)
+        assert made.run.execution.generation == 1
+        made.run.ledger.mem_release(taken)
 
     assert held(ONE_GPU, use).exit_code == 0
 
@@ -213,7 +213,7 @@ def test_a_failing_call_of_a_change_leaves_the_run_as_it_was(stride: int) -> Non
 
     def fail(at: int) -> Callable[[Conducted, Failing], None]:
         def use(made: Conducted, failing: Failing) -> None:
-            request, ledger = made.request, made.parts.run.ledger.counts()
+            request, ledger = made.request, made.run.ledger.counts()
             put(made, "w", b"kept", device=1)
             failing.at = failing.calls + at
             with pytest.raises(StepFailed) as caught:
@@ -221,7 +221,7 @@ def test_a_failing_call_of_a_change_leaves_the_run_as_it_was(stride: int) -> Non
             assert not isinstance(caught.value, RollbackFailed), caught.value
             assert made.request is request
             assert not made.recheck().different  # which releases what an interrupted check has retained
-            assert made.parts.run.ledger.counts() == ledger
+            assert made.run.ledger.counts() == ledger
             assert get(made, "w", 4, device=1) == b"kept"
 
         return use
@@ -237,7 +237,7 @@ def test_a_change_in_which_a_context_cannot_be_popped_is_rolled_back(check: Chec
 
     def fail(at: int) -> Callable[[Conducted, Failing], None]:
         def use(made: Conducted, failing: Failing) -> None:
-            ledger, before = made.parts.run.ledger.counts(), failing.calls
+            ledger, before = made.run.ledger.counts(), failing.calls
             failing.at = before + at if at else 0
             with pytest.raises(StepFailed) if at else nullcontext() as caught:
                 made.change(request_of(WITHOUT_ALLOCATIONS, check))
@@ -245,7 +245,7 @@ def test_a_change_in_which_a_context_cannot_be_popped_is_rolled_back(check: Chec
             if caught:
                 assert not isinstance(caught.value, RollbackFailed), caught.value
                 assert not made.recheck().different
-                assert made.parts.run.ledger.counts() == ledger
+                assert made.run.ledger.counts() == ledger
 
         return use
 
@@ -270,7 +270,7 @@ def test_a_context_that_cannot_be_popped_leaves_kernels_to_be_loaded_again_once(
             with suppress(StepFailed, MemtopoError):
                 act()
         assert not made.recheck().different
-        counts = made.parts.run.ledger.counts()
+        counts = made.run.ledger.counts()
         assert (counts["modules"], counts["contexts"]) == (0, 0)
 
     pops = {"ctx_pop_current"}

@@ -6,7 +6,6 @@ import platform
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 from memtopo.run.conductor import Conductor
 from memtopo.run.held import HeldLayout, Revision
@@ -49,21 +48,21 @@ class NodeHolder:
     peers: NodePeers
     hub: Call
 
-    def hold(self, conductor: Conductor[Any]) -> HoldResult:
+    def hold(self, conductor: Conductor) -> HoldResult:
         """Serve, and return notes for the report."""
         conductor.release_contexts()
-        request, parts = conductor.request, conductor.parts
+        request = conductor.request
         layout = HeldLayout(conductor, self.source, _refuse)
         held = hold(
             layout,
             self.claim,
             HolderInfo(request.plan.name, request.spec, request.machine, self.source),
-            stop=lambda: parts.watch() or (_RELEASED if self.peers.released else 0),
+            stop=lambda: conductor.watch() or (_RELEASED if self.peers.released else 0),
             lasting=self.holding.lasting,
             grace=self.holding.grace,
             allow_uids=self.holding.allow_uids,
             ready=self._report_ready,
-            interval=min(INTERVAL, parts.interval),
+            interval=min(INTERVAL, conductor.interval),
             supervision=Supervision(
                 contexts=lambda: layout.contexts,
                 nodes=held_nodes(self.hub, request.geometry.nodes, self.node),

@@ -19,11 +19,10 @@ from memtopo.common.text import signal_name
 from memtopo.driver.handles import Handle
 from memtopo.driver.types import gpu
 from memtopo.executor import SafeProgress, StepFailed
-from memtopo.planner import Plan
 from memtopo.plans.progress import Progress
 from memtopo.plans.report import Check, Checks, PhaseTime, Report
-from memtopo.run.conductor import Conductor, Parts, conduct, failures
-from memtopo.run.layout_plans import LayoutPlans, Variant, export_name
+from memtopo.run.conductor import Aborted, Conductor, conduct, failures
+from memtopo.run.layout_plans import WHOLE, LayoutPlans, Variant, export_name
 from memtopo.run.messages import (
     Addresses,
     AgreeOn,
@@ -58,10 +57,6 @@ _HEARTBEATS = 4
 _START = "start"
 
 
-class _Aborted(Exception):
-    """A process failed or died, or the run was interrupted."""
-
-
 class ChangeRefused(MemtopoError):
     """Change that a process did not plan; nothing was changed."""
 
@@ -73,7 +68,7 @@ def apply(
     *,
     progress: Progress | None = None,
     stop: Callable[[], int] = lambda: 0,
-    hold: Callable[[Conductor[Workers]], HoldResult] | None = None,
+    hold: Callable[[Workers], HoldResult] | None = None,
     peers: Peers | None = None,
 ) -> Report:
     """Build in all processes, check, and take down; `hold` is called in between if everything is as declared.
@@ -81,8 +76,8 @@ def apply(
     `stop` returns the number of the signal that requests a stop, or 0. Errors of the run are in the report, not raised.
     `peers` have the processes that the ensemble leaves to other conductors.
     """
-    workers = Workers(ensemble, SafeProgress(progress or Progress()), stop, peers or Peers())
-    return conduct(workers, ensemble.request, stop=stop, hold=hold)
+    with Workers(ensemble, SafeProgress(progress or Progress()), stop, peers or Peers()) as workers:
+        return conduct(workers, hold)
 
 
 class WorkersFailed(StepFailed):
@@ -97,22 +92,22 @@ class WorkersFailed(StepFailed):
         return self._failed
 
 
-class Workers(Parts):
+class Workers(Conductor):
     """The workers of one run, or of its part, from their start until all have ended.
 
     `as_declared` is true as long as no process of the run, elsewhere neither, found a difference.
     """
 
     as_declared = safe = True
-    handle_source = None
 
     def __init__(self, ensemble: Ensemble, progress: Progress, stop: Callable[[], int], peers: Peers) -> None:
-        self.ensemble, self._progress, self._stop, self._peers = ensemble, progress, stop, peers
+        request = ensemble.request
+        super().__init__(request, LayoutPlans(request.geometry, request.plan), progress, stop)
+        self.ensemble, self.labels, self._peers = ensemble, ensemble.processes, peers
         self.workers: dict[str, WorkerProcess] = {}
         self.times: list[PhaseTime] = []
         self.interrupted = 0
-        self.notes: list[str] = []
-        self.failure: StepFailed | None = None
+        self._failed: StepFailed | None = None
         self._first_over: WorkerProcess | None = None
         self._router = Router(self.workers, peers)
         self._clock = RunningClock()
@@ -149,22 +144,19 @@ class Workers(Parts):
         return self.ensemble.timeout / _HEARTBEATS / 2
 
     @property
-    def labels(self) -> Collection[str]:
-        return self.ensemble.processes
-
-    @property
     def rounds(self) -> int:
         return max(worker.rounds for worker in self.workers.values())
 
     @property
     def contexts(self) -> Sequence[str]:
-        processes = self.ensemble.processes.values()
+        processes = [self.request.geometry.processes[label] for label in self.labels]
         return sorted(str(gpu(device)) for each in processes for device in each.kept_contexts)
 
-    def start(self) -> None:
+    def build(self) -> None:
         with self.timed(_START, len(self.workers)):
             self._await(Expected.READY, startup_limit(self.ensemble.timeout))
             self._meet()
+        super().build()
 
     def each(self, command: Command) -> None:
         for worker in self.workers.values():
@@ -172,11 +164,8 @@ class Workers(Parts):
         self._await(Expected.DONE, self.ensemble.timeout)
         self._meet()
 
-    def agree(self, plans: Mapping[str, Plan]) -> None:
-        agree(plans, self._command_addresses)
-
-    def plans_of(self, request: RunRequest) -> LayoutPlans:
-        return LayoutPlans(request.geometry, request.plan)
+    def agree(self) -> None:
+        agree(self.plans.of(WHOLE), self._command_addresses)
 
     def plan_switch(self, variant: Variant, in_use: Collection[str], check: Check) -> None:
         state, absent = variant
@@ -185,21 +174,22 @@ class Workers(Parts):
         self._plan(PlanSwitch(state, check, tuple(sorted(in_use))))
 
     def plan_change(
-        self, request: RunRequest, source: str, plans: LayoutPlans, in_use: Collection[str], absent: frozenset[Hashable]
-    ) -> None:
-        del plans, absent
+        self,
+        request: RunRequest,
+        source: str = "",
+        in_use: Collection[str] = (),
+        absent: frozenset[Hashable] = frozenset(),
+    ) -> LayoutPlans:
+        del absent
         found = json.loads(source)
         name, settings = request.spec or "<spec>", source_settings(found)
         self._plan(PlanChange(name, found["spec"], request.check, tuple(sorted(in_use)), settings))
-
-    def adopt(self, request: RunRequest, source: str) -> None:
-        found = json.loads(source)
-        self.ensemble = replace(self.ensemble, request=request, text=found["spec"], settings=source_settings(found))
+        return LayoutPlans(request.geometry, request.plan)
 
     def _plan(self, command: PlanSwitch | PlanChange) -> None:
         require_planned(self._change(command))
 
-    def change(self, command: ChangeCommand) -> Mapping[str, ChangeResult]:
+    def change_each(self, command: ChangeCommand) -> Mapping[str, ChangeResult]:
         results = self._change(command)
         if not isinstance(command, EndChange):
             require_made(results)
@@ -213,12 +203,7 @@ class Workers(Parts):
     def watch(self) -> int:
         """While held: number of the signal that requests a stop, -1 if a process has ended, else 0."""
         self._receive(0.0)
-        return -1 if self._over else self._stop()
-
-    def end_hold(self, result: HoldResult) -> None:
-        self.notes += result.notes
-        if self._over:
-            raise _Aborted
+        return -1 if self._over else self.stop()
 
     def exports(self) -> Mapping[str, tuple[str, Offer]]:
         workers = self.workers.items()
@@ -233,14 +218,14 @@ class Workers(Parts):
     def recording_failure(self) -> Iterator[None]:
         try:
             yield
-        except _Aborted:
+        except Aborted:
             pass
         except Stopped:
-            self.interrupted = self._stop()
+            self.interrupted = self.stop()
         except StepFailed as failed:
-            self.failure = failed
+            self._failed = failed
         except (MemtopoError, OSError, ValueError) as error:
-            self.failure = StepFailed(None, "work with the processes", error)
+            self._failed = StepFailed(None, "work with the processes", error)
 
     def take_down(self) -> None:
         """Have all processes take down, and receive their reports; a process that takes too long is killed."""
@@ -255,22 +240,22 @@ class Workers(Parts):
                 for worker in remaining:
                     if not worker.gone and (late or worker.silent(self.ensemble.timeout + SPARE)):
                         worker.kill("did not take down in time")
-        self._progress.end()
+        self.progress.end()
 
     def _cause(self) -> str:
         """Reason for which the processes take down, if it is a failure here."""
         if first := self._first_over:
             return f"process {first.label} {first.death or first.failed or 'ended'} ({first.activity})"
-        if self.failure:
-            return str(self.failure.error) or type(self.failure.error).__name__
+        if self._failed:
+            return str(self._failed.error) or type(self._failed.error).__name__
         return f"interrupted by {signal_name(self.interrupted)}" if self.interrupted else ""
 
     def report(self) -> Report:
         workers = {worker.label: worker for worker in (self._first_over, *self.workers.values()) if worker}
-        report = merged_report(self.ensemble.request, workers, self.times, self.interrupted, self.failure)
-        return replace(report, notes=(*self.notes, *report.notes))
+        report = merged_report(self.request, workers, self.times, self.interrupted, self._failed)
+        return replace(report, notes=(*self.hold_result.notes, *report.notes))
 
-    def recheck(self) -> Mapping[str, Checks]:
+    def recheck_each(self) -> Mapping[str, Checks]:
         for worker in self.workers.values():
             worker.command(Recheck())
         while any(worker.owes(Expected.DONE) for worker in self.workers.values()):
@@ -281,17 +266,6 @@ class Workers(Parts):
         if len(checks) < len(self.workers):
             raise MemtopoError("a process has ended, and cannot be checked")
         return checks
-
-    @contextmanager
-    def announced(self, phase: str) -> Iterator[None]:
-        self._progress.phase(phase, 0, dict.fromkeys(self.workers, 0))
-        try:
-            yield
-        finally:
-            self._progress.end()
-
-    def end_phase(self) -> None:
-        self._progress.end()
 
     def request_handles(self, holder: str, export: str, first: int, count: int) -> Sequence[Handle]:
         """Handles of one process's export, for this process. Raises `MemtopoError`."""
@@ -339,19 +313,19 @@ class Workers(Parts):
             self._require_all(timeout)
 
     def _require_all(self, timeout: float) -> None:
-        """Raise `_Aborted` if the run is to end: by a signal, or since a process has failed or is silent."""
-        if signal := self._stop():
+        """Raise `Aborted` if the run is to end: by a signal, or since a process has failed or is silent."""
+        if signal := self.stop():
             self.interrupted = signal
-            raise _Aborted
+            raise Aborted
         self._kill_silent(timeout)
         if self._over:
-            raise _Aborted
+            raise Aborted
 
     def _receive_for_caller(self) -> None:
         """Receive messages while held. Raises `MemtopoError` if the answer that is waited for will not come."""
         self._receive(min(_INTERVAL, self.interval))
         self._kill_silent(self.ensemble.timeout)
-        if self._stop():
+        if self.stop():
             raise MemtopoError("the layout is about to be taken down")
 
     def _kill_silent(self, timeout: float) -> None:
@@ -363,11 +337,11 @@ class Workers(Parts):
     def _receive(self, seconds: float) -> None:
         """Receive and route messages for so many seconds, and send heartbeats."""
         self._clock.time()
-        self._progress.advance(0)
+        self.progress.advance(0)
         for worker, received in self._router.receive(seconds):
             work = worker.receive(received)
-            self._progress.extend(work.begun, worker.label)
-            self._progress.advance(work.steps, worker.label)
+            self.progress.extend(work.begun, worker.label)
+            self.progress.advance(work.steps, worker.label)
             self._note_first(worker)
         for worker in self.workers.values():
             worker.keep_alive(self.ensemble.timeout / _HEARTBEATS)
@@ -382,11 +356,11 @@ class Workers(Parts):
         """Record the time of a phase, whose progress consists of bytes or of the steps that the workers begin."""
         volumes = {worker.label: worker.volume for worker in self.workers.values()} if phase == "verify" else {}
         if volume := sum(volumes.values()):
-            self._progress.volume(phase, volume, volumes)
+            self.progress.volume(phase, volume, volumes)
         elif phase == _START:
-            self._progress.phase(phase, steps, dict.fromkeys(self.workers, 1))
+            self.progress.phase(phase, steps, dict.fromkeys(self.workers, 1))
         else:
-            self._progress.phase(phase, 0, dict.fromkeys(self.workers, 0))
+            self.progress.phase(phase, 0, dict.fromkeys(self.workers, 0))
         start = time.perf_counter()
         try:
             yield

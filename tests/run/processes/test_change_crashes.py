@@ -29,7 +29,7 @@ def calls(process: str) -> tuple[int, int]:
         layout.write()
         before = failing.calls
         for state in ("asleep", AWAKE):
-            layout.joint.switch(state, check="none")
+            layout.switch(state, check="none")
             layout.read()
         return before + 1, failing.calls
 

@@ -78,20 +78,20 @@ def test_every_pair_of_states_is_switched_and_addresses_stay() -> None:
     with together(SMALL, TWO) as layout:
         ranges = addresses(layout)
         found: dict[str, object] = {}
-        for one, other in permutations(layout.joint.plans.states, 2):
+        for one, other in permutations(layout.plans.states, 2):
             for name in (one, other):
-                layout.joint.switch(name)
+                layout.switch(name)
                 assert found.setdefault(name, state_of(layout)) == state_of(layout)
         assert addresses(layout) == ranges
-        layout.joint.switch(AWAKE)
+        layout.switch(AWAKE)
 
 
 @pytest.mark.parametrize("state", ["asleep", "unmapped"])
 def test_importers_read_the_bytes_that_returned(state: str) -> None:
     with together(SMALL, TWO) as layout:
         layout.write()
-        layout.joint.switch(state)
-        layout.joint.switch(AWAKE)
+        layout.switch(state)
+        layout.switch(AWAKE)
         assert layout.read((state,))
 
 
@@ -107,27 +107,27 @@ def test_a_change_to_another_spec_equals_applying_it() -> None:
         layout.write()
         assert layout.read()
         layout.change_to(run_request(SMALL, TWO))
-        layout.joint.switch("asleep")
-        layout.joint.switch(AWAKE)
-        assert layout.joint.generation == 5
+        layout.switch("asleep")
+        layout.switch(AWAKE)
+        assert layout.generation == 5
 
 
 def test_a_full_check_compares_what_is_kept_and_finds_what_was_written_meanwhile() -> None:
     with together(SMALL, TWO, "full") as layout:
         layout.write()
         for state in ("asleep", AWAKE):
-            checks = layout.joint.switch(state, check="full")
+            checks = layout.switch(state, check="full")
             assert not checks.different
             assert sum(tally.looked_at for tally in checks.tallies if tally.aspect == "fingerprint") == 4
         layout.before[MakeStage(Stage.COPY)] = lambda: overwrite(layout, "server", "w")
-        checks = layout.joint.switch("half", check="full")
+        checks = layout.switch("half", check="full")
         assert [each.subject.split(":")[0] for each in checks.differences] == ["server", "server"]
 
 
 def test_kernels_of_a_full_check_are_unloaded_by_a_change_with_a_fast_one() -> None:
     """Also after the contexts that a held layout does not need were released, and retained for the next change."""
     with together(SMALL, TWO, "full") as layout:
-        layout.hold()
+        layout.release_contexts()
         layout.change_to(run_request(OTHER, TWO))
         layout.change_to(run_request(SMALL, TWO))
         assert [run.ledger.counts()["modules"] for run in layout.runs.values()] == [0, 0, 0]
@@ -145,9 +145,9 @@ def test_a_state_that_no_process_names_is_refused() -> None:
     with together(SMALL, TWO) as layout:
         before = state_of(layout)
         with pytest.raises(ChangeRefused, match="there is no state 'away'"):
-            layout.joint.switch("away")
-        assert (state_of(layout), layout.joint.generation) == (before, 1)
-        layout.joint.switch("half")
+            layout.switch("away")
+        assert (state_of(layout), layout.generation) == (before, 1)
+        layout.switch("half")
 
 
 def own_pool(by_pool: str, by_import: str) -> str:
@@ -184,8 +184,8 @@ def fails(at: int, process: str, state: str, target: str | None) -> None:
     """Assert that a change rolls back in all processes after one call of one of them, and say which."""
     with together(SMALL, TWO) as layout:
         layout.write()
-        layout.joint.switch(state)
-        layout.hold()
+        layout.switch(state)
+        layout.release_contexts()
         before, ranges = state_of(layout), addresses(layout)
         failing = layout.failing[process]
         failing.at = failing.calls + at
@@ -197,8 +197,8 @@ def fails(at: int, process: str, state: str, target: str | None) -> None:
         assert str(failing.failed) in str(raised.value)
         assert not any(run.recheck().different for run in layout.runs.values())
         assert (state_of(layout), addresses(layout)) == (before, ranges), (at, failing.failed)
-        assert layout.joint.state == state
-        layout.joint.switch(AWAKE)
+        assert layout.state == state
+        layout.switch(AWAKE)
         lost = {"asleep": ("asleep",), AWAKE: (target,) if target else ()}[state]
         assert layout.read(lost) or target is None, (at, failing.failed)
 
@@ -207,13 +207,13 @@ def change(layout: Together, target: str | None) -> None:
     if target is None:
         layout.change_to(run_request(OTHER, TWO))
     else:
-        layout.joint.switch(target)
+        layout.switch(target)
 
 
 def calls_of(process: str, state: str, target: str | None) -> int:
     with together(SMALL, TWO) as layout:
-        layout.joint.switch(state)
-        layout.hold()
+        layout.switch(state)
+        layout.release_contexts()
         before = layout.failing[process].calls
         change(layout, target)
         return layout.failing[process].calls - before

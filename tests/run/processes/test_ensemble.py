@@ -19,7 +19,6 @@ from memtopo.machine import Trial
 from memtopo.plans.progress import Progress
 from memtopo.plans.report import Report
 from memtopo.run import processes
-from memtopo.run.conductor import Conductor
 from memtopo.run.processes import Workers
 from memtopo.run.processes.ensemble import NotStarted, startup_limit
 from memtopo.run.processes.peers import Peers
@@ -229,18 +228,18 @@ def test_an_answer_to_an_abandoned_request_is_not_taken_for_the_next_one() -> No
     """
     stop: list[int] = []
 
-    def hold(made: Conductor[Workers]) -> HoldResult:
+    def hold(made: Workers) -> HoldResult:
         made.release_contexts()
         before = open_descriptors()
-        server = made.parts.workers["server"]
+        server = made.workers["server"]
         os.kill(server.process.pid, signal.SIGSTOP)
         stop.append(signal.SIGTERM)
         with pytest.raises(MemtopoError, match="about to be taken down"):
-            made.parts.request_handles("server", "small", 0, 1)
+            made.request_handles("server", "small", 0, 1)
         stop.clear()
         os.kill(server.process.pid, signal.SIGCONT)
         until(lambda: select.select([server.channel], [], [], 0.0)[0])
-        (handle,) = made.parts.request_handles("server", "large", 0, 1)
+        (handle,) = made.request_handles("server", "large", 0, 1)
         assert handle.fd is not None
         assert os.fstat(handle.fd).st_size == 4 << 20
         handle.close()
@@ -252,7 +251,7 @@ def test_an_answer_to_an_abandoned_request_is_not_taken_for_the_next_one() -> No
 
 
 def test_an_error_while_held_is_reported_with_its_hint() -> None:
-    def hold(made: Conductor[Workers]) -> HoldResult:
+    def hold(made: Workers) -> HoldResult:
         del made
         raise UsageError("the socket is taken", hint="name another one")
 

@@ -15,7 +15,6 @@ from memtopo.plans.progress import Progress
 from memtopo.plans.report import Report
 from memtopo.plans.transition import Stage
 from memtopo.run import messages
-from memtopo.run.conductor import Conductor
 from memtopo.run.messages import ChangeCommand, ChangeResult, CheckChange, MakeStage, TurnBack
 from memtopo.run.processes.peers import Peers
 from memtopo.run.processes.workers import ChangeRefused, Workers
@@ -55,7 +54,7 @@ class Layout(Workers):
         self.stop_at: object = None
         self.talks = {label: start(TEXT, label, self._wrap) for label in ("server", "engine")}
         super().__init__(ensemble(TEXT, MACHINE), SafeProgress(Progress()), lambda: 0, Peers())
-        self.joint = Conductor(self, self.ensemble.request, lambda: int(self.stop_at in self.sent))
+        self.stop = lambda: int(self.stop_at in self.sent)
         for worker in self.talks.values():
             worker.start()
         for phase in Phase:
@@ -78,8 +77,8 @@ class Layout(Workers):
         assert command_all(self.talks, command) == {"server": GOOD, "engine": GOOD}
 
     @property
-    def state(self) -> tuple[str, int]:
-        return self.joint.state, self.joint.generation
+    def where(self) -> tuple[str, int]:
+        return self.state, self.generation
 
     def end(self) -> dict[str, Report]:
         """Have both take down, and return their reports, in which nothing failed and nothing is left.
@@ -104,11 +103,11 @@ def layout() -> Iterator[Layout]:
 def test_a_switch_and_back_keeps_the_bytes_of_what_is_offloaded(layout: Layout) -> None:
     layout.all(messages.CheckSteps())
     layout.all(messages.WriteKept(("asleep",)))
-    layout.joint.switch("asleep")
-    assert layout.state == ("asleep", 2)
+    layout.switch("asleep")
+    assert layout.where == ("asleep", 2)
     layout.all(messages.ReadKept(("asleep",)))
-    layout.joint.switch("awake")
-    assert layout.state == ("awake", 3)
+    layout.switch("awake")
+    assert layout.where == ("awake", 3)
     layout.all(messages.ReadKept(("asleep",)))
     reports = layout.end()
     found = tallies(reports["server"].checks)["bytes"]
@@ -116,29 +115,29 @@ def test_a_switch_and_back_keeps_the_bytes_of_what_is_offloaded(layout: Layout) 
 
 
 def test_a_switch_to_the_present_state_touches_nothing(layout: Layout) -> None:
-    layout.joint.switch("awake")
-    assert layout.state == ("awake", 1)
+    layout.switch("awake")
+    assert layout.where == ("awake", 1)
 
 
 def test_a_state_that_does_not_exist_is_refused_before_anything_changes(layout: Layout) -> None:
     with pytest.raises(ChangeRefused, match=r"^server: there is no state 'asleeep'; engine: there is") as refused:
-        layout.joint.switch("asleeep")
+        layout.switch("asleeep")
     assert refused.value.hint == "did you mean 'asleep'?"
     assert refused.value.exit_code == 4
     assert len(layout.sent) == 1
-    layout.joint.switch("asleep")
-    assert layout.state == ("asleep", 2)
+    layout.switch("asleep")
+    assert layout.where == ("asleep", 2)
 
 
 def test_a_failure_in_one_process_brings_all_back(layout: Layout) -> None:
-    layout.joint.switch("asleep")
+    layout.switch("asleep")
     layout.failing[0].calls, layout.failing[0].at = 0, 2
     with pytest.raises(StepFailed, match=r"^engine: .*cuMemCreate"):
-        layout.joint.switch("awake")
-    assert layout.state == ("asleep", 3)
+        layout.switch("awake")
+    assert layout.where == ("asleep", 3)
     assert [each.reason.startswith("engine: ") for each in layout.sent if isinstance(each, TurnBack)] == [True]
-    layout.joint.switch("awake")
-    assert layout.state == ("awake", 4)
+    layout.switch("awake")
+    assert layout.where == ("awake", 4)
     layout.end()
 
 
@@ -146,16 +145,16 @@ def test_a_failure_in_one_process_brings_all_back(layout: Layout) -> None:
 def test_a_signal_between_two_stages_brings_all_back(layout: Layout, stage: Stage) -> None:
     layout.stop_at = MakeStage(stage)
     with pytest.raises(Stopped):
-        layout.joint.switch("asleep")
-    assert layout.joint.state == "awake"
+        layout.switch("asleep")
+    assert layout.state == "awake"
     layout.stop_at = None
-    layout.joint.switch("asleep")
-    assert layout.joint.state == "asleep"
+    layout.switch("asleep")
+    assert layout.state == "asleep"
 
 
 def change(layout: Layout) -> None:
     """Change the layout to a quarter of its weights."""
-    layout.joint.change(run_request(SMALLER, MACHINE), json.dumps({"spec": SMALLER}))
+    layout.change(run_request(SMALLER, MACHINE), json.dumps({"spec": SMALLER}))
 
 
 def taken(reports: dict[str, Report]) -> dict[str, list[int]]:
@@ -186,7 +185,7 @@ def test_a_signal_in_the_check_of_a_change_leaves_nothing_in_the_reports(layout:
 
 def test_a_worker_that_ends_between_the_check_and_the_end_of_a_change_reports_the_layout_before(layout: Layout) -> None:
     layout.all(messages.CheckSteps())
-    layout.joint.plan_change(run_request(SMALLER, MACHINE), json.dumps({"spec": SMALLER}))
+    layout.plan_change(run_request(SMALLER, MACHINE), json.dumps({"spec": SMALLER}))
     for command in (*map(MakeStage, Stage), CheckChange()):
         assert command_all(layout.talks, command) == dict.fromkeys(layout.talks, ChangeResult())
     assert taken(layout.end()) == {"server": [8 << 20], "engine": [4 << 20]}

@@ -65,9 +65,9 @@ def test_other_access_to_the_address_leaves_the_bindings() -> None:
 def test_memory_that_returns_is_bound_again(bound: str) -> None:
     with together(spec(bound=bound), MACHINE) as layout:
         before = state_of(layout)
-        layout.joint.switch("idle")
+        layout.switch("idle")
         assert not any(run.execution.layout.bound for run in layout.runs.values())
-        layout.joint.switch("awake")
+        layout.switch("awake")
         assert state_of(layout) == before
 
 

@@ -20,7 +20,6 @@ from memtopo.machine.cluster import MachineLine
 from memtopo.plans.progress import Progress
 from memtopo.plans.report import Checks, Report
 from memtopo.run import processes
-from memtopo.run.conductor import Conductor
 from memtopo.run.held import HeldLayout, Revision
 from memtopo.run.messages import Start
 from memtopo.run.processes import Workers
@@ -113,21 +112,19 @@ def whole() -> Whole:
     phases = Phases()
     seen: dict[str, Any] = {}
 
-    def hold(made: Conductor[Workers]) -> HoldResult:
+    def hold(made: Workers) -> HoldResult:
         made.release_contexts()
         seen["found"] = [*map(list, phases.found)]
         layout = HeldLayout(made, "", lambda _source, before: Revision(before, ""))
         seen["checks"] = layout.check()
-        handles = made.parts.request_handles("server", "w", 0, 2)
+        handles = made.request_handles("server", "w", 0, 2)
         seen["handles"] = len(handles)
         close_handles(handles)
         with pytest.raises(MemtopoError):
-            made.parts.request_handles("server", "w", 2, 1)
-        seen["offers"] = [
-            f"{label}.{each.name}" for label, worker in made.parts.workers.items() for each in worker.offers
-        ]
+            made.request_handles("server", "w", 2, 1)
+        seen["offers"] = [f"{label}.{each.name}" for label, worker in made.workers.items() for each in worker.offers]
         seen["contexts"] = layout.contexts
-        assert made.parts.watch() == 0
+        assert made.watch() == 0
         return HoldResult(["held for a moment"])
 
     return Whole(
@@ -174,8 +171,8 @@ def test_progress_and_times_have_the_phases_of_all_processes(whole: Whole) -> No
 
 
 def test_a_switch_that_a_process_does_not_survive_leaves_the_layout_broken() -> None:
-    def hold(made: Conductor[Workers]) -> HoldResult:
-        os.kill(made.parts.workers["engine"].process.pid, signal.SIGKILL)
+    def hold(made: Workers) -> HoldResult:
+        os.kill(made.workers["engine"].process.pid, signal.SIGKILL)
         with pytest.raises(
             ChangeFailed, match=r"process engine was killed by SIGKILL .*; the layout is taken"
         ) as failed:
@@ -192,7 +189,7 @@ def test_a_check_of_a_switch_that_fails_in_one_process_brings_all_back(monkeypat
     monkeypatch.setenv("MEMTOPO_CRASH", "engine:mem_retain_allocation_handle#7:CUDA_ERROR_UNKNOWN:self")
     program = Path(__file__).with_name("signalled_worker.py")
 
-    def hold(made: Conductor[Workers]) -> HoldResult:
+    def hold(made: Workers) -> HoldResult:
         layout = HeldLayout(made, "", lambda _source, before: Revision(before, ""))
         assert not layout.switch("asleep").make(full=False).different
         with pytest.raises(ChangeFailed, match=r"engine: check of .*; the layout is asleep, as before"):

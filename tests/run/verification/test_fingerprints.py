@@ -136,7 +136,7 @@ def test_a_full_check_of_a_switch_or_a_change_finds_it_and_a_fast_one_does_not()
         writing.gpu = 1
         made = conducted(run_request(text, TWO, "fast"), Ledger(writing))
         made.build()
-        address = made.parts.run.execution.layout.address("same") + 1000
+        address = made.run.execution.layout.address("same") + 1000
 
         def differences(act: Callable[[], Checks]) -> list[str]:
             writing.address = address
@@ -149,5 +149,5 @@ def test_a_full_check_of_a_switch_or_a_change_finds_it_and_a_fast_one_does_not()
         made.switch("awake", check="full")
         assert differences(lambda: check_of_change(made, run_request(other, TWO, "fast"))) == []
         assert differences(lambda: check_of_change(made, run_request(text, TWO, "full"))) == ["fingerprint"]
-        made.parts.take_down()
-        assert made.parts.report().leaks == ()
+        made.take_down()
+        assert made.report().leaks == ()
