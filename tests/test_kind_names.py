@@ -84,7 +84,6 @@ REASONS = {
     "run/verification/access": "tries access to what is mapped into ranges",
     "run/verification/external": "waits for semaphores and reads external memory, in one order",
     "run/verification/isolation": "looks at the holes and ends of ranges",
-    "run/verification/shared_files": "compares registered memory with its file",
     "run/verification/verifier": "records events and waits for them in the rounds of verification",
     "sharing/connection": "notices have a key 'exports'",
     "sharing/exports": "serves exports",

@@ -17,8 +17,7 @@ from memtopo.common.units import exact
 from memtopo.geometry.groups import ChunkGroup, RangeGroup
 from memtopo.kinds.elastic import ElasticContent, Pool
 from memtopo.run import elastic
-from memtopo.run.elastic import Failed
-from memtopo.run.elastic_requests import MapRequest, Refused, UnmapRequest
+from memtopo.run.elastic import Failed, MapRequest, Refused, UnmapRequest
 
 
 class MappedChunk(NamedTuple):

@@ -23,11 +23,10 @@ from memtopo.language.names import AWAKE
 from memtopo.plans.report import Check, Checks, PlanSummary, Report
 from memtopo.rules.change import diagnose_change
 from memtopo.run.apply import ThisProcess
-from memtopo.run.capacity import DoesNotFit
 from memtopo.run.imports import Imports
 from memtopo.run.process_run import ProcessRun
 from memtopo.run.request import HoldResult, RunRequest
-from memtopo.run.transition import RollbackFailed
+from memtopo.run.transition import DoesNotFit, RollbackFailed
 from memtopo.sharing.imports import HolderHandles
 from memtopo.sharing.status import Notice
 

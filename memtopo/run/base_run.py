@@ -23,11 +23,10 @@ from memtopo.plans import folding
 from memtopo.plans.progress import Progress
 from memtopo.plans.report import Checks, Left, Placed, Report
 from memtopo.plans.transition import Transition
-from memtopo.run.findings import FindingTally
 from memtopo.run.layout_plans import WHOLE, LayoutPlans, Variant
 from memtopo.run.leaks import ResourceBalance, descriptor_notes, memory_notes
 from memtopo.run.outcome import exit_code, failure, outcome
-from memtopo.run.reports import report_on
+from memtopo.run.reports import FindingTally, report_on
 from memtopo.run.request import HoldResult, RunRequest
 from memtopo.run.verification.fingerprints import ASPECT, Fingerprints
 from memtopo.run.verification.isolation import MAX_HOLE_QUERIES, holes, isolation

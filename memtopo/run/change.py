@@ -12,9 +12,9 @@ from memtopo.planner import Plan
 from memtopo.plans.report import Checks
 from memtopo.plans.transition import Stage, Transition
 from memtopo.run.base_run import BaseRun
-from memtopo.run.findings import FindingTally
 from memtopo.run.layout_plans import LayoutPlans, Variant
 from memtopo.run.messages import ChangeResult
+from memtopo.run.reports import FindingTally
 from memtopo.run.request import RunRequest
 from memtopo.run.transition import RollbackFailed, StagedTransition, require_declared
 from memtopo.run.verification.fingerprints import Fingerprints

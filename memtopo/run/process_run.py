@@ -10,11 +10,11 @@ from memtopo.language.names import AWAKE
 from memtopo.plans.transition import Transition
 from memtopo.run import messages, rehearsal
 from memtopo.run.base_run import BaseRun
-from memtopo.run.capacity import DoesNotFit, require_room
 from memtopo.run.change import Change, Target
 from memtopo.run.layout_plans import LayoutPlans, Variant, transitions_between
 from memtopo.run.messages import ChangeCommand, ChangeResult, CheckResult, Command, Done
 from memtopo.run.request import RunRequest
+from memtopo.run.transition import DoesNotFit, require_room
 from memtopo.run.verification.fingerprints import ASPECT
 
 

@@ -9,8 +9,8 @@ from memtopo.driver.types import DriverError
 from memtopo.executor import StepFailed
 from memtopo.language.names import AWAKE
 from memtopo.planner import Plan
-from memtopo.run.findings import FindingTally
 from memtopo.run.layout_plans import Plans
+from memtopo.run.reports import FindingTally
 from memtopo.run.verification.rounds import Verification
 
 States = Mapping[str, Plans]

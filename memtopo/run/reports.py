@@ -1,4 +1,4 @@
-"""Reports of a run: what all have, and sums of checks and resources over processes and nodes."""
+"""Findings of checks, counted per aspect, and the reports of a run, merged over processes and nodes."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from memtopo.kinds.step import Finding
 from memtopo.plans.report import Checks, Difference, Left, Rate, Report, Tally
-from memtopo.run.findings import MAX_DIFFERENCES
 from memtopo.run.request import RunRequest
 
 
@@ -92,3 +92,103 @@ def _sum(accounts: Iterable[Mapping[str, int]]) -> dict[str, int]:
         for kind, count in account.items():
             total[kind] = total.get(kind, 0) + count
     return total
+
+
+MAX_DIFFERENCES = 100
+"""Number of differences that a report lists; it counts all of them."""
+
+_LINE = 16
+"""Bytes of a value that a difference shows."""
+
+
+class FindingTally:
+    """Counts findings, and keeps the first differences."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, list[int]] = {}
+        """For each aspect the number of findings, and how many of them are as declared."""
+        self._not_checked: dict[str, tuple[int, str]] = {}
+        self._differences: list[Difference] = []
+        self.different = 0
+
+    @property
+    def empty(self) -> bool:
+        """Return whether there are neither findings nor anything recorded as not checked."""
+        return not self._counts
+
+    def observed(self, aspect: str) -> int:
+        """Number of findings of an aspect."""
+        return self._counts.get(aspect, [0])[0]
+
+    def differs(self, aspect: str) -> bool:
+        """Return whether any finding of an aspect is not as declared."""
+        observed, as_declared = self._counts.get(aspect, (0, 0))
+        return observed != as_declared
+
+    def incomplete(self, aspect: str) -> bool:
+        """Return whether any part of an aspect was not checked."""
+        return aspect in self._not_checked
+
+    def add(self, findings: Iterable[Finding]) -> None:
+        """Count findings."""
+        all_counts = self._counts
+        for finding in findings:
+            aspect, _, expected, observed, _, _, times = finding
+            counts = all_counts.get(aspect) or all_counts.setdefault(aspect, [0, 0])
+            counts[0] += times
+            if expected == observed:
+                counts[1] += times
+            else:
+                self._add_difference(finding)
+
+    def not_checked(self, aspect: str, count: int, why: str) -> None:
+        """Count parts of an aspect that were not checked."""
+        before, reasons = self._not_checked.get(aspect, (0, ""))
+        if why not in reasons:
+            reasons = f"{reasons}; {why}" if reasons else why
+        self._not_checked[aspect] = before + count, reasons
+        self._counts.setdefault(aspect, [0, 0])
+
+    def include(self, other: FindingTally, aspect: str) -> None:
+        """Count the findings of an aspect of another tally, and what it did not check of that."""
+        if aspect not in other._counts:
+            return
+        counts = self._counts.setdefault(aspect, [0, 0])
+        observed, as_declared = other._counts[aspect]
+        counts[:] = counts[0] + observed, counts[1] + as_declared
+        self.different += observed - as_declared
+        if aspect in other._not_checked:
+            self.not_checked(aspect, *other._not_checked[aspect])
+        self._differences += [each for each in other._differences if each.aspect == aspect]
+        del self._differences[MAX_DIFFERENCES:]
+
+    def checks(self) -> Checks:
+        """Return the counts and the differences as a part of the report."""
+        tallies = [
+            Tally(aspect, observed, as_declared, *self._not_checked.get(aspect, (0, None)))
+            for aspect, (observed, as_declared) in self._counts.items()
+        ]
+        return Checks(tuple(tallies), tuple(self._differences), self.different)
+
+    def _add_difference(self, finding: Finding) -> None:
+        self.different += 1
+        if len(self._differences) < MAX_DIFFERENCES:
+            aspect, subject, expected, observed, path, hint, _ = finding
+            start = _first_difference(expected, observed)
+            wanted, seen = _text(expected, start), _text(observed, start)
+            self._differences.append(Difference(aspect, subject, wanted, seen, path, hint=hint))
+
+
+def _first_difference(expected: object, observed: object) -> int:
+    """Index of the line of bytes with the first difference; 0 if the values are no bytes."""
+    if not isinstance(expected, bytes) or not isinstance(observed, bytes):
+        return 0
+    pairs = zip(expected, observed, strict=False)
+    unequal = next((index for index, (one, other) in enumerate(pairs) if one != other), 0)
+    return unequal // _LINE * _LINE
+
+
+def _text(value: object, start: int) -> str:
+    if not isinstance(value, bytes):
+        return str(value)
+    return f"{f'+{start:#x}: ' if start else ''}{value[start : start + _LINE].hex(' ', 4)}"

@@ -37,7 +37,7 @@ from memtopo.run.messages import (
 )
 from memtopo.run.process_run import ProcessRun
 from memtopo.run.processes.common_addresses import agree, bring_to
-from memtopo.run.processes.worker_run import SiblingHandles
+from memtopo.run.processes.worker import SiblingHandles
 from memtopo.run.processes.workers import require_made, require_planned
 from memtopo.run.request import RunRequest
 from memtopo.run.verification.rounds import UNSAFE

@@ -18,9 +18,8 @@ from memtopo.executor import StepFailed
 from memtopo.kinds.layout import current
 from memtopo.plans.report import Check, Checks, Placed, Report
 from memtopo.run.apply import apply
-from memtopo.run.capacity import DoesNotFit
 from memtopo.run.request import HoldResult, RunRequest
-from memtopo.run.transition import RollbackFailed
+from memtopo.run.transition import DoesNotFit, RollbackFailed
 from tests.helpers import strategies
 from tests.helpers.conducted import Conducted
 from tests.helpers.failing_driver import Failing

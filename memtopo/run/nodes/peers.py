@@ -14,7 +14,7 @@ from memtopo.driver.handles import Handle, close_handles
 from memtopo.run.messages import HandleAnswer, HandleRequest
 from memtopo.run.nodes.hub import End
 from memtopo.run.processes.gates import SplitGate
-from memtopo.run.processes.peers import HandleRoutes, Peers
+from memtopo.run.processes.router import HandleRoutes, Peers
 from memtopo.sharing.channel import Received
 
 Call = Callable[..., "Future[Any]"]

@@ -13,7 +13,7 @@ from memtopo.drivers import target
 from memtopo.geometry import Geometry
 from memtopo.machine import Cluster, Machine
 from memtopo.run import messages
-from memtopo.run.processes.worker_server import WorkerServer
+from memtopo.run.processes.worker_process import WorkerServer
 from memtopo.run.request import RunRequest
 from memtopo.sharing.errors import reason
 

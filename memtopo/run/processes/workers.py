@@ -36,11 +36,9 @@ from memtopo.run.messages import (
 )
 from memtopo.run.processes.common_addresses import agree
 from memtopo.run.processes.ensemble import Ensemble, NotStarted, startup_limit
-from memtopo.run.processes.peers import Peers
 from memtopo.run.processes.reports import merged_report
-from memtopo.run.processes.router import Router
-from memtopo.run.processes.worker_process import Expected, WorkerProcess, launch
-from memtopo.run.processes.worker_server import WorkerServer
+from memtopo.run.processes.router import Peers, Router
+from memtopo.run.processes.worker_process import Expected, WorkerProcess, WorkerServer, launch
 from memtopo.run.request import HoldResult, RunRequest
 from memtopo.sharing.client import IN_FLIGHT
 from memtopo.sharing.errors import ExchangeError

@@ -16,7 +16,7 @@ from memtopo.kinds.step import Finding
 from memtopo.kinds.views import MappedMemory, Member, mapped_memory, recorded_events
 from memtopo.machine import Machine
 from memtopo.plans.report import Rate
-from memtopo.run.findings import FindingTally
+from memtopo.run.reports import FindingTally
 from memtopo.run.request import RunRequest
 from memtopo.run.verification.access import PERMITTED, CopyRefused, permissions, refusals
 from memtopo.run.verification.samples import SampleVerifier
@@ -169,8 +169,7 @@ class Verification:
 
             found.append(HostAccessVerifier(context, kernels=full))
         if any(geometry.produced for geometry in request.processes.values()):
-            from memtopo.run.verification.external import ExternalVerifier
-            from memtopo.run.verification.shared_files import SharedFileVerifier
+            from memtopo.run.verification.external import ExternalVerifier, SharedFileVerifier
 
             layout = self._execution.layout
             found.append(ExternalVerifier(request.geometry, self._driver, layout, self._poll))

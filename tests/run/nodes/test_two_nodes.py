@@ -17,8 +17,7 @@ from memtopo.driver.handles import Handle
 from memtopo.machine import Cluster
 from memtopo.plans.report import Report
 from memtopo.run.nodes.agent import NodeResult, NodeTask, left_behind
-from memtopo.run.nodes.front import Front, opened_front
-from memtopo.run.nodes.holding import Holding, held_nodes
+from memtopo.run.nodes.holding import Front, Holding, held_nodes, opened_front
 from memtopo.run.nodes.hub import End
 from memtopo.run.nodes.reports import NodeEnd, merged_nodes
 from memtopo.run.request import RunRequest

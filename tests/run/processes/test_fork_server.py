@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from memtopo.common.clock import RunningClock
-from memtopo.run.processes.worker_process import WorkerProcess, launch
-from memtopo.run.processes.worker_server import ForkedWorker, WorkerServer
+from memtopo.run.processes.worker_process import ForkedWorker, WorkerProcess, WorkerServer, launch
 from tests.helpers.processes import open_descriptors
 
 ROOT = Path(__file__).parents[3]
@@ -134,7 +133,7 @@ PROGRAM = """
 import os, signal, sys
 from memtopo.common.clock import RunningClock
 from memtopo.run.processes.worker_process import launch
-from memtopo.run.processes.worker_server import WorkerServer
+from memtopo.run.processes.worker_process import WorkerServer
 ends = [*os.pipe(), *os.pipe()]
 server = WorkerServer("memtopo.drivers.sim")
 workers = [launch("w", ends, {}, RunningClock(), server=server) for _ in range(2)]

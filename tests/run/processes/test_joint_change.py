@@ -16,7 +16,7 @@ from memtopo.plans.report import Report
 from memtopo.plans.transition import Stage
 from memtopo.run import messages
 from memtopo.run.messages import ChangeCommand, ChangeResult, CheckChange, MakeStage, TurnBack
-from memtopo.run.processes.peers import Peers
+from memtopo.run.processes.router import Peers
 from memtopo.run.processes.workers import ChangeRefused, Workers
 from tests.helpers.failing_driver import Failing
 from tests.helpers.reports import tallies

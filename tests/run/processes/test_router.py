@@ -17,8 +17,7 @@ from memtopo.common.errors import MemtopoError
 from memtopo.driver.handles import Handle
 from memtopo.run import messages
 from memtopo.run.messages import FromWorker, HandleAnswer, HandleRequest, ToWorker
-from memtopo.run.processes.peers import Peers
-from memtopo.run.processes.router import Router
+from memtopo.run.processes.router import Peers, Router
 from memtopo.run.processes.worker_process import WorkerProcess
 from memtopo.sharing.channel import Channel, Received
 from tests.helpers.processes import open_descriptors
