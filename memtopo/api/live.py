@@ -162,7 +162,7 @@ class Live:
     @property
     def state(self) -> str:
         """Name of the state that the layout is in; `awake` is the layout as the spec writes it."""
-        return self._session.run.state
+        return self._session.conductor.state
 
     def switch(self, state: str, *, stream: object = None, device: str | int | None = None) -> Checks:
         """Bring the layout to one of its states, or to `awake`, and return the results of its check by queries.

@@ -123,15 +123,15 @@ class Session:
 
     def switch(self, state: str) -> Checks:
         """Bring the layout to a state; return the results of its check. Raises `NotSwitched`."""
-        with self._changing(NotSwitched, f"the layout is {self.run.state}, as before"):
+        with self._changing(NotSwitched, f"the layout is {self.conductor.state}, as before"):
             return self.conductor.switch(state)
 
     def change(self, spec: SpecLike, check: Check, params: Params | None = None) -> Checks:
         """Bring the layout to another spec; return the results of its check. Raises `InvalidSpec` and `NotChanged`."""
         run = self.run
-        if not run.whole:
-            message, _ = not_awake(self.geometry.name, run.state)
-            hint = "switch('awake') first" if run.state != AWAKE else "poll() until its imports are back"
+        if not self.conductor.whole:
+            message, _ = not_awake(self.geometry.name, self.conductor.state)
+            hint = "switch('awake') first" if self.conductor.state != AWAKE else "poll() until its imports are back"
             raise Unsuitable(f"{message}, without some memory", hint=hint)
         planned = plan_spec(spec, self._planned.target, params)
         raise_errors(tuple(diagnose_change(self.geometry, planned.geometry)), planned.document)

@@ -103,7 +103,7 @@ class BaseRun:
                 self.findings.add(self.execution.check())
                 self.execution.progress.phase("check holes", 0)
                 self._check_isolation(self.request.geometry, self.findings)
-                if self.whole:  # what is absent has no access yet
+                if self.variant == WHOLE:  # what is absent has no access yet
                     self.execution.progress.phase("check access", 0)
                     self.verification.try_permitted()
             except DriverError as error:
@@ -155,7 +155,8 @@ class BaseRun:
     def _placed(self) -> tuple[Placed, ...]:
         """Addresses of the ranges in the order of the plan: a change reserves new ones after those that stay."""
         ranges = self._reserved
-        reserving = chain.from_iterable(steps for phase, steps in self._awake.phases if phase is Phase.RESERVE)
+        phases = self.plans.of(WHOLE)[self.request.process].phases
+        reserving = chain.from_iterable(steps for phase, steps in phases if phase is Phase.RESERVE)
         labels = [step.describe().subject for step in reserving]
         return tuple(folding.placed({label: ranges[label] for label in labels if label in ranges}))
 
@@ -168,25 +169,6 @@ class BaseRun:
     def exports(self) -> LayoutExports:
         """Exports of the process: while it is changed, those of the spec to which it is changed."""
         return LayoutExports(self._exported, self.execution.layout, self.execution.driver, self.recheck, self.context)
-
-    @property
-    def _awake(self) -> Plan:
-        return self.plans.of(WHOLE)[self.request.process]
-
-    @property
-    def state(self) -> str:
-        """Name of the state that the layout is in."""
-        return self.variant[0]
-
-    @property
-    def absent(self) -> frozenset[Hashable]:
-        """Resources that are absent, with what needs them."""
-        return self.variant[1]
-
-    @property
-    def whole(self) -> bool:
-        """True if everything that the spec declares exists: no state and no holder has taken some of it away."""
-        return self.variant == WHOLE
 
     def recheck(self) -> Checks:
         """Compare every step with the driver's state again, by queries alone; the report leaves the result out.

@@ -20,9 +20,8 @@ from memtopo.plans.progress import Progress
 from memtopo.plans.report import Check, Checks, Report
 from memtopo.plans.transition import Stage
 from memtopo.run import messages
-from memtopo.run.layout_plans import WHOLE, LayoutPlans, Variant
+from memtopo.run.layout_plans import WHOLE, LayoutPlans, Variant, paths, stops
 from memtopo.run.messages import BuildPhase, ChangeCommand, ChangeResult, CheckChange, Command, MakeStage
-from memtopo.run.rehearsal import paths, stops
 from memtopo.run.reports import merged_checks
 from memtopo.run.request import HoldResult, RunRequest
 from memtopo.run.transition import RollbackFailed
@@ -70,6 +69,11 @@ class Conductor:
     def absent(self) -> frozenset[Hashable]:
         """Resources that are absent, with what needs them."""
         return self.variant[1]
+
+    @property
+    def whole(self) -> bool:
+        """True if everything that the spec declares exists: no state and no holder has taken some of it away."""
+        return self.variant == WHOLE
 
     def build(self) -> None:
         """Have all processes build, phase by phase."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import permutations
 
 from memtopo import planner
 from memtopo.common.errors import MemtopoError
@@ -102,3 +103,52 @@ def transitions_between(old: Plans, new: Plans) -> dict[str, Transition]:
 def export_name(label: str, export: str) -> str:
     """Return the name of an export among those of all processes, as `server.weights`."""
     return f"{label}.{export}" if label else export
+
+
+def paths(states: Iterable[str]) -> Iterator[tuple[str, ...]]:
+    """Yield the paths of a rehearsal from the layout as it is written: each state, and from each to each other one."""
+    names = [name for name in states if name != AWAKE]
+    yield from ((name,) for name in names)
+    yield from permutations(names, 2)
+
+
+def stops(states: Iterable[str]) -> int:
+    """Return the number of states that a rehearsal comes to, each of which is checked."""
+    return sum(len(path) + 1 for path in paths(states))
+
+
+def lost(states: Mapping[str, Plans], path: Sequence[str], now: str = AWAKE) -> dict[str, frozenset[Hashable]]:
+    """Return the resources of each process whose bytes a state of a path does not keep, or that do not exist `now`.
+
+    Bytes of an import belong to its creator: they are kept where only the importer gives it back.
+    """
+    awake = states[AWAKE]
+    found = {
+        label: frozenset[Hashable]().union(
+            *(
+                (_provided(plan) - _provided(states[name][label]) - _kept(states[name][label]))
+                | _keepers(states[name][label])
+                for name in path
+            )
+        )
+        for label, plan in awake.items()
+    }
+    for label, plan in awake.items():
+        imports = {step.provides: step.imports for step in plan.steps if step.imports}
+        gone = {resource for resource, (holder, source) in imports.items() if source in found[holder]}
+        found[label] = found[label] - imports.keys() | gone
+    return {label: each | (_provided(awake[label]) - _provided(states[now][label])) for label, each in found.items()}
+
+
+def _provided(plan: Plan) -> frozenset[Hashable]:
+    return frozenset(step.provides for step in plan.steps)
+
+
+def _kept(plan: Plan) -> frozenset[Hashable]:
+    """Resources whose bytes a state keeps elsewhere."""
+    return frozenset(step.keeps for step in plan.steps)
+
+
+def _keepers(plan: Plan) -> frozenset[Hashable]:
+    """Resources whose bytes a state replaces by those that it keeps there."""
+    return frozenset(need for step in plan.steps if step.keeps is not None for need in step.needs)

@@ -100,7 +100,7 @@ class SkipVerification:
 
 @dataclass(frozen=True, slots=True)
 class Recheck:
-    """Check every step once more while the layout is held; answered by `CheckResult`."""
+    """Check every step once more while the layout is held; answered by `ChangeResult`."""
 
     activity: ClassVar[str] = "recheck"
 
@@ -230,19 +230,11 @@ class Addresses:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckResult:
-    """Result of a `Recheck`: `checks`, or the error that prevented it."""
-
-    checks: Checks | None = None
-    error: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class ChangeResult:
-    """Result of a command of a change or `Hold`: why it was refused or failed, if it was.
+    """Result of a command of a change, `Hold` or `Recheck`: why it was refused or failed, if it was.
 
-    At the end of a change, `touched` is true if memory or addresses were, and `checks` has the results of
-    `CheckChange`. `offers` has the exports of a layout that is held from now on, or was changed to another spec.
+    At the end of a change, `touched` is true if memory or addresses were. `checks` has the results of `CheckChange`, or
+    of `Recheck`. `offers` has the exports of a layout that is held from now on, or was changed to another spec.
     """
 
     error: str | None = None
@@ -305,5 +297,6 @@ ChangeCommand = PlanSwitch | PlanChange | MakeStage | CheckChange | TurnBack | E
 Verification = CheckSteps | WriteRound | ReadRound | TryForbidden | SkipVerification | WriteKept | ReadKept
 Command = BuildPhase | AgreeOn | Verification | Recheck | Hold | ChangeCommand
 ToWorker = Start | Command | TakeDown | KeepAlive | HandleRequest | HandleAnswer
-Results = Ready | StepsDone | Done | Addresses | CheckResult | ChangeResult | Failed | Broken | Finished
+Answer = Done | Addresses | ChangeResult
+Results = Ready | StepsDone | Answer | Failed | Broken | Finished
 FromWorker = Results | HandleRequest | HandleAnswer

@@ -8,11 +8,11 @@ from memtopo.common.errors import InternalError
 from memtopo.executor import TeardownGates
 from memtopo.language.names import AWAKE
 from memtopo.plans.transition import Transition
-from memtopo.run import messages, rehearsal
+from memtopo.run import messages
 from memtopo.run.base_run import BaseRun
 from memtopo.run.change import Change, Target
-from memtopo.run.layout_plans import LayoutPlans, Variant, transitions_between
-from memtopo.run.messages import ChangeCommand, ChangeResult, CheckResult, Command, Done
+from memtopo.run.layout_plans import LayoutPlans, Variant, lost, transitions_between
+from memtopo.run.messages import ChangeCommand, ChangeResult, Command, Done
 from memtopo.run.request import RunRequest
 from memtopo.run.transition import DoesNotFit, require_room
 from memtopo.run.verification.fingerprints import ASPECT
@@ -23,12 +23,12 @@ class ProcessRun(BaseRun):
 
     _change: Change | None = None
 
-    def execute(self, command: Command) -> Done | CheckResult | ChangeResult:
+    def execute(self, command: Command) -> Done | ChangeResult:
         """Execute a command, and return the answer. Raises `StepFailed`, `Stopped`, or `MemtopoError`."""
         if isinstance(command, messages.ChangeCommand):
             return self._execute_change(command)
         if isinstance(command, messages.Recheck):
-            return CheckResult(self.recheck())
+            return ChangeResult(checks=self.recheck())
         if isinstance(command, messages.Hold):
             self.release_contexts()
             return ChangeResult(offers=tuple(self.exports.offers()))
@@ -50,7 +50,7 @@ class ProcessRun(BaseRun):
             case messages.SkipVerification(reason):
                 self.verification.skip(reason)
             case messages.WriteKept(states):
-                rehearsal.write_kept(self.verification, self.plans.states, states)
+                self.verification.write_kept(lost(self.plans.states, states))
             case messages.ReadKept(states):
                 self._read_kept(states)
             case _:
@@ -60,13 +60,13 @@ class ProcessRun(BaseRun):
         """Check every step, and read what all states of a path keep, in the state that the layout is in."""
         self.execution.progress.extend(len(self.execution.plan.steps))
         self.findings.add(self.execution.check())
-        rehearsal.read_kept(self.verification, self.plans.states, path, self.state, self.findings)
+        self.verification.read_kept(lost(self.plans.states, path, self.variant[0]))
         if self.switched:
             self.findings.include(self.switched, ASPECT)
 
     def _execute_change(self, command: ChangeCommand) -> ChangeResult:
         if isinstance(command, messages.PlanSwitch):
-            self.plan_switch((command.state, self.absent), command.in_use, full=command.check == "full")
+            self.plan_switch((command.state, self.variant[1]), command.in_use, full=command.check == "full")
             return ChangeResult()
         change = self._change
         if change is None:

@@ -40,15 +40,15 @@ from tests.helpers.conducted import Conducted
 
 @dataclass
 class Held:
-    """A held layout; `run` exists while it is held, `report` afterwards. `end` ends the hold."""
+    """A held layout; `run` and its conductor exist while it is held, `report` afterwards. `end` ends the hold."""
 
     end: Callable[[], None]
-    runs: list[ProcessRun] = field(default_factory=list)
+    conductors: list[Conducted] = field(default_factory=list)
     reports: list[Report] = field(default_factory=list)
 
     @property
     def run(self) -> ProcessRun:
-        return self.runs[0]
+        return self.conductors[0].run
 
     @property
     def report(self) -> Report:
@@ -124,7 +124,7 @@ def held(
     found = Held(end)
 
     def serve(made: Conducted) -> HoldResult:
-        found.runs.append(made.run)
+        found.conductors.append(made)
         return _serve(made, document, target, revise, ended.is_set, ready=serving.set, wake=theirs, **terms)
 
     def build() -> None:

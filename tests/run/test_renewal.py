@@ -59,4 +59,4 @@ def test_a_failing_call_of_a_renewal_leaves_all_memory_or_all_but_the_renewed() 
             assert ("page.0" in made.run.execution.layout.chunks) is (not made.absent), at
             assert not made.recheck().different
             assert not made.renew(PAGE).different
-            assert made.run.whole
+            assert made.whole

@@ -64,7 +64,7 @@ def main(*descriptors: str, wrap: WrapDriver = lambda _process, driver: driver) 
     sock, *ends = descriptors
     gates = [_private(int(end)) for end in ends]
     channel: Channel[ToWorker] = Channel(inherited_socket(sock), get_args(ToWorker))
-    Worker(channel, Gate(*gates[:2]), Gate(*gates[2:]), _stop_signal()).work(wrap)
+    Worker(channel, (Gate(*gates[:2]), Gate(*gates[2:])), _stop_signal()).work(wrap)
 
 
 def _private(descriptor: int) -> int:
@@ -90,8 +90,8 @@ def _stop_signal() -> Callable[[], int]:
 class Worker:
     """The worker's end of the channel; `stopped` returns the number of a signal that requests a stop, or 0."""
 
-    def __init__(self, channel: Channel[ToWorker], unused: Gate, emptied: Gate, stopped: Callable[[], int]) -> None:
-        self._channel, self._unused, self._emptied, self._stopped = channel, unused, emptied, stopped
+    def __init__(self, channel: Channel[ToWorker], gates: tuple[Gate, Gate], stopped: Callable[[], int]) -> None:
+        self._channel, self._gates, self._stopped = channel, gates, stopped
         self._label = ""
         self._run: ProcessRun | None = None
         self._timeout = _STARTUP
@@ -105,8 +105,8 @@ class Worker:
             self._channel.send(messages.Broken(error.message, error.hint, error.exit_code))
         except Exception as error:  # noqa: BLE001 reported by the conductor; a traceback here would be lost
             self._channel.send(messages.Broken(f"internal error: {type(error).__name__}: {error}", None, 70))
-        self._unused.close()
-        self._emptied.close()
+        for gate in self._gates:
+            gate.close()
         self._channel.drain(self._timeout)
         self._channel.close()
 
@@ -121,7 +121,7 @@ class Worker:
             if run.failure or run.stopped:
                 self._channel.send(messages.Failed(str(run.failure or "interrupted")))
         finally:
-            run.take_down(WorkerGates(self._unused, self._emptied, start.timeout, self.alive))
+            run.take_down(WorkerGates(*self._gates, start.timeout, self.alive))
         self._channel.send(messages.Finished(run.report()))
 
     def _start_message(self) -> messages.Start:
@@ -236,7 +236,7 @@ def _answer(run: ProcessRun, start: messages.Start, command: Command) -> FromWor
                 with internal_errors():
                     return run.execute(command)
             except MemtopoError as error:
-                return messages.CheckResult(error=error.message)
+                return messages.ChangeResult(error.message)
         case messages.PlanChange():
             return attempted(lambda: run.plan_change(*planned(start, command), command.in_use))
         case messages.PlanSwitch() | messages.MakeStage(back=False) | messages.CheckChange():

@@ -18,9 +18,9 @@ from memtopo.common.clock import RunningClock
 from memtopo.common.signals import TERMINAL
 from memtopo.common.spawn import python_command, spawn_connected
 from memtopo.common.text import signal_name
-from memtopo.plans.report import Checks, Report
+from memtopo.plans.report import Report
 from memtopo.run import messages
-from memtopo.run.messages import Command, FromWorker, KeepAlive, Start, TakeDown
+from memtopo.run.messages import Answer, Command, FromWorker, KeepAlive, Start, TakeDown
 from memtopo.sharing.channel import Channel, Received
 from memtopo.sharing.offers import Offer
 
@@ -44,9 +44,8 @@ class WorkerProcess:
 
     `rounds` is the number of rounds of verification, the same in all workers, `volume` the bytes that this one writes
     and reads in them, and `safe` is false once an access is found that makes it unsafe to have kernels do so. `offers`
-    are its exports while it is held, and `addresses` its latest answer to `AgreeOn`. `checks` is the result of the
-    latest recheck, or `check_error` why there is none, and `change` that of the latest command of a change. `clock`
-    measures its silence.
+    are its exports while it is held, and `answer` is that to the latest command, once it has come. `clock` measures its
+    silence.
     """
 
     def __init__(self, label: str, process: Child, channel: Channel[FromWorker], clock: RunningClock) -> None:
@@ -57,11 +56,8 @@ class WorkerProcess:
         self.rounds = self.volume = 0
         self.safe = True
         self.offers: tuple[Offer, ...] = ()
-        self.addresses = messages.Addresses({})
+        self.answer: Answer | None = None
         self.report: Report | None = None
-        self.checks: Checks | None = None
-        self.check_error: str | None = None
-        self.change: messages.ChangeResult | None = None
         self.failed: str | None = None
         self.hint: str | None = None
         self.exit_code = 4
@@ -93,9 +89,8 @@ class WorkerProcess:
         self.channel.send(message)
 
     def command(self, command: Command) -> None:
-        """Send a command; `Done`, `CheckResult` or `ChangeResult` is expected from now on."""
-        self.expected, self._received = Expected.DONE, self._clock.time()
-        self.checks = self.check_error = self.change = None
+        """Send a command, whose answer is expected from now on."""
+        self.expected, self._received, self.answer = Expected.DONE, self._clock.time(), None
         self.activity = command.activity
         self.channel.send(command)
 
@@ -132,16 +127,12 @@ class WorkerProcess:
         match message:
             case messages.Ready(rounds, volume):
                 self.expected, self.rounds, self.volume = Expected.NOTHING, rounds, volume
-            case messages.Done(as_declared, safe):
-                self.expected = Expected.NOTHING
-                self.as_declared, self.safe = self.as_declared and as_declared, self.safe and safe
-            case messages.Addresses():
-                self.expected, self.addresses = Expected.NOTHING, message
-            case messages.ChangeResult():
-                self.expected, self.change = Expected.NOTHING, message
-                self.offers = self.offers if message.offers is None else message.offers
-            case messages.CheckResult(checks, error):
-                self.expected, self.checks, self.check_error = Expected.NOTHING, checks, error
+            case messages.Done() | messages.Addresses() | messages.ChangeResult():
+                self.expected, self.answer = Expected.NOTHING, message
+                if isinstance(message, messages.Done):
+                    self.as_declared, self.safe = self.as_declared and message.as_declared, self.safe and message.safe
+                elif isinstance(message, messages.ChangeResult) and message.offers is not None:
+                    self.offers = message.offers
             case messages.Failed(error):
                 self.failed = error
             case messages.Broken(error, hint, exit_code):

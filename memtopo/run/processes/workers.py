@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from memtopo.common.clock import RunningClock
 from memtopo.common.errors import MemtopoError, Stopped
@@ -53,6 +53,9 @@ _INTERVAL = 0.1
 _HEARTBEATS = 4
 """Heartbeats that each worker is sent within the timeout."""
 _START = "start"
+
+
+A = TypeVar("A", Addresses, ChangeResult)
 
 
 class ChangeRefused(MemtopoError):
@@ -258,9 +261,10 @@ class Workers(Conductor):
             worker.command(Recheck())
         while any(worker.owes(Expected.DONE) for worker in self.workers.values()):
             self._receive_for_caller()
-        if errors := [f"{label}: {each.check_error}" for label, each in self.workers.items() if each.check_error]:
-            raise MemtopoError("; ".join(errors))
-        checks = {label: worker.checks for label, worker in self.workers.items() if worker.checks}
+        results = self._answers(ChangeResult)
+        if errors := failures(results):
+            raise MemtopoError(errors)
+        checks = {label: each.checks for label, each in results.items() if each.checks}
         if len(checks) < len(self.workers):
             raise MemtopoError("a process has ended, and cannot be checked")
         return checks
@@ -275,7 +279,7 @@ class Workers(Conductor):
         for label in here:
             self.workers[label].command(commands[label])
         self._await(Expected.DONE, self.ensemble.timeout)
-        found = self._gather({label: self.workers[label].addresses for label in here})
+        found = self._gather(self._answers(Addresses))
         every = {label: addresses for part in found for label, addresses in part.items()}
         return {label: every[label] for label in commands}
 
@@ -288,7 +292,11 @@ class Workers(Conductor):
             self._kill_silent(self.ensemble.timeout)
         if self._over:
             raise ChangeFailed(f"{self._cause() or self._peers.failed}; the layout is taken down", broken=True)
-        return {label: worker.change for label, worker in self.workers.items() if worker.change}
+        return self._answers(ChangeResult)
+
+    def _answers(self, kind: type[A]) -> dict[str, A]:
+        """Answers of one kind to the latest command of each worker."""
+        return {label: each.answer for label, each in self.workers.items() if isinstance(each.answer, kind)}
 
     def _meet(self) -> None:
         """Wait until all conductors of the run are here, and learn what their processes found."""

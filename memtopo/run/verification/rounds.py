@@ -118,8 +118,19 @@ class Verification:
             if count:
                 self._findings.not_checked(FORBIDDEN, count, why)
 
-    def of_kept_bytes(self, without: Mapping[str, Container[Hashable]]) -> Verifier | None:
-        """Verifier of the bytes of all processes, `without` resources of each by label; None without checks."""
+    def write_kept(self, without: Mapping[str, Container[Hashable]]) -> None:
+        """Write the memory of all processes, `without` resources of each by label. Raises `StepFailed` or `Stopped`."""
+        if verifier := self._of_others(without):
+            with _rehearsing():
+                verifier.write(0)
+
+    def read_kept(self, without: Mapping[str, Container[Hashable]]) -> None:
+        """Read the memory of all processes, as `write_kept` writes it."""
+        if verifier := self._of_others(without):
+            with _rehearsing():
+                self._findings.add(verifier.read(0))
+
+    def _of_others(self, without: Mapping[str, Container[Hashable]]) -> Verifier | None:
         memory = self._context.memory.items()
         return self._of({label: [each for each in own if each.resource not in without[label]] for label, own in memory})
 
@@ -261,6 +272,14 @@ class Verification:
     def _count_missed(self, verifier: Verifier, index: int, before: int, why: str) -> None:
         missed = verifier.expected(index) - (self._findings.observed(verifier.aspect) - before)
         self._findings.not_checked(verifier.aspect, max(0, missed), why)
+
+
+@contextmanager
+def _rehearsing() -> Iterator[None]:
+    try:
+        yield
+    except DriverError as error:
+        raise StepFailed(None, "rehearsal of the states", error) from error
 
 
 def _of_bytes(context: VerificationContext, *, full: bool) -> Verifier:

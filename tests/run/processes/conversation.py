@@ -43,7 +43,7 @@ class Conversation:
         self.begun = self.steps = 0
         self.channel = Channel[FromWorker](ours, get_args(FromWorker))
         gates = Gate(*os.pipe()), Gate(*os.pipe())
-        worker = Worker(Channel[ToWorker](theirs, TO_WORKER), *gates, lambda: self.signals[0] if self.signals else 0)
+        worker = Worker(Channel[ToWorker](theirs, TO_WORKER), gates, lambda: self.signals[0] if self.signals else 0)
         self._driver: KernelDriver | None = None
 
         def wrapped(label: str, driver: KernelDriver) -> KernelDriver:

@@ -61,7 +61,7 @@ def test_a_worker_does_what_each_command_says_and_reports(talk: Talk, check: str
         ("w", "chunk", "fd", 2, 2 << 20)
     ]
     again = server.command(messages.Recheck())
-    assert isinstance(again, messages.CheckResult)
+    assert isinstance(again, messages.ChangeResult)
     assert again.checks
     assert (again.error, again.checks.different) == (None, 0)
     report = server.end()

@@ -133,12 +133,12 @@ def test_a_difference_or_an_unsafe_access_stays_known(pair: Pair) -> None:
 
 def test_the_result_of_a_recheck_is_forgotten_with_the_next_command(pair: Pair) -> None:
     pair.worker.command(messages.Recheck())
-    pair.says(messages.CheckResult(Checks(()), None))
-    assert (pair.worker.checks, pair.worker.check_error, pair.worker.busy) == (Checks(()), None, False)
+    pair.says(done := messages.ChangeResult(checks=Checks(())))
+    assert (pair.worker.answer, pair.worker.busy) == (done, False)
     pair.worker.command(messages.Recheck())
-    assert (pair.worker.checks, pair.worker.check_error, pair.worker.busy) == (None, None, True)
-    pair.says(messages.CheckResult(None, "it failed"))
-    assert (pair.worker.checks, pair.worker.check_error) == (None, "it failed")
+    assert (pair.worker.answer, pair.worker.busy) == (None, True)
+    pair.says(failed := messages.ChangeResult("it failed"))
+    assert pair.worker.answer == failed
 
 
 @pytest.mark.parametrize(
