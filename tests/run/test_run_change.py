@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from itertools import chain
@@ -10,14 +10,16 @@ from itertools import chain
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from memtopo.common.errors import MemtopoError
+from memtopo.common.errors import MemtopoError, Stopped
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.types import Properties, gpu
 from memtopo.drivers.sim import SimDriver
 from memtopo.executor import StepFailed
 from memtopo.kinds.layout import current
 from memtopo.plans.report import Check, Checks, Placed, Report
+from memtopo.plans.transition import Stage
 from memtopo.run.apply import apply
+from memtopo.run.messages import ChangeCommand, ChangeResult, CheckChange, MakeStage
 from memtopo.run.request import HoldResult, RunRequest
 from memtopo.run.transition import DoesNotFit, RollbackFailed
 from tests.helpers import strategies
@@ -277,6 +279,26 @@ def test_a_context_that_cannot_be_popped_leaves_kernels_to_be_loaded_again_once(
     for _ in range(calls[0]):
         assert held(ONE_GPU, fail, "full", only=pops).exit_code == 0, calls
         calls.append(0)
+
+
+@pytest.mark.parametrize("last", [MakeStage(Stage.SETTLE), MakeStage(Stage.BIND), CheckChange()])
+def test_a_signal_after_any_part_of_a_change_brings_the_layout_back(last: ChangeCommand) -> None:
+    def use(made: Conducted, _: Failing) -> None:
+        request, counts, done = made.request, made.run.ledger.counts(), list[ChangeCommand]()
+        change_each = made.change_each
+
+        def noted(command: ChangeCommand) -> Mapping[str, ChangeResult]:
+            done.append(command)
+            return change_each(command)
+
+        made.change_each = noted  # type: ignore[method-assign]
+        made.stop = lambda: int(done[-1] == last)
+        with pytest.raises(Stopped):
+            made.change(request_of(AFTER))
+        assert (made.request, made.run.ledger.counts()) == (request, counts)
+        assert not made.recheck().different
+
+    assert held(BEFORE, use).exit_code == 0
 
 
 def test_a_change_that_cannot_be_rolled_back_leaves_a_run_that_is_taken_down() -> None:

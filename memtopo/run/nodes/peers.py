@@ -14,7 +14,7 @@ from memtopo.driver.handles import Handle, close_handles
 from memtopo.run.messages import HandleAnswer, HandleRequest
 from memtopo.run.nodes.hub import End
 from memtopo.run.processes.gates import SplitGate
-from memtopo.run.processes.router import HandleRoutes, Peers
+from memtopo.run.processes.router import Peers, Router
 from memtopo.sharing.channel import Received
 
 Call = Callable[..., "Future[Any]"]
@@ -71,15 +71,15 @@ class NodePeers(Peers):
     def descriptors(self) -> Collection[int]:
         return [self._wake, *(gate.fileno() for gate in self._gates if not gate.reported)]
 
-    def serve(self, routes: HandleRoutes) -> None:
+    def serve(self, router: Router) -> None:
         with suppress(BlockingIOError):
             os.eventfd_read(self._wake)
         while self._inbox:
             received = self._inbox.popleft()
             if isinstance(received, HandleRequest):
-                routes.request_from_elsewhere(received)
+                router.forward_request(received)
             else:
-                routes.answer_from_elsewhere(received)
+                router.forward_answer(received)
         for number, gate in enumerate(self._gates):
             if not gate.reported and gate.all_left():
                 gate.reported = True

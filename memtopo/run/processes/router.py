@@ -9,7 +9,7 @@ import select
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from itertools import count as counter
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from memtopo.common.errors import MemtopoError
 from memtopo.driver.handles import Handle
@@ -47,17 +47,13 @@ class Router:
             worker.channel.flush()
             yield from self._drain(worker)
 
-    def request_from_elsewhere(self, request: HandleRequest) -> None:
+    def forward_request(self, request: HandleRequest) -> None:
         """Forward a request of a process elsewhere; the peers get the answer."""
         holder = self._workers.get(request.holder)
         if holder is None or holder.gone:
             self._peers.answer(Received(HandleAnswer(request.requester, error="it is gone")))
         else:
             self._ask(holder, request)
-
-    def answer_from_elsewhere(self, answer: Received[HandleAnswer]) -> None:
-        """Forward an answer of a process elsewhere."""
-        self._return(answer)
 
     def request(
         self, holder: str, export: str, first: int, count: int, receive: Callable[[], None]
@@ -90,7 +86,7 @@ class Router:
                 self._forward(worker, received.message)
             elif received and isinstance(received.message, HandleAnswer):
                 worker.answer_sent()
-                self._return(Received(received.message, received.handles))
+                self.forward_answer(Received(received.message, received.handles))
             else:
                 yield worker, received
 
@@ -107,7 +103,8 @@ class Router:
         holder.answer_due()
         holder.channel.send(request)
 
-    def _return(self, answer: Received[HandleAnswer]) -> None:
+    def forward_answer(self, answer: Received[HandleAnswer]) -> None:
+        """Forward an answer, which belongs to this router, to the process that waits for it."""
         requester = self._workers.get(answer.message.requester)
         if requester is None:
             if not self._peers.answer(answer):
@@ -130,19 +127,6 @@ class Router:
             self._answer = None
 
 
-T = TypeVar("T")
-
-
-class HandleRoutes(Protocol):
-    """Ways of handles into the processes here, for requests and answers that come from elsewhere."""
-
-    def request_from_elsewhere(self, request: HandleRequest) -> None:
-        """Forward a request to a process here; the answer goes to `Peers.answer`."""
-
-    def answer_from_elsewhere(self, answer: Received[HandleAnswer]) -> None:
-        """Forward an answer, which belongs to the receiver, to the process here that waits for it."""
-
-
 class Peers:
     """Conductors of the other processes of a run; this class is a run that has none.
 
@@ -159,7 +143,7 @@ class Peers:
         """Descriptors that are readable when `serve` has something to do."""
         return ()
 
-    def serve(self, routes: HandleRoutes) -> None:
+    def serve(self, router: Router) -> None:
         """Pass on what came from elsewhere."""
 
     def forward(self, request: HandleRequest) -> bool:

@@ -13,6 +13,7 @@ import pytest
 from memtopo.driver.handles import Handle
 from memtopo.run.messages import HandleAnswer, HandleRequest
 from memtopo.run.nodes.peers import NodePeers
+from memtopo.run.processes.router import Peers, Router
 from memtopo.sharing.channel import Received
 from tests.helpers.processes import open_descriptors
 
@@ -37,17 +38,18 @@ class Line:
         return next(future for name, _, future in reversed(self.calls) if name == method)
 
 
-class Routes:
+class Routes(Router):
     """What a node's router gets from elsewhere."""
 
     def __init__(self) -> None:
+        super().__init__({}, Peers())
         self.requests: list[HandleRequest] = []
         self.answers: list[Received[HandleAnswer]] = []
 
-    def request_from_elsewhere(self, request: HandleRequest) -> None:
+    def forward_request(self, request: HandleRequest) -> None:
         self.requests.append(request)
 
-    def answer_from_elsewhere(self, answer: Received[HandleAnswer]) -> None:
+    def forward_answer(self, answer: Received[HandleAnswer]) -> None:
         self.answers.append(answer)
 
 
