@@ -19,9 +19,9 @@ from memtopo.machine.cluster import MachineLine
 from memtopo.plans.report import Check
 from memtopo.rules.validation import Validated, validate
 from memtopo.run import apply
-from memtopo.run.transition import make_transition
 from memtopo.run.verification.fingerprints import Fingerprints
 from memtopo.session.request import RunRequest
+from tests.helpers.conducted import make_transition
 from tests.helpers.failing_driver import Failing
 from tests.helpers.specs import ROOT
 
