@@ -236,15 +236,6 @@ class Execution:
                 return
         self.times.append(found)
 
-    @contextmanager
-    def announced(self, phase: str, steps: int = 0) -> Iterator[None]:
-        """Report the code inside as a phase of a layout that is held, which is not timed for the report."""
-        self.progress.phase(phase, steps)
-        try:
-            yield
-        finally:
-            self.progress.end()
-
     def _take_baseline(self) -> None:
         if self.baseline is None:
             self.baseline = self.snapshot("before building")

@@ -17,8 +17,7 @@ from memtopo.common.units import exact
 from memtopo.geometry.groups import ChunkGroup, RangeGroup
 from memtopo.kinds.elastic import ElasticContent, Pool
 from memtopo.run import elastic
-from memtopo.run.elastic import Failed
-from memtopo.run.elastic_requests import MapRequest, Refused, UnmapRequest
+from memtopo.run.elastic import Failed, MapRequest, Refused, UnmapRequest
 
 
 class MappedChunk(NamedTuple):
@@ -113,7 +112,7 @@ class ElasticMemory:
     def _absent(self, what: str, *, changed: bool) -> Unsuitable:
         if changed:
             return Unsuitable(f"{what}: not elastic any more, since the layout was changed")
-        return Unsuitable(f"{what}: no memory in state {self._session.run.state!r}", hint="switch('awake') first")
+        return Unsuitable(f"{what}: no memory in state {self._session.conductor.state!r}", hint="switch('awake') first")
 
 
 class ElasticRange:

@@ -162,7 +162,7 @@ class Live:
     @property
     def state(self) -> str:
         """Name of the state that the layout is in; `awake` is the layout as the spec writes it."""
-        return self._session.run.state
+        return self._session.conductor.state
 
     def switch(self, state: str, *, stream: object = None, device: str | int | None = None) -> Checks:
         """Bring the layout to one of its states, or to `awake`, and return the results of its check by queries.
@@ -176,7 +176,7 @@ class Live:
         failure, with the layout as it was.
         """
         self._require_open()
-        states = self._session.run.states
+        states = self._session.conductor.plans.states
         if state not in states:
             raise unknown("state", state, states)
         with self._elastic.lock, deferred(), self._awaiting(stream, device):
@@ -205,7 +205,7 @@ class Live:
     @property
     def generation(self) -> int:
         """Number of the layout: 1 when it is built, and one more after each change or switch that touched it."""
-        return self._session.run.execution.generation
+        return self._session.conductor.generation
 
     def change(
         self,
@@ -285,7 +285,7 @@ class Live:
         """Check the whole layout again, by queries only; several threads may. Raises `MemtopoError`."""
         self._require_open()
         with self._elastic.lock:
-            return self._session.run.recheck()
+            return self._session.conductor.recheck()
 
     def end(self) -> tuple[Report, Iterable[str]]:
         """Take everything down; return the report, and the names of the views that are still in use."""
@@ -295,7 +295,7 @@ class Live:
         return self.report, outlived
 
     def _imports_of(self, handles: HolderHandles | None) -> Imports | None:
-        return Imports(self._session.run, handles, self._views.refresh) if handles else None
+        return Imports(self._session.conductor, handles, self._views.refresh) if handles else None
 
     def _request(
         self,

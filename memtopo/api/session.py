@@ -20,10 +20,10 @@ from memtopo.kinds.events import EventGroup
 from memtopo.kinds.layout import HandleSource, NoHandleSource, current
 from memtopo.language.names import AWAKE
 from memtopo.plans.report import Check, Checks, PlanSummary, Report
-from memtopo.run.apply import Run
-from memtopo.run.capacity import DoesNotFit
+from memtopo.run.apply import ThisProcess
 from memtopo.run.imports import Imports
-from memtopo.run.transition import RollbackFailed
+from memtopo.run.process_run import ProcessRun
+from memtopo.run.transition import DoesNotFit, RollbackFailed
 from memtopo.session.composition import Composition
 from memtopo.session.request import HoldResult
 from memtopo.sharing.imports import HolderHandles
@@ -54,7 +54,9 @@ class Session:
         self._handles_for = handles_for
         request = planned.request(exclusive=False)
         self._signals = deferred()
-        self.run = Run(request, Ledger(driver), stop=self._interruptible, handle_source=handle_source, absent=absent)
+        stop, ledger = self._interruptible, Ledger(driver)
+        self.run = ProcessRun(request, ledger, stop=stop, handle_source=handle_source, absent=absent)
+        self.conductor = ThisProcess(self.run, stop)
         self.layout = self.run.execution.layout
         self.driver: Driver = self.run.execution.driver
         self._descriptors: set[tuple[str, str]] = set()
@@ -95,10 +97,10 @@ class Session:
         run = self.run
         try:
             with self._signals, run.recording_failure():
-                run.build()
-                run.check()
+                self.conductor.build()
+                self.conductor.check()
                 if verify:
-                    run.verify()
+                    self.conductor.verify()
             self._descriptors = _descriptors()
         except BaseException:
             self.end()
@@ -119,15 +121,15 @@ class Session:
 
     def switch(self, state: str) -> Checks:
         """Bring the layout to a state; return the results of its check. Raises `NotSwitched`."""
-        with self._changing(NotSwitched, f"the layout is {self.run.state}, as before"):
-            return self.run.switch(state)
+        with self._changing(NotSwitched, f"the layout is {self.conductor.state}, as before"):
+            return self.conductor.switch(state)
 
     def change(self, spec: SpecLike, check: Check, params: Params | None = None) -> Checks:
         """Bring the layout to another spec; return the results of its check. Raises `InvalidSpec` and `NotChanged`."""
         run = self.run
-        if not run.whole:
-            message, _ = not_awake(self.geometry.name, run.state)
-            hint = "switch('awake') first" if run.state != AWAKE else "poll() until its imports are back"
+        if not self.conductor.whole:
+            message, _ = not_awake(self.geometry.name, self.conductor.state)
+            hint = "switch('awake') first" if self.conductor.state != AWAKE else "poll() until its imports are back"
             raise Unsuitable(f"{message}, without some memory", hint=hint)
         planned = valid(plan_spec(spec, self._planned.target, params).after(self.geometry))
         require_tried(planned)
@@ -135,9 +137,9 @@ class Session:
         if isinstance(self.layout.handle_source, NoHandleSource):
             self.layout.handle_source = self._handles_for(planned.geometry) or self.layout.handle_source
         with self._changing(NotChanged, "the layout is as before"):
-            run.change(request)
+            self.conductor.change(request)
         self._planned = planned
-        return run.checks()
+        return self.conductor.checks()
 
     @contextmanager
     def awaiting(self, stream: int | None, device: int | None) -> Iterator[None]:
@@ -188,9 +190,9 @@ class Session:
 
     def _end(self) -> Report:
         if self._descriptors:  # descriptors that the program opened in the meantime are not leaks
-            self.run.hold(lambda _: HoldResult(descriptors=len(_descriptors() - self._descriptors)))
+            self.conductor.hold_result = HoldResult(descriptors=len(_descriptors() - self._descriptors))
         try:
-            self.run.take_down()
+            self.conductor.take_down()
             return self._noted(self.run.report())
         finally:
             if simulator := self.simulator:

@@ -228,7 +228,7 @@ class ViewFactory:
         """Raise `BufferError` if the memory of a view is gone: in a state, or since its holder has taken it back."""
         if view in self._gone:
             raise BufferError(f"the memory of {view.name} is gone: its layout was changed")
-        if not self._session.run.whole and (why := self._absent(view.name, self._views[view])):
+        if not self._session.conductor.whole and (why := self._absent(view.name, self._views[view])):
             raise BufferError(str(why))
 
     def export(self, name: str, block: int, *, versioned: bool) -> object:
@@ -287,7 +287,7 @@ class ViewFactory:
 
     def _absent(self, name: str, part: MemoryPart) -> Unsuitable | None:
         """Return the error for bytes without memory at present; None if all of them have some."""
-        run = self._session.run
+        run = self._session.conductor
         if run.whole or self._has_memory(part):
             return None
         if run.state != AWAKE:

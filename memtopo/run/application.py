@@ -128,9 +128,9 @@ class Application:
             settings=self.composition.document.settings,
             log=holder.log if holder else None,  # a pipe of the caller would not end while they live
         )
-        held = holder.hold_processes if holder else None
+        hold = holder.hold if holder else None
         with self.progress() as shown:
-            return processes.apply(ensemble, progress=_shared(shown, holder), stop=self.stop, held=held)
+            return processes.apply(ensemble, progress=_shared(shown, holder), stop=self.stop, hold=hold)
 
 
 def _shared(shown: Progress, holder: Holder | None) -> Progress:

@@ -10,10 +10,9 @@ from dataclasses import dataclass, field, replace
 from memtopo.common.text import process_name
 from memtopo.driver.types import Location, LocationKind
 from memtopo.planner import Plan
-from memtopo.run.apply import Run
+from memtopo.run.conductor import Conductor
 from memtopo.run.held import HeldLayout
 from memtopo.run.imports import Follower
-from memtopo.run.processes import Coordinator, HeldProcesses
 from memtopo.session.composition import Composition
 from memtopo.session.request import Holding, HoldResult, Revise, RunRequest
 from memtopo.sharing.claims import Claim
@@ -47,22 +46,14 @@ class Holder:
     progress: ProgressNotices = field(default_factory=ProgressNotices)
     """Hooks for the work on the layout, whose clients get notices of it."""
 
-    def hold(self, run: Run) -> HoldResult:
-        """Serve the exports of a layout in this process."""
-        run.begin_hold()
-        layout = HeldLayout(run, self.about.source, self.revise)
-        follower = Follower(run, self.stop)
-        notes = self._serve(layout, follower.stop, INTERVAL)
-        if layout.failure:
-            raise layout.failure
-        return HoldResult([*notes, *follower.notes], self.claim.kept_open)
+    def hold(self, conductor: Conductor) -> HoldResult:
+        """Serve the exports of a layout, until one of its processes ends."""
+        conductor.release_contexts()
+        layout, follower = HeldLayout(conductor, self.about.source, self.revise), Follower(conductor)
+        interval = min(INTERVAL, conductor.interval)
+        return HoldResult([*self._serve(layout, follower.stop, interval), *follower.notes], self.claim.kept_open)
 
-    def hold_processes(self, coordinator: Coordinator) -> list[str]:
-        """Serve the exports of a multi-process layout, until one of its processes ends."""
-        layout = HeldProcesses(coordinator, self.about.source, self.revise)
-        return self._serve(layout, coordinator.watch, min(INTERVAL, coordinator.interval))
-
-    def _serve(self, layout: HeldLayout | HeldProcesses, stop: Callable[[], int], interval: float) -> list[str]:
+    def _serve(self, layout: HeldLayout, stop: Callable[[], int], interval: float) -> list[str]:
         with self.supervised() as supervision:
             held = hold(
                 layout,

@@ -8,7 +8,7 @@ from memtopo.common.errors import MemtopoError, Stopped
 from memtopo.executor import StepFailed
 from memtopo.geometry import Geometry
 from memtopo.geometry.groups import Group
-from memtopo.run.apply import Run
+from memtopo.run.conductor import Conductor
 from memtopo.run.transition import RollbackFailed
 from memtopo.session.request import RunRequest
 from memtopo.sharing.errors import ExchangeError
@@ -20,14 +20,14 @@ ExportKey = tuple[str, str]
 
 
 class Imports:
-    """Imports of a built run, whose handle source is `handles`. Addresses stay while the memory is gone.
+    """Imports of a built layout, whose handle source is `handles`. Addresses stay while the memory is gone.
 
     `moved` is called whenever mappings were undone or made, before the holder is notified.
     """
 
-    def __init__(self, run: Run, handles: HolderHandles, moved: Callable[[], None] = lambda: None) -> None:
-        self._run, self._handles, self._moved = run, handles, moved
-        self._absent = {_key(each) for each in self._groups() if not run.absent.isdisjoint(_resources(each))}
+    def __init__(self, conductor: Conductor, handles: HolderHandles, moved: Callable[[], None] = lambda: None) -> None:
+        self._conductor, self._handles, self._moved = conductor, handles, moved
+        self._absent = {_key(each) for each in self._groups() if not conductor.absent.isdisjoint(_resources(each))}
         self._made: dict[ExportKey, int] = {}
         """Generation in which the holder made what is imported, by export."""
 
@@ -65,8 +65,8 @@ class Imports:
             self._import(holder, available - (present - old))
 
     def change(self, request: RunRequest) -> None:
-        """Bring the run to a request with other imports; exports that are absent stay so. Raises as `Run.change`."""
-        self._run.change(request, absent=frozenset(imported_resources(request.geometry, self._absent)))
+        """Bring the layout to a request with other imports; absent exports stay so. Raises as `Conductor.change`."""
+        self._conductor.change(request, absent=frozenset(imported_resources(request.geometry, self._absent)))
 
     def _is_old(self, holder: str, export: str) -> bool:
         """Return whether the holder has made other objects for an export since it was imported."""
@@ -95,7 +95,7 @@ class Imports:
         """Raise `StepFailed` if the layout is not as declared."""
         action = "check of what is imported again"
         try:
-            found = self._run.recheck().differences
+            found = self._conductor.recheck().differences
         except MemtopoError as error:
             raise StepFailed(None, action, error) from error
         for each in found:
@@ -107,7 +107,7 @@ class Imports:
         if absent == self._absent:
             return
         try:
-            self._run.leave_out(frozenset(imported_resources(self._run.request.geometry, absent)))
+            self._conductor.leave_out(frozenset(imported_resources(self._conductor.request.geometry, absent)))
             self._absent = absent
         finally:
             self._moved()
@@ -116,19 +116,19 @@ class Imports:
         return frozenset(export for name, export in map(_key, self._groups()) if name == holder)
 
     def _groups(self) -> Iterator[Group]:
-        return _imports(self._run.request.geometry)
+        return _imports(self._conductor.request.geometry)
 
 
 class Follower:
-    """Follows the holders that a held layout imports from, whenever `stop` is called, which returns what it wraps.
+    """Follows the holders that a held layout imports from, whenever `stop` is called, and watches its processes.
 
     `notes` are failures after which the imports are as before; `stop` raises `RollbackFailed` if they are not.
     """
 
-    def __init__(self, run: Run, stop: Callable[[], int]) -> None:
-        source = run.execution.layout.handle_source
-        self._imports = Imports(run, source) if isinstance(source, HolderHandles) else None
-        self._stop = stop
+    def __init__(self, conductor: Conductor) -> None:
+        source = conductor.handle_source
+        self._imports = Imports(conductor, source) if isinstance(source, HolderHandles) else None
+        self._watch = conductor.watch
         self.notes: list[str] = []
 
     def stop(self) -> int:
@@ -140,7 +140,7 @@ class Follower:
         except Exception as error:  # noqa: BLE001 an error of memtopo itself leaves the layout as it is, too
             if str(error) not in self.notes:
                 self.notes.append(str(error))
-        return self._stop()
+        return self._watch()
 
 
 def imported_resources(geometry: Geometry, exports: Collection[ExportKey]) -> Iterator[Hashable]:

@@ -1,14 +1,18 @@
-"""Transition of a built layout to another plan, or back to the plan that it had, stage by stage."""
+"""Transition of a built layout to another plan, or back, stage by stage, and the memory that it needs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 
 from memtopo.common.errors import MemtopoError, Stopped
+from memtopo.common.outcomes import Exit
+from memtopo.common.units import rounded
+from memtopo.driver.types import DriverError, Location, LocationKind
 from memtopo.executor import Execution, Pace, StepFailed, note_step
-from memtopo.kinds.layout import LateError
+from memtopo.kinds.chunks.steps import LimitPool
+from memtopo.kinds.layout import LateError, current
 from memtopo.kinds.step import Step
+from memtopo.machine import CONTEXT_BYTES, Machine
 from memtopo.planner import Plan
 from memtopo.plans.transition import Action, Stage, StagedAction, Transition, transition, undo_stage
 
@@ -16,43 +20,12 @@ from memtopo.plans.transition import Action, Stage, StagedAction, Transition, tr
 class RollbackFailed(StepFailed):
     """Failure of a transition whose rollback failed, too: the layout can only be taken down.
 
-    It has the step and the error of the rollback; `failure` is the failure of the transition.
+    It has the step and the error of the rollback; `reason` is that of the rollback.
     """
 
-    def __init__(self, failure: BaseException, rollback: StepFailed) -> None:
-        action = f"{rollback.action}, to roll back a change ({failure})"
+    def __init__(self, reason: str, rollback: StepFailed) -> None:
+        action = f"{rollback.action}, to roll back a change ({reason})"
         super().__init__(rollback.step, action, rollback.error, rollback.path)
-        self.failure = failure
-
-
-def make_transition(execution: Execution, plan: Plan, known: Transition | None = None) -> None:
-    """Bring a built layout to another plan; the steps that both plans have are not touched.
-
-    `known` is the transition, if it was computed before. Raises `StepFailed` or `Stopped` after the layout was brought
-    back to the plan that it had, with new and empty memory in place of what was already released; `RollbackFailed` if
-    that is impossible.
-    """
-    steps = known or transition(execution.plan.steps, plan.steps)
-    with execution.timed("change", len(steps.actions), announce=False):
-        making = StagedTransition(execution, plan, steps)
-        try:
-            for stage in Stage:
-                making.advance(stage)
-        except BaseException as error:
-            _roll_back(making, error)
-            raise
-        making.end()
-
-
-def _roll_back(making: StagedTransition, failure: BaseException) -> None:
-    """Bring the layout back to the plan that it had. Raises `RollbackFailed`."""
-    making.turn_back()
-    try:
-        for stage in Stage:
-            making.advance(stage)
-    except StepFailed as error:
-        raise RollbackFailed(failure, error) from error
-    making.end()
 
 
 class StagedTransition:
@@ -83,6 +56,10 @@ class StagedTransition:
                 execution.progress.advance(len(batch))
         finally:
             execution.layout.handle_source.settle()
+
+    def count(self, stage: Stage) -> int:
+        """Return the number of actions of a stage."""
+        return len(self._transition.stages[stage])
 
     def arrive(self) -> None:
         """Let the layout have the plan to which all stages brought it, to check it; it can still be turned back."""
@@ -167,35 +144,87 @@ class StagedTransition:
             yield from (step for step in self._new.steps if step.keeps is not None)
 
 
-@contextmanager
-def all_or_nothing(execution: Execution) -> Iterator[None]:
-    """Bring a layout back to the plan that it has now if the code inside fails, and check it by queries.
-
-    Raises `RollbackFailed` if that is impossible.
-    """
-    plan, stop = execution.plan, execution.stop
-    try:
-        yield
-    except RollbackFailed:
-        raise
-    except BaseException as failure:
-        execution.stop = lambda: False
-        try:
-            make_transition(execution, plan)
-            require_declared(execution)
-        except StepFailed as error:
-            raise RollbackFailed(failure, error) from error
-        except Exception as error:
-            raise RollbackFailed(failure, StepFailed(None, "plan of a rollback", error)) from error
-        finally:
-            execution.stop = stop
-        raise
-
-
 def require_declared(execution: Execution) -> None:
-    """Check a layout that was brought back by queries, and raise `StepFailed` for the first difference."""
+    """Check a layout that was rolled back by queries, which no signal stops. Raises `StepFailed` for a difference."""
     execution.progress.extend(len(execution.plan.steps))
-    for aspect, subject, expected, observed, path, *_ in execution.check():
-        if expected != observed:
-            error = MemtopoError(f"{aspect} of {subject} is {observed}, not {expected}")
-            raise StepFailed(None, "check after the rollback", error, path)
+    stop, execution.stop = execution.stop, lambda: False
+    try:
+        for aspect, subject, expected, observed, path, *_ in execution.check():
+            if expected != observed:
+                error = MemtopoError(f"{aspect} of {subject} is {observed}, not {expected}")
+                raise StepFailed(None, "check after the rollback", error, path)
+    finally:
+        execution.stop = stop
+
+
+class DoesNotFit(MemtopoError):
+    """A change that needs more memory than is free, refused before its first call."""
+
+    exit_code = Exit.FAILED
+
+
+def require_room(
+    execution: Execution, steps: Transition, growth: Mapping[Location, int], machine: Machine | None
+) -> None:
+    """Raise `DoesNotFit`, with the numbers of each location, if a transition needs more memory than is free.
+
+    It needs the `growth` at its peak. GPUs that the layout uses are queried; others, and the host, have what the record
+    of the `machine` says. Raises `StepFailed`.
+    """
+    if refusals := list(_refusals(execution, steps)):
+        raise DoesNotFit(f"the change does not fit: {'; '.join(refusals)}", hint="unmap what is too many")
+    if growth and (lacking := list(_lacking(execution, growth, machine))):
+        raise DoesNotFit(f"the change does not fit: {'; '.join(lacking)}")
+
+
+def _refusals(execution: Execution, steps: Transition) -> Iterator[str]:
+    """Yield why the layout does not admit steps of a transition."""
+    undone = {step.provides for step in steps.undo}
+    limits = (step for step in steps.do if isinstance(step, LimitPool))
+    yield from (reason for step in limits if (reason := step.refusal(execution.layout, undone)))
+
+
+def _lacking(execution: Execution, growth: Mapping[Location, int], machine: Machine | None) -> Iterator[str]:
+    for location, size in sorted(growth.items()):
+        if location.kind is LocationKind.GPU:
+            free = _free(execution, location.id, machine)
+            if free is not None and size > free:
+                yield _numbers(str(location), size, free)
+    if machine:
+        yield from lacking_on_host(growth, _used_on_host(execution), machine)
+
+
+def lacking_on_host(growth: Mapping[Location, int], used: Mapping[Location, int], machine: Machine) -> Iterator[str]:
+    """Numbers of the NUMA nodes that lack memory; if none does, those of the whole host if it does."""
+    nodes = {node: size - used.get(node, 0) for node, size in machine.node_bytes.items()}
+    lacking = [_numbers(str(node), growth[node], free) for node, free in nodes.items() if growth.get(node, 0) > free]
+    host = sum(size for location, size in growth.items() if location.kind is not LocationKind.GPU)
+    free = machine.host_room - sum(used.values())
+    if host > free and not lacking:
+        lacking.append(_numbers("the host", host, free))
+    yield from lacking
+
+
+def _numbers(where: str, size: int, free: int) -> str:
+    return f"{where} needs {rounded(size)} more than now at its peak, and has {rounded(max(free, 0))} free"
+
+
+def _free(execution: Execution, device: int, machine: Machine | None) -> int | None:
+    """Free bytes of a GPU; None if they are not known."""
+    context = execution.layout.contexts.get(device)
+    if context is None:
+        return machine.devices[device].room - CONTEXT_BYTES if machine else None
+    try:
+        with current(execution.driver, context):
+            return execution.driver.mem_get_info()[0]
+    except DriverError as error:
+        raise StepFailed(None, "free memory before a change", error) from error
+
+
+def _used_on_host(execution: Execution) -> Mapping[Location, int]:
+    """Bytes that the layout has on the host, by location."""
+    used: dict[Location, int] = {}
+    for location, size in (step.allocates for step in execution.plan.steps if step.allocates):
+        if location.kind is not LocationKind.GPU:
+            used[location] = used.get(location, 0) + size
+    return used

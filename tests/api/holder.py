@@ -13,13 +13,13 @@ from memtopo.drivers import target
 from memtopo.kinds.layout import current
 from memtopo.language import read_file
 from memtopo.run import apply
-from memtopo.run.apply import Run
 from memtopo.session.composition import Composition
 from memtopo.session.request import HoldResult
 from memtopo.sharing.claims import claim
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.exports import LayoutExports
 from memtopo.sharing.holder import HolderInfo, hold
+from tests.helpers.conducted import Conducted
 from tests.helpers.processes import print_json
 
 
@@ -35,41 +35,41 @@ def main(spec: str, machine: str, socket: str | None = None, record: bool = Fals
     where = endpoint(geometry.name) if socket is None else endpoint(socket=socket)
     with Stopper(ending=True) as stopper, claim(where) as claimed:
 
-        def serve(run: Run) -> HoldResult:
-            _mark(run)
+        def serve(made: Conducted) -> HoldResult:
+            _mark(made)
             if record:
-                _record(run)
-            layout, driver = run.execution.layout, run.execution.driver
-            exports = LayoutExports(geometry, layout, driver, run.recheck)
+                _record(made)
+            layout, driver = made.run.execution.layout, made.run.execution.driver
+            exports = LayoutExports(geometry, layout, driver, made.recheck)
             about = HolderInfo(geometry.name, spec, run_request.machine, source)
             held = hold(
                 exports, claimed, about, stop=stopper.signal, ready=lambda: print_json({"serving": geometry.name})
             )
-            print_json({"why": held.why, "clients": held.clients, "handles": held.handles, "first": _first(run)})
+            print_json({"why": held.why, "clients": held.clients, "handles": held.handles, "first": _first(made)})
             return HoldResult()
 
         report = apply.apply(run_request, Ledger(found.open()), hold=serve)
     print_json({"outcome": report.outcome, "failure": report.failure and report.failure.error})
 
 
-def _mark(run: Run) -> None:
+def _mark(made: Conducted) -> None:
     """Write the name of each range to its beginning."""
-    layout, driver = run.execution.layout, run.execution.driver
+    layout, driver = made.run.execution.layout, made.run.execution.driver
     for label, reserved in layout.ranges.items():
         with current(driver, layout.contexts[min(layout.contexts)]), suppress(DriverError):  # it may only be read
             driver.memcpy_htod(reserved.address, label.encode().ljust(16, b"."))
 
 
-def _record(run: Run) -> None:
-    layout, driver = run.execution.layout, run.execution.driver
+def _record(made: Conducted) -> None:
+    layout, driver = made.run.execution.layout, made.run.execution.driver
     for event in layout.events.values():
         with current(driver, layout.contexts[min(layout.contexts)]):
             driver.event_record(event)
 
 
-def _first(run: Run) -> dict[str, str]:
+def _first(made: Conducted) -> dict[str, str]:
     """First 16 bytes of each range."""
-    layout, driver = run.execution.layout, run.execution.driver
+    layout, driver = made.run.execution.layout, made.run.execution.driver
     with current(driver, layout.contexts[min(layout.contexts)]):
         return {label: driver.memcpy_dtoh(reserved.address, 16).hex() for label, reserved in layout.ranges.items()}
 

@@ -448,7 +448,7 @@ def test_a_held_layout_follows_the_layout_that_it_imports_from(layout: Held, mac
         until(lambda: "shown.1" in reader.run.execution.layout.chunks)
         assert switch("asleep").result().kept == ()
         assert switch("awake").result().kept == ()
-        until(lambda: reader.run.whole)
+        until(lambda: reader.conductors[0].whole)
         assert reader.run.execution.layout.ranges["view"].address == mapped
         assert reader.bytes_of("view", 0, 5) == b"bytes"
     assert reader.report.outcome == "ok"

@@ -44,7 +44,6 @@ LATE_IN_APPLY = {
     "memtopo.run.verification.full": "--check full",
     "memtopo.run.verification.host_access": "grants to the host",
     "memtopo.run.verification.replicas": "--check full",
-    "memtopo.run.verification.shared_files": "imports from producers",
     "memtopo.kinds.allocations.steps": "allocations",
     "memtopo.kinds.buffers.steps": "buffers",
     "memtopo.kinds.events.steps": "events",

@@ -66,7 +66,7 @@ def test_a_producer_command_is_started_and_imported_from(spec: Path) -> None:
     assert not any("simulated by" in note for note in result.document["notes"])
 
 
-def test_coordinator_starts_a_producer_once_for_all_processes(tmp_path: Path) -> None:
+def test_conductor_starts_a_producer_once_for_all_processes(tmp_path: Path) -> None:
     spec = tmp_path / "several.yaml"
     spec.write_text(SEVERAL)
     result = apply_with(spec, "--with", f"camera={SERVE}")

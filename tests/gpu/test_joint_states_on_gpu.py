@@ -65,5 +65,5 @@ def test_a_failing_call_of_a_switch_is_rolled_back_and_leaves_nothing(spec: Path
     assert not any(done.report.left.ledger_after.values())
 
 
-def test_workers_of_a_coordinator_that_dies_in_a_switch_take_down(spec: Path) -> None:
+def test_workers_of_a_conductor_that_dies_in_a_switch_take_down(spec: Path) -> None:
     lost(crashed(spec, "server", 0.5, "SIGKILL", "parent"), "SIGKILL")

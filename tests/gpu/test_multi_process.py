@@ -33,7 +33,7 @@ def _points(step: int, sampled: int) -> list[Any]:
 
 
 POINTS = _points(5, sampled=5)
-COORDINATORS = _points(14, sampled=4)
+CONDUCTORS = _points(14, sampled=4)
 
 
 @pytest.mark.parametrize("path", ENSEMBLES, ids=lambda path: path.stem)
@@ -75,8 +75,8 @@ def test_the_other_worker_takes_down_when_a_worker_dies_on_a_gpu(point: tuple[st
 
 
 @pytest.mark.usefixtures("memory_comes_back")
-@pytest.mark.parametrize(("point", "name"), COORDINATORS, ids=str)
-def test_workers_take_down_when_the_coordinator_dies_on_a_gpu(point: tuple[str, int], name: str) -> None:
+@pytest.mark.parametrize(("point", "name"), CONDUCTORS, ids=str)
+def test_workers_take_down_when_the_conductor_dies_on_a_gpu(point: tuple[str, int], name: str) -> None:
     """They end by themselves, and their memory is released."""
     lost(run_with_crash(TWO, *point, name, "parent", machine="local"), name)
 

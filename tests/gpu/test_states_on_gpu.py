@@ -18,8 +18,8 @@ from memtopo.language.names import AWAKE
 from memtopo.plans.report import Check
 from memtopo.rules.validation import Validated, validate
 from memtopo.run import apply
-from memtopo.run.transition import make_transition
 from memtopo.run.verification.fingerprints import Fingerprints
+from tests.helpers.conducted import make_transition
 from tests.helpers.failing_driver import Failing
 from tests.helpers.specs import ROOT, request_of
 

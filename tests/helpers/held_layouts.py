@@ -19,9 +19,9 @@ from memtopo.kinds.layout import current
 from memtopo.language import Document, read_text
 from memtopo.plans.report import Report
 from memtopo.run import apply
-from memtopo.run.apply import Run
 from memtopo.run.held import HeldLayout
 from memtopo.run.imports import Follower
+from memtopo.run.process_run import ProcessRun
 from memtopo.session.request import HoldResult, Revise
 from memtopo.sharing.claims import claim
 from memtopo.sharing.client import connect
@@ -31,20 +31,21 @@ from memtopo.sharing.imports import HolderHandles
 from memtopo.sharing.sources import layout_source
 from memtopo.sharing.status import Switched
 from tests.helpers.child_process import PATIENCE
+from tests.helpers.conducted import Conducted
 from tests.helpers.specs import request_of
 
 
 @dataclass
 class Held:
-    """A held layout; `run` exists while it is held, `report` afterwards. `end` ends the hold."""
+    """A held layout; `run` and its conductor exist while it is held, `report` afterwards. `end` ends the hold."""
 
     end: Callable[[], None]
-    runs: list[Run] = field(default_factory=list)
+    conductors: list[Conducted] = field(default_factory=list)
     reports: list[Report] = field(default_factory=list)
 
     @property
-    def run(self) -> Run:
-        return self.runs[0]
+    def run(self) -> ProcessRun:
+        return self.conductors[0].run
 
     @property
     def report(self) -> Report:
@@ -64,16 +65,14 @@ class Held:
 
 
 def _serve(
-    run: Run, document: Document, target: Target, revised: Revise | None, stop: Callable[[], int], **terms: Any
+    made: Conducted, document: Document, target: Target, revised: Revise | None, stop: Callable[[], int], **terms: Any
 ) -> HoldResult:
-    """Serve a layout until `stop` returns true. Raises the failure of a change that has left it broken."""
-    layout = HeldLayout(run, layout_source(document, target.machine), revised or revise(target))
-    about = HolderInfo(run.request.geometry.name, document.name, run.request.machine)
+    """Serve a layout until `stop` returns true."""
+    layout = HeldLayout(made, layout_source(document, target.machine), revised or revise(target))
+    about = HolderInfo(made.request.geometry.name, document.name, made.request.machine)
     with claim(endpoint(about.name)) as claimed:
-        follower = Follower(run, stop)
-        hold(layout, claimed, about, stop=follower.stop, changeable=layout, **terms)
-        if layout.failure:
-            raise layout.failure
+        follower = Follower(made)
+        hold(layout, claimed, about, stop=lambda: follower.stop() or stop(), changeable=layout, **terms)
     return HoldResult(follower.notes)
 
 
@@ -106,9 +105,9 @@ def held(spec: Mapping[str, Any], target: Target, revised: Revise | None = None,
 
     found = Held(end)
 
-    def serve(run: Run) -> HoldResult:
-        found.runs.append(run)
-        return _serve(run, document, target, revised, ended.is_set, ready=serving.set, wake=theirs, **terms)
+    def serve(made: Conducted) -> HoldResult:
+        found.conductors.append(made)
+        return _serve(made, document, target, revised, ended.is_set, ready=serving.set, wake=theirs, **terms)
 
     def build() -> None:
         driver: Any = target.open()

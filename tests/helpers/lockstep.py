@@ -1,8 +1,8 @@
-"""Runs of all processes of a layout in this process, in the order in which the coordinator commands its workers."""
+"""Runs of all processes of a layout in this process, in the order in which the conductor commands its workers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -19,14 +19,26 @@ from memtopo.geometry import Geometry
 from memtopo.kinds.layout import NoHandleSource
 from memtopo.kinds.step import Phase
 from memtopo.machine import Machine
-from memtopo.plans.report import Check, Report
-from memtopo.run.apply import Run, built_plan
+from memtopo.planner import Plan
+from memtopo.plans.report import Check, Checks, Report
+from memtopo.run.apply import ThisProcess
+from memtopo.run.base_run import built_plan
+from memtopo.run.change import attempted
+from memtopo.run.layout_plans import WHOLE, LayoutPlans, Variant
+from memtopo.run.messages import (
+    ChangeCommand,
+    ChangeResult,
+    CheckChange,
+    Command,
+    MakeStage,
+    PlanSwitch,
+    ReadKept,
+    WriteKept,
+)
+from memtopo.run.process_run import ProcessRun
 from memtopo.run.processes.common_addresses import agree, bring_to
-from memtopo.run.processes.joint_change import JointState
-from memtopo.run.processes.joint_plans import JointPlans
-from memtopo.run.processes.messages import ChangeCommand, ChangeResult, PlanChange
-from memtopo.run.processes.worker_change import WorkerChange
-from memtopo.run.processes.worker_run import SiblingHandles
+from memtopo.run.processes.worker import SiblingHandles
+from memtopo.run.processes.workers import require_made, require_planned
 from memtopo.run.verification.rounds import UNSAFE
 from memtopo.session.request import RunRequest
 from tests.helpers.failing_driver import Failing
@@ -40,7 +52,7 @@ def apply_together(
     machine: Machine,
     check: Check = "fast",
     wrap: Mapping[str, WrapDriver] | None = None,
-    gates: Callable[[Run], TeardownGates] | None = None,
+    gates: Callable[[ProcessRun], TeardownGates] | None = None,
 ) -> dict[str, Report]:
     """Apply a layout of several processes, each on a simulator of its own, and return their reports by label.
 
@@ -49,15 +61,15 @@ def apply_together(
     """
     whole = run_request(spec, machine, check)
     with _drivers(whole.geometry, machine) as drivers:
-        runs: dict[str, Run] = {}
+        runs: dict[str, ProcessRun] = {}
         for label, driver in drivers.items():
             wrapper = (wrap or {}).get(label)
             runs[label] = _run(whole, label, wrapper(driver) if wrapper else driver, runs)
         for phase in Phase:
             _each(runs, lambda run, phase=phase: run.build(phase))  # type: ignore[misc]
             if phase is Phase.RESERVE and all(run.failure is None for run in runs.values()):
-                _agree(whole, runs)
-        _each(runs, Run.check)
+                _agree(whole.plan.processes, runs)
+        _each(runs, ProcessRun.check)
         _verify(runs)
         for run in reversed(runs.values()):
             run.take_down(gates(run) if gates else None)
@@ -76,8 +88,8 @@ def _drivers(geometry: Geometry, machine: Machine) -> Iterator[dict[str, SimDriv
             driver.close()
 
 
-class Together:
-    """A built layout of several processes, all in this process: their runs, and their joint state.
+class Together(ThisProcess):
+    """A built layout of several processes, all in this process: their runs, and their conductor.
 
     `failing` has the wrapper of each driver, by label, whose call with the number `at` fails.
     """
@@ -85,56 +97,71 @@ class Together:
     def __init__(self, whole: RunRequest, drivers: Mapping[str, SimDriver]) -> None:
         self._next = whole
         self.failing = {label: Failing(driver) for label, driver in drivers.items()}
-        self.runs: dict[str, Run] = {}
-        self._parts: dict[str, WorkerChange] = {}
+        self.runs: dict[str, ProcessRun] = {}
         self.before: dict[ChangeCommand, Callable[[], None]] = {}
         """Functions to call once before a command of a change."""
         for label, failing in self.failing.items():
-            run = self.runs[label] = _run(whole, label, failing, self.runs, self._handle)
-            self._parts[label] = WorkerChange(run, self._plans(whole, label), partial(self._planned, label))
-        for phase in Phase:
-            for run in self.runs.values():
-                run.build(phase)
-            if phase is Phase.RESERVE:
-                _agree(whole, self.runs)
-        self.joint = JointState(JointPlans(whole.geometry, whole.plan), self._command_all, lambda: 0)
+            self.runs[label] = _run(whole, label, failing, self.runs)
+        super().__init__(self.runs[label])
+        self.request, self.plans, self.labels = whole, LayoutPlans(whole.geometry, whole.plan), tuple(self.runs)
+        self.build()
 
-    def hold(self) -> None:
-        """Keep the layout as while it is held, without contexts that only changes need."""
+    @property
+    def as_declared(self) -> bool:
+        return all(run.as_declared for run in self.runs.values())
+
+    def each(self, command: Command) -> None:
         for run in self.runs.values():
-            run.begin_hold()
+            run.execute(command)
 
-    def change(self, whole: RunRequest) -> Mapping[str, ChangeResult]:
-        """Change all processes to another spec. Returns and raises as `JointState.change`."""
-        self._next = whole
-        return self.joint.change(JointPlans(whole.geometry, whole.plan), PlanChange("next.yaml", "", whole.check))
+    def agree(self) -> None:
+        _agree(self.plans.of(WHOLE), self.runs)
+
+    def plan_switch(self, variant: Variant, in_use: Collection[str], check: Check) -> None:
+        require_planned(self._attempt(PlanSwitch(variant[0], check, tuple(in_use))))
+
+    def plan_change(
+        self,
+        request: RunRequest,
+        source: str = "",
+        in_use: Collection[str] = (),
+        absent: frozenset[Hashable] = frozenset(),
+    ) -> LayoutPlans:
+        del source, absent
+        requests = {label: _request(request, label) for label in self.runs}
+        acts = {
+            label: partial(run.plan_change, requests[label], _plans(request, label), in_use)
+            for label, run in self.runs.items()
+        }
+        require_planned({label: attempted(act) for label, act in acts.items()})
+        return LayoutPlans(request.geometry, request.plan)
+
+    def change_each(self, command: ChangeCommand) -> Mapping[str, ChangeResult]:
+        self.before.pop(command, lambda: None)()
+        match command:
+            case MakeStage(back=False) | CheckChange():
+                require_made(results := self._attempt(command))
+                return results
+        answers = {label: run.execute(command) for label, run in self.runs.items()}
+        return {label: answer for label, answer in answers.items() if isinstance(answer, ChangeResult)}
+
+    def change_to(self, whole: RunRequest) -> Checks:
+        """Change all processes to another spec, and return its checks. Raises as `Conductor.change`."""
+        self.change(whole)
+        return self.checks()
 
     def write(self) -> None:
         """Write all memory."""
-        for run in self.runs.values():
-            run.rehearsed(self.joint.plans.states).write(())
+        self.each(WriteKept(()))
 
-    def read(self) -> bool:
+    def read(self, path: tuple[str, ...] = ()) -> bool:
         """Check all processes by queries and by the bytes that were written; return whether all is as declared."""
-        for run in self.runs.values():
-            run.rehearsed(self.joint.plans.states).read((), self.joint.state)
-        return all(run.as_declared for run in self.runs.values())
+        self.each(ReadKept(path))
+        return self.as_declared
 
-    def _handle(self, holder: str, export: str, index: int) -> Handle:
-        return self._parts[holder].exports.handle(export, index)
-
-    def _planned(self, label: str, command: PlanChange) -> tuple[RunRequest, JointPlans]:
-        del command
-        return _request(self._next, label), self._plans(self._next, label)
-
-    def _plans(self, whole: RunRequest, label: str) -> JointPlans:
-        plans = JointPlans(whole.geometry, whole.plan)
-        return plans.built_with(label, built_plan(_request(whole, label)))
-
-    def _command_all(self, command: ChangeCommand) -> Mapping[str, ChangeResult]:
-        if not isinstance(command, PlanChange):  # which has a dictionary
-            self.before.pop(command, lambda: None)()
-        return {label: part.answer(command) for label, part in self._parts.items()}
+    def _attempt(self, command: ChangeCommand) -> dict[str, ChangeResult]:
+        self.before.pop(command, lambda: None)()
+        return {label: attempted(partial(run.execute, command)) for label, run in self.runs.items()}
 
 
 @contextmanager
@@ -154,6 +181,10 @@ def together(spec: str | Path, machine: Machine, check: Check = "fast") -> Itera
             assert run.ledger.empty, label
 
 
+def _plans(whole: RunRequest, label: str) -> LayoutPlans:
+    return LayoutPlans(whole.geometry, whole.plan).built_with(label, built_plan(_request(whole, label)))
+
+
 def _request(whole: RunRequest, label: str) -> RunRequest:
     return replace(whole.of_process(label), exclusive=False)
 
@@ -162,21 +193,18 @@ def _run(
     whole: RunRequest,
     label: str,
     driver: KernelDriver,
-    runs: Mapping[str, Run],
-    handle: Callable[[str, str, int], Handle] | None = None,
-) -> Run:
+    runs: Mapping[str, ProcessRun],
+) -> ProcessRun:
     request = _request(whole, label)
 
     def served(holder: str, export: str, index: int) -> Handle:
-        run = runs[holder]
-        exports = run.exports_of(run.request.geometry)
-        return exports.handle(export, index)
+        return runs[holder].exports.handle(export, index)
 
     def handles(holder: str, export: str, first: int, count: int) -> Sequence[Handle]:
         found: list[Handle] = []
         for index in range(first, first + count):
             try:
-                found.append((handle or served)(holder, export, index))
+                found.append(served(holder, export, index))
             except MemtopoError as error:
                 if not found or isinstance(error, DriverError):
                     close_handles(found)
@@ -184,18 +212,19 @@ def _run(
                 break
         return found
 
-    return Run(request, Ledger(driver), handle_source=SiblingHandles(request.geometry, handles, NoHandleSource()))
+    handle_source = SiblingHandles(request.geometry, handles, NoHandleSource())
+    return ProcessRun(request, Ledger(driver), handle_source=handle_source, plans=_plans(whole, label))
 
 
-def _agree(whole: RunRequest, runs: Mapping[str, Run]) -> None:
+def _agree(plans: Mapping[str, Plan], runs: Mapping[str, ProcessRun]) -> None:
     """Agree on the addresses that processes have in common."""
     agree(
-        whole.plan.processes,
+        plans,
         lambda commands: {label: bring_to(runs[label].execution, command) for label, command in commands.items()},
     )
 
 
-def _each(runs: Mapping[str, Run], do: Callable[[Run], None]) -> None:
+def _each(runs: Mapping[str, ProcessRun], do: Callable[[ProcessRun], None]) -> None:
     """Do something in each run, unless one has failed."""
     for run in runs.values():
         if all(each.failure is None for each in runs.values()):
@@ -203,7 +232,7 @@ def _each(runs: Mapping[str, Run], do: Callable[[Run], None]) -> None:
                 do(run)
 
 
-def _verify(runs: Mapping[str, Run]) -> None:
+def _verify(runs: Mapping[str, ProcessRun]) -> None:
     full = any(run.request.check == "full" for run in runs.values())
     if not all(run.verification.safe for run in runs.values()):
         _each(runs, lambda run: run.verification.skip(UNSAFE))

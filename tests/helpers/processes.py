@@ -18,9 +18,9 @@ def children(pid: int) -> list[int]:
     return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-def workers(coordinator: int) -> list[int]:
-    """Ids of the workers of a coordinator, in the order of the processes of its layout, from the server of both."""
-    (server,) = children(coordinator)
+def workers(conductor: int) -> list[int]:
+    """Ids of the workers of a conductor, in the order of the processes of its layout, from the server of both."""
+    (server,) = children(conductor)
     return children(server)
 
 

@@ -89,7 +89,7 @@ def test_every_imported_handle_is_one_step() -> None:
     opened = [(step.label, step.size, step.device) for step in reader.steps if isinstance(step, OpenBuffer)]
     assert opened == [("b.0", 4 * MiB, 0), ("b.1", 4 * MiB, 1)]
     assert [(step.label, step.device) for step in reader.steps if isinstance(step, OpenEvent)] == [("e", 1)]
-    assert steps_of(reader, Attach) == []  # the coordinator routes the handles of other processes
+    assert steps_of(reader, Attach) == []  # the conductor routes the handles of other processes
     assert reader.notes == ()
     assert reader.memory == {"gpu2": 2 * MiB}
 

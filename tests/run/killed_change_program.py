@@ -22,7 +22,7 @@ from memtopo.driver.wrappers import Call, Forwarder
 from memtopo.drivers.sim import SimDriver
 from memtopo.drivers.target import Target, resolve
 from memtopo.language import read_text
-from memtopo.run.apply import Run, apply
+from memtopo.run.apply import apply
 from memtopo.run.holder import Holder
 from memtopo.session.composition import Composition
 from memtopo.session.request import Holding, HoldResult
@@ -32,6 +32,7 @@ from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.holder import HolderInfo
 from memtopo.sharing.surveys import survey
+from tests.helpers.conducted import Conducted
 from tests.helpers.holders import until
 from tests.helpers.processes import print_json
 
@@ -80,11 +81,11 @@ def hold(target: Target, number: int, at: int, out: int) -> None:
         with claim(endpoint("killed")) as claimed:
             holder = Holder(claimed, info, stopper.signal, revise(target), Holding(grace=0.0))
 
-            def held(run: Run) -> HoldResult:
-                run.begin_hold()
+            def held(made: Conducted) -> HoldResult:
+                made.release_contexts()
                 signalling.at = signalling.calls + at if at else 0
                 before = signalling.calls
-                result = holder.hold(run)
+                result = holder.hold(made)
                 os.write(out, f"{signalling.calls - before}\n".encode())
                 return result
 

@@ -18,7 +18,7 @@ from memtopo.kinds.layout import NoHandleSource
 from memtopo.plans.progress import NO_PROCESSES, Progress
 from memtopo.plans.report import Report
 from memtopo.run import apply
-from memtopo.run.findings import MAX_DIFFERENCES
+from memtopo.run.reports import MAX_DIFFERENCES
 from tests.helpers import faulty_drivers
 from tests.helpers.faulty_drivers import run_on
 from tests.helpers.machines import invented

@@ -6,7 +6,7 @@ import pytest
 
 from memtopo.common.units import GiB
 from memtopo.driver.types import Location, LocationKind, gpu
-from memtopo.run.capacity import lacking_on_host
+from memtopo.run.transition import lacking_on_host
 from tests.helpers.machines import invented, with_nodes
 
 HOST, ONE, OTHER = Location(LocationKind.HOST), *(Location(LocationKind.HOST_NUMA, node) for node in (0, 1))

@@ -12,7 +12,7 @@ from memtopo.driver.types import DriverError, gpu
 from memtopo.drivers.sim import SimDriver
 from memtopo.executor import Execution
 from memtopo.run import elastic
-from memtopo.run.elastic_requests import MapRequest, Refused, UnmapRequest
+from memtopo.run.elastic import MapRequest, Refused, UnmapRequest
 from tests.helpers.examples import examples
 from tests.helpers.failing_driver import Failing
 from tests.helpers.machines import invented

@@ -16,7 +16,7 @@ from memtopo.language import read_file
 from memtopo.machine import Machine, load
 from memtopo.planner import Plan
 from memtopo.rules.validation import validate
-from memtopo.run.transition import make_transition
+from tests.helpers.conducted import make_transition
 from tests.helpers.specs import SPECS
 from tests.run.test_transition import Built, built
 

@@ -11,9 +11,9 @@ from memtopo.driver.ledger import Ledger
 from memtopo.drivers.sim import SimDriver
 from memtopo.plans.report import Check, Report
 from memtopo.run import apply
-from memtopo.run.apply import Run
 from memtopo.run.held import HeldLayout
 from memtopo.session.request import HoldResult
+from tests.helpers.conducted import Conducted
 from tests.helpers.failing_driver import Failing
 from tests.helpers.machines import invented
 from tests.helpers.specs import run_request
@@ -29,16 +29,16 @@ states: {idle: {drop: page}}
 """
 
 
-def held(text: str, act: Callable[[Run, Failing], None], check: Check = "fast") -> Report:
+def held(text: str, act: Callable[[Conducted, Failing], None], check: Check = "fast") -> Report:
     """Report of a run that calls `act` while it is held."""
     driver = SimDriver(TWO)
     driver.init()
     failing = Failing(driver)
     ledger = Ledger(failing)
 
-    def hold(run: Run) -> HoldResult:
-        run.begin_hold()
-        act(run, failing)
+    def hold(made: Conducted) -> HoldResult:
+        made.release_contexts()
+        act(made, failing)
         return HoldResult()
 
     try:
@@ -52,8 +52,8 @@ def held(text: str, act: Callable[[Run, Failing], None], check: Check = "fast") 
 def test_a_holder_reports_the_contexts_that_it_keeps() -> None:
     seen: list[Sequence[str]] = []
 
-    def look(run: Run, _: Failing) -> None:
-        seen.append(HeldLayout(run, "", lambda _source, _request: pytest.fail("changed")).contexts)
+    def look(made: Conducted, _: Failing) -> None:
+        seen.append(HeldLayout(made, "", lambda _source, _request: pytest.fail("changed")).contexts)
 
     held(CHUNKS, look)
     held(f"{CHUNKS}buffers: {{b: {{location: gpu1, size: 2MiB}}}}", look)
@@ -63,7 +63,7 @@ def test_a_holder_reports_the_contexts_that_it_keeps() -> None:
 @pytest.mark.parametrize("check", ["fast", "full"])
 def test_a_held_layout_of_chunks_keeps_no_context(check: Check) -> None:
     seen: list[dict[str, int]] = []
-    report = held(CHUNKS, lambda run, _: seen.append(run.ledger.counts()), check)
+    report = held(CHUNKS, lambda made, _: seen.append(made.run.ledger.counts()), check)
     (counts,) = seen
     assert (counts["contexts"], counts["handles"], counts["mappings"]) == (0, 4, 4)
     assert (report.outcome, report.leaks, report.notes) == ("ok", (), report.notes)
@@ -81,7 +81,9 @@ def test_a_held_layout_of_chunks_keeps_no_context(check: Check) -> None:
 )
 def test_a_context_with_objects_that_end_with_it_is_kept(entry: str, kept: set[int]) -> None:
     seen: list[set[int]] = []
-    assert held(f"{CHUNKS}{entry}\n", lambda run, _: seen.append({*run.execution.layout.contexts})).outcome == "ok"
+    assert (
+        held(f"{CHUNKS}{entry}\n", lambda made, _: seen.append({*made.run.execution.layout.contexts})).outcome == "ok"
+    )
     assert seen == [kept]
 
 
@@ -89,37 +91,37 @@ def test_the_context_of_page_locked_memory_is_kept() -> None:
     seen: list[set[int]] = []
     text = CHUNKS.replace("gpu1: r}", "gpu1: rw}").replace("{idle: {drop: page}}", "{idle: {offload: {page: pinned}}}")
 
-    def act(run: Run, _: Failing) -> None:
+    def act(made: Conducted, _: Failing) -> None:
         for state in ("idle", "awake"):
-            assert run.switch(state, full=True).different == 0
-            seen.append({*run.execution.layout.contexts})
+            assert made.switch(state, check="full").different == 0
+            seen.append({*made.run.execution.layout.contexts})
 
     assert held(text, act).outcome == "ok"
     assert seen == [{0}, {0}]
 
 
 def test_checks_and_switches_retain_contexts_and_release_them() -> None:
-    def act(run: Run, _: Failing) -> None:
-        for work in (run.recheck, lambda: run.switch("idle"), lambda: run.switch("awake"), run.recheck):
+    def act(made: Conducted, _: Failing) -> None:
+        for work in (made.recheck, lambda: made.switch("idle"), lambda: made.switch("awake"), made.recheck):
             assert work().different == 0
-            assert run.execution.layout.contexts == {}
+            assert made.run.execution.layout.contexts == {}
 
     assert held(CHUNKS, act).outcome == "ok"
 
 
 def test_a_context_that_cannot_be_retained_again_fails_the_check_and_leaves_the_layout() -> None:
-    def act(run: Run, failing: Failing) -> None:
+    def act(made: Conducted, failing: Failing) -> None:
         failing.at = failing.calls + 2  # of two contexts the second
         with pytest.raises(MemtopoError, match="retain context gpu1"):
-            run.recheck()
-        assert run.recheck().different == 0
+            made.recheck()
+        assert made.recheck().different == 0
 
     assert held(CHUNKS, act).outcome == "ok"
 
 
 def test_a_teardown_without_contexts_releases_all_memory_and_names_the_cause() -> None:
-    def act(run: Run, failing: Failing) -> None:
-        del run
+    def act(made: Conducted, failing: Failing) -> None:
+        del made
         failing.at = failing.calls + 1
 
     report = held(CHUNKS, act)

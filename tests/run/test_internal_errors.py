@@ -17,8 +17,7 @@ from memtopo.driver.types import Access, Grant, gpu
 from memtopo.driver.wrappers import Forwarder
 from memtopo.drivers.sim import SimDriver
 from memtopo.drivers.target import Target
-from memtopo.run.processes.joint_change import checks_of
-from memtopo.run.processes.messages import CheckChange
+from memtopo.run.messages import CheckChange
 from memtopo.session.composition import revision
 from memtopo.session.request import Revision, RunRequest
 from memtopo.sharing.client import connect
@@ -173,10 +172,8 @@ def test_a_process_that_cannot_show_what_it_has_changed_goes_on() -> None:
             run.execution.driver.mem_set_access(address, size, (Grant(gpu(1), Access.RW),))
 
         layout.before[CheckChange()] = grant_more
-        results = layout.change(replace(run_request(text, MACHINE), position_of=nowhere_at_first()))
         with pytest.raises(InternalError, match=r"^one: internal error: ValueError: it has no position$"):
-            checks_of(results)
-        assert layout.joint.generation == 2
+            layout.change_to(replace(run_request(text, MACHINE), position_of=nowhere_at_first()))
+        assert layout.generation == 2
         assert {each.aspect for each in run.recheck().differences} == {"access"}
-        same = layout.change(run_request(PROCESSES, MACHINE))
-        assert not any(each.different for each in checks_of(same).values())
+        assert not layout.change_to(run_request(PROCESSES, MACHINE)).different

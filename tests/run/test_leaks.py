@@ -10,9 +10,10 @@ from memtopo.driver.ledger import Ledger
 from memtopo.driver.types import Properties, gpu
 from memtopo.drivers.sim import SimDriver
 from memtopo.plans.report import Report
-from memtopo.run.apply import Run, apply
+from memtopo.run.apply import apply
 from memtopo.session.request import HoldResult
 from tests.helpers import faults
+from tests.helpers.conducted import Conducted
 from tests.helpers.machines import invented
 from tests.helpers.specs import run_request
 
@@ -25,8 +26,8 @@ access: {r: {gpu0: rw}}
 
 
 def test_a_resource_that_no_step_opened_is_a_leak() -> None:
-    def hold(run: Run) -> HoldResult:
-        run.ledger.mem_create(2 << 20, Properties(gpu(0)))
+    def hold(made: Conducted) -> HoldResult:
+        made.run.ledger.mem_create(2 << 20, Properties(gpu(0)))
         return HoldResult()
 
     machine = invented(1)
@@ -38,8 +39,8 @@ def test_a_resource_that_no_step_opened_is_a_leak() -> None:
 
 
 def test_an_open_chunk_that_no_step_has_is_a_leak_with_its_label() -> None:
-    def hold(run: Run) -> HoldResult:
-        run.execution.layout.chunks["other.0@host:0"] = run.ledger.mem_create(2 << 20, Properties(gpu(0)))
+    def hold(made: Conducted) -> HoldResult:
+        made.run.execution.layout.chunks["other.0@host:0"] = made.run.ledger.mem_create(2 << 20, Properties(gpu(0)))
         return HoldResult()
 
     machine = invented(1)
@@ -53,7 +54,7 @@ def test_an_open_chunk_that_no_step_has_is_a_leak_with_its_label() -> None:
 def test_a_descriptor_that_stays_open_is_a_leak_unless_it_is_kept_on_purpose(kept: int) -> None:
     opened: list[int] = []
 
-    def hold(_: Run) -> HoldResult:
+    def hold(_: Conducted) -> HoldResult:
         opened.append(os.open("/dev/null", os.O_RDONLY))
         return HoldResult(descriptors=kept)
 
@@ -70,10 +71,10 @@ def test_a_descriptor_that_stays_open_is_a_leak_unless_it_is_kept_on_purpose(kep
 
 @pytest.mark.parametrize("fault", [None, faults.LosesHandleTypes, faults.GrantsNothing])
 def test_only_a_layout_that_is_as_declared_is_held(fault: type[faults.Faulty] | None) -> None:
-    held: list[Run] = []
+    held: list[Conducted] = []
 
-    def hold(run: Run) -> HoldResult:
-        held.append(run)
+    def hold(made: Conducted) -> HoldResult:
+        held.append(made)
         return HoldResult()
 
     machine = invented(1)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from memtopo.driver.types import Access, PoolAttribute, gpu
-from memtopo.run.apply import Run
+from memtopo.run.process_run import ProcessRun
+from tests.helpers.conducted import Conducted
 from tests.helpers.failing_driver import Failing
 from tests.helpers.lockstep import apply_together, together
 from tests.helpers.machines import invented
@@ -30,7 +31,7 @@ processes:
 MACHINE = invented(2)
 
 
-def pool_of(run: Run, label: str = "p") -> int:
+def pool_of(run: ProcessRun, label: str = "p") -> int:
     return run.execution.layout.memory_pools[label]
 
 
@@ -57,17 +58,17 @@ def test_an_importer_has_the_access_that_it_declares_whatever_its_exporter_has()
 def test_a_change_of_attributes_and_access_keeps_a_pool_and_its_allocations() -> None:
     other = POOLS.replace("64MiB, accessed_by: gpu1", "1MiB, reuse_allow_opportunistic: false")
 
-    def use(run: Run, failing: Failing) -> None:
+    def use(made: Conducted, failing: Failing) -> None:
         del failing
-        pool, before = pool_of(run), dict(run.execution.layout.buffers)
-        driver = run.execution.driver
+        pool, before = pool_of(made.run), dict(made.run.execution.layout.buffers)
+        driver = made.run.execution.driver
         assert driver.mem_pool_get_access(pool, gpu(1)) == Access.RW
-        assert not check_of_change(run, request_of(other)).different
-        assert (pool_of(run), run.execution.layout.buffers) == (pool, before)
+        assert not check_of_change(made, request_of(other)).different
+        assert (pool_of(made.run), made.run.execution.layout.buffers) == (pool, before)
         assert driver.mem_pool_get_access(pool, gpu(1)) == Access.NONE
         assert driver.mem_pool_get_attribute(pool, PoolAttribute.RELEASE_THRESHOLD) == 1 << 20
         assert driver.mem_pool_get_attribute(pool, PoolAttribute.REUSE_ALLOW_OPPORTUNISTIC) == 0
-        assert not check_of_change(run, request_of(POOLS.replace("release_threshold: 64MiB, ", ""))).different
+        assert not check_of_change(made, request_of(POOLS.replace("release_threshold: 64MiB, ", ""))).different
         assert driver.mem_pool_get_attribute(pool, PoolAttribute.RELEASE_THRESHOLD) == 0
         assert driver.mem_pool_get_attribute(pool, PoolAttribute.REUSE_ALLOW_OPPORTUNISTIC) == 1
 
@@ -75,13 +76,13 @@ def test_a_change_of_attributes_and_access_keeps_a_pool_and_its_allocations() ->
 
 
 def test_a_change_of_allocations_leaves_the_others_of_the_pool() -> None:
-    def use(run: Run, failing: Failing) -> None:
+    def use(made: Conducted, failing: Failing) -> None:
         del failing
-        kept = run.execution.layout.buffers["b"]
-        assert not check_of_change(run, request_of(POOLS.replace("8MiB, count: 2", "40MiB, count: 3"))).different
-        assert run.execution.layout.buffers["b"] == kept
-        assert sorted(run.execution.layout.buffers) == ["a.0", "a.1", "a.2", "b"]
-        pool, driver = pool_of(run), run.execution.driver
+        kept = made.run.execution.layout.buffers["b"]
+        assert not check_of_change(made, request_of(POOLS.replace("8MiB, count: 2", "40MiB, count: 3"))).different
+        assert made.run.execution.layout.buffers["b"] == kept
+        assert sorted(made.run.execution.layout.buffers) == ["a.0", "a.1", "a.2", "b"]
+        pool, driver = pool_of(made.run), made.run.execution.driver
         assert driver.mem_pool_get_attribute(pool, PoolAttribute.USED_MEM_CURRENT) == 121 << 20
 
     assert held(POOLS, use).outcome == "ok"
@@ -90,12 +91,12 @@ def test_a_change_of_allocations_leaves_the_others_of_the_pool() -> None:
 def test_memory_that_a_pool_frees_comes_back_by_the_end_of_a_change() -> None:
     """Fact 80: with the synchronisation that ends it, but for the units that allocations are in."""
 
-    def use(run: Run, failing: Failing) -> None:
+    def use(made: Conducted, failing: Failing) -> None:
         del failing
         assert not check_of_change(
-            run, request_of(POOLS.replace("8MiB, count: 2", "1MiB").replace("64MiB", "1MiB"))
+            made, request_of(POOLS.replace("8MiB, count: 2", "1MiB").replace("64MiB", "1MiB"))
         ).different
-        pool, driver = pool_of(run), run.execution.driver
+        pool, driver = pool_of(made.run), made.run.execution.driver
         assert driver.mem_pool_get_attribute(pool, PoolAttribute.RESERVED_MEM_CURRENT) == 64 << 20
 
     assert held(POOLS.replace("8MiB, count: 2", "80MiB, count: 2"), use).outcome == "ok"

@@ -14,9 +14,9 @@ from memtopo.executor import STRIDE, Pace
 from memtopo.plans.progress import Progress
 from memtopo.plans.report import Check
 from memtopo.run import apply, processes
-from memtopo.run.apply import Run
 from memtopo.run.held import HeldLayout
 from memtopo.session.request import HoldResult, Revision
+from tests.helpers.conducted import Conducted
 from tests.helpers.machines import invented
 from tests.helpers.specs import ensemble, run_request
 
@@ -150,8 +150,8 @@ def test_a_rehearsal_counts_its_switches_and_their_checks(check: Check) -> None:
 def test_a_switch_of_a_held_layout_is_a_phase_of_its_own(full: bool) -> None:
     progress = Recorder()
 
-    def hold(run: Run) -> HoldResult:
-        layout = HeldLayout(run, "", lambda _source, before: Revision(before, ""))
+    def hold(made: Conducted) -> HoldResult:
+        layout = HeldLayout(made, "", lambda _source, before: Revision(before, ""))
         for state in ("asleep", "awake"):
             assert layout.switch(state).make(full=full).different == 0
         assert layout.check().different == 0

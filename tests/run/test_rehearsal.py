@@ -13,7 +13,7 @@ from memtopo.drivers.sim import SimDriver
 from memtopo.kinds.step import Finding
 from memtopo.plans.report import Check, Report, Tally
 from memtopo.run import apply
-from memtopo.run.findings import FindingTally
+from memtopo.run.reports import FindingTally
 from tests.helpers.failing_driver import Failing
 from tests.helpers.machines import invented
 from tests.helpers.specs import ROOT, run_request

@@ -10,7 +10,7 @@ import pytest
 from memtopo.driver.ledger import Ledger
 from memtopo.drivers.sim import SimDriver
 from memtopo.executor import StepFailed
-from memtopo.run.apply import Run
+from tests.helpers.conducted import Conducted, conducted
 from tests.helpers.failing_driver import Failing
 from tests.helpers.machines import invented
 from tests.helpers.specs import run_request
@@ -25,38 +25,38 @@ PAGE = frozenset({("chunk", "page.0")})
 
 
 @contextmanager
-def running() -> Iterator[tuple[Run, Failing]]:
+def running() -> Iterator[tuple[Conducted, Failing]]:
     machine = invented(1)
     driver = SimDriver(machine)
     driver.init()
     failing = Failing(driver)
-    run = Run(run_request(SPEC, machine), Ledger(failing))
-    run.build()
+    made = conducted(run_request(SPEC, machine), Ledger(failing))
+    made.build()
     try:
-        yield run, failing
+        yield made, failing
     finally:
         failing.at = 0
-        run.take_down()
-        assert run.ledger.empty
+        made.run.take_down()
+        assert made.run.ledger.empty
         driver.close()
 
 
 def calls() -> range:
-    with running() as (run, failing):
+    with running() as (made, failing):
         first = failing.calls
-        run.renew(PAGE)
+        made.renew(PAGE)
         return range(1, failing.calls - first + 1)
 
 
 def test_a_failing_call_of_a_renewal_leaves_all_memory_or_all_but_the_renewed() -> None:
     """The calls of its check are among them."""
     for at in calls():
-        with running() as (run, failing):
+        with running() as (made, failing):
             failing.at = failing.calls + at
             with pytest.raises(StepFailed):
-                run.renew(PAGE)
-            assert run.absent in (frozenset(), PAGE)
-            assert ("page.0" in run.execution.layout.chunks) is (not run.absent), at
-            assert not run.recheck().different
-            assert not run.renew(PAGE).different
-            assert run.whole
+                made.renew(PAGE)
+            assert made.absent in (frozenset(), PAGE)
+            assert ("page.0" in made.run.execution.layout.chunks) is (not made.absent), at
+            assert not made.recheck().different
+            assert not made.renew(PAGE).different
+            assert made.whole

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from itertools import chain
@@ -10,18 +10,20 @@ from itertools import chain
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from memtopo.common.errors import MemtopoError
+from memtopo.common.errors import MemtopoError, Stopped
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.types import Properties, gpu
 from memtopo.drivers.sim import SimDriver
 from memtopo.executor import StepFailed
 from memtopo.kinds.layout import current
 from memtopo.plans.report import Check, Checks, Placed, Report
-from memtopo.run.apply import Run, apply
-from memtopo.run.capacity import DoesNotFit
-from memtopo.run.transition import RollbackFailed
+from memtopo.plans.transition import Stage
+from memtopo.run.apply import apply
+from memtopo.run.messages import ChangeCommand, ChangeResult, CheckChange, MakeStage
+from memtopo.run.transition import DoesNotFit, RollbackFailed
 from memtopo.session.request import HoldResult, RunRequest
 from tests.helpers import strategies
+from tests.helpers.conducted import Conducted
 from tests.helpers.failing_driver import Failing
 from tests.helpers.machines import invented
 from tests.helpers.specs import run_request
@@ -59,7 +61,7 @@ def request_of(text: str, check: Check = "fast") -> RunRequest:
 
 def held(
     text: str,
-    use: Callable[[Run, Failing], None],
+    use: Callable[[Conducted, Failing], None],
     check: Check = "fast",
     *,
     leaks: bool = False,
@@ -71,8 +73,8 @@ def held(
         failing = Failing(driver, only=only)
         ledger = Ledger(failing)
 
-        def hold(run: Run) -> HoldResult:
-            use(run, failing)
+        def hold(made: Conducted) -> HoldResult:
+            use(made, failing)
             return HoldResult()
 
         report = apply(request_of(text, check), ledger, hold=hold)
@@ -80,20 +82,20 @@ def held(
         return report
 
 
-def check_of_change(run: Run, request: RunRequest) -> Checks:
+def check_of_change(made: Conducted, request: RunRequest) -> Checks:
     """Results of the check of a change."""
-    run.change(request)
-    return run.checks()
+    made.change(request)
+    return made.checks()
 
 
-def put(run: Run, label: str, data: bytes, device: int = 0) -> None:
-    execution = run.execution
+def put(made: Conducted, label: str, data: bytes, device: int = 0) -> None:
+    execution = made.run.execution
     with current(execution.driver, execution.layout.contexts[device]):
         execution.driver.memcpy_htod(execution.layout.ranges[label].address + 100, data)
 
 
-def get(run: Run, label: str, size: int, device: int = 0) -> bytes:
-    execution = run.execution
+def get(made: Conducted, label: str, size: int, device: int = 0) -> bytes:
+    execution = made.run.execution
     with current(execution.driver, execution.layout.contexts[device]):
         return execution.driver.memcpy_dtoh(execution.layout.ranges[label].address + 100, size)
 
@@ -102,9 +104,9 @@ def get(run: Run, label: str, size: int, device: int = 0) -> bytes:
 def test_a_changed_run_is_checked_and_reported_as_the_new_spec(check: Check) -> None:
     found: list[Checks] = []
 
-    def use(run: Run, _: Failing) -> None:
-        found.append(check_of_change(run, request_of(AFTER, check)))
-        assert not run.recheck().different
+    def use(made: Conducted, _: Failing) -> None:
+        found.append(check_of_change(made, request_of(AFTER, check)))
+        assert not made.recheck().different
 
     report = held(BEFORE, use, check)
     applied = held(AFTER, lambda _, __: None, check)
@@ -121,12 +123,12 @@ def test_a_changed_run_is_checked_and_reported_as_the_new_spec(check: Check) -> 
 
 
 def test_kept_memory_keeps_its_bytes_and_new_memory_is_written() -> None:
-    def use(run: Run, _: Failing) -> None:
-        put(run, "kv", b"page 0")
-        run.change(request_of(AFTER))
-        base = run.execution.layout.ranges["kv"].address + (2 << 20) + 100
-        with current(run.execution.driver, run.execution.layout.contexts[0]):
-            assert run.execution.driver.memcpy_dtoh(base, 6) == b"page 0"
+    def use(made: Conducted, _: Failing) -> None:
+        put(made, "kv", b"page 0")
+        made.change(request_of(AFTER))
+        base = made.run.execution.layout.ranges["kv"].address + (2 << 20) + 100
+        with current(made.run.execution.driver, made.run.execution.layout.contexts[0]):
+            assert made.run.execution.driver.memcpy_dtoh(base, 6) == b"page 0"
 
     assert held(BEFORE, use).exit_code == 0
 
@@ -135,8 +137,8 @@ def test_kept_memory_keeps_its_bytes_and_new_memory_is_written() -> None:
 def test_gpus_that_come_and_go_are_accounted_for(one: str, other: str) -> None:
     """Free memory before and after is compared on each GPU that the layout used at any time."""
 
-    def use(run: Run, _: Failing) -> None:
-        run.change(request_of(other))
+    def use(made: Conducted, _: Failing) -> None:
+        made.change(request_of(other))
 
     report = held(one, use)
     assert (report.outcome, report.leaks, report.notes) == ("ok", (), ())
@@ -152,19 +154,19 @@ def test_a_change_that_fails_after_its_check_leaves_nothing_in_the_report() -> N
     )
     calls: list[int] = []
 
-    def change(run: Run, failing: Failing) -> None:
-        run.begin_hold()
+    def change(made: Conducted, failing: Failing) -> None:
+        made.release_contexts()
         before = failing.calls
-        run.change(request_of(smaller))
+        made.change(request_of(smaller))
         calls.append(failing.calls - before)
 
-    def fail(run: Run, failing: Failing) -> None:
-        run.begin_hold()
-        baseline = run.execution.baseline
+    def fail(made: Conducted, failing: Failing) -> None:
+        made.release_contexts()
+        baseline = made.run.execution.baseline
         failing.at = failing.calls + calls[0]
         with pytest.raises(StepFailed, match="PrimaryCtxRelease"):
-            run.change(request_of(smaller))
-        assert run.execution.baseline == baseline
+            made.change(request_of(smaller))
+        assert made.run.execution.baseline == baseline
 
     held(ONE_GPU, change)
     report = held(ONE_GPU, fail)
@@ -175,9 +177,9 @@ def test_a_change_that_fails_after_its_check_leaves_nothing_in_the_report() -> N
 
 
 def test_memory_that_a_change_leaves_on_a_gpu_that_is_no_longer_used_is_a_leak() -> None:
-    def use(run: Run, _: Failing) -> None:
-        run.ledger.mem_create(2 << 20, Properties(gpu(2)))
-        run.change(request_of(ONE_GPU))
+    def use(made: Conducted, _: Failing) -> None:
+        made.run.ledger.mem_create(2 << 20, Properties(gpu(2)))
+        made.change(request_of(ONE_GPU))
 
     report = held(OTHER_GPU, use, leaks=True)
     assert (report.exit_code, [leak.what for leak in report.leaks]) == (5, ["something that no step owns"])
@@ -188,12 +190,12 @@ def test_memory_that_a_change_leaves_on_a_gpu_that_is_no_longer_used_is_a_leak()
 def test_a_change_that_does_not_fit_is_refused_before_its_first_call() -> None:
     large = ONE_GPU.replace("size: 8MiB", "size: 60GiB").replace("gpu0, size: 4MiB}}", "gpu0, size: 50GiB}}")
 
-    def use(run: Run, failing: Failing) -> None:
-        taken = run.ledger.mem_create(40 << 30, Properties(gpu(0)))
+    def use(made: Conducted, failing: Failing) -> None:
+        taken = made.run.ledger.mem_create(40 << 30, Properties(gpu(0)))
         with pytest.raises(DoesNotFit, match=r"gpu0 needs 50.0 GiB more than now at its peak, and has 39.5 GiB free"):
-            run.change(request_of(large))
-        assert run.execution.generation == 1
-        run.ledger.mem_release(taken)
+            made.change(request_of(large))
+        assert made.run.execution.generation == 1
+        made.run.ledger.mem_release(taken)
 
     assert held(ONE_GPU, use).exit_code == 0
 
@@ -202,26 +204,26 @@ def test_a_change_that_does_not_fit_is_refused_before_its_first_call() -> None:
 def test_a_failing_call_of_a_change_leaves_the_run_as_it_was(stride: int) -> None:
     calls: list[int] = []
 
-    def count(run: Run, failing: Failing) -> None:
+    def count(made: Conducted, failing: Failing) -> None:
         before = failing.calls
-        run.change(request_of(AFTER))
+        made.change(request_of(AFTER))
         calls.append(failing.calls - before)
 
     held(BEFORE, count)
     assert calls[0] > 60
 
-    def fail(at: int) -> Callable[[Run, Failing], None]:
-        def use(run: Run, failing: Failing) -> None:
-            request, ledger = run.request, run.ledger.counts()
-            put(run, "w", b"kept", device=1)
+    def fail(at: int) -> Callable[[Conducted, Failing], None]:
+        def use(made: Conducted, failing: Failing) -> None:
+            request, ledger = made.request, made.run.ledger.counts()
+            put(made, "w", b"kept", device=1)
             failing.at = failing.calls + at
             with pytest.raises(StepFailed) as caught:
-                run.change(request_of(AFTER))
+                made.change(request_of(AFTER))
             assert not isinstance(caught.value, RollbackFailed), caught.value
-            assert run.request is request
-            assert not run.recheck().different  # which releases what an interrupted check has retained
-            assert run.ledger.counts() == ledger
-            assert get(run, "w", 4, device=1) == b"kept"
+            assert made.request is request
+            assert not made.recheck().different  # which releases what an interrupted check has retained
+            assert made.run.ledger.counts() == ledger
+            assert get(made, "w", 4, device=1) == b"kept"
 
         return use
 
@@ -234,17 +236,17 @@ def test_a_change_in_which_a_context_cannot_be_popped_is_rolled_back(check: Chec
     """Whatever was undone in it is done again, once."""
     calls: list[int] = []
 
-    def fail(at: int) -> Callable[[Run, Failing], None]:
-        def use(run: Run, failing: Failing) -> None:
-            ledger, before = run.ledger.counts(), failing.calls
+    def fail(at: int) -> Callable[[Conducted, Failing], None]:
+        def use(made: Conducted, failing: Failing) -> None:
+            ledger, before = made.run.ledger.counts(), failing.calls
             failing.at = before + at if at else 0
             with pytest.raises(StepFailed) if at else nullcontext() as caught:
-                run.change(request_of(WITHOUT_ALLOCATIONS, check))
+                made.change(request_of(WITHOUT_ALLOCATIONS, check))
             calls.append(failing.calls - before)
             if caught:
                 assert not isinstance(caught.value, RollbackFailed), caught.value
-                assert not run.recheck().different
-                assert run.ledger.counts() == ledger
+                assert not made.recheck().different
+                assert made.run.ledger.counts() == ledger
 
         return use
 
@@ -257,19 +259,19 @@ def test_a_change_in_which_a_context_cannot_be_popped_is_rolled_back(check: Chec
 def test_a_context_that_cannot_be_popped_leaves_kernels_to_be_loaded_again_once() -> None:
     calls: list[int] = []
 
-    def look(run: Run, failing: Failing) -> None:
+    def look(made: Conducted, failing: Failing) -> None:
         before = failing.calls
-        run.begin_hold()
-        run.recheck()
+        made.release_contexts()
+        made.recheck()
         calls.append(failing.calls - before)
 
-    def fail(run: Run, failing: Failing) -> None:
+    def fail(made: Conducted, failing: Failing) -> None:
         failing.at = failing.calls + len(calls)
-        for act in (run.begin_hold, run.recheck):
+        for act in (made.release_contexts, made.recheck):
             with suppress(StepFailed, MemtopoError):
                 act()
-        assert not run.recheck().different
-        counts = run.ledger.counts()
+        assert not made.recheck().different
+        counts = made.run.ledger.counts()
         assert (counts["modules"], counts["contexts"]) == (0, 0)
 
     pops = {"ctx_pop_current"}
@@ -277,6 +279,26 @@ def test_a_context_that_cannot_be_popped_leaves_kernels_to_be_loaded_again_once(
     for _ in range(calls[0]):
         assert held(ONE_GPU, fail, "full", only=pops).exit_code == 0, calls
         calls.append(0)
+
+
+@pytest.mark.parametrize("last", [MakeStage(Stage.SETTLE), MakeStage(Stage.BIND), CheckChange()])
+def test_a_signal_after_any_part_of_a_change_brings_the_layout_back(last: ChangeCommand) -> None:
+    def use(made: Conducted, _: Failing) -> None:
+        request, counts, done = made.request, made.run.ledger.counts(), list[ChangeCommand]()
+        change_each = made.change_each
+
+        def noted(command: ChangeCommand) -> Mapping[str, ChangeResult]:
+            done.append(command)
+            return change_each(command)
+
+        made.change_each = noted  # type: ignore[method-assign]
+        made.stop = lambda: int(done[-1] == last)
+        with pytest.raises(Stopped):
+            made.change(request_of(AFTER))
+        assert (made.request, made.run.ledger.counts()) == (request, counts)
+        assert not made.recheck().different
+
+    assert held(BEFORE, use).exit_code == 0
 
 
 def test_a_change_that_cannot_be_rolled_back_leaves_a_run_that_is_taken_down() -> None:
@@ -288,10 +310,10 @@ def test_a_change_that_cannot_be_rolled_back_leaves_a_run_that_is_taken_down() -
         failing = Failing(driver, only={"mem_create"}, every=True)
         ledger = Ledger(failing)
 
-        def hold(run: Run) -> HoldResult:
+        def hold(made: Conducted) -> HoldResult:
             failing.at = failing.calls + 1
             with pytest.raises(RollbackFailed, match="to roll back a change") as caught:
-                run.change(request_of(moved))
+                made.change(request_of(moved))
             raised.append(caught.value)
             raise caught.value
 
@@ -327,8 +349,8 @@ def equals(one: str, other: str) -> None:
     changed, applied = (replace(run_request(text, machine), machine_facts=machine) for text in (one, other))
     applied = replace(applied, plan=replace(applied.plan, name=changed.plan.name))
 
-    def use(run: Run) -> HoldResult:
-        assert not check_of_change(run, applied).different
+    def use(made: Conducted) -> HoldResult:
+        assert not check_of_change(made, applied).different
         return HoldResult()
 
     found = []

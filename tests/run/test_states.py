@@ -19,7 +19,7 @@ from memtopo.kinds.resources import Synchronize
 from memtopo.kinds.states.steps import AwaitCopy, CopyIn, CopyOut
 from memtopo.planner import Plan
 from memtopo.plans.transition import Transition, transition
-from memtopo.run.transition import make_transition
+from tests.helpers.conducted import make_transition
 from tests.helpers.failing_driver import Failing
 from tests.helpers.machines import invented
 from tests.helpers.specs import diagnose, geometry_of, plan_of, run, run_request

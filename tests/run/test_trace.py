@@ -22,7 +22,7 @@ from memtopo.run.planned_calls import planned_calls
 from tests.helpers.failing_driver import Failing
 from tests.helpers.program_calls import driver_calls
 from tests.helpers.specs import ENSEMBLES, ROOT, ensemble, run_request
-from tests.run.processes.coordinator_program import WORKER
+from tests.run.processes.conductor_program import WORKER
 from tests.run.processes.test_crashes import TWO
 
 QUICKSTART = ROOT / "specs" / "quickstart.yaml"

@@ -16,8 +16,9 @@ from memtopo.executor import Execution, StepFailed
 from memtopo.machine import Machine
 from memtopo.planner import Plan
 from memtopo.plans.transition import Stage, transition
-from memtopo.run.transition import RollbackFailed, StagedTransition, make_transition
+from memtopo.run.transition import RollbackFailed, StagedTransition
 from tests.helpers import strategies
+from tests.helpers.conducted import make_transition
 from tests.helpers.examples import examples
 from tests.helpers.failing_driver import Failing
 from tests.helpers.machines import invented

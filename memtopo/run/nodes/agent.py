@@ -1,4 +1,4 @@
-"""The agent of a node: runs the coordinator of the node's processes, and serves the other agents meanwhile."""
+"""The agent of a node: runs the conductor of the node's processes, and serves the other agents meanwhile."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from memtopo.machine import Cluster, dump, parse
 from memtopo.plans.progress import CountedProgress, PhaseState
 from memtopo.plans.report import Check, Report
 from memtopo.run import processes
+from memtopo.run.messages import HandleAnswer, HandleRequest
 from memtopo.run.nodes.holding import holder
 from memtopo.run.nodes.peers import Call, HandleBytes, NodePeers
-from memtopo.run.processes.messages import HandleAnswer, HandleRequest
 from memtopo.session.composition import Composition
 from memtopo.session.request import Holding
 from memtopo.session.trials import with_needed_trials
@@ -176,9 +176,9 @@ class Agent:
         request = ensemble.request
         try:
             with holder(task.node, task.holding, request.plan.name, task.source, peers, hub) as holding:
-                held = holding.hold if holding else None
+                hold = holding.hold if holding else None
                 report = processes.apply(
-                    ensemble, progress=self._progress, stop=lambda: self._signal, held=held, peers=peers
+                    ensemble, progress=self._progress, stop=lambda: self._signal, hold=hold, peers=peers
                 )
                 if holding:
                     holding.claim.report_end(report)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from concurrent.futures import TimeoutError as NoAnswer
 from contextlib import ExitStack
@@ -19,15 +19,12 @@ from memtopo.common.version import __version__
 from memtopo.executor import SafeProgress
 from memtopo.language import Document
 from memtopo.machine import Machine, dump, parse
-from memtopo.plans.progress import Progress
+from memtopo.plans.progress import Part, PhaseState, Progress
 from memtopo.plans.report import Report
 from memtopo.run.nodes.agent import About, MachineOfNode, NodeResult, NodeTask
 from memtopo.run.nodes.cluster import NoCluster, Placed, RayCluster
-from memtopo.run.nodes.front import Front, opened_front
-from memtopo.run.nodes.heartbeat import Heartbeat
-from memtopo.run.nodes.holding import NODE, held_nodes
+from memtopo.run.nodes.holding import NODE, Front, held_nodes, opened_front
 from memtopo.run.nodes.hub import End
-from memtopo.run.nodes.progress import NodesProgress
 from memtopo.run.nodes.reports import NodeEnd, merged_nodes
 from memtopo.session.request import Holding, RunRequest
 from memtopo.sharing.endpoints import endpoint
@@ -268,3 +265,87 @@ def node_tasks(
         )
         for node in request.geometry.nodes
     }
+
+
+class Heartbeat:
+    """Polls of an agent, one at a time, and the seconds for which the last has had no answer.
+
+    Time without a poll does not count: the driver may have handled the end of another agent.
+    """
+
+    def __init__(self, poll: Callable[[], Future[Any]], every: float, now: float) -> None:
+        self._poll, self._every, self._last_answer = poll, every, now
+        self._pending: Future[Any] | None = None
+        self._polled: float | None = None
+
+    def answers(self, now: float) -> Iterator[Any]:
+        """Yield the answer to the last poll, if there is one, and poll again when the interval is over.
+
+        A poll that failed is repeated.
+        """
+        if self._pending and self._pending.done():
+            if not self._pending.exception():
+                self._last_answer, self._polled = now, None
+                yield self._pending.result()
+            self._pending = None
+        if self._pending is None and now - self._last_answer > self._every:
+            self._pending = self._poll()
+            self._polled = now if self._polled is None else self._polled
+
+    def silence(self, now: float) -> float:
+        """Seconds since the first poll that has no answer; 0 if there is none."""
+        return 0.0 if self._polled is None else now - self._polled
+
+
+_NONE = Part(0, 0)
+
+
+class NodesProgress:
+    """Calls hooks as the phases of all nodes go on. The nodes meet after each phase, so that none is far behind.
+
+    A phase begins as the first node enters it. Its steps are those of the nodes in it, each of which counts as a
+    process.
+    """
+
+    def __init__(self, hooks: Progress) -> None:
+        self._hooks = hooks
+        self._states: dict[str, PhaseState | None] = {}
+        self._name = ""
+        self._counted: dict[str, Part] = {}
+
+    def update(self, node: str, state: PhaseState | None) -> None:
+        """Take the state of a node; None between phases."""
+        before = self._states.get(node)
+        self._states[node] = state
+        if state is None:
+            if not any(self._states.values()):
+                self.end()
+            return
+        entered = before is None or before.name != state.name
+        if entered and (self._name != state.name or state.in_bytes):
+            self._begin(state)
+        if self._name == state.name:
+            self._count(node, state)
+
+    def end(self) -> None:
+        """End the last phase, as the nodes do or are lost."""
+        self._name = ""
+        self._hooks.end()
+
+    def _begin(self, state: PhaseState) -> None:
+        """Begin a phase, or one in bytes again as a further node enters it: its size is known only now."""
+        self._name, self._counted = state.name, {}
+        inside = {node: each for node, each in self._states.items() if each and each.name == state.name}
+        if not state.in_bytes:
+            self._hooks.phase(state.name, 0, dict.fromkeys(self._states, 0))
+            return
+        sizes = {node: each.whole.total for node, each in inside.items()}
+        self._hooks.volume(state.name, sum(sizes.values()), sizes)
+        for node, each in inside.items():
+            self._count(node, each)
+
+    def _count(self, node: str, state: PhaseState) -> None:
+        done, total = self._counted.get(node, _NONE)
+        self._counted[node] = state.whole
+        self._hooks.extend(max(0, state.whole.total - total), node)
+        self._hooks.advance(max(0, state.whole.done - done), node)

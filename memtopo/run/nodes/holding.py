@@ -1,19 +1,28 @@
-"""Holding of a layout of several nodes: each agent serves the exports of its node at a socket there."""
+"""Holding of a layout of several nodes: each agent serves the exports of its node, and a front answers for all.
+
+The front is a holder on the driver's host. It has no exports: processes attach on their node. Where an agent of the
+layout has the layout's name on the driver's host, that agent answers for all nodes itself, and there is no front.
+"""
 
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import Event, Thread
 
+from memtopo.driver.handles import Handle
+from memtopo.plans.report import Checks, Report
+from memtopo.run.conductor import Conductor
+from memtopo.run.held import HeldLayout
 from memtopo.run.nodes.peers import Call, NodePeers
-from memtopo.run.processes import Coordinator, HeldProcesses
-from memtopo.session.request import Holding, Revision, RunRequest
+from memtopo.session.request import Holding, HoldResult, Revision, RunRequest
 from memtopo.sharing.claims import Claim, claim
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.holder import INTERVAL, HeldNodes, HolderInfo, Supervision, hold, node_status, unreachable
+from memtopo.sharing.offers import Offer
 from memtopo.sharing.status import NodeStatus, Status
 
 NODE = "{node}"
@@ -37,20 +46,21 @@ class NodeHolder:
     peers: NodePeers
     hub: Call
 
-    def hold(self, coordinator: Coordinator) -> list[str]:
+    def hold(self, conductor: Conductor) -> HoldResult:
         """Serve, and return notes for the report."""
-        request = coordinator.ensemble.request
-        layout = HeldProcesses(coordinator, self.source, _refuse)
+        conductor.release_contexts()
+        request = conductor.request
+        layout = HeldLayout(conductor, self.source, _refuse)
         held = hold(
             layout,
             self.claim,
             HolderInfo(request.plan.name, request.spec, request.machine, self.source),
-            stop=lambda: coordinator.watch() or (_RELEASED if self.peers.released else 0),
+            stop=lambda: conductor.watch() or (_RELEASED if self.peers.released else 0),
             lasting=self.holding.lasting,
             grace=self.holding.grace,
             allow_uids=self.holding.allow_uids,
             ready=self._report_ready,
-            interval=min(INTERVAL, coordinator.interval),
+            interval=min(INTERVAL, conductor.interval),
             supervision=Supervision(
                 contexts=lambda: layout.contexts,
                 nodes=held_nodes(self.hub, request.geometry.nodes, self.node),
@@ -60,7 +70,9 @@ class NodeHolder:
         ends = {"release": "a release here", "deadline": "its deadline", "failure": "a failure", "signal": "a signal"}
         why = ends.get(held.why, "the end of another node")
         served = f"{held.handles:,} handles to {held.clients:,} client{'s' * (held.clients != 1)}"
-        return [f"node {self.node}: held for {held.seconds:.1f} s, until {why}; served {served}", *held.notes]
+        return HoldResult(
+            [f"node {self.node}: held for {held.seconds:.1f} s, until {why}; served {served}", *held.notes]
+        )
 
     def _report_ready(self) -> None:
         self.hub("serve", self.node, self.claim.endpoint.path)
@@ -98,3 +110,83 @@ def holder(
 
 def _refuse(_source: str, _before: RunRequest) -> Revision:
     raise ExchangeError("invalid", "a layout of several nodes is not changed while it is held", hint="release it")
+
+
+_ENDED = -1
+
+
+class _NoExports:
+    """Exports of the front: none."""
+
+    def offers(self) -> Sequence[Offer]:
+        return ()
+
+    def handle(self, export: str, index: int) -> Handle:
+        raise ExchangeError("unknown", f"{export!r} number {index} is exported on its node")
+
+    def check(self) -> Checks:
+        raise ExchangeError("failed", "a layout of several nodes is checked on each of them, by 'memtopo check' there")
+
+
+class Front:
+    """Serves a layout as a whole at a claimed endpoint, until `close`; `release` is called if a client releases it."""
+
+    def __init__(
+        self, claimed: Claim, info: HolderInfo, holding: Holding, nodes: HeldNodes, release: Callable[[], object]
+    ) -> None:
+        self.path = claimed.endpoint.path
+        self._claim, self._info, self._holding, self._nodes = claimed, info, holding, nodes
+        self._release = release
+        self._end, self._ready = Event(), Event()
+        self._thread = Thread(target=self._serve, name="front")
+        self._thread.start()
+        self._ready.wait()
+
+    def report_end(self, report: Report) -> None:
+        """End the service, and send the end of the layout to the clients that wait for a release."""
+        self._end.set()
+        self._thread.join()
+        self._claim.report_end(report)
+
+    def close(self) -> None:
+        """End the service, and the connections of clients that wait for a release."""
+        self._end.set()
+        self._thread.join()
+        self._claim.close()
+
+    def _serve(self) -> None:
+        try:
+            done = hold(
+                _NoExports(),
+                self._claim,
+                self._info,
+                stop=lambda: _ENDED if self._end.is_set() else 0,
+                lasting=self._holding.lasting,
+                grace=self._holding.grace,
+                allow_uids=self._holding.allow_uids,
+                ready=self._ready.set,
+                supervision=Supervision(nodes=self._nodes, reports_end=True),
+            )
+        except ExchangeError:
+            return
+        finally:
+            self._ready.set()
+        if done.why != "ended":
+            self._release()
+
+
+@contextmanager
+def opened_front(
+    info: HolderInfo, holding: Holding, nodes: HeldNodes, release: Callable[[], object]
+) -> Iterator[Front | None]:
+    """Serve a layout as a whole at its name on this host; None if another process has the name."""
+    try:
+        claimed = claim(endpoint(info.name))
+    except ExchangeError:
+        yield None
+        return
+    front = Front(claimed, info, holding, nodes, release)
+    try:
+        yield front
+    finally:
+        front.close()

@@ -1,4 +1,4 @@
-"""The other nodes of a run as an agent's coordinator sees them: meetings at the hub, handles of other agents, gates."""
+"""The other nodes of a run as an agent's conductor sees them: meetings at the hub, handles of other agents, gates."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from threading import Lock
 from typing import Any
 
 from memtopo.driver.handles import Handle, close_handles
+from memtopo.run.messages import HandleAnswer, HandleRequest
 from memtopo.run.nodes.hub import End
 from memtopo.run.processes.gates import SplitGate
-from memtopo.run.processes.messages import HandleAnswer, HandleRequest
-from memtopo.run.processes.peers import HandleRoutes, Peers
+from memtopo.run.processes.router import Peers, Router
 from memtopo.sharing.channel import Received
 
 Call = Callable[..., "Future[Any]"]
@@ -28,7 +28,7 @@ _STAYS = "its handles are descriptors, which do not leave a node; other nodes im
 
 
 class NodePeers(Peers):
-    """Peers of one node's coordinator, for one run. `homes` has the node of each process by label.
+    """Peers of one node's conductor, for one run. `homes` has the node of each process by label.
 
     `receive_request` and `receive_answer` may be called in any thread.
     """
@@ -71,15 +71,15 @@ class NodePeers(Peers):
     def descriptors(self) -> Collection[int]:
         return [self._wake, *(gate.fileno() for gate in self._gates if not gate.reported)]
 
-    def serve(self, routes: HandleRoutes) -> None:
+    def serve(self, router: Router) -> None:
         with suppress(BlockingIOError):
             os.eventfd_read(self._wake)
         while self._inbox:
             received = self._inbox.popleft()
             if isinstance(received, HandleRequest):
-                routes.request_from_elsewhere(received)
+                router.forward_request(received)
             else:
-                routes.answer_from_elsewhere(received)
+                router.forward_answer(received)
         for number, gate in enumerate(self._gates):
             if not gate.reported and gate.all_left():
                 gate.reported = True
@@ -151,7 +151,7 @@ class NodePeers(Peers):
             self._wake = -1
 
     def wake(self) -> None:
-        """Have the coordinator look around at once."""
+        """Have the conductor look around at once."""
         with self._lock:
             if self._wake >= 0:
                 os.eventfd_write(self._wake, 1)

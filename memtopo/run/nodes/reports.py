@@ -13,7 +13,7 @@ from memtopo.common.units import rounded
 from memtopo.plans.report import Failure, Leak, Left, NodeReport, PhaseTime, ProcessReport, Report
 from memtopo.run.nodes.agent import NodeResult
 from memtopo.run.nodes.hub import End
-from memtopo.run.processes.reports import sum_of_checks, sum_of_left
+from memtopo.run.reports import report_on, sum_of_checks, sum_of_left
 from memtopo.session.request import RunRequest
 
 
@@ -49,17 +49,12 @@ def merged_nodes(
     leaks = (*(leak for report in reports.values() for leak in report.leaks), *_leaks(request, ends))
     checks = sum_of_checks([report.checks for report in reports.values() if report.checks])
     failure = _failure(ends, order)
-    as_declared = not (checks and checks.different)
     codes = [*_statuses(ends.values()), Exit.FAILED] if failure else ()
-    word, status = outcome(leaks, signal=interrupted or None, as_declared=as_declared, codes=codes)
-    failed = word != "ok"
-    return Report(
-        name=request.plan.name,
-        spec=request.spec,
-        machine=request.machine,
-        outcome=word,
-        exit_code=status,
-        plan=request.summary(),
+    found = outcome(leaks, signal=interrupted or None, as_declared=not (checks and checks.different), codes=codes)
+    failed = found[1] != 0
+    return report_on(
+        request,
+        found,
         times=tuple(_times(list(reports.values()))),
         checks=checks,
         failure=None if interrupted else failure,
@@ -67,8 +62,6 @@ def merged_nodes(
         left=sum_of_left([_on_node(node, report.left) for node, report in reports.items() if report.left]),
         notes=tuple(dict.fromkeys((*request.notes(), *(note for each in reports.values() for note in each.notes)))),
         processes=tuple(_processes(request, ends, failed=failed)),
-        check=request.check,
-        started=request.started,
         nodes=tuple(_node(request, node, end, hosts.get(node, ""), failed=failed) for node, end in ends.items()),
     )
 

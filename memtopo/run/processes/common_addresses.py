@@ -1,6 +1,6 @@
 """Addresses that all instances of a counted process have in common, for ranges with `same_address`.
 
-After the reserve phase, every instance reports the addresses that it has. As long as they differ, the coordinator
+After the reserve phase, every instance reports the addresses that it has. As long as they differ, the conductor
 chooses one that an instance has, and all others reserve the range there, where it is free: a hint is not binding (fact
 11). It ends with a round in which all have what they were asked for.
 """
@@ -17,7 +17,7 @@ from memtopo.driver.types import ADDRESS_BLOCK, LAST_ADDRESS
 from memtopo.executor import Execution
 from memtopo.kinds.step import CommonRange
 from memtopo.planner import Plan
-from memtopo.run.processes.messages import Addresses, AgreeOn
+from memtopo.run.messages import Addresses, AgreeOn
 
 TRIES = 16
 """Largest number of addresses that are tried for a range."""

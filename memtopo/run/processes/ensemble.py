@@ -1,4 +1,4 @@
-"""The layout of several processes that a coordinator is to build, and the limits of time of its workers."""
+"""The layout of several processes that a conductor is to build, and the limits of time of its workers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from memtopo.driver.trace import process_file
 from memtopo.drivers import target
 from memtopo.geometry import Geometry
 from memtopo.machine import Cluster, Machine
-from memtopo.run.processes import messages
+from memtopo.run import messages
 from memtopo.run.processes.worker_server import WorkerServer
 from memtopo.session.request import RunRequest
 from memtopo.sharing.errors import reason
@@ -47,13 +47,13 @@ class Ensemble:
     variables: Mapping[str, str] = field(default_factory=dict)
     """Environment variables that all workers get."""
     labels: frozenset[str] | None = None
-    """Processes that one coordinator runs, if others run the rest; None for all."""
+    """Processes that one conductor runs, if others run the rest; None for all."""
     cluster: Cluster | None = None
     """Machines of all nodes of a layout of several; `machine` is then that of this node."""
 
     @property
     def processes(self) -> Mapping[str, Geometry]:
-        """Geometry of each process that the coordinator runs, by label."""
+        """Geometry of each process that the conductor runs, by label."""
         every = self.request.geometry.processes
         return every if self.labels is None else {label: every[label] for label in every if label in self.labels}
 

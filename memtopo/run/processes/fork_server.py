@@ -2,7 +2,7 @@
 
 The imports of a worker take a third of a second of processor time, a fork some milliseconds; it is safe before `cuInit`
 (fact 33). The server has one thread and opens no driver. It is the parent of the workers: they end with it, and it ends
-with the coordinator, for which it waits for them.
+with the conductor, for which it waits for them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from typing import get_args
 
 from memtopo.common.spawn import die_with_parent, inherited_socket
 from memtopo.kinds import KINDS
-from memtopo.run.processes import messages, worker
+from memtopo.run import messages
+from memtopo.run.processes import worker
 from memtopo.run.processes.worker_server import end_of
 from memtopo.sharing.channel import Envelope
 from memtopo.sharing.wire import adapter_of
@@ -33,7 +34,7 @@ def main(driver: str, descriptor: str) -> None:
     `driver` is the module of the workers' driver. A fork that fails is answered with its negative error number. In a
     worker, return once its work is done.
     """
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as sent to all processes of a service, which the coordinator ends
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as sent to all processes of a service, which the conductor ends
     sock, server = inherited_socket(descriptor), os.getpid()
     _prepare(driver)
     while (received := socket.recv_fds(sock, LARGEST, MOST_DESCRIPTORS))[0]:

@@ -54,10 +54,10 @@ def gate_descriptors() -> Iterator[tuple[int, int, int, int]]:
 
 
 class SplitGate:
-    """A coordinator's ends of a gate of two pipes, by which its workers wait for processes elsewhere, too.
+    """A conductor's ends of a gate of two pipes, by which its workers wait for processes elsewhere, too.
 
     Its workers hold the write end of the one, whose end of file reports that all have left, and wait for the end of
-    the other, which `open` closes. If the coordinator dies, the system does, and they go on by themselves.
+    the other, which `open` closes. If the conductor dies, the system does, and they go on by themselves.
     """
 
     def __init__(self) -> None:
@@ -90,7 +90,7 @@ class SplitGate:
             os.close(self._hold)
 
     def close(self) -> None:
-        """Close the coordinator's ends, once no worker is left."""
+        """Close the conductor's ends, once no worker is left."""
         self.open()
         os.close(self._left)
 
@@ -98,18 +98,18 @@ class SplitGate:
 class WorkerGates(TeardownGates):
     """Gates of the teardown with the other workers, each of which has `timeout` seconds to reach a gate.
 
-    The two gates are `unused`, before the first memory is released that another process may use, and `emptied`.
+    `imports_gate` is before the first memory is released that another process may use.
     `alive` is called while this process waits.
     """
 
-    def __init__(self, unused: Gate, emptied: Gate, timeout: float, alive: Callable[[int], None]) -> None:
-        self._unused, self._emptied, self._timeout, self._alive = unused, emptied, timeout, alive
+    def __init__(self, imports_gate: Gate, all_gate: Gate, timeout: float, alive: Callable[[int], None]) -> None:
+        self._imports_gate, self._all_gate, self._timeout, self._alive = imports_gate, all_gate, timeout, alive
 
     def imports_released(self) -> bool:
-        return self._wait(self._unused)
+        return self._wait(self._imports_gate)
 
     def all_released(self) -> bool:
-        return self._wait(self._emptied)
+        return self._wait(self._all_gate)
 
     def _wait(self, gate: Gate) -> bool:
         clock = RunningClock()

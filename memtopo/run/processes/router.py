@@ -1,4 +1,4 @@
-"""Routing of handles between workers: each request and each answer passes through the coordinator.
+"""Routing of handles between workers: each request and each answer passes through the conductor.
 
 Those of processes that run elsewhere go to its peers, and come from them.
 """
@@ -6,13 +6,15 @@ Those of processes that run elsewhere go to its peers, and come from them.
 from __future__ import annotations
 
 import select
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from itertools import count as counter
+from typing import Any
 
 from memtopo.common.errors import MemtopoError
 from memtopo.driver.handles import Handle
-from memtopo.run.processes.messages import FromWorker, HandleAnswer, HandleRequest
-from memtopo.run.processes.peers import Peers
+from memtopo.run.messages import FromWorker, HandleAnswer, HandleRequest
+from memtopo.run.processes.gates import gate_descriptors
 from memtopo.run.processes.worker_process import WorkerProcess
 from memtopo.sharing.channel import Received
 from memtopo.sharing.errors import ExchangeError
@@ -21,7 +23,7 @@ from memtopo.sharing.errors import ExchangeError
 class Router:
     """Receives the workers' messages and forwards their requests for handles and the answers.
 
-    Each request of the coordinator has a requester of its own, which is no process: an answer that comes after its
+    Each request of the conductor has a requester of its own, which is no process: an answer that comes after its
     request was abandoned is not taken for that of the next one.
     """
 
@@ -45,7 +47,7 @@ class Router:
             worker.channel.flush()
             yield from self._drain(worker)
 
-    def request_from_elsewhere(self, request: HandleRequest) -> None:
+    def forward_request(self, request: HandleRequest) -> None:
         """Forward a request of a process elsewhere; the peers get the answer."""
         holder = self._workers.get(request.holder)
         if holder is None or holder.gone:
@@ -53,14 +55,10 @@ class Router:
         else:
             self._ask(holder, request)
 
-    def answer_from_elsewhere(self, answer: Received[HandleAnswer]) -> None:
-        """Forward an answer of a process elsewhere."""
-        self._return(answer)
-
     def request(
         self, holder: str, export: str, first: int, count: int, receive: Callable[[], None]
     ) -> Sequence[Handle]:
-        """Handles for the coordinator; `receive` is called until the answer has come. Raises `MemtopoError`."""
+        """Handles for the conductor; `receive` is called until the answer has come. Raises `MemtopoError`."""
         worker = self._workers[holder]
         self._awaiting = next(self._requesters)
         worker.answer_due()
@@ -88,7 +86,7 @@ class Router:
                 self._forward(worker, received.message)
             elif received and isinstance(received.message, HandleAnswer):
                 worker.answer_sent()
-                self._return(Received(received.message, received.handles))
+                self.forward_answer(Received(received.message, received.handles))
             else:
                 yield worker, received
 
@@ -105,7 +103,8 @@ class Router:
         holder.answer_due()
         holder.channel.send(request)
 
-    def _return(self, answer: Received[HandleAnswer]) -> None:
+    def forward_answer(self, answer: Received[HandleAnswer]) -> None:
+        """Forward an answer, which belongs to this router, to the process that waits for it."""
         requester = self._workers.get(answer.message.requester)
         if requester is None:
             if not self._peers.answer(answer):
@@ -126,3 +125,48 @@ class Router:
         if self._answer:
             self._answer.close()
             self._answer = None
+
+
+class Peers:
+    """Conductors of the other processes of a run; this class is a run that has none.
+
+    No method blocks. `failed` is the reason for which the run is to end, found elsewhere; empty as long as there is
+    none. It may change at any time, and `descriptors` then become readable.
+    """
+
+    @property
+    def failed(self) -> str:
+        return ""
+
+    @property
+    def descriptors(self) -> Collection[int]:
+        """Descriptors that are readable when `serve` has something to do."""
+        return ()
+
+    def serve(self, router: Router) -> None:
+        """Pass on what came from elsewhere."""
+
+    def forward(self, request: HandleRequest) -> bool:
+        """Send a request for handles to where its holder runs; false if no peer has it."""
+        del request
+        return False
+
+    def answer(self, answer: Received[HandleAnswer]) -> bool:
+        """Send an answer to where its requester runs; false, and the answer stays the caller's, if no peer has it."""
+        del answer
+        return False
+
+    def arrive(self, value: Any) -> None:
+        """Arrive at the next meeting of all conductors, with a value for all of them."""
+        self._value = value
+
+    def arrived(self) -> Sequence[Any] | None:
+        """Return the values of all conductors, once all have arrived; None before."""
+        return [self._value]
+
+    def gates(self) -> AbstractContextManager[tuple[int, int, int, int]]:
+        """Ends of the two gates of the teardown for the workers here, which inherit them in the context."""
+        return gate_descriptors()
+
+    def leave(self, cause: str) -> None:
+        """Note that the teardown begins here, because of a failure unless `cause` is empty."""

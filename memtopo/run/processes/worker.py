@@ -1,53 +1,69 @@
-"""A worker: one process of a layout, which builds its part as the coordinator commands.
+"""A worker: one process of a layout, which builds its part as the conductor commands.
 
-If the coordinator is gone or silent, the worker takes down what it built and ends by itself.
+If the conductor is gone or silent, the worker takes down what it built and ends by itself.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import get_args
 
+from memtopo import language
 from memtopo.common.clock import RunningClock
 from memtopo.common.errors import InternalError, MemtopoError, Stopped, internal_errors
 from memtopo.common.signals import TERMINAL
 from memtopo.common.spawn import inherited_socket, signal_on_parent_death
 from memtopo.driver.handles import Handle, close_handles
+from memtopo.driver.kernels import KernelDriver
+from memtopo.driver.ledger import Ledger
+from memtopo.driver.trace import with_trace
 from memtopo.driver.types import DriverError
+from memtopo.drivers import target
+from memtopo.drivers.target import Target
 from memtopo.executor import StepFailed
-from memtopo.run.apply import Run
-from memtopo.run.processes import messages
+from memtopo.geometry import Geometry
+from memtopo.kinds.layout import HandleSource
+from memtopo.machine import parse
+from memtopo.plans.progress import NO_PROCESSES, Progress
+from memtopo.run import messages
+from memtopo.run.base_run import built_plan
+from memtopo.run.change import attempted
+from memtopo.run.layout_plans import LayoutPlans
+from memtopo.run.messages import Command, FromWorker, HandleAnswer, HandleRequest, PlanChange, Start, ToWorker
+from memtopo.run.process_run import ProcessRun
 from memtopo.run.processes.common_addresses import bring_to
 from memtopo.run.processes.gates import Gate, WorkerGates
-from memtopo.run.processes.messages import HandleAnswer, HandleRequest, ToWorker
-from memtopo.run.processes.worker_change import WorkerChange
-from memtopo.run.processes.worker_run import WorkerHooks, WrapDriver, planned, prepare
+from memtopo.session.composition import Composition
+from memtopo.session.request import RunRequest
 from memtopo.sharing.channel import Channel, Received
+from memtopo.sharing.client import IN_FLIGHT
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.exports import LayoutExports
+from memtopo.sharing.imports import CommitWait, HolderHandles
 
 _STARTUP = 60.0
-"""Seconds that the coordinator has for its first message."""
+"""Seconds that the conductor has for its first message."""
 
 _INTERVAL = 0.2
 
 
-class CoordinatorLost(MemtopoError):
-    """The coordinator has ended or is silent."""
+class ConductorLost(MemtopoError):
+    """The conductor has ended or is silent."""
 
 
 def main(*descriptors: str, wrap: WrapDriver = lambda _process, driver: driver) -> None:
-    """Work until the coordinator ends this process's part of the run, or is lost.
+    """Work until the conductor ends this process's part of the run, or is lost.
 
     `descriptors` are the numbers of the channel's socket and of the two ends of each of the two gates.
     """
     sock, *ends = descriptors
     gates = [_private(int(end)) for end in ends]
     channel: Channel[ToWorker] = Channel(inherited_socket(sock), get_args(ToWorker))
-    Worker(channel, Gate(*gates[:2]), Gate(*gates[2:]), _stop_signal()).work(wrap)
+    Worker(channel, (Gate(*gates[:2]), Gate(*gates[2:])), _stop_signal()).work(wrap)
 
 
 def _private(descriptor: int) -> int:
@@ -56,14 +72,14 @@ def _private(descriptor: int) -> int:
 
 
 def _stop_signal() -> Callable[[], int]:
-    """Number of a SIGTERM received, or 0: the coordinator's, or the system's when the coordinator dies.
+    """Number of a SIGTERM received, or 0: the conductor's, or the system's when the conductor dies.
 
-    Signals of the terminal are handled by the coordinator.
+    Signals of the terminal are handled by the conductor.
     """
     received: list[int] = []
     for number in TERMINAL:
         signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, TERMINAL)  # blocked by the coordinator until now
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, TERMINAL)  # blocked by the conductor until now
     signal.signal(signal.SIGTERM, lambda number, _frame: received.append(number))
     if not signal_on_parent_death(signal.SIGTERM):
         received.append(signal.SIGTERM)
@@ -73,10 +89,10 @@ def _stop_signal() -> Callable[[], int]:
 class Worker:
     """The worker's end of the channel; `stopped` returns the number of a signal that requests a stop, or 0."""
 
-    def __init__(self, channel: Channel[ToWorker], unused: Gate, emptied: Gate, stopped: Callable[[], int]) -> None:
-        self._channel, self._unused, self._emptied, self._stopped = channel, unused, emptied, stopped
+    def __init__(self, channel: Channel[ToWorker], gates: tuple[Gate, Gate], stopped: Callable[[], int]) -> None:
+        self._channel, self._gates, self._stopped = channel, gates, stopped
         self._label = ""
-        self._part: WorkerChange | None = None
+        self._run: ProcessRun | None = None
         self._timeout = _STARTUP
         self._answer: Received[HandleAnswer] | None = None
 
@@ -86,78 +102,45 @@ class Worker:
             self._work(wrap)
         except MemtopoError as error:
             self._channel.send(messages.Broken(error.message, error.hint, error.exit_code))
-        except Exception as error:  # noqa: BLE001 reported by the coordinator; a traceback here would be lost
+        except Exception as error:  # noqa: BLE001 reported by the conductor; a traceback here would be lost
             self._channel.send(messages.Broken(f"internal error: {type(error).__name__}: {error}", None, 70))
-        self._unused.close()
-        self._emptied.close()
+        for gate in self._gates:
+            gate.close()
         self._channel.drain(self._timeout)
         self._channel.close()
 
     def _work(self, wrap: WrapDriver) -> None:
         start = self._start_message()
         self._label, self._timeout = start.process, start.timeout
-        run, plans = prepare(start, WorkerHooks(wrap, self.request_handles, self.alive, self.begin, self._stopped))
+        run = prepare(start, WorkerHooks(wrap, self.request_handles, self.alive, self.begin, self._stopped))
         self._channel.send(messages.Ready(run.verification.rounds, run.verification.volume))
         try:
             with run.recording_failure():
-                self._follow_commands(run, WorkerChange(run, plans, partial(planned, start)))
+                self._follow_commands(run, start)
             if run.failure or run.stopped:
                 self._channel.send(messages.Failed(str(run.failure or "interrupted")))
         finally:
-            run.take_down(WorkerGates(self._unused, self._emptied, start.timeout, self.alive))
+            run.take_down(WorkerGates(*self._gates, start.timeout, self.alive))
         self._channel.send(messages.Finished(run.report()))
 
     def _start_message(self) -> messages.Start:
         try:
             received = self._receive()
         except Stopped as error:
-            raise CoordinatorLost("interrupted before anything was built") from error
+            raise ConductorLost("interrupted before anything was built") from error
         if not isinstance(received.message, messages.Start):
             raise InternalError(f"a worker's first message is {type(received.message).__name__}")
         return received.message
 
-    def _follow_commands(self, run: Run, part: WorkerChange) -> None:
-        self._part = part
+    def _follow_commands(self, run: ProcessRun, start: messages.Start) -> None:
+        self._run = run
         try:
             while not isinstance(command := self._next_command(), messages.TakeDown):
-                self._execute(run, part, command)
+                if isinstance(command, messages.Start):
+                    raise InternalError("a worker was started twice")
+                self._channel.send(_answer(run, start, command))
         finally:
-            part.abandon()
-            self._part = None
-
-    def _execute(self, run: Run, part: WorkerChange, command: ToWorker) -> None:
-        match command:
-            case messages.Recheck():
-                self._channel.send(_recheck(run))
-            case messages.AgreeOn():
-                self._channel.send(bring_to(run.execution, command))
-            case _ if isinstance(command, messages.ChangeCommand):
-                self._channel.send(part.answer(command))
-            case _:
-                self._do(run, part, command)
-                self._channel.send(messages.Done(run.as_declared, run.verification.safe))
-
-    def _do(self, run: Run, part: WorkerChange, command: ToWorker) -> None:
-        match command:
-            case messages.BuildPhase(phase):
-                run.build(phase)
-            case messages.CheckSteps():
-                run.check()
-            case messages.WriteRound(index):
-                run.verification.write(index)
-            case messages.ReadRound(index):
-                run.verification.read(index)
-            case messages.TryForbidden():
-                run.verification.try_forbidden()
-            case messages.SkipVerification(reason):
-                run.verification.skip(reason)
-            case messages.WriteKept() | messages.ReadKept():
-                part.rehearse(command)
-            case messages.Hold():
-                run.begin_hold()
-                self._channel.send(messages.Exports(tuple(part.exports.offers())))
-            case _:
-                raise InternalError(f"a worker was sent {type(command).__name__} as a command")
+            self._run = None
 
     def request_handles(self, holder: str, export: str, first: int, count: int) -> Sequence[Handle]:
         """Handles of a sibling's export; requests of siblings are answered meanwhile. Raises `MemtopoError`."""
@@ -179,17 +162,17 @@ class Worker:
         """Send a heartbeat with the number of steps of a phase that begins."""
         self._channel.send(messages.StepsDone(0, begun=steps))
 
-    def _next_command(self) -> ToWorker:
+    def _next_command(self) -> Command | messages.Start | messages.TakeDown:
         while True:
             if self._stopped():
                 raise Stopped
             try:
                 if command := self._receive_command():
                     return command
-            except CoordinatorLost as error:
+            except ConductorLost as error:
                 raise StepFailed(None, "working with the other processes", error) from error
 
-    def _receive_command(self) -> ToWorker | None:
+    def _receive_command(self) -> Command | messages.Start | messages.TakeDown | None:
         """Receive one message, and return it if it is a command; others are handled here."""
         try:
             received = self._receive() if not self._stopped() else None
@@ -211,10 +194,10 @@ class Worker:
             if self._stopped():
                 raise Stopped
             if clock.time() > self._timeout:
-                raise CoordinatorLost(f"no message from the coordinator for {self._timeout:g} s")
+                raise ConductorLost(f"no message from the conductor for {self._timeout:g} s")
         received = self._channel.receive()
         if received is None:
-            raise CoordinatorLost("the coordinator is gone")
+            raise ConductorLost("the conductor is gone")
         return received
 
     def _answer_request(self, request: HandleRequest) -> None:
@@ -234,15 +217,164 @@ class Worker:
         self._channel.send(HandleAnswer(request.requester), handles)
 
     def _exports(self) -> LayoutExports:
-        if self._part is None:
+        if self._run is None:
             raise MemtopoError("it is not serving")
-        return self._part.exports
+        return self._run.exports
 
 
-def _recheck(run: Run) -> messages.CheckResult:
-    """Result of one more check; a failure to check leaves the layout as it is."""
-    try:
-        with internal_errors():
-            return messages.CheckResult(run.recheck())
-    except MemtopoError as error:
-        return messages.CheckResult(error=error.message)
+def _answer(run: ProcessRun, start: messages.Start, command: Command) -> FromWorker:
+    """Execute a command. A failure to check or to change leaves the layout as it is, and is the answer.
+
+    Raises `StepFailed` or `Stopped`; `RollbackFailed` after which the layout can only be taken down.
+    """
+    match command:
+        case messages.AgreeOn():
+            return bring_to(run.execution, command)
+        case messages.Recheck():
+            try:
+                with internal_errors():
+                    return run.execute(command)
+            except MemtopoError as error:
+                return messages.ChangeResult(error.message)
+        case messages.PlanChange():
+            return attempted(lambda: run.plan_change(*planned(start, command), command.in_use))
+        case messages.PlanSwitch() | messages.MakeStage(back=False) | messages.CheckChange():
+            return attempted(lambda: run.execute(command))
+        case _:
+            return run.execute(command)
+
+
+WrapDriver = Callable[[str, KernelDriver], KernelDriver]
+"""Wrapper of a worker's driver, by the label of its process."""
+
+RequestHandles = Callable[[str, str, int, int], Sequence[Handle]]
+"""Handles of a holder's export, from an index on, in order. Raises `MemtopoError`."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerHooks:
+    """Functions of the worker that its run calls.
+
+    `alive` reports a number of steps as done, and `begin` that a phase of so many steps begins; `stopped` returns the
+    number of a signal that requests a stop, or 0.
+    """
+
+    wrap: WrapDriver
+    request: RequestHandles
+    alive: Callable[[int], None]
+    begin: Callable[[int], None]
+    stopped: Callable[[], int]
+
+    def advance(self) -> None:
+        """Report that this process lives, without a step. Raises `Stopped`."""
+        if self.stopped():
+            raise Stopped
+        self.alive(0)
+
+
+def planned(start: Start, spec: Start | PlanChange) -> tuple[RunRequest, LayoutPlans]:
+    """Plan all processes of a spec, and return the request of this one, too. Raises `MemtopoError`."""
+    document = language.read_text(spec.text.encode(), spec.spec, spec.settings)
+    composed = Composition.of(document, _target(start))
+    whole = composed.request(check=spec.check, seed=start.seed, timeout=start.timeout)
+    request = whole.of_process(start.process)
+    return request, LayoutPlans(composed.geometry, composed.plan).built_with(start.process, built_plan(request))
+
+
+def _target(start: Start) -> Target:
+    """The machine of this process, with those of the other nodes; the driver is opened for this process alone."""
+    machine = parse(start.machine.encode(), start.machine_name)
+    nodes = {node: target.recorded(node, parse(text.encode(), node)) for node, text in start.cluster.items()}
+    opener = partial(target.open_in_worker, machine, simulated=start.simulated, visible=start.visible)
+    return Target(start.machine_name, machine, start.simulated, opener, nodes)
+
+
+def prepare(start: Start, hooks: WorkerHooks) -> ProcessRun:
+    """Plan all processes of the layout, and open the driver of this one. Raises `MemtopoError`."""
+    request, plans = planned(start, start)
+    driver = _target(start).open()
+    commits = CommitWait(start.timeout, hooks.advance)
+    external = HolderHandles(request.geometry, start.gpus, start.sockets, start.allow_uids, commits)
+    wrapped, trace = with_trace(hooks.wrap(start.process, driver), start.trace, request.about_trace)
+    return ProcessRun(
+        request,
+        Ledger(wrapped),
+        progress=_WorkerProgress(hooks),
+        stop=hooks.stopped,
+        handle_source=SiblingHandles(request.geometry, hooks.request, external),
+        origin=start.origin,
+        context=trace.context if trace else None,  # the trace ends with the process
+        plans=plans,
+    )
+
+
+class _WorkerProgress(Progress):
+    """Progress reported to the conductor."""
+
+    def __init__(self, hooks: WorkerHooks) -> None:
+        self._hooks = hooks
+
+    def phase(self, name: str, steps: int, processes: Mapping[str, int] = NO_PROCESSES) -> None:
+        del name, processes
+        self._hooks.begin(steps)
+
+    def extend(self, steps: int, process: str = "") -> None:
+        del process
+        self._hooks.begin(steps)
+
+    def advance(self, steps: int, process: str = "") -> None:
+        del process
+        self._hooks.alive(steps)
+
+
+class SiblingHandles:
+    """Handles that a process imports from its siblings, in batches; handles of other holders come from `external`."""
+
+    def __init__(self, geometry: Geometry, request: RequestHandles, external: HandleSource) -> None:
+        self._request, self._external = request, external
+        self._counts = _sibling_counts(geometry)
+        self._batch: dict[tuple[str, str, int], Handle] = {}
+
+    def expect(self, geometry: Geometry) -> None:
+        self._counts = _sibling_counts(geometry)
+        self._external.expect(geometry)
+
+    def attach(self, holder: str) -> int:
+        return self._external.attach(holder)
+
+    def detach(self, holder: str) -> None:
+        self._external.detach(holder)
+
+    def take(self, holder: str, export: str, index: int) -> Handle:
+        if (holder, export) not in self._counts:
+            return self._external.take(holder, export, index)
+        if (holder, export, index) not in self._batch:
+            self.settle()
+            self._fetch(holder, export, index)
+        return self._batch[holder, export, index]
+
+    def gone(self, holder: str) -> bool:
+        return self._external.gone(holder)
+
+    def settle(self) -> None:
+        self._external.settle()
+        close_handles(self._batch.values())
+        self._batch.clear()
+
+    def _fetch(self, holder: str, export: str, first: int) -> None:
+        count = min(IN_FLIGHT, self._counts[holder, export] - first)
+        handles = self._request(holder, export, first, count)
+        if not 1 <= len(handles) <= count:
+            close_handles(handles)
+            raise InternalError(f"{holder} gave {len(handles)} of {count} handles of {export}")
+        self._batch = {(holder, export, first + index): handle for index, handle in enumerate(handles)}
+
+
+def _sibling_counts(geometry: Geometry) -> dict[tuple[str, str], int]:
+    """Number of handles of each export that a process imports from its siblings, by process and export."""
+    return {
+        (holder, group.origin.export): group.origin.each
+        for group in geometry.every
+        if group.origin and group.origin.siblings
+        for holder in group.origin.holders
+    }

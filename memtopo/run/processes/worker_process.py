@@ -1,4 +1,4 @@
-"""The coordinator's side of a worker: its process, its channel and its state."""
+"""The conductor's side of workers: their processes, their channels and their states."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from memtopo.common.clock import RunningClock
 from memtopo.common.outcomes import Exit
 from memtopo.common.signals import TERMINAL
 from memtopo.common.text import signal_name
-from memtopo.plans.report import Checks, Report
-from memtopo.run.processes import messages
-from memtopo.run.processes.messages import Command, FromWorker, KeepAlive, Start, TakeDown
+from memtopo.plans.report import Report
+from memtopo.run import messages
+from memtopo.run.messages import Answer, Command, FromWorker, KeepAlive, Start, TakeDown
 from memtopo.run.processes.worker_server import ForkedWorker, WorkerServer, end_of
 from memtopo.sharing.channel import Channel, Received
 from memtopo.sharing.offers import Offer
@@ -28,7 +28,7 @@ _EXIT = 10.0
 
 
 class Expected(Enum):
-    """Message that the coordinator waits for."""
+    """Message that the conductor waits for."""
 
     NOTHING = auto()
     READY = auto()
@@ -40,9 +40,8 @@ class WorkerProcess:
 
     `rounds` is the number of rounds of verification, the same in all workers, `volume` the bytes that this one writes
     and reads in them, and `safe` is false once an access is found that makes it unsafe to have kernels do so. `offers`
-    are its exports while it is held, and `addresses` its latest answer to `AgreeOn`. `checks` is the result of the
-    latest recheck, or `check_error` why there is none, and `change` that of the latest command of a change. `clock`
-    measures its silence.
+    are its exports while it is held, and `answer` is that to the latest command, once it has come. `clock` measures its
+    silence.
     """
 
     def __init__(
@@ -55,11 +54,8 @@ class WorkerProcess:
         self.rounds = self.volume = 0
         self.safe = True
         self.offers: tuple[Offer, ...] = ()
-        self.addresses = messages.Addresses({})
+        self.answer: Answer | None = None
         self.report: Report | None = None
-        self.checks: Checks | None = None
-        self.check_error: str | None = None
-        self.change: messages.ChangeResult | None = None
         self.failed: str | None = None
         self.hint: str | None = None
         self.exit_code: int = Exit.FAILED
@@ -83,7 +79,7 @@ class WorkerProcess:
         return self.gone or self.failed is not None or self.death is not None or self.report is not None
 
     def owes(self, expected: Expected) -> bool:
-        """Return whether the coordinator waits for this message of it."""
+        """Return whether the conductor waits for this message of it."""
         return self.expected is expected and not self.over
 
     def start(self, message: Start) -> None:
@@ -91,9 +87,8 @@ class WorkerProcess:
         self.channel.send(message)
 
     def command(self, command: Command) -> None:
-        """Send a command; `Done`, `CheckResult` or `ChangeResult` is expected from now on."""
-        self.expected, self._received = Expected.DONE, self._clock.time()
-        self.checks = self.check_error = self.change = None
+        """Send a command, whose answer is expected from now on."""
+        self.expected, self._received, self.answer = Expected.DONE, self._clock.time(), None
         self.activity = command.activity
         self.channel.send(command)
 
@@ -130,18 +125,12 @@ class WorkerProcess:
         match message:
             case messages.Ready(rounds, volume):
                 self.expected, self.rounds, self.volume = Expected.NOTHING, rounds, volume
-            case messages.Done(as_declared, safe):
-                self.expected = Expected.NOTHING
-                self.as_declared, self.safe = self.as_declared and as_declared, self.safe and safe
-            case messages.Addresses():
-                self.expected, self.addresses = Expected.NOTHING, message
-            case messages.Exports(offers):
-                self.offers = offers
-            case messages.ChangeResult():
-                self.expected, self.change = Expected.NOTHING, message
-                self.offers = self.offers if message.offers is None else message.offers
-            case messages.CheckResult(checks, error):
-                self.expected, self.checks, self.check_error = Expected.NOTHING, checks, error
+            case messages.Done() | messages.Addresses() | messages.ChangeResult():
+                self.expected, self.answer = Expected.NOTHING, message
+                if isinstance(message, messages.Done):
+                    self.as_declared, self.safe = self.as_declared and message.as_declared, self.safe and message.safe
+                elif isinstance(message, messages.ChangeResult) and message.offers is not None:
+                    self.offers = message.offers
             case messages.Failed(error):
                 self.failed = error
             case messages.Broken(error, hint, exit_code):

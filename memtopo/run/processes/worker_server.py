@@ -1,4 +1,4 @@
-"""The process that forks workers (`fork_server`), as the coordinator has it, and the workers that it has forked."""
+"""The process that forks workers (`fork_server`), as the conductor has it, and the workers that it has forked."""
 
 from __future__ import annotations
 

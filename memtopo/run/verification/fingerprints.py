@@ -16,7 +16,7 @@ from memtopo.kinds.layout import current
 from memtopo.kinds.step import Finding, Readable, Step
 from memtopo.planner import Plan
 from memtopo.plans.transition import transition
-from memtopo.run.findings import FindingTally
+from memtopo.run.reports import FindingTally
 
 ASPECT = "fingerprint"
 """Aspect of the findings."""

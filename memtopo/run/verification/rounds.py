@@ -16,7 +16,7 @@ from memtopo.kinds.step import Finding
 from memtopo.kinds.views import MappedMemory, Member, mapped_memory, recorded_events
 from memtopo.machine import Machine
 from memtopo.plans.report import Rate
-from memtopo.run.findings import FindingTally
+from memtopo.run.reports import FindingTally
 from memtopo.run.verification.access import PERMITTED, CopyRefused, permissions, refusals
 from memtopo.run.verification.samples import SampleVerifier
 from memtopo.run.verification.verifier import Unsignalled, VerificationContext, Verifier
@@ -118,8 +118,19 @@ class Verification:
             if count:
                 self._findings.not_checked(FORBIDDEN, count, why)
 
-    def of_kept_bytes(self, without: Mapping[str, Container[Hashable]]) -> Verifier | None:
-        """Verifier of the bytes of all processes, `without` resources of each by label; None without checks."""
+    def write_kept(self, without: Mapping[str, Container[Hashable]]) -> None:
+        """Write the memory of all processes, `without` resources of each by label. Raises `StepFailed` or `Stopped`."""
+        if verifier := self._of_others(without):
+            with _rehearsing():
+                verifier.write(0)
+
+    def read_kept(self, without: Mapping[str, Container[Hashable]]) -> None:
+        """Read the memory of all processes, as `write_kept` writes it."""
+        if verifier := self._of_others(without):
+            with _rehearsing():
+                self._findings.add(verifier.read(0))
+
+    def _of_others(self, without: Mapping[str, Container[Hashable]]) -> Verifier | None:
         memory = self._context.memory.items()
         return self._of({label: [each for each in own if each.resource not in without[label]] for label, own in memory})
 
@@ -169,8 +180,7 @@ class Verification:
 
             found.append(HostAccessVerifier(context, kernels=full))
         if any(geometry.produced for geometry in request.processes.values()):
-            from memtopo.run.verification.external import ExternalVerifier
-            from memtopo.run.verification.shared_files import SharedFileVerifier
+            from memtopo.run.verification.external import ExternalVerifier, SharedFileVerifier
 
             layout = self._execution.layout
             found.append(ExternalVerifier(request.geometry, self._driver, layout, self._poll))
@@ -262,6 +272,14 @@ class Verification:
     def _count_missed(self, verifier: Verifier, index: int, before: int, why: str) -> None:
         missed = verifier.expected(index) - (self._findings.observed(verifier.aspect) - before)
         self._findings.not_checked(verifier.aspect, max(0, missed), why)
+
+
+@contextmanager
+def _rehearsing() -> Iterator[None]:
+    try:
+        yield
+    except DriverError as error:
+        raise StepFailed(None, "rehearsal of the states", error) from error
 
 
 def _of_bytes(context: VerificationContext, *, full: bool) -> Verifier:

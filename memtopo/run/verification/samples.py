@@ -21,14 +21,13 @@ from memtopo.kinds.layout import current
 from memtopo.kinds.step import Finding
 from memtopo.kinds.views import MappedMemory
 from memtopo.run.verification.access import CopyRefused
-from memtopo.run.verification.staging import LEAST, Staging, staging
 from memtopo.run.verification.verifier import (
     EventVerification,
     RoundWriters,
     VerificationContext,
     Verifier,
 )
-from memtopo.run.verification.windows import LARGEST_COPY, Copies, View, batches, has_two_ends
+from memtopo.run.verification.windows import LARGEST_COPY, LEAST, Copies, Staging, View, batches, has_two_ends, staging
 
 _Place = tuple[str, int, tuple[int, ...], tuple[int, ...]]
 """Range or buffer and offset of memory, with the GPUs that may copy from it there, and those that may copy to it."""

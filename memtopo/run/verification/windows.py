@@ -6,14 +6,20 @@ Adjacent windows are copied at once: the end of a chunk with the start of the ne
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import groupby, islice
+from itertools import accumulate, groupby, islice
 from operator import attrgetter
 from typing import NamedTuple
 
+from memtopo.common.errors import InternalError
+from memtopo.common.signals import deferred
+from memtopo.driver.batches import copy_each
 from memtopo.driver.kernels import pattern, patterns
-from memtopo.driver.types import LocationKind
+from memtopo.driver.protocol import Driver
+from memtopo.driver.types import DriverError, HostFlags, LocationKind
+from memtopo.kinds.layout import current
 from memtopo.kinds.step import Finding
 from memtopo.kinds.views import MappedMemory
 
@@ -176,3 +182,60 @@ def _patterns(seeds: Sequence[int], size: int) -> bytes:
         return patterns(seeds, (0, last), WINDOW)
     ends = [(0, first), (last, size - last)] if last else [(0, size)]
     return b"".join([pattern(seed, at, count) for seed in seeds for at, count in ends])
+
+
+LEAST = 256
+"""Spans for which the memory is worth its allocation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Staging:
+    """Page-locked memory of `size` bytes, with a stream of a GPU's context, which is current during the copies."""
+
+    driver: Driver
+    address: int
+    size: int
+    stream: int
+
+    def write(self, addresses: Sequence[int], counts: Sequence[int], data: bytes) -> None:
+        """Copy `data` to addresses, so many bytes to each, and wait.
+
+        Raises `DriverError`; those before the refused copy may have arrived.
+        """
+        self._require(len(data))
+        self.driver.host_write(self.address, data)
+        self._copy(list(zip(addresses, accumulate(counts, initial=self.address), counts, strict=False)))
+
+    def read(self, addresses: Sequence[int], counts: Sequence[int]) -> bytes:
+        """Copy so many bytes from each address, and wait; return them one after another. Raises `DriverError`."""
+        size = sum(counts)
+        self._require(size)
+        self._copy(list(zip(accumulate(counts, initial=self.address), addresses, counts, strict=False)))
+        return self.driver.host_read(self.address, size)
+
+    def _require(self, size: int) -> None:
+        if size > self.size:
+            raise InternalError(f"{size:,} bytes for {self.size:,} of staging memory")
+
+    def _copy(self, copies: Sequence[tuple[int, int, int]]) -> None:
+        error = copy_each(self.driver, copies, self.stream)
+        self.driver.ctx_synchronize()
+        if error:
+            raise error
+
+
+@contextmanager
+def staging(driver: Driver, context: int, size: int) -> Iterator[Staging | None]:
+    """Staging memory of `size` bytes in a GPU's context; None if there is no such memory, as where all is locked."""
+    address = stream = 0
+    try:
+        with deferred(), current(driver, context), suppress(DriverError):
+            address = driver.mem_host_alloc(size, HostFlags.PORTABLE)
+            stream = driver.stream_create()
+        yield Staging(driver, address, size, stream) if stream else None
+    finally:
+        with deferred(), current(driver, context):
+            if stream:
+                driver.stream_destroy(stream)
+            if address:
+                driver.mem_free_host(address)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 
-from memtopo.run.nodes.heartbeat import Heartbeat
+from memtopo.run.nodes.driver import Heartbeat
 
 
 class Agent:

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from memtopo.driver.handles import Handle
+from memtopo.run.messages import HandleAnswer, HandleRequest
 from memtopo.run.nodes.peers import NodePeers
-from memtopo.run.processes.messages import HandleAnswer, HandleRequest
+from memtopo.run.processes.router import Peers, Router
 from memtopo.sharing.channel import Received
 from tests.helpers.processes import open_descriptors
 
@@ -37,17 +38,18 @@ class Line:
         return next(future for name, _, future in reversed(self.calls) if name == method)
 
 
-class Routes:
+class Routes(Router):
     """What a node's router gets from elsewhere."""
 
     def __init__(self) -> None:
+        super().__init__({}, Peers())
         self.requests: list[HandleRequest] = []
         self.answers: list[Received[HandleAnswer]] = []
 
-    def request_from_elsewhere(self, request: HandleRequest) -> None:
+    def forward_request(self, request: HandleRequest) -> None:
         self.requests.append(request)
 
-    def answer_from_elsewhere(self, answer: Received[HandleAnswer]) -> None:
+    def forward_answer(self, answer: Received[HandleAnswer]) -> None:
         self.answers.append(answer)
 
 
@@ -106,7 +108,7 @@ def test_descriptors_do_not_leave_the_node(node: Node) -> None:
     assert answer.error == "its handles are descriptors, which do not leave a node; other nodes import via fabric"
 
 
-def test_requests_and_answers_of_others_wake_the_coordinator_and_go_to_its_router(node: Node) -> None:
+def test_requests_and_answers_of_others_wake_the_conductor_and_go_to_its_router(node: Node) -> None:
     assert not node.readable()
     node.peers.receive_request(REQUEST)
     node.peers.receive_answer(HandleAnswer("rank.0"), [(b"t" * 64, 0)])

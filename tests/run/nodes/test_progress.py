@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memtopo.plans.progress import CountedProgress, Part, PhaseState
-from memtopo.run.nodes.progress import NodesProgress
+from memtopo.run.nodes.driver import NodesProgress
 
 
 def state(name: str, done: int, total: int, *, in_bytes: bool = False) -> PhaseState:

@@ -20,8 +20,7 @@ from memtopo.plans.report import Report
 from memtopo.run.nodes.agent import Agent, NodeResult, NodeTask, left_behind
 from memtopo.run.nodes.cluster import Placed, PlacedNode
 from memtopo.run.nodes.driver import hosts
-from memtopo.run.nodes.front import Front, opened_front
-from memtopo.run.nodes.holding import held_nodes
+from memtopo.run.nodes.holding import Front, held_nodes, opened_front
 from memtopo.run.nodes.hub import End
 from memtopo.run.nodes.reports import NodeEnd, merged_nodes
 from memtopo.session.request import Holding, RunRequest

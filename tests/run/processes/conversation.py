@@ -1,4 +1,4 @@
-"""Workers in threads of this process, at whose other end a test is the coordinator."""
+"""Workers in threads of this process, at whose other end a test is the conductor."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from memtopo.drivers import target
 from memtopo.drivers.sim import SimDriver
 from memtopo.kinds.step import Phase
 from memtopo.plans.report import Report
-from memtopo.run.processes import messages
+from memtopo.run import messages
+from memtopo.run.messages import FromWorker, HandleAnswer, HandleRequest, ToWorker
 from memtopo.run.processes.gates import Gate
-from memtopo.run.processes.messages import FromWorker, HandleAnswer, HandleRequest, ToWorker
 from memtopo.run.processes.worker import Worker
 from memtopo.sharing.channel import Channel, Received
 from tests.helpers.child_process import PATIENCE
@@ -32,7 +32,7 @@ Wrap = Callable[[str, KernelDriver], KernelDriver]
 
 
 class Conversation:
-    """The coordinator's end of a worker of one process of a spec. `signals` are those that reached the worker.
+    """The conductor's end of a worker of one process of a spec. `signals` are those that reached the worker.
 
     `begun` and `steps` count the steps of the phase that it began last, as begun and as done.
     """
@@ -43,7 +43,7 @@ class Conversation:
         self.begun = self.steps = 0
         self.channel = Channel[FromWorker](ours, get_args(FromWorker))
         gates = Gate(*os.pipe()), Gate(*os.pipe())
-        worker = Worker(Channel[ToWorker](theirs, TO_WORKER), *gates, lambda: self.signals[0] if self.signals else 0)
+        worker = Worker(Channel[ToWorker](theirs, TO_WORKER), gates, lambda: self.signals[0] if self.signals else 0)
         self._driver: KernelDriver | None = None
 
         def wrapped(label: str, driver: KernelDriver) -> KernelDriver:

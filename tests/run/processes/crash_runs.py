@@ -22,12 +22,12 @@ TIMEOUT = 2.0
 GRACE = 5.0
 """Seconds beyond the timeout within which all processes end."""
 
-_COORDINATOR = str(Path(__file__).with_name("coordinator_program.py"))
+_CONDUCTOR = str(Path(__file__).with_name("conductor_program.py"))
 
 
 @dataclass(frozen=True)
 class CrashRun:
-    """Report, unless the coordinator died, its exit status, the seconds of the run, and its standard error."""
+    """Report, unless the conductor died, its exit status, the seconds of the run, and its standard error."""
 
     report: Report | None
     status: int
@@ -40,25 +40,25 @@ def run_with_crash(
 ) -> CrashRun:
     """Run a spec, and send a signal to a process or its parent before the process's n-th driver call, or `method#n`.
 
-    `arguments` are further ones of the coordinator's program.
+    `arguments` are further ones of the conductor's program.
     """
     start = time.monotonic()
     with PythonProcess(
-        [sys.executable, _COORDINATOR, str(spec), machine, str(TIMEOUT), *arguments],
+        [sys.executable, _CONDUCTOR, str(spec), machine, str(TIMEOUT), *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=os.environ | {"MEMTOPO_CRASH": f"{process}:{call}:{name}:{victim}"},
         start_new_session=True,
-    ) as coordinator:
+    ) as conductor:
         if victim == "parent" and name == "SIGSTOP":
-            os.waitid(os.P_PID, coordinator.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
-            assert not wait_for_none(coordinator.pid, but=coordinator.pid), "workers of a stopped coordinator"
-            coordinator.kill()
-        out, errors = coordinator.communicate(timeout=120)
+            os.waitid(os.P_PID, conductor.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+            assert not wait_for_none(conductor.pid, but=conductor.pid), "workers of a stopped conductor"
+            conductor.kill()
+        out, errors = conductor.communicate(timeout=120)
     seconds = time.monotonic() - start
-    assert not wait_for_none(coordinator.pid), "processes are left"
+    assert not wait_for_none(conductor.pid), "processes are left"
     report = TypeAdapter(Report).validate_json(out) if out else None
-    return CrashRun(report, coordinator.returncode, seconds, errors.decode())
+    return CrashRun(report, conductor.returncode, seconds, errors.decode())
 
 
 def wait_for_none(session: int, but: int = 0) -> list[int]:

@@ -29,7 +29,7 @@ def calls(process: str) -> tuple[int, int]:
         layout.write()
         before = failing.calls
         for state in ("asleep", AWAKE):
-            layout.joint.switch(state)
+            layout.switch(state, check="none")
             layout.read()
         return before + 1, failing.calls
 
@@ -70,14 +70,14 @@ def test_a_worker_may_die_at_any_call_of_a_switch(process: str, name: str) -> No
         names_stage(done.report, process)
 
 
-def test_workers_of_a_coordinator_that_dies_in_a_switch_take_down() -> None:
+def test_workers_of_a_conductor_that_dies_in_a_switch_take_down() -> None:
     first, last = calls("server")
     lost(crashed("server", (first + last) // 2, "SIGKILL", "parent"), "SIGKILL")
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("process", PROCESSES)
-def test_the_coordinator_may_die_at_any_call_of_a_switch(process: str) -> None:
+def test_the_conductor_may_die_at_any_call_of_a_switch(process: str) -> None:
     first, last = calls(process)
     for call in range(first, last + 1):
         lost(crashed(process, call, "SIGKILL", "parent"), "SIGKILL")

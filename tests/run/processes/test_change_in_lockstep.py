@@ -10,12 +10,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from memtopo.driver.types import gpu
+from memtopo.executor import StepFailed
 from memtopo.kinds.layout import current
 from memtopo.language.names import AWAKE
 from memtopo.plans.transition import Stage
-from memtopo.run.processes.joint_change import ChangeRefused
-from memtopo.run.processes.messages import MakeStage
-from memtopo.sharing.offers import ChangeFailed
+from memtopo.run.messages import MakeStage
+from memtopo.run.processes.workers import ChangeRefused
 from tests.helpers import multi_process_strategies, strategies
 from tests.helpers.lockstep import Together, together
 from tests.helpers.machines import invented
@@ -78,25 +78,21 @@ def test_every_pair_of_states_is_switched_and_addresses_stay() -> None:
     with together(SMALL, TWO) as layout:
         ranges = addresses(layout)
         found: dict[str, object] = {}
-        for one, other in permutations(layout.joint.plans.states, 2):
+        for one, other in permutations(layout.plans.states, 2):
             for name in (one, other):
-                layout.joint.switch(name)
+                layout.switch(name)
                 assert found.setdefault(name, state_of(layout)) == state_of(layout)
         assert addresses(layout) == ranges
-        layout.joint.switch(AWAKE)
+        layout.switch(AWAKE)
 
 
 @pytest.mark.parametrize("state", ["asleep", "unmapped"])
 def test_importers_read_the_bytes_that_returned(state: str) -> None:
     with together(SMALL, TWO) as layout:
         layout.write()
-        layout.joint.switch(state)
-        layout.joint.switch(AWAKE)
-        server = layout.runs["server"].rehearsed(layout.joint.plans.states)
-        server.read((state,), AWAKE)
-        for label in ("engine.0", "engine.1"):
-            layout.runs[label].rehearsed(layout.joint.plans.states).read((state,), AWAKE)
-        assert all(run.as_declared for run in layout.runs.values())
+        layout.switch(state)
+        layout.switch(AWAKE)
+        assert layout.read((state,))
 
 
 def test_a_change_to_another_spec_equals_applying_it() -> None:
@@ -104,36 +100,36 @@ def test_a_change_to_another_spec_equals_applying_it() -> None:
         expected = state_of(layout)
     with together(SMALL, TWO) as layout:
         ranges = addresses(layout)
-        layout.change(run_request(OTHER, TWO))
+        layout.change_to(run_request(OTHER, TWO))
         assert state_of(layout) == expected
         for label in ("server", "engine.0"):
             assert addresses(layout)[label]["w"] == ranges[label]["w"]
         layout.write()
         assert layout.read()
-        layout.change(run_request(SMALL, TWO))
-        layout.joint.switch("asleep")
-        layout.joint.switch(AWAKE)
-        assert layout.joint.generation == 5
+        layout.change_to(run_request(SMALL, TWO))
+        layout.switch("asleep")
+        layout.switch(AWAKE)
+        assert layout.generation == 5
 
 
 def test_a_full_check_compares_what_is_kept_and_finds_what_was_written_meanwhile() -> None:
     with together(SMALL, TWO, "full") as layout:
         layout.write()
         for state in ("asleep", AWAKE):
-            checks = layout.joint.switch(state, check="full")
-            assert not any(each.different for each in checks.values())
-            assert sum(tally.looked_at for tally in checks["server"].tallies if tally.aspect == "fingerprint") == 4
+            checks = layout.switch(state, check="full")
+            assert not checks.different
+            assert sum(tally.looked_at for tally in checks.tallies if tally.aspect == "fingerprint") == 4
         layout.before[MakeStage(Stage.COPY)] = lambda: overwrite(layout, "server", "w")
-        checks = layout.joint.switch("half", check="full")
-        assert checks["server"].different == 2
+        checks = layout.switch("half", check="full")
+        assert [each.subject.split(":")[0] for each in checks.differences] == ["server", "server"]
 
 
 def test_kernels_of_a_full_check_are_unloaded_by_a_change_with_a_fast_one() -> None:
     """Also after the contexts that a held layout does not need were released, and retained for the next change."""
     with together(SMALL, TWO, "full") as layout:
-        layout.hold()
-        layout.change(run_request(OTHER, TWO))
-        layout.change(run_request(SMALL, TWO))
+        layout.release_contexts()
+        layout.change_to(run_request(OTHER, TWO))
+        layout.change_to(run_request(SMALL, TWO))
         assert [run.ledger.counts()["modules"] for run in layout.runs.values()] == [0, 0, 0]
 
 
@@ -149,9 +145,9 @@ def test_a_state_that_no_process_names_is_refused() -> None:
     with together(SMALL, TWO) as layout:
         before = state_of(layout)
         with pytest.raises(ChangeRefused, match="there is no state 'away'"):
-            layout.joint.switch("away")
-        assert (state_of(layout), layout.joint.generation) == (before, 1)
-        layout.joint.switch("half")
+            layout.switch("away")
+        assert (state_of(layout), layout.generation) == (before, 1)
+        layout.switch("half")
 
 
 def own_pool(by_pool: str, by_import: str) -> str:
@@ -178,7 +174,7 @@ def test_an_own_pool_has_the_access_that_the_pool_and_its_imports_declare() -> N
     with together(own_pool(*accesses[-1]), MACHINE) as layout:
         for pair in permutations(accesses, 2):
             for by_pool, by_import in pair:
-                layout.change(run_request(own_pool(by_pool, by_import), MACHINE))
+                layout.change_to(run_request(own_pool(by_pool, by_import), MACHINE))
                 assert users_of_pools(layout) == [{"gpu2", *f"{by_pool}, {by_import}".split(", ")}] * 2
                 layout.write()
                 assert layout.read()
@@ -188,38 +184,36 @@ def fails(at: int, process: str, state: str, target: str | None) -> None:
     """Assert that a change rolls back in all processes after one call of one of them, and say which."""
     with together(SMALL, TWO) as layout:
         layout.write()
-        layout.joint.switch(state)
-        layout.hold()
+        layout.switch(state)
+        layout.release_contexts()
         before, ranges = state_of(layout), addresses(layout)
         failing = layout.failing[process]
         failing.at = failing.calls + at
-        with pytest.raises((ChangeFailed, ChangeRefused)) as raised:
+        with pytest.raises((StepFailed, ChangeRefused)) as raised:
             change(layout, target)
         failing.at = 0
-        assert process in raised.value.message, raised.value.message
+        assert process in str(raised.value)
         assert failing.failed
-        assert str(failing.failed) in raised.value.message
+        assert str(failing.failed) in str(raised.value)
         assert not any(run.recheck().different for run in layout.runs.values())
         assert (state_of(layout), addresses(layout)) == (before, ranges), (at, failing.failed)
-        assert layout.joint.state == state
-        layout.joint.switch(AWAKE)
+        assert layout.state == state
+        layout.switch(AWAKE)
         lost = {"asleep": ("asleep",), AWAKE: (target,) if target else ()}[state]
-        for run in layout.runs.values():
-            run.rehearsed(layout.joint.plans.states).read(lost, AWAKE)
-            assert target is None or run.as_declared, (at, failing.failed)
+        assert layout.read(lost) or target is None, (at, failing.failed)
 
 
 def change(layout: Together, target: str | None) -> None:
     if target is None:
-        layout.change(run_request(OTHER, TWO))
+        layout.change_to(run_request(OTHER, TWO))
     else:
-        layout.joint.switch(target)
+        layout.switch(target)
 
 
 def calls_of(process: str, state: str, target: str | None) -> int:
     with together(SMALL, TWO) as layout:
-        layout.joint.switch(state)
-        layout.hold()
+        layout.switch(state)
+        layout.release_contexts()
         before = layout.failing[process].calls
         change(layout, target)
         return layout.failing[process].calls - before
@@ -264,11 +258,11 @@ def equals(one: str, other: str) -> None:
         expected = state_of(layout)
     with together(one, MACHINE) as layout:
         before = state_of(layout)
-        layout.change(run_request(other, MACHINE))
+        layout.change_to(run_request(other, MACHINE))
         assert state_of(layout) == expected
         layout.write()
         assert layout.read()
-        layout.change(run_request(one, MACHINE))
+        layout.change_to(run_request(one, MACHINE))
         assert state_of(layout) == before
 
 

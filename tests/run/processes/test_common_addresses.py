@@ -12,8 +12,8 @@ import pytest
 from memtopo.driver.types import ADDRESS_BLOCK, LAST_ADDRESS
 from memtopo.kinds.ranges.steps import FIRST_AGREED
 from memtopo.plans.report import Report
+from memtopo.run.messages import Addresses, AgreeOn
 from memtopo.run.processes.common_addresses import TRIES, NoCommonAddress, agree
-from memtopo.run.processes.messages import Addresses, AgreeOn
 from tests.helpers.forwarding import ForwardingDriver
 from tests.helpers.lockstep import WrapDriver, apply_together
 from tests.helpers.machines import invented
@@ -216,7 +216,7 @@ def test_a_worker_may_die_while_processes_agree(
     survived(run_with_crash(COMMON, process, call, name), process, name)
 
 
-def test_workers_of_a_coordinator_that_dies_while_they_agree_take_down(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_of_a_conductor_that_dies_while_they_agree_take_down(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MEMTOPO_OCCUPIED", "pe.1")
     lost(run_with_crash(COMMON, "pe.1", "mem_address_free#1", "SIGKILL", "parent"), "SIGKILL")
 

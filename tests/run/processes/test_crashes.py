@@ -139,7 +139,7 @@ def test_a_worker_may_die_at_any_call_for_pools_dma_bufs_and_pinned_memory(point
 
 
 def lost(done: CrashRun, name: str, outcomes: tuple[str, ...] = ("interrupted",)) -> None:
-    """Assert that the workers of a dead coordinator ended by themselves; `run_with_crash` checks that none is left.
+    """Assert that the workers of a dead conductor ended by themselves; `run_with_crash` checks that none is left.
 
     The outcome of a run that SIGTERM reached is one of some `outcomes`.
     """
@@ -160,18 +160,18 @@ def lost(done: CrashRun, name: str, outcomes: tuple[str, ...] = ("interrupted",)
         *((process, call - before, "SIGTERM") for process, call in TEARDOWN.items() for before in (1, 0)),
     ],
 )  # fmt: skip
-def test_workers_of_a_dead_coordinator_take_down(process: str, call: int, name: str) -> None:
+def test_workers_of_a_dead_conductor_take_down(process: str, call: int, name: str) -> None:
     lost(run_with_crash(TWO, process, call, name, "parent"), name, expected(process, call))
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(("point", "name"), list(product(POINTS, SIGNALS)), ids=str)
-def test_the_coordinator_may_die_at_any_driver_call(point: tuple[str, int], name: str) -> None:
+def test_the_conductor_may_die_at_any_driver_call(point: tuple[str, int], name: str) -> None:
     lost(run_with_crash(TWO, *point, name, "parent"), name, expected(*point))
 
 
 def expected(process: str, call: int) -> tuple[str, ...]:
-    """Outcome after a signal to the coordinator before a call: one in the teardown comes after all checks."""
+    """Outcome after a signal to the conductor before a call: one in the teardown comes after all checks."""
     return ("ok",) if call >= TEARDOWN[process] else ("interrupted",)
 
 
@@ -179,13 +179,13 @@ def expected(process: str, call: int) -> tuple[str, ...]:
     ("process", "call", "name"),
     [("server", "mem_pool_export_pointer#1", "SIGKILL"), ("reader", "mem_pool_import_pointer#2", "SIGTERM")],
 )
-def test_workers_with_pools_of_a_dead_coordinator_take_down(process: str, call: str, name: str) -> None:
+def test_workers_with_pools_of_a_dead_conductor_take_down(process: str, call: str, name: str) -> None:
     lost(run_with_crash(POOLED, process, call, name, "parent"), name)
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(("point", "name"), list(product(POOLED_POINTS, SIGNALS)), ids=str)
-def test_the_coordinator_may_die_at_any_call_for_pools_dma_bufs_and_pinned_memory(
+def test_the_conductor_may_die_at_any_call_for_pools_dma_bufs_and_pinned_memory(
     point: tuple[str, str], name: str
 ) -> None:
     outcomes = ("interrupted", "ok") if point[1] in POOLED_TEARDOWN else ("interrupted",)

@@ -19,9 +19,10 @@ from memtopo.machine import Trial
 from memtopo.plans.progress import Progress
 from memtopo.plans.report import Report
 from memtopo.run import processes
-from memtopo.run.processes.coordinator import Coordinator
+from memtopo.run.processes import Workers
 from memtopo.run.processes.ensemble import NotStarted, startup_limit
-from memtopo.run.processes.peers import Peers
+from memtopo.run.processes.router import Peers
+from memtopo.session.request import HoldResult
 from tests.helpers.holders import until
 from tests.helpers.machines import identified, invented
 from tests.helpers.processes import open_descriptors
@@ -188,8 +189,8 @@ def test_the_timeout_limits_the_start_of_a_process() -> None:
 
 @pytest.mark.parametrize("timeout", [0.05, 0.5, 30.0])
 def test_workers_are_sent_several_heartbeats_within_the_timeout(timeout: float) -> None:
-    coordinator = Coordinator(ensemble(TWO, MACHINE, timeout=timeout), SafeProgress(Progress()), lambda: 0, Peers())
-    assert coordinator.interval < timeout / 4
+    workers = Workers(ensemble(TWO, MACHINE, timeout=timeout), SafeProgress(Progress()), lambda: 0, Peers())
+    assert workers.interval < timeout / 4
 
 
 def test_a_process_that_the_system_does_not_start_is_an_expected_failure() -> None:
@@ -227,33 +228,34 @@ def test_an_answer_to_an_abandoned_request_is_not_taken_for_the_next_one() -> No
     """
     stop: list[int] = []
 
-    def held(coordinator: Coordinator) -> list[str]:
+    def hold(made: Workers) -> HoldResult:
+        made.release_contexts()
         before = open_descriptors()
-        server = coordinator.workers["server"]
+        server = made.workers["server"]
         os.kill(server.process.pid, signal.SIGSTOP)
         stop.append(signal.SIGTERM)
         with pytest.raises(MemtopoError, match="about to be taken down"):
-            coordinator.request_handles("server", "small", 0, 1)
+            made.request_handles("server", "small", 0, 1)
         stop.clear()
         os.kill(server.process.pid, signal.SIGCONT)
         until(lambda: select.select([server.channel], [], [], 0.0)[0])
-        (handle,) = coordinator.request_handles("server", "large", 0, 1)
+        (handle,) = made.request_handles("server", "large", 0, 1)
         assert handle.fd is not None
         assert os.fstat(handle.fd).st_size == 4 << 20
         handle.close()
         assert open_descriptors() == before
-        return ["served"]
+        return HoldResult(["served"])
 
-    report = processes.apply(ensemble(dedent(spec), MACHINE), stop=lambda: stop[0] if stop else 0, held=held)
+    report = processes.apply(ensemble(dedent(spec), MACHINE), stop=lambda: stop[0] if stop else 0, hold=hold)
     assert (report.outcome, report.notes[0]) == ("ok", "served"), report
 
 
 def test_an_error_while_held_is_reported_with_its_hint() -> None:
-    def held(coordinator: Coordinator) -> list[str]:
-        del coordinator
+    def hold(made: Workers) -> HoldResult:
+        del made
         raise UsageError("the socket is taken", hint="name another one")
 
-    report = processes.apply(ensemble(TWO.read_text(), MACHINE), held=held)
+    report = processes.apply(ensemble(TWO.read_text(), MACHINE), hold=hold)
     assert (report.outcome, report.exit_code) == ("failed", UsageError.exit_code)
     assert report.failure
     assert (report.failure.error, report.failure.hint) == ("the socket is taken", "name another one")

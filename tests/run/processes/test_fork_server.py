@@ -138,7 +138,7 @@ def test_workers_end_with_their_server_and_no_other_is_started() -> None:
         assert end(worker) == -signal.SIGKILL
 
 
-def test_a_signal_that_ends_a_service_leaves_the_server_to_its_coordinator() -> None:
+def test_a_signal_that_ends_a_service_leaves_the_server_to_its_conductor() -> None:
     with gates() as ends, closing(simulated()) as server:
         workers = [started(server, ends)]
         assert server._started
@@ -173,7 +173,7 @@ PROGRAM = """
 import os, signal, sys
 from memtopo.common.clock import RunningClock
 from memtopo.run.processes.worker_process import launch
-from memtopo.run.processes.worker_server import WorkerServer
+from memtopo.run.processes.worker_process import WorkerServer
 ends = [*os.pipe(), *os.pipe()]
 server = WorkerServer("memtopo.drivers.sim", {})
 workers = [launch("w", ends, {}, RunningClock(), server) for _ in range(2)]
@@ -183,22 +183,22 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_forked_workers_and_their_server_end_with_the_coordinator() -> None:
+def test_forked_workers_and_their_server_end_with_the_conductor() -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(
         [sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
-    ) as coordinator:
-        assert coordinator.stdin
-        assert coordinator.stdout
-        pids = [int(word) for word in coordinator.stdout.readline().split()]
+    ) as conductor:
+        assert conductor.stdin
+        assert conductor.stdout
+        pids = [int(word) for word in conductor.stdout.readline().split()]
         assert len(pids) == 3
         watched = [os.pidfd_open(pid) for pid in pids]
-        coordinator.stdin.write(b"\n")
-        coordinator.stdin.flush()
+        conductor.stdin.write(b"\n")
+        conductor.stdin.flush()
         assert all(ended(each) for each in watched)
         for each in watched:
             os.close(each)
-    assert coordinator.returncode == -signal.SIGKILL
+    assert conductor.returncode == -signal.SIGKILL
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])

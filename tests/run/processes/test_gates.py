@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from memtopo.executor import TeardownGates
-from memtopo.run.apply import Run
+from memtopo.run.process_run import ProcessRun
 from memtopo.run.processes.gates import Gate, WorkerGates, gate_descriptors
 from tests.helpers.lockstep import apply_together
 from tests.helpers.machines import invented
@@ -34,7 +34,7 @@ processes:
 class Observer(TeardownGates):
     """Notes what a run has at each gate."""
 
-    def __init__(self, run: Run, seen: dict[str, list[tuple[set[str], set[str], int, int]]]) -> None:
+    def __init__(self, run: ProcessRun, seen: dict[str, list[tuple[set[str], set[str], int, int]]]) -> None:
         self._run, self._seen = run, seen
 
     def imports_released(self) -> bool:
@@ -97,7 +97,7 @@ def test_a_gate_that_the_other_process_does_not_leave_is_given_up(ends: list[Gat
     assert not gates.all_released()
 
 
-def test_the_coordinator_keeps_no_end_of_a_gate() -> None:
+def test_the_conductor_keeps_no_end_of_a_gate() -> None:
     before = open_descriptors()
     with gate_descriptors() as found:
         assert open_descriptors() == before + 4

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 
 import pytest
 
+from memtopo.common.errors import Stopped
 from memtopo.driver.kernels import KernelDriver
+from memtopo.executor import SafeProgress, StepFailed
 from memtopo.kinds.step import Phase
+from memtopo.plans.progress import Progress
 from memtopo.plans.report import Report
 from memtopo.plans.transition import Stage
-from memtopo.run.processes import messages
-from memtopo.run.processes.joint_change import ChangeRefused, JointState
-from memtopo.run.processes.joint_plans import JointPlans
-from memtopo.run.processes.messages import ChangeCommand, ChangeResult, CheckChange, MakeStage, PlanChange, TurnBack
-from memtopo.sharing.offers import ChangeFailed
+from memtopo.run import messages
+from memtopo.run.messages import ChangeCommand, ChangeResult, CheckChange, MakeStage, TurnBack
+from memtopo.run.processes.router import Peers
+from memtopo.run.processes.workers import ChangeRefused, Workers
 from tests.helpers.failing_driver import Failing
 from tests.helpers.reports import tallies
-from tests.helpers.specs import geometry_of, plan_of
+from tests.helpers.specs import ensemble, run_request
 from tests.run.processes.conversation import GOOD, MACHINE, Conversation, command_all, conversations
 
 TEXT = """
@@ -42,17 +45,17 @@ processes:
 SMALLER = TEXT.replace("w: {size: 8MiB}", "w: {size: 2MiB}").replace("count: 4", "count: 1")
 
 
-class Layout:
+class Layout(Workers):
     """The layout, built in both workers; `failing` are the engine's creations of chunks. `sent` are the commands."""
 
     def __init__(self, start: Callable[..., Conversation]) -> None:
         self.failing: list[Failing] = []
         self.sent: list[ChangeCommand] = []
         self.stop_at: object = None
-        self.workers = {label: start(TEXT, label, self._wrap) for label in ("server", "engine")}
-        plans = JointPlans(geometry_of(TEXT, MACHINE), plan_of(TEXT, MACHINE))
-        self.joint = JointState(plans, self._command, lambda: int(self.stop_at in self.sent))
-        for worker in self.workers.values():
+        self.talks = {label: start(TEXT, label, self._wrap) for label in ("server", "engine")}
+        super().__init__(ensemble(TEXT, MACHINE), SafeProgress(Progress()), lambda: 0, Peers())
+        self.stop = lambda: int(self.stop_at in self.sent)
+        for worker in self.talks.values():
             worker.start()
         for phase in Phase:
             self.all(messages.BuildPhase(phase))
@@ -63,26 +66,26 @@ class Layout:
         self.failing.append(Failing(driver, only={"mem_create"}))
         return self.failing[0]
 
-    def _command(self, command: ChangeCommand) -> dict[str, ChangeResult]:
+    def _change(self, command: ChangeCommand) -> dict[str, ChangeResult]:
         self.sent.append(command)
-        found = command_all(self.workers, command)
+        found = command_all(self.talks, command)
         assert all(isinstance(each, ChangeResult) for each in found.values()), found
         return found  # type: ignore[return-value]
 
     def all(self, command: object) -> None:
         """Have both do something that succeeds."""
-        assert command_all(self.workers, command) == {"server": GOOD, "engine": GOOD}
+        assert command_all(self.talks, command) == {"server": GOOD, "engine": GOOD}
 
     @property
-    def state(self) -> tuple[str, int]:
-        return self.joint.state, self.joint.generation
+    def where(self) -> tuple[str, int]:
+        return self.state, self.generation
 
     def end(self) -> dict[str, Report]:
         """Have both take down, and return their reports, in which nothing failed and nothing is left.
 
         Descriptors are those of one process here, and not counted.
         """
-        found = command_all(self.workers, messages.TakeDown())
+        found = command_all(self.talks, messages.TakeDown())
         assert all(isinstance(each, messages.Finished) for each in found.values()), found
         reports = {label: each.report for label, each in found.items()}  # type: ignore[attr-defined]
         for report in reports.values():
@@ -100,11 +103,11 @@ def layout() -> Iterator[Layout]:
 def test_a_switch_and_back_keeps_the_bytes_of_what_is_offloaded(layout: Layout) -> None:
     layout.all(messages.CheckSteps())
     layout.all(messages.WriteKept(("asleep",)))
-    layout.joint.switch("asleep")
-    assert layout.state == ("asleep", 2)
+    layout.switch("asleep")
+    assert layout.where == ("asleep", 2)
     layout.all(messages.ReadKept(("asleep",)))
-    layout.joint.switch("awake")
-    assert layout.state == ("awake", 3)
+    layout.switch("awake")
+    assert layout.where == ("awake", 3)
     layout.all(messages.ReadKept(("asleep",)))
     reports = layout.end()
     found = tallies(reports["server"].checks)["bytes"]
@@ -112,51 +115,46 @@ def test_a_switch_and_back_keeps_the_bytes_of_what_is_offloaded(layout: Layout) 
 
 
 def test_a_switch_to_the_present_state_touches_nothing(layout: Layout) -> None:
-    layout.joint.switch("awake")
-    assert layout.state == ("awake", 1)
+    layout.switch("awake")
+    assert layout.where == ("awake", 1)
 
 
 def test_a_state_that_does_not_exist_is_refused_before_anything_changes(layout: Layout) -> None:
     with pytest.raises(ChangeRefused, match=r"^server: there is no state 'asleeep'; engine: there is") as refused:
-        layout.joint.switch("asleeep")
+        layout.switch("asleeep")
     assert refused.value.hint == "did you mean 'asleep'?"
     assert refused.value.exit_code == 4
     assert len(layout.sent) == 1
-    layout.joint.switch("asleep")
-    assert layout.state == ("asleep", 2)
+    layout.switch("asleep")
+    assert layout.where == ("asleep", 2)
 
 
 def test_a_failure_in_one_process_brings_all_back(layout: Layout) -> None:
-    layout.joint.switch("asleep")
+    layout.switch("asleep")
     layout.failing[0].calls, layout.failing[0].at = 0, 2
-    with pytest.raises(ChangeFailed) as failed:
-        layout.joint.switch("awake")
-    assert failed.value.message.startswith("engine: ")
-    assert "cuMemCreate" in failed.value.message
-    assert failed.value.message.endswith("; the layout is asleep, as before")
-    assert not failed.value.broken
-    assert layout.state == ("asleep", 3)
+    with pytest.raises(StepFailed, match=r"^engine: .*cuMemCreate"):
+        layout.switch("awake")
+    assert layout.where == ("asleep", 3)
     assert [each.reason.startswith("engine: ") for each in layout.sent if isinstance(each, TurnBack)] == [True]
-    layout.joint.switch("awake")
-    assert layout.state == ("awake", 4)
+    layout.switch("awake")
+    assert layout.where == ("awake", 4)
     layout.end()
 
 
 @pytest.mark.parametrize("stage", [Stage.SETTLE, Stage.UNMAP, Stage.MAP])
 def test_a_signal_between_two_stages_brings_all_back(layout: Layout, stage: Stage) -> None:
     layout.stop_at = MakeStage(stage)
-    with pytest.raises(ChangeFailed, match=r"^interrupted; the layout is awake, as before$"):
-        layout.joint.switch("asleep")
-    assert layout.joint.state == "awake"
+    with pytest.raises(Stopped):
+        layout.switch("asleep")
+    assert layout.state == "awake"
     layout.stop_at = None
-    layout.joint.switch("asleep")
-    assert layout.joint.state == "asleep"
+    layout.switch("asleep")
+    assert layout.state == "asleep"
 
 
 def change(layout: Layout) -> None:
     """Change the layout to a quarter of its weights."""
-    plans = JointPlans(geometry_of(SMALLER, MACHINE), plan_of(SMALLER, MACHINE))
-    layout.joint.change(plans, PlanChange("two.yaml", SMALLER, "fast"))
+    layout.change(run_request(SMALLER, MACHINE), json.dumps({"spec": SMALLER}))
 
 
 def taken(reports: dict[str, Report]) -> dict[str, list[int]]:
@@ -180,14 +178,14 @@ def test_what_a_changed_layout_held_is_in_the_reports(layout: Layout) -> None:
 def test_a_signal_in_the_check_of_a_change_leaves_nothing_in_the_reports(layout: Layout) -> None:
     layout.all(messages.CheckSteps())
     layout.stop_at = CheckChange()
-    with pytest.raises(ChangeFailed, match=r"^interrupted; the layout is awake, as before$"):
+    with pytest.raises(Stopped):
         change(layout)
     assert taken(layout.end()) == {"server": [8 << 20], "engine": [4 << 20]}
 
 
 def test_a_worker_that_ends_between_the_check_and_the_end_of_a_change_reports_the_layout_before(layout: Layout) -> None:
     layout.all(messages.CheckSteps())
-    layout.joint.plan(PlanChange("two.yaml", SMALLER, "fast"))
+    layout.plan_change(run_request(SMALLER, MACHINE), json.dumps({"spec": SMALLER}))
     for command in (*map(MakeStage, Stage), CheckChange()):
-        assert command_all(layout.workers, command) == dict.fromkeys(layout.workers, ChangeResult())
+        assert command_all(layout.talks, command) == dict.fromkeys(layout.talks, ChangeResult())
     assert taken(layout.end()) == {"server": [8 << 20], "engine": [4 << 20]}

@@ -60,7 +60,7 @@ def test_a_change_of_the_own_buffer_changes_its_alias() -> None:
         layout = found.runs["rank.0"].execution.layout
         before = layout.buffers["all.1"]
         assert before == layout.buffers["data.1"]
-        found.change(run_request(ranks(1, "3MiB"), MACHINE))
+        found.change_to(run_request(ranks(1, "3MiB"), MACHINE))
         assert layout.buffers["all.1"] == layout.buffers["data.1"] != before
         assert layout.events["dones.0"] == layout.events["done"]
         found.write()

@@ -10,7 +10,8 @@ import pytest
 from memtopo import machine
 from memtopo.plans.report import Checks, Difference, Rate, Tally
 from memtopo.run import processes
-from memtopo.run.processes.reports import merged_checks
+from memtopo.run.reports import merged_checks
+from memtopo.session.request import HoldResult
 from tests.helpers.specs import ensemble
 
 HERE = Path(__file__).parent
@@ -71,11 +72,11 @@ def test_a_leak_or_difference_of_any_process_is_of_the_run(
     worker = (sys.executable, "-P", str(HERE / "faulty_worker.py"))
     held: list[str] = []
 
-    def hold(_: object) -> list[str]:
+    def hold(_: object) -> HoldResult:
         held.append("held")
-        return []
+        return HoldResult()
 
-    report = processes.apply(ensemble(SPEC, machine.load("h200x2"), worker=worker), held=hold)
+    report = processes.apply(ensemble(SPEC, machine.load("h200x2"), worker=worker), hold=hold)
     assert (report.outcome, report.exit_code) == outcome
     assert report.checks
     assert named in [*(leak.what for leak in report.leaks), *(each.subject for each in report.checks.differences)]

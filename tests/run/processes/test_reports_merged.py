@@ -12,11 +12,11 @@ import pytest
 
 from memtopo.common.clock import RunningClock
 from memtopo.plans.report import Checks, DeviceMemory, Difference, Failure, Leak, Left, PhaseTime, Report, Tally
-from memtopo.run.findings import MAX_DIFFERENCES
-from memtopo.run.processes import messages
-from memtopo.run.processes.messages import FromWorker
+from memtopo.run import messages
+from memtopo.run.messages import FromWorker
 from memtopo.run.processes.reports import merged_report
 from memtopo.run.processes.worker_process import WorkerProcess
+from memtopo.run.reports import MAX_DIFFERENCES
 from memtopo.sharing.channel import Channel, Received
 from tests.helpers.machines import invented
 from tests.helpers.specs import run_request

@@ -15,10 +15,9 @@ import pytest
 from memtopo.common.clock import RunningClock
 from memtopo.common.errors import MemtopoError
 from memtopo.driver.handles import Handle
-from memtopo.run.processes import messages
-from memtopo.run.processes.messages import FromWorker, HandleAnswer, HandleRequest, ToWorker
-from memtopo.run.processes.peers import Peers
-from memtopo.run.processes.router import Router
+from memtopo.run import messages
+from memtopo.run.messages import FromWorker, HandleAnswer, HandleRequest, ToWorker
+from memtopo.run.processes.router import Peers, Router
 from memtopo.run.processes.worker_process import WorkerProcess
 from memtopo.sharing.channel import Channel, Received
 from tests.helpers.processes import open_descriptors
@@ -124,7 +123,7 @@ def test_a_request_of_a_process_that_is_gone_is_answered_at_once(run: Run, holde
     assert not run.workers["reader"].busy
 
 
-def test_other_messages_are_the_coordinators_and_so_is_the_end_of_a_channel(run: Run) -> None:
+def test_other_messages_are_the_conductors_and_so_is_the_end_of_a_channel(run: Run) -> None:
     run.ends["server"].send(messages.StepsDone(3))
     run.ends["server"].send(messages.Failed("no memory"))
     run.ends["other"].send(messages.Ready(1, 2))
@@ -144,7 +143,7 @@ def test_other_messages_are_the_coordinators_and_so_is_the_end_of_a_channel(run:
 
 
 def answering(run: Run, *answers: tuple[HandleAnswer, list[Handle]]) -> Callable[[], None]:
-    """A `receive` of the coordinator before which the holder answers."""
+    """A `receive` of the conductor before which the holder answers."""
     remaining = iter(answers)
 
     def receive() -> None:
@@ -156,7 +155,7 @@ def answering(run: Run, *answers: tuple[HandleAnswer, list[Handle]]) -> Callable
 
 
 def requester(run: Run) -> str:
-    """The requester of the coordinator's next request, which no process is."""
+    """The requester of the conductor's next request, which no process is."""
     with pytest.raises(MemtopoError, match=r"^process server does not give w: no$"):
         run.router.request("server", "w", 0, 1, lambda: _refuse(run))
     return "#1"
@@ -169,7 +168,7 @@ def _refuse(run: Run) -> None:
     answering(run, (HandleAnswer("#0", error="no"), []))()
 
 
-def test_the_coordinators_own_request_has_the_handles_of_its_answer(run: Run) -> None:
+def test_the_conductors_own_request_has_the_handles_of_its_answer(run: Run) -> None:
     label = requester(run)
     found = run.router.request("server", "w", 4, 1, answering(run, (HandleAnswer(label), [SECRET])))
     assert [each.shared for each in found] == [b"s" * 64]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from memtopo.run.processes.joint_change import ChangeRefused
+from memtopo.executor import StepFailed
+from memtopo.run.processes.workers import ChangeRefused
 from memtopo.run.transition import RollbackFailed
-from memtopo.sharing.offers import ChangeFailed
 from tests.helpers.lockstep import Together, together
 from tests.helpers.machines import invented, with_multicast
 from tests.helpers.specs import run_request
@@ -48,7 +48,7 @@ def test_a_team_of_another_size_is_bound_anew_by_all(bound: str) -> None:
     with together(spec("4MiB", bound), MACHINE) as layout:
         expected = state_of(layout)
     with together(spec("2MiB", bound), MACHINE) as layout:
-        layout.change(run_request(spec("4MiB", bound), MACHINE))
+        layout.change_to(run_request(spec("4MiB", bound), MACHINE))
         assert state_of(layout) == expected
         assert not any(run.recheck().different for run in layout.runs.values())
 
@@ -56,7 +56,7 @@ def test_a_team_of_another_size_is_bound_anew_by_all(bound: str) -> None:
 def test_other_access_to_the_address_leaves_the_bindings() -> None:
     with together(spec(), MACHINE) as layout:
         before = state_of(layout)
-        layout.change(run_request(spec(access="r"), MACHINE))
+        layout.change_to(run_request(spec(access="r"), MACHINE))
         assert state_of(layout) == before
         assert not any(run.recheck().different for run in layout.runs.values())
 
@@ -65,9 +65,9 @@ def test_other_access_to_the_address_leaves_the_bindings() -> None:
 def test_memory_that_returns_is_bound_again(bound: str) -> None:
     with together(spec(bound=bound), MACHINE) as layout:
         before = state_of(layout)
-        layout.joint.switch("idle")
+        layout.switch("idle")
         assert not any(run.execution.layout.bound for run in layout.runs.values())
-        layout.joint.switch("awake")
+        layout.switch("awake")
         assert state_of(layout) == before
 
 
@@ -82,15 +82,15 @@ def test_a_failing_call_of_a_change_rolls_back_all(process: str, bound: str) -> 
     target = run_request(spec("4MiB", bound), MACHINE)
     with together(spec("2MiB", bound), MACHINE) as layout:
         first = layout.failing[process].calls
-        layout.change(target)
+        layout.change_to(target)
         calls = layout.failing[process].calls - first
     assert calls > 2
     for at in range(1, calls + 1):
         with together(spec("2MiB", bound), MACHINE) as layout:
             before, failing = state_of(layout), layout.failing[process]
             failing.at = failing.calls + at
-            with pytest.raises((ChangeFailed, ChangeRefused, RollbackFailed)) as raised:
-                layout.change(target)
+            with pytest.raises((StepFailed, ChangeRefused)) as raised:
+                layout.change_to(target)
             failing.at = 0
             if isinstance(raised.value, RollbackFailed):
                 assert failing.failed == "cuMemRelease", raised.value

@@ -8,8 +8,8 @@ import pytest
 
 from memtopo.driver.kernels import KernelDriver
 from memtopo.kinds.step import Phase
-from memtopo.run.processes import messages
-from memtopo.run.processes.messages import HandleAnswer, HandleRequest
+from memtopo.run import messages
+from memtopo.run.messages import HandleAnswer, HandleRequest
 from tests.helpers.failing_driver import Failing
 from tests.helpers.reports import tallies
 from tests.run.processes.conversation import GOOD, Conversation, conversations
@@ -55,13 +55,13 @@ def test_a_worker_does_what_each_command_says_and_reports(talk: Talk, check: str
         assert server.command(messages.TryForbidden()) == GOOD
     assert server.command(messages.ReadRound(0)) == GOOD
     offers = server.command(messages.Hold())
-    assert isinstance(offers, messages.Exports)
+    assert isinstance(offers, messages.ChangeResult)
+    assert offers.offers
     assert [(each.name, each.kind, each.via, each.count, each.size) for each in offers.offers] == [
         ("w", "chunk", "fd", 2, 2 << 20)
     ]
-    assert server.hear() == GOOD
     again = server.command(messages.Recheck())
-    assert isinstance(again, messages.CheckResult)
+    assert isinstance(again, messages.ChangeResult)
     assert again.checks
     assert (again.error, again.checks.different) == (None, 0)
     report = server.end()
@@ -187,7 +187,7 @@ def test_an_unexpected_error_is_reported_with_its_type(talk: Talk) -> None:
     assert server.receive() is None
 
 
-def test_a_worker_without_its_coordinator_takes_down(talk: Talk) -> None:
+def test_a_worker_without_its_conductor_takes_down(talk: Talk) -> None:
     drivers: list[Failing] = []
 
     def wrap(_: str, driver: KernelDriver) -> KernelDriver:
@@ -201,10 +201,10 @@ def test_a_worker_without_its_coordinator_takes_down(talk: Talk) -> None:
     assert drivers[0].calls == 2
 
 
-def test_a_silent_coordinator_is_lost_after_the_timeout(talk: Talk) -> None:
+def test_a_silent_conductor_is_lost_after_the_timeout(talk: Talk) -> None:
     server = talk("server")
     server.start("fast", 0.1)
     failed = server.hear()
     assert isinstance(failed, messages.Failed)
-    assert "no message from the coordinator for 0.1 s" in failed.error
+    assert "no message from the conductor for 0.1 s" in failed.error
     assert isinstance(server.hear(), messages.Finished)

@@ -1,4 +1,4 @@
-"""State of a worker in the coordinator, by its messages, its process and a clock that the test sets."""
+"""State of a worker in the conductor, by its messages, its process and a clock that the test sets."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from memtopo.common.clock import LONGEST_STEP, RunningClock
 from memtopo.kinds.step import Phase
 from memtopo.machine.cluster import MachineLine
 from memtopo.plans.report import Checks, PlanSummary, Report
-from memtopo.run.processes import messages
-from memtopo.run.processes.messages import FromWorker, ToWorker
+from memtopo.run import messages
+from memtopo.run.messages import FromWorker, ToWorker
 from memtopo.run.processes.worker_process import Expected, WorkerProcess
 from memtopo.sharing.channel import Channel, Received
 
@@ -133,12 +133,12 @@ def test_a_difference_or_an_unsafe_access_stays_known(pair: Pair) -> None:
 
 def test_the_result_of_a_recheck_is_forgotten_with_the_next_command(pair: Pair) -> None:
     pair.worker.command(messages.Recheck())
-    pair.says(messages.CheckResult(Checks((), (), 0), None))
-    assert (pair.worker.checks, pair.worker.check_error, pair.worker.busy) == (Checks((), (), 0), None, False)
+    pair.says(done := messages.ChangeResult(checks=Checks((), (), 0)))
+    assert (pair.worker.answer, pair.worker.busy) == (done, False)
     pair.worker.command(messages.Recheck())
-    assert (pair.worker.checks, pair.worker.check_error, pair.worker.busy) == (None, None, True)
-    pair.says(messages.CheckResult(None, "it failed"))
-    assert (pair.worker.checks, pair.worker.check_error) == (None, "it failed")
+    assert (pair.worker.answer, pair.worker.busy) == (None, True)
+    pair.says(failed := messages.ChangeResult("it failed"))
+    assert pair.worker.answer == failed
 
 
 @pytest.mark.parametrize(
@@ -261,15 +261,15 @@ launch("a", [], {}, RunningClock(), server)
 """
 
 
-def test_a_worker_ends_with_a_coordinator_that_is_killed_while_it_imports(tmp_path: Path) -> None:
+def test_a_worker_ends_with_a_conductor_that_is_killed_while_it_imports(tmp_path: Path) -> None:
     """Its import of pydantic, which begins with a byte to the test and does not end, stands for a slow one."""
     read, write = os.pipe()
     endless = "import os, signal\nsignal.alarm(60)\nos.write(2, b'x')\nsignal.pause()\n"
     (tmp_path / "pydantic.py").write_text(endless)
     command = [sys.executable, "-c", _LAUNCHES, str(write), str(tmp_path)]
-    with subprocess.Popen(command, pass_fds=[write]) as coordinator, os.fdopen(read, "rb", buffering=0) as end:
+    with subprocess.Popen(command, pass_fds=[write]) as conductor, os.fdopen(read, "rb", buffering=0) as end:
         os.close(write)
         assert end.read(1) == b"x"
-        coordinator.kill()
+        conductor.kill()
         assert select.select([end], [], [], 10)[0], "the worker is left"
         assert end.read(1) == b""

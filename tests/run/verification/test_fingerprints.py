@@ -17,9 +17,8 @@ from memtopo.executor import Execution
 from memtopo.kinds.layout import current
 from memtopo.planner import Plan
 from memtopo.plans.report import Checks
-from memtopo.run.apply import Run
-from memtopo.run.transition import make_transition
 from memtopo.run.verification.fingerprints import Fingerprints
+from tests.helpers.conducted import conducted, make_transition
 from tests.helpers.machines import invented
 from tests.helpers.specs import geometry_of, plan_of, run_request
 from tests.run.test_run_change import check_of_change
@@ -135,20 +134,20 @@ def test_a_full_check_of_a_switch_or_a_change_finds_it_and_a_fast_one_does_not()
         driver.init()
         writing = Writing(driver, "mem_unmap")
         writing.gpu = 1
-        run = Run(run_request(text, TWO, "fast"), Ledger(writing))
-        run.build()
-        address = run.execution.layout.address("same") + 1000
+        made = conducted(run_request(text, TWO, "fast"), Ledger(writing))
+        made.build()
+        address = made.run.execution.layout.address("same") + 1000
 
         def differences(act: Callable[[], Checks]) -> list[str]:
             writing.address = address
             return [each.aspect for each in act().differences]
 
-        assert differences(lambda: run.switch("asleep")) == []
-        assert differences(lambda: run.switch("awake", full=True)) == []  # nothing is unmapped: no byte changes
+        assert differences(lambda: made.switch("asleep")) == []
+        assert differences(lambda: made.switch("awake", check="full")) == []  # nothing is unmapped: no byte changes
         assert writing.address == address
-        assert differences(lambda: run.switch("asleep", full=True)) == ["fingerprint"]
-        run.switch("awake", full=True)
-        assert differences(lambda: check_of_change(run, run_request(other, TWO, "fast"))) == []
-        assert differences(lambda: check_of_change(run, run_request(text, TWO, "full"))) == ["fingerprint"]
-        run.take_down()
-        assert run.report().leaks == ()
+        assert differences(lambda: made.switch("asleep", check="full")) == ["fingerprint"]
+        made.switch("awake", check="full")
+        assert differences(lambda: check_of_change(made, run_request(other, TWO, "fast"))) == []
+        assert differences(lambda: check_of_change(made, run_request(text, TWO, "full"))) == ["fingerprint"]
+        made.take_down()
+        assert made.report().leaks == ()

@@ -17,7 +17,7 @@ from memtopo.kinds.step import Finding
 from memtopo.kinds.views import Member, mapped_memory
 from memtopo.plans.report import Check, Checks
 from memtopo.run.apply import apply
-from memtopo.run.findings import FindingTally
+from memtopo.run.reports import FindingTally
 from memtopo.run.verification.full import FullVerifier
 from memtopo.run.verification.samples import SampleVerifier
 from memtopo.run.verification.verifier import VerificationContext

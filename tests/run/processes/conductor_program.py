@@ -1,4 +1,4 @@
-"""A coordinator whose workers crash as MEMTOPO_CRASH requests; it prints its report.
+"""A conductor whose workers crash as MEMTOPO_CRASH requests; it prints its report.
 
 Arguments: the spec's file, the machine's name, seconds of silence after which a process counts as dead, and
 `rehearse` to go through the states of the spec, without other checks.

@@ -1,4 +1,4 @@
-"""Messages between the coordinator of a multi-process layout and its workers."""
+"""Commands of a conductor to the processes of a layout with their answers, and all messages to and from workers."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from memtopo.sharing.offers import Offer
 class Start:
     """First message to a worker: its process of the layout, and the text and machine from which it makes its own plan.
 
-    `visible` are the ordinals, in the coordinator's numbering, of the only GPUs that the worker sees; empty for all.
+    `visible` are the ordinals, in the conductor's numbering, of the only GPUs that the worker sees; empty for all.
     `gpus` are the UUIDs of all GPUs as hex text. `machine` is that of the process's node, and `cluster` has those of
-    all nodes by name, if there are several. A coordinator that is silent for `timeout` seconds counts as dead. The
+    all nodes by name, if there are several. A conductor that is silent for `timeout` seconds counts as dead. The
     run began at `origin`, by `time.perf_counter`, which is the same clock in all processes of a host.
     """
 
@@ -100,7 +100,7 @@ class SkipVerification:
 
 @dataclass(frozen=True, slots=True)
 class Recheck:
-    """Check every step once more while the layout is held; answered by `CheckResult`."""
+    """Check every step once more while the layout is held; answered by `ChangeResult`."""
 
     activity: ClassVar[str] = "recheck"
 
@@ -183,7 +183,7 @@ class ReadKept:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Keep the layout until `TakeDown`; answered by `Exports` and `Done`."""
+    """Keep the layout until `TakeDown`; answered by `ChangeResult` with the exports."""
 
     activity: ClassVar[str] = "hold"
 
@@ -195,7 +195,7 @@ class TakeDown:
 
 @dataclass(frozen=True, slots=True)
 class KeepAlive:
-    """Heartbeat of the coordinator."""
+    """Heartbeat of the conductor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,26 +230,11 @@ class Addresses:
 
 
 @dataclass(frozen=True, slots=True)
-class Exports:
-    """Exports of a worker that holds its part of the layout."""
-
-    offers: tuple[Offer, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class CheckResult:
-    """Result of a `Recheck`: `checks`, or the error that prevented it."""
-
-    checks: Checks | None = None
-    error: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class ChangeResult:
-    """Result of a command of a change: why it was refused or failed, if it was.
+    """Result of a command of a change, `Hold` or `Recheck`: why it was refused or failed, if it was.
 
-    At the end, `touched` is true if memory or addresses were, `checks` has the results of `CheckChange`, and after a
-    change to another spec `offers` has the exports.
+    At the end of a change, `touched` is true if memory or addresses were. `checks` has the results of `CheckChange`, or
+    of `Recheck`. `offers` has the exports of a layout that is held from now on, or was changed to another spec.
     """
 
     error: str | None = None
@@ -284,9 +269,9 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class HandleRequest:
-    """Request for `count` handles of a process's export from index `first` on, routed by the coordinator.
+    """Request for `count` handles of a process's export from index `first` on, routed by the conductor.
 
-    `requester` is the label of a process, empty for the coordinator.
+    `requester` is the label of a process, empty for the conductor.
     """
 
     requester: str
@@ -312,5 +297,6 @@ ChangeCommand = PlanSwitch | PlanChange | MakeStage | CheckChange | TurnBack | E
 Verification = CheckSteps | WriteRound | ReadRound | TryForbidden | SkipVerification | WriteKept | ReadKept
 Command = BuildPhase | AgreeOn | Verification | Recheck | Hold | ChangeCommand
 ToWorker = Start | Command | TakeDown | KeepAlive | HandleRequest | HandleAnswer
-Results = Ready | StepsDone | Done | Addresses | Exports | CheckResult | ChangeResult | Failed | Broken | Finished
+Answer = Done | Addresses | ChangeResult
+Results = Ready | StepsDone | Answer | Failed | Broken | Finished
 FromWorker = Results | HandleRequest | HandleAnswer

@@ -1,4 +1,4 @@
-"""The coordinator: the first message to a worker, and the progress and times of a whole run."""
+"""The conductor: the first message to a worker, and the progress and times of a whole run."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from memtopo.machine.cluster import MachineLine
 from memtopo.plans.progress import Progress
 from memtopo.plans.report import Checks, Report
 from memtopo.run import processes
-from memtopo.run.processes import HeldProcesses
-from memtopo.run.processes.coordinator import Coordinator
-from memtopo.run.processes.messages import Start
+from memtopo.run.held import HeldLayout
+from memtopo.run.messages import Start
+from memtopo.run.processes import Workers
 from memtopo.run.verification.rounds import FORBIDDEN
-from memtopo.session.request import Revision
+from memtopo.session.request import HoldResult, Revision
 from memtopo.sharing.offers import ChangeFailed
 from tests.helpers.machines import identified, invented
 from tests.helpers.reports import tallies
@@ -112,23 +112,23 @@ def whole() -> Whole:
     phases = Phases()
     seen: dict[str, Any] = {}
 
-    def held(coordinator: Coordinator) -> list[str]:
+    def hold(made: Workers) -> HoldResult:
+        made.release_contexts()
         seen["found"] = [*map(list, phases.found)]
-        seen["checks"] = coordinator.recheck()
-        handles = coordinator.request_handles("server", "w", 0, 2)
+        layout = HeldLayout(made, "", lambda _source, before: Revision(before, ""))
+        seen["checks"] = layout.check()
+        handles = made.request_handles("server", "w", 0, 2)
         seen["handles"] = len(handles)
         close_handles(handles)
         with pytest.raises(MemtopoError):
-            coordinator.request_handles("server", "w", 2, 1)
-        seen["offers"] = [
-            f"{label}.{each.name}" for label, worker in coordinator.workers.items() for each in worker.offers
-        ]
-        seen["contexts"] = HeldProcesses(coordinator, "", lambda _source, before: Revision(before, "")).contexts
-        assert coordinator.watch() == 0
-        return ["held for a moment"]
+            made.request_handles("server", "w", 2, 1)
+        seen["offers"] = [f"{label}.{each.name}" for label, worker in made.workers.items() for each in worker.offers]
+        seen["contexts"] = layout.contexts
+        assert made.watch() == 0
+        return HoldResult(["held for a moment"])
 
     return Whole(
-        processes.apply(ensemble(READ_ONLY, MACHINE, check="full"), progress=phases, held=held), phases, **seen
+        processes.apply(ensemble(READ_ONLY, MACHINE, check="full"), progress=phases, hold=hold), phases, **seen
     )
 
 
@@ -171,16 +171,16 @@ def test_progress_and_times_have_the_phases_of_all_processes(whole: Whole) -> No
 
 
 def test_a_switch_that_a_process_does_not_survive_leaves_the_layout_broken() -> None:
-    def held(coordinator: Coordinator) -> list[str]:
-        os.kill(coordinator.workers["engine"].process.pid, signal.SIGKILL)
+    def hold(made: Workers) -> HoldResult:
+        os.kill(made.workers["engine"].process.pid, signal.SIGKILL)
         with pytest.raises(
             ChangeFailed, match=r"process engine was killed by SIGKILL .*; the layout is taken"
         ) as failed:
-            coordinator.joint.switch("asleep")
+            made.switch("asleep")
         assert failed.value.broken is True
-        return []
+        return HoldResult()
 
-    report = processes.apply(ensemble(Path(__file__).with_name("sleeping.yaml"), MACHINE), held=held)
+    report = processes.apply(ensemble(Path(__file__).with_name("sleeping.yaml"), MACHINE), hold=hold)
     assert [each.outcome for each in report.processes] == ["taken down", "died"]
 
 
@@ -189,16 +189,16 @@ def test_a_check_of_a_switch_that_fails_in_one_process_brings_all_back(monkeypat
     monkeypatch.setenv("MEMTOPO_CRASH", "engine:mem_retain_allocation_handle#7:CUDA_ERROR_UNKNOWN:self")
     program = Path(__file__).with_name("signalled_worker.py")
 
-    def held(coordinator: Coordinator) -> list[str]:
-        layout = HeldProcesses(coordinator, "", lambda _source, before: Revision(before, ""))
+    def hold(made: Workers) -> HoldResult:
+        layout = HeldLayout(made, "", lambda _source, before: Revision(before, ""))
         assert not layout.switch("asleep").make(full=False).different
         with pytest.raises(ChangeFailed, match=r"engine: check of .*; the layout is asleep, as before"):
             layout.switch("awake").make(full=False)
         assert (layout.state, layout.check().different) == ("asleep", 0)
         assert not layout.switch("awake").make(full=False).different
-        return []
+        return HoldResult()
 
     made = replace(
         ensemble(Path(__file__).with_name("sleeping.yaml"), MACHINE), worker=(sys.executable, "-P", str(program))
     )
-    assert processes.apply(made, held=held).outcome == "ok"
+    assert processes.apply(made, hold=hold).outcome == "ok"

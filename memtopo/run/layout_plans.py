@@ -1,0 +1,154 @@
+"""Plans of all processes of a layout in each of its states, and the transitions between them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from itertools import permutations
+
+from memtopo import planner
+from memtopo.common.errors import MemtopoError
+from memtopo.diagnostics.messages import unknown_state
+from memtopo.geometry import Geometry
+from memtopo.kinds.exports.groups import ExportGroup, exported_resources, touched_exports
+from memtopo.language.names import AWAKE
+from memtopo.planner import Plan
+from memtopo.plans.transition import Transition, transition, transitions
+
+Plans = Mapping[str, Plan]
+"""Plan of each process by its label, which is empty if there is only one."""
+
+Variant = tuple[str, frozenset[Hashable]]
+"""State of a layout, and the resources that are absent from it with all that needs them."""
+
+WHOLE: Variant = (AWAKE, frozenset())
+"""Variant of a layout as it is written."""
+
+
+class LayoutPlans:
+    """The states of a layout, computed in the conductor and in every worker from the same spec.
+
+    Plans and transitions are computed when they are first needed, and kept: a layout switches back and forth.
+    """
+
+    def __init__(self, geometry: Geometry, plan: Plan) -> None:
+        self._geometry, self._plan = geometry, plan
+        self._partial: dict[Variant, Plans] = {}
+        self._known: dict[tuple[Variant, Variant], dict[str, Transition]] = {}
+
+    def built_with(self, label: str, plan: Plan) -> LayoutPlans:
+        """Return the plans with another one of a process, which differs in what no other process sees."""
+        return LayoutPlans(self._geometry, replace(self._plan, processes={**self._plan.processes, label: plan}))
+
+    @cached_property
+    def states(self) -> Mapping[str, Plans]:
+        """Plans of all processes by state; the layout as it is written is the first."""
+        others = planner.plan_states(self._plan, self._geometry)
+        return {name: plan.processes or {"": plan} for name, plan in {AWAKE: self._plan, **others}.items()}
+
+    def of(self, variant: Variant) -> Plans:
+        """Return the plans of a variant. Raises `MemtopoError` if there is no such state."""
+        state, absent = variant
+        if state not in self.states:
+            message, hint = unknown_state(self._plan.name, state, list(self.states))
+            raise MemtopoError(message, hint=hint)
+        if not absent:
+            return self.states[state]
+        if variant not in self._partial:
+            every = self.states[state].items()
+            self._partial[variant] = {label: planner.without(plan, absent) for label, plan in every}
+        return self._partial[variant]
+
+    def to_build(self, label: str, absent: frozenset[Hashable]) -> Plan:
+        """Return the plan that builds a process without some resources; unlike that of `of`, it grants access."""
+        plan = self.of((AWAKE, absent))[label]
+        return replace(plan, steps=transition((), plan.steps).do) if absent else plan
+
+    def transitions(self, old: Variant, new: Variant) -> Mapping[str, Transition]:
+        """Transitions of all processes between two variants. Raises `MemtopoError` if there is no such state."""
+        before, after = self.of(old), self.of(new)
+        if (old, new) not in self._known:
+            self._known[old, new] = transitions_between(before, after)
+        return self._known[old, new]
+
+    def resources_of(self, exports: Collection[str]) -> frozenset[tuple[str, Hashable]]:
+        """Return the resources of some exports, each with the label of its process."""
+        return frozenset(
+            (label, resource)
+            for label, geometry in self._processes.items()
+            for resource in exported_resources(
+                geometry, [name for name in geometry.of(ExportGroup) if export_name(label, name) in exports]
+            )
+        )
+
+    def touched(self, undone: Mapping[str, Collection[Hashable]], after: LayoutPlans) -> frozenset[str]:
+        """Return the exports of which a transition releases or replaces some objects, the `undone` of each process."""
+        return frozenset(
+            export_name(label, name)
+            for label, geometry in self._processes.items()
+            for name in touched_exports(geometry, after._processes[label], undone[label])
+        )
+
+    @property
+    def _processes(self) -> Mapping[str, Geometry]:
+        return self._geometry.processes or {"": self._geometry}
+
+
+def transitions_between(old: Plans, new: Plans) -> dict[str, Transition]:
+    """Return the transitions of all processes from some plans to others of the same processes."""
+    return transitions(*({label: plan.steps for label, plan in plans.items()} for plans in (old, new)))
+
+
+def export_name(label: str, export: str) -> str:
+    """Return the name of an export among those of all processes, as `server.weights`."""
+    return f"{label}.{export}" if label else export
+
+
+def paths(states: Iterable[str]) -> Iterator[tuple[str, ...]]:
+    """Yield the paths of a rehearsal from the layout as it is written: each state, and from each to each other one."""
+    names = [name for name in states if name != AWAKE]
+    yield from ((name,) for name in names)
+    yield from permutations(names, 2)
+
+
+def stops(states: Iterable[str]) -> int:
+    """Return the number of states that a rehearsal comes to, each of which is checked."""
+    return sum(len(path) + 1 for path in paths(states))
+
+
+def lost(states: Mapping[str, Plans], path: Sequence[str], now: str = AWAKE) -> dict[str, frozenset[Hashable]]:
+    """Return the resources of each process whose bytes a state of a path does not keep, or that do not exist `now`.
+
+    Bytes of an import belong to its creator: they are kept where only the importer gives it back.
+    """
+    awake = states[AWAKE]
+    found = {
+        label: frozenset[Hashable]().union(
+            *(
+                (_provided(plan) - _provided(states[name][label]) - _kept(states[name][label]))
+                | _keepers(states[name][label])
+                for name in path
+            )
+        )
+        for label, plan in awake.items()
+    }
+    for label, plan in awake.items():
+        imports = {step.provides: step.imports for step in plan.steps if step.imports}
+        gone = {resource for resource, (holder, source) in imports.items() if source in found[holder]}
+        found[label] = found[label] - imports.keys() | gone
+    return {label: each | (_provided(awake[label]) - _provided(states[now][label])) for label, each in found.items()}
+
+
+def _provided(plan: Plan) -> frozenset[Hashable]:
+    return frozenset(step.provides for step in plan.steps)
+
+
+def _kept(plan: Plan) -> frozenset[Hashable]:
+    """Resources whose bytes a state keeps elsewhere."""
+    return frozenset(step.keeps for step in plan.steps)
+
+
+def _keepers(plan: Plan) -> frozenset[Hashable]:
+    """Resources whose bytes a state replaces by those that it keeps there."""
+    return frozenset(need for step in plan.steps if step.keeps is not None for need in step.needs)

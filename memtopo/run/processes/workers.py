@@ -1,0 +1,390 @@
+"""The processes of a layout that run in workers: started, commanded and heard together, and ended.
+
+It makes no driver call that lays out memory. If any process fails, dies or is interrupted, all others take down. The
+processes of a run may belong to several conductors, which meet after each command; each makes the same decisions.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, Self, TypeVar
+
+from memtopo.common.clock import RunningClock
+from memtopo.common.errors import MemtopoError, Stopped
+from memtopo.common.outcomes import Exit
+from memtopo.common.text import signal_name
+from memtopo.driver.handles import Handle
+from memtopo.driver.types import gpu
+from memtopo.executor import SafeProgress, StepFailed
+from memtopo.plans.progress import Progress
+from memtopo.plans.report import Check, Checks, PhaseTime, Report
+from memtopo.run.conductor import Aborted, Conductor, conduct, failures
+from memtopo.run.layout_plans import WHOLE, LayoutPlans, Variant, export_name
+from memtopo.run.messages import (
+    Addresses,
+    AgreeOn,
+    ChangeCommand,
+    ChangeResult,
+    Command,
+    EndChange,
+    PlanChange,
+    PlanSwitch,
+    Recheck,
+)
+from memtopo.run.processes.common_addresses import agree
+from memtopo.run.processes.ensemble import Ensemble, NotStarted, startup_limit
+from memtopo.run.processes.reports import merged_report
+from memtopo.run.processes.router import Peers, Router
+from memtopo.run.processes.worker_process import Expected, WorkerProcess, launch
+from memtopo.session.request import HoldResult, RunRequest
+from memtopo.sharing.client import IN_FLIGHT
+from memtopo.sharing.errors import ExchangeError
+from memtopo.sharing.offers import ChangeFailed, Offer
+from memtopo.sharing.sockets import reserve_descriptors
+from memtopo.sharing.sources import parsed_source
+
+SPARE = 3.0
+"""Seconds beyond the timeout that a worker has for teardown before it is killed."""
+
+_INTERVAL = 0.1
+_HEARTBEATS = 4
+"""Heartbeats that each worker is sent within the timeout."""
+_START = "start"
+
+
+A = TypeVar("A", Addresses, ChangeResult)
+
+
+class ChangeRefused(MemtopoError):
+    """Change that a process did not plan; nothing was changed."""
+
+    exit_code = Exit.FAILED
+
+
+def apply(
+    ensemble: Ensemble,
+    *,
+    progress: Progress | None = None,
+    stop: Callable[[], int] = lambda: 0,
+    hold: Callable[[Workers], HoldResult] | None = None,
+    peers: Peers | None = None,
+) -> Report:
+    """Build in all processes, check, and take down; `hold` is called in between if everything is as declared.
+
+    `stop` returns the number of the signal that requests a stop, or 0. Errors of the run are in the report, not raised.
+    `peers` have the processes that the ensemble leaves to other conductors.
+    """
+    with Workers(ensemble, SafeProgress(progress or Progress()), stop, peers or Peers()) as workers:
+        return conduct(workers, hold)
+
+
+class WorkersFailed(StepFailed):
+    """Failures of a change in some processes, after which all are brought back."""
+
+    def __init__(self, failed: str) -> None:
+        error = ChangeFailed(f"{failed}; the layout is as before", broken=False)
+        super().__init__(None, "work with the processes", error)
+        self._failed = failed
+
+    def __str__(self) -> str:
+        return self._failed
+
+
+class Workers(Conductor):
+    """The workers of one run, or of its part, from their start until all have ended.
+
+    `as_declared` is true as long as no process of the run, elsewhere neither, found a difference.
+    """
+
+    as_declared = safe = True
+
+    def __init__(self, ensemble: Ensemble, progress: Progress, stop: Callable[[], int], peers: Peers) -> None:
+        request = ensemble.request
+        super().__init__(request, LayoutPlans(request.geometry, request.plan), progress, stop)
+        self.ensemble, self.labels, self._peers = ensemble, ensemble.processes, peers
+        self.workers: dict[str, WorkerProcess] = {}
+        self._server = ensemble.worker_server()
+        self.times: list[PhaseTime] = []
+        self.interrupted = 0
+        self._failed: StepFailed | None = None
+        self._first_over: WorkerProcess | None = None
+        self._router = Router(self.workers, peers)
+        self._clock = RunningClock()
+        self._origin = time.perf_counter()
+
+    def __enter__(self) -> Self:
+        reserve_descriptors(len(self.ensemble.processes) * (IN_FLIGHT + 2))
+        try:
+            with self._peers.gates() as gates:
+                for label, geometry in self.ensemble.processes.items():
+                    self._launch(label, gates, tuple(location.id for location in geometry.visible))
+        except OSError as error:
+            self._close()
+            raise NotStarted(len(self.workers), error) from error
+        except BaseException:
+            self._close()
+            raise
+        return self
+
+    def _launch(self, label: str, gates: Sequence[int], visible: tuple[int, ...]) -> None:
+        environment, command = self.ensemble.environment(visible), self.ensemble.worker
+        self.workers[label] = worker = launch(label, gates, environment, self._clock, self._server, command)
+        worker.start(replace(self.ensemble.start_message(label, visible), origin=self._origin))
+
+    def __exit__(self, *_: object) -> None:
+        self._close()
+
+    @property
+    def interval(self) -> float:
+        """Seconds within which the workers receive their heartbeats in time."""
+        return self.ensemble.timeout / _HEARTBEATS / 2
+
+    @property
+    def rounds(self) -> int:
+        return max(worker.rounds for worker in self.workers.values())
+
+    @property
+    def contexts(self) -> Sequence[str]:
+        processes = [self.request.geometry.processes[label] for label in self.labels]
+        return sorted(str(gpu(device)) for each in processes for device in each.kept_contexts)
+
+    def build(self) -> None:
+        with self.timed(_START, len(self.workers)):
+            self._await(Expected.READY, startup_limit(self.ensemble.timeout))
+            self._meet()
+        super().build()
+
+    def each(self, command: Command) -> None:
+        for worker in self.workers.values():
+            worker.command(command)
+        self._await(Expected.DONE, self.ensemble.timeout)
+        self._meet()
+
+    def agree(self) -> None:
+        agree(self.plans.of(WHOLE), self._command_addresses)
+
+    def plan_switch(self, variant: Variant, in_use: Collection[str], check: Check) -> None:
+        state, absent = variant
+        if absent:
+            raise ExchangeError("unknown", "exports of several processes are not committed")
+        self._plan(PlanSwitch(state, check, tuple(sorted(in_use))))
+
+    def plan_change(
+        self,
+        request: RunRequest,
+        source: str = "",
+        in_use: Collection[str] = (),
+        absent: frozenset[Hashable] = frozenset(),
+    ) -> LayoutPlans:
+        del absent
+        found = parsed_source(source)
+        name = request.spec or "<spec>"
+        self._plan(PlanChange(name, found.spec, request.check, tuple(sorted(in_use)), found.settings))
+        return LayoutPlans(request.geometry, request.plan)
+
+    def _plan(self, command: PlanSwitch | PlanChange) -> None:
+        require_planned(self._change(command))
+
+    def change_each(self, command: ChangeCommand) -> Mapping[str, ChangeResult]:
+        results = self._change(command)
+        if not isinstance(command, EndChange):
+            require_made(results)
+        return results
+
+    @property
+    def _over(self) -> bool:
+        """True if a process of the run has failed or ended, here or elsewhere."""
+        return self._first_over is not None or bool(self._peers.failed)
+
+    def watch(self) -> int:
+        """While held: number of the signal that requests a stop, -1 if a process has ended, else 0."""
+        self._receive(0.0)
+        return -1 if self._over else self.stop()
+
+    def exports(self) -> Mapping[str, tuple[str, Offer]]:
+        workers = self.workers.items()
+        return {export_name(label, each.name): (label, each) for label, worker in workers for each in worker.offers}
+
+    def handle(self, export: str, index: int) -> Handle:
+        label, offer = self.exports()[export]
+        (handle,) = self.request_handles(label, offer.name, index, 1)
+        return handle
+
+    @contextmanager
+    def recording_failure(self) -> Iterator[None]:
+        try:
+            yield
+        except Aborted:
+            pass
+        except Stopped:
+            self.interrupted = self.stop()
+        except StepFailed as failed:
+            self._failed = failed
+        except (MemtopoError, OSError, ValueError) as error:
+            self._failed = StepFailed(None, "work with the processes", error)
+
+    def take_down(self) -> None:
+        """Have all processes take down, and receive their reports; a process that takes too long is killed."""
+        with self.timed("take down", len(self.workers)):
+            self._peers.leave(self._cause())
+            for worker in self.workers.values():
+                worker.take_down()
+            deadline = self._clock.time() + 2 * self.ensemble.timeout + SPARE
+            while remaining := [worker for worker in self.workers.values() if not worker.gone]:
+                self._receive(min(_INTERVAL, self.interval))
+                late = self._clock.time() > deadline
+                for worker in remaining:
+                    if not worker.gone and (late or worker.silent(self.ensemble.timeout + SPARE)):
+                        worker.kill("did not take down in time")
+        self.progress.end()
+
+    def _cause(self) -> str:
+        """Reason for which the processes take down, if it is a failure here."""
+        if first := self._first_over:
+            return f"process {first.label} {first.death or first.failed or 'ended'} ({first.activity})"
+        if self._failed:
+            return str(self._failed.error) or type(self._failed.error).__name__
+        return f"interrupted by {signal_name(self.interrupted)}" if self.interrupted else ""
+
+    def report(self) -> Report:
+        workers = {worker.label: worker for worker in (self._first_over, *self.workers.values()) if worker}
+        report = merged_report(self.request, workers, self.times, self.interrupted, self._failed)
+        return replace(report, notes=(*self.hold_result.notes, *report.notes))
+
+    def recheck_each(self) -> Mapping[str, Checks]:
+        for worker in self.workers.values():
+            worker.command(Recheck())
+        while any(worker.owes(Expected.DONE) for worker in self.workers.values()):
+            self._receive_for_caller()
+        results = self._answers(ChangeResult)
+        if errors := failures(results):
+            raise MemtopoError(errors)
+        checks = {label: each.checks for label, each in results.items() if each.checks}
+        if len(checks) < len(self.workers):
+            raise MemtopoError("a process has ended, and cannot be checked")
+        return checks
+
+    def request_handles(self, holder: str, export: str, first: int, count: int) -> Sequence[Handle]:
+        """Handles of one process's export, for this process. Raises `MemtopoError`."""
+        return self._router.request(holder, export, first, count, self._receive_for_caller)
+
+    def _command_addresses(self, commands: Mapping[str, AgreeOn]) -> Mapping[str, Addresses]:
+        """Have processes reserve ranges where they are asked to, and return the addresses that these have."""
+        here = [label for label in commands if label in self.workers]
+        for label in here:
+            self.workers[label].command(commands[label])
+        self._await(Expected.DONE, self.ensemble.timeout)
+        found = self._gather(self._answers(Addresses))
+        every = {label: addresses for part in found for label, addresses in part.items()}
+        return {label: every[label] for label in commands}
+
+    def _change(self, command: ChangeCommand) -> Mapping[str, ChangeResult]:
+        """Have all processes execute a command of a change. Raises `ChangeFailed` if one has ended or is silent."""
+        for worker in self.workers.values():
+            worker.command(command)
+        while any(worker.owes(Expected.DONE) for worker in self.workers.values()) and not self._over:
+            self._receive(min(_INTERVAL, self.interval))
+            self._kill_silent(self.ensemble.timeout)
+        if self._over:
+            raise ChangeFailed(f"{self._cause() or self._peers.failed}; the layout is taken down", broken=True)
+        return self._answers(ChangeResult)
+
+    def _answers(self, kind: type[A]) -> dict[str, A]:
+        """Answers of one kind to the latest command of each worker."""
+        return {label: each.answer for label, each in self.workers.items() if isinstance(each.answer, kind)}
+
+    def _meet(self) -> None:
+        """Wait until all conductors of the run are here, and learn what their processes found."""
+        workers = self.workers.values()
+        found = self._gather((all(each.as_declared for each in workers), all(each.safe for each in workers)))
+        self.as_declared, self.safe = map(all, zip(*found, strict=True))
+
+    def _gather(self, value: Any) -> Sequence[Any]:
+        """Wait until all conductors of the run are here, and return the values of all; messages are routed."""
+        self._peers.arrive(value)
+        while (values := self._peers.arrived()) is None:
+            self._receive(min(_INTERVAL, self.interval))
+            self._require_all(self.ensemble.timeout)
+        return values
+
+    def _await(self, expected: Expected, timeout: float) -> None:
+        """Wait for a message of every worker, none of which may be silent for `timeout` seconds."""
+        while any(worker.owes(expected) for worker in self.workers.values()):
+            self._receive(min(_INTERVAL, self.interval))
+            self._require_all(timeout)
+
+    def _require_all(self, timeout: float) -> None:
+        """Raise `Aborted` if the run is to end: by a signal, or since a process has failed or is silent."""
+        if signal := self.stop():
+            self.interrupted = signal
+            raise Aborted
+        self._kill_silent(timeout)
+        if self._over:
+            raise Aborted
+
+    def _receive_for_caller(self) -> None:
+        """Receive messages while held. Raises `MemtopoError` if the answer that is waited for will not come."""
+        self._receive(min(_INTERVAL, self.interval))
+        self._kill_silent(self.ensemble.timeout)
+        if self.stop():
+            raise MemtopoError("the layout is about to be taken down")
+
+    def _kill_silent(self, timeout: float) -> None:
+        for worker in self.workers.values():
+            if worker.busy and worker.silent(timeout):
+                worker.kill(f"was silent for {timeout:g} s")
+                self._note_first(worker)
+
+    def _receive(self, seconds: float) -> None:
+        """Receive and route messages for so many seconds, and send heartbeats."""
+        self._clock.time()
+        self.progress.advance(0)
+        for worker, received in self._router.receive(seconds):
+            work = worker.receive(received)
+            self.progress.extend(work.begun, worker.label)
+            self.progress.advance(work.steps, worker.label)
+            self._note_first(worker)
+        for worker in self.workers.values():
+            worker.keep_alive(self.ensemble.timeout / _HEARTBEATS)
+
+    def _note_first(self, worker: WorkerProcess) -> None:
+        """Keep the first worker that failed or died: failures of the others may follow from it."""
+        if (worker.failed or worker.death) and self._first_over is None:
+            self._first_over = worker
+
+    @contextmanager
+    def timed(self, phase: str, steps: int) -> Iterator[None]:
+        """Record the time of a phase, whose progress consists of bytes or of the steps that the workers begin."""
+        volumes = {worker.label: worker.volume for worker in self.workers.values()} if phase == "verify" else {}
+        if volume := sum(volumes.values()):
+            self.progress.volume(phase, volume, volumes)
+        elif phase == _START:
+            self.progress.phase(phase, steps, dict.fromkeys(self.workers, 1))
+        else:
+            self.progress.phase(phase, 0, dict.fromkeys(self.workers, 0))
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            end = time.perf_counter()
+            self.times.append(PhaseTime(phase, steps, end - start, start - self._origin, end - self._origin))
+
+    def _close(self) -> None:
+        for worker in self.workers.values():
+            worker.close()
+        self._server.close()
+
+
+def require_planned(results: Mapping[str, ChangeResult]) -> None:
+    """Raise `ChangeRefused` unless all processes have planned a change."""
+    if refused := failures(results):
+        raise ChangeRefused(refused, hint=next((each.hint for each in results.values() if each.hint), None))
+
+
+def require_made(results: Mapping[str, ChangeResult]) -> None:
+    """Raise `WorkersFailed`, by which a change is rolled back, unless all processes have made a part of it."""
+    if failed := failures(results):
+        raise WorkersFailed(failed)
