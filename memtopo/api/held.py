@@ -120,7 +120,6 @@ class Held:
         holder = Holder(
             claimed,
             about_holder(composition, request),
-            self._signal,
             partial(revision, target=composition.target),
             options.terms,
             gpus=[device.uuid for device in composition.target.machine.devices],

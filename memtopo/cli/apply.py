@@ -141,7 +141,7 @@ def _run(
     )
     if holding is None:
         return application.run()
-    with claimed_holder(holding, loaded, request, stop) as holder:
+    with claimed_holder(holding, loaded, request) as holder:
         return application.run(holder)
 
 

@@ -129,9 +129,7 @@ def opened_service(options: HoldOptions, name: str) -> Iterator[Service]:
 
 
 @contextmanager
-def claimed_holder(
-    options: HoldOptions, loaded: Composition, request: RunRequest, stop: Callable[[], int]
-) -> Iterator[Holder]:
+def claimed_holder(options: HoldOptions, loaded: Composition, request: RunRequest) -> Iterator[Holder]:
     """Claim the layout's name and the place of its metrics, and open its log, before anything is built.
 
     Raises `ExchangeError` if a place is taken, `UsageError`.
@@ -162,7 +160,7 @@ def claimed_holder(
         gpus = [device.uuid for device in loaded.target.machine.devices]
         about = about_holder(loaded, request)
         revised = revise(loaded.target)
-        yield Holder(claimed, about, stop, revised, options.terms, gpus, report_ready, supervised, log=service.log)
+        yield Holder(claimed, about, revised, options.terms, gpus, report_ready, supervised, log=service.log)
 
 
 def _claim(terms: Holding, name: str) -> Claim:

@@ -26,15 +26,14 @@ from memtopo.sharing.status import Importer
 class Holder:
     """Serves a layout that was built and checked, at a claimed endpoint, and returns notes for the report.
 
-    `stop` returns the number of the signal that ends the hold, or 0; it is called at once when `wake` can be read. The
-    notes name that end as `stopped_by`. `revise` validates a changed spec, and `ready` is called when clients can
-    connect. `supervised` is entered while the layout is served, for the log, the metrics and reloads. `log` is the
-    descriptor for the output of the layout's processes.
+    The conductor's stop ends the hold, and is asked at once when `wake` can be read; the notes name that end as
+    `stopped_by`. `revise` validates a changed spec, and `ready` is called when clients can connect. `supervised` is
+    entered while the layout is served, for the log, the metrics and reloads. `log` is the descriptor for the output of
+    the layout's processes.
     """
 
     claim: Claim
     about: HolderInfo
-    stop: Callable[[], int]
     revise: Revise
     terms: Holding = field(default_factory=Holding)
     gpus: Sequence[str | None] = ()

@@ -79,7 +79,7 @@ def hold(target: Target, number: int, at: int, out: int) -> None:
     with Stopper(ending=True) as stopper:
         info = HolderInfo("killed", None, request.machine)
         with claim(endpoint("killed")) as claimed:
-            holder = Holder(claimed, info, stopper.signal, revise(target), Holding(grace=0.0))
+            holder = Holder(claimed, info, revise(target), Holding(grace=0.0))
 
             def held(made: Conducted) -> HoldResult:
                 made.release_contexts()

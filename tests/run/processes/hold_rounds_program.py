@@ -44,7 +44,7 @@ def hold(found: Target) -> Callable[[], Report]:
     def once() -> Report:
         info = HolderInfo("held", None, made.machine)
         with claim(endpoint("held")) as claimed:
-            holder = Holder(claimed, info, lambda: 0, revise(found), Holding(grace=1.0))
+            holder = Holder(claimed, info, revise(found), Holding(grace=1.0))
             return apply(made, ledger, hold=holder.hold)
 
     return once
