@@ -6,6 +6,7 @@ import os
 import socket
 import stat
 from collections.abc import Callable
+from fcntl import flock
 from pathlib import Path
 
 import pytest
@@ -150,6 +151,27 @@ def test_a_stale_lock_can_be_locked_and_a_held_one_cannot(named: Endpoint) -> No
     os.close(again)
     os.close(folder)
     assert files(named) == ["kv.sock.lock"]
+
+
+def test_a_lock_whose_file_was_replaced_before_it_was_locked_is_of_no_use(
+    named: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another claim comes between the opening of a stale lock and its locking; the later one removes nothing of it."""
+    claim(named).abandon()
+    others: list[claims.Claim] = []
+
+    def lock_late(fd: int, how: int) -> None:
+        monkeypatch.setattr(claims, "flock", flock)
+        others.append(claim(named))
+        flock(fd, how)
+
+    monkeypatch.setattr(claims, "flock", lock_late)
+    folder = named.open_folder()
+    assert claims.lock_stale(folder, named.lock) is None
+    with others[0]:
+        assert lock_owner(folder, named.lock) == os.getpid()
+        assert claims.lock_stale(folder, named.lock) is None
+    os.close(folder)
 
 
 def a_file(path: Path) -> None:

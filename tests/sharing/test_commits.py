@@ -7,7 +7,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -53,7 +53,11 @@ def spec(**more: Any) -> dict[str, Any]:
             **{export: {"chunk": name, "via": "fd", "commit": "required"} for export, name in names.items()},
             "cache": {"chunk": "cache", "via": "fd"},
         },
-        "states": {"asleep": {"offload": {"w": "host:0"}}, "empty": {"drop": ["w"]}},
+        "states": {
+            "asleep": {"offload": {"w": "host:0"}},
+            "bare": {"offload": {"w": "host:0"}, "drop": ["cache"]},
+            "empty": {"drop": ["w"]},
+        },
     }
 
 
@@ -258,6 +262,26 @@ def test_a_writer_whose_memory_was_replaced_cannot_commit_what_it_wrote(dial: Co
     assert "ok" in commit(writer, 2)
 
 
+def test_content_that_was_dropped_while_it_was_offloaded_is_of_another_generation(dial: Connect) -> None:
+    writer, other = dial(), dial()
+    ask(writer, "write")
+    for state in ("asleep", "bare", "empty", "awake"):
+        assert "ok" in asked(other, "switch", state=state, force=False)
+    assert code(commit(writer, 2)) == "stale"  # of the state asleep
+    assert read(writer)["ok"]["generation"] == 4
+    assert "ok" in commit(writer, 4)
+
+
+def test_a_writer_that_has_committed_is_idle(dial: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And is disconnected for that, as a client without handles."""
+    writer = dial()
+    ask(writer, "write")
+    monkeypatch.setattr("memtopo.sharing.holder.clients.IDLE", 0.0)
+    assert "ok" in asked(writer, "status")
+    assert "ok" in commit(writer)
+    assert heard(writer) is None
+
+
 def test_several_exports_are_leased_and_committed_together(runtime: Path) -> None:
     with held(spec(scales="s"), MACHINE), ExitStack() as stack:
         one, two = (stack.enter_context(raw(runtime / "memtopo" / "kv.sock")) for _ in range(2))
@@ -277,20 +301,35 @@ def test_a_release_refuses_clients_that_wait(dial: Connect, layout: Held) -> Non
     assert code(next_message(sock)) == "releasing"
 
 
-def test_memory_that_cannot_be_created_is_created_for_the_next_writer(runtime: Path) -> None:
+@contextmanager
+def failing(runtime: Path, call: str, clients: int) -> Iterator[tuple[Held, Failing, list[socket.socket]]]:
+    """A layout whose driver fails at a number of a call, and connected clients."""
     opened: list[Failing] = []
 
     def open_failing() -> Any:
-        opened.append(Closing(MACHINE.open(), only={"mem_create"}))
+        opened.append(Closing(MACHINE.open(), only={call}))
         return opened[0]
 
-    with (
-        held(spec(), replace(MACHINE, _opener=open_failing)) as layout,
-        ExitStack() as stack,
-    ):
-        first, second, third = (stack.enter_context(raw(runtime / "memtopo" / "kv.sock")) for _ in range(3))
+    with held(spec(), replace(MACHINE, _opener=open_failing)) as layout, ExitStack() as stack:
+        path = runtime / "memtopo" / "kv.sock"
+        yield layout, opened[0], [stack.enter_context(raw(path)) for _ in range(clients)]
+
+
+def test_content_is_gone_after_a_switch_that_failed_once_its_memory_was_released(runtime: Path) -> None:
+    with failing(runtime, "mem_release", 2) as (_, driver, (writer, other)):
+        ask(writer, "write")
+        commit(writer)
+        driver.at, driver.calls = 2, 0
+        assert code(asked(other, "switch", state="empty", force=False)) == "failed"
+        assert asked(other, "status")["ok"]["layout_state"] == "awake"
+        assert states(other)["weights"] == "empty"
+        assert code(read(other)) == "uncommitted"
+
+
+def test_memory_that_cannot_be_created_is_created_for_the_next_writer(runtime: Path) -> None:
+    with failing(runtime, "mem_create", 3) as (layout, driver, (first, second, third)):
         ask(first, "write")
-        opened[0].at, opened[0].calls = 2, 0
+        driver.at, driver.calls = 2, 0
         begin(second, "write")
         first.close()
         refused = next_message(second)["error"]
