@@ -49,6 +49,12 @@ def test_equal_specs_differ_in_nothing() -> None:
     assert found.memory == {"gpu0": MemoryChange(4 * M, 4 * M, 4 * M)}
 
 
+def test_parameters_that_one_plan_lacks_differ() -> None:
+    steps = plan_of(BEFORE, MACHINE).steps_by_process
+    found = difference(steps, steps, ("a", "b"), params=({"size": "2MiB", "old": "1"}, {"size": "2MiB", "new": "3"}))
+    assert found.params == {"old": ("1", None), "new": (None, "3")}
+
+
 def test_fewer_chunks_are_unmapped_and_released() -> None:
     found = compared(BEFORE.replace("count: 4", "count: 3"))
     assert verbs(found) == [("unmap", "page.3", 1), ("release", "page.3", 1)]

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import pytest
+from memtopo.run.capacity import DoesNotFit, lacking_on_host, require_room
 
 from memtopo.common.units import GiB
+from memtopo.driver.ledger import Ledger
 from memtopo.driver.types import Location, LocationKind, gpu
+from memtopo.drivers.sim import SimDriver
+from memtopo.executor import Execution
+from memtopo.plans.transition import transition
 from memtopo.run.transition import lacking_on_host
 from tests.helpers.machines import invented, with_nodes
+from tests.helpers.specs import plan_of
 
 HOST, ONE, OTHER = Location(LocationKind.HOST), *(Location(LocationKind.HOST_NUMA, node) for node in (0, 1))
-MACHINE = with_nodes(invented(1), 8 * GiB, 4 * GiB)
+MACHINE = with_nodes(invented(1, memory=76 * GiB), 8 * GiB, 4 * GiB)
 
 
 @pytest.mark.parametrize(
@@ -28,3 +34,16 @@ def test_a_node_has_what_the_layout_does_not_use_of_it(
 ) -> None:
     grown, taken = ({where: size * GiB for where, size in sizes.items()} for sizes in (growth, used))
     assert list(lacking_on_host(grown, taken, MACHINE)) == lacking
+
+
+def test_released_memory_that_importers_keep_is_no_room_for_what_comes() -> None:
+    old, new = (plan_of(f"chunks: {{w: {{location: gpu0, size: {size}GiB}}}}", MACHINE) for size in (40, 38))
+    steps = transition(old.steps, new.steps)
+    with SimDriver(MACHINE) as driver:
+        driver.init()
+        execution = Execution(old, Ledger(driver))
+        execution.build()
+        require_room(execution, steps, MACHINE)
+        with pytest.raises(DoesNotFit, match=r"gpu0 needs 38 GiB more than now at its peak"):
+            require_room(execution, steps, MACHINE, {step.provides for step in steps.undo})
+        execution.take_down()

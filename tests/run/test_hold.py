@@ -114,6 +114,8 @@ def test_a_context_that_cannot_be_retained_again_fails_the_check_and_leaves_the_
         failing.at = failing.calls + 2  # of two contexts the second
         with pytest.raises(MemtopoError, match="retain context gpu1"):
             made.recheck()
+        made.run.execution.resume()
+        assert {*made.run.execution.layout.contexts} == {0, 1}
         assert made.recheck().different == 0
 
     assert held(CHUNKS, act).outcome == "ok"

@@ -147,6 +147,17 @@ def test_every_failing_call_of_a_change_restores_the_layout() -> None:
             assert kept_chunks["hot"] == chunks["hot"]
 
 
+def test_a_rollback_undoes_in_reverse_order() -> None:
+    """Access is taken from a pool before the pool is destroyed."""
+    pools = "pools: {p: {location: gpu0, accessed_by: gpu1}}\nallocations: {a: {pool: p, size: 2MiB}}\n"
+    with built(plan_of(BEFORE, TWO), failing={"mem_alloc_from_pool_async"}) as layout:
+        before = layout.state()
+        layout.failing.at = 1
+        with pytest.raises(StepFailed, match=r"^allocate from pool a"):  # and no RollbackFailed, which begins otherwise
+            make_transition(layout.execution, plan_of(BEFORE + pools, TWO))
+        assert layout.state() == before
+
+
 def test_a_failed_rollback_leaves_a_layout_that_can_be_taken_down() -> None:
     moved = BEFORE.replace("hot: {location: gpu1", "hot: {location: gpu0")
     with built(plan_of(BEFORE, TWO), failing={"mem_create"}) as layout:

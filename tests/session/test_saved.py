@@ -55,3 +55,9 @@ def test_a_plan_without_shares_has_no_free_memory_and_holds_on_a_fuller_machine(
     plan = saved(FIXED, live(40 << 30))
     assert [(device.free_bytes, device.uuid) for device in plan.facts.devices] == [(None, None)]
     compare_now(plan, FIXED, live(30 << 30))
+
+
+def test_a_plan_is_stale_if_memory_has_other_properties_now() -> None:
+    with pytest.raises(StalePlan) as raised:
+        compare_now(saved(FIXED, live(40 << 30)), FIXED.replace("4GiB", "4GiB, rdma: true"), live(40 << 30))
+    assert raised.value.details[1].endswith("(rdma)"), raised.value.details
