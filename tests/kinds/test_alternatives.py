@@ -131,6 +131,8 @@ def test_what_was_not_tried_is_taken_only_as_the_last_alternative() -> None:
     assert geometry.of(ChunkGroup)["c"].handles == HandleType.FD
     assert geometry.choices[0].refused[0].reason == "it was not tried on gpu0"
     assert properties(chunk("handles: win32 else fabric"), machine).handles == HandleType.FABRIC
+    neither = invented(1, trials=UNTRIED | {"fd": Trial(advertised=True)})
+    assert properties(chunk("handles: fabric else fd"), neither).handles == HandleType.FD
 
 
 def test_an_import_from_a_holder_takes_what_the_holder_takes() -> None:

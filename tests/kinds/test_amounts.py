@@ -325,6 +325,7 @@ def test_a_largest_number_that_fills_is_that_of_all_elastic_ranges_that_may_have
     found = chunk(text)
     assert (found.count, found.limit, found.filled) == (2, 3 * 10 + 3, "kv and heap")
     assert chunk(text.replace("elastic: true", "elastic: {chunks: big}")).limit == 3 * 10
+    assert chunk(text.replace("min: 2", "min: 33")).count == 33
     assert any("33 of 6MiB, as many as kv and heap have room for" in note for note in plan_of(text, MACHINE).notes)
 
 

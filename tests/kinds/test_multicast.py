@@ -34,6 +34,7 @@ from memtopo.kinds.multicast.steps import (
 )
 from memtopo.kinds.step import Step
 from memtopo.machine import Cluster, Machine, dump, shipped
+from memtopo.machine.queries import changed
 from memtopo.output.diagram.build import build_diagram
 from memtopo.planner import Plan
 from memtopo.rules import NeverTried, require_tried
@@ -41,7 +42,7 @@ from memtopo.run import processes
 from memtopo.sharing.offers import Offer
 from tests.helpers.command_line import run_memtopo
 from tests.helpers.machines import invented, with_fabric, with_multicast
-from tests.helpers.specs import ROOT, document, ensemble, geometry_of, run, run_request, validate_text
+from tests.helpers.specs import ROOT, codes, diagnose, document, ensemble, geometry_of, run, run_request, validate_text
 
 WORKS = with_multicast(invented(2))
 FOUR = with_multicast(invented(4))
@@ -105,6 +106,19 @@ def test_an_offset_is_that_on_every_gpu() -> None:
     assert places(bindings(text)) == [
         ("part.0", 0, 4 * MiB), ("part.1", 1, 4 * MiB), ("part.2", 0, 0), ("part.3", 1, 0),
     ]  # fmt: skip
+
+
+def test_a_chunk_that_is_no_multiple_of_the_granule_of_the_team_is_not_bound() -> None:
+    """Its own GPU has a smaller one."""
+    machine = with_multicast(changed(WORKS, devices=[WORKS.devices[0], invented(2, granule=4 * MiB).devices[1]]))
+    text = (
+        "chunks: {a: {location: gpu0, size: SIZE}, b: {location: gpu1, size: 4MiB}}\n"
+        "multicast: {team: {devices: gpus, size: 4MiB}}\nbind: {team: [a, b]}\n"
+        "ranges: {mc: {size: 4MiB}}\nmap: {mc: [team]}\naccess: {mc: {gpus: rw}}\n"
+    )
+    assert "MT720" not in codes(text.replace("SIZE", "4MiB"), machine)
+    (found,) = (each for each in diagnose(text.replace("SIZE", "2MiB"), machine) if each.code == "MT720")
+    assert "would be bound from 0 to 2MiB of 'team', which is unaligned" in found.message
 
 
 def test_the_chunks_in_a_range_are_bound_by_their_addresses() -> None:

@@ -6,8 +6,10 @@ import pytest
 
 from memtopo.common.units import MiB
 from memtopo.driver.types import Access, Grant, HandleType, Location, LocationKind, PoolAttribute, gpu
+from memtopo.drivers.sim import SimDriver
 from memtopo.kinds.allocations import AllocationGroup
 from memtopo.kinds.allocations.steps import AliasAllocation, AllocateFromPool, ImportPointer
+from memtopo.kinds.layout import Layout
 from memtopo.kinds.pools import PoolGroup
 from memtopo.kinds.pools.steps import (
     AliasPool,
@@ -154,6 +156,22 @@ processes:
         ("rank.0.p.0", (Grant(gpu(1), RW),)),
         ("rank.1.p.0", (Grant(gpu(1), RW),)),
     ]
+
+
+def test_a_pool_with_two_names_keeps_access_until_the_last_of_them_goes() -> None:
+    """As one that a holder exports twice (fact 82)."""
+    with SimDriver(MACHINE) as driver:
+        driver.init()
+        layout, pools = Layout(), steps_of(plan_of("pools: {p: {location: gpu0}}", MACHINE), CreatePool)
+        pools[0].do(driver, layout)
+        layout.memory_pools["q"] = pool = layout.memory_pools["p"]
+        one, other = (SetImportedAccess(("imports", label), label, 0, (Grant(gpu(1), RW),)) for label in "pq")
+        for each in (one, other):
+            each.do(driver, layout)
+        one.undo(driver, layout)
+        assert driver.mem_pool_get_access(pool, gpu(1)) == Access.RW
+        other.undo(driver, layout)
+        assert driver.mem_pool_get_access(pool, gpu(1)) == Access.NONE
 
 
 @pytest.mark.parametrize(

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from memtopo.run.elastic_requests import MapRequest, Refused, UnmapRequest
 
 from memtopo import planner
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.types import DriverError, gpu
 from memtopo.drivers.sim import SimDriver
-from memtopo.executor import Execution
+from memtopo.executor import Execution, StepFailed
 from memtopo.run import elastic
 from memtopo.run.elastic import MapRequest, Refused, UnmapRequest
+from memtopo.run.transition import make_transition
 from tests.helpers.examples import examples
 from tests.helpers.failing_driver import Failing
 from tests.helpers.machines import invented
@@ -165,6 +168,25 @@ class ElasticRange(RuleBasedStateMachine):
             assert not self.execution.take_down().leaks
             assert self.ledger.empty
             self.simulator.close()
+
+
+def test_a_range_that_cannot_be_emptied_for_a_change_has_again_all_that_a_program_mapped() -> None:
+    with SimDriver(invented(2)) as simulator:
+        simulator.init()
+        driver = Failing(simulator, only={"mem_unmap"})
+        ledger = Ledger(driver)
+        execution = Execution(planner.plan(geometry_of(SPEC % ""), invented(2)), ledger)
+        execution.build()
+        requests = [MapRequest(0, "page", 2), MapRequest(6 * M, "pair", 1)]
+        elastic.change_range(ledger, execution.layout, "kv", requests, [])
+        before, mapped = ledger.counts(), dict(execution.layout.mappings)
+        driver.at = driver.calls + 2
+        less = geometry_of("chunks: {blank: {location: gpu0, size: 2MiB}}")
+        with pytest.raises(StepFailed, match=r"^undo open kv"):
+            make_transition(execution, planner.plan(less, invented(2)))
+        assert (ledger.counts(), execution.layout.mappings) == (before, mapped)
+        assert [each for each in execution.check() if each.expected != each.observed] == []
+        assert not execution.take_down().leaks
 
 
 TestElasticRange = ElasticRange.TestCase
