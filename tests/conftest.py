@@ -16,6 +16,9 @@ from hypothesis import HealthCheck, settings
 # A job in the background ignores SIGINT, and so would all processes that tests start and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+# As all processes that nohup starts ignore SIGHUP; this one goes on when its terminal hangs up.
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, lambda *_: None)
 
 settings.register_profile("full", deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("default", settings.get_profile("full"), max_examples=30)

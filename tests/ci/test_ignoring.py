@@ -140,6 +140,8 @@ def test_a_suppression_needed_on_one_machine_is_unused_on_none(checked: Checking
         ("h100x1", (), 1),
         ("h200x2", (), 0),
     ]
+    found = checked({"x.yaml": text}, "h200x2", "h100x1")
+    assert [(result.diagnostics, result.ignored) for result in found.results] == [((), 0), ((), 1)]
     assert [fault.code for fault in next(checked({"x.yaml": text}, "h200x2").results).diagnostics] == ["MT505"]
 
 

@@ -8,8 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from memtopo.cli.results import RunOutput
+from memtopo.driver.ledger import Ledger
+from memtopo.drivers.sim import SimDriver
+from memtopo.run.apply import apply
 from tests.cli.conftest import InlineRunner
 from tests.helpers.command_line import QUICKSTART
+from tests.helpers.machines import invented
+from tests.helpers.specs import run_request
 
 M = "--machine=h200x2"
 INVALID = "memtopo: 1\nname: bad\nranges: {kv: {size: 3MiB}}\nmap: {kv: [pge]}\n"
@@ -109,6 +115,17 @@ def test_a_report_that_is_lost_later_fails_a_run_that_succeeded(run_inline: Inli
     assert result.status == 4
     assert "ok: built" in result.out
     assert "cannot be written" in result.err
+
+
+def test_a_report_that_is_lost_later_leaves_a_failed_run_its_own_exit_status(file: Path) -> None:
+    file.mkdir()
+    machine = invented(1)
+    with SimDriver(machine) as driver:
+        driver.init()
+        report = apply(
+            run_request("buffers: {b: {location: gpu0, size: 2MiB}}", machine), Ledger(driver), stop=lambda: 15
+        )
+    assert RunOutput(str(file), None, as_json=True).show(report) == 143
 
 
 def test_the_report_of_a_probe_is_a_page(run_inline: InlineRunner, file: Path) -> None:

@@ -89,6 +89,23 @@ def test_an_error_without_exactly_one_right_answer_stays(right: str, wrong: str)
     assert corrected(text) == text
 
 
+def test_a_word_that_its_text_has_twice_stays() -> None:
+    """Here that of the process is wrong, and that of the export is right."""
+    text = """\
+memtopo: 1
+name: test
+processes:
+  server: {chunks: {c: {location: gpu0, size: 2MiB, handles: fd}}, exports: {sever: {chunk: c, via: fd}}}
+  reader:
+    imports: {w: {from: sever.sever}}
+    ranges: {r: {size: 2MiB}}
+    map: {r: [w]}
+    access: {r: {gpu0: rw}}
+"""
+    assert corrected(text) == text
+    assert corrected(text.replace("sever.sever", "serve.sever")) == text.replace("sever.sever", "server.sever")
+
+
 EXPORT = SPEC + "exports: {x: {chunk: hot, via: fd}}\n"
 
 

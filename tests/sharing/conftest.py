@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -11,6 +12,14 @@ import pytest
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint
 from tests.helpers.holders import Holder, Process
+
+
+@pytest.fixture
+def shared() -> Iterator[Path]:
+    """A folder to which other users have a way."""
+    with TemporaryDirectory(dir="/tmp") as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -54,14 +53,6 @@ def request(**fields: Any) -> bytes:
 def path(runtime: Path, holder: Holder) -> Path:
     """Path of the socket of the holder of kv."""
     return runtime / "memtopo" / "kv.sock"
-
-
-@pytest.fixture
-def shared() -> Iterator[Path]:
-    """A folder to which other users have a way."""
-    with TemporaryDirectory(dir="/tmp") as folder:
-        Path(folder).chmod(0o755)
-        yield Path(folder)
 
 
 @pytest.fixture(autouse=True)

@@ -161,16 +161,22 @@ def test_clients_that_send_nothing_or_leave_block_no_other(dial: Dial) -> None:
     assert silent[0].recv(1) == b""
 
 
-@pytest.mark.parametrize(("allow_uids", "mode"), [((), 0o600), ((65534,), 0o666)])
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
+@pytest.mark.parametrize("allowed", [False, True])
 def test_users_that_may_connect_may_read_the_metrics(
-    runtime: Path, layout: OneState, tmp_path: Path, allow_uids: tuple[int, ...], mode: int
+    layout: OneState, start: Callable[..., Any], shared: Path, allowed: bool
 ) -> None:
-    path = tmp_path / "m.sock"
+    path, allow_uids = shared / "m.sock", [65534] if allowed else []
     with (
         claim(endpoint(socket=str(path))) as claimed,
         holding(layout, supervision=Supervision(metrics=MetricsTarget(text, claim=claimed)), allow_uids=allow_uids),
     ):
-        assert stat.S_IMODE(path.stat().st_mode) == mode
+        assert stat.S_IMODE(path.stat().st_mode) == (0o666 if allowed else 0o600)
+        found = start("other_user", path=str(path), uid=65534, allow=[], metrics=True).read_line()
+        assert ("memtopo_layout_up" in found) is allowed, found
+        path.chmod(0o666)
+        found = start("other_user", path=str(path), uid=65534, allow=[], metrics=True).read_line()
+        assert ("memtopo_layout_up" in found) is allowed, found
 
 
 def test_a_client_that_sends_half_a_request_is_disconnected_in_time(

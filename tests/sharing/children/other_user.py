@@ -1,11 +1,13 @@
-"""A client of another user, which imports, or releases the layout, or connects often, and says what came of it."""
+"""A client of another user, which imports, releases, connects often, or reads metrics, and says what came of it."""
 
 from __future__ import annotations
 
 import json
 import os
+import socket
 import sys
 from contextlib import ExitStack
+from http.client import HTTPResponse
 
 from memtopo.common.errors import MemtopoError
 from memtopo.sharing.client import connect
@@ -13,10 +15,15 @@ from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError
 
 
-def main(path: str, uid: int, allow: list[int], connections: int = 1, *, release: bool = False) -> None:
+def main(
+    path: str, uid: int, allow: list[int], connections: int = 1, *, release: bool = False, metrics: bool = False
+) -> None:
     """Become another user, connect, and import; with more `connections`, keep them until standard input ends."""
     os.setresgid(uid, uid, uid)
     os.setresuid(uid, uid, uid)
+    if metrics:
+        print(json.dumps(read_metrics(path)), flush=True)  # noqa: T201 to the test
+        return
     if connections > 1:
         occupy(path, allow, connections)
         return
@@ -34,6 +41,19 @@ def main(path: str, uid: int, allow: list[int], connections: int = 1, *, release
         answer = {"error": error.message, "hint": error.hint, "code": code}
     sys.stdout.write(json.dumps(answer) + "\n")
     sys.stdout.flush()
+
+
+def read_metrics(path: str) -> str:
+    """Return the metrics at a socket, or the name of the error."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+        try:
+            sock.connect(path)
+            sock.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+            found = HTTPResponse(sock)
+            found.begin()
+            return found.read().decode()
+        except OSError as error:
+            return type(error).__name__
 
 
 def occupy(path: str, allow: list[int], connections: int) -> None:
