@@ -138,9 +138,10 @@ def test_every_failing_call_of_a_change_restores_the_layout() -> None:
         with built(old) as layout:
             ranges, chunks = layout.handles()
             layout.failing.at = layout.failing.calls + at
-            with pytest.raises(StepFailed):
+            with pytest.raises(StepFailed) as failed:
                 make_transition(layout.execution, new)
             layout.failing.at = 0
+            assert not isinstance(failed.value, RollbackFailed)
             assert layout.state() == before, (at, layout.failing.failed)
             kept_ranges, kept_chunks = layout.handles()
             assert kept_ranges["kv"] == ranges["kv"]
