@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from memtopo.run.capacity import DoesNotFit, lacking_on_host, require_room
 
 from memtopo.common.units import GiB
 from memtopo.driver.ledger import Ledger
@@ -11,7 +10,7 @@ from memtopo.driver.types import Location, LocationKind, gpu
 from memtopo.drivers.sim import SimDriver
 from memtopo.executor import Execution
 from memtopo.plans.transition import transition
-from memtopo.run.transition import lacking_on_host
+from memtopo.run.transition import DoesNotFit, lacking_on_host, require_room
 from tests.helpers.machines import invented, with_nodes
 from tests.helpers.specs import plan_of
 

@@ -6,7 +6,6 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from memtopo.run.elastic_requests import MapRequest, Refused, UnmapRequest
 
 from memtopo import planner
 from memtopo.driver.ledger import Ledger
@@ -15,7 +14,7 @@ from memtopo.drivers.sim import SimDriver
 from memtopo.executor import Execution, StepFailed
 from memtopo.run import elastic
 from memtopo.run.elastic import MapRequest, Refused, UnmapRequest
-from memtopo.run.transition import make_transition
+from tests.helpers.conducted import make_transition
 from tests.helpers.examples import examples
 from tests.helpers.failing_driver import Failing
 from tests.helpers.machines import invented
