@@ -19,7 +19,8 @@ from memtopo.drivers.target import Target, resolve
 from memtopo.language.names import AWAKE
 from memtopo.machine.cluster import MachineLine
 from memtopo.rules.validation import validate
-from memtopo.run.apply import Run
+from memtopo.run.apply import ThisProcess
+from memtopo.run.process_run import ProcessRun
 from memtopo.session.request import RunRequest
 
 CHUNKS = 2048
@@ -59,10 +60,10 @@ def main() -> None:
             _offloaded(run, loop, keeper, f"offloaded-{index}")
 
 
-def _dropped(run: Run, loop: Loop) -> None:
+def _dropped(run: ThisProcess, loop: Loop) -> None:
     times = _rounds(
-        {"sleep": lambda: run.enter("dropped"), "unmap and release": loop.sleep},
-        {"wake": lambda: run.enter(AWAKE), "create, map and grant": loop.wake},
+        {"sleep": lambda: run.switch("dropped", check="none"), "unmap and release": loop.sleep},
+        {"wake": lambda: run.switch(AWAKE, check="none"), "create, map and grant": loop.wake},
         {"check by queries": run.recheck},
     )
     _print("", times)
@@ -70,11 +71,11 @@ def _dropped(run: Run, loop: Loop) -> None:
     _ratio("wake to bare calls", times["wake"], times["create, map and grant"], 1.10)
 
 
-def _offloaded(run: Run, loop: Loop, keeper: str, state: str) -> None:
+def _offloaded(run: ThisProcess, loop: Loop, keeper: str, state: str) -> None:
     times = _rounds(
         {"copy out": loop.copy_out},
-        {"sleep": lambda: run.enter(state), "unmap and release": loop.sleep},
-        {"wake": lambda: run.enter(AWAKE), "create, map and grant": loop.wake},
+        {"sleep": lambda: run.switch(state, check="none"), "unmap and release": loop.sleep},
+        {"wake": lambda: run.switch(AWAKE, check="none"), "create, map and grant": loop.wake},
         {"copy in": loop.copy_in},
         {"sleep by a loop": lambda: loop.sleep(copies=True)},
         {"wake by a loop": lambda: loop.wake(copies=True)},
@@ -223,16 +224,17 @@ def _properties(kind: Any) -> Any:
 
 
 @contextmanager
-def _built(local: Target) -> Iterator[Run]:
+def _built(local: Target) -> Iterator[ThisProcess]:
     geometry = validate(language.read_text(SPEC.encode(), "bench"), local.machine).geometry
     assert geometry is not None
     plan = planner.plan(geometry, local.machine)
     ledger = Ledger(local.open())
-    run = Run(RunRequest(plan, geometry, MachineLine("local", simulated=False, devices=(), driver="")), ledger)
+    request = RunRequest(plan, geometry, MachineLine("local", simulated=False, devices=(), driver=""))
+    run = ThisProcess(ProcessRun(request, ledger))
     run.build()
-    run.ledger.ctx_push_current(run.execution.layout.contexts[0])
+    ledger.ctx_push_current(run.run.execution.layout.contexts[0])
     yield run
-    run.ledger.ctx_pop_current()
+    ledger.ctx_pop_current()
     run.take_down()
     assert ledger.empty
 

@@ -23,7 +23,8 @@ from memtopo.driver.types import Access, Grant, Properties, gpu
 from memtopo.drivers.target import Target, resolve
 from memtopo.machine.cluster import MachineLine
 from memtopo.rules.validation import validate
-from memtopo.run.apply import Run
+from memtopo.run.apply import ThisProcess
+from memtopo.run.process_run import ProcessRun
 from memtopo.session.request import RunRequest
 
 GIB = 1 << 30
@@ -143,7 +144,7 @@ def _fast(local: Target) -> None:
     line = MachineLine("local", simulated=False, devices=(), driver="")
     built, checked = [], []
     for _ in range(ROUNDS):
-        run = Run(RunRequest(plan, geometry, line), Ledger(local.open()))
+        run = ThisProcess(ProcessRun(RunRequest(plan, geometry, line), Ledger(local.open())))
         built.append(_took(run.build))
         checked.append(_took(partial(_check, run)))
         run.take_down()
@@ -153,7 +154,7 @@ def _fast(local: Target) -> None:
     print(f"ratio of a fast check to a build  {other / one:.2f}  (at most 0.60)")
 
 
-def _check(run: Run) -> None:
+def _check(run: ThisProcess) -> None:
     run.check()
     run.verify()
 
