@@ -43,7 +43,7 @@ def test_released_memory_that_importers_keep_is_no_room_for_what_comes() -> None
         execution = Execution(old, Ledger(driver))
         execution.build()
         require_room(execution, steps, steps.growth, MACHINE)
+        in_use = {step.provides for step in steps.undo}
         with pytest.raises(DoesNotFit, match=r"gpu0 needs 38 GiB more than now at its peak"):
-            in_use = {step.provides for step in steps.undo}
             require_room(execution, steps, steps.growth_beside(in_use), MACHINE)
         execution.take_down()
