@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field, TypeAdapter
 from pydantic import ValidationError as PydanticError
 
-from memtopo.diagnostics import messages, pydantic_errors
+from memtopo.diagnostics import messages
 from memtopo.diagnostics.model import Diagnostic, InvalidValue, Label, Path
 from memtopo.kinds import KINDS
 from memtopo.kinds.devices import DEVICES
@@ -133,7 +133,7 @@ def _named_process(name: str, entries: object, refused: frozenset[Path]) -> Reso
     try:
         own = Process.model_validate({key: entries[key] for key in _KEYS if key in entries})
     except PydanticError as error:
-        yield from pydantic_errors.diagnose(error, path, lambda _: _KEYS)
+        yield from messages.diagnose(error, path, lambda _: _KEYS)
         return replace(spec, left_out=spec.left_out | {(key, "") for key in _KEYS})
     if own.node and own.nodes:
         label = Label("and several here", (*path, "nodes"), "key")
@@ -216,7 +216,7 @@ def _section(path: Path, value: object, known: set[str]) -> Resolution[tuple[dic
     try:
         return adapter.validate_python(entries), bad
     except PydanticError as error:
-        yield from pydantic_errors.diagnose(error, path, partial(_keys, SECTIONS[name]), SECTIONS[name].form)
+        yield from messages.diagnose(error, path, partial(_keys, SECTIONS[name]), SECTIONS[name].form)
         bad |= {str(each["loc"][0]) for each in error.errors(include_url=False, include_context=False)}
     return adapter.validate_python({key: entry for key, entry in entries.items() if key not in bad}), bad
 

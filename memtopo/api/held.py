@@ -17,7 +17,7 @@ from memtopo.api.errors import NotApplied, Unsuitable, require_tried
 from memtopo.api.specs import MachineLike, Params, SpecLike, plan_new
 from memtopo.common.signals import deferred
 from memtopo.language import Document, read_text
-from memtopo.machine.cluster import MachineLine
+from memtopo.machine.records import MachineLine
 from memtopo.output import monitoring
 from memtopo.plans.report import Check, Report
 from memtopo.run.application import Application

@@ -18,10 +18,10 @@ from memtopo.api.synchronization import Event, ExternalSemaphore, stream_handle
 from memtopo.api.views import View, ViewFactory
 from memtopo.common.signals import deferred
 from memtopo.kinds.dmabuf import DMABUF
-from memtopo.kinds.exports.groups import ExportGroup
+from memtopo.kinds.exports import ExportGroup
 from memtopo.kinds.layout import Reservation
 from memtopo.kinds.semaphores import ImportedSemaphore
-from memtopo.machine.cluster import MachineLine
+from memtopo.machine.records import MachineLine
 from memtopo.plans.report import Checks, PlanSummary, Report
 from memtopo.run.imports import Imports
 from memtopo.sharing.imports import HolderHandles

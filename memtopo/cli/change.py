@@ -26,7 +26,7 @@ from memtopo.machine import parse
 from memtopo.output.diagram.build import build_diagram
 from memtopo.plans.difference import difference
 from memtopo.plans.report import PlanDifference
-from memtopo.rules.change import diagnose_processes
+from memtopo.rules.validation import diagnose_processes
 from memtopo.session.composition import Composition
 from memtopo.session.saved import SavedChange, digest_of, open_saved_change
 from memtopo.sharing.client import Client

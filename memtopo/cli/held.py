@@ -34,8 +34,7 @@ from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint, is_folder
 from memtopo.sharing.errors import NoLayout
 from memtopo.sharing.sources import held_source
-from memtopo.sharing.statistics import Statistics
-from memtopo.sharing.status import Looked, Status
+from memtopo.sharing.status import Looked, Statistics, Status
 from memtopo.sharing.surveys import TIMEOUT, Entry, answers, survey
 
 
@@ -216,7 +215,7 @@ def complete_status(client: Client) -> Status:
     """
     from memtopo import planner  # check and release do not need these
     from memtopo.drivers.target import recorded
-    from memtopo.kinds.states.geometry import in_state
+    from memtopo.kinds.states.groups import in_state
     from memtopo.output.diagram.build import build_diagram
     from memtopo.session.composition import Composition
     from memtopo.session.saved import spec_digest

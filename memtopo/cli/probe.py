@@ -21,7 +21,7 @@ from memtopo.machine import Machine
 from memtopo.machine.queries import anonymous
 from memtopo.output import plain
 from memtopo.output.progress import progress
-from memtopo.probe.environment import ignored_devices
+from memtopo.probe.diagnosis import ignored_devices
 from memtopo.probe.report import ProbeReport, probe_report
 
 FORMS = ("text", "json", "markdown")

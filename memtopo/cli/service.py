@@ -38,8 +38,7 @@ from memtopo.sharing.errors import reason
 if TYPE_CHECKING:  # imported where a layout is held
     from memtopo.run.holder import Holder
     from memtopo.sharing.holder import Event, MetricsTarget
-    from memtopo.sharing.statistics import Statistics
-    from memtopo.sharing.status import Status
+    from memtopo.sharing.status import Statistics, Status
 
 _DETACHED = "memtopo.cli.service:main_of_detached"
 _NOT_PASSED = ("detach", "log", "ready_fd", "reload", "help")

@@ -176,7 +176,7 @@ def _targets(given: list[str] | None) -> dict[str, Target | None]:
 
 
 def _report_not_checked() -> None:
-    from memtopo.rules.no_machine import NOT_CHECKED
+    from memtopo.rules.validation import NOT_CHECKED
 
     subjects = (f"{subject} ({' to '.join(codes)})" for subject, codes in NOT_CHECKED)
     plain.print_message(f"not checked without a machine, with what depends on it: {'; '.join(subjects)}")

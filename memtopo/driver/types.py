@@ -1,10 +1,11 @@
-"""Types of the driver protocol. Numbers are those of `cuda.h`."""
+"""Types of the driver protocol, and the use of GPU memory that NVML reports. Numbers are those of `cuda.h`."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 from functools import cache
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from memtopo.common.errors import MemtopoError
 
@@ -300,3 +301,46 @@ class DriverError(MemtopoError):
     def __init__(self, call: str, name: str, reason: str | None = None) -> None:
         super().__init__(f"{call}: {name}" + (f" ({reason})" if reason else ""))
         self.call, self.name, self.reason = call, name, reason
+
+
+Work = Literal["compute", "graphics"]
+
+
+@dataclass(frozen=True, slots=True)
+class GpuMemory:
+    """Memory of one GPU in bytes; `index` is NVML's, as `nvidia-smi` prints it, and differs from CUDA's ordinals.
+
+    `reserved` is what driver and firmware keep for themselves. Each is None if NVML does not report it.
+    """
+
+    index: int
+    name: str | None
+    uuid: str | None
+    total: int | None
+    used: int | None
+    reserved: int | None
+    free: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessMemory:
+    """Memory of one process on one GPU; `bytes` is None if NVML does not report it.
+
+    `gpu` is the index of the GPU, `instance` the number of the MIG instance, None without MIG. `pid` is NVML's, which
+    may be of another pid namespace.
+    """
+
+    gpu: int
+    pid: int
+    work: tuple[Work, ...]
+    bytes: int | None
+    instance: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GpuUsage:
+    """Memory of all GPUs and of the processes on them; `unknown` are sentences about what could not be read."""
+
+    gpus: tuple[GpuMemory, ...] = ()
+    processes: tuple[ProcessMemory, ...] = ()
+    unknown: tuple[str, ...] = ()

@@ -17,10 +17,9 @@ from memtopo.driver.types import DriverError, uuid_text
 from memtopo.machine import Cluster, Fabric, Machine, Machines, load, parse
 
 if TYPE_CHECKING:
-    from memtopo.driver.kernels import KernelDriver
-    from memtopo.driver.trials import ExternalApi, TrialCalls
+    from memtopo.driver.kernels import ExternalApi, KernelDriver, TrialCalls
     from memtopo.drivers.cuda import CudaMeter
-    from memtopo.machine.cluster import MachineLine
+    from memtopo.machine.records import MachineLine
 
 _NODE = re.compile("[A-Za-z][A-Za-z0-9_-]*")
 
@@ -50,7 +49,7 @@ class Target:
     @property
     def line(self) -> MachineLine:
         """Description of the machine for a report; it has the GPUs of all nodes."""
-        from memtopo.machine.cluster import MachineLine  # noqa: PLC0415
+        from memtopo.machine.records import MachineLine  # noqa: PLC0415
 
         machines = [each.machine for each in self.nodes.values()] or [self.machine]
         names = tuple(device.name for machine in machines for device in machine.devices)

@@ -10,9 +10,9 @@ from memtopo.diagnostics.model import Diagnostic, Path
 from memtopo.driver.types import HandleType
 from memtopo.kinds.kind import Scope
 from memtopo.kinds.resolution import Resolution
-from memtopo.language.alternatives import Alternatives
 from memtopo.language.entries import Entry, Spec
-from memtopo.machine.choices import Choice, Refused
+from memtopo.language.fields import Alternatives
+from memtopo.machine.records import Choice, Refused
 
 _LISTED = 3
 """Reasons of alternatives that do not work, which a diagnostic shows."""

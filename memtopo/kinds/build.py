@@ -10,9 +10,9 @@ from memtopo.diagnostics import messages
 from memtopo.diagnostics.model import Diagnostic
 from memtopo.geometry.groups import ChunkGroup
 from memtopo.geometry.model import Geometry
-from memtopo.geometry.rooms import Rooms, remaining_rooms
+from memtopo.geometry.sizing import Rooms, remaining_rooms
 from memtopo.kinds import KINDS
-from memtopo.kinds.device_sets import assigned
+from memtopo.kinds.device_names import assigned
 from memtopo.kinds.exports import EXPORTS
 from memtopo.kinds.imports import crossing_exports, depends_on_number
 from memtopo.kinds.kind import Scope, Sibling, Siblings, Stage

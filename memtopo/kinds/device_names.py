@@ -9,13 +9,79 @@ from itertools import chain
 
 from memtopo.common.units import shorten
 from memtopo.diagnostics.model import At, Diagnostic, Label, Path
-from memtopo.driver.types import Location, LocationKind, gpu
-from memtopo.kinds import device_sets
+from memtopo.driver.types import Attribute, Location, LocationKind, gpu
 from memtopo.kinds.nodes import rank
 from memtopo.kinds.resolution import NameErrors, Resolution, collected
 from memtopo.language.entries import Spec
-from memtopo.language.names import GPUS, NamedDevice, Near
-from memtopo.machine import Machines
+from memtopo.language.names import GPUS, PEERS, NamedDevice, Near
+from memtopo.machine import Machine, Machines
+
+SETS = (GPUS, PEERS)
+"""Names that stand for several devices."""
+
+_PLACES = {GPUS: "in 'location', 'accessed_by', 'access', 'visible' and 'devices'", PEERS: "in 'access'"}
+
+
+def has_set(names: Sequence[NamedDevice]) -> bool:
+    """Return true if one of some names stands for several devices: `gpus`, or the nodes near them."""
+    for name in names:  # noqa: SIM110 a generator would double the time, for every entry
+        if name == GPUS or (isinstance(name, Near) and name.gpu == GPUS):
+            return True
+    return False
+
+
+def expanded(names: Sequence[NamedDevice], gpus: Sequence[Location]) -> list[tuple[NamedDevice, int]]:
+    """Names with `gpus` replaced by its members, each with its index in `names`; `{near: gpus}` is their nodes."""
+    found: list[tuple[NamedDevice, int]] = []
+    for index, name in enumerate(names):
+        if name == GPUS:
+            found += ((str(each), index) for each in gpus)
+        elif isinstance(name, Near) and name.gpu == GPUS:
+            found += ((Near(str(each)), index) for each in gpus)
+        else:
+            found.append((name, index))
+    return found
+
+
+def all_gpus(machine: Machine) -> tuple[Location, ...]:
+    """GPUs of a machine by ordinal."""
+    return tuple(Location(LocationKind.GPU, ordinal) for ordinal in range(len(machine.devices)))
+
+
+def assigned(names: Sequence[NamedDevice], machine: Machine, index: int) -> NamedDevice | None:
+    """Device of one process among those of a name under `devices`, round-robin; None if there is none."""
+    members = expanded(names, all_gpus(machine)) if has_set(names) else [(name, 0) for name in names]
+    return members[index % len(members)][0] if members else None
+
+
+def empty(path: Path, at: At = "value", name: str = GPUS) -> Diagnostic:
+    """Return MT401 for `gpus` or `peers` on a machine without GPUs."""
+    help = "use a machine with GPUs, or memory of the host: location: host"
+    return Diagnostic("MT401", f"{name!r} is empty: the machine has no GPUs", path, at, help=help)
+
+
+def misplaced(name: str, path: Path, at: At) -> Diagnostic:
+    """Return MT103 for a set where one device is named, or where another set would be right."""
+    message = f"{name!r} is a set of devices, and one device is expected here"
+    if name == PEERS:
+        message = f"{name!r} are the GPUs with access to the memory of a range, which only 'access' has"
+    return Diagnostic("MT103", message, path, at, help=f"name one device; {name!r} can be used {_PLACES[name]}")
+
+
+def near_node(machine: Machine, ordinal: int, path: Path) -> Resolution[Location | None]:
+    """NUMA node of a GPU's host memory: the advertised one, or the only one. Yields MT401 if it is not known."""
+    node = machine.devices[ordinal].attributes.get(Attribute.HOST_NUMA_ID.name, -1)
+    nodes = [location for location in machine.locations if location.kind is LocationKind.HOST_NUMA]
+    found = nodes[0] if node < 0 and len(nodes) == 1 else Location(LocationKind.HOST_NUMA, node)
+    if found in nodes:
+        return found
+    has = ", ".join(map(str, nodes)) or "no NUMA nodes"
+    message, note = f"the machine has no {found}, which is the NUMA node of gpu{ordinal}", f"it has {has}"
+    if node < 0:
+        message, note = f"the NUMA node of gpu{ordinal} is not known", f"HOST_NUMA_ID is not reported; there are {has}"
+    yield Diagnostic("MT401", message, path, notes=(note,), help=f"write {nodes[0] if nodes else 'host'}")
+    return None
+
 
 _GPU = re.compile(r"(?:gpu)?(0|[1-9][0-9]{0,5})")
 _NODE = re.compile(r"host:(0|[1-9][0-9]{0,5})")
@@ -33,7 +99,7 @@ def built_in(name: str) -> str:
     """Return what a built-in name denotes, in words; empty for other names."""
     if not _BUILT_IN.fullmatch(name):
         return ""
-    return "a set of GPUs" if name in device_sets.SETS else f"the machine's {'host' if name == 'host' else 'GPU'}"
+    return "a set of GPUs" if name in SETS else f"the machine's {'host' if name == 'host' else 'GPU'}"
 
 
 class DeviceNames:
@@ -64,7 +130,7 @@ class DeviceNames:
 
     @cached_property
     def _every_gpu(self) -> tuple[Location, ...]:
-        return device_sets.all_gpus(self._machine)
+        return all_gpus(self._machine)
 
     def declare(self) -> Iterator[Diagnostic]:
         """Resolve the declared names and the key `visible`; nodes near GPUs last, since they refer to other names."""
@@ -72,7 +138,7 @@ class DeviceNames:
         near = [name for name, values in declared.items() if any(isinstance(value, Near) for value in values)]
         for name in [*(name for name in declared if name not in near), *near] if near else declared:
             values = declared[name]
-            several = len(values) > 1 or device_sets.has_set(values)
+            several = len(values) > 1 or has_set(values)
             if several and self._spec.instances is None:
                 if not self._spec.countless:
                     yield _several(self._spec, name, values)
@@ -116,14 +182,14 @@ class DeviceNames:
         self, names: Sequence[NamedDevice], path: Path, key: str = "location", *, anywhere: bool = False
     ) -> Resolution[list[Location] | None]:
         """Locations of the names under one key of an entry, of each member of a set; None if one has an error."""
-        if len(names) == 1 and not device_sets.has_set(names):
+        if len(names) == 1 and not has_set(names):
             single = yield from self.resolve(names[0], (*path, key), anywhere=anywhere)
             return None if single is None else [single]
         found: list[Location | None] = []
         wrong: list[Diagnostic] = []
-        members = device_sets.expanded(names, self.gpus)
+        members = expanded(names, self.gpus)
         if names and not members:
-            yield device_sets.empty((*path, key))
+            yield empty((*path, key))
             return None
         for name, index in members:
             where = (*path, key) if len(names) == 1 else (*path, key, index)
@@ -153,7 +219,7 @@ class DeviceNames:
         for index in range(self._spec.instances or 1):
             node, local = rank(self._spec, index)
             machine = self._machines.of(node)
-            distinct[node, *(device_sets.assigned(each, machine, local) for each in declared)] = index
+            distinct[node, *(assigned(each, machine, local) for each in declared)] = index
         found = [DeviceNames(self._spec, self._machines, NameErrors(), index) for index in distinct.values()]
         for each in found:
             list(each.declare())
@@ -187,9 +253,9 @@ class DeviceNames:
         """Make only these GPUs visible; all if one of the names has an error."""
         path = self._spec.at("visible")
         found: list[Location | None] = []
-        members = device_sets.expanded(names, self.gpus)
+        members = expanded(names, self.gpus)
         if not members:
-            yield device_sets.empty(path)
+            yield empty(path)
         for name, index in members:
             found.append((yield from self._visible(name, path if len(names) == 1 else (*path, index))))
         locations = [location for location in found if location is not None]
@@ -208,13 +274,13 @@ class DeviceNames:
     def _selected(self, name: str, values: Sequence[NamedDevice]) -> Resolution[Location | None]:
         """Device of this process; process 0 checks all of them, so that errors in unused ones are reported as well."""
         path = self._spec.at("devices", name)
-        members = device_sets.expanded(values, self._every_gpu if device_sets.has_set(values) else ())
+        members = expanded(values, self._every_gpu if has_set(values) else ())
         if what := built_in(name):
             message = f"{name!r} is the built-in name of {what}"
             yield Diagnostic("MT203", message, path, "key", help="choose another name")
             return None
         if not members:
-            yield device_sets.empty(path)
+            yield empty(path)
             return None
         found: list[Location | None] = []
         for member, index in members if self._index == 0 else [members[self._index % len(members)]]:
@@ -225,8 +291,8 @@ class DeviceNames:
     def _declare(self, value: NamedDevice, path: Path) -> Resolution[Location | None]:
         if isinstance(value, Near):
             return (yield from self._near_declared(value, path))
-        if value in device_sets.SETS:
-            yield device_sets.misplaced(value, path, "value")
+        if value in SETS:
+            yield misplaced(value, path, "value")
             return None
         if match := _GPU.fullmatch(value):
             return (yield from self._gpu(int(match[1]), path, "value"))
@@ -258,14 +324,14 @@ class DeviceNames:
         if location.kind is not LocationKind.GPU:
             yield _near_host(name, (*path, "near"))
             return None
-        return (yield from device_sets.near_node(self._machine, location.id, path))
+        return (yield from near_node(self._machine, location.id, path))
 
     def _built_in(self, name: NamedDevice, path: Path, at: At, also: Sequence[str]) -> Resolution[Location | None]:
         if isinstance(name, Near):
             location = yield from self.resolve(name.gpu, (*path, "near"), anywhere=True)
             return (yield from self._node(name.gpu, location, path))
-        if name in device_sets.SETS:
-            yield device_sets.misplaced(name, path, at)
+        if name in SETS:
+            yield misplaced(name, path, at)
             return None
         if name.startswith("gpu") and (match := _GPU.fullmatch(name)):
             return (yield from self._gpu(int(match[1]), path, at))

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 from memtopo.diagnostics.model import At, Diagnostic, Label, Path
 from memtopo.geometry.groups import ChunkGroup, Group, RangeGroup
 from memtopo.geometry.model import Geometry, Instance, Part, Placement, Slice
-from memtopo.geometry.rooms import Rooms
+from memtopo.geometry.sizing import Rooms
 from memtopo.kinds.device_names import DeviceNames
 from memtopo.kinds.nodes import rank
 from memtopo.kinds.resolution import NameErrors, Resolution
 from memtopo.language.entries import Entry, Spec
 from memtopo.language.fields import LARGEST_COUNT, parse_reference
 from memtopo.machine import Machine, Machines
-from memtopo.machine.choices import Choice
+from memtopo.machine.records import Choice
 
 if TYPE_CHECKING:
     from memtopo.kinds.step import Step

@@ -13,7 +13,7 @@ from memtopo.geometry.groups import Group
 from memtopo.geometry.model import Geometry
 from memtopo.kinds.allocations import AllocationGroup
 from memtopo.kinds.events import EventGroup
-from memtopo.kinds.exports.groups import ExportGroup
+from memtopo.kinds.exports import ExportGroup
 from memtopo.machine import Machine
 
 View = tuple[str, int, tuple[Grant, ...]]

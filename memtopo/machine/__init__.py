@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
-from memtopo.machine.cluster import Cluster, Machines
 from memtopo.machine.files import LARGEST_FILE, VERSION, dump, load, parse, shipped
 from memtopo.machine.records import (
     CONTEXT_BYTES,
+    Cluster,
     Copies,
     Device,
     DriverFacts,
@@ -16,6 +16,7 @@ from memtopo.machine.records import (
     Granularity,
     HostMemory,
     Machine,
+    Machines,
     Memory,
     Peer,
     Rate,

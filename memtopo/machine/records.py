@@ -6,14 +6,47 @@ Fields that were added in later versions are optional, so that older records can
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from memtopo.common.units import shorten
+from memtopo.diagnostics.model import Path
 from memtopo.driver.types import HandleType, Location, LocationKind, Properties, gpu
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Alternative that was not taken, and why."""
+
+    alternative: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Alternative that a field of an entry takes on a machine, and the ones before it, which do not work there.
+
+    `subject` is the entry and the field: `chunk hot: handles`. `why` is what the trial of the taken one showed; it is
+    empty if that needs no support.
+    """
+
+    subject: str
+    taken: str
+    why: str
+    refused: tuple[Refused, ...]
+    alternatives: tuple[str, ...]
+    path: Path
+
+    @property
+    def text(self) -> str:
+        """The choice in one line, with its reasons."""
+        taken = f"{self.subject} {self.taken}" + (f" ({self.why})" if self.why else "")
+        return "; ".join([taken, *(f"not {each.alternative} ({each.reason})" for each in self.refused)])
+
 
 CONTEXT_BYTES = 512 << 20
 """Approximate memory of a context on its GPU (fact 30)."""
@@ -331,3 +364,28 @@ def _flags(words: list[str]) -> HandleType:
     for word in words:
         flags |= HandleType[word.upper()]
     return flags
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Machine of each node by name, at least one."""
+
+    nodes: Mapping[str, Machine]
+
+    def of(self, node: str | None) -> Machine:
+        """Return the machine of a node; without a name, that of the first one. Raises `KeyError`."""
+        return self.nodes[node or next(iter(self.nodes))]
+
+
+Machines = Machine | Cluster
+"""One machine, which each node of a spec is, or a machine for each node. Both have a method `of`."""
+
+
+@dataclass(frozen=True, slots=True)
+class MachineLine:
+    """Machine of a report: its name, whether it is simulated, its GPUs and driver."""
+
+    name: str
+    simulated: bool
+    devices: tuple[str, ...]
+    driver: str

@@ -11,7 +11,7 @@ from memtopo.common.errors import MemtopoError
 from memtopo.diagnostics.model import Diagnostic, Path, Severity, Span
 from memtopo.geometry.diagram import Diagram
 from memtopo.language.located import Located, located
-from memtopo.machine.cluster import MachineLine
+from memtopo.machine.records import MachineLine
 from memtopo.rules.files import Checked, File, Result, SharedDiagnostic
 
 if TYPE_CHECKING:

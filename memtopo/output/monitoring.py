@@ -10,8 +10,7 @@ from typing import Literal, NamedTuple
 from memtopo.common.text import printable
 from memtopo.sharing.holder import Event
 from memtopo.sharing.offers import exported_bytes
-from memtopo.sharing.statistics import Statistics
-from memtopo.sharing.status import Status
+from memtopo.sharing.status import Statistics, Status
 from memtopo.sharing.surveys import Entry
 
 Kind = Literal["gauge", "counter"]

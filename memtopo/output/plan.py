@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from memtopo.common.units import rounded
-from memtopo.machine.cluster import MachineLine
+from memtopo.machine.records import MachineLine
 from memtopo.output import humanize
 from memtopo.output.blocks import (
     Addresses,

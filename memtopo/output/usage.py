@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memtopo.common.units import rounded
-from memtopo.driver.usage import GpuMemory, ProcessMemory
+from memtopo.driver.types import GpuMemory, ProcessMemory
 from memtopo.output import humanize
 from memtopo.output.blocks import Cell, Page, Section, Stacked, Table, columns, notes
 from memtopo.usage.report import LayoutUse, ProcessUsage, Usage

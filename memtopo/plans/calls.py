@@ -14,7 +14,7 @@ from typing import Any, Literal
 from memtopo.driver.call_values import jsonable
 from memtopo.driver.functions import ADDRESSES, AT_ADDRESSES, OBJECTS, function
 from memtopo.driver.recorder import DriverCall
-from memtopo.machine.cluster import MachineLine
+from memtopo.machine.records import MachineLine
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from itertools import chain, groupby
 from memtopo.common.text import numbered
 from memtopo.driver.types import Location
 from memtopo.geometry.model import Geometry
-from memtopo.kinds.exports.groups import emptied_exports
+from memtopo.kinds.exports import emptied_exports
 from memtopo.kinds.step import Step
 from memtopo.plans import folding
 from memtopo.plans.report import MemoryChange, PlanDifference, ProcessDifference

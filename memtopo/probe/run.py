@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from memtopo.driver.types import Location, LocationKind, gpu
 from memtopo.machine import Copies, Device, Machine, Memory, Peer, Rate, Surroundings, Trial, dump, queries
 from memtopo.plans.progress import Progress
-from memtopo.probe import environment
+from memtopo.probe import diagnosis
 from memtopo.probe.supervisor import Findings, Limits, Outcome, Supervisor
 from memtopo.probe.trial_table import RATES, STORE, PlannedTrial, advertised, planned_trials, recorded
 
@@ -61,7 +61,7 @@ def probe(
     process. Raises `Stopped`.
     """
     began = time.monotonic()
-    around = machine.surroundings if simulated else environment.read()
+    around = machine.surroundings if simulated else diagnosis.read()
     planned = [each for each in planned_trials(machine) if not simulated or recorded(machine, each)]
     known = {
         n: trial

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 
 from memtopo.driver.handles import Handle
+from memtopo.driver.kernels import WORD, ExternalApi, TrialCalls
 from memtopo.driver.protocol import Driver
-from memtopo.driver.trials import WORD, ExternalApi, TrialCalls
 from memtopo.driver.types import Access, DriverError, Grant, HandleType, Location, LocationKind, Properties, gpu
 from memtopo.probe.messages import ImportAnswer, ImportRequest, SharedObject
 

@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager, suppress
 
 from memtopo.common.mapped_files import map_shared, unmap
 from memtopo.driver.handles import Handle
-from memtopo.driver.trials import WORD, ExternalApiSemaphore
+from memtopo.driver.kernels import WORD, ExternalApiSemaphore
 from memtopo.driver.types import (
     Access,
     DmaBufFlags,

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from memtopo.diagnostics.model import Diagnostic
 from memtopo.geometry.groups import ChunkGroup, RangeGroup
 from memtopo.geometry.model import Geometry
-from memtopo.kinds.exports.groups import ExportGroup
+from memtopo.kinds.exports import ExportGroup
 from memtopo.machine import Machine
 
 

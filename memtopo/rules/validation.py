@@ -1,17 +1,21 @@
-"""Validation of a document against a machine: all diagnostics, and the geometry if there are no errors."""
+"""Validation of a document against a machine, against all machines, and of a change of a layout."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from memtopo import rules, spec
 from memtopo.diagnostics import messages
+from memtopo.diagnostics.codes import CODES
+from memtopo.diagnostics.messages import LISTED
 from memtopo.diagnostics.model import Diagnostic, Span, has_errors
 from memtopo.geometry.model import Geometry
+from memtopo.kinds import KINDS
 from memtopo.kinds.build import lay_out
 from memtopo.language import Document, suppressions
 from memtopo.machine import Machines
+from memtopo.machine.files import large_machine, small_machine
 
 
 class Validated(NamedTuple):
@@ -55,3 +59,104 @@ def _by_instance(found: Iterable[Diagnostic]) -> list[Diagnostic]:
     every = list(found)
     others = [each for each in every if each.path[:1] != ("processes",)]
     return others + messages.likewise(each for each in every if each.path[:1] == ("processes",))
+
+
+NOT_CHECKED = (
+    ("granularities", ("MT301", "MT303")),
+    ("devices, memory, handle types and properties", ("MT401", "MT408")),
+    ("visible GPUs", ("MT606",)),
+)
+"""Subjects that need facts of a machine, each with its code, or with the first and the last one of its codes."""
+
+_GPUS, _MANY = (1, 2, 3, 4, 6, 8, 16), 64
+_NO_DEVICE = "MT401"
+_OF_MACHINES = frozenset(
+    code for _, (first, *last) in NOT_CHECKED for code in CODES if first <= code <= (last or [first])[-1]
+)
+
+
+def validate_without_machine(document: Document) -> Validated:
+    """Validate a document by what is alike on all machines; there is no geometry.
+
+    Diagnostics are those that two machines yield alike which differ in all facts that a spec may depend on. Comments
+    that ignore nothing are not reported, since their diagnostics may need a machine.
+    """
+    first, second = validate(document, large_machine(), complete=False), _on_small_machine(document)
+    return Validated(
+        document,
+        _common(first.diagnostics, second.diagnostics),
+        None,
+        _common(first.ignored, second.ignored),
+        first.used | second.used,
+    )
+
+
+def _on_small_machine(document: Document) -> Validated:
+    """Validate a document on a machine with the fewest GPUs of those that have all devices that it names."""
+    tried = (validate(document, small_machine(gpus), complete=False) for gpus in _GPUS)
+    return next((each for each in tried if _NO_DEVICE not in {found.code for found in each.diagnostics}), None) or (
+        validate(document, small_machine(_MANY), complete=False)
+    )
+
+
+def _common(first: tuple[Diagnostic, ...], second: tuple[Diagnostic, ...]) -> tuple[Diagnostic, ...]:
+    """Diagnostics of the first machine that the second one yields with the same message, with what is said of both."""
+    others = {_identity(each): each for each in second}
+    pairs = [(each, others[_identity(each)]) for each in first if _identity(each) in others]
+    return tuple(
+        each._replace(
+            notes=tuple(note for note in each.notes if note in other.notes),
+            help=each.help if each.help == other.help else None,
+        )
+        for each, other in pairs
+        if each.code not in _OF_MACHINES
+    )
+
+
+def _identity(each: Diagnostic) -> object:
+    return each.code, each.message, each.path, each.at, each.span
+
+
+def diagnose_change(before: Geometry, after: Geometry) -> Iterator[Diagnostic]:
+    """Yield MT806 for another name than that of the layout, MT807 for other processes, and what kinds refuse."""
+    if after.name != before.name:
+        message = f"the layout is named {before.name!r}, and a change keeps its name"
+        yield Diagnostic("MT806", message, ("name",), help=f"write 'name: {before.name}'")
+    yield from diagnose_processes(before, after)
+    pairs = [(before.members[label], member) for label, member in after.members.items() if label in before.members]
+    found = (each for old, new in pairs for kind in KINDS for each in kind.refused_changes(old, new))
+    yield from {(each.path, each.message): each for each in found}.values()  # once for a counted process
+
+
+def diagnose_processes(before: Geometry, after: Geometry) -> Iterator[Diagnostic]:
+    """Yield MT807 for a spec with other processes than the layout, or with the same on other nodes."""
+    ours, theirs = [*before.processes], [*after.processes]
+    if set(ours) != set(theirs):
+        yield from _other_processes(ours, theirs)
+    elif moved := next((label for label in theirs if before.node_of(label) != after.node_of(label)), None):
+        where = [
+            f"on node {node}" if node else "on no node" for node in (each.node_of(moved) for each in (before, after))
+        ]
+        message = f"process {moved!r} of the layout is {where[0]}, and {where[1]} here: a change keeps it where it is"
+        help = "release the layout, and apply the spec"
+        yield Diagnostic("MT807", message, ("processes", moved.partition(".")[0]), "key", help=help)
+
+
+def _other_processes(before: list[str], after: list[str]) -> Iterator[Diagnostic]:
+    help = "release the layout, and apply the spec"
+    if not before or not after:
+        has = f"has the processes {_listed(before)}" if before else "is one of a single process"
+        path = ("processes",) if after else ("name",)
+        yield Diagnostic("MT807", f"the layout {has}, and a change keeps them", path, "key", help=help)
+        return
+    for label in (label for label in after if label not in before):
+        message = f"process {label!r} is not one of the layout: {_listed(before)}"
+        yield Diagnostic("MT807", message, ("processes", label.partition(".")[0]), "key", help=help)
+        return
+    missing = _listed([label for label in before if label not in after])
+    message = f"the layout also has {missing}, and a change keeps its processes"
+    yield Diagnostic("MT807", message, ("processes",), "key", help=help)
+
+
+def _listed(labels: list[str]) -> str:
+    return ", ".join(labels[:LISTED]) + (" …" if len(labels) > LISTED else "")

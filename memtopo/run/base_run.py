@@ -32,7 +32,7 @@ from memtopo.run.verification.fingerprints import ASPECT, Fingerprints
 from memtopo.run.verification.isolation import MAX_HOLE_QUERIES, holes, isolation
 from memtopo.run.verification.rounds import Verification
 from memtopo.session.request import HoldResult, RunRequest
-from memtopo.sharing.exports import LayoutExports
+from memtopo.sharing.offers import LayoutExports
 
 
 class BaseRun:

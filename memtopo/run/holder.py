@@ -17,9 +17,8 @@ from memtopo.session.composition import Composition
 from memtopo.session.request import Holding, HoldResult, Revise, RunRequest
 from memtopo.sharing.claims import Claim
 from memtopo.sharing.holder import INTERVAL, HolderInfo, HoldSummary, Supervision, hold
-from memtopo.sharing.holder.progress import ProgressNotices
-from memtopo.sharing.statistics import LocationMemory
-from memtopo.sharing.status import Importer
+from memtopo.sharing.holder.state import ProgressNotices
+from memtopo.sharing.status import Importer, LocationMemory
 
 
 @dataclass(frozen=True, slots=True)

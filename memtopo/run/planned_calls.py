@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from memtopo.driver.dry import DryDriver
 from memtopo.driver.handles import Handle
 from memtopo.driver.kernels import KernelDriver
+from memtopo.driver.listing import DryDriver
 from memtopo.driver.recorder import CallContext, CallList, DriverCall, Recorder
 from memtopo.driver.types import HandleType
 from memtopo.executor import Execution, StepFailed, TeardownGates
@@ -24,7 +24,7 @@ from memtopo.plans import folding
 from memtopo.plans.calls import Entry, Exchange
 from memtopo.plans.report import Checks
 from memtopo.sharing.errors import ExchangeError
-from memtopo.sharing.exports import SEND, LayoutExports
+from memtopo.sharing.offers import SEND, LayoutExports
 
 
 def first_calls(plan: Plan, geometry: Geometry) -> dict[str, list[tuple[DriverCall, ...]]]:

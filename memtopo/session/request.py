@@ -12,7 +12,7 @@ from memtopo.diagnostics.model import Path
 from memtopo.geometry import Geometry
 from memtopo.geometry.diagram import Diagram
 from memtopo.machine import Machine
-from memtopo.machine.cluster import MachineLine
+from memtopo.machine.records import MachineLine
 from memtopo.planner import Plan, memory_by_state
 from memtopo.plans.report import Check, PlanSummary
 

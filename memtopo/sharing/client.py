@@ -31,8 +31,7 @@ from memtopo.sharing.requests import (
     validated,
 )
 from memtopo.sharing.sockets import reserve_descriptors
-from memtopo.sharing.statistics import Statistics
-from memtopo.sharing.status import Changed, Notice, Released, Status, Switched
+from memtopo.sharing.status import Changed, Notice, Released, Statistics, Status, Switched
 from memtopo.sharing.wire import MOST_FDS
 
 TIMEOUT = 5.0

@@ -18,9 +18,8 @@ from memtopo.sharing import wire
 from memtopo.sharing.claims import lock_owner, remove_stale
 from memtopo.sharing.endpoints import Endpoint, endpoint_names
 from memtopo.sharing.errors import BadPacket, ExchangeError, NoLayout, reason
-from memtopo.sharing.leases import name_lease
 from memtopo.sharing.messages import NOTICES, ProgressNotice, Refused
-from memtopo.sharing.sockets import check_user, connect_at, peer
+from memtopo.sharing.sockets import check_user, connect_at, name_lease, peer
 from memtopo.sharing.status import Notice
 from memtopo.sharing.wire import Packet
 

@@ -1,4 +1,4 @@
-"""Records that a holder reports: its status, its importers, and the results of a check and of a release."""
+"""Records that a holder reports: its status, its importers, the results of a check and of a change, and statistics."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import Field
 
 from memtopo.driver.handles import OfferedKind, Via
 from memtopo.geometry.diagram import Diagram
-from memtopo.machine.cluster import MachineLine
+from memtopo.machine.records import MachineLine
 from memtopo.plans.report import Checks
 from memtopo.sharing.offers import Offer, ends_with_holder
 from memtopo.sharing.wire import Count, LayoutName, Name, Pid, Positive, Seconds, Text, Texts
@@ -177,3 +177,44 @@ class Looked:
     name: str
     ok: bool
     checks: Checks
+
+
+MOST_LOCATIONS = 256
+"""Locations in one answer; a machine has fewer."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocationMemory:
+    """Physical memory that a layout has at a location now: bytes, and in how many allocations.
+
+    `gpu` is the UUID of the GPU, None if it is unknown, or for memory of the host.
+    """
+
+    location: Annotated[str, Field(max_length=64)]
+    gpu: Text | None
+    bytes: Count
+    allocations: Count
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """Time of a check in seconds of the epoch, and the number of differences that it found."""
+
+    time: Seconds
+    different: Count
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """Statistics of one held layout since it is served.
+
+    `changes` and `rolled_back` count changes and switches that were made, and those that failed and were rolled back.
+    `clients` are those that received handles, `handles` what they received. `last_check` is None before the first.
+    """
+
+    memory: Annotated[tuple[LocationMemory, ...], Field(max_length=MOST_LOCATIONS)]
+    changes: Count
+    rolled_back: Count
+    last_check: CheckResult | None
+    clients: Count
+    handles: Count

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
-from memtopo.machine.cluster import MachineLine
+from memtopo.machine.records import MachineLine
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoints
 from memtopo.sharing.errors import ExchangeError, NoLayout

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from memtopo.common.processes import PROC, process_stat
-from memtopo.sharing.leases import LeaseName, lease_names
+from memtopo.sharing.sockets import LeaseName, lease_names
 from memtopo.usage.report import DmaBuffer, OpenDevice
 
 _DEVICE = re.compile(r"nvidia[a-z0-9/-]*")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from memtopo.driver.usage import GpuMemory, ProcessMemory
+from memtopo.driver.types import GpuMemory, ProcessMemory
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ from memtopo.session.composition import Composition
 from memtopo.session.request import HoldResult
 from memtopo.sharing.claims import claim
 from memtopo.sharing.endpoints import endpoint
-from memtopo.sharing.exports import LayoutExports
 from memtopo.sharing.holder import HolderInfo, hold
+from memtopo.sharing.offers import LayoutExports
 from tests.helpers.conducted import Conducted
 from tests.helpers.processes import print_json
 

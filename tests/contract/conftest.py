@@ -8,9 +8,8 @@ from uuid import UUID
 
 import pytest
 
-from memtopo.driver.kernels import KernelDriver
+from memtopo.driver.kernels import ExternalApi, KernelDriver
 from memtopo.driver.ledger import Ledger
-from memtopo.driver.trials import ExternalApi
 from memtopo.driver.types import Properties, gpu
 from memtopo.drivers.target import external_api
 from tests.contract.other_process import Other

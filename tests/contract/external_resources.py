@@ -7,8 +7,8 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
+from memtopo.driver.kernels import ExternalApiSemaphore
 from memtopo.driver.protocol import Driver
-from memtopo.driver.trials import ExternalApiSemaphore
 from memtopo.driver.types import MemoryHandleType, SemaphoreHandleType
 
 OPAQUE = MemoryHandleType.OPAQUE_FD

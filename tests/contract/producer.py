@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from memtopo.driver.trials import ExternalApi
+from memtopo.driver.kernels import ExternalApi
 from memtopo.drivers.target import external_api
 from tests.contract.external_resources import PATIENCE
 from tests.helpers.python_process import PythonProcess

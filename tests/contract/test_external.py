@@ -9,8 +9,8 @@ from collections.abc import Callable
 import pytest
 
 from memtopo.common.units import MiB
+from memtopo.driver.kernels import ExternalApi
 from memtopo.driver.protocol import Driver
-from memtopo.driver.trials import ExternalApi
 from memtopo.driver.types import HandleType, MemoryHandleType, gpu
 from tests.contract.external_resources import OPAQUE, UNKNOWN, buffer, external, is_open, whole
 from tests.contract.memory import INVALID_CONTEXT, INVALID_VALUE, NOT_SUPPORTED, created, current, refused

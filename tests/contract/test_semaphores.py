@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
+from memtopo.driver.kernels import ExternalApi
 from memtopo.driver.protocol import Driver
-from memtopo.driver.trials import ExternalApi
 from memtopo.driver.types import SemaphoreHandleType
 from tests.contract.external_resources import (
     BINARY,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from memtopo.driver.kernels import ExternalApi
 from memtopo.driver.protocol import Driver
-from memtopo.driver.trials import ExternalApi
 from tests.contract.external_resources import TIMELINE, ends, semaphore, stream, streams
 from tests.contract.memory import INVALID_CONTEXT, INVALID_VALUE, current, refused
 from tests.contract.other_process import Other

@@ -11,7 +11,7 @@ from memtopo.diagnostics import facts
 from memtopo.diagnostics.codes import CODES
 from memtopo.diagnostics.explanations import GROUPS, Example, Explanation, explanation
 from memtopo.output import explain as rendering
-from memtopo.rules.change import diagnose_change
+from memtopo.rules.validation import diagnose_change
 from tests.helpers.command_line import run_memtopo
 from tests.helpers.machines import noted
 from tests.helpers.specs import ROOT, codes, geometry_of

@@ -9,8 +9,8 @@ from contextlib import ExitStack
 from typing import Any, NamedTuple, Self
 
 from memtopo.common.mapped_files import map_shared, unmap
+from memtopo.driver.kernels import ExternalApi, ExternalApiMemory, ExternalApiSemaphore
 from memtopo.driver.protocol import Driver
-from memtopo.driver.trials import ExternalApi, ExternalApiMemory, ExternalApiSemaphore
 from memtopo.driver.types import DriverError
 from memtopo.drivers.target import external_api
 from memtopo.machine import Machine, dump

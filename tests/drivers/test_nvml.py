@@ -6,7 +6,7 @@ import ctypes.util
 
 import pytest
 
-from memtopo.driver.usage import ProcessMemory
+from memtopo.driver.types import ProcessMemory
 from memtopo.drivers.cuda import gpu_usage, nvml
 
 bindings = pytest.importorskip("cuda.bindings.nvml")

@@ -6,7 +6,7 @@ import pytest
 
 from memtopo import planner
 from memtopo.kinds.access import split_mappings
-from memtopo.kinds.access.peers import peer_access
+from memtopo.kinds.access.grants import peer_access
 from memtopo.kinds.kind import Rule
 from memtopo.kinds.resources import RetainContext
 from memtopo.machine import Machine, Trial

@@ -7,7 +7,7 @@ import pytest
 from memtopo import planner
 from memtopo.driver.types import DmaBufFlags
 from memtopo.kinds.dmabuf.steps import TryExportDmaBuf
-from memtopo.kinds.exports.groups import ExportGroup, touched_exports
+from memtopo.kinds.exports import ExportGroup, touched_exports
 from memtopo.kinds.step import Phase
 from memtopo.machine import Trial
 from tests.helpers.machines import invented

@@ -9,7 +9,7 @@ from memtopo.driver.types import gpu
 from memtopo.geometry.groups import ChunkGroup
 from memtopo.kinds.buffers import BufferGroup
 from memtopo.kinds.events import EventGroup
-from memtopo.kinds.exports.groups import ExportGroup
+from memtopo.kinds.exports import ExportGroup
 from memtopo.kinds.views import all_mapped_memory
 from memtopo.machine import Trial
 from tests.helpers.machines import invented

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from memtopo.machine.cluster import MachineLine
+from memtopo.machine.records import MachineLine
 from memtopo.output import console, held
 from memtopo.plans.report import Checks, Difference, Tally
 from memtopo.sharing.offers import Offer

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from memtopo.machine.cluster import MachineLine
+from memtopo.machine.records import MachineLine
 from memtopo.output import humanize, plan
 from memtopo.output.console import unstyled
 from memtopo.plans.report import PlanSummary, ProcessPlan, Row

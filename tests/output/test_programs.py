@@ -14,7 +14,7 @@ from memtopo import machine
 from memtopo.driver.functions import FUNCTIONS
 from memtopo.driver.recorder import DriverCall
 from memtopo.machine import Machine
-from memtopo.machine.cluster import MachineLine
+from memtopo.machine.records import MachineLine
 from memtopo.output import programs
 from memtopo.output.programs.writer import Names, words_of_parts
 from memtopo.run.planned_calls import planned_calls

@@ -10,7 +10,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from memtopo.output import monitoring
-from memtopo.sharing.statistics import CheckResult, LocationMemory, Statistics
+from memtopo.sharing.status import CheckResult, LocationMemory, Statistics
 from memtopo.sharing.surveys import Entry
 from tests.helpers import pages
 from tests.helpers.command_line import ROOT

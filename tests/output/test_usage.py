@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memtopo.driver.usage import GpuMemory, ProcessMemory
+from memtopo.driver.types import GpuMemory, ProcessMemory
 from memtopo.output import console, usage
 from memtopo.usage.report import DmaBuffer, LayoutUse, OpenDevice, ProcessUsage, Usage
 

@@ -9,7 +9,7 @@ import pytest
 from memtopo.drivers.cuda import inaccessible_devices
 from memtopo.machine import Machine, Trial
 from memtopo.machine.queries import changed
-from memtopo.probe import environment
+from memtopo.probe import diagnosis
 from memtopo.probe.diagnosis import causes
 from tests.helpers.machines import AROUND, complete, invented
 
@@ -80,9 +80,9 @@ def test_environment_is_read_from_the_systems_files(tmp_path: Path) -> None:
                        ("proc/1/cgroup", "0::/docker/x"), ("dev/nvidia-caps-imex-channels/channel0", "")]:  # fmt: skip
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    seen = environment.read(tmp_path)
+    seen = diagnosis.read(tmp_path)
     assert (seen.wsl, seen.ptrace_scope, seen.container, seen.imex_channels) == (True, 2, True, 1)
-    bare = environment.read(tmp_path / "nowhere")
+    bare = diagnosis.read(tmp_path / "nowhere")
     assert (bare.wsl, bare.ptrace_scope, bare.imex_channels) == (False, None, 0)
 
 
@@ -103,7 +103,7 @@ def test_the_smallest_memory_limit_of_the_control_groups_is_read(
     for name, text in [("proc/self/cgroup", f"{groups}\n"), *((f"sys/fs/cgroup/{k}", v) for k, v in files.items())]:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    assert environment.read(tmp_path).group_bytes == limit
+    assert diagnosis.read(tmp_path).group_bytes == limit
 
 
 def test_only_device_files_of_gpus_are_reported_as_closed(tmp_path: Path) -> None:
@@ -122,4 +122,4 @@ def test_only_device_files_of_gpus_are_reported_as_closed(tmp_path: Path) -> Non
 def test_ignored_entries_of_cuda_visible_devices_are_reported(
     visible: str | None, count: int, ignored: str | None
 ) -> None:
-    assert environment.ignored_devices(visible, count) == ignored
+    assert diagnosis.ignored_devices(visible, count) == ignored

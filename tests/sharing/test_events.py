@@ -17,7 +17,7 @@ from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.holder import Event, Supervision, passed_claim
-from memtopo.sharing.holder.events import MOST_OF_CLIENTS, PERIOD, Events
+from memtopo.sharing.holder.state import MOST_OF_CLIENTS, PERIOD, Events
 from tests.helpers.child_process import PATIENCE
 from tests.helpers.holders import Holder, holding
 from tests.helpers.memfd_exports import OFFERS, OneState

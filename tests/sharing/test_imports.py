@@ -21,10 +21,9 @@ from memtopo.plans.report import Checks
 from memtopo.sharing.claims import claim
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError, NoLayout
-from memtopo.sharing.exports import LayoutExports
 from memtopo.sharing.holder import HolderInfo, hold
 from memtopo.sharing.imports import HolderHandles, ImportMismatch
-from memtopo.sharing.offers import Offer
+from memtopo.sharing.offers import LayoutExports, Offer
 from tests.helpers.child_process import PATIENCE
 from tests.helpers.holders import Process, until
 from tests.helpers.machines import invented

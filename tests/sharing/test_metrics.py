@@ -34,7 +34,7 @@ from memtopo.sharing.holder.metrics import (
     MetricsFile,
 )
 from memtopo.sharing.offers import ChangeFailed
-from memtopo.sharing.statistics import CheckResult, LocationMemory, Statistics
+from memtopo.sharing.status import CheckResult, LocationMemory, Statistics
 from tests.helpers import child_process
 from tests.helpers.holders import holding, until
 from tests.helpers.memfd_exports import PAGE, OneState

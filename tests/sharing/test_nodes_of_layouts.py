@@ -7,9 +7,9 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from memtopo.machine.cluster import MachineLine
+from memtopo.machine.records import MachineLine
 from memtopo.sharing.errors import BadPacket, ExchangeError
-from memtopo.sharing.holder.nodes import HeldNodes, StatusReports, node_status
+from memtopo.sharing.holder.responses import HeldNodes, StatusReports, node_status
 from memtopo.sharing.messages import decode_nodes
 from memtopo.sharing.status import Importer, NodeStatus, Status
 from tests.helpers.memfd_exports import OFFERS

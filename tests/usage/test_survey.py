@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from memtopo.driver.usage import GpuMemory, GpuUsage, ProcessMemory
+from memtopo.driver.types import GpuMemory, GpuUsage, ProcessMemory
 from memtopo.sharing.client import Client
 from memtopo.sharing.status import Importer, Status
 from memtopo.sharing.surveys import Entry, answers
@@ -141,7 +141,7 @@ def test_descriptors_of_another_user_are_said_to_need_root(start: Callable[..., 
 
 def test_a_container_is_said_to_hide_the_processes_outside(user: ChildProcess, dev: Path) -> None:
     program = (
-        "import json, sys; from pathlib import Path; from memtopo.driver.usage import GpuUsage;"
+        "import json, sys; from pathlib import Path; from memtopo.driver.types import GpuUsage;"
         "from memtopo.usage import usage; from memtopo.usage.procfs import ProcessFiles;"
         "found = usage(GpuUsage(), [], ProcessFiles(dev=Path(sys.argv[1])));"
         "print(json.dumps([len(found.processes), found.unknown]))"

@@ -7,11 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from memtopo.drivers.cuda.driver import CudaDriver
-    from memtopo.drivers.cuda.local import open_cuda, start_cuda
+    from memtopo.drivers.cuda.kernels import CudaTrialCalls
+    from memtopo.drivers.cuda.local import (
+        host_memory,
+        inaccessible_devices,
+        kernel_release,
+        numa_bytes,
+        numa_nodes,
+        open_cuda,
+        start_cuda,
+    )
     from memtopo.drivers.cuda.meter import CudaMeter
     from memtopo.drivers.cuda.nvml import gpu_usage, links, readings
-    from memtopo.drivers.cuda.system import host_memory, inaccessible_devices, kernel_release, numa_bytes, numa_nodes
-    from memtopo.drivers.cuda.trials import CudaTrialCalls
 
 __all__ = [
     "CudaDriver",
@@ -31,11 +38,18 @@ __all__ = [
 
 _MODULES = {
     "driver": ("CudaDriver",),
-    "local": ("open_cuda", "start_cuda"),
+    "kernels": ("CudaTrialCalls",),
+    "local": (
+        "host_memory",
+        "inaccessible_devices",
+        "kernel_release",
+        "numa_bytes",
+        "numa_nodes",
+        "open_cuda",
+        "start_cuda",
+    ),
     "meter": ("CudaMeter",),
     "nvml": ("gpu_usage", "links", "readings"),
-    "system": ("host_memory", "inaccessible_devices", "kernel_release", "numa_bytes", "numa_nodes"),
-    "trials": ("CudaTrialCalls",),
 }
 
 

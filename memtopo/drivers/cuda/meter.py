@@ -20,7 +20,7 @@ from cuda.bindings import driver as cuda
 
 from memtopo.driver.types import Access, Attribute, DriverError, Grant, Properties, gpu
 from memtopo.drivers.cuda.bindings import access_descriptors, allocation_prop, call
-from memtopo.drivers.cuda.trials import Kernels
+from memtopo.drivers.cuda.kernels import Kernels
 
 SIZE, PHYSICAL = 512 << 20, 64 << 20
 COPIES, WARM_UP, SERIES = 16, 4, 5

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
 from memtopo.common.units import shorten
-from memtopo.driver.usage import GpuMemory, GpuUsage, ProcessMemory, Work
+from memtopo.driver.types import GpuMemory, GpuUsage, ProcessMemory, Work
 
 T = TypeVar("T")
 

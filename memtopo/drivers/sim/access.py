@@ -9,9 +9,9 @@ from operator import add, itemgetter
 from memtopo.driver.types import Access, Grant, Location, LocationKind, RegisterFlags, gpu
 from memtopo.drivers.sim.allocations import Allocation, Allocations
 from memtopo.drivers.sim.calls import Refused, invalid, unsupported
-from memtopo.drivers.sim.mappings import Mapping, Mappings
+from memtopo.drivers.sim.chunks import Mapping, Mappings
+from memtopo.drivers.sim.events import Work
 from memtopo.drivers.sim.physical import PAGE, Physical
-from memtopo.drivers.sim.streams import Work
 from memtopo.machine import Machine
 
 HOST = Location(LocationKind.HOST)

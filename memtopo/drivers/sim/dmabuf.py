@@ -10,10 +10,10 @@ from typing import NamedTuple
 from memtopo.driver.types import DmaBufFlags, Location, LocationKind, Properties, gpu
 from memtopo.drivers.sim.allocations import Allocation, Allocations
 from memtopo.drivers.sim.calls import Refused, invalid, unsupported
+from memtopo.drivers.sim.chunks import Mapping, Mappings
 from memtopo.drivers.sim.ipc import AllocationSharing, ChunkSharing
-from memtopo.drivers.sim.mappings import Mapping, Mappings
 from memtopo.drivers.sim.physical import Arena, Physical
-from memtopo.drivers.sim.pool_segments import RESERVED
+from memtopo.drivers.sim.pools import RESERVED
 from memtopo.drivers.sim.shared_files import Tag, dma_buf, make, nonce
 from memtopo.machine import Machine
 

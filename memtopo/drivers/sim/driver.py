@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import repeat
 from typing import Self
 
+from memtopo.driver import batches
 from memtopo.driver.batches import BatchDriver
 from memtopo.driver.protocol import call_name
 from memtopo.driver.types import (
@@ -22,17 +23,15 @@ from memtopo.driver.types import (
 from memtopo.drivers.sim.access import AccessRules, MemoryOperations
 from memtopo.drivers.sim.address_space import AllocationBlocks, Reservations
 from memtopo.drivers.sim.allocations import Allocations
-from memtopo.drivers.sim.calls import driver_call, driver_calls, invalid
-from memtopo.drivers.sim.chunks import Chunks, Creation
-from memtopo.drivers.sim.copies import CopyCalls
+from memtopo.drivers.sim.calls import CallGate, Refused, driver_call, driver_calls, invalid
+from memtopo.drivers.sim.chunks import Chunks, Creation, Mappings
 from memtopo.drivers.sim.devices import Contexts, Devices, MemoryBudget
 from memtopo.drivers.sim.dmabuf import DmaBufs
-from memtopo.drivers.sim.events import EventCalls, Events
+from memtopo.drivers.sim.events import EventCalls, Events, Stream, Streams
 from memtopo.drivers.sim.external import ExternalCalls, ExternalMemory
 from memtopo.drivers.sim.ipc import AllocationSharing, ChunkSharing, check_flags
 from memtopo.drivers.sim.kernels import KernelCalls, SimKernels
 from memtopo.drivers.sim.managed import ManagedCalls, ManagedMemory
-from memtopo.drivers.sim.mappings import Mappings
 from memtopo.drivers.sim.multicast import Broadcast, Multicast, MulticastCalls
 from memtopo.drivers.sim.physical import Arena
 from memtopo.drivers.sim.pinned import PinnedCalls, PinnedMemory
@@ -40,8 +39,56 @@ from memtopo.drivers.sim.pool_sharing import PoolSharing, PoolSharingCalls
 from memtopo.drivers.sim.pools import PoolCalls, Pools
 from memtopo.drivers.sim.semaphores import Semaphores
 from memtopo.drivers.sim.shared_files import Files
-from memtopo.drivers.sim.streams import Streams
 from memtopo.machine import Machine
+
+
+class CopyCalls(CallGate):
+    """Copies, of which those in a stream are done at once unless work is outstanding before them."""
+
+    _contexts: Contexts
+    _contents: MemoryOperations
+    _pools: Pools
+    _streams: Streams
+
+    @driver_call
+    def memcpy_htod(self, address: int, data: bytes) -> None:
+        device = self._contexts.current()
+        self._pools.check_copy(address)
+        self._contents.write(device, address, data)
+
+    @driver_call
+    def memcpy_dtoh(self, address: int, count: int) -> bytes:
+        device = self._contexts.current()
+        self._pools.check_copy(address)
+        return self._contents.read(device, address, count)
+
+    @driver_call
+    def memcpy_async(self, destination: int, source: int, count: int, stream: int = 0) -> None:
+        found = self._copying(stream)
+        self._streams.add(found, self._contents.copy(self._device(found), destination, source, count))
+
+    def copy_each(self, copies: Sequence[tuple[int, int, int]], stream: int) -> DriverError | None:
+        """Copy as `memcpy_async` does; many small spans between host memory and chunks in one pass."""
+        if type(self).memcpy_async is CopyCalls.memcpy_async and self._copied(copies, stream):
+            return None
+        return batches.answers(self.memcpy_async, [(*each, stream) for each in copies])[1]
+
+    def _copied(self, copies: Sequence[tuple[int, int, int]], stream: int) -> bool:
+        """Make copies together; return false, with none made, where the single calls have to find what is refused."""
+        with self.lock:
+            if not copies or self.blocked or self.fatal_error():
+                return False
+            try:
+                found = self._copying(stream)
+                return not found.work and self._contents.transfer(self._device(found), copies)
+            except (Refused, OSError):
+                return False
+
+    def _copying(self, stream: int) -> Stream:
+        return self._streams.get(stream, None if stream else self._contexts.current())
+
+    def _device(self, stream: Stream) -> int:
+        return self._contexts.current() if self._contexts.any_current() else stream.device
 
 
 class SimDriver(

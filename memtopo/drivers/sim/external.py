@@ -9,10 +9,10 @@ from memtopo.driver.types import MemoryHandleType, SemaphoreHandleType, gpu
 from memtopo.drivers.sim.allocations import Allocations
 from memtopo.drivers.sim.calls import CallGate, Refused, driver_call, invalid, unsupported
 from memtopo.drivers.sim.devices import Contexts, Devices
+from memtopo.drivers.sim.events import Stream, Streams
 from memtopo.drivers.sim.physical import Physical
 from memtopo.drivers.sim.semaphores import BINARY, TIMELINE, Semaphores
 from memtopo.drivers.sim.shared_files import Files, Tag, check_descriptor, close_descriptor
-from memtopo.drivers.sim.streams import Stream, Streams
 
 FIRST_MEMORY = 0x6E00_0000
 

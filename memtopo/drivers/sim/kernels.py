@@ -13,8 +13,8 @@ from memtopo.driver.types import Access
 from memtopo.drivers.sim.access import AccessRules
 from memtopo.drivers.sim.calls import CallGate, Refused, driver_call, invalid
 from memtopo.drivers.sim.devices import Contexts
+from memtopo.drivers.sim.events import Streams
 from memtopo.drivers.sim.physical import Physical
-from memtopo.drivers.sim.streams import Streams
 
 END = 4 << 10
 """Bytes written and read at each end of each granule of an area, counted from the area's start."""

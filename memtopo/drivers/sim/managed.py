@@ -9,7 +9,7 @@ from memtopo.drivers.sim.access import AccessRules, MemoryOperations
 from memtopo.drivers.sim.allocations import AdvisedPages, Allocation, Allocations, PageUse
 from memtopo.drivers.sim.calls import CallGate, Refused, driver_call, invalid, unsupported
 from memtopo.drivers.sim.devices import Contexts
-from memtopo.drivers.sim.streams import Streams
+from memtopo.drivers.sim.events import Streams
 from memtopo.machine import Machine
 
 Change = Callable[[], bool]

@@ -12,9 +12,8 @@ from typing import NamedTuple, NoReturn
 
 from memtopo.driver.types import MULTICAST_SLOTS, HandleType, Properties, gpu
 from memtopo.drivers.sim.calls import CallGate, Refused, driver_call
-from memtopo.drivers.sim.chunks import Chunk, Chunks, Creation
+from memtopo.drivers.sim.chunks import Chunk, Chunks, Creation, Mappings
 from memtopo.drivers.sim.devices import Devices
-from memtopo.drivers.sim.mappings import Mappings
 from memtopo.drivers.sim.physical import PAGE, Physical
 from memtopo.drivers.sim.shared_files import Files, Tag, nonce
 from memtopo.machine import Machine

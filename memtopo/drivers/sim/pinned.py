@@ -9,8 +9,8 @@ from memtopo.drivers.sim.address_space import PAGE
 from memtopo.drivers.sim.allocations import Allocations
 from memtopo.drivers.sim.calls import CallGate, Refused, driver_call, invalid
 from memtopo.drivers.sim.devices import Contexts
+from memtopo.drivers.sim.events import Streams
 from memtopo.drivers.sim.physical import ProcessMemory
-from memtopo.drivers.sim.streams import Streams
 
 _KNOWN = RegisterFlags.PORTABLE | RegisterFlags.DEVICEMAP | RegisterFlags.IOMEMORY | RegisterFlags.READ_ONLY
 

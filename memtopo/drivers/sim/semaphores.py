@@ -14,8 +14,8 @@ from itertools import count
 
 from memtopo.driver.types import SemaphoreHandleType
 from memtopo.drivers.sim.calls import Refused, invalid, unsupported
+from memtopo.drivers.sim.events import Stream, Streams
 from memtopo.drivers.sim.shared_files import Files, Tag, check_descriptor, close_descriptor
-from memtopo.drivers.sim.streams import Stream, Streams
 
 SIZE = 8
 """Bytes of a payload: a timeline's value, or 1 for a signalled binary semaphore."""

@@ -1,11 +1,11 @@
-"""Driver calls and external API of trials (`memtopo.driver.trials`) on the simulator."""
+"""Driver calls and external API of trials (`memtopo.driver.kernels`) on the simulator."""
 
 from __future__ import annotations
 
 import os
 from typing import Self
 
-from memtopo.driver.trials import WORD
+from memtopo.driver.kernels import WORD
 from memtopo.driver.types import DriverError
 from memtopo.drivers.sim import external_api
 from memtopo.drivers.sim.calls import CallGate, driver_call

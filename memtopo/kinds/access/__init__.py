@@ -14,8 +14,7 @@ from memtopo.geometry.access import LONGEST_GRANT, from_offset, granted
 from memtopo.geometry.groups import RangeGroup
 from memtopo.geometry.model import AccessSpan, Geometry, Part, Placement
 from memtopo.geometry.sizing import size_error
-from memtopo.kinds.access.grants import Extent, resolve_grants
-from memtopo.kinds.access.peers import peer_access
+from memtopo.kinds.access.grants import Extent, peer_access, resolve_grants
 from memtopo.kinds.access.views import unequal_views, views_of_chunks
 from memtopo.kinds.kind import Difference, Kind, Rule, Scope, Stage
 from memtopo.kinds.resolution import Resolution, instances

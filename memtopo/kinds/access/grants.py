@@ -1,21 +1,153 @@
-"""Grants of access as a spec writes them: devices and sets of devices, resolved to locations."""
+"""Grants of access as a spec writes them, resolved to locations, and the access that GPUs have to one another."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import NamedTuple
 
 from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.driver.types import Access, Grant, Location, LocationKind
-from memtopo.geometry.access import from_offset
+from memtopo.geometry.access import AccessParts, Segment, from_offset, segments
 from memtopo.geometry.groups import ChunkGroup, RangeGroup
-from memtopo.kinds.access.peers import can_access, owners
-from memtopo.kinds.device_sets import SETS, empty
+from memtopo.geometry.model import Geometry, Part, Placement
+from memtopo.kinds.device_names import SETS, empty
 from memtopo.kinds.kind import Scope
 from memtopo.kinds.resolution import Resolution
 from memtopo.language.names import GPUS, PEERS
-from memtopo.machine import Machine
+from memtopo.machine import Machine, Trial
+
+
+def can_access(location: Location, owner: Location, machine: Machine) -> bool:
+    """Return true if a GPU, or the host, can access the memory of a location.
+
+    GPUs can access all memory of other nodes that was imported: it is of their clique.
+    """
+    if owner.node:
+        return location.kind is LocationKind.GPU
+    trial = access_trial(location, owner, machine)
+    if owner.kind is not LocationKind.GPU:
+        return trial is None or trial.works is not False
+    access = location.kind is LocationKind.GPU and machine.can_access(location.id, owner.id)
+    return access and (trial is None or trial.works is not False)
+
+
+def access_trial(location: Location, owner: Location, machine: Machine) -> Trial | None:
+    """Trial of access by a location: a store to a peer GPU, or access of a GPU or the CPU to host memory."""
+    if owner.node:
+        return None
+    if owner.kind is not LocationKind.GPU:
+        return machine.trial(owner, "gpu" if location.kind is LocationKind.GPU else "cpu")
+    peer = machine.peers[location.id][owner.id] if location.kind is LocationKind.GPU else None
+    return peer.store if peer else None
+
+
+def owners(placement: Placement, start: int, end: int) -> set[Location]:
+    """Locations of the chunks of a placement between two offsets of its range."""
+    chunk = placement.chunk
+    first = (max(start, placement.offset) - placement.offset) // chunk.size
+    stop = -(-(min(end, placement.end) - placement.offset) // chunk.size)
+    stop = min(stop, first + len(chunk.properties))  # the locations repeat
+    return {chunk.location_of(placement.index(nth)) for nth in range(first, stop)}
+
+
+def peer_access(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
+    """Yield MT403 for GPUs without peer access, and MT406 for grants of GPU memory to the host (fact 20)."""
+    reported: set[tuple[object, ...]] = set()
+    unreachable = _Unreachable(geometry, machine)
+    names = {name for name, each in geometry.parts.items() if any(unreachable.of(part.grants) for part in each)}
+    names -= {name for section, name in geometry.unresolved if section == "access"}
+    parts = AccessParts({name: geometry.parts[name] for name in names})
+    for where, placements in geometry.placements.items() if names else ():
+        if where[0] not in names:
+            continue
+        for segment in segments(parts.of(*where)):
+            for owner, location, placement in _unreachable_grants(segment, placements, unreachable):
+                part = segment.given[location]
+                if (subject := _subject(part, location, owner)) not in reported:
+                    reported.add(subject)
+                    yield _no_access(part, location, owner, placement.chunk, access_trial(location, owner, machine))
+    yield from _elastic_access(geometry, machine, unreachable)
+
+
+def _elastic_access(geometry: Geometry, machine: Machine, unreachable: _Unreachable) -> Iterator[Diagnostic]:
+    """Yield MT403 and MT406 for chunks that a program may map anywhere in an elastic range."""
+    for group in geometry.of(RangeGroup).values():
+        if group.elastic is None or ("access", group.name) in geometry.unresolved:
+            continue
+        reported: set[tuple[object, ...]] = set()
+        backing = [*group.elastic.chunks, *([group.elastic.zero] if group.elastic.zero else [])]
+        for part in geometry.parts.get(group.name, ()):
+            devices = unreachable.of(tuple(grant for grant in part.grants if grant.access))
+            for chunk, owner in ((each, owner) for each in backing for owner in each.distinct_locations):
+                for location in devices.get(owner, ()):
+                    if (subject := _subject(part, location, owner)) not in reported:
+                        reported.add(subject)
+                        yield _no_access(part, location, owner, chunk, access_trial(location, owner, machine))
+
+
+def _subject(part: Part, location: Location, owner: Location) -> tuple[object, ...]:
+    """Subject of a diagnostic: one grant to memory of one location, or one set of devices."""
+    key = part.key_of(location)
+    return key if key[-1] in SETS else (key, location, owner)
+
+
+class _Unreachable:
+    """Grants to devices that cannot access the memory of a location."""
+
+    def __init__(self, geometry: Geometry, machine: Machine) -> None:
+        chunks = geometry.instances_of(ChunkGroup)
+        used = dict.fromkeys(chain.from_iterable(chunk.distinct_locations for chunk in chunks))
+        self._owners = [each for each in used if each.node or each in machine.locations]
+        self._machine = machine
+        self._known: dict[tuple[Grant, ...], dict[Location, list[Location]]] = {}
+
+    def of(self, grants: tuple[Grant, ...]) -> dict[Location, list[Location]]:
+        """Devices of the grants without access, by the location of the memory; locations without any are left out."""
+        if grants not in self._known:
+            self._known[grants] = {
+                owner: devices for owner in self._owners if (devices := self._devices(grants, owner))
+            }
+        return self._known[grants]
+
+    def _devices(self, grants: tuple[Grant, ...], owner: Location) -> list[Location]:
+        return [grant.location for grant in grants if not can_access(grant.location, owner, self._machine)]
+
+
+def _unreachable_grants(
+    segment: Segment, placements: Sequence[Placement], unreachable: _Unreachable
+) -> Iterator[tuple[Location, Location, Placement]]:
+    """Location of memory in a segment, device that is granted access but cannot have it, and placement."""
+    if not (devices := unreachable.of(segment.grants)):
+        return
+    for placement in from_offset(placements, segment.start):
+        if placement.offset >= segment.end:
+            return
+        if devices.keys() & placement.chunk.distinct_locations:
+            for owner in sorted(devices.keys() & owners(placement, segment.start, segment.end)):
+                for location in devices[owner]:
+                    yield owner, location, placement
+
+
+def _no_access(part: Part, location: Location, owner: Location, chunk: ChunkGroup, trial: Trial | None) -> Diagnostic:
+    where = part.key_of(location)
+    label = Label(f"{chunk.name!r} is on {owner}", chunk.path, "key")
+    if trial and trial.works is False:
+        message = f"{location} cannot access the memory of {owner} of this machine, where {chunk.name!r} is"
+        note = trial.failure("a store in a trial", "was lost without an error")
+        code = "MT403" if owner.kind is LocationKind.GPU else "MT406"
+        help = "'memtopo probe' reports the likely cause"
+        return Diagnostic(code, message, where, "key", labels=(label,), notes=(note,), help=help)
+    if location.kind is LocationKind.GPU:
+        message = f"{location} has no peer access to the memory of {owner}, where {chunk.name!r} is"
+        help = f"grant access to {owner} only, or move the chunk"
+        if where[-1] == GPUS:
+            help = f"write {PEERS} for the GPUs that can access all the memory"
+        return Diagnostic("MT403", message, where, "key", labels=(label,), help=help)
+    message = f"{location} cannot be granted access to {chunk.name!r}, which is memory of {owner}"
+    note = "the driver returns NOT_SUPPORTED; the host can be granted access to host memory only"
+    return Diagnostic("MT406", message, where, "key", labels=(label,), notes=(note,))
+
 
 _LABELS = 3
 """Places of memory that a diagnostic shows."""

@@ -14,7 +14,7 @@ from memtopo.driver.handles import Handle, Via
 from memtopo.driver.types import Access, Grant, Location
 from memtopo.geometry.groups import Group, LocatedGroup, round_robin
 from memtopo.geometry.model import Geometry
-from memtopo.kinds.device_sets import has_set
+from memtopo.kinds.device_names import has_set
 from memtopo.kinds.exportable import Exported, ExportKind, Imported
 from memtopo.kinds.kind import Scope
 from memtopo.kinds.resolution import Resolution, requires_gpu

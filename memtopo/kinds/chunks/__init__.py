@@ -23,7 +23,7 @@ from memtopo.kinds.exportable import Exported, ExportKind, Imported
 from memtopo.kinds.kind import Difference, Rule, Scope
 from memtopo.kinds.mappings.fill import MapEntries
 from memtopo.kinds.resolution import Resolution, collected
-from memtopo.language.alternatives import Alternatives
+from memtopo.language.fields import Alternatives
 from memtopo.language.names import NamedDevice
 from memtopo.machine import Machine
 

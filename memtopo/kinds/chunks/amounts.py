@@ -11,12 +11,11 @@ from memtopo.common.units import WHOLE_SHARE, Share, exact, rounded
 from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.driver.types import Location, Properties
 from memtopo.geometry.groups import ChunkGroup, TakenShare, round_robin
-from memtopo.geometry.rooms import Room, Rooms
-from memtopo.geometry.sizing import granularity_note, granule, rounded_to_multiple, size_error
+from memtopo.geometry.sizing import Room, Rooms, granularity_note, granule, rounded_to_multiple, size_error
 from memtopo.kinds.chunks.entry import Chunk
 from memtopo.kinds.chunks.parts import resolve_parts
 from memtopo.kinds.chunks.support import taken_properties
-from memtopo.kinds.device_sets import has_set
+from memtopo.kinds.device_names import has_set
 from memtopo.kinds.kind import Scope
 from memtopo.kinds.mappings.fill import Filling, Known, MapEntries, elastic_count, equal_parts, filled_count
 from memtopo.kinds.resolution import Resolution

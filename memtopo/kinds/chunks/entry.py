@@ -9,9 +9,9 @@ from pydantic import Field, WrapValidator
 
 from memtopo.common.units import Share
 from memtopo.kinds.chunks.parts import Parts
-from memtopo.language.alternatives import Alternatives
 from memtopo.language.entries import Entry
 from memtopo.language.fields import (
+    Alternatives,
     BooleanOrElse,
     ChunkCount,
     Devices,

@@ -13,7 +13,7 @@ from memtopo.kinds.alternatives import Support, chosen, confined, weakest
 from memtopo.kinds.chunks.entry import Chunk
 from memtopo.kinds.kind import Scope
 from memtopo.kinds.resolution import Resolution
-from memtopo.language.alternatives import Alternatives
+from memtopo.language.fields import Alternatives
 from memtopo.language.names import NamedDevice
 from memtopo.machine import Machine, Trial
 

@@ -2,34 +2,127 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Container, Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from operator import eq
 from typing import TYPE_CHECKING
 
 from memtopo.diagnostics.model import Diagnostic, Edit, Label, Path
 from memtopo.driver.handles import Via
-from memtopo.geometry.groups import Group
+from memtopo.driver.types import Location
+from memtopo.geometry.groups import Group, gpus
 from memtopo.geometry.model import Geometry
 from memtopo.kinds.allocations import ALLOCATIONS, AllocationGroup
 from memtopo.kinds.alternatives import ACROSS, Support, chosen, elsewhere
 from memtopo.kinds.dmabuf import DMABUF
+from memtopo.kinds.dmabuf.memory import DmaBufMemory
 from memtopo.kinds.dmabuf.resolution import resolve_memory
 from memtopo.kinds.exportable import ExportKind
 from memtopo.kinds.exports.entry import ALL, DMA_BUFS, EXPORTABLE, Export, usual_transport
-from memtopo.kinds.exports.groups import ExportGroup
-from memtopo.kinds.exports.rules import (
-    committed_alone,
-    committed_kinds,
-    committed_processes,
-    transports,
-    without_importers,
-)
 from memtopo.kinds.kind import Kind, Rule, Scope, Stage
 from memtopo.kinds.resolution import Resolution, indices, refuses_growing
-from memtopo.language.alternatives import Alternatives
+from memtopo.language.fields import Alternatives
 from memtopo.machine import Machine
 
 if TYPE_CHECKING:
     from memtopo.kinds.step import Step
+
+
+@dataclass(frozen=True, slots=True)
+class ExportGroup(Group):
+    """Objects of one group from index `first`, exported as `count` handles in order. `size` is in bytes per object."""
+
+    noun = "export"
+
+    name: str
+    path: Path
+    kind: str
+    via: Via
+    group: Group
+    first: int
+    count: int
+    counted: bool
+    size: int
+    origin: None = None
+    commit: bool = False
+    """True if a writer commits the content before others may import it."""
+    dma_buf: DmaBufMemory | None = None
+    """Memory behind the objects, which are dma-bufs; None for any other transport."""
+
+    def label(self, index: int) -> str:
+        """Name of the object of one handle."""
+        return self.group.label(self.first + index)
+
+    def location_of(self, index: int) -> Location:
+        """Location of the object of one handle."""
+        if self.dma_buf:
+            return self.dma_buf.location(self.first + index)
+        return self.group.location_of(self.first + index)
+
+    @property
+    def locations(self) -> tuple[Location, ...]:
+        """Locations over which the handles are distributed round-robin."""
+        if self.dma_buf:
+            found = tuple(map(self.location_of, range(self.count)))
+            return found[:1] if len(set(found)) == 1 else found
+        locations = tuple(self.group.locations)
+        first = self.first % len(locations)
+        rotated = (locations[first:] + locations[:first])[: self.count]
+        return rotated[:1] if len(set(rotated)) == 1 else rotated
+
+    @property
+    def contexts(self) -> frozenset[int]:
+        """Ordinals of the GPUs in whose contexts dma-bufs are exported (fact 83)."""
+        return gpus(self.locations) if self.dma_buf else frozenset()
+
+    @property
+    def resources(self) -> Iterator[Hashable]:
+        """Resources whose handles are exported."""
+        if self.dma_buf:
+            each = map(self.dma_buf.resources, range(self.first, self.first + self.count))
+            return chain.from_iterable(each)
+        return ((self.group.noun, self.label(index)) for index in range(self.count))
+
+    def continued_by(self, after: ExportGroup) -> bool:
+        """Return whether handles of another export are of the same objects as these, and perhaps of more."""
+        if self.commit != after.commit or (self.commit and self.count != after.count):
+            return False
+        if self.dma_buf and after.dma_buf and self.dma_buf.bytes != after.dma_buf.bytes:
+            return False
+        return self.via == after.via and all(map(eq, self.resources, after.resources))
+
+    @property
+    def exporter(self) -> ExportKind:
+        """Kind of the exported objects, or their export as dma-bufs."""
+        return DMA_BUFS[self.kind] if self.dma_buf else EXPORTABLE[self.kind]
+
+
+def exported_resources(geometry: Geometry, exports: Collection[str]) -> Iterator[Hashable]:
+    """Yield the resources whose handles are those of some exports of a process."""
+    for name, group in geometry.of(ExportGroup).items():
+        if name in exports:
+            yield from group.resources
+
+
+def touched_exports(before: Geometry, after: Geometry, undone: Container[Hashable]) -> Iterator[str]:
+    """Yield the exports of a process whose objects a change releases, or replaces by others.
+
+    `undone` are the resources that it releases. An export that `after` lacks is touched only by these.
+    """
+    exports = after.of(ExportGroup)
+    for name, group in before.of(ExportGroup).items():
+        replaced = name in exports and not group.continued_by(exports[name])
+        if replaced or any(resource in undone for resource in group.resources):
+            yield name
+
+
+def emptied_exports(before: Geometry, after: Geometry, undone: Container[Hashable]) -> Iterator[str]:
+    """Yield the exports that a writer has to commit again after a change that releases `undone` resources."""
+    both = before.of(ExportGroup), after.of(ExportGroup)
+    for name in touched_exports(before, after, undone):
+        if name in both[1] and both[0][name].commit and both[1][name].commit:
+            yield name
 
 
 class Exports(Kind):
@@ -203,3 +296,77 @@ def _unsupported(path: Path, kind: ExportKind, via: Via, group: Group, possible:
 
 
 EXPORTS = Exports()
+
+
+_COMMITTABLE = next(noun for noun, kind in EXPORTABLE.items() if not kind.commit_note)
+
+
+def transports(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
+    """Yield MT404 for exports via a transport whose trial between two processes failed."""
+    for export in geometry.of(ExportGroup).values():
+        what = export.exporter.trials.get(export.via)
+        if what is None:
+            continue
+        via = {"ipc": "legacy IPC", "dmabuf": "dma-buf"}.get(export.via, export.via)
+        objects = f"{via} of {export.exporter.plural}"
+        for location in sorted(set(export.locations)):
+            if (trial := machine.trial(location, what)).refused:
+                message = f"export {export.name!r}: {objects} does not work on {geometry.place(location)}"
+                note = "the device does not advertise it"
+                if trial.works is False:
+                    note = trial.failure(
+                        "a trial" if export.dma_buf else "a trial with two processes", "read wrong bytes"
+                    )
+                help = "'memtopo probe' reports the likely cause"
+                yield Diagnostic("MT404", message, export.path, notes=(note,), help=help)
+                break
+
+
+def committed_kinds(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
+    """Yield MT607 for committed exports of objects that a writer cannot fill, or whose memory cannot be replaced."""
+    for export in _committed(geometry):
+        if export.exporter.commit_note:
+            what = "a dma-buf" if export.dma_buf else export.exporter.article
+            message = f"export {export.name!r}: {what} cannot be committed"
+            help = f"remove 'commit', or export {EXPORTABLE[_COMMITTABLE].article}"
+            help += f" via {EXPORTABLE[_COMMITTABLE].transports[0]}" * bool(export.dma_buf)
+            notes = (export.exporter.commit_note,)
+            yield Diagnostic("MT607", message, (*export.path, "commit"), notes=notes, help=help)
+
+
+def committed_alone(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
+    """Yield MT607 for committed exports of objects that another export offers without a commit of this one."""
+    exports = geometry.of(ExportGroup).values()
+    for export in _committed(geometry):
+        own = frozenset(export.resources)
+        for other in exports:
+            if other is not export and not own.isdisjoint(other.resources):
+                message = f"export {export.name!r} is committed, and export {other.name!r} offers the same objects"
+                label = Label("exported again here", other.path, "key")
+                help = "export each object once"
+                yield Diagnostic("MT607", message, (*export.path, "commit"), labels=(label,), help=help)
+                break
+
+
+def committed_processes(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
+    """Yield MT607 for committed exports of a process among several, which may import them while they are written."""
+    for process in geometry.processes.values():
+        for export in _committed(process):
+            message = f"export {export.name!r} is committed, and its layout has several processes"
+            note = "processes of a spec import from one another while the layout is built, before anything is committed"
+            help = "hold a layout of one process, and import from it"
+            yield Diagnostic("MT607", message, (*export.path, "commit"), notes=(note,), help=help)
+
+
+def without_importers(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
+    """Yield MT601 for exports of a spec of one process that only processes of the same spec could import."""
+    for export in geometry.of(ExportGroup).values():
+        kind = EXPORTABLE.get(export.kind)
+        if kind and not kind.outside:
+            message = f"export {export.name!r}: {kind.article} is for processes of the same spec"
+            help = "declare the processes that import it under 'processes', or leave the export out"
+            yield Diagnostic("MT601", message, export.path, help=help)
+
+
+def _committed(geometry: Geometry) -> Iterator[ExportGroup]:
+    return (export for export in geometry.of(ExportGroup).values() if export.commit)

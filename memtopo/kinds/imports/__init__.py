@@ -9,10 +9,8 @@ from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.geometry.groups import Group
 from memtopo.kinds.exports import EXPORTS
 from memtopo.kinds.exports.entry import EXPORTABLE
-from memtopo.kinds.imports.crossing import crosses
-from memtopo.kinds.imports.entry import Import
-from memtopo.kinds.imports.order import outside_order
-from memtopo.kinds.imports.outside import from_outside
+from memtopo.kinds.imports.crossing import crosses, outside_order
+from memtopo.kinds.imports.entry import Import, from_outside
 from memtopo.kinds.imports.siblings import from_sibling, is_own
 from memtopo.kinds.kind import Kind, Scope, Stage
 from memtopo.kinds.resolution import Resolution

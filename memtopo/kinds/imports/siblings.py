@@ -12,11 +12,10 @@ from memtopo.driver.types import Location
 from memtopo.geometry.groups import Group, Origin
 from memtopo.kinds.dmabuf import DMABUF
 from memtopo.kinds.exportable import ExportKind, Imported
+from memtopo.kinds.exports import ExportGroup
 from memtopo.kinds.exports.entry import EXPORTABLE
-from memtopo.kinds.exports.groups import ExportGroup
-from memtopo.kinds.imports.crossing import crossing_fault
+from memtopo.kinds.imports.crossing import crossing_fault, in_order, none_on_node, unequal_order
 from memtopo.kinds.imports.entry import LOCATIONS, Import, declared_access, no_granules
-from memtopo.kinds.imports.order import in_order, none_on_node, unequal_order
 from memtopo.kinds.kind import Scope, Sibling
 from memtopo.kinds.resolution import Resolution
 from memtopo.language.entries import Spec

@@ -21,9 +21,8 @@ from memtopo.kinds.chunks.support import FABRIC_HELP, supported_at
 from memtopo.kinds.exportable import Exported, ExportKind, Imported
 from memtopo.kinds.kind import Rule, Scope
 from memtopo.kinds.resolution import Resolution, requires_gpu
-from memtopo.language.alternatives import Alternatives
 from memtopo.language.entries import Entry
-from memtopo.language.fields import Devices, Handles, PositiveAmount, Rounding
+from memtopo.language.fields import Alternatives, Devices, Handles, PositiveAmount, Rounding
 from memtopo.language.names import NamedDevice
 from memtopo.machine import Machine
 

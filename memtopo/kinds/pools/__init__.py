@@ -24,8 +24,8 @@ from memtopo.driver.types import (
 )
 from memtopo.geometry.groups import LocatedGroup, gpus
 from memtopo.geometry.model import Geometry
-from memtopo.kinds.access.peers import access_trial, can_access
-from memtopo.kinds.device_sets import has_set
+from memtopo.kinds.access.grants import access_trial, can_access
+from memtopo.kinds.device_names import has_set
 from memtopo.kinds.kind import Kind, Rule, Scope
 from memtopo.kinds.resolution import Resolution
 from memtopo.language.entries import Entry

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
-from memtopo.machine.cluster import MachineLine
+from memtopo.machine.records import MachineLine
 from memtopo.output.programs import c, python
 from memtopo.output.programs.program import NotExpressible, Program, programs_of
 from memtopo.plans.calls import Entry

@@ -10,7 +10,7 @@ from memtopo.common.errors import MemtopoError
 from memtopo.common.outcomes import Exit
 from memtopo.common.text import printable
 from memtopo.driver.recorder import DriverCall
-from memtopo.machine.cluster import MachineLine
+from memtopo.machine.records import MachineLine
 from memtopo.output import humanize
 from memtopo.output.programs.statements import Section, Variable, sections, variables
 from memtopo.plans.calls import Entry, Exchange, NamedCall, named

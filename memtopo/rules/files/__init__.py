@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
-from memtopo.rules.files.checks import Selection, Variant, check, check_document, read, selection
-from memtopo.rules.files.fixes import Fixed, fixed
+from memtopo.rules.files.checks import (
+    Checked,
+    File,
+    Fixed,
+    Result,
+    Selection,
+    SharedDiagnostic,
+    Variant,
+    check,
+    check_document,
+    fixed,
+    read,
+    selection,
+)
 from memtopo.rules.files.paths import Source, collect
-from memtopo.rules.files.results import Checked, File, Result, SharedDiagnostic
 
 __all__ = [
     "Checked",

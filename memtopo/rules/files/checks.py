@@ -1,22 +1,126 @@
-"""Validation of every file against every machine, and the selection of the codes that are reported."""
+"""Validation of every file against every machine: its results, the selection of codes, and corrections of the text."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import NamedTuple
 
 from memtopo import language
 from memtopo.common.errors import UsageError
 from memtopo.common.text import nearest
 from memtopo.diagnostics.codes import CODES
-from memtopo.diagnostics.model import Diagnostic, Span
-from memtopo.language import Document
+from memtopo.diagnostics.model import Diagnostic, Edit, Path, Severity, Span
+from memtopo.language import Document, read_text
+from memtopo.language.edits import Replacement, edited, replacements
 from memtopo.language.suppressions import NEVER
 from memtopo.machine import Machines
 from memtopo.rules.files.paths import STDIN, Source
-from memtopo.rules.files.results import Checked, File, Result
 from memtopo.rules.validation import Validated, validate
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One file on one machine: the reported diagnostics, and the number of those that comments ignore.
+
+    If several variants of each file were validated, `machine` names the variant, too: `h200x2 with pages=100`.
+    """
+
+    document: Document
+    machine: str
+    diagnostics: tuple[Diagnostic, ...]
+    ignored: int = 0
+
+    def count(self, severity: Severity) -> int:
+        """Number of diagnostics of a severity."""
+        return sum(each.severity == severity for each in self.diagnostics)
+
+
+class SharedDiagnostic(NamedTuple):
+    """One diagnostic and the machines on which it was found; `only` repeats them if they are not all machines."""
+
+    diagnostic: Diagnostic
+    machines: tuple[str, ...]
+    only: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """One file with its results on all machines."""
+
+    document: Document
+    results: tuple[Result, ...]
+
+    def diagnostics(self) -> list[SharedDiagnostic]:
+        """Each diagnostic once, in the order in which it was first found."""
+        found: dict[object, dict[str, Diagnostic]] = {}
+        for result in self.results:
+            for each in result.diagnostics:
+                found.setdefault(_identity(each, len(self.results)), {})[result.machine] = each
+        return [_shared(each, all=len(each) == len(self.results)) for each in found.values()]
+
+    def count(self, severity: Severity) -> int:
+        """Number of different diagnostics of a severity."""
+        return sum(each.diagnostic.severity == severity for each in self.diagnostics())
+
+
+class Checked(NamedTuple):
+    """Results of all files, in their order, on every machine; if `strict`, warnings are failures.
+
+    `variants` is the number of combinations of settings; `machines` has each machine with each of them.
+    """
+
+    machines: tuple[str, ...]
+    files: tuple[File, ...]
+    strict: bool = False
+    variants: int = 1
+
+    @property
+    def results(self) -> Iterator[Result]:
+        return (result for file in self.files for result in file.results)
+
+    def failed(self, checked: Result | File) -> bool:
+        """Return true if a result, or any result of a file, is a failure."""
+        return bool(checked.count("error") or (self.strict and checked.count("warning")))
+
+    @property
+    def ok(self) -> bool:
+        return not any(self.failed(result) for result in self.results)
+
+
+def _identity(each: Diagnostic, machines: int) -> object:
+    """Key by which diagnostics of several machines are equal; notes and help may depend on the machine."""
+    return each if machines == 1 else each._replace(notes=(), help=None)
+
+
+def _shared(found: dict[str, Diagnostic], *, all: bool) -> SharedDiagnostic:
+    machines = tuple(found)
+    first, *others = found.values()
+    if not all or any(other != first for other in others):
+        first = _merged(found)
+    return SharedDiagnostic(first, machines, () if all else machines)
+
+
+def _merged(found: dict[str, Diagnostic]) -> Diagnostic:
+    """Merge the diagnostics of several machines; notes that only some of them have get the machines' names."""
+    notes = _by_text((note, machine) for machine, each in found.items() for note in each.notes)
+    helps = _by_text((each.help, machine) for machine, each in found.items() if each.help)
+    shared = [text for text, machines in helps.items() if len(machines) == len(found)]
+    merged = [
+        text if len(machines) == len(found) else f"on {', '.join(machines)}: {text}"
+        for text, machines in (*notes.items(), *helps.items())
+        if text not in shared
+    ]
+    return next(iter(found.values()))._replace(notes=tuple(merged), help=shared[0] if shared else None)
+
+
+def _by_text(texts: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for text, machine in texts:
+        found.setdefault(text, []).append(machine)
+    return found
+
 
 _UNUSED = "MT505"
 
@@ -90,7 +194,7 @@ def check_document(
 def _validated(document: Document, machines: Machines | None) -> Validated:
     if machines is not None:
         return validate(document, machines)
-    from memtopo.rules.no_machine import validate_without_machine  # noqa: PLC0415 rarely needed, and not small
+    from memtopo.rules.validation import validate_without_machine  # noqa: PLC0415 rarely needed, and not small
 
     return validate_without_machine(document)
 
@@ -139,3 +243,65 @@ def _known_prefix(word: str) -> str:
     meant = nearest(code, CODES)
     hint = f"did you mean {meant}? " if meant else "write a code such as MT301, or a prefix such as MT3; "
     raise UsageError(f"there is no code {word!r}", hint=f"{hint}'memtopo explain' lists them all")
+
+
+_ROUNDS = 10
+"""Rounds of corrections: a corrected name may show errors of the entry that it names."""
+
+_MOST = 50
+"""Edits that are tried one by one, if all of a round together do harm."""
+
+_HARM = ("MT0", "MT203", "MT204")
+"""Prefixes of the codes that no correction may add: of what is not read, and of what is there twice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """Text of a spec with its corrections, and the number of errors that they end."""
+
+    text: str
+    errors: int
+
+
+def fixed(document: Document, check: Callable[[Document], File]) -> Fixed:
+    """Correct a document. `check` validates it on all machines; an edit is made if all of them ask for it.
+
+    Edits of a round are made if an error that they are for is gone, and if they added none of `_HARM`. A text that was
+    corrected has no further corrections.
+    """
+    found, count = check(document), 0
+    for _ in range(_ROUNDS):
+        edits = replacements(document, _common(found))
+        single = ({edit: each} for edit, each in islice(edits.items(), _MOST))
+        better = next(filter(None, (_better(document, found, each, check) for each in (edits, *single))), None)
+        if better is None:
+            break
+        count += len(_identities(found, edits) - _identities(better))
+        document, found = better.document, better
+    return Fixed(document.text, count)
+
+
+def _common(found: File) -> list[Edit]:
+    """Edits that the results on all machines have, in order."""
+    each = [{one.edit for one in result.diagnostics if one.edit} for result in found.results]
+    wanted = set.intersection(*each) if each else set()
+    return list(dict.fromkeys(one.edit for one in found.results[0].diagnostics if one.edit in wanted and one.edit))
+
+
+def _better(
+    document: Document, found: File, edits: Mapping[Edit, Replacement], check: Callable[[Document], File]
+) -> File | None:
+    """Results of the document with edits; None if nothing was edited, or if the edits do harm."""
+    text = edited(document.text, edits.values())
+    if text == document.text:
+        return None
+    after = check(read_text(text.encode(), document.name))
+    now = _identities(after)
+    harm = [code for code, *_ in now - _identities(found) if code.startswith(_HARM)]
+    return after if not harm and _identities(found, edits) - now else None
+
+
+def _identities(found: File, edits: Collection[Edit] | None = None) -> set[tuple[str, str, Path]]:
+    """Codes, messages and paths of all diagnostics, or of those that some edits are for."""
+    every = (each for result in found.results for each in result.diagnostics)
+    return {(each.code, each.message, each.path) for each in every if edits is None or each.edit in edits}

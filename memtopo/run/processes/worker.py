@@ -42,8 +42,8 @@ from memtopo.session.request import RunRequest
 from memtopo.sharing.channel import Channel, Received
 from memtopo.sharing.client import IN_FLIGHT
 from memtopo.sharing.errors import ExchangeError
-from memtopo.sharing.exports import LayoutExports
 from memtopo.sharing.imports import CommitWait, HolderHandles
+from memtopo.sharing.offers import LayoutExports
 
 _STARTUP = 60.0
 """Seconds that the conductor has for its first message."""

@@ -1,11 +1,10 @@
 """Holder of a layout: serves its exports to other processes until a signal, a release, or a deadline."""
 
-from memtopo.sharing.holder.events import Event
 from memtopo.sharing.holder.loop import INTERVAL
 from memtopo.sharing.holder.metrics import MetricsTarget
-from memtopo.sharing.holder.nodes import HeldNodes, node_status, unreachable
+from memtopo.sharing.holder.responses import HeldNodes, node_status, unreachable
 from memtopo.sharing.holder.service import Supervision, hold
-from memtopo.sharing.holder.state import HolderInfo, HoldSummary
+from memtopo.sharing.holder.state import Event, HolderInfo, HoldSummary
 from memtopo.sharing.holder.systemd import passed_claim
 
 __all__ = [

@@ -14,9 +14,8 @@ from memtopo.plans.report import Checks
 from memtopo.sharing import messages
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.holder.clients import ClientConnection, Clients
-from memtopo.sharing.holder.events import Severity
-from memtopo.sharing.holder.progress import ProgressNotices
 from memtopo.sharing.holder.responses import Responder
+from memtopo.sharing.holder.state import ProgressNotices, Severity
 from memtopo.sharing.offers import ChangeFailed, PlannedChange
 
 _LISTED_PROCESSES = 4

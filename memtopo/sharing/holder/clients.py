@@ -16,7 +16,7 @@ from memtopo.common.clock import RunningClock
 from memtopo.common.text import process_name
 from memtopo.sharing import wire
 from memtopo.sharing.errors import BadPacket, ExchangeError
-from memtopo.sharing.holder.events import EventFields, Events
+from memtopo.sharing.holder.state import EventFields, Events
 from memtopo.sharing.messages import SourcePart, encode_error
 from memtopo.sharing.offers import Offer
 from memtopo.sharing.sockets import Peer, check_user, peer

@@ -12,7 +12,7 @@ from memtopo.common.text import process_name
 from memtopo.sharing import messages
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.holder.clients import ClientConnection, Clients
-from memtopo.sharing.holder.events import EventFields, Events
+from memtopo.sharing.holder.state import EventFields, Events
 from memtopo.sharing.messages import CommitRequest, WaitRequest
 from memtopo.sharing.offers import CommitState, Offer
 

@@ -17,15 +17,11 @@ from memtopo.sharing.errors import BadPacket
 from memtopo.sharing.holder.changes import Changes
 from memtopo.sharing.holder.clients import ClientConnection, Clients
 from memtopo.sharing.holder.commits import Commits
-from memtopo.sharing.holder.events import Events
 from memtopo.sharing.holder.listener import Listener
 from memtopo.sharing.holder.metrics import MetricsFile, MetricsServer, MetricsTarget
-from memtopo.sharing.holder.nodes import HeldNodes, StatusReports
-from memtopo.sharing.holder.progress import ProgressNotices
-from memtopo.sharing.holder.reloads import Reload, Reloads
-from memtopo.sharing.holder.requests import Requests, releasing
-from memtopo.sharing.holder.responses import Responder, TooManyInFlight, descriptors_in_flight
-from memtopo.sharing.holder.state import HoldSummary, Shutdown, Why
+from memtopo.sharing.holder.requests import Reload, Reloads, Requests, releasing
+from memtopo.sharing.holder.responses import HeldNodes, Responder, StatusReports, TooManyInFlight, descriptors_in_flight
+from memtopo.sharing.holder.state import Events, HoldSummary, ProgressNotices, Shutdown, Why
 from memtopo.sharing.holder.systemd import Notifier
 from memtopo.sharing.messages import Request, encode_error, encode_importers, read_request
 from memtopo.sharing.sockets import abandon_in_children

@@ -18,8 +18,7 @@ from memtopo.sharing.claims import Claim
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.holder.listener import Listener
 from memtopo.sharing.sockets import abandon_in_children, check_user, peer
-from memtopo.sharing.statistics import Statistics
-from memtopo.sharing.status import Status
+from memtopo.sharing.status import Statistics, Status
 
 PAUSE = 1.0
 """Seconds between two looks at the metrics of a file."""

@@ -14,17 +14,14 @@ from functools import partial
 from memtopo.common.signals import signal_wakeup
 from memtopo.sharing.claims import Claim
 from memtopo.sharing.holder.clients import SPARE
-from memtopo.sharing.holder.events import Event, Events
 from memtopo.sharing.holder.loop import INTERVAL, ServerLoop, Terms
 from memtopo.sharing.holder.metrics import MOST_CONNECTIONS, MetricsTarget
-from memtopo.sharing.holder.nodes import HeldNodes
-from memtopo.sharing.holder.progress import ProgressNotices
-from memtopo.sharing.holder.reloads import Reload
-from memtopo.sharing.holder.responses import Responder
-from memtopo.sharing.holder.state import HolderInfo, HoldSummary, Shutdown
+from memtopo.sharing.holder.requests import Reload
+from memtopo.sharing.holder.responses import HeldNodes, Responder
+from memtopo.sharing.holder.state import Event, Events, HolderInfo, HoldSummary, ProgressNotices, Shutdown
 from memtopo.sharing.offers import ChangeableLayout, ExportProvider
 from memtopo.sharing.sockets import reserve_descriptors
-from memtopo.sharing.statistics import LocationMemory
+from memtopo.sharing.status import LocationMemory
 from memtopo.sharing.wire import MOST_FDS
 
 MOST_CLIENTS = 264

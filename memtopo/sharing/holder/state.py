@@ -1,16 +1,61 @@
-"""State of a hold: its description, its shutdown, and its result."""
+"""State of a hold: its description, its events and progress, its shutdown, and its result."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, Protocol
 
-from memtopo.machine.cluster import MachineLine
+from memtopo.machine.records import MachineLine
+from memtopo.plans.progress import CountedProgress
 from memtopo.plans.report import Checks
-from memtopo.sharing.statistics import MOST_LOCATIONS, CheckResult, LocationMemory, Statistics
-from memtopo.sharing.status import Importer
+from memtopo.sharing.status import MOST_LOCATIONS, CheckResult, Importer, LocationMemory, Statistics
+
+Severity = Literal["info", "warning", "error"]
+EventFields = Mapping[str, str | float]
+
+MOST_OF_CLIENTS = 1000
+"""Events of clients that are recorded in each `PERIOD`; a client can cause any number of them."""
+
+PERIOD = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One event. Texts among the values may come from clients, and are not safe to print as they are."""
+
+    text: str
+    fields: EventFields
+    severity: Severity = "info"
+
+
+class Events:
+    """Records events by calling `write`, which must not wait or raise; `now` returns seconds."""
+
+    def __init__(
+        self, write: Callable[[Event], None] = lambda _: None, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._write, self._now = write, now
+        self._until = 0.0
+        self._of_clients = 0
+
+    def add(self, text: str, fields: EventFields, severity: Severity = "info") -> None:
+        """Record an event."""
+        self._write(Event(text, fields, severity))
+
+    def add_of_client(self, text: str, fields: EventFields) -> None:
+        """Record an event that a client caused; beyond `MOST_OF_CLIENTS` in a period, only their number."""
+        if (now := self._now()) >= self._until:
+            left_out, self._of_clients = self._of_clients - MOST_OF_CLIENTS, 0
+            self._until = now + PERIOD
+            if left_out > 0:
+                self.add("events of clients left out", {"count": left_out}, "warning")
+        self._of_clients += 1
+        if self._of_clients <= MOST_OF_CLIENTS:
+            self.add(text, fields)
+
 
 Why = Literal["signal", "release", "deadline", "failure", "ended"]
 """Reason for the end of a hold; `ended` is that of a process or another part of the layout."""
@@ -98,3 +143,47 @@ class Shutdown:
         """Return the seconds until the deadline, or until the grace is over."""
         at = self.grace_until if self.why else self.deadline
         return None if at is None else max(at - now, 0.0)
+
+
+INTERVAL = 1.0
+"""Seconds before the first notice, and between two of them."""
+
+
+class Receiver(Protocol):
+    """A connection that takes messages."""
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Send a message, or queue it. Raises `OSError`."""
+
+
+class ProgressNotices(CountedProgress):
+    """Progress of the work of a holder, whose hooks send notices to the clients that wait for it."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(clock)
+        self._receivers: tuple[Receiver, ...] = ()
+        self._due = 0.0
+
+    @contextmanager
+    def to(self, *receivers: Receiver) -> Iterator[None]:
+        """Send notices to these clients while the code inside works for them."""
+        self._receivers, self._due = receivers, self._clock() + INTERVAL
+        try:
+            yield
+        finally:
+            self._receivers = ()
+
+    def advance(self, steps: int, process: str = "") -> None:
+        super().advance(steps, process)
+        if self._receivers and self._clock() >= self._due:
+            self._due = self._clock() + INTERVAL
+            self._send()
+
+    def _send(self) -> None:
+        state = self.state
+        if state is None or state.in_bytes:
+            return
+        notice = {"notice": "progress", "phase": state.name, "done": state.whole.done, "total": state.whole.total}
+        for each in self._receivers:
+            with suppress(OSError):  # found when it is answered
+                each.send(notice)

@@ -16,7 +16,7 @@ from memtopo import machine as machines
 from memtopo.common.errors import InternalError, MemtopoError
 from memtopo.driver.handles import close_handles
 from memtopo.drivers import target
-from memtopo.machine.cluster import MachineLine
+from memtopo.machine.records import MachineLine
 from memtopo.plans.progress import Progress
 from memtopo.plans.report import Checks, Report
 from memtopo.run import processes

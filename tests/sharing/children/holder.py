@@ -14,7 +14,7 @@ from memtopo.common.errors import MemtopoError
 from memtopo.sharing.claims import claim
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.holder import HolderInfo, Supervision, hold
-from memtopo.sharing.statistics import LocationMemory
+from memtopo.sharing.status import LocationMemory
 from tests.helpers.memfd_exports import GPU, MACHINE, OFFERS, PAGE, PAGES, Memfds, OneState
 from tests.helpers.processes import open_descriptors, print_json
 

@@ -23,7 +23,7 @@ from memtopo.geometry.diagram import (
 from memtopo.geometry.groups import Group
 from memtopo.kinds import KINDS
 from memtopo.kinds.bindings import BindGroup
-from memtopo.kinds.exports.groups import ExportGroup
+from memtopo.kinds.exports import ExportGroup
 from memtopo.kinds.external import ExternalObject
 from memtopo.machine import Machines
 from memtopo.output.diagram.build.memory import Marks, Owner, location_names, memory, process_entry, source
