@@ -33,7 +33,7 @@ from memtopo.sharing.producers import Bound
 
 @dataclass(frozen=True, slots=True)
 class _Options:
-    """What `hold` was called with."""
+    """Arguments of `hold`."""
 
     spec: SpecLike
     machine: MachineLike

@@ -28,7 +28,7 @@ class TooLarge(OSError):
 
 
 class NotAFile(OSError):
-    """What is neither a regular file nor a pipe."""
+    """A path of neither a regular file nor a pipe."""
 
 
 class NotInTime(OSError):
