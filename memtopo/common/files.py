@@ -12,6 +12,9 @@ from pathlib import Path
 PATIENCE = 10.0
 """Seconds that the other end of a pipe has, by default."""
 
+_READER, _INTERVAL = 2.0, 0.02
+"""Seconds until a pipe has a reader, and between two looks."""
+
 _BLOCK = 1 << 20
 _FILE_TYPES = {
     stat.S_IFDIR: "is a directory",
@@ -70,8 +73,11 @@ def read_descriptor(fd: int, most: int, deadline: float | None) -> bytes:
 
 
 def write_pipe(path: str, data: bytes, patience: float = PATIENCE) -> None:
-    """Write to a pipe or a device, whose reader has `patience` seconds for each part. Raises `OSError`."""
-    fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY | os.O_NOFOLLOW)
+    """Write to a pipe or a device, whose reader has `patience` seconds for each part. Raises `OSError`.
+
+    A pipe without a reader gets one within two seconds: both ends may have been started at once.
+    """
+    fd = _opened_pipe(path, time.monotonic() + _READER)
     try:
         while data:
             if not _ready(fd, select.POLLOUT, time.monotonic() + patience):
@@ -79,6 +85,16 @@ def write_pipe(path: str, data: bytes, patience: float = PATIENCE) -> None:
             data = data[os.write(fd, data) :]
     finally:
         os.close(fd)
+
+
+def _opened_pipe(path: str, until: float) -> int:
+    while True:
+        try:
+            return os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY | os.O_NOFOLLOW)
+        except OSError as error:
+            if error.errno != errno.ENXIO or time.monotonic() >= until:
+                raise
+        time.sleep(_INTERVAL)  # the kernel tells no writer of a reader that opens the pipe
 
 
 def output_path(path: str) -> str:

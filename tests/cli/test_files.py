@@ -43,9 +43,9 @@ def test_a_pipe_is_written_directly(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     read: list[str] = []
-    reader = threading.Thread(target=lambda: read.append(pipe.read_text()))
-    reader.start()
-    write(str(pipe), "document")
-    reader.join()
+    writer = threading.Thread(target=write, args=(str(pipe), "document"))
+    writer.start()  # it may be there before its reader
+    read.append(pipe.read_text())
+    writer.join()
     assert read == ["document"]
     assert stat.S_ISFIFO(pipe.stat().st_mode)
