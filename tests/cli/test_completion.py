@@ -6,7 +6,6 @@ import os
 import pty
 import re
 import select
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -22,6 +21,7 @@ from memtopo.cli.reference import completions
 from memtopo.diagnostics.codes import CODES
 from tests.cli.conftest import InlineRunner
 from tests.helpers.command_line import ROOT, environment
+from tests.helpers.tools import tool
 
 SHIPPED = machine.shipped()
 SPEC = ROOT / "specs" / "real" / "tensorrt-llm.yaml"
@@ -97,10 +97,6 @@ def test_a_script_is_printed_for_each_shell(run_inline: InlineRunner) -> None:
     assert run_inline("completion", "tcsh").status == 2
 
 
-def shell(name: str) -> str:
-    return shutil.which(name) or pytest.skip(f"there is no {name} here")
-
-
 @pytest.fixture
 def variables(tmp_path: Path) -> dict[str, str]:
     """Environment of a shell in which `memtopo` is this program, which prints all other commands than `completion`."""
@@ -118,7 +114,7 @@ def test_fish_completes_with_the_script(variables: dict[str, str]) -> None:
         "memtopo completion fish | source; complete -C 'memtopo plan x --machine=h1'; complete -C 'memtopo plan READ'"
     )
     done = subprocess.run(
-        [shell("fish"), "-c", script], env=variables, cwd=ROOT, capture_output=True, text=True, check=True
+        [tool("fish"), "-c", script], env=variables, cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert [line.split("\t")[0] for line in done.stdout.splitlines()] == ["--machine=h100x1", "README.md"]
 
@@ -140,7 +136,7 @@ def test_a_shell_completes_what_is_typed(variables: dict[str, str], command: lis
         "plan x -m b=h1\t": "plan x -m b=h100x1",
         "plan REA\t": "plan README.md",
     }
-    with Terminal([shell(command[0]), *command[1:]], variables) as terminal:
+    with Terminal([tool(command[0]), *command[1:]], variables) as terminal:
         terminal.write(f'{setup}eval "$(memtopo completion {command[0]})"\n')
         for line, completed in typed.items():
             terminal.write(f"memtopo {line}\n")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -16,9 +15,7 @@ from memtopo.output.diagram.graph import MOST_CHARACTERS, MOST_EDGES, Graph, Nod
 from tests.helpers.diagrams import HOSTILE_TEXTS, hostile_diagram, hostile_processes, spec_diagram, text_diagram
 from tests.helpers.machines import invented, with_multicast
 from tests.helpers.specs import EVERY_SPEC, ROOT
-
-DOT = shutil.which("dot")
-graphviz = pytest.mark.skipif(DOT is None, reason="Graphviz is not installed")
+from tests.helpers.tools import tool
 
 # Each kind of line of a flowchart, with any text in quotes.
 WORDS = r'"(?:[A-Za-z0-9 ,.()×…/_+=-]|#\d+;|<br>)*"'
@@ -47,8 +44,7 @@ def edges(shown: Graph) -> list[tuple[str, str, tuple[str, ...], bool]]:
 
 def accepted(text: str) -> str:
     """Graph drawn by Graphviz as SVG."""
-    assert DOT
-    done = subprocess.run([DOT, "-Tsvg"], input=text, capture_output=True, text=True, check=False)
+    done = subprocess.run([tool("dot"), "-Tsvg"], input=text, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 
@@ -152,7 +148,6 @@ def test_mappings_have_their_own_access_if_it_differs() -> None:
     assert nodes(shown)["n1"].lines == ("r", "8 MiB", "4 MiB mapped")
 
 
-@graphviz
 @pytest.mark.parametrize("path", EVERY_SPEC, ids=lambda path: path.stem)
 def test_graphviz_draws_each_spec_without_warnings(path: Path) -> None:
     shown = graph(spec_diagram(path)[0])
@@ -167,7 +162,6 @@ def test_mermaid_is_well_formed(path: Path) -> None:
         assert LINES.fullmatch(line), line
 
 
-@graphviz
 @pytest.mark.parametrize("made", [hostile_diagram, hostile_processes], ids=["one", "several"])
 @pytest.mark.parametrize("evil", HOSTILE_TEXTS, ids=ascii)
 def test_no_text_changes_the_structure_of_a_dot_graph(evil: str, made: Callable[[str], Diagram]) -> None:
@@ -187,8 +181,6 @@ def test_no_text_changes_the_structure_of_a_flowchart(evil: str, made: Callable[
 
 
 def test_escaped_text_is_shown_as_written() -> None:
-    if DOT is None:
-        pytest.skip("Graphviz is not installed")
     text = accepted(dot(Drawing(hostile_diagram("&lt;b&gt; \\N"), "x")))
     assert "&amp;lt;b&amp;gt; \\N" in text
 
