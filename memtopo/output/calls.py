@@ -14,6 +14,9 @@ from memtopo.driver.types import HandleType, Location, PoolProperties, Propertie
 from memtopo.plans.calls import Exchange, NamedCall, Object, Place, reference
 
 _SIZES = ("size", "count", "alignment", "offset", "max_size")
+TEST = "a test: not kept, importers get handles of their own"
+"""Note on an export that a plan makes to find errors while it builds."""
+
 _CONTEXT = ("ctx_push_current", "ctx_pop_current")
 
 
@@ -84,7 +87,8 @@ def line(call: NamedCall) -> str:
         *([f"&{call.made.label}"] if call.made else []),
         *(_argument(call.method, *each) for each in call.arguments),
     ]
-    return f"{call.function}({', '.join(each for each in arguments if each)})"
+    note = f" /* {TEST} */" if call.is_test else ""
+    return f"{call.function}({', '.join(each for each in arguments if each)}){note}"
 
 
 def _argument(method: str, name: str, value: Any) -> str:

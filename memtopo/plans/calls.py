@@ -71,6 +71,11 @@ class NamedCall:
         """Name of the C function."""
         return function(self.method).name
 
+    @property
+    def is_test(self) -> bool:
+        """Whether a shareable handle is made and sent to nobody: so that an error is found while building."""
+        return self.made is not None and self.made.kind in ("shared", "secret") and self.verb != "send"
+
 
 Entry = DriverCall | Exchange
 

@@ -16,7 +16,9 @@ from memtopo.driver.recorder import DriverCall
 from memtopo.machine import Machine
 from memtopo.machine.records import MachineLine
 from memtopo.output import programs
+from memtopo.output.calls import TEST, listing
 from memtopo.output.programs.writer import Names, words_of_parts
+from memtopo.plans.calls import named
 from memtopo.run.planned_calls import planned_calls
 from tests.helpers.machines import with_fabric
 from tests.helpers.program_calls import comparable, compile_program, make_library, run_programs
@@ -210,12 +212,31 @@ def test_the_name_of_a_machine_cannot_end_the_comment(name: str, library: Path, 
             compile_program(tmp_path / "program.c", library)
 
 
+@pytest.mark.parametrize(
+    ("language", "closed"), [("c", f"    close_handle(); /* {TEST} */"), ("cuda-python", f"close_handle()  # {TEST}")]
+)
+def test_an_export_for_nobody_is_closed_and_called_a_test(
+    language: programs.Language, closed: str, tmp_path: Path
+) -> None:
+    """In the list of calls, too; exports for importers, and handles that are received, are none."""
+    for label, file in written(OTHER_CALLS, language, tmp_path, FABRIC).items():
+        assert file.read_text().splitlines().count(closed) == (5 if label == "server" else 0)
+    found = composed(OTHER_CALLS, FABRIC)
+    calls = planned_calls(found.plan, found.geometry)
+    lines = list(listing({label: list(named(entries)) for label, entries in calls.items()}))
+    tests = [line.partition("(")[0].strip() for line in lines if line.endswith(f" /* {TEST} */")]
+    assert sorted(tests) == [
+        "cuIpcGetEventHandle", "cuIpcGetMemHandle", "cuMemExportToShareableHandle", "cuMemGetHandleForAddressRange",
+        "cuMemPoolExportPointer", "cuMemPoolExportToShareableHandle",
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(("suffix", "defined"), [(".py.txt", r"^(?:def|class) (\w+)"), (".c", r"^static .*?(\w+)\(")])
 def test_no_object_has_the_name_of_a_function_of_the_parts(suffix: str, defined: str) -> None:
     folder = ROOT / "memtopo" / "output" / "programs" / "parts"
     parts = [each.read_text() for each in folder.iterdir() if each.name.endswith(suffix)]
     functions = {name for text in parts for name in re.findall(defined, text, re.MULTILINE)}
-    assert {"forget", "send_to"} <= functions
+    assert {"close_handle", "send_to"} <= functions
     names = Names(words_of_parts(suffix))
     assert not {names.of(each, each) for each in functions} & functions
 

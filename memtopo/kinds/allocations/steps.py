@@ -15,7 +15,16 @@ from memtopo.kinds.buffers.steps import BufferStep
 from memtopo.kinds.layout import Layout, Reservation, current
 from memtopo.kinds.pools.steps import pool_name
 from memtopo.kinds.resources import OWN, Alias, ImportStep
-from memtopo.kinds.step import ErrorHint, Finding, HandleReference, Phase, Readable, Step, StepDescription
+from memtopo.kinds.step import (
+    ErrorHint,
+    Finding,
+    HandleReference,
+    Phase,
+    Readable,
+    Step,
+    StepDescription,
+    handles_tested,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +194,7 @@ class TryExportAllocation(Step):
         exported_handle(driver, layout.memory_pools[self.pool], layout.buffers[self.allocation].address).close()
 
     def describe(self) -> StepDescription:
-        note = f"fd, {self.count:,} handles" if self.count > 1 else "fd"
+        note = handles_tested(["fd"], self.count)
         return StepDescription(self.label, self.allocation.partition(".")[0], note=note)
 
 

@@ -10,7 +10,16 @@ from memtopo.driver.protocol import Driver
 from memtopo.driver.types import DriverError, Location, gpu
 from memtopo.kinds.layout import Layout, Reservation, current
 from memtopo.kinds.resources import OWN, Alias, ImportStep
-from memtopo.kinds.step import ErrorHint, Finding, HandleReference, Phase, Readable, Step, StepDescription
+from memtopo.kinds.step import (
+    ErrorHint,
+    Finding,
+    HandleReference,
+    Phase,
+    Readable,
+    Step,
+    StepDescription,
+    handles_tested,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +179,4 @@ class TryExportBuffer(Step):
             driver.ipc_get_mem_handle(layout.buffers[self.buffer].address)
 
     def describe(self) -> StepDescription:
-        return StepDescription(
-            self.label, self.buffer.partition(".")[0], note=f"ipc, {self.count:,} handles" if self.count > 1 else "ipc"
-        )
+        return StepDescription(self.label, self.buffer.partition(".")[0], note=handles_tested(["ipc"], self.count))

@@ -26,6 +26,7 @@ from memtopo.kinds.step import (
     Step,
     StepDescription,
     first_difference,
+    handles_tested,
 )
 
 _HOST = LocationKind.HOST
@@ -283,7 +284,7 @@ class TryExportChunk(Step):
         Handle.of(driver.mem_export_to_shareable_handle(layout.chunks[self.chunk], self.kind)).close()
 
     def describe(self) -> StepDescription:
-        note = ", ".join([*self.kind.words, *([f"{self.count:,} handles"] if self.count > 1 else [])])
+        note = handles_tested(self.kind.words, self.count)
         return StepDescription(self.label, self.chunk.partition(".")[0], note=note)
 
 

@@ -11,7 +11,16 @@ from memtopo.driver.protocol import Driver
 from memtopo.driver.types import DmaBufFlags
 from memtopo.kinds.dmabuf.memory import DmaBufMemory
 from memtopo.kinds.layout import Layout, current
-from memtopo.kinds.step import DEFECT_ADVICE, PROBE_ADVICE, ErrorHint, Finding, Phase, Step, StepDescription
+from memtopo.kinds.step import (
+    DEFECT_ADVICE,
+    PROBE_ADVICE,
+    ErrorHint,
+    Finding,
+    Phase,
+    Step,
+    StepDescription,
+    handles_tested,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +71,8 @@ class TryExportDmaBuf(Step):
             os.close(fd)
 
     def describe(self) -> StepDescription:
-        words = ["dmabuf", *(["pcie"] if self.flags else []), *([f"{self.count:,} handles"] if self.count > 1 else [])]
-        return StepDescription(self.label, self.object.partition(".")[0], note=", ".join(words))
+        note = handles_tested(["dmabuf", *(["pcie"] if self.flags else [])], self.count)
+        return StepDescription(self.label, self.object.partition(".")[0], note=note)
 
 
 def export_dma_buf(driver: Driver, layout: Layout, memory: DmaBufMemory, index: int) -> int:

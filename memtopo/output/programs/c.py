@@ -95,6 +95,9 @@ class _Writer(Writer):
         yield from ("    /* Use the memory here. */", "    take_down();")
         yield from (f"    puts({_quoted(f'{self.program.name}: taken down')});", "    return 0;", "}")
 
+    def comment(self, text: str) -> str:
+        return f" /* {text} */"
+
     def _declared(self, variable: Variable) -> str:
         type_ = C_TYPES.get(variable.kind, ADDRESS)
         size = f"[{variable.count}]" if variable.count else ""

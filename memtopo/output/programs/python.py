@@ -73,6 +73,9 @@ class _Writer(Writer):
             for each in section.statements:
                 yield from self.statement(each, "")
 
+    def comment(self, text: str) -> str:
+        return f"  # {text}"
+
     def loop(self, first: int, last: int) -> str:
         bounds = [f"{last + 1}"] if first == 0 and first <= last else [str(first), str(last + 1)]
         bounds = [str(first), str(last - 1), "-1"] if first > last else bounds

@@ -76,7 +76,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """Exchange with another process, or with `forget` the end of a shareable handle that is not needed any longer."""
+    """Exchange with another process, or the end of a handle: `close` for a received one, `discard` for a test."""
 
     action: str
     peer: str = ""
@@ -124,7 +124,7 @@ def variables(calls: Sequence[NamedCall | Exchange]) -> list[Variable]:
 
 def _with_ends(calls: Sequence[NamedCall | Exchange]) -> Iterator[tuple[tuple[str, bool], Call | Pass]]:
     """Calls and exchanges by phase, with the ends of shareable handles."""
-    has_handle = False
+    received = tested = False
     actions = {each.action for each in calls if isinstance(each, Exchange)}
     idle = (
         {"leave", "await"}
@@ -137,14 +137,14 @@ def _with_ends(calls: Sequence[NamedCall | Exchange]) -> Iterator[tuple[tuple[st
             if each.action in idle:  # of a process that exchanges handles with itself alone
                 continue
             yield where, Pass(each.action, each.peer)  # what is sent ends with that
-            has_handle = each.action == "receive"
+            received = each.action == "receive"
             continue
         made = _reference(each.made) if each.made else None
         yield where, Call(each.method, made, tuple(_arguments(each)))
-        has_handle |= bool(each.made and each.made.kind in ("shared", "secret"))
-        if has_handle and each.verb != "send" and _ends_step(calls, index):
-            yield where, Pass("forget")
-            has_handle = False
+        tested |= each.is_test
+        if (received or tested) and _ends_step(calls, index):
+            yield where, Pass("discard" if tested else "close")
+            received = tested = False
 
 
 def _ends_step(calls: Sequence[NamedCall | Exchange], index: int) -> bool:

@@ -12,11 +12,13 @@ from typing import Any, ClassVar
 
 from memtopo.driver.functions import CONSTANTS, DMA_BUF, PLAIN_FLAGS, Constants
 from memtopo.driver.types import Grant, HandleType, Location, PoolAttribute, PoolProperties, Properties
+from memtopo.output.calls import TEST
 from memtopo.output.programs.program import Program
 from memtopo.output.programs.statements import Call, Cycle, Linear, Loop, Pass, Reference, Statement, Table, Variable
 
 _PASSES = {
-    "receive": "receive_from", "send": "send_to", "forget": "forget", "leave": "leave", "await": "await_importers",
+    "receive": "receive_from", "send": "send_to", "close": "close_handle", "discard": "close_handle",
+    "leave": "leave", "await": "await_importers",
 }  # fmt: skip
 _OPENS = ("ipc_open_mem_handle", "ipc_open_event_handle")
 """Calls whose `handle` is a shareable one."""
@@ -59,7 +61,8 @@ class Writer(ABC):
                     yield from self.statement(inner, f"{indent}    ")
                 yield from [f"{indent}{self.block_end}"] * bool(self.block_end)
             case Pass(action, peer):
-                yield f"{indent}{_PASSES[action]}({self.quoted(peer) if peer else ''}){self.end}"
+                note = self.comment(TEST) if action == "discard" else ""
+                yield f"{indent}{_PASSES[action]}({self.quoted(peer) if peer else ''}){self.end}{note}"
             case Call():
                 yield from divided(f"{indent}{self.call(each)}{self.end}", indent, self.margin)
 
@@ -111,6 +114,10 @@ class Writer(ABC):
         if not isinstance(value, Cycle | Table):
             return encode(value)
         return f"{self.listed(value.values, [encode(each) for each in value.values])}[{index_of(value)}]"
+
+    @abstractmethod
+    def comment(self, text: str) -> str:
+        """A comment behind a statement."""
 
     @abstractmethod
     def loop(self, first: int, last: int) -> str:

@@ -44,7 +44,7 @@ static void send_to(const char *name) {
         memcpy(CMSG_DATA(header), &shared.fd, sizeof(int));
     }
     if (sendmsg(socket_of(name, 1), &message, MSG_NOSIGNAL) < 0) fail("cannot send a handle to", name);
-    forget();
+    close_handle();
 }
 
 /* Waits until all that import from this process have released what they imported, or have ended. */

@@ -5,7 +5,7 @@ static struct {
     unsigned char bytes[64];
 } shared = {.fd = -1};
 
-static void forget(void) {
+static void close_handle(void) {
     if (shared.fd >= 0) close(shared.fd);
     shared.fd = -1;
     memset(shared.bytes, 0, sizeof shared.bytes);
