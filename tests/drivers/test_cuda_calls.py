@@ -18,7 +18,6 @@ import pytest
 from cuda.bindings import driver as bindings
 
 from memtopo.common.errors import Unavailable
-from memtopo.driver.kernels import Area, Verified
 from memtopo.driver.types import (
     Access,
     Advice,
@@ -43,7 +42,6 @@ from memtopo.driver.types import (
 )
 from memtopo.drivers.cuda import CudaDriver
 from memtopo.drivers.cuda import driver as module
-from memtopo.drivers.cuda.kernels import CudaKernels
 
 SUCCESS = bindings.CUresult.CUDA_SUCCESS
 GIVEN = bytes(range(64))
@@ -381,47 +379,3 @@ def test_the_descriptor_of_a_pool_is_closed_on_exec(monkeypatch: pytest.MonkeyPa
 def test_a_maximum_size_that_does_not_fit_is_refused(size: int) -> None:
     with pytest.raises(DriverError, match=r"cuMemPoolCreate: CUDA_ERROR_INVALID_VALUE"):
         CudaDriver().mem_pool_create(PoolProperties(gpu(0), HandleType.FD, size))
-
-
-@pytest.mark.parametrize("batched", [False, True])
-def test_copies_have_targets_before_sources_and_sizes(monkeypatch: pytest.MonkeyPatch, batched: bool) -> None:
-    kept: list[list[object]] = []
-
-    def copy(*arguments: Any) -> tuple[object]:
-        kept.append([*(plain(each) for each in arguments[:3]), arguments[-1]])
-        return (SUCCESS,)
-
-    monkeypatch.setattr(module, "_BATCHED", batched)
-    name = "cuMemcpyBatchAsync" if batched else "cuMemcpyAsync"
-    monkeypatch.setattr(bindings, name, copy, raising=not batched)  # bindings for older drivers have no batches
-    assert CudaDriver().copy_each([(11, 21, 31), (12, 22, 32)], 7) is None
-    assert kept == ([[[11, 12], [21, 22], [31, 32], 7]] if batched else [[11, 21, 31, 7], [12, 22, 32, 7]])
-
-
-@pytest.fixture
-def launched(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int, int]]:
-    """Kernel, number of areas and first parameter of each launch, by functions in place of those of the bindings."""
-    kept: list[tuple[int, int, int]] = []
-
-    def launch(*arguments: Any) -> tuple[object]:
-        parameter = ctypes.c_void_p.from_address(arguments[9]).value
-        kept.append((arguments[0], arguments[2], ctypes.c_uint32.from_address(parameter or 0).value))
-        return (SUCCESS,)
-
-    monkeypatch.setattr(bindings, "cuLaunchKernel", launch)
-    for name in ("cuMemcpyHtoD", "cuMemcpyHtoDAsync", "cuMemcpyDtoH", "cuMemsetD8Async"):
-        monkeypatch.setattr(bindings, name, lambda *_: (SUCCESS,))
-    for name in ("cuCtxGetCurrent", "cuModuleLoadData"):
-        monkeypatch.setattr(bindings, name, lambda *_: (SUCCESS, 4096))
-    numbers = {b"verify": 1, b"fingerprint": 2}
-    monkeypatch.setattr(bindings, "cuModuleGetFunction", lambda _, name: (SUCCESS, numbers.get(name, 9)))
-    monkeypatch.setattr(bindings, "cuModuleGetGlobal", lambda *_: (SUCCESS, 8192, 8))
-    return kept
-
-
-def test_each_launch_is_given_the_number_of_areas_before_it(launched: list[tuple[int, int, int]]) -> None:
-    kernels = CudaKernels()
-    kernels.module_load_data()
-    assert kernels.verify([Area(index << 20, 1 << 20, 5, 0) for index in range(400)]) == Verified(0)
-    assert kernels.fingerprint([(index << 20, 1 << 20) for index in range(200)]) == (0,) * 200
-    assert launched == [(1, 128, 0), (1, 192, 128), (1, 80, 320), (2, 128, 0), (2, 72, 128)]

@@ -339,6 +339,100 @@ CUresult cuStreamAttachMemAsync(CUstream stream, CUdeviceptr ptr, size_t length,
                 "\"stream\": %llu, \"address\": %llu, \"flags\": %u", N(stream), ptr, flags);
 }
 
+/* What no program calls, but the driver of memtopo: without a driver behind it. A number is in JSON as it is in memory. */
+
+static const char *numbers_at(const void *data, size_t count, size_t width) {
+    static char texts[4][640];
+    static int at;
+    char *text = texts[at++ % 4];
+    size_t length = 0;
+    text[0] = 0;
+    for (size_t i = 0; i < count; i++) {
+        unsigned long long value = 0;
+        memcpy(&value, (const char *)data + i * width, width);
+        length += (size_t)snprintf(text + length, 640 - length, "%s%llu", i ? ", " : "", value);
+    }
+    return text;
+}
+
+CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t size, CUstream stream) {
+    return note(CUDA_SUCCESS, "cuMemcpyAsync", 0, "\"to\": %llu, \"from\": %llu, \"size\": %zu, \"stream\": %llu", to, from,
+                size, N(stream));
+}
+
+CUresult cuMemcpyBatchAsync_v2(CUdeviceptr *to, CUdeviceptr *from, size_t *sizes, size_t count, const int *attributes,
+                               size_t *first, size_t attribute_count, CUstream stream) {
+    return note(CUDA_SUCCESS, "cuMemcpyBatchAsync", 0,
+                "\"to\": [%s], \"from\": [%s], \"sizes\": [%s], \"order\": %d, \"first\": [%s], \"stream\": %llu",
+                numbers_at(to, count, 8), numbers_at(from, count, 8), numbers_at(sizes, count, 8), attributes[0],
+                numbers_at(first, attribute_count, 8), N(stream));
+}
+
+CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t size, CUstream stream) {
+    return note(CUDA_SUCCESS, "cuMemcpyHtoDAsync", 0, "\"to\": %llu, \"words\": [%s], \"size\": %zu, \"stream\": %llu", to,
+                numbers_at(from, 4, 8), size, N(stream));
+}
+
+CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t size) {
+    return note(CUDA_SUCCESS, "cuMemcpyHtoD", 0, "\"to\": %llu, \"words\": [%s]", to, numbers_at(from, size / 8, 8));
+}
+
+CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t size) {
+    memset(to, 0, size);
+    return note(CUDA_SUCCESS, "cuMemcpyDtoH", 0, "\"from\": %llu, \"size\": %zu", from, size);
+}
+
+CUresult cuMemsetD8Async(CUdeviceptr ptr, unsigned char value, size_t count, CUstream stream) {
+    return note(CUDA_SUCCESS, "cuMemsetD8Async", 0, "\"address\": %llu, \"value\": %d, \"count\": %zu, \"stream\": %llu", ptr,
+                value, count, N(stream));
+}
+
+CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *where, CUdeviceptr ptr) {
+    *flags = 3;
+    return note(CUDA_SUCCESS, "cuMemGetAccess", 3, "\"location\": %s, \"address\": %llu", location(*where), ptr);
+}
+
+CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop, CUmemGenericAllocationHandle handle) {
+    memset(prop, 0, sizeof *prop);
+    prop->type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    prop->location = (CUmemLocation){CU_MEM_LOCATION_TYPE_DEVICE, (int)handle};
+    return note(CUDA_SUCCESS, "cuMemGetAllocationPropertiesFromHandle", 0, "\"handle\": %llu", handle);
+}
+
+CUresult cuCtxGetCurrent(CUcontext *context) {
+    *context = (CUcontext)1;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuModuleLoadData(void **module, const void *image) {
+    *module = (void *)(image ? 2UL : 0UL);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuModuleGetFunction(const char **function, void *module, const char *name) {
+    *function = strdup(name); /* a kernel's handle is its name */
+    return module ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuModuleGetGlobal_v2(CUdeviceptr *ptr, size_t *size, void *module, const char *name) {
+    *ptr = (CUdeviceptr)name[0]; /* a global's address is its first letter */
+    *size = 8;
+    return module ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuLaunchKernel(const char *kernel, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned threads_y,
+                        unsigned threads_z, unsigned shared, CUstream stream, void **parameters, void **extra) {
+    const int is_word = !strcmp(kernel, "store") || !strcmp(kernel, "load");
+    const size_t count = !strcmp(kernel, "fill") ? 0 : !strcmp(kernel, "store") ? 2 : 1;
+    unsigned long long values[2] = {0, 0};
+    for (size_t i = 0; i < count; i++) memcpy(&values[i], parameters[i], is_word ? 8 : 4);
+    const unsigned rest[] = {z, threads_y, threads_z, shared, extra != NULL};
+    return note(CUDA_SUCCESS, "cuLaunchKernel", 0,
+                "\"kernel\": \"%s\", \"blocks\": %u, \"areas\": %u, \"threads\": %u, \"rest\": [%s], \"parameters\": [%s], "
+                "\"stream\": %llu",
+                kernel, x, y, threads, numbers_at(rest, 5, 4), numbers_at(values, count, 8), N(stream));
+}
+
 /* How cuda-python finds the functions: by their names without a version. */
 CUresult cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t flags, int *found) {
     char versioned[128];
