@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Generator
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -38,15 +39,26 @@ LONG_FILES = (
 )
 """Files whose few tests take long or wait: they run first, so that none of them runs alone at the end."""
 
+SLOW_TESTS = ("/test_on_ray.py::", "/test_corpus.py::")
+"""Exhaustive tests that take ten seconds or more each: of a tenth of the tests, they would take most of the time."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--gpu", action="store_true", help="run the tests that need a real GPU too; fail where there is none"
     )
+    parser.addoption(
+        "--exhaustive-tenth",
+        type=int,
+        metavar="DAY",
+        help="run a tenth of the exhaustive tests too, another one for each number, such as a count of days",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Load a profile of random examples; `make test-full` has three times as many as `make test`."""
+    if config.getoption("--exhaustive-tenth") is not None and config.getoption("-m") == "not exhaustive":
+        config.option.markexpr = ""
     full = config.getoption("-m").startswith("exhaustive")
     chosen = "full" if full else "ci" if "CI" in os.environ else "default"
     settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", chosen))
@@ -76,11 +88,20 @@ def pytest_collection() -> Generator[None, object, object]:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path.name not in LONG_FILES)
+    if (day := config.getoption("--exhaustive-tenth")) is not None:
+        left_out = [item for item in items if item.get_closest_marker("exhaustive") and not is_of_day(item.nodeid, day)]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in {*left_out}]
     if config.getoption("--gpu"):
         return
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason="needs --gpu"))
+
+
+def is_of_day(name: str, day: int) -> bool:
+    """Return true for an exhaustive test of a day: each is one of one day in ten, or in a hundred if it takes long."""
+    return (crc32(name.encode()) + day) % (100 if any(slow in name for slow in SLOW_TESTS) else 10) == 0
 
 
 @pytest.fixture(autouse=True, scope="session")
