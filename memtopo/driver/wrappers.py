@@ -40,7 +40,7 @@ class Forwarder(_Forwarded):
 
     def __getattr__(self, method: str) -> Call:
         """Wrap a method when it is first used: of all calls a run needs a few."""
-        if method not in _CALLS:
+        if method not in METHODS:
             raise AttributeError(f"{type(self).__name__} has no {method}")
         call = self._wrap(method, getattr(self._driver, method))
         setattr(self, method, call)
@@ -52,7 +52,8 @@ class Forwarder(_Forwarded):
         return call
 
 
-_CALLS = frozenset(name for name in dir(KernelDriver) if not name.startswith("_"))
+METHODS = frozenset(name for name in dir(KernelDriver) if not name.startswith("_"))
+"""Calls of the protocol."""
 
 
 @cache

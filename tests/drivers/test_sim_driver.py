@@ -3,13 +3,15 @@ from __future__ import annotations
 import resource
 import threading
 from contextlib import ExitStack
+from inspect import signature
 from pathlib import Path
 
 import pytest
 
 from memtopo.common.units import GiB, MiB
-from memtopo.driver.protocol import Driver
+from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.types import Access, DriverError, Grant, HandleType, Properties, gpu
+from memtopo.driver.wrappers import METHODS
 from memtopo.drivers.sim import STRICTER, SimDriver
 from memtopo.machine import CONTEXT_BYTES
 from tests.contract.memory import NODE, PLAIN, adjacent, created, current, laid_out, mapped, refused, reserved
@@ -23,10 +25,10 @@ def why(caught: pytest.ExceptionInfo[DriverError]) -> tuple[str, str, str | None
     return caught.value.call, caught.value.name, caught.value.reason
 
 
-def test_the_simulator_implements_the_protocol(sim: SimDriver) -> None:
-    """The simulator satisfies the driver protocol"""
-    driver: Driver = sim
-    assert driver.driver_get_version() == 13000
+@pytest.mark.parametrize("method", sorted(METHODS))
+def test_each_call_has_the_parameters_of_the_protocol(method: str) -> None:
+    """Each method of the protocol is a call of one part of the simulator, with the same types, order and defaults"""
+    assert signature(getattr(SimDriver, method)) == signature(getattr(KernelDriver, method))
 
 
 def test_a_refusal_names_the_call_and_the_rule(sim: SimDriver) -> None:

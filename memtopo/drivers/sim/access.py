@@ -6,11 +6,13 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from operator import add, itemgetter
 
+from memtopo.driver.types import HOST as CPU
 from memtopo.driver.types import Access, Grant, Location, LocationKind, RegisterFlags, gpu
 from memtopo.drivers.sim.allocations import Allocation, Allocations
 from memtopo.drivers.sim.calls import Refused, invalid, unsupported
 from memtopo.drivers.sim.chunks import Mapping, Mappings
-from memtopo.drivers.sim.events import Work
+from memtopo.drivers.sim.devices import Contexts
+from memtopo.drivers.sim.events import Stream, Streams
 from memtopo.drivers.sim.physical import PAGE, Physical
 from memtopo.machine import Machine
 
@@ -23,10 +25,10 @@ _GPU = LocationKind.GPU
 class AccessRules:
     """Sets, queries and enforces access to mappings and allocations."""
 
-    def __init__(self, machine: Machine, mappings: Mappings, allocations: Allocations) -> None:
-        self._machine, self._mappings, self._allocations = machine, mappings, allocations
+    def __init__(self, machine: Machine, contexts: Contexts, mappings: Mappings, allocations: Allocations) -> None:
+        self._machine, self._contexts, self._mappings, self._allocations = machine, contexts, mappings, allocations
 
-    def grant(self, address: int, size: int, grants: tuple[Grant, ...]) -> None:
+    def mem_set_access(self, address: int, size: int, grants: tuple[Grant, ...]) -> None:
         """Set access of whole mappings without a hole; of two grants for one location the last applies (fact 20)."""
         if not grants:
             raise invalid("no access is given")
@@ -42,7 +44,7 @@ class AccessRules:
             if refused:
                 raise refused
 
-    def granted(self, address: int, location: Location) -> int:
+    def mem_get_access(self, address: int, location: Location) -> int:
         """Access of one location at an address (facts 22, 42); always none for an allocation (fact 45)."""
         if not address:
             raise invalid("the address is 0")
@@ -57,8 +59,9 @@ class AccessRules:
             return mapping.access.get(location, 0)
         return mapping.access.get(_last_changed(mapping) if location.kind == LocationKind.HOST else HOST, 0)
 
-    def address_range(self, address: int, device: int) -> tuple[int, int]:
-        """Base and size of the mapping or allocation around an address, if the device has access to it."""
+    def mem_get_address_range(self, address: int) -> tuple[int, int]:
+        """Base and size of the mapping or allocation around an address, if the current device has access to it."""
+        device = self._contexts.current()
         allocation = self._allocations.find(address)
         if allocation and device in allocation.users:
             return allocation.start, allocation.size
@@ -112,12 +115,19 @@ class AccessRules:
             raise invalid("the CPU may not do this there: on hardware the process dies of SIGSEGV")
         return area.physical, address - area.start
 
-    def is_managed(self, address: int) -> bool:
+    def pointer_is_managed(self, address: int) -> bool:
         """Return whether an address is in managed memory; refuses an address where nothing is mapped or allocated."""
+        self._contexts.current()
         found = self._allocations.find(address)
         if found is None:
             self._mappings.around(address)
         return found is not None and found.advised is not None
+
+    def check_program_copy(self, address: int) -> None:
+        """Refuse copies between a program's memory and that of a pool of the host (fact 81)."""
+        found = self._allocations.find(address)
+        if found and found.kind == "pooled" and CPU in found.users:
+            raise invalid("memory of a pool of the host is copied by cuMemcpyAsync alone")
 
     def _check_use(self, allocation: Allocation, end: int, device: int, wanted: Access, *, copying: bool) -> None:
         # From a peer's context copies work, fills do not (facts 46, 55, 68). What else is refused was never tried.
@@ -219,13 +229,17 @@ BLOCK = 1 << 20
 
 
 class MemoryOperations:
-    """Fills and copies of simulated memory (fact 23), by a device or by the CPU."""
+    """Fills and copies of simulated memory (fact 23), by a device or by the CPU.
 
-    def __init__(self, access: AccessRules) -> None:
-        self._access = access
+    Copies in a stream are made at once unless work is outstanding before them.
+    """
 
-    def fill(self, device: int, address: int, value: int, count: int) -> None:
+    def __init__(self, contexts: Contexts, streams: Streams, access: AccessRules) -> None:
+        self._contexts, self._streams, self._access = contexts, streams, access
+
+    def memset_d8(self, address: int, value: int, count: int) -> None:
         """Set `count` bytes to one value, across adjacent mappings."""
+        device = self._contexts.current()
         if value not in range(256):
             raise invalid("the value is no byte")
         block = bytes([value]) * min(count, BLOCK)
@@ -233,20 +247,26 @@ class MemoryOperations:
             for done in range(0, size, BLOCK):
                 physical.write(at + done, memoryview(block)[: size - done])
 
-    def write(self, device: int, address: int, data: bytes) -> None:
+    def memcpy_htod(self, address: int, data: bytes) -> None:
         """Copy bytes to memory, across adjacent mappings."""
+        device = self._contexts.current()
+        self._access.check_program_copy(address)
         rest = memoryview(data)
         for physical, at, size in self.parts(device, address, len(data), Access.RW, copying=True):
             physical.write(at, rest[:size])
             rest = rest[size:]
 
-    def read(self, device: int, address: int, count: int) -> bytes:
+    def memcpy_dtoh(self, address: int, count: int) -> bytes:
         """Copy bytes from memory, across adjacent mappings."""
+        device = self._contexts.current()
+        self._access.check_program_copy(address)
         parts = self.parts(device, address, count, Access.R, copying=True)
         return b"".join(physical.read(at, size) for physical, at, size in parts)
 
-    def copy(self, device: int, destination: int, source: int, count: int) -> Work:
-        """Work of a stream that copies bytes between two addresses; untouched bytes stay untouched."""
+    def memcpy_async(self, destination: int, source: int, count: int, stream: int = 0) -> None:
+        """Copy bytes between two addresses in the order of a stream; untouched bytes stay untouched."""
+        queue = self._streams.get(stream)
+        device = self._copying(queue)
         sources = list(self.parts(device, source, count, Access.R, copying=True))
         targets = list(self.parts(device, destination, count, Access.RW, copying=True))
 
@@ -255,13 +275,20 @@ class MemoryOperations:
                 physical.copy(at, other, from_at, size)
             return True
 
-        return work
+        self._streams.add(queue, work)
 
-    def transfer(self, device: int, copies: Sequence[tuple[int, int, int]]) -> bool:
+    def _copying(self, stream: Stream) -> int:
+        return self._contexts.current() if self._contexts.any_current() else stream.device
+
+    def transfer(self, copies: Sequence[tuple[int, int, int]], stream: int) -> bool:
         """Copy small spans between one page-locked allocation and chunks; return false, with none copied, for others.
 
         Each is given by destination, source and bytes. Raises `Refused` before anything is copied.
         """
+        queue = self._streams.get(stream)
+        if queue.work:
+            return False
+        device = self._copying(queue)
         reading = self._access.is_pinned(copies[0][0], copies[0][2])
         places = copies if reading else [(place, address, count) for address, place, count in copies]
         counts = [count for _, _, count in places]
@@ -299,8 +326,9 @@ class MemoryOperations:
                 spans.append((place - low + first - address, area.physical, first - area.start, last - first))
         return spans
 
-    def store(self, device: int, address: int, data: bytes) -> None:
-        """Store bytes as a kernel of a device does."""
+    def store_by_kernel(self, address: int, data: bytes) -> None:
+        """Store bytes as a kernel of the current context does, without kernels that are loaded."""
+        device = self._contexts.current()
         for physical, at, _ in self.parts(device, address, len(data), Access.RW, copying=False):
             physical.write(at, data)
 

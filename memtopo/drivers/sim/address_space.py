@@ -106,18 +106,18 @@ class Reservations:
         self._starts: list[int] = []
         self._ends: dict[int, int] = {}
 
-    def reserve(self, size: int, alignment: int, hint: int, flags: int) -> int:
+    def mem_address_reserve(self, size: int, alignment: int = 0, address: int = 0, flags: int = 0) -> int:
         """Reserve addresses at the rounded hint if they are free, otherwise wherever they fit (facts 9 to 11)."""
-        self._check(size, alignment, hint, flags)
+        self._check(size, alignment, address, flags)
         alignment = max(alignment, self._granule)
-        hinted = -(-hint // max(ADDRESS_BLOCK, alignment)) * max(ADDRESS_BLOCK, alignment)
-        at_hint = bool(hint) and self._free.take_at(hinted, size)
-        address = hinted if at_hint else self._free.take(size, alignment)
-        if address is None:
+        hinted = -(-address // max(ADDRESS_BLOCK, alignment)) * max(ADDRESS_BLOCK, alignment)
+        at_hint = bool(address) and self._free.take_at(hinted, size)
+        start = hinted if at_hint else self._free.take(size, alignment)
+        if start is None:
             raise Refused("CUDA_ERROR_OUT_OF_MEMORY", "no free addresses of that size and alignment are left")
-        insort(self._starts, address)
-        self._ends[address] = address + size
-        return address
+        insort(self._starts, start)
+        self._ends[start] = start + size
+        return start
 
     def free(self, address: int, size: int) -> None:
         """Free exactly one reservation (fact 12); the caller has checked that nothing is mapped inside."""

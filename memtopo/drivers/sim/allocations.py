@@ -11,6 +11,8 @@ from weakref import WeakValueDictionary
 from memtopo.driver.types import HOST, HostFlags, Location, LocationKind, RangeAttribute
 from memtopo.drivers.sim.address_space import BLOCK, PAGE, AllocationBlocks
 from memtopo.drivers.sim.calls import invalid
+from memtopo.drivers.sim.devices import Contexts
+from memtopo.drivers.sim.events import Streams
 from memtopo.drivers.sim.physical import Arena, Physical, ProcessMemory
 
 Kind = Literal["own", "opened", "buffer", "managed", "pinned", "registered", "pooled"]
@@ -66,14 +68,18 @@ _STARTING: dict[Kind, str] = {
 class Allocations:
     """Allocations that one process can use, in order of their addresses."""
 
-    def __init__(self, blocks: AllocationBlocks, arena: Arena, devices: int = 1) -> None:
+    def __init__(
+        self, contexts: Contexts, streams: Streams, blocks: AllocationBlocks, arena: Arena, devices: int
+    ) -> None:
+        self._contexts, self._streams = contexts, streams
         self._blocks, self._arena, self._devices = blocks, arena, devices
         self._starts: list[int] = []
         self._at: dict[int, Allocation] = {}
         self._advised: WeakValueDictionary[int, AdvisedPages] = WeakValueDictionary()  # of shared blocks
 
-    def take(self, device: int, size: int) -> int:
-        """Allocate memory of a device (fact 45)."""
+    def mem_alloc(self, size: int) -> int:
+        """Allocate memory of the current context's device (fact 45)."""
+        device = self._contexts.current()
         if size <= 0:
             raise invalid("the size is 0")
         address = self._blocks.take(device, size)
@@ -92,24 +98,26 @@ class Allocations:
         self._add(Allocation(address, address + size, device, set(users), physical, "managed", advised=advised))
         return address
 
-    def pin(self, device: int, size: int, flags: int) -> int:
+    def mem_host_alloc(self, size: int, flags: HostFlags) -> int:
         """Allocate page-locked host memory, for the CPU and all devices; 0 for 0 bytes (fact 74).
 
         Small allocations share a block, and have the flags of its first one (fact 74).
         """
+        device = self._contexts.current()
         if size < 0 or not 0 <= flags <= _PINNED:
             raise invalid("the size is negative, or a flag is unknown")
         if not size:
             return 0
         address = self._blocks.take_host(device, size, flags & HostFlags.WRITECOMBINED)
         block = address - address % BLOCK
-        flags = next((each.flags for each in self.within(block, block + BLOCK)), flags)
+        kept = next((each.flags for each in self.within(block, block + BLOCK)), flags)
         users, physical = set(range(self._devices)), self._arena.take(size)
-        self._add(Allocation(address, address + size, device, users, physical, "pinned", flags=flags))
+        self._add(Allocation(address, address + size, device, users, physical, "pinned", flags=kept))
         return address
 
-    def free_pinned(self, address: int) -> None:
+    def mem_free_host(self, address: int) -> None:
         """Free page-locked memory; 0 is accepted and ignored (fact 74)."""
+        self._streams.check_done()
         if address:
             self._end(self._starting(address, "pinned"))
 
@@ -190,8 +198,9 @@ class Allocations:
         opened = [each for each in self._at.values() if each.kind == "opened"]
         return [each for each in opened if each.physical.tag and each.physical.tag.nonce == nonce]
 
-    def close(self, address: int) -> None:
+    def ipc_close_mem_handle(self, address: int) -> None:
         """Close one opening; the last one frees the addresses (fact 46)."""
+        self._contexts.current()
         allocation = self._starting(address, "opened")
         allocation.opens -= 1
         if not allocation.opens:

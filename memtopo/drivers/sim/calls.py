@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import inspect
 import threading
 import time
 from collections.abc import Callable, Iterable
-from functools import partial, wraps
-from itertools import starmap
-from typing import Concatenate, ParamSpec, TypeVar, cast
+from functools import wraps
+from itertools import count, starmap
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from memtopo.driver import batches
 from memtopo.driver.protocol import call_name
 from memtopo.driver.types import DriverError
+from memtopo.driver.wrappers import METHODS
 
 
 class Refused(Exception):
@@ -37,6 +37,37 @@ def unsupported(reason: str) -> Refused:
     return Refused("CUDA_ERROR_NOT_SUPPORTED", reason)
 
 
+T = TypeVar("T")
+
+
+class Numbered(dict[int, T]):
+    """Open objects of one kind by their numbers, from `first` on; a number that is not open is refused for a reason."""
+
+    def __init__(self, first: int, reason: str, error: str = "INVALID_VALUE", step: int = 16) -> None:
+        super().__init__()
+        self._numbers = count(first, step)
+        self._error, self._reason = f"CUDA_ERROR_{error}", reason
+
+    def add(self, opened: T) -> int:
+        """Add an object; returns its number, which no other object had before."""
+        number = next(self._numbers)
+        self[number] = opened
+        return number
+
+    def remove(self, number: int) -> T:
+        """Remove an object, and return it."""
+        removed = self[number]
+        del self[number]
+        return removed
+
+    def __missing__(self, number: int) -> T:
+        raise Refused(self._error, self._reason)
+
+    def in_context(self, device: int) -> list[int]:
+        """Numbers of the objects in a device's context."""
+        return [number for number, opened in self.items() if getattr(opened, "device", None) == device]
+
+
 _SURVIVING = (
     *("mem_create", "mem_address_reserve", "mem_get_access", "mem_unmap", "mem_release", "mem_address_free"),
     *("ctx_push_current", "ctx_pop_current", "device_primary_ctx_retain", "device_primary_ctx_release"),
@@ -45,6 +76,8 @@ _SURVIVING = (
 
 
 _PAUSE = 0.001  # seconds
+
+R = TypeVar("R")
 
 
 class CallGate:
@@ -64,6 +97,29 @@ class CallGate:
         if not survives and (fatal := self.fatal_error()):
             raise DriverError(name, *fatal)
 
+    def each(
+        self, call: Callable[..., R], arguments: Iterable[tuple[object, ...]]
+    ) -> tuple[list[R], DriverError | None]:
+        """Make a call of a part, which never waits, for each of some arguments until one fails.
+
+        Returns the answers of those before, and the error. A subclass that changes the call changes these as well.
+        """
+        method = call.__name__
+        if getattr(getattr(type(self), method), "__wrapped__", None) is not getattr(call, "__func__", None):
+            return batches.answers(getattr(self, method), arguments)
+        name = call_name(method)
+        found: list[R] = []
+        try:
+            with self.lock:
+                self.check_open(name, survives=_survives(method))
+                for answer in starmap(call, arguments):
+                    found.append(answer)  # noqa: PERF402  # a failure keeps those before it
+        except DriverError as error:
+            return found, error
+        except (Refused, OSError) as error:
+            return found, driver_error(name, error)
+        return found, None
+
 
 def driver_error(name: str, error: Refused | OSError) -> DriverError:
     """Error of a call that was refused, or for which no descriptor or memory was left to simulate with."""
@@ -78,11 +134,10 @@ def _survives(method: str) -> bool:
 
 C = TypeVar("C", bound=CallGate)
 P = ParamSpec("P")
-R = TypeVar("R")
 
 
-def driver_call(method: Callable[Concatenate[C, P], R]) -> Callable[Concatenate[C, P], R]:
-    """Make a method a driver call: one at a time, between init and close, with errors under the driver's name."""
+def driver_call(method: Callable[Concatenate[Any, P], R], part: str | None = None) -> Callable[Concatenate[C, P], R]:
+    """Make a method of a driver, or of its `part`, a call: one at a time, between init and close, under its name."""
     name, survives = call_name(method.__name__), _survives(method.__name__)
 
     @wraps(method)
@@ -92,7 +147,7 @@ def driver_call(method: Callable[Concatenate[C, P], R]) -> Callable[Concatenate[
                 if self.blocked or not survives:
                     self.check_open(name, survives=survives)
                 try:
-                    return method(self, *args, **kwargs)
+                    return method(getattr(self, part) if part else self, *args, **kwargs)
                 except WouldBlock:
                     pass
                 except Refused as refused:
@@ -104,29 +159,16 @@ def driver_call(method: Callable[Concatenate[C, P], R]) -> Callable[Concatenate[
     return call
 
 
-def driver_calls(
-    method: Callable[Concatenate[C, P], R],
-) -> Callable[[C, Iterable[tuple[object, ...]]], tuple[list[R], DriverError | None]]:
-    """Return a function that makes a driver call, which never waits, for each of some arguments until one fails.
+def with_calls_of(**parts: type) -> Callable[[type[C]], type[C]]:
+    """Return a decorator of a driver, whose calls are the methods of its parts that the protocol has.
 
-    It returns the answers of those before, and the error. A subclass that changes the call changes these as well.
+    `parts` has the class of each by the attribute of the driver.
     """
-    name, plain = call_name(method.__name__), cast("Callable[..., R]", inspect.unwrap(method))
-    survives = _survives(method.__name__)
 
-    def calls(self: C, arguments: Iterable[tuple[object, ...]]) -> tuple[list[R], DriverError | None]:
-        if getattr(type(self), method.__name__) is not method:
-            return batches.answers(getattr(self, method.__name__), arguments)
-        found: list[R] = []
-        try:
-            with self.lock:
-                self.check_open(name, survives=survives)
-                for answer in starmap(partial(plain, self), arguments):
-                    found.append(answer)  # noqa: PERF402  # a failure keeps those before it
-        except DriverError as error:
-            return found, error
-        except (Refused, OSError) as error:
-            return found, driver_error(name, error)
-        return found, None
+    def decorated(driver: type[C]) -> type[C]:
+        for attribute, part in parts.items():
+            for name in METHODS & vars(part).keys():
+                setattr(driver, name, driver_call(getattr(part, name), attribute))
+        return driver
 
-    return calls
+    return decorated

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
-from itertools import count, pairwise
+from itertools import pairwise
 
 from memtopo.driver.types import AllocationType, HandleType, Location, LocationKind, Properties, gpu
 from memtopo.drivers.sim.address_space import Reservations
-from memtopo.drivers.sim.calls import Refused, invalid, unsupported
+from memtopo.drivers.sim.calls import Numbered, Refused, invalid, unsupported
 from memtopo.drivers.sim.devices import HOST_NODE, MemoryBudget
 from memtopo.drivers.sim.physical import Arena, Physical
 from memtopo.machine import Machine
@@ -23,11 +23,11 @@ class Chunk:
     It takes memory of the budget at `takes`; an imported chunk takes none.
     """
 
-    handle: int
     size: int
     granule: int
     properties: Properties
     physical: Physical
+    handle: int = 0
     references: int = 1
     mappings: int = 0
     imported: bool = False
@@ -94,37 +94,33 @@ class Chunks:
 
     def __init__(self, creation: Creation, budget: MemoryBudget, arena: Arena) -> None:
         self._creation, self._budget, self._arena = creation, budget, arena
-        self._numbers = count(FIRST_HANDLE, 16)
-        self._open: dict[int, Chunk] = {}
+        self._open: Numbered[Chunk] = Numbered(FIRST_HANDLE, "the handle is not open")
 
-    def create(self, size: int, properties: Properties, flags: int) -> int:
+    def mem_create(self, size: int, properties: Properties, flags: int = 0) -> int:
         """Create a chunk with one reference (fact 3)."""
         created, granule = self._creation.check(size, properties, flags)
         self._budget.check(properties.location, size)
         self._creation.check_permitted(properties)
         physical = self._arena.take(size)
         self._budget.add(properties.location, size)
-        return self._opened(Chunk(next(self._numbers), size, granule, created, physical, takes=properties.location))
+        return self.add(Chunk(size, granule, created, physical, takes=properties.location))
 
     def adopt(self, properties: Properties, granule: int, physical: Physical) -> int:
         """Return a new handle, with one reference, to a chunk of another process (fact 27)."""
-        return self._opened(Chunk(next(self._numbers), physical.size, granule, properties, physical, imported=True))
+        return self.add(Chunk(physical.size, granule, properties, physical, imported=True))
 
     def add(self, chunk: Chunk) -> int:
-        """Add an object that is mapped, exported and released as chunks are; returns its handle."""
-        chunk.handle = next(self._numbers)
-        return self._opened(chunk)
+        """Add a chunk, or an object that is mapped, exported and released as chunks are; returns its handle."""
+        chunk.handle = self._open.add(chunk)
+        return chunk.handle
 
     def get(self, handle: int) -> Chunk:
         """Chunk of an open handle."""
-        chunk = self._open.get(handle)
-        if chunk is None:
-            raise invalid("the handle is not open")
-        return chunk
+        return self._open[handle]
 
-    def release(self, handle: int) -> None:
+    def mem_release(self, handle: int) -> None:
         """Release one reference; the last one closes the handle, also while the chunk is mapped (fact 18)."""
-        chunk = self.get(handle)
+        chunk = self._open[handle]
         chunk.references -= 1
         if not chunk.references:
             del self._open[handle]
@@ -140,10 +136,6 @@ class Chunks:
         """Remove one mapping from the chunk's count."""
         chunk.mappings -= 1
         self._settle(chunk)
-
-    def _opened(self, chunk: Chunk) -> int:
-        self._open[chunk.handle] = chunk
-        return chunk.handle
 
     def _settle(self, chunk: Chunk) -> None:
         if chunk.freed:
@@ -162,7 +154,7 @@ class Creation:
         self._machine = machine
         self._checked: dict[Properties, tuple[Properties, int]] = {}
 
-    def granularity(self, properties: Properties, *, recommended: bool = False) -> int:
+    def mem_get_allocation_granularity(self, properties: Properties, *, recommended: bool = False) -> int:
         """Recorded granularity; without a record, that of plain chunks at the location, or the usual one (fact 2)."""
         found = self._machine.granularity(properties) or self._machine.granularity(Properties(properties.location))
         if found is None:
@@ -182,7 +174,7 @@ class Creation:
         if flags:
             raise invalid("flags must be 0")
         known = self._checked.get(properties)
-        granule = known[1] if known else self.granularity(properties)
+        granule = known[1] if known else self.mem_get_allocation_granularity(properties)
         if size <= 0 or size % granule:
             raise invalid("the size is not a multiple of the granularity")
         if known is None:
@@ -276,7 +268,7 @@ class Mappings:
         self._latest: Mapping | None = None
         """Mapping found last: its other end is mostly asked for next."""
 
-    def map(self, address: int, size: int, handle: int, offset: int, flags: int) -> None:
+    def mem_map(self, address: int, size: int, handle: int, offset: int = 0, flags: int = 0) -> None:
         """Map a whole chunk inside one reservation (facts 13 to 15)."""
         if flags:
             raise invalid("flags must be 0")
@@ -295,7 +287,7 @@ class Mappings:
         self._at[address] = Mapping(address, address + size, chunk)
         chunk.mappings += 1
 
-    def unmap(self, address: int, size: int) -> None:
+    def mem_unmap(self, address: int, size: int) -> None:
         """Remove all mappings in a range, which must be reserved and cut no mapping (fact 17)."""
         if size <= 0:
             raise invalid("the size is 0")
@@ -339,10 +331,16 @@ class Mappings:
         hole = next((at for at, (one, next) in enumerate(pairwise(found), 1) if one.end != next.start), len(found))
         return found[:hole]
 
-    def any_in(self, address: int, size: int) -> bool:
-        """Return whether anything is mapped in a range (fact 12)."""
+    def mem_retain_allocation_handle(self, address: int) -> int:
+        return self._chunks.retain(self.around(address).chunk)
+
+    def mem_address_free(self, address: int, size: int) -> None:
+        """Free exactly one reservation, in which nothing is mapped (fact 12)."""
+        self._addresses.check_whole(address, size)
         at = bisect_left(self._starts, address)
-        return at < len(self._starts) and self._starts[at] < address + size
+        if at < len(self._starts) and self._starts[at] < address + size:
+            raise invalid("something is mapped inside")
+        self._addresses.free(address, size)
 
     def _free_index(self, address: int, size: int, granule: int) -> int:
         """Index of a new mapping at this address; refuses addresses that are mapped or not reserved."""

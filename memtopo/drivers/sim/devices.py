@@ -19,45 +19,51 @@ class Devices:
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
 
-    def version(self) -> int:
+    def driver_get_version(self) -> int:
         """13000 for CUDA 13.0."""
         major, _, minor = self._machine.driver.cuda.partition(".")
         return int(major) * 1000 + int(minor or 0) * 10
 
-    def count(self) -> int:
+    def device_get_count(self) -> int:
         """Number of GPUs."""
         return len(self._machine.devices)
 
     def get(self, device: int) -> Device:
         """Record of one GPU; refuses an ordinal that no GPU has."""
-        if not 0 <= device < self.count():
+        if not 0 <= device < len(self._machine.devices):
             raise Refused("CUDA_ERROR_INVALID_DEVICE", f"gpu{device} does not exist")
         return self._machine.devices[device]
 
-    def uuid(self, device: int) -> bytes:
+    def device_get_name(self, device: int) -> str:
+        return self.get(device).name
+
+    def device_total_mem(self, device: int) -> int:
+        return self.get(device).memory_bytes
+
+    def device_get_uuid(self, device: int) -> bytes:
         """Recorded UUID, or one made from the ordinal."""
         text = self.get(device).uuid
         if text is None:
             return b"memtopo sim " + device.to_bytes(4, "big")
         return bytes.fromhex(text.removeprefix("GPU-").replace("-", ""))
 
-    def bus_id(self, device: int) -> str:
+    def device_get_pci_bus_id(self, device: int) -> str:
         """Recorded PCI bus id, or one made from the ordinal."""
         return self.get(device).bus_id or f"0000:{device + 1:02x}:00.0"
 
-    def attribute(self, device: int, attribute: Attribute) -> int:
+    def device_get_attribute(self, device: int, attribute: Attribute) -> int:
         """Recorded attribute; an attribute that was not recorded is unknown to the driver."""
         value = self.get(device).attributes.get(attribute.name)
         if value is None:
             raise invalid(f"{attribute.name} of gpu{device} was not recorded")
         return value
 
-    def can_access_peer(self, device: int, peer: int) -> bool:
+    def device_can_access_peer(self, device: int, peer: int) -> bool:
         """Return whether one GPU can access another's memory; a GPU is no peer of itself."""
         self.get(device), self.get(peer)
         return device != peer and self._machine.can_access(device, peer)
 
-    def peer_attribute(self, attribute: PeerAttribute, device: int, peer: int) -> int:
+    def device_get_p2p_attribute(self, attribute: PeerAttribute, device: int, peer: int) -> int:
         """Attribute of the link between two GPUs."""
         self.get(device), self.get(peer)
         if device == peer:
@@ -73,7 +79,7 @@ class Devices:
     def location_name(self, location: Location) -> str:
         """Name of a location that is the same in every process (fact 38): a GPU's UUID, or a NUMA node's number."""
         if location.kind == LocationKind.GPU:
-            return f"gpu {self.uuid(location.id).hex()}"
+            return f"gpu {self.device_get_uuid(location.id).hex()}"
         return f"node {location.id:x}"
 
     def locate(self, name: str) -> Location:
@@ -81,7 +87,8 @@ class Devices:
         kind, _, number = name.partition(" ")
         if kind == "node":
             return Location(LocationKind.HOST_NUMA, int(number, 16))
-        return next((gpu(i) for i in range(self.count()) if self.uuid(i).hex() == number), INVISIBLE_GPU)
+        ordinals = range(len(self._machine.devices))
+        return next((gpu(i) for i in ordinals if self.device_get_uuid(i).hex() == number), INVISIBLE_GPU)
 
 
 HOST_NODE = Location(LocationKind.HOST_NUMA, 0)
@@ -152,13 +159,14 @@ class _Stack(threading.local):
 class Contexts:
     """Primary contexts of one process, and the stack of current contexts of each thread."""
 
-    def __init__(self, budget: MemoryBudget) -> None:
-        self._budget = budget
+    def __init__(self, devices: Devices, budget: MemoryBudget) -> None:
+        self._devices, self._budget = devices, budget
         self._retains: dict[int, int] = {}
         self._stack = _Stack()
 
-    def retain(self, device: int) -> int:
+    def device_primary_ctx_retain(self, device: int) -> int:
         """Retain a device's primary context, which takes device memory while it is active (fact 30)."""
+        self._devices.get(device)
         if not self.active(device):
             self._budget.take(gpu(device), CONTEXT_BYTES)
         self._retains[device] = self._retains.get(device, 0) + 1
@@ -181,17 +189,25 @@ class Contexts:
         """Return whether a device's primary context is retained."""
         return device in self._retains
 
-    def push(self, context: int) -> None:
+    def device_primary_ctx_get_state(self, device: int) -> bool:
+        self._devices.get(device)
+        return self.active(device)
+
+    def ctx_push_current(self, context: int) -> None:
         """Make a context current on this thread."""
         if not self.active(context - FIRST_CONTEXT):
             raise Refused("CUDA_ERROR_INVALID_CONTEXT", "the context is not retained")
         self._stack.devices.append(context - FIRST_CONTEXT)
 
-    def pop(self) -> int:
+    def ctx_pop_current(self) -> int:
         """Pop the current context of this thread."""
         if not self._stack.devices:
             raise Refused("CUDA_ERROR_INVALID_CONTEXT", "no context is current")
         return FIRST_CONTEXT + self._stack.devices.pop()
+
+    def mem_get_info(self) -> tuple[int, int]:
+        location = gpu(self.current())
+        return self._budget.free(location), self._budget.total(location)
 
     def any_current(self) -> bool:
         """Return whether a context is current on this thread."""

@@ -11,6 +11,7 @@ from memtopo.driver.types import DmaBufFlags, Location, LocationKind, Properties
 from memtopo.drivers.sim.allocations import Allocation, Allocations
 from memtopo.drivers.sim.calls import Refused, invalid, unsupported
 from memtopo.drivers.sim.chunks import Mapping, Mappings
+from memtopo.drivers.sim.devices import Contexts
 from memtopo.drivers.sim.ipc import AllocationSharing, ChunkSharing
 from memtopo.drivers.sim.physical import Arena, Physical
 from memtopo.drivers.sim.pools import RESERVED
@@ -46,24 +47,23 @@ class DmaBufs:
     def __init__(
         self,
         machine: Machine,
+        contexts: Contexts,
         mappings: Mappings,
         allocations: Allocations,
         chunks: ChunkSharing,
         shared: AllocationSharing,
         arena: Arena,
     ) -> None:
-        self._machine, self._mappings, self._allocations = machine, mappings, allocations
+        self._machine, self._contexts, self._mappings, self._allocations = machine, contexts, mappings, allocations
         self._chunks, self._shared, self._arena = chunks, shared, arena
 
-    def check(self, address: int, size: int, flags: int) -> None:
-        """Refuse what is refused without a context, too."""
+    def mem_get_handle_for_address_range(self, address: int, size: int, flags: DmaBufFlags = DmaBufFlags.NONE) -> int:
+        """Return a new descriptor of the memory at these addresses, which are whole pages."""
         if flags and not flags & DmaBufFlags.PCIE:
             raise invalid("an unknown flag")
         if not address or size <= 0 or size % PAGE or address % PAGE:
             raise invalid("the address or the size is no multiple of the host's pages")
-
-    def export(self, address: int, size: int, flags: int) -> int:
-        """Return a new descriptor of the memory at these addresses, which are whole pages."""
+        self._contexts.current()
         try:
             pieces = list(self._pieces(address, address + size))
         except Refused:

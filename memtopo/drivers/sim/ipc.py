@@ -13,7 +13,7 @@ from memtopo.drivers.sim import shared_files
 from memtopo.drivers.sim.allocations import Allocation, Allocations
 from memtopo.drivers.sim.calls import Refused, invalid, unsupported
 from memtopo.drivers.sim.chunks import Chunk, Chunks, Creation
-from memtopo.drivers.sim.devices import INVISIBLE_GPU, Devices
+from memtopo.drivers.sim.devices import INVISIBLE_GPU, Contexts, Devices
 from memtopo.drivers.sim.multicast import KIND
 from memtopo.drivers.sim.physical import Arena
 from memtopo.drivers.sim.shared_files import Files, SharedHandle, Tag, nonce
@@ -22,29 +22,29 @@ LAZY_PEER_ACCESS = 1
 _ERRORS = shared_files.HandleErrors("CUDA_ERROR_INVALID_VALUE", "CUDA_ERROR_INVALID_HANDLE", "CUDA_ERROR_INVALID_VALUE")
 
 
-def check_flags(flags: int) -> None:
-    """Refuse flags of an opening other than 1, without a current context too (fact 46)."""
-    if flags != LAZY_PEER_ACCESS:
-        raise invalid("flags must be 1, which enables peer access")
-
-
 class AllocationSharing:
     """Exports allocations of one process by IPC handles, and opens those of others."""
 
-    def __init__(self, devices: Devices, allocations: Allocations, arena: Arena, files: Files) -> None:
-        self._devices, self._allocations = devices, allocations
+    def __init__(
+        self, devices: Devices, contexts: Contexts, allocations: Allocations, arena: Arena, files: Files
+    ) -> None:
+        self._devices, self._contexts, self._allocations = devices, contexts, allocations
         self._arena, self._files = arena, files
 
-    def get(self, address: int) -> bytes:
+    def ipc_get_mem_handle(self, address: int) -> bytes:
         """IPC handle of the allocation around an address; the same for each address in it."""
+        self._contexts.current()
         allocation = self._allocations.find(address)
         if allocation is None or allocation.kind != "own":
             raise invalid("the address is in no allocation of this process's device memory")
         tag = self.own_file(allocation)
         return shared_files.pack_handle(allocation.physical.fd, tag)
 
-    def open(self, handle: bytes, device: int) -> int:
-        """Open another process's allocation at an address for the device's context; openings are counted (fact 46)."""
+    def ipc_open_mem_handle(self, handle: bytes, flags: int = 1) -> int:
+        """Open another process's allocation at an address for the current context; openings are counted (fact 46)."""
+        if flags != LAZY_PEER_ACCESS:
+            raise invalid("flags must be 1, which enables peer access")
+        device = self._contexts.current()
         shared_handle = shared_files.unpack_handle(handle, _ERRORS)
         if shared_handle.is_own:
             raise Refused("CUDA_ERROR_INVALID_CONTEXT", "memory cannot be opened in the process that allocated it")
@@ -53,10 +53,6 @@ class AllocationSharing:
         allocation = next(own, None) or self._open_first(shared_handle, device)
         allocation.opens += 1
         return allocation.start
-
-    def close(self, address: int) -> None:
-        """Close one opening."""
-        self._allocations.close(address)
 
     def _open_first(self, shared_handle: SharedHandle, device: int) -> Allocation:
         fd, tag = shared_files.open_handle(shared_handle, "allocation", self._files, _ERRORS)
@@ -71,7 +67,7 @@ class AllocationSharing:
         # Neither was ever tried on hardware.
         if owner == INVISIBLE_GPU:
             raise invalid("the memory is of a gpu that is not visible here")
-        if owner != gpu(device) and not self._devices.can_access_peer(device, owner.id):
+        if owner != gpu(device) and not self._devices.device_can_access_peer(device, owner.id):
             raise Refused("CUDA_ERROR_PEER_ACCESS_UNSUPPORTED", f"gpu{device} cannot access the memory of {owner}")
 
     def own_file(self, allocation: Allocation) -> Tag:
@@ -104,7 +100,7 @@ class ChunkSharing:
         self._devices, self._creation, self._chunks = devices, creation, chunks
         self._arena, self._files, self._adopt_multicast = arena, files, adopt_multicast
 
-    def export(self, handle: int, kind: HandleType, flags: int) -> int | bytes:
+    def mem_export_to_shareable_handle(self, handle: int, kind: HandleType, flags: int = 0) -> int | bytes:
         """New file descriptor or fabric handle of a chunk (facts 26, 44)."""
         if flags:
             raise invalid("flags must be 0")
@@ -117,7 +113,7 @@ class ChunkSharing:
         tag = self.own_file(chunk)
         return os.dup(chunk.physical.fd) if kind == HandleType.FD else shared_files.pack_handle(chunk.physical.fd, tag)
 
-    def take(self, shared: int | bytes, kind: HandleType) -> int:
+    def mem_import_from_shareable_handle(self, shared: int | bytes, kind: HandleType) -> int:
         """Import a shared chunk; returns a new handle each time (facts 27, 43)."""
         _check_kind(kind)
         if kind == HandleType.FD:

@@ -6,12 +6,11 @@ Only the bytes at both ends of each granule are written and read: a simulator ha
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import count
 
 from memtopo.driver.kernels import ALIGNED, MOST_AREAS, Area, Verified, fingerprint, pattern
 from memtopo.driver.types import Access
 from memtopo.drivers.sim.access import AccessRules
-from memtopo.drivers.sim.calls import CallGate, Refused, driver_call, invalid
+from memtopo.drivers.sim.calls import Numbered, Refused, invalid
 from memtopo.drivers.sim.devices import Contexts
 from memtopo.drivers.sim.events import Streams
 from memtopo.drivers.sim.physical import Physical
@@ -26,37 +25,33 @@ FIRST_MODULE = 0x7100_0000
 class SimKernels:
     """Stores and loads by one process's kernels. `fatal` is the reason once an illegal access has ended the process."""
 
-    def __init__(self, access: AccessRules, granule: int) -> None:
-        self._access, self._granule = access, granule
-        self._modules: dict[int, int] = {}
-        self._numbers = count(FIRST_MODULE)
+    def __init__(self, contexts: Contexts, streams: Streams, access: AccessRules, granule: int) -> None:
+        self._contexts, self._streams, self._access, self._granule = contexts, streams, access, granule
+        self._devices: Numbered[int] = Numbered(FIRST_MODULE, "the module is not loaded", "INVALID_HANDLE", step=1)
         self.fatal: str | None = None
 
-    def load(self, device: int) -> int:
-        """Load the kernels into a device's context."""
-        module = next(self._numbers)
-        self._modules[module] = device
-        return module
+    def module_load_data(self) -> int:
+        return self._devices.add(self._contexts.current())
 
-    def unload(self, module: int) -> None:
-        """Unload them."""
-        if self._modules.pop(module, None) is None:
-            raise Refused("CUDA_ERROR_INVALID_HANDLE", "the module is not loaded")
+    def module_unload(self, module: int) -> None:
+        self._streams.check_done(self._contexts.current())
+        self._devices.remove(module)
 
     def drop(self, device: int) -> None:
         """Unload the kernels in a device's context."""
-        self._modules = {module: owner for module, owner in self._modules.items() if owner != device}
+        for module in [module for module, owner in self._devices.items() if owner == device]:
+            del self._devices[module]
 
-    def fill(self, device: int, areas: Sequence[Area]) -> None:
+    def fill(self, areas: Sequence[Area]) -> None:
         """Write the ends of each area's granules."""
-        self._check(device, areas)
+        device = self._checked(areas)
         for area in areas:
             for at, physical, offset, size in self._ends(device, area, Access.RW):
                 physical.write(offset, pattern(area.seed, area.first + at, size))
 
-    def verify(self, device: int, areas: Sequence[Area]) -> Verified:
+    def verify(self, areas: Sequence[Area]) -> Verified:
         """Compare the ends of each area's granules; every word that differs is counted."""
-        self._check(device, areas)
+        device = self._checked(areas)
         mismatches, lowest = 0, None
         for number, area in enumerate(areas):
             for at, physical, offset, size in self._ends(device, area, Access.R):
@@ -71,10 +66,10 @@ class SimKernels:
         self._survive()
         return Verified(mismatches, *lowest) if lowest else Verified(0)
 
-    def fingerprint(self, device: int, parts: Sequence[tuple[int, int]]) -> tuple[int, ...]:
+    def fingerprint(self, parts: Sequence[tuple[int, int]]) -> tuple[int, ...]:
         """Fingerprints of the ends of each part's granules."""
         areas = [Area(address, size, 0) for address, size in parts]
-        self._check(device, areas)
+        device = self._checked(areas)
         found = []
         for area in areas:
             ends = self._ends(device, area, Access.R)
@@ -83,24 +78,26 @@ class SimKernels:
         self._survive()
         return tuple(found)
 
-    def store_word(self, device: int, address: int, value: int) -> None:
+    def store(self, address: int, value: int) -> None:
         """Store one word."""
-        self._check(device, ())
-        for physical, offset, size in self._reached(device, address, 8, Access.RW):
+        for physical, offset, size in self._reached(self._checked(()), address, 8, Access.RW):
             physical.write(offset, (value & (1 << 64) - 1).to_bytes(8, "little")[:size])
 
-    def load_word(self, device: int, address: int) -> int:
+    def load(self, address: int) -> int:
         """Load one word."""
-        self._check(device, ())
+        device = self._checked(())
         found = b"".join(physical.read(at, size) for physical, at, size in self._reached(device, address, 8, Access.R))
         self._survive()
         return int.from_bytes(found, "little")
 
-    def _check(self, device: int, areas: Sequence[Area]) -> None:
-        if device not in self._modules.values():
+    def _checked(self, areas: Sequence[Area]) -> int:
+        """Device of the current context, after a check of its kernels and of areas."""
+        device = self._contexts.current()
+        if device not in self._devices.values():
             raise Refused("CUDA_ERROR_INVALID_HANDLE", "no kernels are loaded in this context")
         if len(areas) > MOST_AREAS or any(each.address % ALIGNED or each.size < 0 or each.first % 8 for each in areas):
             raise invalid("an area is not aligned, or there are too many")
+        return device
 
     def _survive(self) -> None:
         if self.fatal:
@@ -141,44 +138,3 @@ def _units(at: int, size: int, whole: int) -> Iterator[tuple[int, int]]:
     tail = whole - whole % 16 - at
     yield from ((where, 8) for where in range(0, min(size, tail), 8))
     yield from ((where, 1) for where in range(max(0, tail), size))
-
-
-class KernelCalls(CallGate):
-    """Driver calls that run kernels: the protocol `Kernels`."""
-
-    _contexts: Contexts
-    _kernels: SimKernels
-    _streams: Streams
-
-    @driver_call
-    def module_load_data(self) -> int:
-        return self._kernels.load(self._contexts.current())
-
-    @driver_call
-    def module_unload(self, module: int) -> None:
-        self._streams.check_done(self._contexts.current())
-        self._kernels.unload(module)
-
-    @driver_call
-    def fill(self, areas: Sequence[Area]) -> None:
-        self._kernels.fill(self._contexts.current(), areas)
-
-    @driver_call
-    def verify(self, areas: Sequence[Area]) -> Verified:
-        return self._kernels.verify(self._contexts.current(), areas)
-
-    @driver_call
-    def fingerprint(self, parts: Sequence[tuple[int, int]]) -> tuple[int, ...]:
-        return self._kernels.fingerprint(self._contexts.current(), parts)
-
-    @driver_call
-    def store(self, address: int, value: int) -> None:
-        self._kernels.store_word(self._contexts.current(), address, value)
-
-    @driver_call
-    def load(self, address: int) -> int:
-        return self._kernels.load_word(self._contexts.current(), address)
-
-    def fatal_error(self) -> tuple[str, str] | None:
-        """Error and reason after an illegal access by a kernel (fact 24), reported by every later call."""
-        return (ILLEGAL, self._kernels.fatal) if self._kernels.fatal else None

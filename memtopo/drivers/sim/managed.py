@@ -2,40 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from memtopo.driver.types import HOST, Advice, Attribute, Location, LocationKind, MemAttach, RangeAttribute
-from memtopo.drivers.sim.access import AccessRules, MemoryOperations
 from memtopo.drivers.sim.allocations import AdvisedPages, Allocation, Allocations, PageUse
-from memtopo.drivers.sim.calls import CallGate, Refused, driver_call, invalid, unsupported
+from memtopo.drivers.sim.calls import Refused, invalid, unsupported
 from memtopo.drivers.sim.devices import Contexts
 from memtopo.drivers.sim.events import Streams
 from memtopo.machine import Machine
-
-Change = Callable[[], bool]
 
 
 class ManagedMemory:
     """Rules of managed memory on one machine."""
 
-    def __init__(self, machine: Machine, allocations: Allocations) -> None:
-        self._machine, self._allocations = machine, allocations
+    def __init__(self, machine: Machine, contexts: Contexts, streams: Streams, allocations: Allocations) -> None:
+        self._machine, self._contexts, self._streams, self._allocations = machine, contexts, streams, allocations
 
-    def allocate(self, size: int, device: int) -> int:
+    def mem_alloc_managed(self, size: int, flags: MemAttach) -> int:
         """Allocate memory that the CPU and every GPU may use; it takes no device memory (fact 60)."""
-        if not self._has(device, Attribute.MANAGED_MEMORY):
-            raise unsupported(f"gpu{device} has no managed memory")
-        return self._allocations.manage(device, size, range(len(self._machine.devices)))
-
-    def check(self, size: int, flags: int) -> None:
-        """Refuse what is refused without a current context too (fact 60)."""
         if flags not in {MemAttach.GLOBAL, MemAttach.HOST}:
             raise invalid("the flags must be those of memory for all GPUs, or at first for the host")
         if size <= 0:
             raise invalid("the size is 0")
+        device = self._contexts.current()
+        if not self._has(device, Attribute.MANAGED_MEMORY):
+            raise unsupported(f"gpu{device} has no managed memory")
+        return self._allocations.manage(device, size, range(len(self._machine.devices)))
 
-    def advise(self, address: int, size: int, advice: Advice, location: Location) -> None:
+    def mem_advise(self, address: int, size: int, advice: Advice, location: Location) -> None:
         """Advise a part of an allocation; with a node, the part is not checked, and nothing changes (fact 71)."""
+        self._contexts.current()
         read_mostly = advice == Advice.SET_READ_MOSTLY
         ordinal = location.id if read_mostly else self._ordinal(location, missing="CUDA_ERROR_INVALID_VALUE")
         if location.kind in {LocationKind.GPU, LocationKind.HOST}:
@@ -44,8 +38,9 @@ class ManagedMemory:
         elif advice == Advice.SET_ACCESSED_BY:
             raise invalid("memory is accessed by the host as a whole")
 
-    def prefetch(self, address: int, size: int, location: Location) -> Change:
-        """Check a prefetch and return the work that a stream has to do for it."""
+    def mem_prefetch_async(self, address: int, size: int, location: Location, stream: int = 0) -> None:
+        """Prefetch a part of an allocation in the order of a stream; in stream 0 at once."""
+        self._contexts.current()
         if size <= 0:
             raise invalid("the bytes are none")
         self._ordinal(location, missing="CUDA_ERROR_INVALID_DEVICE")
@@ -55,15 +50,20 @@ class ManagedMemory:
             advised.change(start, end, lambda uses: uses._replace(prefetched=location))
             return True
 
-        return work
+        if stream:
+            self._streams.add(self._streams.get(stream), work)
+        else:
+            work()
 
-    def attribute(self, address: int, size: int, attribute: RangeAttribute) -> tuple[int, ...]:
+    def mem_range_get_attribute(self, address: int, size: int, attribute: RangeAttribute) -> tuple[int, ...]:
         """Value of an attribute of a part of an allocation."""
+        self._contexts.current()
         start, end, advised = self._part(address, size)
         return advised.value(start, end, attribute)
 
-    def attach(self, stream: int, address: int, flags: int) -> None:
+    def stream_attach_mem_async(self, stream: int, address: int, flags: MemAttach) -> None:
         """Attach an allocation to a stream; has no effect where GPU and CPU may use memory concurrently (fact 60)."""
+        self._contexts.current(), self._streams.get(stream)
         found = self._around(address)
         if found.start != address:
             raise invalid("the address is not the start of an allocation")
@@ -108,57 +108,3 @@ def _with(uses: PageUse, advice: Advice, ordinal: int) -> PageUse:
             return uses._replace(preferred=(ordinal,))
         case Advice.SET_ACCESSED_BY:
             return uses._replace(accessed_by=uses.accessed_by | {ordinal})
-
-
-class ManagedCalls(CallGate):
-    """Driver calls for managed memory, and loads and stores by the CPU."""
-
-    _access: AccessRules
-    _contexts: Contexts
-    _contents: MemoryOperations
-    _managed: ManagedMemory
-    _streams: Streams
-
-    @driver_call
-    def mem_alloc_managed(self, size: int, flags: MemAttach) -> int:
-        self._managed.check(size, flags)
-        return self._managed.allocate(size, self._contexts.current())
-
-    @driver_call
-    def mem_advise(self, address: int, size: int, advice: Advice, location: Location) -> None:
-        self._contexts.current()
-        self._managed.advise(address, size, advice, location)
-
-    @driver_call
-    def mem_prefetch_async(self, address: int, size: int, location: Location, stream: int = 0) -> None:
-        self._contexts.current()
-        work = self._managed.prefetch(address, size, location)
-        if stream:
-            self._streams.add(self._streams.get(stream), work)
-        else:
-            work()
-
-    @driver_call
-    def mem_range_get_attribute(self, address: int, size: int, attribute: RangeAttribute) -> tuple[int, ...]:
-        self._contexts.current()
-        return self._managed.attribute(address, size, attribute)
-
-    @driver_call
-    def stream_attach_mem_async(self, stream: int, address: int, flags: MemAttach) -> None:
-        self._contexts.current()
-        if stream:
-            self._streams.get(stream)
-        self._managed.attach(stream, address, flags)
-
-    @driver_call
-    def pointer_is_managed(self, address: int) -> bool:
-        self._contexts.current()
-        return self._access.is_managed(address)
-
-    @driver_call
-    def host_write(self, address: int, data: bytes) -> None:
-        self._contents.host_write(address, data)
-
-    @driver_call
-    def host_read(self, address: int, count: int) -> bytes:
-        return self._contents.host_read(address, count)

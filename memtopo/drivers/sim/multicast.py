@@ -11,7 +11,7 @@ from struct import Struct
 from typing import NamedTuple, NoReturn
 
 from memtopo.driver.types import MULTICAST_SLOTS, HandleType, Properties, gpu
-from memtopo.drivers.sim.calls import CallGate, Refused, driver_call
+from memtopo.drivers.sim.calls import Refused
 from memtopo.drivers.sim.chunks import Chunk, Chunks, Creation, Mappings
 from memtopo.drivers.sim.devices import Devices
 from memtopo.drivers.sim.physical import PAGE, Physical
@@ -133,24 +133,28 @@ class Multicast:
         self._bound: set[MulticastObject] = set()
         """Objects with bindings, each of which takes a slot of the switch."""
 
-    def granularity(self, devices: int, size: int) -> int:
+    def multicast_get_granularity(
+        self, devices: int, size: int, handles: HandleType, *, recommended: bool = False
+    ) -> int:
         """Granularity of an object for a number of GPUs."""
+        del handles, recommended
         if devices <= 0 or size <= 0:
             raise documented("the team or the size is empty")
         return self._machine.multicast_granule(self._machine.locations)
 
-    def create(self, devices: int, size: int, handles: HandleType, flags: int) -> int:
+    def multicast_create(self, devices: int, size: int, handles: HandleType, flags: int = 0) -> int:
         """Create an object with one reference."""
         if flags:
             raise documented("flags must be 0")
-        if size % self.granularity(devices, size):
+        granule = self.multicast_get_granularity(devices, size, handles)
+        if size % granule:
             raise documented("the size is not a multiple of the granularity")
-        if not any(self._works(device) for device in range(self._devices.count())):
+        if not any(self._works(device) for device in range(len(self._machine.devices))):
             raise documented("multicast was tried on no gpu of this machine", "NOT_SUPPORTED")
         if HandleType.FABRIC in handles:
             self._creation.check_fabric()
         # PyTorch saw a multicast address reported as of device 0.
-        tag = Tag(KIND, PAGE, self.granularity(devices, size), self._devices.location_name(gpu(0)), nonce())
+        tag = Tag(KIND, PAGE, granule, self._devices.location_name(gpu(0)), nonce())
         fd = self._files.create(tag)
         os.pwrite(fd, _HEAD.pack(devices, 0, size), 0)
         return self._added(Properties(gpu(0), handles), tag, fd, imported=False)
@@ -159,16 +163,26 @@ class Multicast:
         """Return a new handle, with one reference, to an object of a process."""
         return self._added(Properties(self._devices.locate(tag.location)), tag, fd, imported=True)
 
-    def add_device(self, handle: int, device: int) -> None:
+    def multicast_add_device(self, handle: int, device: int) -> None:
         """Add a GPU to the team of an object."""
         team = self._get(handle)
-        uuid = self._devices.uuid(device)
+        uuid = self._devices.device_get_uuid(device)
         if not self._works(device):
             raise documented(f"multicast was not tried on gpu{device} of this machine", "NOT_SUPPORTED")
         team.add(uuid)
 
-    def bind(self, handle: int, offset: int, chunk: Chunk, at: int, size: int, flags: int) -> None:
+    def multicast_bind_mem(
+        self, handle: int, offset: int, chunk: int, chunk_offset: int, size: int, flags: int = 0
+    ) -> None:
         """Bind memory of a GPU of the team."""
+        self._bind(handle, offset, self._chunks.get(chunk), chunk_offset, size, flags)
+
+    def multicast_bind_addr(self, handle: int, offset: int, address: int, size: int, flags: int = 0) -> None:
+        """Bind memory that is mapped at an address."""
+        mapping = self._mappings.around(address)
+        self._bind(handle, offset, mapping.chunk, address - mapping.start, size, flags)
+
+    def _bind(self, handle: int, offset: int, chunk: Chunk, at: int, size: int, flags: int) -> None:
         team = self._get(handle)
         if flags:
             raise documented("flags must be 0")
@@ -181,7 +195,7 @@ class Multicast:
             raise documented("a multicast object with handle types takes shareable memory only")
         team.check_complete()
         device = chunk.properties.location
-        if device not in self._machine.locations or self._devices.uuid(device.id) not in team.members():
+        if device not in self._machine.locations or self._devices.device_get_uuid(device.id) not in team.members():
             raise documented(f"{device} is not in the team", "INVALID_DEVICE")
         bound = Binding(device.id, offset, size, chunk, at)
         if any(_overlap(bound, each) for each in team.broadcast.bindings):
@@ -191,12 +205,7 @@ class Multicast:
         self._bound.add(team)
         team.broadcast.bindings.append(bound)
 
-    def bind_address(self, handle: int, offset: int, address: int, size: int, flags: int) -> None:
-        """Bind memory that is mapped at an address."""
-        mapping = self._mappings.around(address)
-        self.bind(handle, offset, mapping.chunk, address - mapping.start, size, flags)
-
-    def unbind(self, handle: int, device: int, offset: int, size: int) -> None:
+    def multicast_unbind(self, handle: int, device: int, offset: int, size: int) -> None:
         """Unbind exactly what was bound; refused, but done, if the memory is freed already (pytorch#163750)."""
         team = self._get(handle)
         bindings = team.broadcast.bindings
@@ -211,11 +220,17 @@ class Multicast:
         if found.chunk.freed:
             raise documented("the memory was freed before it was unbound")
 
+    def mem_get_allocation_properties_from_handle(self, handle: int) -> Properties:
+        found = self._chunks.get(handle)
+        if isinstance(found, MulticastObject):
+            raise documented("the properties of a multicast object are not documented", "NOT_SUPPORTED")
+        return found.properties
+
     def _added(self, properties: Properties, tag: Tag, fd: int, *, imported: bool) -> int:
         size = _HEAD.unpack(os.pread(fd, _HEAD.size, 0))[2]
         memory = Broadcast(fd, 0, size, tag=tag)
         return self._chunks.add(
-            MulticastObject(0, size, tag.granule, properties, memory, imported=imported, broadcast=memory)
+            MulticastObject(size, tag.granule, properties, memory, imported=imported, broadcast=memory)
         )
 
     def _get(self, handle: int) -> MulticastObject:
@@ -230,46 +245,3 @@ class Multicast:
 
 def _overlap(one: Binding, other: Binding) -> bool:
     return one.device == other.device and one.offset < other.end and other.offset < one.end
-
-
-class MulticastCalls(CallGate):
-    """Driver calls for multicast objects."""
-
-    _chunks: Chunks
-    _multicast: Multicast
-
-    @driver_call
-    def multicast_create(self, devices: int, size: int, handles: HandleType, flags: int = 0) -> int:
-        return self._multicast.create(devices, size, handles, flags)
-
-    @driver_call
-    def multicast_add_device(self, handle: int, device: int) -> None:
-        self._multicast.add_device(handle, device)
-
-    @driver_call
-    def multicast_bind_mem(
-        self, handle: int, offset: int, chunk: int, chunk_offset: int, size: int, flags: int = 0
-    ) -> None:
-        self._multicast.bind(handle, offset, self._chunks.get(chunk), chunk_offset, size, flags)
-
-    @driver_call
-    def multicast_bind_addr(self, handle: int, offset: int, address: int, size: int, flags: int = 0) -> None:
-        self._multicast.bind_address(handle, offset, address, size, flags)
-
-    @driver_call
-    def multicast_unbind(self, handle: int, device: int, offset: int, size: int) -> None:
-        self._multicast.unbind(handle, device, offset, size)
-
-    @driver_call
-    def multicast_get_granularity(
-        self, devices: int, size: int, handles: HandleType, *, recommended: bool = False
-    ) -> int:
-        del handles, recommended
-        return self._multicast.granularity(devices, size)
-
-    @driver_call
-    def mem_get_allocation_properties_from_handle(self, handle: int) -> Properties:
-        found = self._chunks.get(handle)
-        if isinstance(found, MulticastObject):
-            raise documented("the properties of a multicast object are not documented", "NOT_SUPPORTED")
-        return found.properties

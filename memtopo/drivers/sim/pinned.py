@@ -7,7 +7,7 @@ from pathlib import Path
 from memtopo.driver.types import HostFlags, RegisterFlags
 from memtopo.drivers.sim.address_space import PAGE
 from memtopo.drivers.sim.allocations import Allocations
-from memtopo.drivers.sim.calls import CallGate, Refused, driver_call, invalid
+from memtopo.drivers.sim.calls import Refused, invalid
 from memtopo.drivers.sim.devices import Contexts
 from memtopo.drivers.sim.events import Streams
 from memtopo.drivers.sim.physical import ProcessMemory
@@ -20,11 +20,12 @@ _LAST = 1 << 47
 class PinnedMemory:
     """Rules of page-locked host memory."""
 
-    def __init__(self, allocations: Allocations) -> None:
-        self._allocations = allocations
+    def __init__(self, contexts: Contexts, streams: Streams, allocations: Allocations) -> None:
+        self._contexts, self._streams, self._allocations = contexts, streams, allocations
 
-    def register(self, device: int, address: int, size: int, flags: int) -> None:
-        """Register any bytes of the process in a device's context; the pages that have them are locked (fact 85)."""
+    def mem_host_register(self, address: int, size: int, flags: RegisterFlags) -> None:
+        """Register any bytes of the process in the current context; the pages that have them are locked (fact 85)."""
+        device = self._contexts.current()
         if size <= 0 or not 0 < address < _LAST or int(flags) & ~int(_KNOWN):
             raise invalid("the size or the address is 0, or a flag is unknown")
         start, end = address // PAGE * PAGE, -(-(address + size) // PAGE) * PAGE
@@ -51,22 +52,25 @@ class PinnedMemory:
         if any(each.start < end and start < each.end for each in locked):
             raise Refused("CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED", "the end of it is registered already")
 
-    def unregister(self, address: int) -> None:
+    def mem_host_unregister(self, address: int) -> None:
         """End the registration that begins at an address (fact 85)."""
+        self._streams.check_done()
         found = self._allocations.find(address)
         if found is None and address:
             raise Refused("CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED", "the address is in no registered memory")
         self._allocations.unregister(address)
 
-    def device_pointer(self, address: int) -> int:
+    def mem_host_get_device_pointer(self, address: int) -> int:
         """Address for a device: that of the CPU (facts 74, 85)."""
+        self._contexts.current()
         found = self._allocations.find(address)
         if found is None or found.kind not in {"pinned", "registered"}:
             raise invalid("the address is in no page-locked memory")
         return address
 
-    def flags(self, address: int) -> int:
+    def mem_host_get_flags(self, address: int) -> int:
         """Flags of page-locked memory, which is mapped for devices anyway, without READ_ONLY (facts 74, 85)."""
+        self._contexts.current()
         found = self._allocations.find(address)
         if found is None or not found.by_cpu:
             raise invalid("the address is in no memory of the host")
@@ -90,40 +94,3 @@ def _is_mapped(start: int, end: int, *, writable: bool) -> bool:
         if start >= end:
             return True
     return False
-
-
-class PinnedCalls(CallGate):
-    """Driver calls for page-locked host memory."""
-
-    _allocations: Allocations
-    _contexts: Contexts
-    _pinned: PinnedMemory
-    _streams: Streams
-
-    @driver_call
-    def mem_host_alloc(self, size: int, flags: HostFlags) -> int:
-        return self._allocations.pin(self._contexts.current(), size, flags)
-
-    @driver_call
-    def mem_host_get_flags(self, address: int) -> int:
-        self._contexts.current()
-        return self._pinned.flags(address)
-
-    @driver_call
-    def mem_host_get_device_pointer(self, address: int) -> int:
-        self._contexts.current()
-        return self._pinned.device_pointer(address)
-
-    @driver_call
-    def mem_free_host(self, address: int) -> None:
-        self._streams.check_done()
-        self._allocations.free_pinned(address)
-
-    @driver_call
-    def mem_host_register(self, address: int, size: int, flags: RegisterFlags) -> None:
-        self._pinned.register(self._contexts.current(), address, size, flags)
-
-    @driver_call
-    def mem_host_unregister(self, address: int) -> None:
-        self._streams.check_done()
-        self._pinned.unregister(address)

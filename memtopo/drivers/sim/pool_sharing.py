@@ -6,9 +6,9 @@ import os
 from struct import Struct
 
 from memtopo.driver.types import HandleType, LocationKind, PoolProperties, Properties
-from memtopo.drivers.sim.calls import CallGate, Refused, driver_call, invalid, unsupported
+from memtopo.drivers.sim.calls import Refused, invalid, unsupported
 from memtopo.drivers.sim.chunks import Creation
-from memtopo.drivers.sim.devices import Contexts, Devices
+from memtopo.drivers.sim.devices import Devices
 from memtopo.drivers.sim.physical import Physical
 from memtopo.drivers.sim.pools import Pool, Pools, processor
 from memtopo.drivers.sim.shared_files import (
@@ -36,20 +36,20 @@ class PoolSharing:
         self._devices, self._pools, self._files = devices, pools, files
         self._creation = Creation(machine)
 
-    def export(self, number: int, kind: HandleType, flags: int) -> int | bytes:
+    def mem_pool_export_to_shareable_handle(self, pool: int, kind: HandleType, flags: int = 0) -> int | bytes:
         """New descriptor or fabric handle of a pool that was created for it."""
-        pool = self._pools.own(number)
-        if flags or pool.tag is None or kind not in _SHARED or kind not in pool.properties.handles:
+        own = self._pools.own(pool)
+        if flags or own.tag is None or kind not in _SHARED or kind not in own.properties.handles:
             raise invalid("flags must be 0, and the pool created with the handle type")
-        if self._pools.exceeds(pool.location, pool.properties.max_size):
+        if self._pools.exceeds(own.location, own.properties.max_size):
             raise Refused("CUDA_ERROR_UNKNOWN", "the maximum size of the pool is more than there is (fact 82)")
-        pool.exported = True
+        own.exported = True
         if kind == HandleType.FABRIC:
-            self._creation.check_permitted(Properties(pool.location, HandleType.FABRIC))
-            return pack_handle(pool.fd, pool.tag)
-        return os.dup(pool.fd)
+            self._creation.check_permitted(Properties(own.location, HandleType.FABRIC))
+            return pack_handle(own.fd, own.tag)
+        return os.dup(own.fd)
 
-    def take(self, shared: int | bytes, kind: HandleType, flags: int) -> int:
+    def mem_pool_import_from_shareable_handle(self, shared: int | bytes, kind: HandleType, flags: int = 0) -> int:
         """Import a pool, with the access of its own location alone; a second import gives the same number."""
         if flags or kind not in _SHARED:
             raise invalid("flags must be 0, and a pool is shared as fd or as fabric")
@@ -77,7 +77,7 @@ class PoolSharing:
             raise unsupported("the file descriptor is a chunk's")
         return found
 
-    def export_pointer(self, address: int) -> bytes:
+    def mem_pool_export_pointer(self, address: int) -> bytes:
         """Return the 64 bytes of the allocation that begins at an address, of a pool that was exported (fact 82)."""
         found = self._pools.starting(address)
         if found is None or found[0].imports or found[0].tag is None or found[0].destroyed:
@@ -88,42 +88,19 @@ class PoolSharing:
         assert pool.tag
         return _POINTER.pack(_MAGIC, allocation.physical.offset, allocation.size, bytes.fromhex(pool.tag.nonce))
 
-    def import_pointer(self, number: int, data: bytes) -> int:
+    def mem_pool_import_pointer(self, pool: int, data: bytes) -> int:
         """Import one allocation of an imported pool, also one that was freed.
 
         A second import has the address of the first; of memory of the host it is refused.
         """
-        pool = self._pools.get(number)
+        found = self._pools.get(pool)
         magic, offset, size, of = _POINTER.unpack(check_handle_size(data))
-        if not pool.imports or pool.tag is None or magic != _MAGIC or of.hex() != pool.tag.nonce:
+        if not found.imports or found.tag is None or magic != _MAGIC or of.hex() != found.tag.nonce:
             raise invalid("the bytes name no allocation of this imported pool")
-        if offset in pool.pointers:
-            if pool.location.kind != LocationKind.GPU:
+        if offset in found.pointers:
+            if found.location.kind != LocationKind.GPU:
                 raise Refused("CUDA_ERROR_ALREADY_MAPPED", "this process has imported the allocation")
-            return pool.pointers[offset]
-        address = pool.pointers[offset] = self._pools.take_addresses(size)
-        self._pools.add(pool, address, Physical(pool.fd, offset, size, tag=pool.tag))
+            return found.pointers[offset]
+        address = found.pointers[offset] = self._pools.take_addresses(size)
+        self._pools.add(found, address, Physical(found.fd, offset, size, tag=found.tag))
         return address
-
-
-class PoolSharingCalls(CallGate):
-    """Driver calls that share pools."""
-
-    _contexts: Contexts
-    _pool_sharing: PoolSharing
-
-    @driver_call
-    def mem_pool_export_to_shareable_handle(self, pool: int, kind: HandleType, flags: int = 0) -> int | bytes:
-        return self._pool_sharing.export(pool, kind, flags)
-
-    @driver_call
-    def mem_pool_import_from_shareable_handle(self, shared: int | bytes, kind: HandleType, flags: int = 0) -> int:
-        return self._pool_sharing.take(shared, kind, flags)
-
-    @driver_call
-    def mem_pool_export_pointer(self, address: int) -> bytes:
-        return self._pool_sharing.export_pointer(address)
-
-    @driver_call
-    def mem_pool_import_pointer(self, pool: int, data: bytes) -> int:
-        return self._pool_sharing.import_pointer(pool, data)

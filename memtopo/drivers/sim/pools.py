@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from itertools import count
 
 from memtopo.driver.types import (
     HOST,
@@ -18,9 +17,9 @@ from memtopo.driver.types import (
 )
 from memtopo.drivers.sim.address_space import PAGE, AllocationBlocks, FreeRanges
 from memtopo.drivers.sim.allocations import Allocation, Allocations, PoolPlace
-from memtopo.drivers.sim.calls import CallGate, Refused, driver_call, invalid, unsupported
+from memtopo.drivers.sim.calls import Numbered, Refused, invalid, unsupported
 from memtopo.drivers.sim.chunks import Creation
-from memtopo.drivers.sim.devices import WHOLE_HOST, Contexts, Devices, MemoryBudget
+from memtopo.drivers.sim.devices import WHOLE_HOST, Devices, MemoryBudget
 from memtopo.drivers.sim.events import Streams
 from memtopo.drivers.sim.physical import Arena, Physical
 from memtopo.drivers.sim.shared_files import Files, Tag, nonce
@@ -141,20 +140,21 @@ class Pools:
         self,
         machine: Machine,
         devices: Devices,
+        streams: Streams,
         budget: MemoryBudget,
         addresses: AllocationBlocks,
         allocations: Allocations,
         arena: Arena,
         files: Files,
     ) -> None:
-        self._machine, self._devices, self._budget = machine, devices, budget
+        self._machine, self._devices, self._streams, self._budget = machine, devices, streams, budget
         self._creation, self._addresses = Creation(machine), addresses
         self._allocations, self._arena, self._files = allocations, arena, files
-        self._numbers = count(FIRST_POOL, 16)
-        self._open: dict[int, Pool] = {}
+        reason = "the pool is not open: on hardware the process may die (fact 80)"
+        self._open: Numbered[Pool] = Numbered(FIRST_POOL, reason)
         self._parts: dict[int, _Part] = {}
 
-    def create(self, properties: PoolProperties) -> int:
+    def mem_pool_create(self, properties: PoolProperties) -> int:
         """Create a pool, which takes no memory yet (fact 80)."""
         location, handles, size = properties
         self._check(properties)
@@ -167,9 +167,7 @@ class Pools:
 
     def open(self, pool: Pool) -> int:
         """Return a new number for a pool."""
-        number = next(self._numbers)
-        self._open[number] = pool
-        return number
+        return self._open.add(pool)
 
     def imported(self, tag: Tag) -> tuple[int, Pool] | None:
         """Number and pool of an earlier import of a shared pool (fact 82)."""
@@ -177,8 +175,6 @@ class Pools:
 
     def get(self, number: int) -> Pool:
         """Return an open pool."""
-        if number not in self._open:
-            raise invalid("the pool is not open: on hardware the process may die (fact 80)")
         return self._open[number]
 
     def own(self, number: int) -> Pool:
@@ -188,64 +184,65 @@ class Pools:
             raise invalid("the pool is imported")
         return pool
 
-    def destroy(self, number: int) -> None:
+    def mem_pool_destroy(self, pool: int) -> None:
         """Destroy a pool; its memory stays until its last allocation is freed (facts 80 and 82)."""
-        pool = self.get(number)
-        if pool.imports and pool.allocations:
+        found = self._open[pool]
+        if found.imports and found.allocations:
             raise invalid("an imported pool cannot be destroyed before its allocations are freed")
-        pool.imports -= bool(pool.imports)
-        if pool.imports:
+        found.imports -= bool(found.imports)
+        if found.imports:
             return
-        del self._open[number]
-        pool.destroyed = True
-        self._settle(pool)
+        del self._open[pool]
+        found.destroyed = True
+        self._settle(found)
 
     def exceeds(self, location: Location, size: int) -> bool:
         """Return whether a maximum size is more than a location has, or is 1 TiB, the only one that was tried."""
         return size >= _UNSHARED or size > _round_up(self._budget.total(_budgeted(location)), RESERVED)
 
-    def set_attribute(self, number: int, attribute: PoolAttribute, value: int) -> None:
+    def mem_pool_set_attribute(self, pool: int, attribute: PoolAttribute, value: int) -> None:
         """Set a reuse flag or the release threshold, or reset a highest number of bytes (fact 80)."""
-        pool = self.own(number)
+        attributes = self.own(pool).attributes
         if not 0 <= value < 1 << 64 or attribute in _CURRENT or (attribute in _CURRENT_OF and value):
             raise invalid("the attribute cannot be set, or not to this value")
         if attribute in _CURRENT_OF:
-            value = pool.attributes[_CURRENT_OF[attribute]]
-        pool.attributes[attribute] = int(bool(value)) if attribute in _REUSE else value
+            value = attributes[_CURRENT_OF[attribute]]
+        attributes[attribute] = int(bool(value)) if attribute in _REUSE else value
 
-    def attribute(self, number: int, attribute: PoolAttribute) -> int:
+    def mem_pool_get_attribute(self, pool: int, attribute: PoolAttribute) -> int:
         """Attribute of a pool of this process (fact 82)."""
-        return self.own(number).attributes[attribute]
+        return self.own(pool).attributes[attribute]
 
-    def set_access(self, number: int, grants: tuple[Grant, ...]) -> None:
+    def mem_pool_set_access(self, pool: int, grants: tuple[Grant, ...]) -> None:
         """Set the access of processors to all allocations, after a check of every grant (fact 81)."""
-        pool = self.get(number)
+        found = self._open[pool]
         if not grants:
             raise invalid("no access is given")
         for grant in grants:
-            self._check_supported(pool, grant)
+            self._check_supported(found, grant)
         for grant in grants:
-            self._check_grant(pool, grant)
+            self._check_grant(found, grant)
         for location, access in grants:
-            (pool.users.add if access else pool.users.discard)(processor(location))
+            (found.users.add if access else found.users.discard)(processor(location))
 
-    def access(self, number: int, location: Location) -> int:
+    def mem_pool_get_access(self, pool: int, location: Location) -> int:
         """Access of a location (fact 81)."""
-        pool = self.get(number)
+        found = self._open[pool]
         unknown = location.kind == LocationKind.GPU and location not in self._machine.locations
         if unknown or location.kind == LocationKind.HOST_NUMA_CURRENT:
             raise invalid(f"{location} does not exist")
-        return int(Access.RW if processor(location) in pool.users else Access.NONE)
+        return int(Access.RW if processor(location) in found.users else Access.NONE)
 
-    def allocate(self, number: int, size: int) -> int:
+    def mem_alloc_from_pool_async(self, size: int, pool: int, stream: int = 0) -> int:
         """Allocate memory, in reserved memory if it has room; 0 for 0 bytes (fact 80)."""
-        pool = self.own(number)
+        self._streams.get(stream)
+        own = self.own(pool)
         if size <= 0:
             return 0
-        segment, address = self._room(pool, _round_up(size, UNIT))
-        physical = self._arena.take(size) if pool.pages is None else self._pages(pool, size)
-        pool.count(PoolAttribute.USED_MEM_CURRENT, size)
-        self.add(pool, address, physical, segment)
+        segment, address = self._room(own, _round_up(size, UNIT))
+        physical = self._arena.take(size) if own.pages is None else self._pages(own, size)
+        own.count(PoolAttribute.USED_MEM_CURRENT, size)
+        self.add(own, address, physical, segment)
         return address
 
     def add(self, pool: Pool, address: int, physical: Physical, segment: Segment | None = None) -> None:
@@ -266,8 +263,9 @@ class Pools:
         part = self._parts.get(address)
         return (part.pool, part.allocation) if part else None
 
-    def free_async(self, address: int) -> None:
+    def mem_free_async(self, address: int, stream: int = 0) -> None:
         """Free an allocation; 0 is ignored. Its memory comes back with the next synchronisation (fact 80)."""
+        self._streams.get(stream)
         if address:
             part = self._part(address)
             self._end(part, at_once=False)
@@ -289,22 +287,16 @@ class Pools:
                 segment.freed = FreeRanges.none()
             self._trim(pool, pool.attributes[PoolAttribute.RELEASE_THRESHOLD])
 
-    def check_copy(self, address: int) -> None:
-        """Refuse copies between a program's memory and that of a pool of the host (fact 81)."""
-        found = self._allocations.find(address)
-        if found and found.kind == "pooled" and HOST in found.users:
-            raise invalid("memory of a pool of the host is copied by cuMemcpyAsync alone")
-
-    def trim(self, number: int, keep: int) -> None:
+    def mem_pool_trim_to(self, pool: int, keep: int) -> None:
         """Give back reserved memory that no allocation uses, down to `keep` bytes (fact 80)."""
-        self._trim(self.own(number), keep)
+        self._trim(self.own(pool), keep)
 
     def _check(self, properties: PoolProperties) -> None:
         location, handles, size = properties
         if location.kind == LocationKind.GPU and location not in self._machine.locations:
             raise invalid(f"{location} does not exist")
         like = Properties(location, handles)
-        self._creation.check(self._creation.granularity(like), like, 0)
+        self._creation.check(self._creation.mem_get_allocation_granularity(like), like, 0)
         if not 0 <= size < _LARGEST:
             raise Refused("CUDA_ERROR_OUT_OF_MEMORY", "the maximum size exceeds the addresses of a process")
 
@@ -429,56 +421,3 @@ def _budgeted(location: Location) -> Location:
 
 def _round_up(size: int, unit: int) -> int:
     return -(-size // unit) * unit
-
-
-class PoolCalls(CallGate):
-    """Driver calls for memory pools and their allocations."""
-
-    _contexts: Contexts
-    _pools: Pools
-    _streams: Streams
-
-    @driver_call
-    def mem_pool_create(self, properties: PoolProperties) -> int:
-        return self._pools.create(properties)
-
-    @driver_call
-    def mem_pool_destroy(self, pool: int) -> None:
-        self._pools.destroy(pool)
-
-    @driver_call
-    def mem_pool_set_attribute(self, pool: int, attribute: PoolAttribute, value: int) -> None:
-        self._pools.set_attribute(pool, attribute, value)
-
-    @driver_call
-    def mem_pool_get_attribute(self, pool: int, attribute: PoolAttribute) -> int:
-        return self._pools.attribute(pool, attribute)
-
-    @driver_call
-    def mem_pool_set_access(self, pool: int, grants: tuple[Grant, ...]) -> None:
-        self._pools.set_access(pool, grants)
-
-    @driver_call
-    def mem_pool_get_access(self, pool: int, location: Location) -> int:
-        return self._pools.access(pool, location)
-
-    @driver_call
-    def mem_alloc_from_pool_async(self, size: int, pool: int, stream: int = 0) -> int:
-        self._check_stream(stream)
-        return self._pools.allocate(pool, size)
-
-    @driver_call
-    def mem_free_async(self, address: int, stream: int = 0) -> None:
-        self._check_stream(stream)
-        self._pools.free_async(address)
-
-    @driver_call
-    def mem_pool_trim_to(self, pool: int, keep: int) -> None:
-        self._pools.trim(pool, keep)
-
-    def _check_stream(self, stream: int) -> None:
-        """Refuse stream 0 without a current context, and a stream that is not open."""
-        if stream:
-            self._streams.get(stream)
-        else:
-            self._contexts.current()

@@ -10,10 +10,10 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import count
 
 from memtopo.driver.types import SemaphoreHandleType
-from memtopo.drivers.sim.calls import Refused, invalid, unsupported
+from memtopo.drivers.sim.calls import Numbered, Refused, invalid, unsupported
+from memtopo.drivers.sim.devices import Contexts
 from memtopo.drivers.sim.events import Stream, Streams
 from memtopo.drivers.sim.shared_files import Files, Tag, check_descriptor, close_descriptor
 
@@ -40,13 +40,15 @@ class Semaphore:
 class Semaphores:
     """Semaphores that one process has imported."""
 
-    def __init__(self, streams: Streams, files: Files) -> None:
-        self._streams, self._files = streams, files
-        self._numbers = count(FIRST_SEMAPHORE, 16)
-        self._open: dict[int, Semaphore] = {}
+    def __init__(self, contexts: Contexts, streams: Streams, files: Files) -> None:
+        self._contexts, self._streams, self._files = contexts, streams, files
+        self._open: Numbered[Semaphore] = Numbered(
+            FIRST_SEMAPHORE, "the semaphore is not open: destroying it again ends the process on hardware"
+        )
 
-    def import_fd(self, fd: int, kind: SemaphoreHandleType, device: int) -> int:
+    def import_external_semaphore(self, fd: int, kind: SemaphoreHandleType) -> int:
         """Import a semaphore by a descriptor, which is closed; its GPU and type are not checked (facts 54, 55)."""
+        device = self._contexts.current()
         if kind not in _KINDS:
             raise unsupported("only opaque file descriptors can be imported")
         if check_descriptor(fd) < 0 and kind == SemaphoreHandleType.TIMELINE_FD:
@@ -55,44 +57,39 @@ class Semaphores:
         if found is None:
             raise Refused("CUDA_ERROR_UNKNOWN", "the file descriptor is no semaphore's")
         close_descriptor(fd)
-        number = next(self._numbers)
-        self._open[number] = Semaphore(device, _KINDS[kind], *found)
-        return number
+        return self._open.add(Semaphore(device, _KINDS[kind], *found))
 
-    def signal(self, semaphore: int, value: int, stream: Stream) -> None:
+    def signal_external_semaphore(self, semaphore: int, value: int, stream: int) -> None:
         """Make a stream signal; a timeline may be set to a lower value, too (fact 56)."""
-        found = self._usable(semaphore, value, stream)
+        queue = self._streams.get(stream)
+        found = self._usable(semaphore, value, queue)
 
         def work() -> bool:
             signal(found.fd, found.kind, value)
             return True
 
-        self._streams.add(stream, work)
+        self._streams.add(queue, work)
 
-    def wait(self, semaphore: int, value: int, stream: Stream) -> None:
+    def wait_external_semaphore(self, semaphore: int, value: int, stream: int) -> None:
         """Make a stream wait for at least a value of a timeline, or for a binary semaphore's signal (fact 56)."""
-        found = self._usable(semaphore, value, stream)
-        self._streams.add(stream, lambda: try_wait(found.fd, found.kind, value))
+        queue = self._streams.get(stream)
+        found = self._usable(semaphore, value, queue)
+        self._streams.add(queue, lambda: try_wait(found.fd, found.kind, value))
 
-    def destroy(self, semaphore: int) -> None:
+    def destroy_external_semaphore(self, semaphore: int) -> None:
         """Destroy a semaphore once no stream has outstanding work (fact 58)."""
-        found = self._get(semaphore)
+        found = self._open[semaphore]
         self._streams.check_done()
         del self._open[semaphore]
         self._files.close(found.fd)
 
     def drop(self, device: int) -> None:
         """Close all semaphores of a device's context, whose streams are done."""
-        for number in [number for number, found in self._open.items() if found.device == device]:
-            self._files.close(self._open.pop(number).fd)
-
-    def _get(self, semaphore: int) -> Semaphore:
-        if semaphore not in self._open:
-            raise invalid("the semaphore is not open: destroying it again ends the process on hardware")
-        return self._open[semaphore]
+        for number in self._open.in_context(device):
+            self._files.close(self._open.remove(number).fd)
 
     def _usable(self, semaphore: int, value: int, stream: Stream) -> Semaphore:
-        found = self._get(semaphore)
+        found = self._open[semaphore]
         if not 0 <= value < _VALUES:
             raise invalid("the value is no number of 64 bits")
         if stream.device != found.device:

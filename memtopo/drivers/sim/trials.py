@@ -8,29 +8,22 @@ from typing import Self
 from memtopo.driver.kernels import WORD
 from memtopo.driver.types import DriverError
 from memtopo.drivers.sim import external_api
-from memtopo.drivers.sim.calls import CallGate, driver_call
+from memtopo.drivers.sim.calls import Refused
 from memtopo.drivers.sim.driver import SimDriver
+from memtopo.drivers.sim.kernels import ILLEGAL
 
 
-class SimTrialCalls(CallGate):
+class SimTrialCalls:
     """Trial calls of an initialised simulator."""
 
     def __init__(self, driver: SimDriver) -> None:
-        super().__init__()
-        self.lock, self.blocked = driver.lock, driver.blocked
         self._driver = driver
-        self._contexts, self._contents = driver.parts()
 
     def store(self, address: int, value: int) -> None:
         try:
-            self.launch_kernel(address, value)
-        except DriverError as error:
-            raise DriverError("cuCtxSynchronize", "CUDA_ERROR_ILLEGAL_ADDRESS", error.reason) from None
-
-    @driver_call
-    def launch_kernel(self, address: int, value: int) -> None:
-        """Store a word by a kernel of the current context."""
-        self._contents.store(self._contexts.current(), address, value.to_bytes(WORD, "little"))
+            self._driver.store_by_kernel(address, value.to_bytes(WORD, "little"))
+        except Refused as refused:
+            raise DriverError("cuCtxSynchronize", ILLEGAL, refused.reason) from None
 
     def meet(self, address: int, value: int) -> bool:
         self._driver.host_write(address, bytes(2 * WORD))
