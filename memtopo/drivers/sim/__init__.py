@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memtopo.drivers.sim.driver import SimDriver
-from memtopo.drivers.sim.trials import SimExternalApi, SimTrialCalls
+from memtopo.drivers.sim.external_api import SimExternalApi, SimTrialCalls
 
 __all__ = ["DOCUMENTED", "LAXER", "STRICTER", "SimDriver", "SimExternalApi", "SimTrialCalls"]
 

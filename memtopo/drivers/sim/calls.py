@@ -167,7 +167,7 @@ def with_calls_of(**parts: type) -> Callable[[type[C]], type[C]]:
 
     def decorated(driver: type[C]) -> type[C]:
         for attribute, part in parts.items():
-            for name in METHODS & vars(part).keys():
+            for name in METHODS.intersection(dir(part)):
                 setattr(driver, name, driver_call(getattr(part, name), attribute))
         return driver
 

@@ -17,19 +17,14 @@ from memtopo.drivers.sim.allocations import Allocations
 from memtopo.drivers.sim.calls import CallGate, Refused, driver_call, with_calls_of
 from memtopo.drivers.sim.chunks import Chunks, Creation, Mappings
 from memtopo.drivers.sim.devices import Contexts, Devices, MemoryBudget
-from memtopo.drivers.sim.dmabuf import DmaBufs
 from memtopo.drivers.sim.events import Events, Streams
-from memtopo.drivers.sim.external import ExternalMemory
-from memtopo.drivers.sim.ipc import AllocationSharing, ChunkSharing
+from memtopo.drivers.sim.external import ExternalMemory, Semaphores
+from memtopo.drivers.sim.host_memory import ManagedMemory, PinnedMemory
 from memtopo.drivers.sim.kernels import ILLEGAL, SimKernels
-from memtopo.drivers.sim.managed import ManagedMemory
 from memtopo.drivers.sim.multicast import Broadcast, Multicast
 from memtopo.drivers.sim.physical import Arena
-from memtopo.drivers.sim.pinned import PinnedMemory
-from memtopo.drivers.sim.pool_sharing import PoolSharing
-from memtopo.drivers.sim.pools import Pools
-from memtopo.drivers.sim.semaphores import Semaphores
 from memtopo.drivers.sim.shared_files import Files
+from memtopo.drivers.sim.sharing import AllocationSharing, ChunkSharing, DmaBufs, SharedPools
 from memtopo.machine import Machine
 
 if TYPE_CHECKING:
@@ -59,8 +54,7 @@ else:
     _events=Events,
     _managed=ManagedMemory,
     _pinned=PinnedMemory,
-    _pools=Pools,
-    _pool_sharing=PoolSharing,
+    _pools=SharedPools,
     _external=ExternalMemory,
     _semaphores=Semaphores,
 )
@@ -109,10 +103,17 @@ class SimDriver(CallGate, BatchDriver, _Called):
         )
         self._managed = ManagedMemory(machine, self._contexts, self._streams, self._allocations)
         self._pinned = PinnedMemory(self._contexts, self._streams, self._allocations)
-        self._pools = Pools(
-            machine, self._devices, self._streams, budget, blocks, self._allocations, self._arena, self._files
+        self._pools = SharedPools(
+            machine,
+            self._devices,
+            self._streams,
+            self._creation,
+            budget,
+            blocks,
+            self._allocations,
+            self._arena,
+            self._files,
         )
-        self._pool_sharing = PoolSharing(machine, self._devices, self._pools, self._files)
         self._external = ExternalMemory(self._devices, self._contexts, self._allocations, self._files)
         self._semaphores = Semaphores(self._contexts, self._streams, self._files)
 

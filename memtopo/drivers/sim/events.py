@@ -193,7 +193,7 @@ class Events:
         shared_handle = shared_files.unpack_handle(handle, _ERRORS)
         if shared_handle.is_own:
             raise Refused("CUDA_ERROR_INVALID_CONTEXT", "an event cannot be opened in the process that created it")
-        fd, tag = shared_files.open_handle(shared_handle, "event", self._files, _ERRORS)
+        fd, tag = shared_files.open_handle(shared_handle, self._files, _ERRORS, "event")
         return self._open.add(Event(device, fd, tag, imported=True))
 
     def drop(self, device: int) -> None:

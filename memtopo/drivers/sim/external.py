@@ -1,15 +1,22 @@
-"""External memory: imported objects, and the buffers that are mapped from them (facts 53 to 55, 57 and 59)."""
+"""External memory, with the buffers that are mapped from it, and external semaphores (facts 53 to 59).
+
+The payload of a semaphore is 8 bytes of a file, which every process that shares it reads and writes (fact 56).
+"""
 
 from __future__ import annotations
 
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
-from memtopo.driver.types import MemoryHandleType, gpu
+from memtopo.driver.types import MemoryHandleType, SemaphoreHandleType, gpu
 from memtopo.drivers.sim.allocations import Allocations
 from memtopo.drivers.sim.calls import Numbered, Refused, invalid, unsupported
 from memtopo.drivers.sim.devices import Contexts, Devices
+from memtopo.drivers.sim.events import Stream, Streams
 from memtopo.drivers.sim.physical import Physical
-from memtopo.drivers.sim.semaphores import BINARY, TIMELINE
 from memtopo.drivers.sim.shared_files import Files, Tag, check_descriptor, close_descriptor
 
 FIRST_MEMORY = 0x6E00_0000
@@ -102,3 +109,122 @@ def _check(fd: int, kind: MemoryHandleType, size: int, *, dma_bufs: bool, dedica
 
 def _is_semaphore(tag: Tag) -> bool:
     return tag.kind in {TIMELINE, BINARY}
+
+
+SIZE = 8
+"""Bytes of a payload: a timeline's value, or 1 for a signalled binary semaphore."""
+
+TIMELINE, BINARY = "timeline", "binary"
+
+FIRST_SEMAPHORE = 0x7A00_0000
+_KINDS = {SemaphoreHandleType.OPAQUE_FD: BINARY, SemaphoreHandleType.TIMELINE_FD: TIMELINE}
+_VALUES = 1 << 64
+
+
+@dataclass(slots=True, eq=False)
+class Semaphore:
+    """A semaphore in a device's context, with the kind that it was imported as, which may be wrong (fact 55)."""
+
+    device: int
+    kind: str
+    fd: int
+    tag: Tag
+
+
+class Semaphores:
+    """Semaphores that one process has imported."""
+
+    def __init__(self, contexts: Contexts, streams: Streams, files: Files) -> None:
+        self._contexts, self._streams, self._files = contexts, streams, files
+        self._open: Numbered[Semaphore] = Numbered(
+            FIRST_SEMAPHORE, "the semaphore is not open: destroying it again ends the process on hardware"
+        )
+
+    def import_external_semaphore(self, fd: int, kind: SemaphoreHandleType) -> int:
+        """Import a semaphore by a descriptor, which is closed; its GPU and type are not checked (facts 54, 55)."""
+        device = self._contexts.current()
+        if kind not in _KINDS:
+            raise unsupported("only opaque file descriptors can be imported")
+        if check_descriptor(fd) < 0 and kind == SemaphoreHandleType.TIMELINE_FD:
+            raise invalid("that is no file descriptor")
+        found = self._files.adopt_descriptor(fd, TIMELINE, BINARY, "memory")
+        if found is None:
+            raise Refused("CUDA_ERROR_UNKNOWN", "the file descriptor is no semaphore's")
+        close_descriptor(fd)
+        return self._open.add(Semaphore(device, _KINDS[kind], *found))
+
+    def signal_external_semaphore(self, semaphore: int, value: int, stream: int) -> None:
+        """Make a stream signal; a timeline may be set to a lower value, too (fact 56)."""
+        queue = self._streams.get(stream)
+        found = self._usable(semaphore, value, queue)
+
+        def work() -> bool:
+            signal(found.fd, found.kind, value)
+            return True
+
+        self._streams.add(queue, work)
+
+    def wait_external_semaphore(self, semaphore: int, value: int, stream: int) -> None:
+        """Make a stream wait for at least a value of a timeline, or for a binary semaphore's signal (fact 56)."""
+        queue = self._streams.get(stream)
+        found = self._usable(semaphore, value, queue)
+        self._streams.add(queue, lambda: try_wait(found.fd, found.kind, value))
+
+    def destroy_external_semaphore(self, semaphore: int) -> None:
+        """Destroy a semaphore once no stream has outstanding work (fact 58)."""
+        found = self._open[semaphore]
+        self._streams.check_done()
+        del self._open[semaphore]
+        self._files.close(found.fd)
+
+    def drop(self, device: int) -> None:
+        """Close all semaphores of a device's context, whose streams are done."""
+        for number in self._open.in_context(device):
+            self._files.close(self._open.remove(number).fd)
+
+    def _usable(self, semaphore: int, value: int, stream: Stream) -> Semaphore:
+        found = self._open[semaphore]
+        if not 0 <= value < _VALUES:
+            raise invalid("the value is no number of 64 bits")
+        if stream.device != found.device:
+            raise Refused("CUDA_ERROR_INVALID_HANDLE", "the semaphore and the stream are of different contexts")
+        if found.kind != found.tag.kind:
+            raise invalid(f"what was imported as a {found.kind} semaphore is something else: {found.tag.kind}")
+        return found
+
+
+def payload(fd: int) -> int:
+    """Value of a timeline; for a binary semaphore 1 if it is signalled, else 0."""
+    return int.from_bytes(os.pread(fd, SIZE, 0), "little")
+
+
+def signal(fd: int, kind: str, value: int) -> None:
+    """Set a timeline's value, also to a lower one, or signal a binary semaphore, whose value is ignored."""
+    if kind == TIMELINE:
+        os.pwrite(fd, value.to_bytes(SIZE, "little"), 0)
+        return
+    with _exclusive(fd) as own:
+        os.pwrite(own, (1).to_bytes(SIZE, "little"), 0)
+
+
+def try_wait(fd: int, kind: str, value: int) -> bool:
+    """Return whether a wait is over. It consumes a binary semaphore's signal, so that only one of several waits is."""
+    if kind == TIMELINE:
+        return payload(fd) >= value
+    with _exclusive(fd) as own:
+        signalled = payload(own) != 0
+        if signalled:
+            os.pwrite(own, bytes(SIZE), 0)
+        return signalled
+
+
+@contextmanager
+def _exclusive(fd: int) -> Iterator[int]:
+    """Lock the file against other threads and processes; yields a descriptor."""
+    # Reopened: a lock belongs to the open file description, which passed-on descriptors share.
+    own = os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
+    try:
+        fcntl.flock(own, fcntl.LOCK_EX)
+        yield own
+    finally:
+        os.close(own)

@@ -9,8 +9,14 @@ from __future__ import annotations
 
 import os
 import time
+from typing import Self
 
-from memtopo.drivers.sim import semaphores
+from memtopo.driver.kernels import WORD
+from memtopo.driver.types import DriverError
+from memtopo.drivers.sim import external
+from memtopo.drivers.sim.calls import Refused
+from memtopo.drivers.sim.driver import SimDriver
+from memtopo.drivers.sim.kernels import ILLEGAL
 from memtopo.drivers.sim.shared_files import Tag, is_dma_buf, make, nonce, read_tag
 
 GRAIN = 64 << 10
@@ -34,7 +40,7 @@ def allocate(gpu_uuid: bytes, size: int) -> int:
 
 def make_semaphore(*, timeline: bool, value: int = 0) -> int:
     """Create a timeline that begins at `value`, or a binary semaphore, signalled if `value` is not 0."""
-    fd = make(Tag(semaphores.TIMELINE if timeline else semaphores.BINARY, semaphores.SIZE, 1, _NOWHERE, nonce()))
+    fd = make(Tag(external.TIMELINE if timeline else external.BINARY, external.SIZE, 1, _NOWHERE, nonce()))
     if value:
         signal(fd, value)
     return fd
@@ -42,13 +48,13 @@ def make_semaphore(*, timeline: bool, value: int = 0) -> int:
 
 def signal(fd: int, value: int = 1) -> None:
     """Set a timeline to a value, or signal a binary semaphore."""
-    semaphores.signal(fd, _semaphore(fd), value)
+    external.signal(fd, _semaphore(fd), value)
 
 
 def counter(fd: int) -> int:
     """Value of a timeline; for a binary semaphore 1 if it is signalled, else 0."""
     _semaphore(fd)
-    return semaphores.payload(fd)
+    return external.payload(fd)
 
 
 def wait(fd: int, value: int = 1, timeout: float = 10.0) -> bool:
@@ -57,7 +63,7 @@ def wait(fd: int, value: int = 1, timeout: float = 10.0) -> bool:
     Polls every millisecond, since writes to a file by other processes cause no notification.
     """
     kind, deadline = _semaphore(fd), time.monotonic() + timeout
-    while not semaphores.try_wait(fd, kind, value):
+    while not external.try_wait(fd, kind, value):
         if time.monotonic() >= deadline:
             return False
         time.sleep(_PAUSE)
@@ -82,7 +88,7 @@ def write(fd: int, offset: int, data: bytes) -> None:
 
 def _semaphore(fd: int) -> str:
     kind = _tag(fd).kind
-    if kind not in {semaphores.TIMELINE, semaphores.BINARY}:
+    if kind not in {external.TIMELINE, external.BINARY}:
         raise ValueError(f"the descriptor is of a simulated {kind}, not of a semaphore")
     return kind
 
@@ -100,3 +106,99 @@ def _tag(fd: int) -> Tag:
     if tag is None:
         raise ValueError("the descriptor is of no simulated object")
     return tag
+
+
+class SimTrialCalls:
+    """Trial calls of an initialised simulator."""
+
+    def __init__(self, driver: SimDriver) -> None:
+        self._driver = driver
+
+    def store(self, address: int, value: int) -> None:
+        try:
+            self._driver.store_by_kernel(address, value.to_bytes(WORD, "little"))
+        except Refused as refused:
+            raise DriverError("cuCtxSynchronize", ILLEGAL, refused.reason) from None
+
+    def meet(self, address: int, value: int) -> bool:
+        self._driver.host_write(address, bytes(2 * WORD))
+        self.store(address + WORD, value)
+        return self._driver.host_read(address + WORD, WORD) == value.to_bytes(WORD, "little")
+
+
+class SimExternalApi:
+    """External API on the GPU with this UUID."""
+
+    def __init__(self, uuid: bytes) -> None:
+        self._uuid = uuid
+        self._objects: list[_Object] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for each in self._objects:
+            each.free()
+
+    def allocate(self, size: int, *, dedicated: bool = False) -> SimExternalMemory:
+        del dedicated  # the simulator makes no difference
+        return self.adopt(allocate(self._uuid, size), size)
+
+    def adopt(self, fd: int, size: int) -> SimExternalMemory:
+        memory = SimExternalMemory(fd, size)
+        self._objects.append(memory)
+        return memory
+
+    def timeline(self, value: int = 0) -> SimExternalSemaphore:
+        return self._semaphore(make_semaphore(timeline=True, value=value))
+
+    def binary(self) -> SimExternalSemaphore:
+        return self._semaphore(make_semaphore(timeline=False))
+
+    def _semaphore(self, fd: int) -> SimExternalSemaphore:
+        semaphore = SimExternalSemaphore(fd)
+        self._objects.append(semaphore)
+        return semaphore
+
+
+class _Object:
+    """An object of the external API, kept open until it is freed."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def fd(self) -> int:
+        return os.dup(self._fd)
+
+    def free(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class SimExternalMemory(_Object):
+    """Memory of the external API."""
+
+    def __init__(self, fd: int, size: int) -> None:
+        super().__init__(fd)
+        self.whole = size
+
+    def read(self, offset: int, count: int) -> bytes:
+        return read(self._fd, offset, count)
+
+    def write(self, offset: int, data: bytes) -> None:
+        write(self._fd, offset, data)
+
+
+class SimExternalSemaphore(_Object):
+    """Semaphore of the external API."""
+
+    @property
+    def counter(self) -> int:
+        return counter(self._fd)
+
+    def signal(self, value: int = 1) -> None:
+        signal(self._fd, value)
+
+    def wait(self, value: int, seconds: float) -> bool:
+        return wait(self._fd, value, seconds)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from memtopo.common.mapped_files import punch_hole
-from memtopo.drivers.sim.shared_files import Files, Tag
+from memtopo.drivers.sim.shared_files import Files, Tag, nonce
 
 STEP = 1 << 40
 GIVEN_TOGETHER = 64 << 20
@@ -32,11 +32,6 @@ class Physical:
     size: int
     touched: bool = False
     tag: Tag | None = None
-
-    @property
-    def is_alone(self) -> bool:
-        """True if the memory is all that its shared file has."""
-        return self.tag is not None and self.tag.kind != "dmabuf"
 
     @property
     def is_beside(self) -> bool:
@@ -137,8 +132,11 @@ class Arena:
         self._used = used
         return Physical(self._fd, offset, size)
 
-    def share(self, physical: Physical, tag: Tag) -> None:
-        """Move memory with its bytes into a file of its own."""
+    def share(self, physical: Physical, kind: str, granule: int, location: str, *extras: bool) -> Tag:
+        """Move memory with its bytes into a file of its own, unless it is in one; returns the file's tag."""
+        if physical.tag and not physical.is_beside:
+            return physical.tag
+        tag = Tag(kind, physical.size, granule, location, nonce(), *extras)
         fd = self._files.create(tag)
         try:
             if physical.touched or physical.tag:
@@ -148,6 +146,7 @@ class Arena:
             raise
         self.give(physical)
         physical.fd, physical.offset, physical.tag = fd, 0, tag
+        return tag
 
     def gather(self, each: Sequence[Physical], tag: Tag) -> None:
         """Move memories with their bytes into one file, one after another."""

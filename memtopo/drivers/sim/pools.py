@@ -141,6 +141,7 @@ class Pools:
         machine: Machine,
         devices: Devices,
         streams: Streams,
+        creation: Creation,
         budget: MemoryBudget,
         addresses: AllocationBlocks,
         allocations: Allocations,
@@ -148,7 +149,7 @@ class Pools:
         files: Files,
     ) -> None:
         self._machine, self._devices, self._streams, self._budget = machine, devices, streams, budget
-        self._creation, self._addresses = Creation(machine), addresses
+        self._creation, self._addresses = creation, addresses
         self._allocations, self._arena, self._files = allocations, arena, files
         reason = "the pool is not open: on hardware the process may die (fact 80)"
         self._open: Numbered[Pool] = Numbered(FIRST_POOL, reason)
@@ -163,23 +164,11 @@ class Pools:
             whole = _round_up(size or self._budget.total(_budgeted(location)), RESERVED)
             pool.tag = Tag("pool", whole, PAGE, self._devices.location_name(location), nonce())
             pool.fd, pool.pages = self._files.create(pool.tag), FreeRanges(0, whole)
-        return self.open(pool)
-
-    def open(self, pool: Pool) -> int:
-        """Return a new number for a pool."""
         return self._open.add(pool)
-
-    def imported(self, tag: Tag) -> tuple[int, Pool] | None:
-        """Number and pool of an earlier import of a shared pool (fact 82)."""
-        return next(((n, pool) for n, pool in self._open.items() if pool.imports and pool.tag == tag), None)
-
-    def get(self, number: int) -> Pool:
-        """Return an open pool."""
-        return self._open[number]
 
     def own(self, number: int) -> Pool:
         """Return an open pool that this process created (fact 82)."""
-        pool = self.get(number)
+        pool = self._open[number]
         if pool.imports:
             raise invalid("the pool is imported")
         return pool
@@ -253,15 +242,6 @@ class Pools:
         allocation = Allocation(address, end, -1, pool.users, physical, "pooled", pool=place)
         self._allocations.add(allocation)
         self._parts[address] = _Part(pool, allocation, segment)
-
-    def take_addresses(self, size: int) -> int:
-        """Take addresses for an imported allocation."""
-        return self._addresses.take_addresses(size)
-
-    def starting(self, address: int) -> tuple[Pool, Allocation] | None:
-        """Pool and allocation that begins at an address; None if there is none."""
-        part = self._parts.get(address)
-        return (part.pool, part.allocation) if part else None
 
     def mem_free_async(self, address: int, stream: int = 0) -> None:
         """Free an allocation; 0 is ignored. Its memory comes back with the next synchronisation (fact 80)."""

@@ -241,17 +241,17 @@ def unpack_handle(handle: bytes, errors: HandleErrors) -> SharedHandle:
     return SharedHandle(pid, start_time, fd, nonce.hex())
 
 
-def open_handle(shared: SharedHandle, kind: str, files: Files, errors: HandleErrors, *others: str) -> tuple[int, Tag]:
-    """Open the file that a handle names, of a kind or of `others`; returns a new descriptor and the tag.
+def open_handle(shared: SharedHandle, files: Files, errors: HandleErrors, *kinds: str) -> tuple[int, Tag]:
+    """Open the file that a handle names, of one of some kinds; returns a new descriptor and the tag.
 
     Refuses if it is gone.
     """
     if not shared.is_alive:
         raise Refused(errors.exporter_gone, "the process that shared it is gone, or in another pid namespace")
-    found = files.adopt(f"/proc/{shared.pid}/fd/{shared.fd}", kind, *others)
+    found = files.adopt(f"/proc/{shared.pid}/fd/{shared.fd}", *kinds)
     if found is None:
-        raise Refused(errors.object_gone, f"the process that shared it has no such {kind} any more")
+        raise Refused(errors.object_gone, f"the process that shared it has no such {kinds[0]} any more")
     if found[1].nonce != shared.nonce:
         files.close(found[0])
-        raise Refused(errors.object_gone, f"the process that shared it has another {kind} there now")
+        raise Refused(errors.object_gone, f"the process that shared it has another {kinds[0]} there now")
     return found

@@ -1,0 +1,374 @@
+"""Memory shared between processes, and with devices by dma-bufs (facts 83, 84).
+
+Chunks are shared by shareable handles (facts 25 to 29, 43, 44), allocations by legacy IPC (facts 31 and 46), pools and
+their allocations by both (fact 82).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from struct import Struct
+from typing import NamedTuple
+
+from memtopo.driver.types import DmaBufFlags, HandleType, Location, LocationKind, PoolProperties, Properties, gpu
+from memtopo.drivers.sim.allocations import Allocation, Allocations
+from memtopo.drivers.sim.calls import Refused, invalid, unsupported
+from memtopo.drivers.sim.chunks import Chunk, Chunks, Creation, Mapping, Mappings
+from memtopo.drivers.sim.devices import INVISIBLE_GPU, Contexts, Devices
+from memtopo.drivers.sim.multicast import KIND
+from memtopo.drivers.sim.physical import Arena, Physical
+from memtopo.drivers.sim.pools import RESERVED, Pool, Pools, processor
+from memtopo.drivers.sim.shared_files import (
+    Files,
+    HandleErrors,
+    SharedHandle,
+    Tag,
+    check_handle_size,
+    dma_buf,
+    make,
+    nonce,
+    open_handle,
+    pack_handle,
+    unpack_handle,
+)
+from memtopo.machine import Machine
+
+LAZY_PEER_ACCESS = 1
+_SHARED = (HandleType.FD, HandleType.FABRIC)
+_ERRORS = HandleErrors("CUDA_ERROR_INVALID_VALUE", "CUDA_ERROR_INVALID_HANDLE", "CUDA_ERROR_INVALID_VALUE")
+
+
+class AllocationSharing:
+    """Exports allocations of one process by IPC handles, and opens those of others."""
+
+    def __init__(
+        self, devices: Devices, contexts: Contexts, allocations: Allocations, arena: Arena, files: Files
+    ) -> None:
+        self._devices, self._contexts, self._allocations = devices, contexts, allocations
+        self._arena, self._files = arena, files
+
+    def ipc_get_mem_handle(self, address: int) -> bytes:
+        """IPC handle of the allocation around an address; the same for each address in it."""
+        self._contexts.current()
+        allocation = self._allocations.find(address)
+        if allocation is None or allocation.kind != "own":
+            raise invalid("the address is in no allocation of this process's device memory")
+        tag = self.own_file(allocation)
+        return pack_handle(allocation.physical.fd, tag)
+
+    def ipc_open_mem_handle(self, handle: bytes, flags: int = 1) -> int:
+        """Open another process's allocation at an address for the current context; openings are counted (fact 46)."""
+        if flags != LAZY_PEER_ACCESS:
+            raise invalid("flags must be 1, which enables peer access")
+        device = self._contexts.current()
+        shared_handle = unpack_handle(handle, _ERRORS)
+        if shared_handle.is_own:
+            raise Refused("CUDA_ERROR_INVALID_CONTEXT", "memory cannot be opened in the process that allocated it")
+        openings = self._allocations.openings(shared_handle.nonce) if shared_handle.is_alive else []
+        own = (each for each in openings if each.device == device)
+        allocation = next(own, None) or self._open_first(shared_handle, device)
+        allocation.opens += 1
+        return allocation.start
+
+    def _open_first(self, shared_handle: SharedHandle, device: int) -> Allocation:
+        fd, tag = open_handle(shared_handle, self._files, _ERRORS, "allocation")
+        try:
+            self._check_owner(self._devices.locate(tag.location), device)
+        except Refused:
+            self._files.close(fd)
+            raise
+        return self._allocations.open(self._arena.adopt(fd, tag), device)
+
+    def _check_owner(self, owner: Location, device: int) -> None:
+        # Neither was ever tried on hardware.
+        if owner == INVISIBLE_GPU:
+            raise invalid("the memory is of a gpu that is not visible here")
+        if owner != gpu(device) and not self._devices.device_can_access_peer(device, owner.id):
+            raise Refused("CUDA_ERROR_PEER_ACCESS_UNSUPPORTED", f"gpu{device} cannot access the memory of {owner}")
+
+    def own_file(self, allocation: Allocation) -> Tag:
+        """Move the memory into a file of its own, unless it is in one; returns its tag."""
+        return self._arena.share(
+            allocation.physical, "allocation", 1, self._devices.location_name(gpu(allocation.device))
+        )
+
+
+_INVALID = "CUDA_ERROR_INVALID_VALUE"
+_FABRIC = HandleErrors(_INVALID, _INVALID, _INVALID)  # never measured: no machine had fabric that works
+
+
+def _opened(shared: int | bytes, kind: HandleType, creation: Creation, files: Files, *kinds: str) -> tuple[int, Tag]:
+    """Open the file of a chunk or a pool behind a descriptor, which stays the caller's, or a fabric handle.
+
+    Returns a new descriptor and the tag, of one of the `kinds`.
+    """
+    if kind == HandleType.FABRIC:
+        handle = check_handle_size(shared)
+        creation.check_fabric()
+        return open_handle(unpack_handle(handle, _FABRIC), files, _FABRIC, *kinds)
+    if not isinstance(shared, int) or not 0 <= shared < 1 << 31:
+        raise invalid("that is no file descriptor")
+    found = files.adopt_descriptor(shared, *kinds, "chunk", "pool")
+    if found is None:
+        raise Refused("CUDA_ERROR_UNKNOWN", f"the file descriptor is no {kinds[0]}'s")
+    if found[1].kind not in kinds:
+        files.close(found[0])
+        raise unsupported(f"the file descriptor is a {found[1].kind}'s (fact 82)")
+    return found
+
+
+class ChunkSharing:
+    """Exports chunks of one process by shareable handles, and imports those of others."""
+
+    def __init__(
+        self,
+        devices: Devices,
+        creation: Creation,
+        chunks: Chunks,
+        arena: Arena,
+        files: Files,
+        adopt_multicast: Callable[[int, Tag], int],
+    ) -> None:
+        self._devices, self._creation, self._chunks = devices, creation, chunks
+        self._arena, self._files, self._adopt_multicast = arena, files, adopt_multicast
+
+    def mem_export_to_shareable_handle(self, handle: int, kind: HandleType, flags: int = 0) -> int | bytes:
+        """New file descriptor or fabric handle of a chunk (facts 26, 44)."""
+        if flags:
+            raise invalid("flags must be 0")
+        _check_kind(kind)
+        chunk = self._chunks.get(handle)
+        if chunk.imported:
+            raise invalid("an imported chunk cannot be exported again")
+        if kind not in chunk.properties.handles:
+            raise invalid(f"the chunk was not created with handle type {kind.words[0]}")
+        tag = self.own_file(chunk)
+        return os.dup(chunk.physical.fd) if kind == HandleType.FD else pack_handle(chunk.physical.fd, tag)
+
+    def mem_import_from_shareable_handle(self, shared: int | bytes, kind: HandleType) -> int:
+        """Import a shared chunk; returns a new handle each time (facts 27, 43)."""
+        _check_kind(kind)
+        fd, tag = _opened(shared, kind, self._creation, self._files, "chunk", "memory", KIND)
+        if tag.kind == KIND:
+            return self._adopt_multicast(fd, tag)
+        if tag.size % tag.granule:  # external memory (fact 59), never tried
+            self._files.close(fd)
+            raise Refused("CUDA_ERROR_UNKNOWN", "the memory's size is not a multiple of the granularity")
+        location = self._devices.locate(tag.location)
+        properties = Properties(location, HandleType.NONE, compressible=tag.compressible)
+        return self._chunks.adopt(properties, tag.granule, self._arena.adopt(fd, tag))
+
+    def own_file(self, chunk: Chunk) -> Tag:
+        """Move the memory into a file of its own, unless it is in one; returns its tag."""
+        location, _, rdma, compressible, _ = chunk.properties
+        name = self._devices.location_name(location)
+        return self._arena.share(chunk.physical, "chunk", chunk.granule, name, rdma, compressible)
+
+
+def _check_kind(kind: HandleType) -> None:
+    if kind not in _SHARED:
+        raise invalid("a chunk is shared as fd or as fabric, one at a time")
+
+
+_POINTER = Struct("=8sQQ8s32x")  # magic, offset and size in the pool's file, and the file's nonce
+_MAGIC = b"memtopo\1"
+
+
+class SharedPools(Pools):
+    """Pools of one process, which it exports with their allocations, and imported ones of others (fact 82)."""
+
+    def mem_pool_export_to_shareable_handle(self, pool: int, kind: HandleType, flags: int = 0) -> int | bytes:
+        """New descriptor or fabric handle of a pool that was created for it."""
+        own = self.own(pool)
+        if flags or own.tag is None or kind not in _SHARED or kind not in own.properties.handles:
+            raise invalid("flags must be 0, and the pool created with the handle type")
+        if self.exceeds(own.location, own.properties.max_size):
+            raise Refused("CUDA_ERROR_UNKNOWN", "the maximum size of the pool is more than there is (fact 82)")
+        own.exported = True
+        if kind == HandleType.FABRIC:
+            self._creation.check_permitted(Properties(own.location, HandleType.FABRIC))
+            return pack_handle(own.fd, own.tag)
+        return os.dup(own.fd)
+
+    def mem_pool_import_from_shareable_handle(self, shared: int | bytes, kind: HandleType, flags: int = 0) -> int:
+        """Import a pool, with the access of its own location alone; a second import gives the same number."""
+        if flags or kind not in _SHARED:
+            raise invalid("flags must be 0, and a pool is shared as fd or as fabric")
+        fd, tag = _opened(shared, kind, self._creation, self._files, "pool")
+        for number, pool in self._open.items():
+            if pool.imports and pool.tag == tag:
+                self._files.close(fd)
+                pool.imports += 1
+                return number
+        location = self._devices.locate(tag.location)
+        return self._open.add(Pool(PoolProperties(location), {processor(location)}, fd, tag, imports=1))
+
+    def mem_pool_export_pointer(self, address: int) -> bytes:
+        """Return the 64 bytes of the allocation that begins at an address, of a pool that was exported (fact 82)."""
+        part = self._parts.get(address)
+        if part is None or part.pool.imports or part.pool.tag is None or part.pool.destroyed:
+            raise invalid("no allocation of an own pool that can be shared begins at the address")
+        if not part.pool.exported:
+            raise invalid("the pool was not exported before")
+        physical, file = part.allocation.physical, bytes.fromhex(part.pool.tag.nonce)
+        return _POINTER.pack(_MAGIC, physical.offset, physical.size, file)
+
+    def mem_pool_import_pointer(self, pool: int, data: bytes) -> int:
+        """Import one allocation of an imported pool, also one that was freed.
+
+        A second import has the address of the first; of memory of the host it is refused.
+        """
+        found = self._open[pool]
+        magic, offset, size, of = _POINTER.unpack(check_handle_size(data))
+        if not found.imports or found.tag is None or magic != _MAGIC or of.hex() != found.tag.nonce:
+            raise invalid("the bytes name no allocation of this imported pool")
+        if offset in found.pointers:
+            if found.location.kind != LocationKind.GPU:
+                raise Refused("CUDA_ERROR_ALREADY_MAPPED", "this process has imported the allocation")
+            return found.pointers[offset]
+        address = found.pointers[offset] = self._addresses.take_addresses(size)
+        self.add(found, address, Physical(found.fd, offset, size, tag=found.tag))
+        return address
+
+
+PAGE = 4 << 10
+_UNTRIED = "it did not work in a trial on this machine, or was not tried there"
+_NOWHERE = "gpu 0"  # no call imports it
+
+
+class _Piece(NamedTuple):
+    """Bytes of one mapping or allocation that a range of addresses covers; `memory` is None between allocations."""
+
+    memory: Mapping | Allocation | None
+    size: int
+    properties: Properties
+
+    @property
+    def whole(self) -> bool:
+        """True for all of it."""
+        return self.memory is not None and self.size == self.memory.end - self.memory.start
+
+
+class DmaBufs:
+    """Dma-bufs of the memory of one process.
+
+    A dma-buf of a whole chunk or allocation is of its file, and has the same bytes; so is one of several that have not
+    been shared otherwise, which are moved into one file. Any other, and one of a pool's memory, has the size alone,
+    since a file has one dma-buf.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        contexts: Contexts,
+        mappings: Mappings,
+        allocations: Allocations,
+        chunks: ChunkSharing,
+        shared: AllocationSharing,
+        arena: Arena,
+    ) -> None:
+        self._machine, self._contexts, self._mappings, self._allocations = machine, contexts, mappings, allocations
+        self._chunks, self._shared, self._arena = chunks, shared, arena
+
+    def mem_get_handle_for_address_range(self, address: int, size: int, flags: DmaBufFlags = DmaBufFlags.NONE) -> int:
+        """Return a new descriptor of the memory at these addresses, which are whole pages."""
+        if flags and not flags & DmaBufFlags.PCIE:
+            raise invalid("an unknown flag")
+        if not address or size <= 0 or size % PAGE or address % PAGE:
+            raise invalid("the address or the size is no multiple of the host's pages")
+        self._contexts.current()
+        try:
+            pieces = list(self._pieces(address, address + size))
+        except Refused:
+            self._check_end(address + size, flags)
+            raise
+        self._check_memory(pieces, flags)
+        first = pieces[0].memory
+        if isinstance(first, Allocation) and first.pool and (address - first.pool.origin) % RESERVED:
+            raise invalid("it begins inside of a unit of the memory of a pool")
+        return self._descriptor(pieces, size)
+
+    def _check_end(self, end: int, flags: int) -> None:
+        """Refuse a mapping through PCIe of memory with a hole as unsupported, if some memory ends where it does."""
+        last = next(self._pieces(end - PAGE, end))
+        ends = last.memory is not None and last.memory.end == end
+        if flags & DmaBufFlags.PCIE and ends and not self._works(last.properties.location, flags):
+            raise unsupported(_UNTRIED)
+
+    def _pieces(self, address: int, end: int) -> Iterator[_Piece]:
+        """Memory behind addresses; refuses a hole, and what is neither mapped nor allocated by `cuMemAlloc`."""
+        while address < end:
+            memory = self._mappings.find(address) or self._allocations.find(address)
+            stop, properties = address, None
+            if isinstance(memory, Mapping):
+                stop, properties = memory.end, memory.chunk.properties
+            elif memory is None:
+                stop, device = self._allocations.unused(address)
+                properties = None if device is None else Properties(gpu(device))
+            elif memory.kind == "own":
+                stop, properties = memory.end, Properties(gpu(memory.device))
+            elif memory.pool:
+                stop, properties = memory.end, Properties(memory.pool.location)
+            if properties is None:
+                raise invalid(f"nothing that a dma-buf can be of is at {address:#x}")
+            yield _Piece(memory, min(stop, end) - address, properties)
+            address = stop
+
+    def _check_memory(self, pieces: Sequence[_Piece], flags: int) -> None:
+        """Refuse flags and memory that the driver does not support."""
+        places = {each.properties.location for each in pieces}
+        if any(place.kind != LocationKind.GPU for place in places):
+            if flags & DmaBufFlags.PCIE and all(isinstance(each.memory, Mapping) for each in pieces):
+                raise unsupported(_UNTRIED)
+            raise invalid("a part of it is memory of the host")
+        if len(places) > 1:
+            raise invalid("it is memory of several devices")
+        if not all(self._works(place, flags) for place in places):
+            raise unsupported(_UNTRIED)
+        if any(each.properties.compressible for each in pieces):
+            raise Refused("CUDA_ERROR_UNKNOWN", "a part of it is compressible")
+
+    def _works(self, location: Location, flags: int) -> bool:
+        if flags & DmaBufFlags.PCIE:
+            return self._machine.trial(location, "dmabuf-pcie").works is True
+        return not self._machine.trial(location, "dmabuf").refused
+
+    def _descriptor(self, pieces: Sequence[_Piece], size: int) -> int:
+        if any(isinstance(piece.memory, Allocation) and piece.memory.pool for piece in pieces):
+            return _of_size(size)
+        first = pieces[0].memory
+        if first and len(pieces) == 1 and pieces[0].whole and not first.physical.is_beside:
+            self._chunks.own_file(first.chunk) if isinstance(first, Mapping) else self._shared.own_file(first)
+            return dma_buf(first.physical.fd)
+        each = [piece.memory.physical for piece in pieces if piece.memory]
+        if len(each) == len(pieces) and _is_one_file(each, size):
+            return dma_buf(each[0].fd)
+        tag = Tag("dmabuf", size, 1, _NOWHERE, nonce())
+        if all(piece.whole for piece in pieces) and _can_move(each):
+            self._arena.gather(each, tag)
+            return dma_buf(each[0].fd)
+        return _of_size(size)
+
+
+def _of_size(size: int) -> int:
+    """Descriptor of a new file that has the size alone."""
+    fd = make(Tag("dmabuf", size, 1, _NOWHERE, nonce()))
+    try:
+        return dma_buf(fd)
+    finally:
+        os.close(fd)
+
+
+def _is_one_file(each: Sequence[Physical], size: int) -> bool:
+    """Return whether memories are all of one file, in order."""
+    tag = each[0].tag
+    if tag is None or tag.size != size or any(physical.tag != tag for physical in each):
+        return False
+    return not each[0].offset and all(one.offset + one.size == other.offset for one, other in pairwise(each))
+
+
+def _can_move(each: Sequence[Physical]) -> bool:
+    """Return whether memories are not shared, and none of them is twice among them."""
+    return not any(physical.tag for physical in each) and len({id(physical) for physical in each}) == len(each)
