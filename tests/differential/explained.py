@@ -1,4 +1,4 @@
-"""Differences that an entry of STRICTER or LAXER explains."""
+"""Differences that an entry of docs/simulator.md explains."""
 
 from __future__ import annotations
 

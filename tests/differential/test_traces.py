@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from memtopo import machine
-from memtopo.drivers.sim import LAXER, STRICTER
 from tests.differential import traces
 from tests.differential.calls import Call
 from tests.differential.replayer import Difference, answer_kind, compare, replay
 from tests.differential.traces import END, Origin, Step, Trace
+from tests.helpers.simulator import LAXER, STRICTER
 
 RECORDED = sorted(traces.FOLDER.glob("*.xz"))
 AMONG, TIMES = 1000, 3

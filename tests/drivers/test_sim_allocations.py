@@ -11,11 +11,12 @@ from memtopo.common.units import GiB, KiB, MiB
 from memtopo.driver.kernels import Kernels
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import Access, Grant, gpu
-from memtopo.drivers.sim import LAXER, STRICTER, SimDriver
+from memtopo.drivers.sim import SimDriver
 from memtopo.machine import CONTEXT_BYTES
 from tests.contract.memory import INVALID_VALUE, created, current, refused
 from tests.contract.shared_resources import allocated
 from tests.helpers.machines import invented
+from tests.helpers.simulator import LAXER, STRICTER
 
 M = 2 * MiB
 

@@ -12,11 +12,12 @@ from memtopo.common.units import GiB, MiB
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.types import Access, DriverError, Grant, HandleType, Properties, gpu
 from memtopo.driver.wrappers import METHODS
-from memtopo.drivers.sim import STRICTER, SimDriver
+from memtopo.drivers.sim import SimDriver
 from memtopo.machine import CONTEXT_BYTES
 from tests.contract.memory import NODE, PLAIN, adjacent, created, current, laid_out, mapped, refused, reserved
 from tests.helpers.machines import invented
 from tests.helpers.processes import open_descriptors
+from tests.helpers.simulator import STRICTER
 
 M = 2 * MiB
 

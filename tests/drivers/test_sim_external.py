@@ -10,7 +10,7 @@ import pytest
 
 from memtopo.common.units import GiB, KiB, MiB
 from memtopo.driver.types import DriverError, MemAttach, Properties
-from memtopo.drivers.sim import LAXER, STRICTER, SimDriver, external_api
+from memtopo.drivers.sim import SimDriver, external_api
 from tests.contract.external_resources import (
     BINARY,
     OPAQUE,
@@ -26,6 +26,7 @@ from tests.contract.memory import INVALID_VALUE, NODE, created, current, refused
 from tests.contract.shared_resources import FD, INVALID_HANDLE, closing, exported
 from tests.helpers.machines import invented
 from tests.helpers.processes import open_descriptors
+from tests.helpers.simulator import LAXER, STRICTER
 
 M = 2 * MiB
 

@@ -16,10 +16,11 @@ from memtopo.driver.protocol import Driver
 from memtopo.driver.types import MULTICAST_SLOTS, Access, DriverError, Grant, HandleType, Properties, gpu
 from memtopo.drivers.cuda import CudaDriver
 from memtopo.drivers.cuda.multicast import RefusedMulticast
-from memtopo.drivers.sim import DOCUMENTED, SimDriver
+from memtopo.drivers.sim import SimDriver
 from memtopo.machine import load, shipped
 from tests.contract.memory import INVALID_VALUE, OUT_OF_MEMORY, current, refused
 from tests.helpers.machines import invented, with_multicast
+from tests.helpers.simulator import DOCUMENTED
 
 M = 2 * MiB
 FD = HandleType.FD
