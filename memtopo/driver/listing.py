@@ -9,19 +9,11 @@ import os
 from collections.abc import Callable
 from hashlib import sha512
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from memtopo.driver.functions import function
-from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.types import ADDRESS_BLOCK, HandleType
-from memtopo.driver.wrappers import defaults, parameters
-
-if TYPE_CHECKING:
-
-    class _Answered(KernelDriver, Any):  # type: ignore[misc]
-        """Every call with its type: at run time they are found by name."""
-else:
-    _Answered = object
+from memtopo.driver.wrappers import METHODS, EveryCall, defaults, parameters
 
 _FIRST_RESERVED = 1 << 44
 _FIRST_ALLOCATED = 1 << 46
@@ -30,7 +22,7 @@ _UNKNOWN_SIZE = 1 << 40
 _ANSWERS = {"event_query": True, "stream_query": True, "mem_get_info": (0, 0)}
 
 
-class DryDriver(_Answered):
+class DryDriver(EveryCall):
     """A driver that makes no call. `name` distinguishes its shareable handles from those of others.
 
     Descriptors that it exports are open files of this process, the caller's to close as any.
@@ -58,7 +50,7 @@ class DryDriver(_Answered):
         self._pool_files.clear()
 
     def __getattr__(self, method: str) -> Callable[..., Any]:
-        if method.startswith("_") or not hasattr(KernelDriver, method):
+        if method not in METHODS:
             raise AttributeError(f"{type(self).__name__} has no {method}")
         names, omitted = parameters(method), defaults(method)
 

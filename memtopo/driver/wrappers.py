@@ -21,15 +21,18 @@ from memtopo.driver.types import (
 
 if TYPE_CHECKING:
 
-    class _Forwarded(KernelDriver, Any):  # type: ignore[misc]
-        """Every call with its type: at run time they are found by name, so that none can be missing."""
+    class EveryCall(KernelDriver, Any):  # type: ignore[misc]
+        """Every call with its type."""
 else:
-    _Forwarded = object
+
+    class EveryCall:
+        """Base of a driver whose calls are found by name at run time, so that none can be missing."""
+
 
 Call = Callable[..., Any]
 
 
-class Forwarder(_Forwarded):
+class Forwarder(EveryCall):
     """A driver that forwards every call to another one.
 
     A subclass changes calls in `_wrap`, or by defining them.

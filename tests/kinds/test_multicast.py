@@ -15,7 +15,7 @@ from memtopo.api import errors
 from memtopo.api.import_spec import importing_spec
 from memtopo.common.units import MiB
 from memtopo.driver.types import DriverError, gpu
-from memtopo.drivers.cuda.multicast import RefusedMulticast
+from memtopo.drivers.cuda.driver import RefusedMulticast
 from memtopo.drivers.target import recorded
 from memtopo.kinds.access.steps import SetAccess
 from memtopo.kinds.bindings import BindGroup, Binding

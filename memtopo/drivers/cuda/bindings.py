@@ -7,10 +7,11 @@ are those of `cuda.h`, the same in every release since 11.3.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from enum import IntEnum
 from functools import lru_cache
+from itertools import starmap
 from struct import Struct
 from typing import Any, Protocol, TypeVar
 
@@ -184,3 +185,44 @@ def _named(kind: type[_Named], number: int) -> _Named:
         return kind(number)
     except ValueError:
         return number  # type: ignore[return-value]  # a later driver's kind, or none: returned as it is
+
+
+def exported(function: Callable[..., Any], exported: int, kind: HandleType, flags: int) -> int | bytes:
+    """Descriptor, or the bytes of a fabric handle, of a chunk or a pool."""
+    shared = call(function, exported, named(driver.CUmemAllocationHandleType, kind, function), flags)[1]
+    return shared_bytes(shared) if kind == HandleType.FABRIC else int(shared)
+
+
+def imported(function: Callable[..., Any], shared: int | bytes, kind: HandleType, *flags: int) -> int:
+    """Import a chunk or a pool by its descriptor or fabric handle."""
+    numbered = named(driver.CUmemAllocationHandleType, kind, function)
+    if kind == HandleType.FABRIC:
+        return int(call(function, bytearray(sized(shared, function)), numbered, *flags)[1])  # bytes: fact 48
+    if not isinstance(shared, int) or not 0 <= shared < 1 << 31:
+        raise DriverError(function.__name__, "CUDA_ERROR_INVALID_VALUE", "that is no file descriptor")
+    return int(call(function, shared, numbered, *flags)[1])
+
+
+def sized(data: object, function: Callable[..., object]) -> bytes:
+    """Return a shared handle after a check, since the bindings would accept fewer bytes, or a number as a pointer."""
+    if not isinstance(data, bytes) or len(data) != SHARED_BYTES:
+        raise DriverError(function.__name__, "CUDA_ERROR_INVALID_VALUE", f"a shared handle has {SHARED_BYTES} bytes")
+    return data
+
+
+def make_each(
+    function: Callable[..., tuple[Any, ...]], calls: Iterable[tuple[object, ...]]
+) -> tuple[list[tuple[Any, ...]], DriverError | None]:
+    """Make calls until one fails; return the answers of those before, and the error."""
+    answers: list[tuple[Any, ...]] = []
+    try:
+        for answer in starmap(function, calls):
+            if answer[0]:
+                return answers, DriverError(function.__name__, answer[0].name)
+            answers.append(answer)
+    except ERRORS as error:
+        failure = unmade(function, error)
+        if not isinstance(failure, DriverError):
+            raise failure from error
+        return answers, failure
+    return answers, None

@@ -6,52 +6,59 @@ The bindings take plain ints for addresses, handles, contexts and devices, and r
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterable, Sequence
-from itertools import repeat, starmap
-from typing import Any
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from itertools import repeat
+from typing import Any, NoReturn
 
 from cuda.bindings import driver as cuda
 
 from memtopo.common.errors import Unavailable
 from memtopo.driver.batches import BatchDriver
+from memtopo.driver.protocol import Driver, call_name
 from memtopo.driver.types import (
     Advice,
     Attribute,
     DmaBufFlags,
     DriverError,
-    EventFlags,
     Grant,
     HandleType,
-    HostFlags,
     Location,
     MemAttach,
     MemoryHandleType,
     PeerAttribute,
+    PoolAttribute,
+    PoolProperties,
     Properties,
     RangeAttribute,
-    RegisterFlags,
     SemaphoreHandleType,
 )
+from memtopo.driver.wrappers import EveryCall, defaults, parameters
 from memtopo.drivers.cuda.bindings import (
-    ERRORS,
-    SHARED_BYTES,
     access_descriptors,
     allocation_prop,
     batch_attributes,
     call,
+    exported,
     fitting,
     get_uuid,
+    imported,
     ipc_event_handle,
     ipc_mem_handle,
+    make_each,
     mem_location,
     named,
+    pool_pointer,
+    pool_props,
     properties_of,
     shared_bytes,
-    unmade,
+    sized,
 )
 from memtopo.drivers.cuda.kernels import CudaKernels
-from memtopo.drivers.cuda.multicast import RefusedMulticast
-from memtopo.drivers.cuda.pools import CudaPools
+
+_BYTES = frozenset(each for each in PoolAttribute if each >= PoolAttribute.RELEASE_THRESHOLD)
+"""Attributes that the bindings take as objects of 64 bits, also those that the driver does not set."""
 
 _TEXT = 256
 # Bindings for CUDA 12 have both; only the second takes a location.
@@ -66,33 +73,62 @@ _BATCHED = cuda.CUDA_VERSION >= 13_000  # noqa: PLR2004
 _DEDICATED = 1  # a flag of CUDA_EXTERNAL_MEMORY_HANDLE_DESC
 
 
-class CudaDriver(RefusedMulticast, CudaKernels, CudaPools, BatchDriver):
+_NO_MULTICAST = "memtopo makes no multicast call on GPUs: it was never tried, and others may share the switch (fact 87)"
+
+
+def _refused(method: str) -> Callable[..., NoReturn]:
+    @wraps(getattr(Driver, method))
+    def refused(*arguments: object, **named: object) -> NoReturn:
+        del arguments, named
+        reason = (
+            "memtopo makes no multicast call on GPUs: it was never tried, and others may share the switch (fact 87)"
+        )
+        raise DriverError(call_name(method), "CUDA_ERROR_NOT_SUPPORTED", reason)
+
+    return refused
+
+
+class RefusedMulticast:
+    """Multicast calls of the protocol. Each raises `DriverError` without a call of the driver.
+
+    A team of GPUs takes a slot of a switch that others may share (fact 87). Nothing in this package names a multicast
+    function of the driver. No trial and no option changes that.
+    """
+
+    multicast_create = _refused("multicast_create")
+    multicast_add_device = _refused("multicast_add_device")
+    multicast_bind_mem = _refused("multicast_bind_mem")
+    multicast_bind_addr = _refused("multicast_bind_addr")
+    multicast_unbind = _refused("multicast_unbind")
+    multicast_get_granularity = _refused("multicast_get_granularity")
+
+
+class CudaDriver(RefusedMulticast, CudaKernels, BatchDriver, EveryCall):
     """The CUDA driver. Its only state is the loaded kernels.
 
-    `mem_create`, `mem_map` and `mem_release`, which a layout makes for each of thousands of chunks, do without `call`,
-    which takes 0.15 µs.
+    A call of `_PLAIN` is made from its function; here are those whose parameters or results differ.
     """
 
     def create_each(self, size: int, properties: Sequence[Properties]) -> tuple[list[int], DriverError | None]:
         same = len(set(map(id, properties))) == 1
         props = repeat(allocation_prop(properties[0]), len(properties)) if same else map(allocation_prop, properties)
-        answers, error = _each(cuda.cuMemCreate, zip(repeat(size), props, repeat(0)))
+        answers, error = make_each(cuda.cuMemCreate, zip(repeat(size), props, repeat(0)))
         return [int(handle) for _, handle in answers], error
 
     def map_each(self, mappings: Sequence[tuple[int, int, int]]) -> tuple[int, DriverError | None]:
-        answers, error = _each(cuda.cuMemMap, [(address, size, 0, handle, 0) for address, size, handle in mappings])
+        answers, error = make_each(cuda.cuMemMap, [(address, size, 0, handle, 0) for address, size, handle in mappings])
         return len(answers), error
 
     def release_each(self, handles: Sequence[int]) -> tuple[int, DriverError | None]:
-        answers, error = _each(cuda.cuMemRelease, zip(handles))
+        answers, error = make_each(cuda.cuMemRelease, zip(handles))
         return len(answers), error
 
     def properties_each(self, handles: Sequence[int]) -> tuple[list[Properties], DriverError | None]:
-        answers, error = _each(cuda.cuMemGetAllocationPropertiesFromHandle, zip(handles))
+        answers, error = make_each(cuda.cuMemGetAllocationPropertiesFromHandle, zip(handles))
         return [properties_of(prop) for _, prop in answers], error
 
     def access_each(self, queried: Sequence[tuple[int, Location]]) -> tuple[list[int], DriverError | None]:
-        answers, error = _each(
+        answers, error = make_each(
             cuda.cuMemGetAccess, [(mem_location(location), address) for address, location in queried]
         )
         return [int(access) for _, access in answers], error
@@ -111,16 +147,10 @@ class CudaDriver(RefusedMulticast, CudaKernels, CudaPools, BatchDriver):
                 pass
             else:
                 return None
-        return _each(cuda.cuMemcpyAsync, zip(targets, sources, sizes, repeat(stream)))[1]
+        return make_each(cuda.cuMemcpyAsync, zip(targets, sources, sizes, repeat(stream)))[1]
 
     def init(self) -> None:
         call(cuda.cuInit, 0)
-
-    def driver_get_version(self) -> int:
-        return int(call(cuda.cuDriverGetVersion)[1])
-
-    def device_get_count(self) -> int:
-        return int(call(cuda.cuDeviceGetCount)[1])
 
     def device_get_name(self, device: int) -> str:
         return _text(call(cuda.cuDeviceGetName, _TEXT, device)[1])
@@ -135,75 +165,37 @@ class CudaDriver(RefusedMulticast, CudaKernels, CudaPools, BatchDriver):
         function = cuda.cuDeviceGetAttribute
         return int(call(function, named(cuda.CUdevice_attribute, attribute, function), device)[1])
 
-    def device_total_mem(self, device: int) -> int:
-        return int(call(cuda.cuDeviceTotalMem, device)[1])
-
-    def device_can_access_peer(self, device: int, peer: int) -> bool:
-        return bool(call(cuda.cuDeviceCanAccessPeer, device, peer)[1])
-
     def device_get_p2p_attribute(self, attribute: PeerAttribute, device: int, peer: int) -> int:
         function = cuda.cuDeviceGetP2PAttribute
         return int(call(function, named(cuda.CUdevice_P2PAttribute, attribute, function), device, peer)[1])
 
-    def device_primary_ctx_retain(self, device: int) -> int:
-        return int(call(cuda.cuDevicePrimaryCtxRetain, device)[1])
-
-    def device_primary_ctx_release(self, device: int) -> None:
-        call(cuda.cuDevicePrimaryCtxRelease, device)
-
     def device_primary_ctx_get_state(self, device: int) -> bool:
         return bool(call(cuda.cuDevicePrimaryCtxGetState, device)[2])
-
-    def ctx_push_current(self, context: int) -> None:
-        call(cuda.cuCtxPushCurrent, context)
-
-    def ctx_pop_current(self) -> int:
-        return int(call(cuda.cuCtxPopCurrent)[1])
-
-    def ctx_synchronize(self) -> None:
-        call(cuda.cuCtxSynchronize)
-
-    def mem_get_info(self) -> tuple[int, int]:
-        _, free, total = call(cuda.cuMemGetInfo)
-        return int(free), int(total)
 
     def mem_get_allocation_granularity(self, properties: Properties, *, recommended: bool = False) -> int:
         option = cuda.CUmemAllocationGranularity_flags(int(recommended))
         return int(call(cuda.cuMemGetAllocationGranularity, allocation_prop(properties), option)[1])
 
-    def mem_address_reserve(self, size: int, alignment: int = 0, address: int = 0, flags: int = 0) -> int:
-        return int(call(cuda.cuMemAddressReserve, size, alignment, address, flags)[1])
-
-    def mem_address_free(self, address: int, size: int) -> None:
-        call(cuda.cuMemAddressFree, address, size)
-
     def mem_create(self, size: int, properties: Properties, flags: int = 0) -> int:
-        try:
-            status, handle = cuda.cuMemCreate(size, allocation_prop(properties), flags)
-        except ERRORS as error:
-            raise unmade(cuda.cuMemCreate, error) from error
-        if status:
-            raise DriverError("cuMemCreate", status.name)
-        return int(handle)
-
-    def mem_release(self, handle: int) -> None:
-        try:
-            (status,) = cuda.cuMemRelease(handle)
-        except ERRORS as error:
-            raise unmade(cuda.cuMemRelease, error) from error
-        if status:
-            raise DriverError("cuMemRelease", status.name)
+        return int(call(cuda.cuMemCreate, size, allocation_prop(properties), flags)[1])
 
     def mem_map(self, address: int, size: int, handle: int, offset: int = 0, flags: int = 0) -> None:
-        try:
-            (status,) = cuda.cuMemMap(address, size, offset, handle, flags)
-        except ERRORS as error:
-            raise unmade(cuda.cuMemMap, error) from error
-        if status:
-            raise DriverError("cuMemMap", status.name)
+        call(cuda.cuMemMap, address, size, offset, handle, flags)
 
-    def mem_unmap(self, address: int, size: int) -> None:
-        call(cuda.cuMemUnmap, address, size)
+    def mem_export_to_shareable_handle(self, handle: int, kind: HandleType, flags: int = 0) -> int | bytes:
+        return exported(cuda.cuMemExportToShareableHandle, handle, kind, flags)
+
+    def mem_import_from_shareable_handle(self, shared: int | bytes, kind: HandleType) -> int:
+        return imported(cuda.cuMemImportFromShareableHandle, shared, kind)
+
+    def mem_pool_export_to_shareable_handle(self, pool: int, kind: HandleType, flags: int = 0) -> int | bytes:
+        shared = exported(cuda.cuMemPoolExportToShareableHandle, pool, kind, flags)
+        if isinstance(shared, int):
+            os.set_inheritable(shared, False)  # noqa: FBT003  # nor is that of a chunk (facts 44, 82)
+        return shared
+
+    def mem_pool_import_from_shareable_handle(self, shared: int | bytes, kind: HandleType, flags: int = 0) -> int:
+        return imported(cuda.cuMemPoolImportFromShareableHandle, shared, kind, flags)
 
     def mem_set_access(self, address: int, size: int, grants: tuple[Grant, ...]) -> None:
         call(cuda.cuMemSetAccess, address, size, access_descriptors(grants), len(grants))
@@ -211,101 +203,48 @@ class CudaDriver(RefusedMulticast, CudaKernels, CudaPools, BatchDriver):
     def mem_get_access(self, address: int, location: Location) -> int:
         return int(call(cuda.cuMemGetAccess, mem_location(location), address)[1])
 
-    def mem_retain_allocation_handle(self, address: int) -> int:
-        return int(call(cuda.cuMemRetainAllocationHandle, address)[1])
-
     def mem_get_allocation_properties_from_handle(self, handle: int) -> Properties:
         return properties_of(call(cuda.cuMemGetAllocationPropertiesFromHandle, handle)[1])
-
-    def mem_get_address_range(self, address: int) -> tuple[int, int]:
-        _, base, size = call(cuda.cuMemGetAddressRange, address)
-        return int(base), int(size)
-
-    def mem_export_to_shareable_handle(self, handle: int, kind: HandleType, flags: int = 0) -> int | bytes:
-        function = cuda.cuMemExportToShareableHandle
-        shared = call(function, handle, named(cuda.CUmemAllocationHandleType, kind, function), flags)[1]
-        return shared_bytes(shared) if kind == HandleType.FABRIC else int(shared)
-
-    def mem_import_from_shareable_handle(self, shared: int | bytes, kind: HandleType) -> int:
-        function = cuda.cuMemImportFromShareableHandle
-        numbered = named(cuda.CUmemAllocationHandleType, kind, function)
-        if kind == HandleType.FABRIC:
-            return int(call(function, bytearray(_sized(shared, function)), numbered)[1])  # bytes are refused (fact 48)
-        if not isinstance(shared, int) or not 0 <= shared < 1 << 31:
-            raise DriverError(function.__name__, "CUDA_ERROR_INVALID_VALUE", "that is no file descriptor")
-        return int(call(function, shared, numbered)[1])
 
     def mem_get_handle_for_address_range(self, address: int, size: int, flags: DmaBufFlags = DmaBufFlags.NONE) -> int:
         kind = cuda.CUmemRangeHandleType.CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD
         return int(call(cuda.cuMemGetHandleForAddressRange, address, size, kind, int(flags))[1])
 
-    def mem_alloc(self, size: int) -> int:
-        return int(call(cuda.cuMemAlloc, size)[1])
-
-    def mem_free(self, address: int) -> None:
-        call(cuda.cuMemFree, address)
-
-    def mem_host_alloc(self, size: int, flags: HostFlags) -> int:
-        return int(call(cuda.cuMemHostAlloc, size, int(flags))[1])
-
-    def mem_host_get_flags(self, address: int) -> int:
-        return int(call(cuda.cuMemHostGetFlags, address)[1])
-
-    def mem_free_host(self, address: int) -> None:
-        call(cuda.cuMemFreeHost, address)
-
-    def mem_host_register(self, address: int, size: int, flags: RegisterFlags) -> None:
-        call(cuda.cuMemHostRegister, address, size, int(flags))
-
-    def mem_host_unregister(self, address: int) -> None:
-        call(cuda.cuMemHostUnregister, address)
-
     def mem_host_get_device_pointer(self, address: int) -> int:
         return int(call(cuda.cuMemHostGetDevicePointer, address, 0)[1])
 
-    def ipc_get_mem_handle(self, address: int) -> bytes:
-        return shared_bytes(call(cuda.cuIpcGetMemHandle, address)[1])
+    def mem_pool_create(self, properties: PoolProperties) -> int:
+        with fitting(cuda.cuMemPoolCreate):
+            props = pool_props(properties)
+        return int(call(cuda.cuMemPoolCreate, props)[1])
+
+    def mem_pool_set_attribute(self, pool: int, attribute: PoolAttribute, value: int) -> None:
+        function = cuda.cuMemPoolSetAttribute
+        with fitting(function):
+            given = cuda.cuuint64_t(value) if attribute in _BYTES else value
+        call(function, pool, named(cuda.CUmemPool_attribute, attribute, function), given)
+
+    def mem_pool_get_attribute(self, pool: int, attribute: PoolAttribute) -> int:
+        function = cuda.cuMemPoolGetAttribute
+        return int(call(function, pool, named(cuda.CUmemPool_attribute, attribute, function))[1])
+
+    def mem_pool_set_access(self, pool: int, grants: tuple[Grant, ...]) -> None:
+        call(cuda.cuMemPoolSetAccess, pool, access_descriptors(grants), len(grants))
+
+    def mem_pool_get_access(self, pool: int, location: Location) -> int:
+        return int(call(cuda.cuMemPoolGetAccess, pool, mem_location(location))[1])
+
+    def mem_pool_import_pointer(self, pool: int, data: bytes) -> int:
+        function = cuda.cuMemPoolImportPointer
+        return int(call(function, pool, pool_pointer(sized(data, function)))[1])
 
     def ipc_open_mem_handle(self, handle: bytes, flags: int = 1) -> int:
         function = cuda.cuIpcOpenMemHandle
-        return int(call(function, ipc_mem_handle(_sized(handle, function)), flags)[1])
-
-    def ipc_close_mem_handle(self, address: int) -> None:
-        call(cuda.cuIpcCloseMemHandle, address)
-
-    def event_create(self, flags: EventFlags) -> int:
-        return int(call(cuda.cuEventCreate, int(flags))[1])
-
-    def event_destroy(self, event: int) -> None:
-        call(cuda.cuEventDestroy, event)
-
-    def event_record(self, event: int, stream: int = 0) -> None:
-        call(cuda.cuEventRecord, event, stream)
-
-    def event_query(self, event: int) -> bool:
-        try:
-            call(cuda.cuEventQuery, event)
-        except DriverError as error:
-            if error.name != "CUDA_ERROR_NOT_READY":
-                raise
-            return False
-        return True
-
-    def event_synchronize(self, event: int) -> None:
-        call(cuda.cuEventSynchronize, event)
-
-    def ipc_get_event_handle(self, event: int) -> bytes:
-        return shared_bytes(call(cuda.cuIpcGetEventHandle, event)[1])
+        return int(call(function, ipc_mem_handle(sized(handle, function)), flags)[1])
 
     def ipc_open_event_handle(self, handle: bytes) -> int:
         function = cuda.cuIpcOpenEventHandle
-        return int(call(function, ipc_event_handle(_sized(handle, function)))[1])
-
-    def stream_wait_event(self, stream: int, event: int, flags: int = 0) -> None:
-        call(cuda.cuStreamWaitEvent, stream, event, flags)
-
-    def memset_d8(self, address: int, value: int, count: int) -> None:
-        call(cuda.cuMemsetD8, address, value, count)
+        return int(call(function, ipc_event_handle(sized(handle, function)))[1])
 
     def memcpy_htod(self, address: int, data: bytes) -> None:
         call(cuda.cuMemcpyHtoD, address, data, len(data))
@@ -314,12 +253,6 @@ class CudaDriver(RefusedMulticast, CudaKernels, CudaPools, BatchDriver):
         data = bytearray(count)
         call(cuda.cuMemcpyDtoH, data, address, count)
         return bytes(data)
-
-    def memcpy_async(self, destination: int, source: int, count: int, stream: int = 0) -> None:
-        call(cuda.cuMemcpyAsync, destination, source, count, stream)
-
-    def mem_alloc_managed(self, size: int, flags: MemAttach) -> int:
-        return int(call(cuda.cuMemAllocManaged, size, int(flags))[1])
 
     def mem_advise(self, address: int, size: int, advice: Advice, location: Location) -> None:
         call(_advise, address, size, named(cuda.CUmem_advise, advice, _advise), mem_location(location))
@@ -347,21 +280,6 @@ class CudaDriver(RefusedMulticast, CudaKernels, CudaPools, BatchDriver):
     def host_read(self, address: int, count: int) -> bytes:
         return ctypes.string_at(address, count)
 
-    def stream_create(self, flags: int = 1) -> int:
-        return int(call(cuda.cuStreamCreate, flags)[1])
-
-    def stream_destroy(self, stream: int) -> None:
-        call(cuda.cuStreamDestroy, stream)
-
-    def stream_query(self, stream: int) -> bool:
-        try:
-            call(cuda.cuStreamQuery, stream)
-        except DriverError as error:
-            if error.name != "CUDA_ERROR_NOT_READY":
-                raise
-            return False
-        return True
-
     def import_external_memory(self, fd: int, kind: MemoryHandleType, size: int, *, dedicated: bool = False) -> int:
         function = cuda.cuImportExternalMemory
         described = cuda.CUDA_EXTERNAL_MEMORY_HANDLE_DESC()
@@ -378,9 +296,6 @@ class CudaDriver(RefusedMulticast, CudaKernels, CudaPools, BatchDriver):
             described.offset, described.size = offset, size
         return int(call(function, memory, described)[1])
 
-    def destroy_external_memory(self, memory: int) -> None:
-        call(cuda.cuDestroyExternalMemory, memory)
-
     def import_external_semaphore(self, fd: int, kind: SemaphoreHandleType) -> int:
         function = cuda.cuImportExternalSemaphore
         described = cuda.CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC()
@@ -389,47 +304,80 @@ class CudaDriver(RefusedMulticast, CudaKernels, CudaPools, BatchDriver):
             described.handle.fd = fd
         return int(call(function, described)[1])
 
+    def event_query(self, event: int) -> bool:
+        return _is_done(cuda.cuEventQuery, event)
+
+    def stream_query(self, stream: int) -> bool:
+        return _is_done(cuda.cuStreamQuery, stream)
+
     def signal_external_semaphore(self, semaphore: int, value: int, stream: int) -> None:
-        function = cuda.cuSignalExternalSemaphoresAsync
         parameters = cuda.CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS()
-        with fitting(function):
-            parameters.params.fence.value = value
-        call(function, [cuda.CUexternalSemaphore(semaphore)], [parameters], 1, stream)
+        _use_semaphore(cuda.cuSignalExternalSemaphoresAsync, parameters, semaphore, value, stream)
 
     def wait_external_semaphore(self, semaphore: int, value: int, stream: int) -> None:
-        function = cuda.cuWaitExternalSemaphoresAsync
         parameters = cuda.CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS()
-        with fitting(function):
-            parameters.params.fence.value = value
-        call(function, [cuda.CUexternalSemaphore(semaphore)], [parameters], 1, stream)
-
-    def destroy_external_semaphore(self, semaphore: int) -> None:
-        call(cuda.cuDestroyExternalSemaphore, semaphore)
+        _use_semaphore(cuda.cuWaitExternalSemaphoresAsync, parameters, semaphore, value, stream)
 
 
-def _sized(data: object, function: Callable[..., object]) -> bytes:
-    """Return a shared handle after a check, since the bindings would accept fewer bytes, or a number as a pointer."""
-    if not isinstance(data, bytes) or len(data) != SHARED_BYTES:
-        raise DriverError(function.__name__, "CUDA_ERROR_INVALID_VALUE", f"a shared handle has {SHARED_BYTES} bytes")
-    return data
+_PLAIN = (
+    "driver_get_version", "device_get_count", "device_total_mem", "device_can_access_peer",
+    "device_primary_ctx_retain", "device_primary_ctx_release",
+    "ctx_push_current", "ctx_pop_current", "ctx_synchronize",
+    "mem_get_info", "mem_address_reserve", "mem_address_free", "mem_release", "mem_unmap",
+    "mem_retain_allocation_handle", "mem_get_address_range", "mem_alloc", "mem_free", "mem_alloc_managed",
+    "mem_host_alloc", "mem_host_get_flags", "mem_free_host", "mem_host_register", "mem_host_unregister", "memset_d8",
+    "memcpy_async",
+    "mem_pool_destroy", "mem_alloc_from_pool_async", "mem_free_async", "mem_pool_trim_to", "mem_pool_export_pointer",
+    "ipc_get_mem_handle", "ipc_close_mem_handle", "event_create", "event_destroy", "event_record",
+    "event_synchronize", "ipc_get_event_handle", "stream_wait_event", "stream_create", "stream_destroy",
+    "destroy_external_memory", "destroy_external_semaphore",
+)  # fmt: skip
+"""Calls whose parameters are those of the function, in order; the type of the result is the protocol's."""
+
+_RESULTS: Mapping[str, Callable[[tuple[Any, ...]], object]] = {
+    "None": lambda _: None,
+    "int": lambda answer: int(answer[1]),
+    "bool": lambda answer: bool(answer[1]),
+    "bytes": lambda answer: shared_bytes(answer[1]),
+    "tuple[int, int]": lambda answer: tuple(map(int, answer[1:])),
+}
+"""Result of a call by its type, from the status and the results of the function."""
 
 
-def _each(
-    function: Callable[..., tuple[Any, ...]], calls: Iterable[tuple[object, ...]]
-) -> tuple[list[tuple[Any, ...]], DriverError | None]:
-    """Make calls until one fails; return the answers of those before, and the error."""
-    answers: list[tuple[Any, ...]] = []
+def _plain(method: str) -> Callable[..., object]:
+    function, names, omitted = call_name(method), parameters(method), defaults(method)
+    result = _RESULTS[getattr(Driver, method).__annotations__["return"]]
+
+    @wraps(getattr(Driver, method))
+    def made(self: CudaDriver, *arguments: object, **named: object) -> object:
+        del self
+        if len(arguments) < len(names):
+            given = {**omitted, **named}
+            arguments += tuple(given[name] for name in names[len(arguments) :])
+        return result(call(getattr(cuda, function), *arguments))
+
+    return made
+
+
+for _method in _PLAIN:
+    setattr(CudaDriver, _method, _plain(_method))
+
+
+def _is_done(query: Callable[..., Any], queried: int) -> bool:
+    """Return false for an event or a stream whose work is outstanding."""
     try:
-        for answer in starmap(function, calls):
-            if answer[0]:
-                return answers, DriverError(function.__name__, answer[0].name)
-            answers.append(answer)
-    except ERRORS as error:
-        failure = unmade(function, error)
-        if not isinstance(failure, DriverError):
-            raise failure from error
-        return answers, failure
-    return answers, None
+        call(query, queried)
+    except DriverError as error:
+        if error.name != "CUDA_ERROR_NOT_READY":
+            raise
+        return False
+    return True
+
+
+def _use_semaphore(function: Callable[..., Any], parameters: Any, semaphore: int, value: int, stream: int) -> None:
+    with fitting(function):
+        parameters.params.fence.value = value
+    call(function, [cuda.CUexternalSemaphore(semaphore)], [parameters], 1, stream)
 
 
 def _text(padded: bytes) -> str:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from memtopo.driver import batches
 from memtopo.driver.batches import BatchDriver
-from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.protocol import call_name
 from memtopo.driver.types import DriverError, Location, Properties
 from memtopo.drivers.sim.access import AccessRules, MemoryOperations
@@ -29,10 +28,16 @@ from memtopo.machine import Machine
 
 if TYPE_CHECKING:
 
-    class _Called(KernelDriver, Any):  # type: ignore[misc]
-        """Every call with its type: at run time they are those of the parts."""
+    class _Calls(  # type: ignore[misc]
+        Devices, Contexts, Creation, Reservations, Chunks, Mappings, Allocations, AccessRules, MemoryOperations,
+        SimKernels, Multicast, ChunkSharing, AllocationSharing, DmaBufs, Streams, Events, ManagedMemory,
+        PinnedMemory, SharedPools, ExternalMemory, Semaphores
+    ):  # fmt: skip
+        """Every call with its type."""
 else:
-    _Called = object
+
+    class _Calls:
+        """Base of the simulator: at run time `with_calls_of` adds the calls."""
 
 
 @with_calls_of(
@@ -58,7 +63,7 @@ else:
     _external=ExternalMemory,
     _semaphores=Semaphores,
 )
-class SimDriver(CallGate, BatchDriver, _Called):
+class SimDriver(CallGate, BatchDriver, _Calls):  # type: ignore[misc]  # parts have private names of their own
     """A driver without a GPU: a recorded machine, every rule of `docs/driver-facts.md`, and memory that holds bytes.
 
     Errors have the driver's names and the reason in addition. Close it to free its memory. A call is the method of its
