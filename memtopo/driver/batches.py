@@ -50,28 +50,16 @@ def map_each(driver: Driver, mappings: Sequence[tuple[int, int, int]]) -> tuple[
     """Map whole chunks, each given by address, size and handle; return the number of mappings made, and the error."""
     if isinstance(driver, BatchDriver):
         return driver.map_each(mappings)
-    made = 0
-    try:
-        for address, size, handle in mappings:
-            driver.mem_map(address, size, handle)
-            made += 1
-    except DriverError as error:
-        return made, error
-    return made, None
+    made, error = answers(driver.mem_map, mappings)
+    return len(made), error
 
 
 def release_each(driver: Driver, handles: Sequence[int]) -> tuple[int, DriverError | None]:
     """Release handles; return the number of those released, and the error."""
     if isinstance(driver, BatchDriver):
         return driver.release_each(handles)
-    released = 0
-    try:
-        for handle in handles:
-            driver.mem_release(handle)
-            released += 1
-    except DriverError as error:
-        return released, error
-    return released, None
+    released, error = answers(driver.mem_release, zip(handles))
+    return len(released), error
 
 
 def properties_each(driver: Driver, handles: Sequence[int]) -> tuple[list[Properties], DriverError | None]:

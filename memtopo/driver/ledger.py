@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any
@@ -127,10 +127,8 @@ class Ledger(Forwarder, BatchDriver):
 
     def release_each(self, handles: Sequence[int]) -> tuple[int, DriverError | None]:
         released, error = batches.release_each(self._driver, handles)
-        account = self.accounts["handles"]
         for handle in handles[:released]:
-            if (count := account.pop(handle, 0)) > 1:
-                account[handle] = count - 1
+            _release(self.accounts["handles"], handle)
         return released, error
 
     def properties_each(self, handles: Sequence[int]) -> tuple[list[Properties], DriverError | None]:
@@ -146,43 +144,29 @@ class Ledger(Forwarder, BatchDriver):
         entry = CALLS.get(method)
         if entry is None:
             return call
-        account, names = self.accounts[entry.account], parameters(method)
-        if frequent := _FREQUENT.get(method):
-            return frequent(call, account)
         if isinstance(entry, Opens):
-            at, size_at = (names.index(each) if each else None for each in (entry.key, entry.size))
-            return self._noting_use(entry.account, _opening(call, names, account, at, size_at))
+            return self._opening(call, parameters(method), entry)
+        account = self.accounts[entry.account]
         if entry.in_range:
             return _closing_range(call, account)
-        return _closing(call, names, account, is_counted=entry.account not in _SIZED)
+        return _closing(call, parameters(method), account, is_counted=entry.account not in _SIZED)
 
-    def _noting_use(self, name: str, call: Call) -> Call:
-        """A call that notes, besides, that an account is in use; the common ones are counted anyway."""
-        if name in _COMMON:
-            return call
+    def _opening(self, call: Call, names: tuple[str, ...], entry: Opens) -> Call:
+        """A call that adds to an account what it opens, and notes that the account is in use."""
+        account, used = self.accounts[entry.account], self._used
+        at, size_at = (names.index(each) if each else None for each in (entry.key, entry.size))
 
         @wraps(call)
-        def noting_use(*args: Any, **kwargs: Any) -> Any:
+        def opening(*args: Any, **kwargs: Any) -> Any:
             result = call(*args, **kwargs)
-            self._used.add(name)
+            if kwargs:
+                args = (*args, *(kwargs.get(name) for name in names[len(args) :]))
+            key = result if at is None else args[at]
+            account[key] = account.get(key, 0) + 1 if size_at is None else args[size_at]
+            used.add(entry.account)
             return result
 
-        return noting_use
-
-
-def _opening(call: Call, names: tuple[str, ...], account: Account, at: int | None, size_at: int | None) -> Call:
-    """A call that adds to an account what it opens; `at` and `size_at` are positions of arguments."""
-
-    @wraps(call)
-    def opening(*args: Any, **kwargs: Any) -> Any:
-        result = call(*args, **kwargs) if kwargs else call(*args)
-        if kwargs:
-            args = _positional(names, args, kwargs)
-        key = result if at is None else args[at]
-        account[key] = account.get(key, 0) + 1 if size_at is None else args[size_at]
-        return result
-
-    return opening
+        return opening
 
 
 def _closing(call: Call, names: tuple[str, ...], account: Account, *, is_counted: bool) -> Call:
@@ -190,11 +174,12 @@ def _closing(call: Call, names: tuple[str, ...], account: Account, *, is_counted
 
     @wraps(call)
     def closing(*args: Any, **kwargs: Any) -> None:
-        call(*args, **kwargs) if kwargs else call(*args)
+        call(*args, **kwargs)
         key = args[0] if args else kwargs[names[0]]
-        count = account.pop(key, 0)
-        if is_counted and count > 1:
-            account[key] = count - 1
+        if is_counted:
+            _release(account, key)
+        else:
+            account.pop(key, None)
 
     return closing
 
@@ -213,65 +198,10 @@ def _closing_range(call: Call, account: Account) -> Call:
     return closing
 
 
-def _creating(call: Call, account: Account) -> Call:
-    """`mem_create` that adds a handle. It has the parameters of the call, since any number takes twice as long."""
-
-    @wraps(call)
-    def mem_create(size: int, properties: Properties, flags: int = 0) -> Any:
-        handle = call(size, properties, flags)
-        account[handle] = account.get(handle, 0) + 1
-        return handle
-
-    return mem_create
-
-
-def _retaining(call: Call, account: Account) -> Call:
-    """`mem_retain_allocation_handle` that adds a reference to a handle, likewise."""
-
-    @wraps(call)
-    def mem_retain_allocation_handle(address: int) -> Any:
-        handle = call(address)
-        account[handle] = account.get(handle, 0) + 1
-        return handle
-
-    return mem_retain_allocation_handle
-
-
-def _mapping(call: Call, account: Account) -> Call:
-    """`mem_map` that adds a mapping, likewise."""
-
-    @wraps(call)
-    def mem_map(address: int, size: int, handle: int, offset: int = 0, flags: int = 0) -> None:
-        call(address, size, handle, offset, flags)
-        account[address] = size
-
-    return mem_map
-
-
-def _releasing(call: Call, account: Account) -> Call:
-    """`mem_release` that removes the only reference to a handle, or one of several, likewise."""
-
-    @wraps(call)
-    def mem_release(handle: int) -> None:
-        call(handle)
-        count = account.pop(handle, 0)
-        if count > 1:
-            account[handle] = count - 1
-
-    return mem_release
-
-
-_FREQUENT: dict[str, Callable[[Call, Account], Call]] = {
-    "mem_create": _creating,
-    "mem_map": _mapping,
-    "mem_retain_allocation_handle": _retaining,
-    "mem_release": _releasing,
-}
-"""Calls that every chunk needs, of which a layout has thousands."""
-
-
-def _positional(names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-    return (*args, *(kwargs.get(name) for name in names[len(args) :]))
+def _release(account: Account, key: int) -> None:
+    """Remove one of the references to a key."""
+    if (count := account.pop(key, 0)) > 1:
+        account[key] = count - 1
 
 
 def _remove(account: Account, address: int, end: int) -> None:

@@ -19,8 +19,7 @@ from typing import Any
 from memtopo.common.errors import NotWritten, UsageError
 from memtopo.common.files import open_output
 from memtopo.common.version import __version__
-from memtopo.driver.call_values import jsonable
-from memtopo.driver.functions import function
+from memtopo.driver.functions import function, jsonable
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.recorder import CallContext, Recorder, error_name
 from memtopo.driver.types import DriverError

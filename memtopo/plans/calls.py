@@ -11,8 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from memtopo.driver.call_values import jsonable
-from memtopo.driver.functions import ADDRESSES, AT_ADDRESSES, OBJECTS, function
+from memtopo.driver.functions import ADDRESSES, AT_ADDRESSES, OBJECTS, function, jsonable
 from memtopo.driver.recorder import DriverCall
 from memtopo.machine.records import MachineLine
 
