@@ -107,7 +107,7 @@ def is_of_day(name: str, day: int) -> bool:
 @pytest.fixture(autouse=True, scope="session")
 def _fork_server(request: pytest.FixtureRequest) -> None:
     """The server of processes is there before any test counts descriptors; on a GPU each is a new interpreter."""
-    if "memtopo.common.spawn" in sys.modules and not request.config.getoption("--gpu"):
+    if "memtopo.common.processes" in sys.modules and not request.config.getoption("--gpu"):
         from tests.helpers import python_process
 
         python_process.install(python_process.ForkServer())

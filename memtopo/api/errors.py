@@ -6,8 +6,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from memtopo.common.errors import MemtopoError
-from memtopo.common.outcomes import Exit
+from memtopo.common.errors import Exit, MemtopoError
 from memtopo.diagnostics.model import Diagnostic, Path, has_errors
 from memtopo.plans.report import Failure, Report
 from memtopo.rules import NeverTried

@@ -16,8 +16,7 @@ from memtopo.cli.held import connect_to, followed
 from memtopo.cli.results import pages, show
 from memtopo.cli.settings import Settings, settings
 from memtopo.cli.specs import load, loaded_on, print_diagnostics, valid
-from memtopo.common.errors import UsageError
-from memtopo.common.outcomes import Exit
+from memtopo.common.errors import Exit, UsageError
 from memtopo.diagnostics.messages import not_awake
 from memtopo.drivers.target import recorded
 from memtopo.language import Document, SpecText

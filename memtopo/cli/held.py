@@ -26,8 +26,7 @@ from memtopo.cli.options import (
     option,
 )
 from memtopo.cli.results import pages, show
-from memtopo.common.errors import MemtopoError, UsageError
-from memtopo.common.outcomes import Exit
+from memtopo.common.errors import Exit, MemtopoError, UsageError
 from memtopo.output import plain
 from memtopo.output.progress import activity, progress
 from memtopo.sharing.client import Client, connect

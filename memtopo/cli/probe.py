@@ -12,8 +12,7 @@ from memtopo import probe
 from memtopo.cli.options import AsJson, MachineName, argument, described, option, recorded_machines, stdout_format
 from memtopo.cli.process import Interrupted, Stopper
 from memtopo.cli.results import ProbePage, require_writable, save, show, write_probe
-from memtopo.common.errors import UsageError
-from memtopo.common.outcomes import Exit
+from memtopo.common.errors import Exit, UsageError
 from memtopo.diagnostics.messages import choose
 from memtopo.drivers import target
 from memtopo.drivers.target import Target

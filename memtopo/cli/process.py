@@ -19,8 +19,7 @@ from itertools import pairwise
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
-from memtopo.common.errors import MemtopoError
-from memtopo.common.outcomes import Exit, signal_status
+from memtopo.common.errors import Exit, MemtopoError, signal_status
 from memtopo.common.signals import ENDING
 
 if TYPE_CHECKING:  # imported by the commands that load a spec

@@ -22,9 +22,8 @@ import typer
 from memtopo.cli.process import Stopper
 from memtopo.cli.results import remove, require_replaceable, write
 from memtopo.cli.specs import revise
-from memtopo.common.errors import MemtopoError, UsageError
+from memtopo.common.errors import MemtopoError, UsageError, signal_status
 from memtopo.common.files import open_output
-from memtopo.common.outcomes import signal_status
 from memtopo.common.signals import ENDING, signal_wakeup
 from memtopo.common.text import output_line, signal_name
 from memtopo.language import read_stdin
@@ -258,7 +257,7 @@ def start_detached(context: typer.Context, spec: str, log: str | None) -> tuple[
     Return its exit status, which is 0 if it serves, and the path of its socket if it does. Until then its output is
     that of this process, and signals to this process are passed on. Raises `MemtopoError`.
     """
-    from memtopo.common.spawn import memory_file, python_command, spawn
+    from memtopo.common.processes import memory_file, python_command, spawn
 
     stdin = memory_file(read_stdin().text.encode()) if spec == "-" else os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     ours, theirs = os.pipe()

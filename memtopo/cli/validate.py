@@ -13,8 +13,7 @@ from typing import Annotated, NamedTuple
 from memtopo.cli import options
 from memtopo.cli.results import of_memtopo, write
 from memtopo.cli.settings import Settings, settings
-from memtopo.common.errors import MemtopoError, NotWritten, UsageError
-from memtopo.common.outcomes import Exit
+from memtopo.common.errors import Exit, MemtopoError, NotWritten, UsageError
 from memtopo.common.text import printable
 from memtopo.drivers import target
 from memtopo.drivers.target import Target

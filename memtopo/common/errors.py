@@ -1,11 +1,66 @@
-"""Base classes of memtopo's errors, each with its exit status."""
+"""Exit statuses of commands, the outcomes of runs that have them, and base classes of errors, each with its status."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from enum import IntEnum
+from typing import Self
 
-from memtopo.common.outcomes import Exit
+_LOST = "by a change that could not be rolled back"
+_CHANGED = "or changed, and the check found a difference"
+_OTHER = "or for the layout that is held now, or a recorded machine does not match this one"
+
+
+class Exit(IntEnum):
+    """Exit status with its meaning, as in docs/commands.md, and the outcome of a run that ends with it."""
+
+    meaning: str
+    outcome: str | None
+
+    def __new__(cls, status: int, meaning: str, outcome: str | None = None) -> Self:
+        found = int.__new__(cls, status)
+        found._value_ = status
+        found.meaning, found.outcome = meaning, outcome
+        return found
+
+    OK = 0, "success", "ok"
+    INVALID = 1, "the spec is invalid or unreadable, or `check` or `diff` found a difference"
+    USAGE = 2, "wrong usage"
+    UNAVAILABLE = 3, "no GPU, no driver, no such machine or layout, a bad machine file"
+    FAILED = 4, "failed or refused: nothing was changed, or everything was undone", "failed"
+    LEFT = 5, f"failed, and something is left, which the report names; or a held layout was lost {_LOST}", "leaked"
+    DIFFERENT = 6, f"built, but the check found the memory not as declared; undone; {_CHANGED}", "different"
+    STALE = 7, f"stale: the saved plan is not valid on this machine {_OTHER}"
+    BUG = 70, "a bug in memtopo"
+
+
+INTERRUPTED = "interrupted"
+"""Outcome of a run that a signal stopped."""
+
+
+def signal_status(number: int) -> int:
+    """Return the exit status after a signal, as shells have it: 130 after Ctrl-C."""
+    return 128 + number
+
+
+def outcome(
+    leaks: Collection[object], *, signal: int | None, as_declared: bool, codes: Collection[int]
+) -> tuple[str, int]:
+    """Return the outcome and the exit status of a run of one process, of several, or on several nodes.
+
+    `signal` is the number of the signal that stopped it, or None; `codes` are the statuses of what failed. A difference
+    may also be the cause of a later failure; the report has both.
+    """
+    if leaks:
+        return "leaked", int(Exit.LEFT)
+    if signal is not None:
+        return INTERRUPTED, signal_status(signal)
+    if not as_declared:
+        return "different", int(Exit.DIFFERENT)
+    if codes:
+        return "failed", next((code for code in codes if code in (Exit.BUG, Exit.UNAVAILABLE)), int(Exit.FAILED))
+    return "ok", int(Exit.OK)
 
 
 class MemtopoError(Exception):

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, get_args
 
 from memtopo.common.errors import MemtopoError
+from memtopo.common.processes import inherited_socket, signal_on_parent_death
 from memtopo.common.signals import TERMINAL
-from memtopo.common.spawn import inherited_socket, signal_on_parent_death
 from memtopo.common.text import printable
 from memtopo.driver.handles import Handle
 from memtopo.driver.kernels import KernelDriver

@@ -15,9 +15,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Self, get_args
 
-from memtopo.common.errors import MemtopoError
-from memtopo.common.outcomes import signal_status
-from memtopo.common.spawn import python_command, spawn_connected
+from memtopo.common.errors import MemtopoError, signal_status
+from memtopo.common.processes import python_command, spawn_connected
 from memtopo.common.text import signal_name
 from memtopo.driver.handles import Handle, close_handles
 from memtopo.plans.progress import Progress

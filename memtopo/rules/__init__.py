@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from memtopo.common.errors import MemtopoError
-from memtopo.common.outcomes import Exit
+from memtopo.common.errors import Exit, MemtopoError
 from memtopo.diagnostics import messages
 from memtopo.diagnostics.model import Diagnostic
 from memtopo.geometry.model import Geometry

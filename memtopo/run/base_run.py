@@ -9,8 +9,7 @@ from itertools import chain
 from threading import Lock
 
 from memtopo import planner
-from memtopo.common.errors import InternalError, MemtopoError, Stopped
-from memtopo.common.outcomes import outcome
+from memtopo.common.errors import InternalError, MemtopoError, Stopped, outcome
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.recorder import CallContext
 from memtopo.driver.types import DriverError

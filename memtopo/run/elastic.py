@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from memtopo.common.errors import MemtopoError
-from memtopo.common.outcomes import Exit
+from memtopo.common.errors import Exit, MemtopoError
 from memtopo.common.text import nearest
 from memtopo.common.units import exact
 from memtopo.driver.batches import create_each

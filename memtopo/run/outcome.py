@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from memtopo.common.errors import InternalError, MemtopoError, Unavailable
-from memtopo.common.outcomes import Exit
+from memtopo.common.errors import Exit, InternalError, MemtopoError, Unavailable
 from memtopo.driver.types import DriverError
 from memtopo.executor import StepFailed
 from memtopo.plans.report import Failure

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from memtopo.common.errors import MemtopoError, Stopped
-from memtopo.common.outcomes import Exit
+from memtopo.common.errors import Exit, MemtopoError, Stopped
 from memtopo.common.units import rounded
 from memtopo.driver.types import DriverError, Location, LocationKind
 from memtopo.executor import Execution, Pace, StepFailed, note_step

@@ -8,8 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from memtopo import language, planner
-from memtopo.common.errors import MemtopoError
-from memtopo.common.outcomes import Exit
+from memtopo.common.errors import Exit, MemtopoError
 from memtopo.diagnostics.model import Diagnostic
 from memtopo.drivers.target import Target
 from memtopo.geometry import Geometry

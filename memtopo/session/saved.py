@@ -17,8 +17,7 @@ from typing import Literal, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from memtopo.common.errors import MemtopoError
-from memtopo.common.outcomes import Exit
+from memtopo.common.errors import Exit, MemtopoError
 from memtopo.common.units import exact
 from memtopo.diagnostics.model import Diagnostic
 from memtopo.geometry import Geometry

@@ -19,8 +19,7 @@ from typing import Annotated, Any, Generic, TypeVar
 
 from pydantic import Field
 
-from memtopo.common.clock import LONGEST_STEP, RunningClock
-from memtopo.common.spawn import memory_file
+from memtopo.common.processes import LONGEST_STEP, RunningClock, memory_file
 from memtopo.driver.handles import Handle, close_handles
 from memtopo.language.limits import LARGEST_FILE
 from memtopo.sharing import wire

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Self
 
-from memtopo.common.outcomes import Exit
+from memtopo.common.errors import Exit
 from memtopo.common.processes import pid_namespace
 from memtopo.common.text import nearest
 from memtopo.common.units import shorten

@@ -9,8 +9,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from memtopo.common.clock import LONGEST_STEP, RunningClock
-from memtopo.common.processes import is_stopped
+from memtopo.common.processes import LONGEST_STEP, RunningClock, is_stopped
 from memtopo.common.text import nearest, process_name
 from memtopo.diagnostics.messages import COMPARED
 from memtopo.plans.progress import Part

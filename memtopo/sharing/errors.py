@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from memtopo.common.errors import MemtopoError, Unavailable
-from memtopo.common.outcomes import Exit
+from memtopo.common.errors import Exit, MemtopoError, Unavailable
 
 _EXIT_CODES = {"stale": Exit.STALE, "broken": Exit.LEFT, "internal": Exit.BUG}
 

@@ -8,8 +8,7 @@ from typing import Annotated, Literal, Protocol
 
 from pydantic import Field
 
-from memtopo.common.errors import MemtopoError
-from memtopo.common.outcomes import Exit
+from memtopo.common.errors import Exit, MemtopoError
 from memtopo.common.units import NamedPart
 from memtopo.driver.handles import DESCRIPTORS, Handle, OfferedKind, Via
 from memtopo.driver.protocol import Driver

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from memtopo.common.errors import Unavailable, UsageError
-from memtopo.common.spawn import python_command
+from memtopo.common.processes import python_command
 from memtopo.common.text import nearest
 from memtopo.common.units import shorten
 from memtopo.diagnostics.messages import COMPARED, listed

@@ -17,10 +17,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
-from memtopo.common.clock import RunningClock
-from memtopo.common.errors import MemtopoError, Stopped
-from memtopo.common.outcomes import Exit
-from memtopo.common.spawn import ParentThread, python_command, start_hint
+from memtopo.common.errors import Exit, MemtopoError, Stopped
+from memtopo.common.processes import ParentThread, RunningClock, python_command, start_hint
 from memtopo.common.text import signal_name
 from memtopo.sharing.claims import lock_stale, make_lock
 from memtopo.sharing.errors import reason

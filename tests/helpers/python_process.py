@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from memtopo.common import spawn
-from memtopo.common.spawn import python_command
+from memtopo.common import processes
+from memtopo.common.processes import python_command
 from tests.helpers.fork_server import LARGEST, run
 
 ROOT = Path(__file__).parent.parent.parent
@@ -104,7 +104,7 @@ def _others_wait() -> bool:
 def install(server: ForkServer | ThisProcess) -> None:
     """Have a server make the processes that this one and memtopo in it start from now on."""
     PythonProcess.server = server
-    vars(spawn)["Popen"] = OwnChild
+    vars(processes)["Popen"] = OwnChild
 
 
 def _read_at_start(environment: Mapping[str, str]) -> dict[str, str]:

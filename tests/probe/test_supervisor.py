@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from memtopo.common.spawn import inherited_socket, python_command, spawn
+from memtopo.common.processes import inherited_socket, python_command, spawn
 from memtopo.driver.types import gpu
 from memtopo.machine import Machine, Trial
 from memtopo.plans.progress import CountedProgress, Progress

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from memtopo.common.clock import RunningClock
+from memtopo.common.processes import RunningClock
 from memtopo.driver.handles import Handle, Secret
 from memtopo.sharing import messages, wire
 from memtopo.sharing.client import Client, connect

@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from memtopo.common.clock import RunningClock
 from memtopo.common.errors import MemtopoError
-from memtopo.common.processes import pid_namespace
+from memtopo.common.processes import RunningClock, pid_namespace
 from memtopo.drivers.target import recorded
 from memtopo.sharing import wire
 from memtopo.sharing.client import connect

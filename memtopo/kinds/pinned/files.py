@@ -7,9 +7,8 @@ import os
 import stat
 from contextlib import suppress
 
-from memtopo.common.errors import MemtopoError
+from memtopo.common.errors import Exit, MemtopoError
 from memtopo.common.mapped_files import map_shared, unmap
-from memtopo.common.outcomes import Exit
 from memtopo.common.units import exact
 from memtopo.kinds.layout import SharedFile
 

@@ -6,8 +6,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from memtopo.common.errors import MemtopoError
-from memtopo.common.outcomes import Exit
+from memtopo.common.errors import Exit, MemtopoError
 from memtopo.common.text import printable
 from memtopo.driver.recorder import DriverCall
 from memtopo.machine.records import MachineLine

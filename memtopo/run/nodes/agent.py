@@ -14,8 +14,7 @@ from typing import NamedTuple
 from pydantic import TypeAdapter
 
 from memtopo import language
-from memtopo.common.errors import InternalError, MemtopoError
-from memtopo.common.outcomes import Exit
+from memtopo.common.errors import Exit, InternalError, MemtopoError
 from memtopo.common.version import __version__
 from memtopo.drivers import target
 from memtopo.drivers.target import Target

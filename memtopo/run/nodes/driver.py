@@ -13,8 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from memtopo.common.errors import UsageError
-from memtopo.common.outcomes import Exit
+from memtopo.common.errors import Exit, UsageError
 from memtopo.common.version import __version__
 from memtopo.executor import SafeProgress
 from memtopo.language import Document

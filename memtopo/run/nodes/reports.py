@@ -8,7 +8,7 @@ from functools import cached_property
 
 from pydantic import TypeAdapter
 
-from memtopo.common.outcomes import Exit, outcome
+from memtopo.common.errors import Exit, outcome
 from memtopo.common.units import rounded
 from memtopo.plans.report import Failure, Leak, Left, NodeReport, PhaseTime, ProcessReport, Report
 from memtopo.run.nodes.agent import NodeResult

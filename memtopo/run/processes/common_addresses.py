@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import chain, groupby
 
-from memtopo.common.errors import MemtopoError
-from memtopo.common.outcomes import Exit
+from memtopo.common.errors import Exit, MemtopoError
 from memtopo.driver.types import ADDRESS_BLOCK, LAST_ADDRESS
 from memtopo.executor import Execution
 from memtopo.kinds.step import CommonRange

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from memtopo import machine as machines
-from memtopo.common.errors import InternalError, MemtopoError
-from memtopo.common.outcomes import Exit
-from memtopo.common.spawn import start_hint
+from memtopo.common.errors import Exit, InternalError, MemtopoError
+from memtopo.common.processes import start_hint
 from memtopo.driver.trace import process_file
 from memtopo.drivers import target
 from memtopo.geometry import Geometry

@@ -16,7 +16,7 @@ from contextlib import suppress
 from importlib import import_module
 from typing import get_args
 
-from memtopo.common.spawn import die_with_parent, inherited_socket
+from memtopo.common.processes import die_with_parent, inherited_socket
 from memtopo.kinds import KINDS
 from memtopo.run import messages
 from memtopo.run.processes import worker

@@ -11,7 +11,7 @@ import select
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from memtopo.common.clock import RunningClock
+from memtopo.common.processes import RunningClock
 from memtopo.executor import TeardownGates
 
 _INTERVAL = 0.2

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from memtopo.common.outcomes import Exit, outcome
+from memtopo.common.errors import Exit, outcome
 from memtopo.executor import StepFailed
 from memtopo.plans.report import DeviceMemory, Failure, Left, PhaseTime, ProcessReport, Report
 from memtopo.run.outcome import failure as failure_of

@@ -13,10 +13,9 @@ from functools import partial
 from typing import get_args
 
 from memtopo import language
-from memtopo.common.clock import RunningClock
 from memtopo.common.errors import InternalError, MemtopoError, Stopped, internal_errors
+from memtopo.common.processes import RunningClock, inherited_socket, signal_on_parent_death
 from memtopo.common.signals import TERMINAL
-from memtopo.common.spawn import inherited_socket, signal_on_parent_death
 from memtopo.driver.handles import Handle, close_handles
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.ledger import Ledger

@@ -12,8 +12,8 @@ from enum import Enum, auto
 from subprocess import Popen
 from typing import get_args
 
-from memtopo.common.clock import RunningClock
-from memtopo.common.outcomes import Exit
+from memtopo.common.errors import Exit
+from memtopo.common.processes import RunningClock
 from memtopo.common.signals import TERMINAL
 from memtopo.common.text import signal_name
 from memtopo.plans.report import Report

@@ -14,8 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from memtopo.common.processes import is_stopped
-from memtopo.common.spawn import python_command, spawn, spawn_connected
+from memtopo.common.processes import is_stopped, python_command, spawn, spawn_connected
 
 _SERVER = "memtopo.run.processes.fork_server:main"
 _LIMIT = 60.0

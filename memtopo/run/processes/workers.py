@@ -12,9 +12,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Self, TypeVar
 
-from memtopo.common.clock import RunningClock
-from memtopo.common.errors import MemtopoError, Stopped
-from memtopo.common.outcomes import Exit
+from memtopo.common.errors import Exit, MemtopoError, Stopped
+from memtopo.common.processes import RunningClock
 from memtopo.common.text import signal_name
 from memtopo.driver.handles import Handle
 from memtopo.driver.types import gpu

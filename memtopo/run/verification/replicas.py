@@ -20,7 +20,7 @@ from typing import NamedTuple, Self
 
 from memtopo import machine
 from memtopo.common.errors import MemtopoError
-from memtopo.common.spawn import memory_file, python_command, spawn
+from memtopo.common.processes import memory_file, python_command, spawn
 from memtopo.common.text import signal_name
 from memtopo.diagnostics.model import Path
 from memtopo.driver.kernels import KernelDriver

@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from memtopo.common.clock import RunningClock
 from memtopo.common.errors import InternalError, MemtopoError, internal_errors
+from memtopo.common.processes import RunningClock
 from memtopo.common.text import process_name
 from memtopo.common.units import rounded
 from memtopo.plans.report import Checks

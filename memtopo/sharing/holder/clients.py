@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, S
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from memtopo.common.clock import RunningClock
+from memtopo.common.processes import RunningClock
 from memtopo.common.text import process_name
 from memtopo.sharing import wire
 from memtopo.sharing.errors import BadPacket, ExchangeError

@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from memtopo.common.clock import RunningClock
 from memtopo.common.errors import MemtopoError
+from memtopo.common.processes import RunningClock
 from memtopo.common.text import process_name
 from memtopo.sharing import messages
 from memtopo.sharing.errors import ExchangeError

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from memtopo.common.clock import RunningClock
+from memtopo.common.processes import RunningClock
 from memtopo.run.processes.worker_process import WorkerProcess, launch
 from memtopo.run.processes.worker_server import ForkedWorker, WorkerServer
 from tests.helpers.processes import open_descriptors
@@ -171,7 +171,7 @@ def test_a_driver_that_cannot_be_imported_is_left_to_the_worker() -> None:
 
 PROGRAM = """
 import os, signal, sys
-from memtopo.common.clock import RunningClock
+from memtopo.common.processes import RunningClock
 from memtopo.run.processes.worker_process import launch
 from memtopo.run.processes.worker_process import WorkerServer
 ends = [*os.pipe(), *os.pipe()]

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from memtopo.common.clock import RunningClock
+from memtopo.common.processes import RunningClock
 from memtopo.plans.report import Checks, DeviceMemory, Difference, Failure, Leak, Left, PhaseTime, Report, Tally
 from memtopo.run import messages
 from memtopo.run.messages import FromWorker

@@ -12,8 +12,8 @@ from typing import Any, get_args
 
 import pytest
 
-from memtopo.common.clock import RunningClock
 from memtopo.common.errors import MemtopoError
+from memtopo.common.processes import RunningClock
 from memtopo.driver.handles import Handle
 from memtopo.run import messages
 from memtopo.run.messages import FromWorker, HandleAnswer, HandleRequest, ToWorker

@@ -14,7 +14,7 @@ from typing import Any, get_args
 
 import pytest
 
-from memtopo.common.clock import LONGEST_STEP, RunningClock
+from memtopo.common.processes import LONGEST_STEP, RunningClock
 from memtopo.kinds.step import Phase
 from memtopo.machine.records import MachineLine
 from memtopo.plans.report import Checks, PlanSummary, Report
@@ -253,7 +253,7 @@ def test_files_of_the_drivers_events_go_with_their_process(pair: Pair) -> None:
 
 _LAUNCHES = """
 import signal, sys
-from memtopo.common.clock import RunningClock
+from memtopo.common.processes import RunningClock
 from memtopo.run.processes.worker_process import launch
 from memtopo.run.processes.worker_server import WorkerServer
 server = WorkerServer("memtopo.drivers.sim", {"PYTHONPATH": sys.argv[2]}, int(sys.argv[1]))

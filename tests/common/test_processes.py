@@ -1,4 +1,4 @@
-"""Children are spawned by one module."""
+"""Children are spawned by one module; the clock does not count the time for which a process was stopped."""
 
 from __future__ import annotations
 
@@ -7,7 +7,15 @@ import subprocess
 import sys
 from pathlib import Path
 
-from memtopo.common.spawn import inherited_socket, memory_file, python_command, spawn, spawn_connected
+from memtopo.common.processes import (
+    LONGEST_STEP,
+    RunningClock,
+    inherited_socket,
+    memory_file,
+    python_command,
+    spawn,
+    spawn_connected,
+)
 
 
 def answer(descriptor: str, pipe: str) -> None:
@@ -27,7 +35,7 @@ def test_the_working_directory_is_not_on_the_path(tmp_path: Path) -> None:
 def test_a_connected_child_has_its_socket_and_its_descriptors() -> None:
     read, write = os.pipe()
     os.write(write, b"through the pipe")
-    process, sock = spawn_connected(python_command("tests.common.test_spawn:answer"), descriptors=[read])
+    process, sock = spawn_connected(python_command("tests.common.test_processes:answer"), descriptors=[read])
     with sock:
         assert sock.recv(100) == b"through the pipe"
         assert sock.recv(100) == b""
@@ -60,5 +68,11 @@ def test_a_memory_file_is_read_from_its_beginning() -> None:
 
 
 def test_a_process_does_nothing_without_the_parent_that_it_is_to_end_with() -> None:
-    command = python_command("tests.common.test_spawn:answer", parent=os.getppid())
+    command = python_command("tests.common.test_processes:answer", parent=os.getppid())
     assert subprocess.run(command, check=False, stderr=subprocess.PIPE).stderr == b""
+
+
+def test_time_between_two_readings_counts_up_to_its_limit() -> None:
+    readings = iter((10.0, 10.25, 10.5, 3610.5, 3610.75))
+    clock = RunningClock(lambda: next(readings))
+    assert [clock.time() for _ in range(4)] == [0.25, 0.5, 0.5 + LONGEST_STEP, 0.75 + LONGEST_STEP]

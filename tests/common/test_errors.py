@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from memtopo.common.outcomes import Exit, outcome
+from memtopo.common.errors import Exit, outcome
 
 ROOT = Path(__file__).parent.parent.parent
 SIGNALS = "129, 130, 143"
@@ -36,7 +36,7 @@ def test_other_pages_have_the_same_statuses(page: str, heading: str) -> None:
 
 
 def test_no_module_writes_a_status_as_a_number() -> None:
-    table = ROOT / "memtopo/common/outcomes.py"
+    table = ROOT / "memtopo/common/errors.py"
     modules = [each for each in (ROOT / "memtopo").rglob("*.py") if each != table]
     assert modules
     assert [str(each) for each in modules if WRITTEN.search(each.read_text())] == []
