@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from memtopo.diagnostics import facts
+from memtopo.diagnostics.explanations import PAGE as FACTS
+from memtopo.diagnostics.explanations import read_facts
 
-PAGE = Path(__file__).parent / facts.PAGE
+PAGE = Path(__file__).parent / FACTS
 _CALL = re.compile(r"`(cu[A-Z]\w+)`")
 _INDEX = re.compile(r"(?<=<!-- calls -->\n).*?(?=<!-- end of calls -->)", re.DOTALL)
 
@@ -20,7 +21,7 @@ def main() -> None:
 def with_index(page: str) -> str:
     """Return a page of facts with the index of its calls."""
     named: dict[str, list[int]] = {}
-    for number, fact in facts.read(page).items():
+    for number, fact in read_facts(page).items():
         for call in dict.fromkeys(_CALL.findall(fact.text)):
             named.setdefault(call, []).append(number)
     rows = [f"| `{call}` | {_links(numbers)} |" for call, numbers in sorted(named.items())]

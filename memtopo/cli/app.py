@@ -24,8 +24,8 @@ _FORMAT_VARIABLES = {"validate": "MEMTOPO_FORMAT", "draw": "MEMTOPO_DRAW_FORMAT"
 _TRUE = ("1", "true", "t", "yes", "y", "on")
 
 COMMANDS = {
-    "validate": "validate", "plan": "plan", "draw": "draw", "diff": "change", "apply": "apply", "ls": "held",
-    "show": "held", "check": "held", "switch": "held", "change": "change", "release": "held", "probe": "probe",
+    "validate": "validate", "plan": "plan", "draw": "draw", "diff": "plan", "apply": "apply", "ls": "held",
+    "show": "held", "check": "held", "switch": "held", "change": "plan", "release": "held", "probe": "probe",
     "machines": "probe", "explain": "reference", "schema": "reference", "who": "held", "metrics": "held",
     "trace": "reference", "completion": "reference",
 }  # fmt: skip

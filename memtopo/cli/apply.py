@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 import typer
 
 from memtopo.cli import options
+from memtopo.cli.options import settings, variable_words
 from memtopo.cli.process import Interrupted, Stopper
 from memtopo.cli.results import RunOutput, RunPage, run_output
 from memtopo.cli.service import HoldOptions, claimed_holder, start_detached
-from memtopo.cli.settings import settings, variable_words
 from memtopo.cli.specs import load, print_diagnostics, run_request
 from memtopo.common.errors import Stopped, UsageError
 from memtopo.output import plain

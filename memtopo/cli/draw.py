@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Annotated
 
-from memtopo.cli.options import AsJson, MachineNames, Set, SpecFile, described, option, stdout_format
+from memtopo.cli.options import AsJson, MachineNames, Set, SpecFile, described, option, settings, stdout_format
 from memtopo.cli.results import write
-from memtopo.cli.settings import settings
 from memtopo.cli.specs import load, print_diagnostics
 from memtopo.common.errors import UsageError
 from memtopo.diagnostics.messages import choose, unknown_state

@@ -8,11 +8,10 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from memtopo.cli.options import machine_names
+from memtopo.cli.options import Settings, machine_names
 from memtopo.cli.process import Interrupted, Stopper
 from memtopo.cli.results import RunOutput
 from memtopo.cli.service import HoldOptions
-from memtopo.cli.settings import Settings
 from memtopo.cli.specs import load, print_diagnostics, valid
 from memtopo.common.errors import UsageError
 from memtopo.drivers.target import LOCAL, Target, of_another_host, of_node, of_nodes

@@ -1,28 +1,64 @@
-"""`memtopo plan`: show the driver calls that would build a spec, with equal steps folded, without making them."""
+"""`memtopo plan` and `diff`: what an apply or a change would do; `memtopo change`: change a held layout in place.
+
+A plan lists the driver calls that would build a spec, with equal steps folded.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from memtopo import planner
-from memtopo.cli.change import HeldChange
-from memtopo.cli.held import connect_to
-from memtopo.cli.options import AsJson, MachineNames, Set, argument, option
+from memtopo.cli.held import connect_to, followed
+from memtopo.cli.options import (
+    AsJson,
+    ForceChange,
+    HeldName,
+    MachineNames,
+    Set,
+    Settings,
+    Socket,
+    WaitForImporters,
+    argument,
+    duration,
+    option,
+    settings,
+)
 from memtopo.cli.results import pages, save, save_in_folder, show
-from memtopo.cli.settings import settings
-from memtopo.cli.specs import load, print_diagnostics, valid
-from memtopo.common.errors import UsageError
-from memtopo.drivers.target import Target
+from memtopo.cli.specs import load, loaded_on, print_diagnostics, valid
+from memtopo.common.errors import Exit, UsageError
+from memtopo.diagnostics.messages import not_awake
+from memtopo.drivers.target import Target, recorded
 from memtopo.geometry import Geometry
 from memtopo.language import Document, SpecText
+from memtopo.language.names import AWAKE, NAME
+from memtopo.machine import parse
 from memtopo.output import humanize, json, plain
 from memtopo.output.diagram.build import build_diagram
 from memtopo.planner import Plan
 from memtopo.plans.calls import CallsDocument, ListedCalls, listed, named
+from memtopo.plans.difference import difference
+from memtopo.plans.report import PlanDifference
+from memtopo.rules.validation import diagnose_processes
 from memtopo.run.planned_calls import first_calls, planned_calls
 from memtopo.session.composition import Composition
-from memtopo.session.saved import SavedPlan, saved_facts, saved_nodes, spec_digest
+from memtopo.session.saved import (
+    SavedChange,
+    SavedPlan,
+    digest_of,
+    open_saved_change,
+    saved_facts,
+    saved_nodes,
+    spec_digest,
+)
+from memtopo.sharing.client import Client
+from memtopo.sharing.errors import ExchangeError
+from memtopo.sharing.offers import Offer
+from memtopo.sharing.sources import held_source, parsed_source
+from memtopo.sharing.status import Status
 
 SpecOrName = Annotated[str, argument("SPEC", "A spec; - reads standard input. With AFTER: a held layout.")]
 After = Annotated[str | None, argument("[AFTER]", "A spec that a held layout is to be changed to.")]
@@ -145,3 +181,158 @@ def _plan_change(name: str, document: Document, output: str | None, *, as_json: 
         save(output, json.dumps(found, compact=True))
     show(found, lambda: pages("plan").difference(found.plan, found.machine, "plan"), as_json=as_json)
     return 0
+
+
+_HELD = "A spec, or the name of a held layout."
+Before = Annotated[str, argument("BEFORE", _HELD)]
+ChangedSpec = Annotated[str, argument("AFTER", "The spec to change to.")]
+NewSpec = Annotated[str, argument("SPEC", "The spec to change to, or a saved plan.")]
+_CHECK = "What is checked afterwards: fast: queries, and samples of new memory; full: all its bytes."
+Check = Annotated[Literal["fast", "full"], option("--check", _CHECK, variable="MEMTOPO_CHANGE_CHECK")]
+
+
+def change_command(
+    name: HeldName,
+    spec: NewSpec,
+    given: Set = None,
+    check: Check = "fast",
+    force: ForceChange = False,
+    wait: WaitForImporters = "5s",
+    socket: Socket = None,
+    as_json: AsJson = False,
+) -> int:
+    """Bring a held layout to another spec, in place.
+
+    What both have is not touched. Others that imported memory that goes have --wait to let go of it; if one still
+    has handles then, the change is refused. If a call fails, the layout stays as it was. The exit status is 6 if
+    the check afterwards finds a difference, 5 if the layout was lost.
+    """
+    patience = duration(wait)
+    chosen = settings(given)
+    if saved := open_saved_change(spec):
+        chosen.refuse_for_plan(spec)
+    document = saved.spec.read() if saved else chosen.read(spec)
+    with connect_to(name, socket, ()) as client:
+        planned = HeldChange.of(client, document)
+        valid(planned.after)
+        if saved:
+            saved.compare(spec, planned.document, planned.status.layout_state)
+        print_diagnostics(planned.after)
+        generation = saved.generation if saved else None
+        with followed(client, "change"):
+            done = client.change(
+                planned.after.source, generation=generation, full=check == "full", force=force, wait=patience
+            )
+        done = replace(done, emptied=tuple(_emptied(planned.status.offers, client.offers())))
+    show(done, lambda: pages("held").changed(done, document.name), as_json=as_json, marker="change")
+    return Exit.DIFFERENT if done.checks.different else Exit.OK
+
+
+def _emptied(before: Sequence[Offer], after: Mapping[str, Offer]) -> Iterator[str]:
+    """Names of the exports that were committed, and are to be committed again."""
+    for offer in before:
+        if offer.commit == "committed" and offer.name in after and after[offer.name].commit in ("empty", "writing"):
+            yield offer.name
+
+
+def differences(before: Composition, after: Composition, name: str) -> PlanDifference:
+    """Difference of the plans of two specs, of which the first one is called `name`."""
+    return difference(
+        before.plan.steps_by_process,
+        after.plan.steps_by_process,
+        (name, after.document.file),
+        (before.document.values, after.document.values),
+        (before.geometry, after.geometry),
+    )
+
+
+@dataclass(frozen=True)
+class HeldChange:
+    """A held layout, and a spec that it is to be changed to, both validated on the machine of the holder.
+
+    The geometry of `after` is None if the layout cannot be changed to the spec.
+    """
+
+    status: Status
+    digest: str
+    before: Composition
+    after: Composition
+
+    @classmethod
+    def of(cls, client: Client, document: Document) -> HeldChange:
+        """Request what is held, and validate the change. Raises `ExchangeError` if the holder sends no spec."""
+        status, source = client.status(), client.source()
+        if not source:
+            raise ExchangeError("source", f"layout {status.name!r} does not send its spec")
+        held = parsed_source(source)
+        found = recorded(status.machine.name, parse(held.machine.encode(), "the holder"))
+        before, after = Composition.of(held.document, found, status.name), Composition.of(document, found)
+        if before.valid:
+            after = after.after(before.geometry)
+        return cls(status, digest_of(source, status.layout_state), before, after)
+
+    def require_awake(self) -> None:
+        """Raise `ExchangeError` if some memory of the layout is gone: it cannot be changed before it is awake."""
+        if self.status.layout_state not in (None, AWAKE):
+            message, hint = not_awake(self.status.name, self.status.layout_state)
+            raise ExchangeError("state", message, hint=f"{hint}; 'memtopo diff' compares its spec in any state")
+
+    @cached_property
+    def difference(self) -> PlanDifference:
+        """Difference that the change makes. Raises `UsageError` if a spec is invalid here."""
+        if not (self.before.valid and self.after.valid):
+            hint = "the change itself is planned by the holder"
+            raise UsageError(f"the change of layout {self.status.name!r} cannot be planned here", hint=hint)
+        return differences(self.before, self.after, self.status.name)
+
+    @property
+    def document(self) -> SavedChange:
+        """The plan of the change, as it is saved."""
+        text = SpecText.of(self.after.document)
+        return SavedChange(
+            memtopo_change_plan=1,
+            layout=self.status.name,
+            generation=self.status.generation,
+            digest=self.digest,
+            machine=self.status.machine,
+            plan=self.difference,
+            spec=text,
+        )
+
+
+def _loaded(before: str, after: str, machine: list[str] | None, given: Settings) -> tuple[Composition, Composition]:
+    """Both specs on one machine: that of the held layout, if the first one names one. Raises `MemtopoError`."""
+    if before == "-" or Path(before).exists() or not NAME.fullmatch(before):
+        return load(before, machine, given), load(after, machine, given)
+    with connect_to(before, None, ()) as client:
+        line, source = client.status().machine, held_source(client)
+    if source is None:
+        raise ExchangeError("source", f"layout {before!r} does not send its spec", hint="compare two files")
+    document, record = source
+    found = recorded(line.name, record)
+    held = valid(Composition.of(replace(document, name=before), found, before))
+    return held, loaded_on(found, given.read(after), after)
+
+
+def diff_command(
+    before: Before,
+    after: ChangedSpec,
+    machine: MachineNames = None,
+    given: Set = None,
+    as_json: AsJson = False,
+) -> int:
+    """Show what a change from one spec to another would do.
+
+    Addresses, handles and bytes of what both have stay. The exit status is 1 if anything differs.
+    """
+    both = _loaded(before, after, machine, settings(given))
+    valid(both[1].with_errors(diagnose_processes(both[0].geometry, both[1].geometry)))
+    for loaded in both:
+        print_diagnostics(loaded)
+    target = both[0].target
+    found = differences(*both, both[0].document.file)
+    if not found.empty:
+        pictures = [build_diagram(each.geometry, target.machines) for each in both]
+        found = replace(found, picture_before=pictures[0], picture_after=pictures[1])
+    show(found, lambda: pages("plan").difference(found, target.line), as_json=as_json, marker="difference")
+    return Exit.OK if found.empty else Exit.INVALID

@@ -13,10 +13,8 @@ from memtopo.cli.options import AsJson, Values, argument, described, option
 from memtopo.cli.results import pages, show
 from memtopo.common.errors import UsageError
 from memtopo.common.text import nearest
-from memtopo.diagnostics import explanations, messages
-from memtopo.diagnostics.codes import CODES
-from memtopo.diagnostics.explanations import Explanation
-from memtopo.diagnostics.facts import Fact, facts
+from memtopo.diagnostics import CODES, explanations, messages
+from memtopo.diagnostics.explanations import Explanation, Fact, facts
 from memtopo.output import explain as rendering
 from memtopo.output import json, plain
 

@@ -8,9 +8,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TextIO
 
-from memtopo.cli.options import one_target
+from memtopo.cli.options import NONE_SET, Settings, one_target
 from memtopo.cli.process import Refused
-from memtopo.cli.settings import NONE_SET, Settings
 from memtopo.common.errors import Unavailable, UsageError
 from memtopo.drivers.target import Target
 from memtopo.geometry import Geometry

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Annotated, NamedTuple
 
 from memtopo.cli import options
+from memtopo.cli.options import Settings, settings
 from memtopo.cli.results import of_memtopo, write
-from memtopo.cli.settings import Settings, settings
 from memtopo.common.errors import Exit, MemtopoError, NotWritten, UsageError
 from memtopo.common.text import printable
 from memtopo.drivers import target
@@ -23,13 +23,14 @@ from memtopo.output import formats, plain
 from memtopo.output.formats import Format, format_named
 from memtopo.output.humanize import plural
 from memtopo.rules import files
-from memtopo.rules.files import Checked, File, Source, Variant
+from memtopo.rules.files import Checked, File, Variant
+from memtopo.rules.paths import Source, collect
 from memtopo.session.trials import with_needed_trials
 
 
 def _codes() -> options.Values:
     """Codes of diagnostics with their titles."""
-    from memtopo.diagnostics.codes import CODES
+    from memtopo.diagnostics import CODES
 
     return [(name, code.title) for name, code in CODES.items()]
 
@@ -84,7 +85,7 @@ def validate_command(
     try:
         validation = Validation(
             files.selection(select or (), ignore or ()),
-            files.collect(specs),
+            collect(specs),
             _variants(settings(given)),
             _targets(machine),
         )

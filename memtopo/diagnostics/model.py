@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
 from memtopo.common.text import printable
-from memtopo.diagnostics.codes import CODES
+from memtopo.diagnostics import CODES
 
 Path = tuple[str | int, ...]
 """Keys and list indices from the top of the document: `("chunks", "hot", "size")`."""

@@ -1,8 +1,10 @@
-"""Limits of a spec's text: its size, its depth, its parameters, and how many diagnostics are reported of it."""
+"""Limits of a spec's text: its size, its depth, its characters, its parameters, and how many diagnostics it has."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from unicodedata import category
 
 from memtopo.diagnostics.model import Diagnostic
 
@@ -62,3 +64,43 @@ class DiagnosticList:
             return tuple(self._kept)
         *first, last = self._kept
         return (*first, last._replace(notes=(*last.notes, f"and {self._omitted} more like these")))
+
+
+_NOT_IN_VALUES = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff\ufffe\uffff\ud800-\udfff]"
+)
+_NAMES = {
+    "\x00": "NULL",
+    "\x07": "BELL",
+    "\x08": "BACKSPACE",
+    "\x0b": "LINE TABULATION",
+    "\x0c": "FORM FEED",
+    "\r": "CARRIAGE RETURN",
+    "\x1b": "ESCAPE",
+    "\x7f": "DELETE",
+    "\x85": "NEXT LINE",
+    "\u2028": "LINE SEPARATOR",
+    "\u2029": "PARAGRAPH SEPARATOR",
+    "\u202a": "LEFT-TO-RIGHT EMBEDDING",
+    "\u202b": "RIGHT-TO-LEFT EMBEDDING",
+    "\u202c": "POP DIRECTIONAL FORMATTING",
+    "\u202d": "LEFT-TO-RIGHT OVERRIDE",
+    "\u202e": "RIGHT-TO-LEFT OVERRIDE",
+    "\u2066": "LEFT-TO-RIGHT ISOLATE",
+    "\u2067": "RIGHT-TO-LEFT ISOLATE",
+    "\u2068": "FIRST STRONG ISOLATE",
+    "\u2069": "POP DIRECTIONAL ISOLATE",
+    "\ufeff": "BYTE ORDER MARK",
+}
+
+
+def refused_character(value: str) -> str | None:
+    r"""Return the first character that is not allowed in a key or value; escapes such as "\e" can produce one."""
+    match = None if value.isprintable() else _NOT_IN_VALUES.search(value)
+    return match[0] if match else None
+
+
+def character_name(char: str) -> str:
+    """Code point and Unicode name of a character: `U+0085 NEXT LINE`."""
+    unnamed = {"Cc": "CONTROL CHARACTER", "Cs": "SURROGATE"}.get(category(char), "NONCHARACTER")
+    return f"U+{ord(char):04X} {_NAMES.get(char, unnamed)}"

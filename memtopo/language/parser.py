@@ -22,10 +22,16 @@ from yaml.events import (
 from memtopo.common.text import printable
 from memtopo.common.units import shorten
 from memtopo.diagnostics.model import Diagnostic, Label, Path, Span
-from memtopo.language.characters import character_name, refused_character
-from memtopo.language.document import Value
-from memtopo.language.limits import DEEPEST, LARGEST_SCALAR, MOST_ENTRIES, DiagnosticList, ReadError
-from memtopo.language.positions import Lines, Positions
+from memtopo.language.document import Lines, Positions, Value
+from memtopo.language.limits import (
+    DEEPEST,
+    LARGEST_SCALAR,
+    MOST_ENTRIES,
+    DiagnosticList,
+    ReadError,
+    character_name,
+    refused_character,
+)
 
 
 class _Message(NamedTuple):

@@ -15,16 +15,19 @@ from pathlib import Path
 
 from memtopo.common import files
 from memtopo.diagnostics.model import Diagnostic
-from memtopo.language.characters import check_characters, decode
-from memtopo.language.document import NO_SETTINGS, Document
-from memtopo.language.limits import LARGEST_FILE, PARAMETERS, ReadError
+from memtopo.language.document import NO_SETTINGS, Document, Lines
+from memtopo.language.limits import LARGEST_FILE, PARAMETERS, ReadError, character_name
 from memtopo.language.parser import Parser
-from memtopo.language.positions import Lines
 
 _FIRST_COMMENTS = re.compile(r"(?:\s*+#.*+)*+")
 """Comments above a spec: `$schema` for editors is no parameter."""
 
 _STDIN = 0
+
+# A lone CR, NEL, LS and PS end a line for YAML but not for editors: every line number after them would be wrong.
+_NOT_IN_TEXT = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]|\r(?!\n)")
+_BOM = b"\xef\xbb\xbf"
+_UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,3 +124,37 @@ def _diagnosed() -> Iterator[None]:
 
 def _too_large() -> ReadError:
     return ReadError(Diagnostic("MT002", f"the file has more than {LARGEST_FILE >> 20} MiB"))
+
+
+def decode(data: bytes) -> tuple[str, Diagnostic | None]:
+    """Decode a spec, without its byte order mark.
+
+    Returns the text and a diagnostic where the bytes are not UTF-8; the text then has replacement characters, so that
+    the position can be shown.
+    """
+    data = data.removeprefix(_BOM)
+    try:
+        return data.decode(), None
+    except UnicodeDecodeError as error:
+        text, utf16 = data.decode(errors="replace"), data.startswith(_UTF16) or b"\x00" in data[:4]
+        start = len(data[: error.start].decode())
+        return text, Diagnostic(
+            "MT003",
+            f"byte 0x{data[error.start]:02x} is not UTF-8 here",
+            span=Lines(text).span(start, start + 1),
+            help="the file looks like UTF-16; save it as UTF-8" if utf16 else "save the file as UTF-8",
+        )
+
+
+def check_characters(text: str) -> None:
+    """Raise `ReadError` at the first character that is not allowed in a spec, not even in a comment."""
+    if text.replace("\n", "").isprintable() or not (match := _NOT_IN_TEXT.search(text)):
+        return
+    raise ReadError(
+        Diagnostic(
+            "MT004",
+            f"{character_name(match[0])} is not allowed in a spec",
+            span=Lines(text).span(match.start(), match.end()),
+            help="end lines with LF or CRLF" if match[0] in "\r\x85\u2028\u2029" else None,
+        )
+    )

@@ -20,8 +20,7 @@ from yaml.tokens import ScalarToken
 
 from memtopo.common.text import nearest
 from memtopo.common.units import shorten
-from memtopo.diagnostics import messages
-from memtopo.diagnostics.codes import CODES
+from memtopo.diagnostics import CODES, messages
 from memtopo.diagnostics.model import Diagnostic, Span
 from memtopo.language.document import Document
 

@@ -15,8 +15,7 @@ from xml.etree import ElementTree as ET
 from memtopo.common.errors import MemtopoError
 from memtopo.common.text import output_line, printable
 from memtopo.common.version import __version__
-from memtopo.diagnostics import explanations
-from memtopo.diagnostics.codes import CODES
+from memtopo.diagnostics import CODES, explanations
 from memtopo.diagnostics.model import Span
 from memtopo.language.located import Located
 from memtopo.output import diagnostics, json, markdown, validation

@@ -6,9 +6,8 @@ import re
 import textwrap
 from collections.abc import Iterable, Iterator
 
-from memtopo.diagnostics.codes import CODES
-from memtopo.diagnostics.explanations import GROUPS, Example, Explanation
-from memtopo.diagnostics.facts import PAGE, Fact
+from memtopo.diagnostics import CODES
+from memtopo.diagnostics.explanations import GROUPS, PAGE, Example, Explanation, Fact
 from memtopo.output.plain import DEFAULT_WIDTH, paint
 
 WIDEST_PROSE = 100

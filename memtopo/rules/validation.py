@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from memtopo import rules, spec
-from memtopo.diagnostics import messages
-from memtopo.diagnostics.codes import CODES
+from memtopo.diagnostics import CODES, messages
 from memtopo.diagnostics.messages import LISTED
 from memtopo.diagnostics.model import Diagnostic, Span, has_errors
 from memtopo.geometry.model import Geometry

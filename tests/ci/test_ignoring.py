@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from memtopo import machine
-from memtopo.diagnostics import messages
-from memtopo.diagnostics.codes import CODES
+from memtopo.diagnostics import CODES, messages
 from memtopo.language import read_text
 from memtopo.language.suppressions import MOST_CODES
 from memtopo.rules.validation import Validated, validate

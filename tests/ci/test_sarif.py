@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from memtopo.common.errors import Unavailable
-from memtopo.diagnostics.codes import CODES
+from memtopo.diagnostics import CODES
 from memtopo.output import formats
-from memtopo.rules.files import check, collect
+from memtopo.rules.files import check
+from memtopo.rules.paths import collect
 from tests.ci.conftest import BAD, GOOD, TWO_GPUS, Checking
 from tests.ci.forms import sarif, text
 from tests.helpers.machines import invented

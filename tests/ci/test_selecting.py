@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from memtopo.common.errors import UsageError
-from memtopo.diagnostics.codes import CODES
+from memtopo.diagnostics import CODES
 from memtopo.rules.files import selection
 from tests.ci.conftest import BAD, Checking
 

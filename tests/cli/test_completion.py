@@ -18,7 +18,7 @@ import typer
 from memtopo import machine
 from memtopo.cli import app
 from memtopo.cli.reference import completions
-from memtopo.diagnostics.codes import CODES
+from memtopo.diagnostics import CODES
 from tests.cli.conftest import InlineRunner
 from tests.helpers.command_line import ROOT, environment
 from tests.helpers.tools import tool

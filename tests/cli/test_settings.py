@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from memtopo.cli.settings import MOST_COMBINATIONS, settings
+from memtopo.cli.options import MOST_COMBINATIONS, settings
 from memtopo.common.errors import UsageError
 from tests.cli.conftest import InlineRunner
 from tests.helpers.command_line import MEMTOPO, ROOT, environment

@@ -39,7 +39,7 @@ LATE_IN_APPLY = {
     "memtopo.cli.nodes": "--on",
     "memtopo.driver.functions": "recorded calls",
     "memtopo.driver.trace": "--trace",
-    "memtopo.language.substitution": "parameters",
+    "memtopo.language.parameters": "parameters",
     "memtopo.run.verification.external": "imports from producers",
     "memtopo.run.verification.full": "--check full",
     "memtopo.run.verification.host_access": "grants to the host",

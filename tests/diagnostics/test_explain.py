@@ -7,9 +7,8 @@ import re
 import pytest
 
 from docs import make_fact_index
-from memtopo.diagnostics import facts
-from memtopo.diagnostics.codes import CODES
-from memtopo.diagnostics.explanations import GROUPS, Example, Explanation, explanation
+from memtopo.diagnostics import CODES
+from memtopo.diagnostics.explanations import GROUPS, Example, Explanation, explanation, facts
 from memtopo.output import explain as rendering
 from memtopo.rules.validation import diagnose_change
 from tests.helpers.command_line import run_memtopo
@@ -77,11 +76,11 @@ def test_the_page_is_current() -> None:
 
 
 def test_links_of_the_page_have_targets() -> None:
-    facts = (ROOT / "docs" / "driver-facts.md").read_text()
+    page = (ROOT / "docs" / "driver-facts.md").read_text()
     for target in re.findall(r"\]\(([^)]+)\)", (ROOT / "docs" / "rules.md").read_text()):
         file, _, place = target.partition("#")
         assert file == "driver-facts.md"
-        assert not place or f'<a id="{place}"></a>' in facts
+        assert not place or f'<a id="{place}"></a>' in page
 
 
 def test_explain_shows_rule_fact_and_examples_of_codes() -> None:
@@ -162,20 +161,20 @@ def test_explain_json_has_facts_beside_codes() -> None:
 def test_explain_refuses_a_fact_that_does_not_exist() -> None:
     done = run_memtopo("explain", "fact-9999")
     assert (done.status, done.out) == (2, "")
-    assert f"facts are fact-1 to fact-{max(facts.facts())}" in done.err
+    assert f"facts are fact-1 to fact-{max(facts())}" in done.err
 
 
 def test_facts_are_all_entries_of_the_page() -> None:
     """Each begins with its number, under a heading."""
     page = (ROOT / "docs" / "driver-facts.md").read_text()
-    assert [*facts.facts()] == [*range(1, page.count('<a id="fact-') + 1)]
-    assert all(each.topic and each.text for each in facts.facts().values())
+    assert [*facts()] == [*range(1, page.count('<a id="fact-') + 1)]
+    assert all(each.topic and each.text for each in facts().values())
 
 
 def test_index_of_facts_by_topic_has_all_of_them() -> None:
     page = (ROOT / "docs" / "driver-facts.md").read_text()
     by_topic = page[page.index("## By topic") : page.index("## By call")]
-    assert {int(number) for number in re.findall(r"#fact-([0-9]+)", by_topic)} == {*facts.facts()}
+    assert {int(number) for number in re.findall(r"#fact-([0-9]+)", by_topic)} == {*facts()}
 
 
 def test_index_of_facts_by_call_is_current() -> None:

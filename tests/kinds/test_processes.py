@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from memtopo.diagnostics.codes import CODES
+from memtopo.diagnostics import CODES
 from memtopo.driver.types import gpu
 from memtopo.geometry.groups import ChunkGroup
 from memtopo.language import Document

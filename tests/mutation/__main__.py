@@ -36,7 +36,7 @@ from tests.mutation.nearest import stages
 
 ROOT = Path(__file__).parents[2]
 BUILD = ROOT / "build" / "mutation"
-RENDERED = ("memtopo/output", "memtopo/cli", "memtopo/diagnostics/explanations", "memtopo/diagnostics/codes.py")
+RENDERED = ("memtopo/output", "memtopo/cli", "memtopo/diagnostics/explanations", "memtopo/diagnostics/__init__.py")
 """Texts and pictures, which are compared with files of their own."""
 MEMORY = 8 << 30
 """Bytes that one run of tests may take; a mutant may never stop to ask for more."""

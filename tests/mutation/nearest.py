@@ -21,13 +21,14 @@ ELSEWHERE = {
     "memtopo/kinds": ("tests/rules", "tests/geometry", "tests/plans"),
     "memtopo/planner.py": ("tests/run/test_states.py", "tests/plans"),
     "memtopo/rules": ("tests/rules/test_bad.py", "tests/rules", "tests/geometry", "tests/kinds"),
-    "memtopo/rules/files": (
+    "memtopo/rules/files.py": (
         "tests/ci/test_collecting.py",
         "tests/ci/test_ignoring.py",
         "tests/ci/test_results.py",
         "tests/ci/test_selecting.py",
         "tests/ci",
     ),
+    "memtopo/rules/paths.py": ("tests/ci/test_collecting.py",),
     "memtopo/run/processes": (
         "tests/run/processes/test_router.py",
         "tests/run/processes/test_worker.py",

@@ -14,7 +14,7 @@ import yaml
 from jsonschema import Draft202012Validator
 
 from memtopo import machine
-from memtopo.diagnostics.codes import CODES
+from memtopo.diagnostics import CODES
 from memtopo.diagnostics.explanations import explanation
 from memtopo.output import schemas
 from tests.helpers.command_line import ROOT, run_memtopo

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from memtopo.diagnostics.codes import CODES
+from memtopo.diagnostics import CODES
 from memtopo.language import read_file
 from memtopo.rules.validation import validate
 from tests.helpers.machines import noted

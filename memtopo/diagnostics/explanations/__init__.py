@@ -1,4 +1,4 @@
-"""Explanations of all codes: the rule, the driver's behaviour, a wrong and a right example.
+"""Explanations of all codes: the rule, the driver's behaviour, a wrong and a right example; and the driver facts.
 
 Each code has a file in this folder with the sections `## Rule`, `## Fact`, `## Wrong` and `## Right`.
 """
@@ -6,10 +6,13 @@ Each code has a file in this folder with the sections `## Rule`, `## Fact`, `## 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib import resources
+from pathlib import Path
 
-from memtopo.diagnostics.codes import CODES
+from memtopo.diagnostics import CODES
 from memtopo.diagnostics.model import Severity
 
 GROUPS = {
@@ -74,3 +77,38 @@ def _example(text: str) -> Example:
     match = _BLOCK.fullmatch(text + "\n")
     assert match, "an example is a note, a block of YAML, or both"
     return Example(match["note"].strip(), match["spec"] or "")
+
+
+PAGE = "driver-facts.md"
+"""Page with the driver facts, the only copy of them. A wheel has it in the package; in a checkout it is in `docs/`."""
+
+_CHECKOUT = Path(__file__).parents[3] / "docs" / PAGE
+_ANCHOR = r'<a id="fact-(?P<number>[0-9]+)"></a>\*\*(?P=number)\.\*\* '
+_ENTRY = re.compile(rf"^{_ANCHOR}(?P<text>.*?)(?=^(?:<a id=|## |<!-- ))", re.MULTILINE | re.DOTALL)
+_TOPIC = re.compile(r"^## (.+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """Measured behaviour of the driver. `topic` is the heading that it stands under, `text` is Markdown."""
+
+    number: int
+    topic: str
+    text: str
+
+
+@cache
+def facts() -> Mapping[int, Fact]:
+    """Return all facts by number, in order."""
+    packed = resources.files("memtopo.diagnostics").joinpath(PAGE)
+    return read_facts(packed.read_text("utf-8") if packed.is_file() else _CHECKOUT.read_text("utf-8"))
+
+
+def read_facts(page: str) -> Mapping[int, Fact]:
+    """Return the facts of a page by number."""
+    headings = [(match.start(), match[1]) for match in _TOPIC.finditer(page)]
+    found: dict[int, Fact] = {}
+    for match in _ENTRY.finditer(page + "\n## "):  # a heading at the end closes the last entry
+        topic = [title for start, title in headings if start < match.start()][-1]
+        found[int(match["number"])] = Fact(int(match["number"]), topic, match["text"].strip())
+    return found

@@ -10,13 +10,13 @@ from typing import NamedTuple
 from memtopo import language
 from memtopo.common.errors import UsageError
 from memtopo.common.text import nearest
-from memtopo.diagnostics.codes import CODES
+from memtopo.diagnostics import CODES
 from memtopo.diagnostics.model import Diagnostic, Edit, Path, Severity, Span
 from memtopo.language import Document, read_text
-from memtopo.language.edits import Replacement, edited, replacements
+from memtopo.language.located import Replacement, edited, replacements
 from memtopo.language.suppressions import NEVER
 from memtopo.machine import Machines
-from memtopo.rules.files.paths import STDIN, Source
+from memtopo.rules.paths import STDIN, Source
 from memtopo.rules.validation import Validated, validate
 
 
