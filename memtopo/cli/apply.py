@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from memtopo.cli import options
-from memtopo.cli.options import settings, variable_words
+from memtopo.cli.options import option, settings, variable_words
 from memtopo.cli.process import Interrupted, Stopper
 from memtopo.cli.results import RunOutput, RunPage, run_output
 from memtopo.cli.service import HoldOptions, claimed_holder, start_detached
@@ -27,33 +27,55 @@ from memtopo.session.composition import Composition
 from memtopo.session.request import Holding, RunRequest
 from memtopo.sharing.endpoints import is_folder
 
-if TYPE_CHECKING:  # imported where it is used: most layouts import nothing from outside, and are of one host
-    from memtopo.cli.nodes import OnNodes
+if TYPE_CHECKING:  # imported where it is used: most layouts import nothing from outside
     from memtopo.sharing.producers import Producers
 
 
+def _clusters() -> options.Values:
+    return [("ray", "that of RAY_ADDRESS, or of this host"), ("ray://", "another one: ray://HOST:PORT")]
+
+
+_CHECK = "What is checked: none; fast: queries, and samples of the bytes; full: every byte, by kernels."
+CheckLevel = Annotated[Literal["none", "fast", "full"], option("--check", _CHECK)]
+_WITH = "Bind a holder that the spec names to a socket, or to a program to start, which finds its socket's path in "
+With = Annotated[list[str] | None, option("--with", f"{_WITH}MEMTOPO_SOCKET.", "NAME=SOCKET|COMMAND")]
+_LIMIT = "Limit for a silent process (a starting one: ten times that, up to 60s), a semaphore, and a commit."
+_REHEARSE = "Also go through the states of the spec and back, and check each."
+_CLUSTER = "Apply a spec with nodes on a Ray cluster: ray, that of RAY_ADDRESS or of this host, or ray://HOST:PORT."
+On = Annotated[str | None, option("--on", _CLUSTER, "CLUSTER", autocompletion=_clusters, show_default="this host")]
+_GPUS = "With --on: GPUs of each node."
+Gpus = Annotated[int | None, option("--gpus", _GPUS, "N", min=0, show_default="as many as each has")]
+_TRACE = "Write a line of JSON for each driver call, for 'memtopo trace'; of several processes into a folder, "
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """Options of a run: its holders, its limit of time, its cluster, and its trace."""
+
+    bound: With = None
+    timeout: Annotated[str, option("--timeout", _LIMIT, "TIME")] = "30s"
+    rehearse: Annotated[bool, option("--rehearse", _REHEARSE)] = False
+    on: On = None
+    gpus: Gpus = None
+    trace: Annotated[str | None, option("--trace", f"{_TRACE}a file for each.", "FILE")] = None
+
+    @property
+    def silence(self) -> float:
+        """Seconds of `--timeout`. Raises `UsageError`, also for 0."""
+        if not (found := options.duration(self.timeout)):
+            raise UsageError("a --timeout of 0 waits for nothing", hint="write --timeout 30s")
+        return found
+
+
+@options.grouped
 def apply_command(
     spec: options.SpecFile,
+    *,
     machine: options.MachineNames = None,
     given: options.Set = None,
-    check: options.CheckLevel = "fast",
-    hold: options.Hold = False,
-    lasting: options.HoldFor = None,
-    socket: options.Socket = None,
-    grace: options.Grace = "5s",
-    allow_uid: options.AllowUid = None,
-    metrics: options.MetricsPlace = None,
-    detach: options.Detach = False,
-    log: options.LogFile = None,
-    log_level: options.LogLevel = "info",
-    ready_fd: options.ReadyFd = None,
-    reload: options.Reload = False,
-    bound: options.With = None,
-    timeout: options.Timeout = "30s",
-    rehearse: options.Rehearse = False,
-    on: options.On = None,
-    gpus: options.Gpus = None,
-    trace: options.TraceFile = None,
+    check: CheckLevel = "fast",
+    hold: HoldOptions,
+    run: RunOptions,
     report: RunPage = None,
     as_json: options.AsJson = False,
     context: typer.Context = None,  # type: ignore[assignment]
@@ -62,27 +84,25 @@ def apply_command(
 
     With --hold the layout stays and serves its exports until a signal, 'memtopo release NAME' or --for.
     """
-    output, trusted = run_output(report, trace, as_json=as_json), tuple(allow_uid or ())
-    terms = Holding(socket, None if lasting is None else options.duration(lasting), options.duration(grace), trusted)
-    holding = _holding(hold, HoldOptions(terms, metrics, log, log_level, ready_fd, reload, detach))
-    holders = _bindings(bound or [], trusted, _timeout_seconds(timeout), socket)
-    request_of = partial(run_request, check=check, timeout=holders.silence, rehearse=rehearse, trace=trace)
-    if on is not None:
-        about = on, spec, machine, settings(given), gpus, holders.values, holders.silence
-        return _nodes()(*about, holding, request_of, output).apply()
-    if holding and detach:
+    output = run_output(report, run.trace, as_json=as_json)
+    holding, holders = _holding(hold), _bindings(run, hold.terms)
+    request_of = partial(run_request, check=check, timeout=holders.silence, rehearse=run.rehearse, trace=run.trace)
+    if run.on is not None:
+        from memtopo.cli.nodes import OnNodes
+
+        return OnNodes(run.on, run, spec, machine, settings(given), holding, request_of, output).apply()
+    if holding and hold.detach:
         return _detach(context, spec, holding, as_json=as_json)
     return _applied(load(spec, machine, settings(given), one_host=True), request_of, holders, holding, output)
 
 
-def _holding(hold: bool, given: HoldOptions) -> HoldOptions | None:
+def _holding(given: HoldOptions) -> HoldOptions | None:
     """Return the options of `--hold`, or None without it. Raises `UsageError` for options that need it."""
-    if hold:
+    if given.hold:
         return given
-    socket = given.terms.socket
     values: dict[str, object] = {
-        "--for": given.terms.lasting,
-        "--socket": None if socket and is_folder(socket) else socket,
+        "--for": given.lasting,
+        "--socket": None if given.socket and is_folder(given.socket) else given.socket,
         "--metrics": given.metrics,
         "--log": given.log,
         "--ready-fd": given.ready_fd,
@@ -94,20 +114,6 @@ def _holding(hold: bool, given: HoldOptions) -> HoldOptions | None:
         if f"MEMTOPO_{flag.removeprefix('--').replace('-', '_').upper()}" not in os.environ:
             raise UsageError(f"{flag} is for held layouts only", hint="add --hold")
     return None
-
-
-def _timeout_seconds(text: str) -> float:
-    """Parse the duration of `--timeout`; returns seconds. Raises `UsageError`, also for 0."""
-    if not (found := options.duration(text)):
-        raise UsageError("a --timeout of 0 waits for nothing", hint="write --timeout 30s")
-    return found
-
-
-def _nodes() -> type[OnNodes]:
-    """The class of applications on the nodes of a cluster, which is imported for them alone."""
-    from memtopo.cli.nodes import OnNodes
-
-    return OnNodes
 
 
 def _applied(
@@ -164,7 +170,7 @@ class Bindings:
     """
 
     values: Mapping[str, str]
-    allow_uids: tuple[int, ...]
+    allow_uids: Sequence[int]
     silence: float
     typed: bool
     folder: str | None
@@ -195,11 +201,12 @@ class Bindings:
             yield started
 
 
-def _bindings(given: list[str], allow_uids: tuple[int, ...], silence: float, socket: str | None) -> Bindings:
+def _bindings(run: RunOptions, terms: Holding) -> Bindings:
     """The bindings of the values of `--with`, and of `--socket` if it is a folder. Raises `UsageError`."""
+    given, socket = run.bound or [], terms.socket
     typed = given != os.environ.get("MEMTOPO_WITH", "").split()
     values = dict(map(_name_and_value, given if typed else variable_words("MEMTOPO_WITH")))
-    return Bindings(values, allow_uids, silence, typed, socket if socket and is_folder(socket) else None)
+    return Bindings(values, terms.allow_uids, run.silence, typed, socket if socket and is_folder(socket) else None)
 
 
 def _name_and_value(text: str) -> tuple[str, str]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -14,10 +14,9 @@ from memtopo.cli.results import RunOutput
 from memtopo.cli.service import HoldOptions
 from memtopo.cli.specs import load, print_diagnostics, valid
 from memtopo.common.errors import UsageError
-from memtopo.drivers.target import LOCAL, Target, of_another_host, of_node, of_nodes
+from memtopo.drivers.target import LOCAL, of_another_host, of_node, of_nodes
 from memtopo.kinds.nodes import names_nodes
 from memtopo.language import Document
-from memtopo.machine import Machine
 from memtopo.output import plain
 from memtopo.output.progress import activity, progress
 from memtopo.plans.report import Report
@@ -25,6 +24,7 @@ from memtopo.session.composition import Composition
 from memtopo.session.request import RunRequest
 
 if TYPE_CHECKING:
+    from memtopo.cli.apply import RunOptions
     from memtopo.run.nodes.cluster import Placed, RayCluster
 
 _PATIENCE = 120.0
@@ -33,19 +33,13 @@ _PATIENCE = 120.0
 
 @dataclass(frozen=True, slots=True)
 class OnNodes:
-    """Options of an apply on the nodes of a cluster at an address.
-
-    `request_of` makes the request of a loaded spec, and `output` shows its report. `gpus` is the number of GPUs of each
-    node; None for those of the node with the fewest.
-    """
+    """Options of an apply on the nodes of a cluster at an address. `request_of` makes the request of a loaded spec."""
 
     address: str
+    run: RunOptions
     spec: str
     machines: list[str] | None
     settings: Settings
-    gpus: int | None
-    bound: Collection[str]
-    silence: float
     holding: HoldOptions | None
     request_of: Callable[[Composition], RunRequest]
     output: RunOutput
@@ -53,7 +47,7 @@ class OnNodes:
     def apply(self) -> int:
         """Apply the spec, and show the report; with recorded machines on simulators. Returns the exit status.
 
-        Raises `UsageError` for options that are for one host, such as `bound` holders.
+        Raises `UsageError` for options that are for one host, such as bound holders.
         """
         from memtopo.run.nodes.cluster import require_ray
 
@@ -72,7 +66,7 @@ class OnNodes:
             return self.output.show(report)
 
     def _require_several(self) -> None:
-        flags: dict[str, object] = {"--with": self.bound, "--trace": self.output.trace}
+        flags: dict[str, object] = {"--with": self.run.bound, "--trace": self.output.trace}
         if held := self.holding:
             flags |= {"--metrics": held.metrics, "--log": held.log, "--reload": held.reload, "--detach": held.detach}
             flags["--ready-fd"] = held.ready_fd is not None
@@ -96,14 +90,9 @@ class OnNodes:
         with ExitStack() as stack:
             with activity("connect"):
                 ray = stack.enter_context(connected(self.address))
-                placed = stack.enter_context(self._placed(ray, nodes, stop, real=real))
+                gpus = (ray.gpus_per_node() if self.run.gpus is None else self.run.gpus) if real else 0
+                placed = stack.enter_context(ray.place(nodes, gpus=gpus, patience=_PATIENCE, stop=stop))
             yield ray, placed
-
-    def _placed(
-        self, ray: RayCluster, nodes: Sequence[str], stop: Callable[[], int], *, real: bool
-    ) -> AbstractContextManager[Placed]:
-        gpus = (ray.gpus_per_node() if self.gpus is None else self.gpus) if real else 0
-        return ray.place(nodes, gpus=gpus, patience=_PATIENCE, stop=stop)
 
     def _drive(self, ray: RayCluster, placed: Placed, loaded: Composition, stop: Callable[[], int]) -> Report:
         from memtopo.run.nodes.driver import drive, hosts, node_tasks
@@ -113,8 +102,9 @@ class OnNodes:
         terms = self.holding.terms if self.holding else None
         on, request = hosts(placed, terms), self.request_of(loaded)
         print_diagnostics(loaded)
-        machines = {node: _of(loaded.target, node) for node in placed.nodes}
-        tasks = node_tasks(request, loaded.document, machines, timeout=self.silence, holding=terms)
+        targets = {node: loaded.target.nodes.get(node, loaded.target) for node in placed.nodes}
+        machines = {node: (each.name, each.machine) for node, each in targets.items()}
+        tasks = node_tasks(request, loaded.document, machines, timeout=self.run.silence, holding=terms)
 
         def print_serving(sockets: Mapping[str, str], front: str | None) -> None:
             name = request.plan.name
@@ -137,11 +127,6 @@ def _machine(text: str) -> str:
     """Name of a machine, without that of its node."""
     found = of_node(text)
     return found[1] if found else text
-
-
-def _of(target: Target, node: str) -> tuple[str, Machine]:
-    each = target.nodes.get(node, target)
-    return each.name, each.machine
 
 
 def _loaded(placed: Placed, document: Document, spec: str) -> Composition:

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from functools import wraps
+from inspect import Parameter, Signature, signature
 from itertools import product
 from math import prod
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -32,6 +35,27 @@ def option(flags: str, help: str, metavar: str | None = None, variable: str | No
 def argument(metavar: str, help: str, **more: Any) -> Any:
     """Return an argument, whose default is not shown."""
     return typer.Argument(metavar=metavar, help=help, show_default=False, **more)
+
+
+def grouped(command: Callable[..., int]) -> Callable[..., int]:
+    """Return a command that has an option for each field of its parameters that are groups: dataclasses of options."""
+    parameters: list[Parameter] = []
+    groups: dict[str, Any] = {}
+    for each in signature(command, eval_str=True).parameters.values():
+        if isinstance(group := each.annotation, type) and is_dataclass(group):
+            groups[each.name] = group
+            parameters += signature(group, eval_str=True).parameters.values()
+        else:
+            parameters.append(each)
+
+    @wraps(command)
+    def of_options(**given: Any) -> int:
+        made = {name: group(*(given.pop(each.name) for each in fields(group))) for name, group in groups.items()}
+        return command(**given, **made)
+
+    shown = Signature([each.replace(kind=Parameter.KEYWORD_ONLY) for each in parameters])
+    vars(of_options)["__signature__"] = shown
+    return of_options
 
 
 Values = list[tuple[str, str]]
@@ -77,10 +101,6 @@ def _parameters(ctx: typer.Context) -> Values:
     return [(f"{name}=", "parameter of the spec") for file in files for name in read_file(file).declared]
 
 
-def _clusters() -> Values:
-    return [("ray", "that of RAY_ADDRESS, or of this host"), ("ray://", "another one: ray://HOST:PORT")]
-
-
 SpecFile = Annotated[str, argument("SPEC", "A spec; - reads standard input.")]
 _MACHINE = "local, a shipped machine (see 'memtopo machines'), or a file made by 'memtopo probe -o'"
 _OF_NODES = "of a spec with nodes, that of all of them, or again for each: a=h200x4."
@@ -109,38 +129,6 @@ ForceChange = Annotated[bool, option("--force", "Go on even if others have impor
 WaitForImporters = Annotated[
     str, option("--wait", "Time for importers to let go of memory that goes.", "TIME", "MEMTOPO_CHANGE_WAIT")
 ]
-
-# of --hold
-
-Hold = Annotated[bool, option("--hold", "Keep the layout, and serve its exports to other processes.")]
-HoldFor = Annotated[str | None, option("--for", "With --hold: release the layout after this time: 10m.", "TIME")]
-_METRICS = "With --hold: keep metrics for Prometheus in a file, or answer HTTP requests on a socket."
-MetricsPlace = Annotated[str | None, option("--metrics", _METRICS, "FILE|unix:PATH")]
-Detach = Annotated[bool, option("--detach", "With --hold: return once it serves; the holder goes on by itself.")]
-_LOG = "With --hold: append the log and, once it serves, all output to a file, or to FOLDER/NAME.log."
-LogFile = Annotated[str | None, option("--log", _LOG, "FILE|FOLDER/")]
-_LEVEL = "With --hold: what is logged while it serves: quiet: warnings and errors; info: every event."
-LogLevel = Annotated[Literal["quiet", "info"], option("--log-level", _LEVEL)]
-_READY = "With --hold: write a line to this descriptor and close it once it serves."
-ReadyFd = Annotated[int | None, option("--ready-fd", _READY, "N", min=3)]
-_RELOAD = "With --hold: SIGHUP reads the spec again and changes to it; --detach and systemd imply it."
-Reload = Annotated[bool, option("--reload", _RELOAD)]
-
-# of runs
-
-_CHECK = "What is checked: none; fast: queries, and samples of the bytes; full: every byte, by kernels."
-CheckLevel = Annotated[Literal["none", "fast", "full"], option("--check", _CHECK)]
-_WITH = "Bind a holder that the spec names to a socket, or to a program to start, which finds its socket's path in "
-With = Annotated[list[str] | None, option("--with", f"{_WITH}MEMTOPO_SOCKET.", "NAME=SOCKET|COMMAND")]
-_LIMIT = "Limit for a silent process (a starting one: ten times that, up to 60s), a semaphore, and a commit."
-Timeout = Annotated[str, option("--timeout", _LIMIT, "TIME")]
-_CLUSTER = "Apply a spec with nodes on a Ray cluster: ray, that of RAY_ADDRESS or of this host, or ray://HOST:PORT."
-On = Annotated[str | None, option("--on", _CLUSTER, "CLUSTER", autocompletion=_clusters, show_default="this host")]
-_GPUS = "With --on: GPUs of each node."
-Gpus = Annotated[int | None, option("--gpus", _GPUS, "N", min=0, show_default="as many as each has")]
-Rehearse = Annotated[bool, option("--rehearse", "Also go through the states of the spec and back, and check each.")]
-_TRACE = "Write a line of JSON for each driver call, for 'memtopo trace'; of several processes into a folder, "
-TraceFile = Annotated[str | None, option("--trace", f"{_TRACE}a file for each.", "FILE")]
 
 
 def machine_names(given: list[str] | None) -> list[str]:

@@ -12,13 +12,14 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import typer
 
+from memtopo.cli.options import AllowUid, Grace, Socket, duration, option
 from memtopo.cli.process import Stopper
 from memtopo.cli.results import remove, require_replaceable, write
 from memtopo.cli.specs import revise
@@ -40,23 +41,37 @@ if TYPE_CHECKING:  # imported where a layout is held
     from memtopo.sharing.status import Statistics, Status
 
 _DETACHED = "memtopo.cli.service:main_of_detached"
+_FOR = "With --hold: release the layout after this time: 10m."
+_METRICS = "With --hold: keep metrics for Prometheus in a file, or answer HTTP requests on a socket."
+_DETACH = "With --hold: return once it serves; the holder goes on by itself."
+_LOG = "With --hold: append the log and, once it serves, all output to a file, or to FOLDER/NAME.log."
+_LEVEL = "With --hold: what is logged while it serves: quiet: warnings and errors; info: every event."
+_READY = "With --hold: write a line to this descriptor and close it once it serves."
+_RELOAD = "With --hold: SIGHUP reads the spec again and changes to it; --detach and systemd imply it."
 _NOT_PASSED = ("detach", "log", "ready_fd", "reload", "help")
 
 
 @dataclass(frozen=True, slots=True)
 class HoldOptions:
-    """Options of `apply --hold`: the terms, and of the service its metrics, its log, readiness and reloads.
+    """Options of `apply --hold`. `metrics` is a file, or `unix:` and the path of a socket."""
 
-    `metrics` is a file, or `unix:` and the path of a socket.
-    """
+    hold: Annotated[bool, option("--hold", "Keep the layout, and serve its exports to other processes.")] = False
+    lasting: Annotated[str | None, option("--for", _FOR, "TIME")] = None
+    socket: Socket = None
+    grace: Grace = "5s"
+    allow_uid: AllowUid = None
+    metrics: Annotated[str | None, option("--metrics", _METRICS, "FILE|unix:PATH")] = None
+    detach: Annotated[bool, option("--detach", _DETACH)] = False
+    log: Annotated[str | None, option("--log", _LOG, "FILE|FOLDER/")] = None
+    log_level: Annotated[Literal["quiet", "info"], option("--log-level", _LEVEL)] = "info"
+    ready_fd: Annotated[int | None, option("--ready-fd", _READY, "N", min=3)] = None
+    reload: Annotated[bool, option("--reload", _RELOAD)] = False
 
-    terms: Holding = field(default_factory=Holding)
-    metrics: str | None = None
-    log: str | None = None
-    log_level: Literal["quiet", "info"] = "info"
-    ready_fd: int | None = None
-    reload: bool = False
-    detach: bool = False
+    @property
+    def terms(self) -> Holding:
+        """Terms of the holder. Raises `UsageError`."""
+        lasting = None if self.lasting is None else duration(self.lasting)
+        return Holding(self.socket, lasting, duration(self.grace), tuple(self.allow_uid or ()))
 
 
 class HolderDied(MemtopoError):
