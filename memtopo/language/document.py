@@ -26,7 +26,7 @@ from memtopo.language.limits import (
 )
 
 if TYPE_CHECKING:
-    from memtopo.language.parameters import Parameter, Substituted
+    from memtopo.language.parameters import Substituted
 
 
 Value: TypeAlias = "str | dict[str, Value] | list[Value]"
@@ -219,17 +219,12 @@ class Document:
     @property
     def values(self) -> dict[str, str]:
         """Values of the parameters that are in effect, in the order of the text."""
-        return {name: each.value for name, each in self.parameters.items()}
+        return {**self._substituted.parameters.values} if self._substituted else {}
 
     @property
     def declared(self) -> Collection[str]:
         """Names of the parameters that the text declares."""
         return self._substituted.parameters.declared if self._substituted else ()
-
-    @property
-    def parameters(self) -> Mapping[str, Parameter]:
-        """Parameters with the values that are in effect, in the order of the text."""
-        return self._substituted.parameters.values if self._substituted else {}
 
     def noted(self, found: Iterable[Diagnostic]) -> list[Diagnostic]:
         """Return diagnostics with notes on the parameters of the values that they are about."""

@@ -7,7 +7,7 @@ the numbers and booleans that an editor's YAML reader makes of them.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
@@ -116,6 +116,12 @@ __all__ = [
     "parse_reference",
 ]  # fmt: skip
 
+
+def _one_or_more(item: Any) -> BeforeValidator:
+    """Annotation of a list that a spec may write as its only item."""
+    return BeforeValidator(one_or_more, json_schema_input_type=item | Annotated[list[item], Field(min_length=1)])
+
+
 _DEVICE = f"{NAME_PATTERN}|host:[0-9]+"
 _BYTES = "(B|KiB|MiB|GiB|TiB)"
 _UNITS = "(B|KiB|MiB|GiB|TiB|granules?)"
@@ -155,14 +161,8 @@ REST = "rest"
 PartSize = Annotated[Size | str, FromText(part_size, {"anyOf": [_POSITIVE_AMOUNT, {"const": REST}]})]
 _COUNT = {"type": "integer", "minimum": 1, "maximum": LARGEST_COUNT}
 Count = Annotated[int, FromText(count, _COUNT)]
-_EACH = ("fill", "all")
-EachCount = Annotated[
-    int | Literal["fill", "all"],
-    FromText(
-        count_or_word(_EACH),
-        {"anyOf": [_COUNT, {"enum": [*_EACH]}]},
-    ),
-]
+_EACH_COUNT = {"anyOf": [_COUNT, {"enum": ["fill", "all"]}]}
+EachCount = Annotated[int | Literal["fill", "all"], FromText(count_or_word(("fill", "all")), _EACH_COUNT)]
 ProcessCount = Annotated[int, FromText(processes, {"type": "integer", "minimum": 1, "maximum": LARGEST_PROCESSES})]
 # A YAML reader converts 0x… to an integer before the schema is applied.
 _ADDRESSES = {"anyOf": [text_like(ADDRESS.pattern, "An address: 0x7f0000000000."), {"type": "integer", "minimum": 0}]}
@@ -229,22 +229,19 @@ ProducerText = Annotated[Source, FromText(producer, text_like(PRODUCERS, _PRODUC
 TRANSPORTS = {each: each for each in ("fd", "fabric", "ipc")}
 _EXPORTED = {**TRANSPORTS, "dmabuf": "dmabuf"}
 _IMPORT_HINTS = {"dmabuf": "no CUDA driver imports a dma-buf (fact 84): export it via fd as well, and import that"}
-_OF_CHUNKS = "fd|fabric"
 
 
-def _transport(value: object) -> Via | Alternatives[Via]:
-    return _with_alternatives(one_of(TRANSPORTS, "a transport", _IMPORT_HINTS), value)
+def _transports(words: Mapping[str, Via], **more: Mapping[str, str]) -> FromText:
+    """Annotation of a transport or alternatives of it; `more` are arguments of `one_of`."""
+    alternatives = or_else(one_of(words, "a transport", **more), "fabric else fd")
 
+    def read(value: object) -> Via | Alternatives[Via]:
+        found: Via | Alternatives[Via] = alternatives(value)
+        if isinstance(found, Alternatives) and (alone := next((each for each in _ALONE if each in found.words), None)):
+            raise InvalidValue("MT107", f"{alone!r} has no alternative: {_ALONE[alone]}")
+        return found
 
-def _exported_transport(value: object) -> Via | Alternatives[Via]:
-    return _with_alternatives(one_of(_EXPORTED, "a transport", meant={"dma_buf": "dmabuf"}), value)
-
-
-def _with_alternatives(read: Callable[[object], Via], value: object) -> Via | Alternatives[Via]:
-    found: Via | Alternatives[Via] = or_else(read, "fabric else fd")(value)
-    if isinstance(found, Alternatives) and (alone := next((each for each in _ALONE if each in found.words), None)):
-        raise InvalidValue("MT107", f"{alone!r} has no alternative: {_ALONE[alone]}")
-    return found
+    return FromText(read, or_else_schema({"enum": [*words]}, "fd|fabric"))
 
 
 _ALONE = {
@@ -252,12 +249,8 @@ _ALONE = {
     "dmabuf": "fd and fabric are for other processes, and it is for other devices",
 }
 """Transports that are no alternative to another one, with the reason."""
-Transport = Annotated[
-    Via | Alternatives[Via], FromText(_transport, or_else_schema({"enum": [*TRANSPORTS]}, _OF_CHUNKS))
-]
-ExportTransport = Annotated[
-    Via | Alternatives[Via], FromText(_exported_transport, or_else_schema({"enum": [*_EXPORTED]}, _OF_CHUNKS))
-]
+Transport = Annotated[Via | Alternatives[Via], _transports(TRANSPORTS, hints=_IMPORT_HINTS)]
+ExportTransport = Annotated[Via | Alternatives[Via], _transports(_EXPORTED, meant={"dma_buf": "dmabuf"})]
 DmaBufMapping = Annotated[Literal["pcie"], FromText(one_of({"pcie": "pcie"}, "a mapping"), {"enum": ["pcie"]})]
 
 Commit = Annotated[
@@ -272,16 +265,10 @@ WHOLE_ORDERS = (OWN_FIRST, OWN_NODE)
 """Orders that cannot be part of a list."""
 _ORDERS = {each: each for each in (*WHOLE_ORDERS, "own", "next", "previous")}
 _OrderWord = Annotated[str, FromText(one_of(_ORDERS, "an order of processes"), {"enum": [*_ORDERS]})]
-_OneOrMoreOrders = _OrderWord | Annotated[list[_OrderWord], Field(min_length=1)]
-ProcessOrder = Annotated[list[_OrderWord], BeforeValidator(one_or_more, json_schema_input_type=_OneOrMoreOrders)]
+ProcessOrder = Annotated[list[_OrderWord], _one_or_more(_OrderWord)]
 
-_OneOrMoreDevices = DeviceName | Annotated[list[DeviceName], Field(min_length=1)]
-_OneOrMoreGpus = _Gpu | Annotated[list[_Gpu], Field(min_length=1)]
-Gpus = Annotated[list[DeviceName], BeforeValidator(one_or_more, json_schema_input_type=_OneOrMoreGpus)]
-_OneOrMoreNames = OwnName | Annotated[list[OwnName], Field(min_length=1)]
-Names = Annotated[list[OwnName], BeforeValidator(one_or_more, json_schema_input_type=_OneOrMoreNames)]
-_OneOrMoreHandles = HandleTypeName | Annotated[list[HandleTypeName], Field(min_length=1)]
-Devices = Annotated[list[DeviceName], BeforeValidator(one_or_more, json_schema_input_type=_OneOrMoreDevices)]
-_OneOrMoreIdentities = DeviceIdentity | Annotated[list[DeviceIdentity], Field(min_length=1)]
-Identities = Annotated[list[DeviceIdentity], BeforeValidator(one_or_more, json_schema_input_type=_OneOrMoreIdentities)]
-Handles = Annotated[list[HandleTypeName], BeforeValidator(one_or_more, json_schema_input_type=_OneOrMoreHandles)]
+Gpus = Annotated[list[DeviceName], _one_or_more(_Gpu)]
+Names = Annotated[list[OwnName], _one_or_more(OwnName)]
+Devices = Annotated[list[DeviceName], _one_or_more(DeviceName)]
+Identities = Annotated[list[DeviceIdentity], _one_or_more(DeviceIdentity)]
+Handles = Annotated[list[HandleTypeName], _one_or_more(HandleTypeName)]

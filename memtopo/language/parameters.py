@@ -37,14 +37,6 @@ class LeftOut(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Parameter:
-    """Value of a parameter that is in effect; `given` if a setting has replaced the one in the text."""
-
-    value: str
-    given: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Parameters:
     """Parameters of a spec: their texts as `declared`, and the `values` of those without errors.
 
@@ -54,7 +46,7 @@ class Parameters:
 
     declared: Mapping[str, object] = field(default_factory=dict)
     settings: Mapping[str, str] = field(default_factory=dict)
-    values: Mapping[str, Parameter] = field(default_factory=dict)
+    values: Mapping[str, str] = field(default_factory=dict)
     incomplete: bool = False
 
     def replaced(self, text: str, *, suggest: bool = True) -> str:
@@ -78,11 +70,16 @@ class Parameters:
     def described(self, text: str) -> str:
         """List the parameters that a text uses, with their values: `$pages is 16, $page is 2MiB`."""
         names = [name for name in dict.fromkeys(uses(text)) if name in self.values][: messages.LISTED]
-        return ", ".join(f"${name} is {_shown(self.values[name])}" for name in names)
+        return ", ".join(f"${name} is {self._shown(name)}" for name in names)
+
+    def _shown(self, name: str) -> str:
+        value = self.values[name]
+        several = ", and only 'memtopo validate' takes several values" if "," in value else ""
+        return f"{shorten(value)}{f' as set{several}' if name in self.settings else ''}"
 
     def _text(self, name: str, *, suggest: bool) -> str:
-        if found := self.values.get(name):
-            return found.value
+        if name in self.values:
+            return self.values[name]
         if self.incomplete or name in self.declared:
             raise LeftOut
         help = _help(f"${name}", [f"${each}" for each in islice(self.declared, messages.COMPARED)], suggest=suggest)
@@ -106,11 +103,6 @@ def resolve(section: object, settings: Mapping[str, str], *, unread: bool) -> tu
     return Parameters(declared, settings, values, unread), messages.first(
         [*found, *wrong_texts, *circles, *wrong_values]
     )
-
-
-def _shown(parameter: Parameter) -> str:
-    several = ", and only 'memtopo validate' takes several values" if "," in parameter.value else ""
-    return f"{shorten(parameter.value)}{f' as set{several}' if parameter.given else ''}"
 
 
 def uses(text: str) -> list[str]:
@@ -202,15 +194,14 @@ def _circular(circle: Sequence[str]) -> Diagnostic:
 
 def _values(
     declared: Mapping[str, object], settings: Mapping[str, str], texts: Mapping[str, str], *, unread: bool
-) -> tuple[dict[str, Parameter], list[Diagnostic]]:
+) -> tuple[dict[str, str], list[Diagnostic]]:
     """Values of texts, which are in the order of their dependencies."""
-    values: dict[str, Parameter] = {}
+    values: dict[str, str] = {}
     found: list[Diagnostic] = []
     known = Parameters(declared, settings, values, unread)
     for name, text in texts.items():
         try:
-            suggest = len(found) < messages.SUGGESTED
-            values[name] = Parameter(known.replaced(text, suggest=suggest) if "$" in text else text, name in settings)
+            values[name] = known.replaced(text, suggest=len(found) < messages.SUGGESTED) if "$" in text else text
         except InvalidValue as wrong:
             notes = tuple(filter(None, [known.described(text)]))
             found.append(Diagnostic(wrong.code, wrong.message, (PARAMETERS, name), notes=notes, help=wrong.help))
@@ -325,8 +316,8 @@ class _Values:
         """Replace in all but the version and the parameters themselves, which have the values in effect."""
         fixed = {key: root[key] for key in ("memtopo", PARAMETERS) if key in root}
         replaced = self._mapping({key: value for key, value in root.items() if key not in fixed}, ())
-        values = {name: each.value for name, each in self._parameters.values.items()}
-        return {**fixed, **replaced, **({PARAMETERS: values} if values else {})}
+        values = self._parameters.values
+        return {**fixed, **replaced, **({PARAMETERS: dict(values)} if values else {})}
 
     def _mapping(self, given: dict[str, Any], path: Path) -> dict[str, Any]:
         changed: dict[str, Any] = {}

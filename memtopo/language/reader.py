@@ -8,8 +8,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,6 +22,7 @@ _FIRST_COMMENTS = re.compile(r"(?:\s*+#.*+)*+")
 """Comments above a spec: `$schema` for editors is no parameter."""
 
 _STDIN = 0
+_TOO_LARGE = Diagnostic("MT002", f"the file has more than {LARGEST_FILE >> 20} MiB")
 
 # A lone CR, NEL, LS and PS end a line for YAML but not for editors: every line number after them would be wrong.
 _NOT_IN_TEXT = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]|\r(?!\n)")
@@ -63,98 +63,69 @@ def read_file(
     return _read(lambda: files.read_file(path, LARGEST_FILE, patience), shown, settings)
 
 
-def read_stdin(settings: Mapping[str, str] = NO_SETTINGS) -> Document:
+def read_stdin() -> Document:
     """Read standard input: a terminal until end of file, anything else for at most 10 seconds."""
 
     def take() -> bytes:
         deadline = None if os.isatty(_STDIN) else time.monotonic() + files.PATIENCE
         return files.read_descriptor(_STDIN, LARGEST_FILE, deadline)
 
-    return _read(take, "<stdin>", settings)
+    return _read(take, "<stdin>", NO_SETTINGS)
 
 
 def _read(take: Callable[[], bytes], shown: str, settings: Mapping[str, str]) -> Document:
     try:
-        with _diagnosed():
-            data = take()
-    except ReadError as error:
-        return Document(shown, diagnostics=(error.diagnostic,))
+        data = take()
+    except files.TooLarge:
+        found = _TOO_LARGE
+    except files.NotAFile as error:
+        found = Diagnostic("MT001", f"{error.strerror}, and a spec is a file")
+    except files.NotInTime as error:
+        found = Diagnostic("MT001", str(error.strerror), help="write the spec to a file first")
     except (OSError, ValueError) as error:
         reason = (getattr(error, "strerror", None) or "not a path").lower()
-        return Document(shown, diagnostics=(Diagnostic("MT001", f"the file cannot be read: {reason}"),))
-    return read_text(data, shown, settings)
+        found = Diagnostic("MT001", f"the file cannot be read: {reason}")
+    else:
+        return read_text(data, shown, settings)
+    return Document(shown, diagnostics=(found,))
 
 
 def read_text(data: bytes, name: str, settings: Mapping[str, str] = NO_SETTINGS) -> Document:
     """Read the bytes of a spec; `name` is its name in messages, `settings` are values of its parameters."""
     if len(data) > LARGEST_FILE:
-        return Document(name, diagnostics=(_too_large().diagnostic,))
-    text, undecodable = decode(data)
+        return Document(name, diagnostics=(_TOO_LARGE,))
+    data = data.removeprefix(_BOM)
+    text = data.decode(errors="replace")  # so that the position of what is not UTF-8 can be shown
     lines = Lines(text)
-    if undecodable:
-        return Document(name, text, diagnostics=(undecodable,), lines=lines)
     try:
-        check_characters(text)
-        found = _parsed(text, name, lines)
+        _check_encoding(data, lines)
+        _check_characters(text, lines)
+        parser = Parser(text, lines)
+        root = parser.document()
     except ReadError as error:
         return Document(name, text, diagnostics=(error.diagnostic,), lines=lines)
-    uses = "$" in _FIRST_COMMENTS.sub("", text, count=1)
-    return found.with_settings(settings) if settings or uses or PARAMETERS in found.root else found
-
-
-def _parsed(text: str, name: str, lines: Lines) -> Document:
-    parser = Parser(text, lines)
-    root = parser.document()
     diagnostics = parser.diagnostics.collected()
-    return Document(name, text, root, diagnostics, frozenset(parser.left_out), parser.positions, lines)
+    found = Document(name, text, root, diagnostics, frozenset(parser.left_out), parser.positions, lines)
+    uses = "$" in _FIRST_COMMENTS.sub("", text, count=1)
+    return found.with_settings(settings) if settings or uses or PARAMETERS in root else found
 
 
-@contextmanager
-def _diagnosed() -> Iterator[None]:
-    """Raise what prevents reading as `ReadError`."""
+def _check_encoding(data: bytes, lines: Lines) -> None:
+    """Raise `ReadError` at the first byte that is not UTF-8."""
     try:
-        yield
-    except files.TooLarge:
-        raise _too_large() from None
-    except files.NotAFile as error:
-        raise ReadError(Diagnostic("MT001", f"{error.strerror}, and a spec is a file")) from None
-    except files.NotInTime as error:
-        raise ReadError(Diagnostic("MT001", str(error.strerror), help="write the spec to a file first")) from None
-
-
-def _too_large() -> ReadError:
-    return ReadError(Diagnostic("MT002", f"the file has more than {LARGEST_FILE >> 20} MiB"))
-
-
-def decode(data: bytes) -> tuple[str, Diagnostic | None]:
-    """Decode a spec, without its byte order mark.
-
-    Returns the text and a diagnostic where the bytes are not UTF-8; the text then has replacement characters, so that
-    the position can be shown.
-    """
-    data = data.removeprefix(_BOM)
-    try:
-        return data.decode(), None
+        data.decode()
     except UnicodeDecodeError as error:
-        text, utf16 = data.decode(errors="replace"), data.startswith(_UTF16) or b"\x00" in data[:4]
         start = len(data[: error.start].decode())
-        return text, Diagnostic(
-            "MT003",
-            f"byte 0x{data[error.start]:02x} is not UTF-8 here",
-            span=Lines(text).span(start, start + 1),
-            help="the file looks like UTF-16; save it as UTF-8" if utf16 else "save the file as UTF-8",
-        )
+        utf16 = data.startswith(_UTF16) or b"\x00" in data[:4]
+        help = "the file looks like UTF-16; save it as UTF-8" if utf16 else "save the file as UTF-8"
+        message = f"byte 0x{data[error.start]:02x} is not UTF-8 here"
+        raise ReadError(Diagnostic("MT003", message, help=help, span=lines.span(start, start + 1))) from error
 
 
-def check_characters(text: str) -> None:
+def _check_characters(text: str, lines: Lines) -> None:
     """Raise `ReadError` at the first character that is not allowed in a spec, not even in a comment."""
     if text.replace("\n", "").isprintable() or not (match := _NOT_IN_TEXT.search(text)):
         return
-    raise ReadError(
-        Diagnostic(
-            "MT004",
-            f"{character_name(match[0])} is not allowed in a spec",
-            span=Lines(text).span(match.start(), match.end()),
-            help="end lines with LF or CRLF" if match[0] in "\r\x85\u2028\u2029" else None,
-        )
-    )
+    help = "end lines with LF or CRLF" if match[0] in "\r\x85\u2028\u2029" else None
+    message = f"{character_name(match[0])} is not allowed in a spec"
+    raise ReadError(Diagnostic("MT004", message, help=help, span=lines.span(*match.span())))

@@ -33,7 +33,7 @@ def values(**params: object) -> dict[str, str]:
     """Values of the parameters of a spec that uses all of them."""
     uses = {f"d{index}": f"${name}" for index, name in enumerate(params)}
     found = Document.from_object({"memtopo": 1, "name": "test", "params": params, "devices": uses})
-    return {name: each.value for name, each in found.parameters.items()}
+    return found.values
 
 
 def codes_of(found: Document) -> list[str]:
@@ -77,9 +77,7 @@ def test_settings_take_precedence_and_may_use_parameters() -> None:
     found = document(POOL).with_settings({"pages": "8", "page": "32MiB / $pages"})
     assert found.root["ranges"] == {"kv": {"size": "32MiB"}}
     assert found.root["chunks"]["page"] == {"location": ["gpu0", "gpu1"], "size": "4MiB", "count": "8"}  # type: ignore[index,call-overload]
-    assert {name: each.given for name, each in found.parameters.items()} == {
-        "pages": True, "page": True, "pool": False, "where": False,
-    }  # fmt: skip
+    assert found.values == {"pages": "8", "page": "4MiB", "pool": "32MiB", "where": "gpu0"}
     assert found.with_settings({}).root == document(POOL).root
 
 
@@ -191,5 +189,5 @@ def test_any_parameters_are_replaced_or_diagnosed(params: dict[str, str], data: 
     root = {"memtopo": 1, "name": "t", "params": params, "ranges": {"r": {"count": written}}}
     found = read_text(json.dumps(root).encode(), "test.yaml", settings)
     left = {key: value for key, value in found.root.items() if key != "params"}
-    assert not {*uses(json.dumps(left))} & {*found.parameters}
+    assert not {*uses(json.dumps(left))} & {*found.values}
     assert all(found.span(each.path, each.at) for each in found.diagnostics)
