@@ -7,8 +7,8 @@ import signal
 import sys
 from typing import NoReturn
 
-_YOUNG = 50_000
-"""New objects after which the garbage collector runs: with 700, validating 100,000 chunks takes 16 % longer."""
+_YOUNG = 200_000
+"""New objects after which the garbage collector runs, more than a short command makes (docs/performance.md)."""
 
 
 def main() -> NoReturn:

@@ -31,12 +31,12 @@ from memtopo.language import read_stdin
 from memtopo.output import plain
 from memtopo.session.composition import Composition
 from memtopo.session.request import Holding, RunRequest
-from memtopo.sharing.claims import Claim, claim
 from memtopo.sharing.endpoints import endpoint, is_folder
 from memtopo.sharing.errors import reason
 
 if TYPE_CHECKING:  # imported where a layout is held
     from memtopo.run.holder import Holder
+    from memtopo.sharing.claims import Claim
     from memtopo.sharing.holder import Event, MetricsTarget
     from memtopo.sharing.status import Statistics, Status
 
@@ -178,6 +178,7 @@ def claimed_holder(options: HoldOptions, loaded: Composition, request: RunReques
 
 def _claim(terms: Holding, name: str) -> Claim:
     """Claim the socket that systemd passed, else the layout's name. Raises `ExchangeError`, `UsageError`."""
+    from memtopo.sharing.claims import claim
     from memtopo.sharing.holder import passed_claim
 
     passed = passed_claim()
@@ -205,6 +206,7 @@ def metrics_target(place: str | None) -> Iterator[MetricsTarget | None]:
     Raises `UsageError` for a file that memtopo did not write, `ExchangeError` if another process has the socket.
     """
     from memtopo.output import monitoring
+    from memtopo.sharing.claims import claim
     from memtopo.sharing.holder import MetricsTarget
 
     def text(status: Status, statistics: Statistics, now: float) -> str:

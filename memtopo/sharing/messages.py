@@ -19,16 +19,25 @@ from memtopo.plans.report import Checks, Difference, Report
 from memtopo.sharing.errors import BadPacket, ExchangeError
 from memtopo.sharing.offers import Offer
 from memtopo.sharing.status import MOST_STATES, Importer, NodeStatus, Notice, State, Status
-from memtopo.sharing.wire import MAX_ENTRIES, Count, LayoutName, Name, Packet, Positive, Seconds, Text, Texts, read
+from memtopo.sharing.wire import (
+    LONGEST_SOURCE,
+    MAX_ENTRIES,
+    Count,
+    LayoutName,
+    Name,
+    Packet,
+    Positive,
+    Seconds,
+    Text,
+    Texts,
+    read,
+)
 
 PAGE_BYTES = 48 << 10
 """Bytes of a list that go into one packet; the rest is for the fields around it."""
 
 TEXT_CHARACTERS = 8 << 10
 """Characters of a long text that go into one packet; one character takes up to six bytes."""
-
-LONGEST_SOURCE = 32 << 20
-"""Characters of a source in all packets."""
 
 LARGEST_COUNT = 1_000_000
 """Entries of a list in all packets, which bounds what a holder can send."""

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 
 from memtopo.common.errors import MemtopoError
 from memtopo.machine import Machine, dump, parse
-from memtopo.sharing.client import Client
 from memtopo.sharing.errors import BadPacket, ExchangeError
-from memtopo.sharing.messages import LONGEST_SOURCE
-from memtopo.sharing.wire import read
+from memtopo.sharing.wire import LONGEST_SOURCE, read
 
 if TYPE_CHECKING:
     from memtopo.language import Document
+    from memtopo.sharing.client import Client
 
 _ORIGIN = "the holder"
 

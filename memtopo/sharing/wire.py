@@ -27,6 +27,9 @@ from memtopo.sharing.errors import BadPacket
 
 VERSION = 1
 LARGEST = 64 << 10
+LONGEST_SOURCE = 32 << 20
+"""Characters of a source in all packets."""
+
 MOST_FDS = 253
 """Descriptors that one message can carry (fact 34)."""
 

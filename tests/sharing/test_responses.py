@@ -22,11 +22,12 @@ from memtopo.sharing.errors import BadPacket, ExchangeError
 from memtopo.sharing.holder.clients import ClientConnection
 from memtopo.sharing.holder.responses import Responder, descriptors_in_flight, still_bound
 from memtopo.sharing.holder.state import HolderInfo
-from memtopo.sharing.messages import LONGEST_SOURCE, TEXT_CHARACTERS, Request, SourcePart, read_request
+from memtopo.sharing.messages import TEXT_CHARACTERS, Request, SourcePart, read_request
 from memtopo.sharing.offers import Offer, exported_bytes
 from memtopo.sharing.sockets import Peer
 from memtopo.sharing.status import Taken
 from memtopo.sharing.surveys import survey
+from memtopo.sharing.wire import LONGEST_SOURCE
 from tests.helpers.held_layouts import held
 from tests.helpers.machines import invented
 from tests.helpers.memfd_exports import MACHINE, OFFERS, PAGE, PAGES, Memfds, OneState
