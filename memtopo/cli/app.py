@@ -111,11 +111,6 @@ def _report(error: MemtopoError, arguments: Sequence[str]) -> int:
     return _document(error, arguments)
 
 
-def _document(error: MemtopoError, arguments: Sequence[str]) -> int:
-    _print_failure(error, arguments)
-    return error.exit_code
-
-
 def _bug(error: Exception) -> MemtopoError:
     import traceback
 
@@ -164,8 +159,8 @@ def _plain(text: str) -> str:
     return text.replace(": Value error, ", ": ").replace(": Input should ", ": it should ")
 
 
-def _print_failure(error: MemtopoError, arguments: Sequence[str]) -> None:
-    """Print an error in the format that a command line requests, even if the command line could not be parsed."""
+def _document(error: MemtopoError, arguments: Sequence[str]) -> int:
+    """Print an error in the format that a command line requests, even if it could not be parsed; return its status."""
     from memtopo.cli.results import refusal
     from memtopo.output import formats, json  # needed only for errors
 
@@ -180,6 +175,7 @@ def _print_failure(error: MemtopoError, arguments: Sequence[str]) -> None:
             plain.print_document(json.dumps(refusal(error.composition)).splitlines())
     elif requested and requested[-1] in formats.FORMATS:
         plain.print_document(formats.failure(formats.format_named(requested[-1]), error))
+    return error.exit_code
 
 
 def _write_failure(error: MemtopoError, words: Sequence[str]) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from memtopo.cli import options
-from memtopo.cli.options import option, settings, variable_words
+from memtopo.cli.options import settings, variable_words
 from memtopo.cli.process import Interrupted, Stopper
 from memtopo.cli.results import RunOutput, RunPage, run_output
 from memtopo.cli.service import HoldOptions, claimed_holder, start_detached
@@ -31,40 +31,8 @@ if TYPE_CHECKING:  # imported where it is used: most layouts import nothing from
     from memtopo.sharing.producers import Producers
 
 
-def _clusters() -> options.Values:
-    return [("ray", "that of RAY_ADDRESS, or of this host"), ("ray://", "another one: ray://HOST:PORT")]
-
-
 _CHECK = "What is checked: none; fast: queries, and samples of the bytes; full: every byte, by kernels."
-CheckLevel = Annotated[Literal["none", "fast", "full"], option("--check", _CHECK)]
-_WITH = "Bind a holder that the spec names to a socket, or to a program to start, which finds its socket's path in "
-With = Annotated[list[str] | None, option("--with", f"{_WITH}MEMTOPO_SOCKET.", "NAME=SOCKET|COMMAND")]
-_LIMIT = "Limit for a silent process (a starting one: ten times that, up to 60s), a semaphore, and a commit."
-_REHEARSE = "Also go through the states of the spec and back, and check each."
-_CLUSTER = "Apply a spec with nodes on a Ray cluster: ray, that of RAY_ADDRESS or of this host, or ray://HOST:PORT."
-On = Annotated[str | None, option("--on", _CLUSTER, "CLUSTER", autocompletion=_clusters, show_default="this host")]
-_GPUS = "With --on: GPUs of each node."
-Gpus = Annotated[int | None, option("--gpus", _GPUS, "N", min=0, show_default="as many as each has")]
-_TRACE = "Write a line of JSON for each driver call, for 'memtopo trace'; of several processes into a folder, "
-
-
-@dataclass(frozen=True, slots=True)
-class RunOptions:
-    """Options of a run: its holders, its limit of time, its cluster, and its trace."""
-
-    bound: With = None
-    timeout: Annotated[str, option("--timeout", _LIMIT, "TIME")] = "30s"
-    rehearse: Annotated[bool, option("--rehearse", _REHEARSE)] = False
-    on: On = None
-    gpus: Gpus = None
-    trace: Annotated[str | None, option("--trace", f"{_TRACE}a file for each.", "FILE")] = None
-
-    @property
-    def silence(self) -> float:
-        """Seconds of `--timeout`. Raises `UsageError`, also for 0."""
-        if not (found := options.duration(self.timeout)):
-            raise UsageError("a --timeout of 0 waits for nothing", hint="write --timeout 30s")
-        return found
+CheckLevel = Annotated[Literal["none", "fast", "full"], options.option("--check", _CHECK)]
 
 
 @options.grouped
@@ -75,7 +43,7 @@ def apply_command(
     given: options.Set = None,
     check: CheckLevel = "fast",
     hold: HoldOptions,
-    run: RunOptions,
+    run: options.RunOptions,
     report: RunPage = None,
     as_json: options.AsJson = False,
     context: typer.Context = None,  # type: ignore[assignment]
@@ -201,7 +169,7 @@ class Bindings:
             yield started
 
 
-def _bindings(run: RunOptions, terms: Holding) -> Bindings:
+def _bindings(run: options.RunOptions, terms: Holding) -> Bindings:
     """The bindings of the values of `--with`, and of `--socket` if it is a folder. Raises `UsageError`."""
     given, socket = run.bound or [], terms.socket
     typed = given != os.environ.get("MEMTOPO_WITH", "").split()

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from memtopo.cli.options import Settings, machine_names
+from memtopo.cli.options import RunOptions, Settings, machine_names
 from memtopo.cli.process import Interrupted, Stopper
 from memtopo.cli.results import RunOutput
 from memtopo.cli.service import HoldOptions
@@ -24,7 +24,6 @@ from memtopo.session.composition import Composition
 from memtopo.session.request import RunRequest
 
 if TYPE_CHECKING:
-    from memtopo.cli.apply import RunOptions
     from memtopo.run.nodes.cluster import Placed, RayCluster
 
 _PATIENCE = 120.0

@@ -128,7 +128,8 @@ def _show(result: ProbeReport, form: str) -> None:
 def machines_command(name: Name = None, as_json: AsJson = False) -> int:
     """List the recorded machines, or show one."""
     if name is None:
-        _list({each: machines.load(each) for each in machines.shipped()}, as_json=as_json)
+        known = {each: machines.load(each) for each in machines.shipped()}
+        show(known, lambda: _table(known), as_json=as_json)
         return 0
     if name == "local":
         raise UsageError("local is not a recorded machine", hint="'memtopo probe' shows this computer")
@@ -142,17 +143,12 @@ def machines_command(name: Name = None, as_json: AsJson = False) -> int:
     return 0
 
 
-def _list(known: dict[str, Machine], *, as_json: bool) -> None:
-    def page() -> Any:
-        from memtopo.output.blocks import Table, columns
+def _table(known: dict[str, Machine]) -> Any:
+    from memtopo.output.blocks import Table, columns
+    from memtopo.output.humanize import devices
 
-        return Table(columns("machine", "GPUs", "driver", "recorded"), [_row(*item) for item in known.items()])
-
-    show(known, page, as_json=as_json)
-
-
-def _row(name: str, machine: Machine) -> tuple[str, ...]:
-    from memtopo.output import humanize
-
-    devices = humanize.devices(device.name for device in machine.devices)
-    return name, devices, machine.driver.name, machine.recorded or "not known"
+    rows = [
+        (name, devices(device.name for device in each.devices), each.driver.name, each.recorded or "not known")
+        for name, each in known.items()
+    ]
+    return Table(columns("machine", "GPUs", "driver", "recorded"), rows)

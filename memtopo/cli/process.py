@@ -60,7 +60,8 @@ class Stopper:
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:
-        self._before = {number: signal.signal(number, self._record) for number in ENDING if not _by_nohup(number)}
+        ignored = [signal.SIGHUP] if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else []
+        self._before = {number: signal.signal(number, self._record) for number in ENDING if number not in ignored}
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -80,10 +81,6 @@ class Stopper:
 
     def _record(self, number: int, _frame: FrameType | None) -> None:
         self._signal = self._signal or number
-
-
-def _by_nohup(number: signal.Signals) -> bool:
-    return number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN
 
 
 class Streams:

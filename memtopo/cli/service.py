@@ -120,7 +120,10 @@ class Service:
             os.dup2(self.log, 2)
         if self.options.ready_fd is not None:
             _write_at_once(self.options.ready_fd, os.fsencode(f"{path}\n"))  # its reader may have ended
-            _replace_by_null(self.options.ready_fd)
+            # The number stays in use, so that open descriptors are counted as before.
+            null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+            os.dup2(null, self.options.ready_fd, inheritable=False)
+            os.close(null)
 
     @property
     def hangups(self) -> Hangups:
@@ -373,10 +376,3 @@ def _require_open(fd: int) -> None:
         os.set_inheritable(fd, False)
     except (OSError, OverflowError) as error:
         raise UsageError(f"--ready-fd {fd} is not an open descriptor") from error
-
-
-def _replace_by_null(fd: int) -> None:
-    """Close what a descriptor refers to; its number stays in use, so that open descriptors are counted as before."""
-    null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
-    os.dup2(null, fd, inheritable=False)
-    os.close(null)

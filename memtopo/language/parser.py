@@ -103,7 +103,10 @@ def yaml_diagnostic(error: Exception, text: str, lines: Lines) -> Diagnostic:
         # The parser notices it only at the next token, which may be lines below the key at fault.
         start, opened = opened, None
     found = _message(context, problem, text[start : start + 1])
-    labels = () if opened is None else _labels(context, lines, opened, start)
+    what = next((text for part, text in _OPENED.items() if part in context), None)
+    labels: tuple[Label, ...] = ()
+    if what and opened is not None and opened != start:
+        labels = (Label(what, (), span=lines.span(opened, opened + 1)),)
     span = lines.span(start, start if text[start : start + 1] in "\r\n" else start + 1)
     return Diagnostic(found.code, found.message, labels=labels, help=found.help, span=span)
 
@@ -120,13 +123,6 @@ def _message(context: str, problem: str, char: str) -> _Message:
         if part in problem:
             return message
     return _Message(printable(shorten(problem, 200)) or "the text is not YAML")
-
-
-def _labels(context: str, lines: Lines, opened: int, start: int) -> tuple[Label, ...]:
-    for part, text in _OPENED.items():
-        if part in context and opened != start:
-            return (Label(text, (), span=lines.span(opened, opened + 1)),)
-    return ()
 
 
 _MERGE_HELP = "write the keys out here; for many entries that are alike, use count"
@@ -161,7 +157,8 @@ class Parser:
     def _document(self) -> dict[str, Value]:
         self._next()
         if isinstance(self._next(), StreamEndEvent):
-            raise ReadError(_no_document(self._text, self._lines))
+            what = "has only comments and blank lines" if "#" in self._text else "is empty"
+            raise ReadError(Diagnostic("MT010", f"the file {what}; expected a mapping", span=self._lines.span(0, 0)))
         event = self._next()
         if not isinstance(event, MappingStartEvent):
             raise ReadError(_no_mapping(event, self._lines))
@@ -320,7 +317,7 @@ def check_start(text: str, lines: Lines) -> None:
     if any(sign in text for sign in _CONFLICT_SIGNS) and (match := _CONFLICT.search(text)):
         message = "a merge-conflict marker: two versions of this file were not merged"
         help = "keep one version, and remove the markers"
-        raise ReadError(_diagnostic("MT005", message, lines, *match.span(), help=help))
+        raise ReadError(Diagnostic("MT005", message, help=help, span=lines.span(*match.span())))
     start = _past(_BLANK, text, 0)
     if match := _VERSION.match(text, start):
         start = _past(_BLANK, text, match.end())
@@ -335,26 +332,21 @@ def check_end(text: str, index: int, lines: Lines, *, explicit: bool) -> None:
         raise ReadError(_directive(text, index, lines))
     if text.startswith("---", index) or (explicit and index < len(text)):
         message = "a second document starts here; a spec is a single document"
-        raise ReadError(_diagnostic("MT010", message, lines, index, index, help="put each spec into its own file"))
-
-
-def _no_document(text: str, lines: Lines) -> Diagnostic:
-    what = "has only comments and blank lines" if "#" in text else "is empty"
-    return _diagnostic("MT010", f"the file {what}; expected a mapping", lines, 0, 0)
+        help = "put each spec into its own file"
+        raise ReadError(Diagnostic("MT010", message, help=help, span=lines.span(index, index)))
 
 
 def _no_mapping(event: Event, lines: Lines) -> Diagnostic:
-    start, end = event.start_mark.index, event.end_mark.index
+    code, message = "MT010", "expected a mapping at the top of the file, found text"
     if isinstance(event, AliasEvent):
-        return _diagnostic("MT006", "an alias is refused", lines, start, end)
-    if isinstance(event, SequenceStartEvent):
-        return _diagnostic("MT010", "expected a mapping at the top of the file, found a list", lines, start, end)
-    value = event.value if isinstance(event, ScalarEvent) else ""
-    if not value:
-        return _diagnostic("MT010", "the document is empty; expected a mapping", lines, start, end)
-    if ":" in value:
-        return _diagnostic("MT010", "expected a mapping; is a space missing after ':'?", lines, start, end)
-    return _diagnostic("MT010", "expected a mapping at the top of the file, found text", lines, start, end)
+        code, message = "MT006", "an alias is refused"
+    elif isinstance(event, SequenceStartEvent):
+        message = "expected a mapping at the top of the file, found a list"
+    elif not isinstance(event, ScalarEvent) or not event.value:
+        message = "the document is empty; expected a mapping"
+    elif ":" in event.value:
+        message = "expected a mapping; is a space missing after ':'?"
+    return Diagnostic(code, message, span=lines.span(event.start_mark.index, event.end_mark.index))
 
 
 def _past(pattern: re.Pattern[str], text: str, index: int) -> int:
@@ -364,11 +356,5 @@ def _past(pattern: re.Pattern[str], text: str, index: int) -> int:
 
 def _directive(text: str, start: int, lines: Lines) -> Diagnostic:
     end = text.find("\n", start)
-    end = end if end >= 0 else len(text)
-    return _diagnostic(
-        "MT005", "directives ('%') are not part of the language", lines, start, end, help="remove this line"
-    )
-
-
-def _diagnostic(code: str, message: str, lines: Lines, start: int, end: int, *, help: str | None = None) -> Diagnostic:
-    return Diagnostic(code, message, span=lines.span(start, end), help=help)
+    span = lines.span(start, end if end >= 0 else len(text))
+    return Diagnostic("MT005", "directives ('%') are not part of the language", help="remove this line", span=span)

@@ -44,9 +44,8 @@ def text(value: object, expected: str) -> str:
         raise InvalidValue("MT103", f"expected {expected}, found nothing")
     alone = isinstance(value, list) and len(value) == 1 and isinstance(value[0], str)
     help = f"write {shorten(value[0])} without brackets" if alone and isinstance(value, list) else None
-    raise InvalidValue(
-        "MT103", f"expected {expected}, found a {'list' if isinstance(value, list) else 'mapping'}", help=help
-    )
+    what = "list" if isinstance(value, list) else "mapping"
+    raise InvalidValue("MT103", f"expected {expected}, found a {what}", help=help)
 
 
 def one_of(
@@ -160,7 +159,9 @@ def chunk_count(value: object) -> int | Share | Literal["fill"]:
 
 def least_count(value: object) -> int | Share:
     """Read a count that may be 0, or a share of memory in percent."""
-    return share(value) if isinstance(value, str) and value.endswith("%") else count_or_zero(value)
+    if value == "0":
+        return 0
+    return share(value) if isinstance(value, str) and value.endswith("%") else count(value)
 
 
 def positive_bytes(value: object) -> Size:
@@ -191,9 +192,8 @@ def count(value: object) -> int:
     if found == 0:
         raise InvalidValue("MT106", "a count of 0 is nothing to build", help="leave the entry out, or count from 1")
     if found > LARGEST_COUNT:
-        raise InvalidValue(
-            "MT109", f"a count of {found:,} is more than the {LARGEST_COUNT:,} that one spec may declare"
-        )
+        message = f"a count of {found:,} is more than the {LARGEST_COUNT:,} that one spec may declare"
+        raise InvalidValue("MT109", message)
     return found
 
 
@@ -211,11 +211,6 @@ def count_or_word(words: Sequence[str]) -> Callable[[object], int | str]:
     return read
 
 
-def count_or_zero(value: object) -> int:
-    """Read a count that may be 0."""
-    return 0 if value == "0" else count(value)
-
-
 def processes(value: object) -> int:
     """Read a number of processes, at least one."""
     if value in ("gpus", "fill"):
@@ -223,9 +218,8 @@ def processes(value: object) -> int:
         raise InvalidValue("MT106", f"{value!r} is not a number of processes", help=help)
     found = count(value)
     if found > LARGEST_PROCESSES:
-        raise InvalidValue(
-            "MT109", f"{found:,} processes are more than the {LARGEST_PROCESSES} that one spec may declare"
-        )
+        message = f"{found:,} processes are more than the {LARGEST_PROCESSES} that one spec may declare"
+        raise InvalidValue("MT109", message)
     return found
 
 
@@ -233,9 +227,8 @@ def address(value: object) -> int:
     """Read an address in hexadecimal digits."""
     found = text(value, "an address such as 0x7f0000000000")
     if not ADDRESS.fullmatch(found):
-        raise InvalidValue(
-            "MT106", f"{shorten(found)!r} is not an address", help="write it as 0x and hexadecimal digits"
-        )
+        help = "write it as 0x and hexadecimal digits"
+        raise InvalidValue("MT106", f"{shorten(found)!r} is not an address", help=help)
     return int(found, 16)
 
 
