@@ -24,7 +24,7 @@ from memtopo.language.entries import Entry, Spec
 from memtopo.language.fields import LARGEST_PROCESSES, NAME, Gpus, Names, OwnName, ProcessCount, parse_reference
 from memtopo.language.limits import PARAMETERS
 
-__all__ = ["SECTIONS", "VERSION", "Process", "Spec", "read"]
+__all__ = ["SECTIONS", "VERSION", "ProcessKeys", "Spec", "read"]
 
 VERSION = 1
 
@@ -38,7 +38,7 @@ def _each_once(nodes: list[str]) -> list[str]:
     return nodes
 
 
-class Process(Entry):
+class ProcessKeys(Entry):
     """Keys of a process besides its sections."""
 
     count: ProcessCount | None = Field(
@@ -59,7 +59,7 @@ SECTIONS: dict[str, Kind] = {kind.section: kind for kind in (DEVICES, *KINDS)}
 _TOP = ("memtopo", "name", PARAMETERS, *SECTIONS, "processes")
 _HOSTS = ("host", "hosts", "node", "nodes", "machine", "machines")
 _OF_NODES = "a process names its node: 'node: a', or 'nodes: [a, b]' for a counted one"
-_KEYS = tuple(Process.model_fields)
+_KEYS = tuple(ProcessKeys.model_fields)
 _PROCESS = (*_KEYS, *SECTIONS)
 
 
@@ -131,7 +131,7 @@ def _named_process(name: str, entries: object, refused: frozenset[Path]) -> Reso
     yield from messages.first(_unknown_key(key, path) for key in entries if key not in _PROCESS)
     spec = yield from _sections(name, entries, path, refused)
     try:
-        own = Process.model_validate({key: entries[key] for key in _KEYS if key in entries})
+        own = ProcessKeys.model_validate({key: entries[key] for key in _KEYS if key in entries})
     except PydanticError as error:
         yield from messages.diagnose(error, path, lambda _: _KEYS)
         return replace(spec, left_out=spec.left_out | {(key, "") for key in _KEYS})

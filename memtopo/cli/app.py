@@ -12,7 +12,7 @@ from typing import Any
 
 import typer
 
-from memtopo.cli.process import Interrupted, Refused, Streams, option_values
+from memtopo.cli.process import Interrupted, RefusedSpec, StandardStreams, option_values
 from memtopo.common.errors import MemtopoError, UsageError
 from memtopo.common.version import __version__
 from memtopo.output import plain
@@ -50,7 +50,7 @@ def program(command: str | None = None) -> typer.Typer:
 
 def run(arguments: Sequence[str]) -> int:
     """Run a command line, and print its errors. Returns the exit status."""
-    streams = Streams()
+    streams = StandardStreams()
     try:
         status = _run_command(arguments)
     except MemtopoError as error:
@@ -100,7 +100,7 @@ def _version(
 
 
 def _report(error: MemtopoError, arguments: Sequence[str]) -> int:
-    if isinstance(error, Refused):
+    if isinstance(error, RefusedSpec):
         from memtopo.cli.specs import print_diagnostics, stale_plan
 
         print_diagnostics(error.composition)
@@ -170,7 +170,7 @@ def _document(error: MemtopoError, arguments: Sequence[str]) -> int:
     requested += option_values(words, "--format")
     if "--json" in words or os.environ.get("MEMTOPO_JSON", "").lower() in _TRUE:
         requested = ["json"]
-    if isinstance(error, Refused):
+    if isinstance(error, RefusedSpec):
         if requested[-1:] == ["json"]:
             plain.print_document(json.dumps(refusal(error.composition)).splitlines())
     elif requested and requested[-1] in formats.FORMATS:

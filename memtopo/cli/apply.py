@@ -87,7 +87,7 @@ def _holding(given: HoldOptions) -> HoldOptions | None:
 def _applied(
     loaded: Composition,
     request_of: Callable[[Composition], RunRequest],
-    bound: Bindings,
+    bound: BoundHolders,
     holding: HoldOptions | None,
     output: RunOutput,
 ) -> int:
@@ -100,7 +100,11 @@ def _applied(
 
 
 def _run(
-    loaded: Composition, request: RunRequest, bound: Bindings, holding: HoldOptions | None, stop: Callable[[], int]
+    loaded: Composition,
+    request: RunRequest,
+    bound: BoundHolders,
+    holding: HoldOptions | None,
+    stop: Callable[[], int],
 ) -> Report:
     """Claim the layout's name if it is to be held, start its producers, and apply."""
     application = Application(
@@ -130,7 +134,7 @@ def _detach(context: typer.Context, spec: str, holding: HoldOptions, *, as_json:
 
 
 @dataclass(frozen=True, slots=True)
-class Bindings:
+class BoundHolders:
     """Values of `--with` by the name of a holder, users that are trusted, and seconds that a holder may be silent.
 
     A name that the spec does not use is an error if it was `typed` on the command line; the variable may be set for
@@ -169,12 +173,12 @@ class Bindings:
             yield started
 
 
-def _bindings(run: options.RunOptions, terms: Holding) -> Bindings:
+def _bindings(run: options.RunOptions, terms: Holding) -> BoundHolders:
     """The bindings of the values of `--with`, and of `--socket` if it is a folder. Raises `UsageError`."""
     given, socket = run.bound or [], terms.socket
     typed = given != os.environ.get("MEMTOPO_WITH", "").split()
     values = dict(map(_name_and_value, given if typed else variable_words("MEMTOPO_WITH")))
-    return Bindings(values, terms.allow_uids, run.silence, typed, socket if socket and is_folder(socket) else None)
+    return BoundHolders(values, terms.allow_uids, run.silence, typed, socket if socket and is_folder(socket) else None)
 
 
 def _name_and_value(text: str) -> tuple[str, str]:

@@ -129,7 +129,7 @@ def _machine(text: str) -> str:
 
 
 def _loaded(placed: Placed, document: Document, spec: str) -> Composition:
-    """A spec that is valid on the machines of the cluster. Raises `Refused`."""
+    """A spec that is valid on the machines of the cluster. Raises `RefusedSpec`."""
     from memtopo.run.nodes.driver import local_machines
 
     machines = local_machines(placed, document)

@@ -29,7 +29,7 @@ _PATIENCE = 5
 """Seconds that a reader has to read on once a signal has ended the work."""
 
 
-class Refused(MemtopoError):
+class RefusedSpec(MemtopoError):
     """An invalid spec, whose diagnostics are printed in place of an error."""
 
     exit_code = Exit.INVALID
@@ -83,7 +83,7 @@ class Stopper:
         self._signal = self._signal or number
 
 
-class Streams:
+class StandardStreams:
     """Replaces stdout and stderr; output that cannot be written is dropped, and `flush` returns the error of stdout.
 
     A closed pipe (`| head -1`) is not an error. A stream that was closed from the start (`>&-`) becomes the null

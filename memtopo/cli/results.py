@@ -15,7 +15,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Annotated, Any
 
 from memtopo.cli.options import option
-from memtopo.cli.process import Refused
+from memtopo.cli.process import RefusedSpec
 from memtopo.common.errors import MemtopoError, NotWritten, UsageError
 from memtopo.common.files import output_path, write_pipe
 from memtopo.language import Document
@@ -239,7 +239,7 @@ def write_error(file: str, command: str, error: MemtopoError) -> None:
 
     try:
         require_writable(file)
-        found = refusal(error.composition) if isinstance(error, Refused) else json.error_document(error)
+        found = refusal(error.composition) if isinstance(error, RefusedSpec) else json.error_document(error)
         _write_report(file, _error_page(command, error) if _is_page(file) else json.dumps(found))
     except MemtopoError as failure:
         if failure.message != error.message:
@@ -269,7 +269,7 @@ def _error_page(command: str, error: MemtopoError) -> str:
     from memtopo.output import diagnostics, html
     from memtopo.output.failure import diagnostics_page, error_page
 
-    if not isinstance(error, Refused):
+    if not isinstance(error, RefusedSpec):
         return html.document(error_page(command, error))
     found, document = error.composition.diagnostics, error.composition.document
     page = diagnostics_page(refusal(error.composition), diagnostics.text(found, document), document.name)

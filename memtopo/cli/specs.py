@@ -9,7 +9,7 @@ from functools import partial
 from typing import TextIO
 
 from memtopo.cli.options import NONE_SET, Settings, one_target
-from memtopo.cli.process import Refused
+from memtopo.cli.process import RefusedSpec
 from memtopo.common.errors import Unavailable, UsageError
 from memtopo.drivers.target import Target
 from memtopo.geometry import Geometry
@@ -30,7 +30,7 @@ from memtopo.session.trials import with_needed_trials
 def load(spec: str, machines: list[str] | None, given: Settings = NONE_SET, *, one_host: bool = False) -> Composition:
     """Load a valid spec, or a saved plan, on a machine.
 
-    Raises `Refused` for a spec that is invalid, `Unavailable` for an unknown machine, `UnreadablePlan` for a damaged
+    Raises `RefusedSpec` for an invalid spec, `Unavailable` for an unknown machine, `UnreadablePlan` for a damaged
     plan, and `UsageError` for an empty name, for a saved plan with settings, and with `one_host` for a spec with nodes.
     """
     if not spec:
@@ -49,14 +49,14 @@ def load(spec: str, machines: list[str] | None, given: Settings = NONE_SET, *, o
 
 
 def loaded_on(target: Target, document: Document, spec: str, plan: SavedPlan | None = None) -> Composition:
-    """Validate a spec on a machine, with the trials that it needs. Raises `Refused`."""
+    """Validate a spec on a machine, with the trials that it needs. Raises `RefusedSpec`."""
     return valid(Composition.of(document, with_needed_trials(target, document), spec, plan))
 
 
 def valid(composition: Composition) -> Composition:
-    """Return a spec that has no error. Raises `Refused`."""
+    """Return a spec that has no error. Raises `RefusedSpec`."""
     if not composition.valid:
-        raise Refused(composition)
+        raise RefusedSpec(composition)
     return composition
 
 

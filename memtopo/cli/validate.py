@@ -23,8 +23,8 @@ from memtopo.output import formats, plain
 from memtopo.output.formats import Format, format_named
 from memtopo.output.humanize import plural
 from memtopo.rules import files
-from memtopo.rules.files import Checked, File, Variant
-from memtopo.rules.paths import Source, collect
+from memtopo.rules.files import Checked, CheckedFile, Variant
+from memtopo.rules.paths import SpecPath, collect
 from memtopo.session.trials import with_needed_trials
 
 
@@ -108,7 +108,7 @@ class Validation:
     """Files that are validated in all variants on all targets; a target that is None is no machine."""
 
     chosen: files.Selection
-    sources: Sequence[Source]
+    sources: Sequence[SpecPath]
     variants: Sequence[Variant]
     targets: Mapping[str, Target | None]
 
@@ -139,7 +139,7 @@ class Validation:
             plain.print_lines(each.difference)
         return Exit.INVALID if found else Exit.OK
 
-    def _check(self, document: Document) -> File:
+    def _check(self, document: Document) -> CheckedFile:
         return files.check_document(document, self.targets, self._tried, self.chosen, self.variants)
 
     def _tried(self, name: str, document: Document) -> Machines | None:
@@ -156,7 +156,7 @@ def _variants(given: Settings) -> list[Variant]:
     return [Variant(label, one.applied) for label, one in zip(labels, each, strict=True)]
 
 
-def _read(each: Source) -> Document:
+def _read(each: SpecPath) -> Document:
     """Read a spec, or the spec in a saved plan."""
     document = files.read(each)
     if not of_memtopo(document):
@@ -255,7 +255,7 @@ class Correction:
         write(self.file, "\ufeff" * written.startswith("\ufeff") + self.after)
 
 
-def corrections(sources: Iterable[Source], check: Callable[[Document], File]) -> Iterator[Correction]:
+def corrections(sources: Iterable[SpecPath], check: Callable[[Document], CheckedFile]) -> Iterator[Correction]:
     """Yield the corrections of specs that have some. `check` validates a document on all machines.
 
     Raises `UsageError` for standard input. Saved plans have none.

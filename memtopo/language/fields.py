@@ -22,9 +22,9 @@ from memtopo.language.names import (
     PRODUCERS,
     REFERENCE,
     SOURCES,
+    ImportSource,
     NamedDevice,
     Reference,
-    Source,
     device,
     name,
     parse_reference,
@@ -112,8 +112,8 @@ def or_else_schema(schema: dict[str, Any], words: str) -> dict[str, Any]:
 
 # Re-exported for modules that read specs.
 __all__ = [
-    "LARGEST_COUNT", "LARGEST_PROCESSES", "NAME", "OWN_FIRST", "Reference", "Source", "chunk_count", "one_or_more",
-    "parse_reference",
+    "LARGEST_COUNT", "LARGEST_PROCESSES", "NAME", "OWN_FIRST", "ImportSource", "Reference", "chunk_count",
+    "one_or_more", "parse_reference",
 ]  # fmt: skip
 
 
@@ -224,8 +224,8 @@ Grants = dict[Annotated[str, WithJsonSchema(_DEVICE_LIKE)], AccessName]
 
 _SOURCE_MESSAGE = "An export: PROCESS.EXPORT of this spec, or LAYOUT/EXPORT of another layout."
 _PRODUCER_MESSAGE = "A producer's object: PRODUCER/NAME, or PRODUCER for one of the entry's own name."
-SourceText = Annotated[Source, FromText(source, text_like(SOURCES, _SOURCE_MESSAGE))]
-ProducerText = Annotated[Source, FromText(producer, text_like(PRODUCERS, _PRODUCER_MESSAGE))]
+SourceText = Annotated[ImportSource, FromText(source, text_like(SOURCES, _SOURCE_MESSAGE))]
+ProducerText = Annotated[ImportSource, FromText(producer, text_like(PRODUCERS, _PRODUCER_MESSAGE))]
 TRANSPORTS = {each: each for each in ("fd", "fabric", "ipc")}
 _EXPORTED = {**TRANSPORTS, "dmabuf": "dmabuf"}
 _IMPORT_HINTS = {"dmabuf": "no CUDA driver imports a dma-buf (fact 84): export it via fd as well, and import that"}

@@ -41,7 +41,7 @@ class Reference(NamedTuple):
         return f"{self.name}.{self.first}" if self.stop == self.first + 1 else f"{self.name}.{self.first}:{self.stop}"
 
 
-class Source(NamedTuple):
+class ImportSource(NamedTuple):
     """Source of an import or external object.
 
     `server.weights` is an export of a sibling process, `weights-server/w` one of a held layout or a socket, and
@@ -118,14 +118,14 @@ def reference(value: object) -> Reference:
     return parse_reference(text(value, "a name"))
 
 
-def source(value: object) -> Source:
+def source(value: object) -> ImportSource:
     """Read the source of an import: an export of a sibling, of a held layout, or of a socket."""
     written = text(value, "a source such as server.weights or weights-server/w")
     holder, slash, export = written.rpartition("/")
     if slash and re.fullmatch(_EXPORT, export) and _is_holder(holder):
-        return Source(holder, export)
+        return ImportSource(holder, export)
     if not slash and (match := re.fullmatch(_SIBLING, written)):
-        return Source(match[1], match[2], sibling=True)
+        return ImportSource(match[1], match[2], sibling=True)
     help = "write PROCESS.EXPORT of a sibling, LAYOUT/EXPORT of a held layout, or /path/to/socket/EXPORT"
     if re.fullmatch(_REMOTE, written):
         help = "a process on another node, of this spec, is PROCESS.EXPORT, and names its node with 'node: …'; "
@@ -135,14 +135,14 @@ def source(value: object) -> Source:
     raise InvalidValue("MT104", f"{shorten(written)!r} names no export", help=help)
 
 
-def producer(value: object) -> Source:
+def producer(value: object) -> ImportSource:
     """Read the source of an external object: `camera`, `camera/frame`, `/path/to/socket/frame`."""
     written = text(value, "a producer such as camera or camera/frame")
     if NAME.fullmatch(written):
-        return Source(written, "")
+        return ImportSource(written, "")
     holder, slash, export = written.rpartition("/")
     if slash and NAME.fullmatch(export) and _is_holder(holder):
-        return Source(holder, export)
+        return ImportSource(holder, export)
     raise InvalidValue("MT104", f"{shorten(written)!r} names no external object", help=_producer_help(written))
 
 

@@ -12,7 +12,7 @@ from memtopo.diagnostics.model import Diagnostic, Path, Severity, Span
 from memtopo.geometry.diagram import Diagram
 from memtopo.language.located import Located, located
 from memtopo.machine.records import MachineLine
-from memtopo.rules.files import Checked, File, Result, SharedDiagnostic
+from memtopo.rules.files import Checked, CheckedFile, Result, SharedDiagnostic
 
 if TYPE_CHECKING:
     from memtopo.language import Document
@@ -132,7 +132,7 @@ def diagnostics_document(
 ) -> DiagnosticsDocument:
     """The diagnostics of one spec, in the document of `validate`."""
     result = Result(document, machine or "", tuple(diagnostics))
-    return validation_document(Checked((machine or "",), (File(document, (result,)),)))
+    return validation_document(Checked((machine or "",), (CheckedFile(document, (result,)),)))
 
 
 def validation_document(checked: Checked) -> DiagnosticsDocument:
@@ -159,7 +159,7 @@ def _outcome(result: Result, *, ok: bool) -> Outcome:
     return Outcome(result.document.file, result.machine or None, ok, errors, warnings, result.ignored)
 
 
-def _diagnostics(file: File) -> list[Fault]:
+def _diagnostics(file: CheckedFile) -> list[Fault]:
     shared = {each.diagnostic: each for each in file.diagnostics()}
     return [_diagnostic(each, shared[each.diagnostic]) for each in located(shared, file.document)]
 

@@ -105,7 +105,7 @@ def _spec() -> _Schema:
     version = {"type": "integer", "const": spec.VERSION, "description": "The version of the language."}
     name = _NAMED | {"type": "string", "description": "The layout's name."}
     head = {"memtopo": version, "name": _or_use(name)}
-    own = _with_uses(TypeAdapter(spec.Process).json_schema(schema_generator=_InputGenerator))
+    own = _with_uses(TypeAdapter(spec.ProcessKeys).json_schema(schema_generator=_InputGenerator))
     processes = {
         "type": ["object", "null"],
         "description": "Several processes: the same sections, under a name each.",

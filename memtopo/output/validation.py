@@ -12,7 +12,7 @@ from memtopo.diagnostics.model import Diagnostic
 from memtopo.drivers.target import NONE
 from memtopo.language.located import Located, located
 from memtopo.output.humanize import plural
-from memtopo.rules.files import Checked, File, Result, SharedDiagnostic
+from memtopo.rules.files import Checked, CheckedFile, Result, SharedDiagnostic
 
 STDIN = "<stdin>"
 _REPOSITORY_VARIABLES = ("GITHUB_WORKSPACE", "CI_PROJECT_DIR")
@@ -23,7 +23,7 @@ def all_located(checked: Checked) -> list[Located]:
     return [each for file in checked.files for each in located(merged(file), file.document)]
 
 
-def merged(file: File, *, in_message: bool = False) -> list[Diagnostic]:
+def merged(file: CheckedFile, *, in_message: bool = False) -> list[Diagnostic]:
     """Every diagnostic of a file once; one that only some machines have gets a note that names them.
 
     They are named `in_message` for formats of one line each.
@@ -40,7 +40,7 @@ def _merged(shared: SharedDiagnostic, *, in_message: bool) -> Diagnostic:
     return found._replace(notes=(*found.notes, machines))
 
 
-def verdict(result: Result | File) -> str:
+def verdict(result: Result | CheckedFile) -> str:
     """`ok`, or `2 errors, 1 warning`."""
     errors, warnings = result.count("error"), result.count("warning")
     counts = [plural(count, noun) for count, noun in ((errors, "error"), (warnings, "warning")) if count]
@@ -124,5 +124,5 @@ def fingerprints(diagnostics: Iterable[Located]) -> Iterator[str]:
         counts[identity] += 1
 
 
-def _worst(file: File) -> str:
+def _worst(file: CheckedFile) -> str:
     return next((severity for severity in ("error", "warning") if file.count(severity)), "ok")

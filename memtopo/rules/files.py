@@ -16,7 +16,7 @@ from memtopo.language import Document, read_text
 from memtopo.language.located import Replacement, edited, replacements
 from memtopo.language.suppressions import NEVER
 from memtopo.machine import Machines
-from memtopo.rules.paths import STDIN, Source
+from memtopo.rules.paths import STDIN, SpecPath
 from memtopo.rules.validation import Validated, validate
 
 
@@ -46,7 +46,7 @@ class SharedDiagnostic(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class File:
+class CheckedFile:
     """One file with its results on all machines."""
 
     document: Document
@@ -72,7 +72,7 @@ class Checked(NamedTuple):
     """
 
     machines: tuple[str, ...]
-    files: tuple[File, ...]
+    files: tuple[CheckedFile, ...]
     strict: bool = False
     variants: int = 1
 
@@ -80,7 +80,7 @@ class Checked(NamedTuple):
     def results(self) -> Iterator[Result]:
         return (result for file in self.files for result in file.results)
 
-    def failed(self, checked: Result | File) -> bool:
+    def failed(self, checked: Result | CheckedFile) -> bool:
         """Return true if a result, or any result of a file, is a failure."""
         return bool(checked.count("error") or (self.strict and checked.count("warning")))
 
@@ -125,7 +125,7 @@ def _by_text(texts: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
 _UNUSED = "MT505"
 
 
-def read(each: Source) -> Document:
+def read(each: SpecPath) -> Document:
     """Read a file or standard input; errors are diagnostics of the document."""
     if each.name == STDIN:
         return language.read_stdin()
@@ -148,12 +148,12 @@ class Variant:
 
 
 def check(
-    sources: Iterable[Source],
+    sources: Iterable[SpecPath],
     machines: Mapping[str, Machines | None],
     chosen: Selection | None = None,
     *,
     strict: bool = False,
-    reader: Callable[[Source], Document] = read,
+    reader: Callable[[SpecPath], Document] = read,
     variants: Sequence[Variant] = (Variant(),),
     machine_for: Callable[[str, Document], Machines | None] | None = None,
 ) -> Checked:
@@ -175,7 +175,7 @@ def check_document(
     machine_for: Callable[[str, Document], Machines | None],
     chosen: Selection | None = None,
     variants: Sequence[Variant] = (Variant(),),
-) -> File:
+) -> CheckedFile:
     """Validate every variant of a document against every machine, as `check`."""
     chosen = chosen or Selection()
     documents = {variant: variant.applied(document) for variant in variants}
@@ -188,7 +188,7 @@ def check_document(
     results = tuple(
         Result(each.document, case, _reported(each, used, chosen), len(each.ignored)) for case, each in found.items()
     )
-    return File(results[0].document, results)
+    return CheckedFile(results[0].document, results)
 
 
 def _validated(document: Document, machines: Machines | None) -> Validated:
@@ -263,7 +263,7 @@ class Fixed:
     errors: int
 
 
-def fixed(document: Document, check: Callable[[Document], File]) -> Fixed:
+def fixed(document: Document, check: Callable[[Document], CheckedFile]) -> Fixed:
     """Correct a document. `check` validates it on all machines; an edit is made if all of them ask for it.
 
     Edits of a round are made if an error that they are for is gone, and if they added none of `_HARM`. A text that was
@@ -281,7 +281,7 @@ def fixed(document: Document, check: Callable[[Document], File]) -> Fixed:
     return Fixed(document.text, count)
 
 
-def _common(found: File) -> list[Edit]:
+def _common(found: CheckedFile) -> list[Edit]:
     """Edits that the results on all machines have, in order."""
     each = [{one.edit for one in result.diagnostics if one.edit} for result in found.results]
     wanted = set.intersection(*each) if each else set()
@@ -289,8 +289,8 @@ def _common(found: File) -> list[Edit]:
 
 
 def _better(
-    document: Document, found: File, edits: Mapping[Edit, Replacement], check: Callable[[Document], File]
-) -> File | None:
+    document: Document, found: CheckedFile, edits: Mapping[Edit, Replacement], check: Callable[[Document], CheckedFile]
+) -> CheckedFile | None:
     """Results of the document with edits; None if nothing was edited, or if the edits do harm."""
     text = edited(document.text, edits.values())
     if text == document.text:
@@ -301,7 +301,7 @@ def _better(
     return after if not harm and _identities(found, edits) - now else None
 
 
-def _identities(found: File, edits: Collection[Edit] | None = None) -> set[tuple[str, str, Path]]:
+def _identities(found: CheckedFile, edits: Collection[Edit] | None = None) -> set[tuple[str, str, Path]]:
     """Codes, messages and paths of all diagnostics, or of those that some edits are for."""
     every = (each for result in found.results for each in result.diagnostics)
     return {(each.code, each.message, each.path) for each in every if edits is None or each.edit in edits}

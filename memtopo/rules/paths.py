@@ -15,7 +15,7 @@ SUFFIXES = (".yaml", ".yml")
 _PATIENCE = 10.0
 
 
-class Source(NamedTuple):
+class SpecPath(NamedTuple):
     """File by the name that is reported, and the seconds to wait for it if it is a pipe; `-` is standard input.
 
     A pipe that was named explicitly is waited for; a pipe found in a folder is not. A file that was found must lie
@@ -37,25 +37,25 @@ class Source(NamedTuple):
         return not _below(self.root or os.path.realpath(self.folder), self.name)
 
 
-def collect(arguments: Iterable[str]) -> list[Source]:
+def collect(arguments: Iterable[str]) -> list[SpecPath]:
     """Return the files in the order of the arguments, those of a folder or pattern sorted, without duplicates.
 
     A folder stands for every `*.yaml` and `*.yml` file in it and below; a pattern may have `*`, `?`, `[…]` and, for any
     number of folders, `**`. Hidden folders and links to folders are not entered. A file that does not exist is kept,
     so that reading reports it. Raises `Unavailable` for a folder or a pattern without files.
     """
-    found: dict[str, Source] = {}
+    found: dict[str, SpecPath] = {}
     for argument in arguments:
         for source in _files(argument):
             found.setdefault(STDIN if source.name == STDIN else os.path.abspath(source.name), source)
     return list(found.values())
 
 
-def _files(argument: str) -> list[Source]:
+def _files(argument: str) -> list[SpecPath]:
     if not argument:
         raise UsageError("SPEC is empty", hint="name a file, a folder, a pattern, or - for standard input")
     if argument == STDIN:
-        return [Source(argument)]
+        return [SpecPath(argument)]
     if os.path.isdir(argument):
         files, hint = _folder(argument), "a folder stands for the *.yaml and *.yml files in it and below"
         return _sorted(files, argument) or _no_files(f"folder {argument!r} has no spec", hint)
@@ -64,10 +64,10 @@ def _files(argument: str) -> list[Source]:
         return _sorted(matching(argument), _literal(argument)) or _no_files(
             f"pattern {argument!r} matches no file", hint
         )
-    return [Source(argument)]
+    return [SpecPath(argument)]
 
 
-def _no_files(message: str, hint: str) -> list[Source]:
+def _no_files(message: str, hint: str) -> list[SpecPath]:
     raise Unavailable(message, hint=hint)
 
 
@@ -77,11 +77,11 @@ def _literal(pattern: str) -> str:
     return os.path.dirname(pattern[: match.start()] if match else pattern) or "."
 
 
-def _sorted(files: Iterable[str], folder: str) -> list[Source]:
+def _sorted(files: Iterable[str], folder: str) -> list[SpecPath]:
     root = os.path.realpath(folder)
     ordered = sorted(set(files), key=lambda file: file.split("/"))
     within = {each: _below(root, each) for each in {os.path.dirname(file) for file in ordered}}
-    return [Source(file, 0.0, folder, root, within[os.path.dirname(file)]) for file in ordered]
+    return [SpecPath(file, 0.0, folder, root, within[os.path.dirname(file)]) for file in ordered]
 
 
 def _below(root: str, path: str) -> bool:

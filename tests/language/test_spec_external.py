@@ -13,7 +13,7 @@ from memtopo.common.units import MiB, Size
 from memtopo.diagnostics.model import Path
 from memtopo.language import Document
 from memtopo.language.fields import NAME
-from memtopo.language.names import Source
+from memtopo.language.names import ImportSource
 from tests.helpers.language import diagnosed, read
 from tests.helpers.specs import document
 
@@ -37,11 +37,11 @@ semaphores: {ready: {from: camera/done, via: timeline_fd, device: prefill, wait:
     }  # fmt: skip
     frame = found.section("external")["frame"]
     assert (frame.source, frame.via, frame.device, frame.size, frame.dedicated) == (
-        Source("camera", ""), "opaque_fd", "prefill", Size(8 * MiB), True
+        ImportSource("camera", ""), "opaque_fd", "prefill", Size(8 * MiB), True
     )  # fmt: skip
     assert {name: tuple(dict(part).values()) for name, part in frame.buffers.items()} == {"y": (Size(0), Size(4 * MiB))}
     ready = found.section("semaphores")["ready"]
-    assert (ready.source, ready.wait, ready.signal) == (Source("camera", "done"), 1, (1 << 64) - 1)
+    assert (ready.source, ready.wait, ready.signal) == (ImportSource("camera", "done"), 1, (1 << 64) - 1)
 
 
 def test_optional_fields_of_managed_and_external_entries_have_defaults() -> None:
@@ -66,15 +66,15 @@ def test_a_timeline_has_64_bit_values_and_a_binary_semaphore_booleans() -> None:
 @pytest.mark.parametrize(
     ("text", "meant"),
     [
-        ("camera", Source("camera", "")),
-        ("camera/frame", Source("camera", "frame")),
-        ("A-1/b_2", Source("A-1", "b_2")),
-        ("/run/x.sock/frame", Source("/run/x.sock", "frame")),
-        ("./x/frame", Source("./x", "frame")),
-        ("/with a space/frame", Source("/with a space", "frame")),
+        ("camera", ImportSource("camera", "")),
+        ("camera/frame", ImportSource("camera", "frame")),
+        ("A-1/b_2", ImportSource("A-1", "b_2")),
+        ("/run/x.sock/frame", ImportSource("/run/x.sock", "frame")),
+        ("./x/frame", ImportSource("./x", "frame")),
+        ("/with a space/frame", ImportSource("/with a space", "frame")),
     ],
 )
-def test_a_producer_has_an_export_of_the_name_of_the_entry(text: str, meant: Source) -> None:
+def test_a_producer_has_an_export_of_the_name_of_the_entry(text: str, meant: ImportSource) -> None:
     """Or of the name after a slash."""
     found = read(external={"frame": FRAME | {"from": text}}, semaphores={"ready": READY | {"from": text}})
     assert found.section("external")["frame"].source == found.section("semaphores")["ready"].source == meant

@@ -14,7 +14,7 @@ from memtopo.diagnostics.model import Path
 from memtopo.kinds.exports.entry import Export
 from memtopo.kinds.imports.entry import Import
 from memtopo.language.fields import LARGEST_PROCESSES, NAME
-from memtopo.language.names import Reference, Source
+from memtopo.language.names import ImportSource, Reference
 from memtopo.spec import SECTIONS
 from tests.helpers.language import diagnosed, read
 from tests.helpers.specs import codes, document
@@ -48,10 +48,10 @@ imports:
     w = found.section("imports")["w"]
     assert isinstance(w, Import)
     assert (w.source, w.location, w.size, w.count, w.via) == (
-        Source("weights-server", "w"), ["gpu0"], Size(2 * MiB), 16, "fabric"
+        ImportSource("weights-server", "w"), ["gpu0"], Size(2 * MiB), 16, "fabric"
     )  # fmt: skip
     assert (found.section("imports")["e"].source, found.section("imports")["e"].device) == (
-        Source("/run/x.sock", "e"),
+        ImportSource("/run/x.sock", "e"),
         "gpu0",
     )
     assert found.processes == {}
@@ -82,20 +82,20 @@ def test_a_section_of_a_process_is_read_like_one_of_a_layout(section: str) -> No
 @pytest.mark.parametrize(
     ("text", "meant"),
     [
-        ("server.weights", Source("server", "weights", sibling=True)),
-        ("A-1.b_2", Source("A-1", "b_2", sibling=True)),
-        ("weights-server/w", Source("weights-server", "w")),
-        ("layout/server.w", Source("layout", "server.w")),
-        ("layout/pe.3.w", Source("layout", "pe.3.w")),
-        ("/run/user/1000/x.sock/w", Source("/run/user/1000/x.sock", "w")),
-        ("./x/w", Source("./x", "w")),
-        ("../x/w", Source("../x", "w")),
-        ("a/b/w", Source("a/b", "w")),
-        ("/with a space/w", Source("/with a space", "w")),
-        ("/x/server.w", Source("/x", "server.w")),
+        ("server.weights", ImportSource("server", "weights", sibling=True)),
+        ("A-1.b_2", ImportSource("A-1", "b_2", sibling=True)),
+        ("weights-server/w", ImportSource("weights-server", "w")),
+        ("layout/server.w", ImportSource("layout", "server.w")),
+        ("layout/pe.3.w", ImportSource("layout", "pe.3.w")),
+        ("/run/user/1000/x.sock/w", ImportSource("/run/user/1000/x.sock", "w")),
+        ("./x/w", ImportSource("./x", "w")),
+        ("../x/w", ImportSource("../x", "w")),
+        ("a/b/w", ImportSource("a/b", "w")),
+        ("/with a space/w", ImportSource("/with a space", "w")),
+        ("/x/server.w", ImportSource("/x", "server.w")),
     ],
 )
-def test_a_source_is_a_sibling_a_holder_or_a_socket_path(text: str, meant: Source) -> None:
+def test_a_source_is_a_sibling_a_holder_or_a_socket_path(text: str, meant: ImportSource) -> None:
     """A sibling's export follows a dot, others a slash."""
     found = read(imports={"w": {"from": text}}).section("imports")["w"].source
     assert found == meant

@@ -9,7 +9,7 @@ import pytest
 from memtopo.language import Document, read_file, read_text
 from memtopo.machine import Machines, load
 from memtopo.rules import files
-from memtopo.rules.files import File, Fixed
+from memtopo.rules.files import CheckedFile, Fixed
 from memtopo.rules.validation import validate
 from tests.helpers.machines import noted
 from tests.helpers.specs import ROOT
@@ -32,7 +32,7 @@ access: {kv: {gpu0: rw}}
 def correct(document: Document, *machines: Machines) -> Fixed:
     known = {str(number): each for number, each in enumerate(machines or (load("h200x2"),))}
 
-    def check(each: Document) -> File:
+    def check(each: Document) -> CheckedFile:
         return files.check_document(each, known, lambda name, _: known[name])
 
     return files.fixed(document, check)

@@ -19,7 +19,7 @@ from memtopo.kinds.kind import Kind, Rule, Scope
 from memtopo.kinds.resolution import Resolution, requires_gpu
 from memtopo.language.entries import Entry
 from memtopo.language.fields import Boolean, DeviceName, OffsetBytes, OwnName, PositiveBytes, ProducerText
-from memtopo.language.names import NamedDevice, Source
+from memtopo.language.names import ImportSource, NamedDevice
 from memtopo.language.scalars import FromText, one_of
 from memtopo.machine import Machine, Trial
 
@@ -278,7 +278,7 @@ def producer_gpu(scope: Scope, what: str, device: NamedDevice, path: Path) -> Re
     return location
 
 
-def producer_origin(name: str, source: Source, via: Via) -> Origin:
+def producer_origin(name: str, source: ImportSource, via: Via) -> Origin:
     """Origin of an external object; the export has the name of the entry by default."""
     return Origin((source.holder,), source.export or name, 1, via, siblings=False)
 
@@ -291,7 +291,7 @@ def unsupported(what: str, path: Path, via: str, *possible: str) -> Iterator[Dia
         yield Diagnostic("MT702", message, (*path, "via"), notes=(_REASONS.get(via, _WINDOWS),), help=help)
 
 
-def from_process(what: str, path: Path, source: Source, processes: Collection[str]) -> Iterator[Diagnostic]:
+def from_process(what: str, path: Path, source: ImportSource, processes: Collection[str]) -> Iterator[Diagnostic]:
     """Yield MT203 for a producer with the name of a process of the spec."""
     if source.holder in processes:
         message = f"{what} is from {source.holder!r}, which is the name of a process of this spec"

@@ -16,7 +16,7 @@ from memtopo.kinds.exports import ExportGroup
 from memtopo.kinds.kind import Scope, Sibling
 from memtopo.kinds.nodes import rank
 from memtopo.language.entries import Spec
-from memtopo.language.fields import OWN_FIRST, OWN_NODE, WHOLE_ORDERS, ProcessOrder, Source
+from memtopo.language.fields import OWN_FIRST, OWN_NODE, WHOLE_ORDERS, ImportSource, ProcessOrder
 from memtopo.machine import Machine
 
 T = TypeVar("T")
@@ -57,7 +57,7 @@ def none_on_node(path: Path, node: str, other: Spec) -> Diagnostic:
     return Diagnostic("MT608", message, (*path, "order"), labels=(label,), help=help)
 
 
-def outside_order(path: Path, order: Sequence[str] | None, source: Source) -> Diagnostic | None:
+def outside_order(path: Path, order: Sequence[str] | None, source: ImportSource) -> Diagnostic | None:
     """Return MT608 for an order of an import from outside of the spec."""
     if order is None:
         return None

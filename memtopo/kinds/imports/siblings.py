@@ -19,7 +19,7 @@ from memtopo.kinds.imports.entry import LOCATIONS, Import, declared_access, no_g
 from memtopo.kinds.kind import Scope, Sibling
 from memtopo.kinds.resolution import Resolution
 from memtopo.language.entries import Spec
-from memtopo.language.fields import LARGEST_COUNT, OWN_NODE, Source
+from memtopo.language.fields import LARGEST_COUNT, OWN_NODE, ImportSource
 
 _Declared = tuple[str, str, str]
 """Key of an import, its declared value, and the actual value."""
@@ -124,7 +124,7 @@ def _exports(scope: Scope, path: Path, entry: Import, sibling: Sibling) -> Resol
     return exports
 
 
-def _of_a_dma_buf(path: Path, source: Source, sibling: Sibling) -> Diagnostic:
+def _of_a_dma_buf(path: Path, source: ImportSource, sibling: Sibling) -> Diagnostic:
     message = f"import {path[-1]!r}: {source} is a dma-buf, which other devices import, and no CUDA driver"
     note = "cuImportExternalMemory returns NOT_SUPPORTED (fact 84)"
     label = Label("exported here", sibling.spec.at("exports", source.export), "key")
