@@ -15,8 +15,8 @@ from memtopo.driver.types import Location
 from memtopo.geometry.diagram import Diagram
 from memtopo.geometry.model import Geometry
 from memtopo.kinds import KINDS
+from memtopo.kinds.external.semaphores import SEMAPHORES
 from memtopo.kinds.resources import Attach, CreateStream, LoadKernels, RetainContext, Synchronize
-from memtopo.kinds.semaphores import SEMAPHORES
 from memtopo.kinds.states import STATES
 from memtopo.kinds.step import Phase, Step, remaining
 from memtopo.language.names import AWAKE

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from memtopo.kinds import KINDS, Kind
-from memtopo.kinds.exports.entry import EXPORTABLE
+from memtopo.kinds.exports import EXPORTABLE
 
 ROOT = Path(__file__).parent.parent / "memtopo"
 APART = ("driver", "drivers", "api")
@@ -43,13 +43,10 @@ REASONS = {
     "kinds/dmabuf/resolution": "a dma-buf is of the addresses of chunks, ranges or buffers",
     "kinds/chunks/amounts": "resolves sizes and numbers of chunks",
     "kinds/mappings/fill": "chunks are mapped into ranges",
-    "kinds/exports/entry": "the registry of the kinds that exports are of",
     "kinds/kind": "what is mapped as chunks are is of a class of theirs",
     "kinds/imports/entry": "imports are of what is exported",
-    "kinds/imports/siblings": "imports are of what is exported",
     "kinds/chunks/support": "a module of chunks",
     "kinds/mappings/placements": "chunks are mapped into ranges",
-    "kinds/pinned/registration": "a module of pinned memory",
     "kinds/ranges/addresses": "addresses of fixed ranges",
     "kinds/ranges/elastic": "chunks are mapped in elastic ranges",
     "kinds/ranges/elastic_steps": "chunks are mapped in elastic ranges",
@@ -79,6 +76,7 @@ REASONS = {
     "rules/whole_layout": "addresses of all ranges together, and rules between chunks, ranges, mappings and exports",
     "run/elastic": "creates, maps and releases chunks of elastic ranges",
     "run/base_run": "reports the addresses of ranges",
+    "run/planned_calls": "a file that pinned memory is of is not mapped for a list of calls",
     "run/layout_plans": "finds the exports that a change touches",
     "run/transition": "a limit of elastic chunks may be too low for those that are mapped",
     "run/leaks": "looks for handles of chunks that are open after their release (facts 27, 51, 52)",
@@ -153,8 +151,8 @@ def test_every_reason_is_needed() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "from memtopo.kinds.buffers import BufferGroup",
-        "from memtopo.kinds.buffers.steps import AllocateBuffer",
+        "from memtopo.kinds.ipc import BufferGroup",
+        "from memtopo.kinds.ipc.steps import AllocateBuffer",
         "def size(group):\n    return group.size if isinstance(group, BufferGroup) else 0",
         "SECTIONS = ('buffers',)",
         "def address(layout):\n    return layout.buffers['b']",

@@ -8,7 +8,7 @@ from typing import Any
 
 from memtopo.api.errors import Unsuitable
 from memtopo.common.units import exact
-from memtopo.kinds.exports.entry import EXPORTABLE
+from memtopo.kinds.exports import EXPORTABLE
 from memtopo.sharing.endpoints import NAME
 from memtopo.sharing.offers import Offer
 

@@ -19,8 +19,8 @@ from memtopo.api.views import View, ViewFactory
 from memtopo.common.signals import deferred
 from memtopo.kinds.dmabuf import DMABUF
 from memtopo.kinds.exports import ExportGroup
+from memtopo.kinds.external.semaphores import ImportedSemaphore
 from memtopo.kinds.layout import Reservation
-from memtopo.kinds.semaphores import ImportedSemaphore
 from memtopo.machine.records import MachineLine
 from memtopo.plans.report import Checks, PlanSummary, Report
 from memtopo.run.imports import Imports

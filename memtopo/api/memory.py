@@ -21,12 +21,12 @@ from memtopo.common.units import exact, shorten
 from memtopo.diagnostics.messages import COMPARED, LISTED
 from memtopo.driver.types import Access, Location, LocationKind, gpu
 from memtopo.geometry import Geometry
-from memtopo.kinds.allocations import AllocationGroup
-from memtopo.kinds.buffers import BufferGroup
 from memtopo.kinds.elastic import ElasticContent
 from memtopo.kinds.external import ExternalObject
+from memtopo.kinds.ipc import BufferGroup
 from memtopo.kinds.managed import ManagedAllocation
 from memtopo.kinds.pinned import PinnedGroup
+from memtopo.kinds.pools.allocations import AllocationGroup
 
 _GPU = re.compile(r"gpu(0|[1-9][0-9]{0,5})")
 _ELASTIC = "it is mapped while the program runs: view it through its range, layout.range(…).view(offset, size)"

@@ -16,7 +16,7 @@ from memtopo.driver.ledger import Ledger
 from memtopo.driver.protocol import Driver
 from memtopo.executor import StepFailed
 from memtopo.geometry import Geometry
-from memtopo.kinds.events import EventGroup
+from memtopo.kinds.ipc import EventGroup
 from memtopo.kinds.layout import HandleSource, NoHandleSource, current
 from memtopo.language.names import AWAKE
 from memtopo.plans.report import Check, Checks, PlanSummary, Report

@@ -11,9 +11,9 @@ from memtopo.driver.types import Grant, Location
 from memtopo.geometry.access import granted, mappings
 from memtopo.geometry.groups import Group
 from memtopo.geometry.model import Geometry
-from memtopo.kinds.allocations import AllocationGroup
-from memtopo.kinds.events import EventGroup
 from memtopo.kinds.exports import ExportGroup
+from memtopo.kinds.ipc import EventGroup
+from memtopo.kinds.pools.allocations import AllocationGroup
 from memtopo.machine import Machine
 
 View = tuple[str, int, tuple[Grant, ...]]

@@ -17,7 +17,7 @@ from memtopo.driver.recorder import CallContext, CallList, DriverCall, Recorder
 from memtopo.driver.types import HandleType
 from memtopo.executor import Execution, StepFailed, TeardownGates
 from memtopo.geometry import Geometry
-from memtopo.kinds.pinned.registration import MapFile
+from memtopo.kinds.pinned.steps import MapFile
 from memtopo.kinds.step import Phase, Step
 from memtopo.planner import Plan
 from memtopo.plans import folding

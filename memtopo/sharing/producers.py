@@ -23,8 +23,8 @@ from memtopo.diagnostics.messages import COMPARED, listed
 from memtopo.drivers import target
 from memtopo.geometry import Geometry
 from memtopo.kinds.external import ExternalObject
+from memtopo.kinds.external.semaphores import ImportedSemaphore
 from memtopo.kinds.pinned import PinnedGroup
-from memtopo.kinds.semaphores import ImportedSemaphore
 from memtopo.machine import Machine
 from memtopo.plans.report import Report
 from memtopo.sharing.client import connect

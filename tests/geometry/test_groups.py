@@ -9,8 +9,8 @@ from memtopo.driver.types import HandleType, Location, LocationKind, gpu
 from memtopo.geometry.access import from_offset
 from memtopo.geometry.groups import ChunkGroup, Group, RangeGroup, gpus, round_robin
 from memtopo.geometry.model import Geometry
-from memtopo.kinds.buffers import BufferGroup
 from memtopo.kinds.build import lay_out
+from memtopo.kinds.ipc import BufferGroup
 from memtopo.spec import read
 from tests.helpers.machines import invented
 from tests.helpers.specs import diagnose, document, geometry_of

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from memtopo.kinds.external.steps import AwaitStream
 from memtopo.kinds.resources import Attach, CreateStream
-from memtopo.kinds.semaphores.steps import AwaitStream
 from memtopo.kinds.step import Step
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from memtopo.driver.types import Attribute, Location, LocationKind
 from memtopo.geometry.groups import ChunkGroup
-from memtopo.kinds.buffers import BufferGroup
+from memtopo.kinds.ipc import BufferGroup
 from memtopo.kinds.managed import ManagedAllocation
 from memtopo.machine import Machine, load
 from memtopo.machine.queries import changed

@@ -7,7 +7,7 @@ import pytest
 from memtopo.common.units import MiB
 from memtopo.driver.types import gpu
 from memtopo.kinds.external import MEMORY_KINDS, ExternalObject, produced
-from memtopo.kinds.semaphores import ImportedSemaphore
+from memtopo.kinds.external.semaphores import ImportedSemaphore
 from memtopo.machine import Trial
 from tests.helpers.external_specs import FAILED, FRAME, NEVER, TIMELINE, semaphores
 from tests.helpers.machines import invented

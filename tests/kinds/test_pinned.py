@@ -8,8 +8,7 @@ from memtopo import planner
 from memtopo.common.units import GiB, MiB
 from memtopo.driver.types import Access, HostFlags, Location, LocationKind, RegisterFlags, gpu
 from memtopo.kinds.pinned import PinnedGroup
-from memtopo.kinds.pinned.registration import MapFile, RegisterMemory
-from memtopo.kinds.pinned.steps import PINNED, AllocatePinned
+from memtopo.kinds.pinned.steps import PINNED, AllocatePinned, MapFile, RegisterMemory
 from memtopo.kinds.states.groups import OffloadArea, kept_at
 from memtopo.kinds.step import HandleReference
 from memtopo.machine import Trial, queries

@@ -7,13 +7,15 @@ import pytest
 from memtopo.common.units import MiB
 from memtopo.driver.types import Access, Grant, HandleType, Location, LocationKind, PoolAttribute, gpu
 from memtopo.drivers.sim import SimDriver
-from memtopo.kinds.allocations import AllocationGroup
-from memtopo.kinds.allocations.steps import AliasAllocation, AllocateFromPool, ImportPointer
 from memtopo.kinds.layout import Layout
 from memtopo.kinds.pools import PoolGroup
+from memtopo.kinds.pools.allocations import AllocationGroup
 from memtopo.kinds.pools.steps import (
+    AliasAllocation,
     AliasPool,
+    AllocateFromPool,
     CreatePool,
+    ImportPointer,
     ImportPool,
     SetImportedAccess,
     SetPoolAccess,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memtopo.kinds.semaphores import SEMAPHORE_KINDS
+from memtopo.kinds.external.semaphores import SEMAPHORE_KINDS
 from tests.helpers.external_specs import FRAME, semaphores
 from tests.helpers.specs import codes, diagnose, validate_text
 

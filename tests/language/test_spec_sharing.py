@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from memtopo import spec as language
 from memtopo.common.units import MiB, Size
 from memtopo.diagnostics.model import Path
-from memtopo.kinds.exports.entry import Export
+from memtopo.kinds.exports import Export
 from memtopo.kinds.imports.entry import Import
 from memtopo.language.fields import LARGEST_PROCESSES, NAME
 from memtopo.language.names import ImportSource, Reference

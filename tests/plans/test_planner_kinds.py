@@ -5,10 +5,9 @@ from __future__ import annotations
 from memtopo import planner
 from memtopo.common.units import MiB
 from memtopo.driver.types import Advice, Location, LocationKind, MemAttach, MemoryHandleType, SemaphoreHandleType, gpu
-from memtopo.kinds.external.steps import DuplicateDescriptor, ImportMemory, MapExternal
+from memtopo.kinds.external.steps import AwaitStream, DuplicateDescriptor, ImportMemory, ImportSemaphore, MapExternal
 from memtopo.kinds.managed.steps import Advise, AllocateManaged, AttachStream, Prefetch
 from memtopo.kinds.resources import Attach, CreateStream, LoadKernels, RetainContext, Synchronize
-from memtopo.kinds.semaphores.steps import AwaitStream, ImportSemaphore
 from memtopo.kinds.step import Phase
 from tests.helpers.machines import invented
 from tests.helpers.specs import plan_of, steps_of

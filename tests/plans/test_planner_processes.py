@@ -9,10 +9,9 @@ import pytest
 from memtopo import planner
 from memtopo.common.units import MiB
 from memtopo.driver.types import Access, HandleType, gpu
-from memtopo.kinds.buffers.steps import AllocateBuffer, OpenBuffer, TryExportBuffer
 from memtopo.kinds.chunks import UNSEEN
 from memtopo.kinds.chunks.steps import ImportChunk, TryExportChunk
-from memtopo.kinds.events.steps import CreateEvent, OpenEvent, TryExportEvent
+from memtopo.kinds.ipc.steps import AllocateBuffer, CreateEvent, OpenBuffer, OpenEvent, TryExportBuffer, TryExportEvent
 from memtopo.kinds.mappings.steps import MapChunk
 from memtopo.kinds.resources import Attach, RetainContext
 from memtopo.kinds.step import Phase

@@ -16,8 +16,8 @@ from memtopo.driver.protocol import Driver, call_name
 from memtopo.driver.types import Access, DriverError, Grant, Location, LocationKind, MemAttach, Properties, gpu
 from memtopo.drivers.sim import SimDriver
 from memtopo.kinds.access.steps import SetAccess
-from memtopo.kinds.buffers.steps import AllocateBuffer
 from memtopo.kinds.chunks.steps import CreateChunk
+from memtopo.kinds.ipc.steps import AllocateBuffer
 from memtopo.kinds.managed.steps import AllocateManaged
 from memtopo.kinds.pinned.steps import PINNED, AllocatePinned
 from memtopo.kinds.ranges.steps import ReserveRange

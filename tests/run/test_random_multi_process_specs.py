@@ -8,9 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from memtopo import planner
-from memtopo.kinds.buffers.steps import OpenBuffer, TryExportBuffer
 from memtopo.kinds.chunks.steps import ImportChunk, TryExportChunk
-from memtopo.kinds.events.steps import OpenEvent, TryExportEvent
+from memtopo.kinds.ipc.steps import OpenBuffer, OpenEvent, TryExportBuffer, TryExportEvent
 from memtopo.kinds.step import Phase, Step
 from memtopo.language import read_text
 from memtopo.output.json import dumps

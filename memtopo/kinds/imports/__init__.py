@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import chain, cycle, islice
 
 from memtopo.common.text import enumerated
+from memtopo.common.units import exact
 from memtopo.diagnostics.model import Diagnostic, Label, Path
-from memtopo.geometry.groups import Group
-from memtopo.kinds.exports import EXPORTS
-from memtopo.kinds.exports.entry import EXPORTABLE
-from memtopo.kinds.imports.crossing import crosses, outside_order
-from memtopo.kinds.imports.entry import Import, from_outside
-from memtopo.kinds.imports.siblings import from_sibling, is_own
-from memtopo.kinds.kind import Kind, Scope, Stage
+from memtopo.driver.types import Location
+from memtopo.geometry.groups import Group, Origin
+from memtopo.kinds.dmabuf import DMABUF
+from memtopo.kinds.exportable import ExportKind, Imported
+from memtopo.kinds.exports import EXPORTABLE, EXPORTS, ExportGroup
+from memtopo.kinds.imports.crossing import crosses, crossing_fault, in_order, none_on_node, outside_order, unequal_order
+from memtopo.kinds.imports.entry import LOCATIONS, Import, declared_access, from_outside, no_granules
+from memtopo.kinds.kind import Kind, Scope, Sibling, Stage
 from memtopo.kinds.resolution import Resolution
 from memtopo.language.entries import Spec
+from memtopo.language.fields import LARGEST_COUNT, OWN_NODE, ImportSource
 
 
 class Imports(Kind):
@@ -69,6 +73,202 @@ def _named_like_process(scope: Scope, path: Path, entry: Import) -> Diagnostic |
     label = Label("the process", scope.siblings.processes[holder].spec.path, "key")
     help = f"write {holder}.{export} for the process, or choose another name for it"
     return Diagnostic("MT203", message, (*path, "from"), labels=(label,), help=help)
+
+
+_Declared = tuple[str, str, str]
+"""Key of an import, its declared value, and the actual value."""
+
+_LISTED = 8
+"""Maximum number of locations in a message."""
+
+
+def from_sibling(scope: Scope, path: Path, entry: Import) -> Resolution[Group | None]:
+    """Group of an import from another process of the spec; None if it has an error."""
+    source, where = entry.source, (*path, "from")
+    sibling = scope.siblings.processes.get(source.holder)
+    if sibling is None:
+        yield _no_process(scope, source.holder, where)
+        return None
+    if (sibling := (yield from _ordered(scope, path, entry, sibling))) is None:
+        return None
+    exports = yield from _exports(scope, path, entry, sibling)
+    if not exports:
+        return None
+    itself = not exports[0].exporter.opens_own and sibling.spec.path == scope.spec.path
+    if itself and scope.spec.instances is None:
+        yield _own_export(path, entry, exports[0])
+        return None
+    kind = exports[0].exporter
+    access = yield from declared_access(scope, path, entry, kind)
+    if wrong := crossing_fault(scope, where, sibling, exports[0]):
+        yield wrong
+    if wrong or access is None:
+        return None
+    origin = _origin(exports[0], sibling, f"{source.holder}.{scope.index}" if itself else "")
+    counted = exports[0].counted or sibling.spec.instances is not None
+    nodes = [other.node if other.node != scope.node else None for _, other in sibling.instances]
+    locations = _distributed(exports, nodes)
+    imported = Imported(path, origin.each * len(exports), counted, locations, origin, None, *access)
+    group = kind.import_exported(imported, [export.group for export in exports])
+    found = [*(yield from _contradictions(scope, entry, group, exports[0])), *_unseen(scope, where, kind, imported)]
+    yield from found
+    return None if found else group
+
+
+def _ordered(scope: Scope, path: Path, entry: Import, sibling: Sibling) -> Resolution[Sibling | None]:
+    """The process with those of its instances that an import is from, in order; None if there is an error."""
+    instances = sibling.instances
+    if OWN_NODE in (entry.order or ()):
+        instances = tuple(each for each in instances if each[1].node == scope.node)
+    wrong = unequal_order(scope.spec, path, entry.order, sibling.spec)
+    if wrong is None and not instances and scope.node is not None:
+        wrong = none_on_node(path, scope.node, sibling.spec)
+    if wrong:
+        yield wrong
+        return None
+    return sibling._replace(instances=in_order(entry.order, scope.index, instances))
+
+
+def _origin(export: ExportGroup, sibling: Sibling, own: str) -> Origin:
+    """Origin of what instances of a process export; `own` is the importing one if it cannot open its own handles."""
+    labels = tuple(label for label, _ in sibling.instances)
+    group, first = export.group, export.first
+    return Origin(labels, export.name, export.count, export.via, siblings=True, exported=group, first=first, own=own)
+
+
+def is_own(spec: Spec, entry: Import) -> bool:
+    """Return true for an import from the process itself, which is `spec`."""
+    return entry.source.sibling and spec.path[-1:] == (entry.source.holder,)
+
+
+def _no_process(scope: Scope, name: str, path: Path) -> Diagnostic:
+    if scope.siblings.processes:
+        return scope.errors.undeclared("process", name, path, scope.siblings.processes)
+    message = f"process {name!r} is not declared: this spec has no processes"
+    return Diagnostic("MT201", message, path, help="write LAYOUT/EXPORT for a held layout")
+
+
+def _exports(scope: Scope, path: Path, entry: Import, sibling: Sibling) -> Resolution[list[ExportGroup]]:
+    """Exports of one name by each instance of a process; empty if there is an error."""
+    source, where = entry.source, (*path, "from")
+    found = [each.of(ExportGroup).get(source.export) for _, each in sibling.instances]
+    exports = [export for export in found if export]
+    written = sibling.spec.section("exports").get(source.export)
+    if written and written.via == DMABUF:
+        yield _of_a_dma_buf(path, source, sibling)
+        return []
+    if sibling.spec.countless or len(exports) < len(found):
+        if not sibling.spec.may_have("exports", source.export):
+            yield scope.errors.undeclared("export", source.export, where, sibling.spec.names("exports"))
+        return []
+    sizes = {export.size: label for export, (label, _) in zip(exports, sibling.instances, strict=True)}
+    total = sum(export.count for export in exports)
+    label = Label("exported here", exports[0].path, "key")
+    if total > LARGEST_COUNT:
+        message = f"import {path[-1]!r} is {total:,} handles, more than the {LARGEST_COUNT:,} that one spec may declare"
+        yield Diagnostic("MT109", message, where, labels=(label,))
+        return []
+    if len(sizes) > 1:
+        each = " and ".join(f"{exact(size)} in {holder}" for size, holder in islice(sizes.items(), 2))
+        message = f"import {path[-1]!r}: {source} has different sizes: {each}"
+        note = "the granularities of the GPUs differ"
+        help = "write the size of the exported entry in bytes, as a multiple of the larger granularity"
+        yield Diagnostic("MT604", message, where, labels=(label,), notes=(note,), help=help)
+        return []
+    return exports
+
+
+def _of_a_dma_buf(path: Path, source: ImportSource, sibling: Sibling) -> Diagnostic:
+    message = f"import {path[-1]!r}: {source} is a dma-buf, which other devices import, and no CUDA driver"
+    note = "cuImportExternalMemory returns NOT_SUPPORTED (fact 84)"
+    label = Label("exported here", sibling.spec.at("exports", source.export), "key")
+    help = "export it via fd as well, and import that"
+    return Diagnostic("MT604", message, (*path, "from"), labels=(label,), notes=(note,), help=help)
+
+
+def _own_export(path: Path, entry: Import, export: ExportGroup) -> Diagnostic:
+    message = f"import {path[-1]!r} would open {entry.source} in the process that exports it"
+    note = export.exporter.own_note
+    same = enumerated(key for key, kind in EXPORTABLE.items() if not kind.opens_own and export.via in kind.transports)
+    others = enumerated(kind.plural for kind in EXPORTABLE.values() if kind.opens_own)
+    help = f"use the {same} directly, or share {others} via fd, which a process can import from itself"
+    label = Label("exported here", export.path, "key")
+    return Diagnostic("MT605", message, (*path, "from"), labels=(label,), notes=(note,), help=help)
+
+
+def _unseen(scope: Scope, path: Path, kind: ExportKind, imported: Imported) -> Iterator[Diagnostic]:
+    """Yield MT606 for a GPU that is not visible, unless objects of the kind can be on any GPU (fact 43)."""
+    if kind.anywhere:
+        return
+    if hidden := next((each for each in dict.fromkeys(imported.locations) if not scope.devices.sees(each)), None):
+        yield scope.devices.unseen(str(hidden), hidden, path, notes=(kind.unseen_note,))
+
+
+def _distributed(exports: Sequence[ExportGroup], nodes: Sequence[str | None]) -> tuple[Location, ...]:
+    """Locations of imported objects in the order of the holders, shortened to one period if they repeat.
+
+    `nodes` are those of the holders, None for that of the importing process.
+    """
+    pairs = zip(exports, nodes, strict=True)
+    rounds = [tuple(each.on(node) for each in export.locations) for export, node in pairs]
+    each = exports[0].count
+    if len(rounds) == 1 or (len(set(rounds)) == 1 and each % len(rounds[0]) == 0):
+        return rounds[0]
+    return tuple(chain.from_iterable(islice(cycle(found), each) for found in rounds))
+
+
+def _contradictions(scope: Scope, entry: Import, group: Group, export: ExportGroup) -> Resolution[list[Diagnostic]]:
+    """Diagnostics of an import that declares other properties than its sibling exports; all of them are optional."""
+    path, kind = group.path, export.exporter
+    if wrong := no_granules(path, entry, kind):
+        return [wrong]
+    if entry.parts:
+        message = f"import {path[-1]!r} declares parts, and those of {entry.source} are known"
+        return [Diagnostic("MT604", message, (*path, "parts"), help="leave 'parts' out: it is taken from the export")]
+    label = Label("exported here", export.path, "key")
+    found = []
+    for key, declared, actual in (yield from _differences(scope, entry, group, export)):
+        message = f"import {path[-1]!r} declares {key} {declared}, but {entry.source} {actual}"
+        help = f"leave {key!r} out: it is taken from the export"
+        found.append(Diagnostic("MT604", message, (*path, key), labels=(label,), help=help))
+    return found
+
+
+def _differences(scope: Scope, entry: Import, group: Group, export: ExportGroup) -> Resolution[list[_Declared]]:
+    found: list[_Declared] = []
+    if entry.via and export.via not in entry.transports:
+        found.append(("via", str(entry.via), f"is exported via {export.via}"))
+    if entry.count and entry.count != group.count:
+        found.append(("count", f"{entry.count:,}", f"is {group.count:,} handle{'s' * (group.count != 1)}"))
+    for key in entry.declared:
+        if key not in export.exporter.import_keys:
+            written = (
+                ", ".join(map(str, entry.locations(key)[:_LISTED])) if key in LOCATIONS else str(entry.amount([key]))
+            )
+            found.append((key, written, _not_of(export.exporter, key)))
+        elif key in LOCATIONS:
+            locations = yield from scope.devices.resolve_all(entry.locations(key), group.path, key, anywhere=True)
+            if locations and _on_other_locations(locations, group):
+                found.append((key, _listed(locations), f"is on {_listed(group.locations)}"))
+        elif (amount := entry.amount([key])) and not export.exporter.has_size(amount, group, export.group):
+            size = f"has {exact(group.size)} each" if group.counted else f"has {exact(group.size)}"
+            found.append((key, str(amount), size))
+    return found
+
+
+def _not_of(kind: ExportKind, key: str) -> str:
+    return f"is {kind.article}, which has {' and '.join(f'a {each}' for each in kind.import_keys)}, not a {key}"
+
+
+def _on_other_locations(locations: Sequence[Location], group: Group) -> bool:
+    """Return true if a round-robin distribution over `locations` differs from that of a group."""
+    actual = group.locations
+    period = min(group.count, max(len(locations) * len(actual), 1))
+    return any(one != other for one, other in islice(zip(cycle(locations), cycle(actual), strict=False), period))
+
+
+def _listed(locations: Sequence[Location]) -> str:
+    return ", ".join(map(str, locations[:_LISTED])) + " …" * (len(locations) > _LISTED)
 
 
 IMPORTS = Imports()

@@ -17,7 +17,7 @@ from memtopo.kinds.alternatives import Support, chosen
 from memtopo.kinds.chunks.parts import Parts
 from memtopo.kinds.device_names import has_set
 from memtopo.kinds.exportable import ExportKind, Imported
-from memtopo.kinds.exports.entry import EXPORTABLE
+from memtopo.kinds.exports import EXPORTABLE
 from memtopo.kinds.imports.crossing import Order
 from memtopo.kinds.kind import Scope
 from memtopo.kinds.resolution import Resolution, requires_gpu

@@ -205,8 +205,7 @@ class PinnedMemory(Kind):
     def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
         if not geometry.of(PinnedGroup):
             return
-        from memtopo.kinds.pinned.registration import MapFile, RegisterMemory
-        from memtopo.kinds.pinned.steps import PINNED, AllocatePinned
+        from memtopo.kinds.pinned.steps import PINNED, AllocatePinned, MapFile, RegisterMemory
         from memtopo.kinds.step import HandleReference
 
         for group in geometry.of(PinnedGroup).values():

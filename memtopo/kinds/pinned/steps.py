@@ -1,16 +1,24 @@
-"""Steps of page-locked memory that the driver allocates, and what they share with the steps of registered memory."""
+"""Steps of page-locked memory: allocated, or a file of another program that is mapped and registered."""
 
 from __future__ import annotations
 
+import fcntl
+import mmap
+import os
+import stat
 from collections.abc import Hashable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntFlag
 from typing import ClassVar
 
+from memtopo.common.errors import Exit, MemtopoError
+from memtopo.common.mapped_files import map_shared, unmap
+from memtopo.common.units import exact
 from memtopo.driver.protocol import Driver
-from memtopo.driver.types import HostFlags, Location, LocationKind
-from memtopo.kinds.layout import Layout, Reservation, current
-from memtopo.kinds.step import ErrorHint, Finding, Phase, Readable, Step, StepDescription
+from memtopo.driver.types import HostFlags, Location, LocationKind, RegisterFlags
+from memtopo.kinds.layout import Layout, Reservation, SharedFile, current
+from memtopo.kinds.step import ErrorHint, Finding, HandleReference, Phase, Readable, Step, StepDescription
 
 PINNED = HostFlags.PORTABLE | HostFlags.DEVICEMAP
 """Flags of all allocations: with unified addressing, memory is mapped and portable without them, too (fact 74)."""
@@ -114,3 +122,241 @@ class AllocatePinned(PinnedStep):
 def _words(flags: IntFlag) -> str:
     """Flags as words: `portable, devicemap`."""
     return ", ".join(str(flag.name or hex(flag)).lower() for flag in flags) or "none"
+
+
+@dataclass(frozen=True, slots=True)
+class MapFile(Step):
+    """Map `size` bytes of a file into this process: by its path, or by the descriptor that a producer sends."""
+
+    label: str
+    size: int
+    source: str | HandleReference
+    offset: int
+    writable: bool
+
+    phase = Phase.IMPORT
+    verb = "map file"
+    undo_verb = "unmap file"
+    call = "mmap"
+    undo_call = "munmap"
+
+    @property
+    def provides(self) -> Hashable:
+        return ("file", self.label)
+
+    @property
+    def needs(self) -> tuple[Hashable, ...]:
+        return (("holder", self.source.holder),) if isinstance(self.source, HandleReference) else ()
+
+    @property
+    def file(self) -> str:
+        """Name of the file in messages: its path, or the export of a producer."""
+        return self.source.text if isinstance(self.source, HandleReference) else self.source
+
+    def do(self, driver: Driver, layout: Layout) -> None:
+        fd = self._open(layout)
+        try:
+            layout.files[self.label] = map_file(fd, self.file, self.offset, self.size, writable=self.writable)
+        except BaseException:
+            os.close(fd)
+            raise
+
+    def undo(self, driver: Driver, layout: Layout) -> None:
+        if self.label in layout.files:
+            unmap_file(layout.files[self.label])
+            del layout.files[self.label]
+
+    @property
+    def dry(self) -> Step:
+        return DryFile(self.path, self.label, self.size, self.source, self.offset, self.writable)
+
+    def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
+        """Compare the length of the file: behind its end, the CPU is refused by SIGBUS (fact 86)."""
+        needed, has = self.offset + self.size, length(layout.files[self.label].fd)
+        expected = f"{exact(needed)} or more"
+        hint = "the program that shares the file has shortened it; seal it with F_SEAL_SHRINK"
+        yield Finding("file", self.label, expected, expected if has >= needed else exact(has), self.path, hint)
+
+    def describe(self) -> StepDescription:
+        note = "" if self.writable else "read-only"
+        return StepDescription(self.label, self.file, self.size, note=note)
+
+    def leak_name(self) -> str:
+        return file_name(self.label)
+
+    def _open(self, layout: Layout) -> int:
+        """Open the file, or duplicate the received descriptor, which its source closes."""
+        if isinstance(self.source, str):
+            return open_file(self.source, writable=self.writable)
+        received = self.source.fetch_descriptor(layout.handle_source)
+        try:
+            return fcntl.fcntl(received, fcntl.F_DUPFD_CLOEXEC, 3)
+        except OSError as error:
+            message = f"{self.file}: the received descriptor cannot be duplicated: {error.strerror}"
+            raise UnsuitableFile(message, hint="check the descriptor that the producer exports") from error
+
+
+@dataclass(frozen=True, slots=True)
+class DryFile(MapFile):
+    """A file that is not mapped: it has an address by itself."""
+
+    def do(self, driver: Driver, layout: Layout) -> None:
+        before = layout.files.values()
+        address = max((each.address + each.size for each in before), default=_DRY_ADDRESSES)
+        layout.files[self.label] = SharedFile(-1, address, self.size)
+
+    def undo(self, driver: Driver, layout: Layout) -> None:
+        layout.files.pop(self.label, None)
+
+
+_DRY_ADDRESSES = 3 << 45
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterMemory(PinnedStep):
+    """Register a mapped file, in the context of the first of `gpus` (fact 85), as objects of equal size."""
+
+    objects: tuple[str, ...]
+    gpus: tuple[int, ...]
+    flags: RegisterFlags
+
+    phase = Phase.IMPORT
+    verb = "register"
+    undo_verb = "unregister"
+    call = "cuMemHostRegister"
+    undo_call = "cuMemHostUnregister"
+    hints: ClassVar = {
+        "INVALID_VALUE": ErrorHint(
+            "the pages of {subject} cannot be locked: its file was shortened, or is on a disk (fact 85)",
+            "share a memfd, or a file in /dev/shm, and seal it with F_SEAL_SHRINK",
+        ),
+        "OUT_OF_MEMORY": ErrorHint(
+            "{bytes} of the host's memory cannot be page-locked", "'free -h' shows the free memory"
+        ),
+    }
+
+    @property
+    def needs(self) -> tuple[Hashable, ...]:
+        return ("file", self.label), *(("context", device) for device in self.gpus)
+
+    def do(self, driver: Driver, layout: Layout) -> None:
+        address, each = layout.files[self.label].address, self.size // len(self.objects)
+        with current(driver, layout.contexts[self.gpus[0]]):
+            driver.mem_host_register(address, self.size, self.flags)
+            for number, label in enumerate(self.objects):
+                layout.pinned[label] = Reservation(address + number * each, each)
+
+    def undo(self, driver: Driver, layout: Layout) -> None:
+        if self.objects[0] in layout.pinned:
+            driver.mem_host_unregister(self.address(layout))
+            for label in self.objects:
+                del layout.pinned[label]
+
+    def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
+        reported = self.flags & ~RegisterFlags.READ_ONLY  # fact 85
+        return self.check_access(driver, layout, self.gpus, reported)
+
+    def address(self, layout: Layout) -> int:
+        return layout.pinned[self.objects[0]].address
+
+    def describe(self) -> StepDescription:
+        note = "read-only" if RegisterFlags.READ_ONLY in self.flags else ""
+        return StepDescription(self.label, "host", self.size, note=note)
+
+    def leak_name(self) -> str:
+        return f"registered memory {self.label}"
+
+    def blocks(self) -> tuple[str, ...]:
+        """The mapping: the GPUs would access pages that are no longer those of its addresses (fact 86)."""
+        return (file_name(self.label),)
+
+    def blocked_by_wait(self, device: int) -> tuple[str, ...]:
+        return (self.leak_name(),)
+
+
+def file_name(label: str) -> str:
+    """Leak name of a mapped file."""
+    return f"mapped file of {label}"
+
+
+class UnsuitableFile(MemtopoError):
+    """A file that cannot be mapped as declared."""
+
+    exit_code = Exit.FAILED
+
+
+def open_file(path: str, *, writable: bool) -> int:
+    """Open a regular file by its path; nothing else is opened, since that may wait or have effects.
+
+    Raises `UnsuitableFile`.
+    """
+    try:
+        found = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        try:
+            _require_regular(found, path)
+            # By its descriptor: the path may name another file by now.
+            mode = os.O_RDWR if writable else os.O_RDONLY
+            return os.open(f"/proc/self/fd/{found}", mode | os.O_CLOEXEC | os.O_NONBLOCK)
+        finally:
+            os.close(found)
+    except OSError as error:
+        hint = _HINTS.get(type(error))
+        message = f"{path!r} cannot be opened for {'reading and writing' if writable else 'reading'}: {_reason(error)}"
+        raise UnsuitableFile(message, hint=hint) from error
+
+
+def map_file(fd: int, name: str, offset: int, size: int, *, writable: bool) -> SharedFile:
+    """Map `size` bytes of an open file from an offset on; `name` is that of messages. Raises `UnsuitableFile`.
+
+    The file must have these bytes: an access behind its end would end the process by SIGBUS.
+    """
+    _require_regular(fd, name)
+    if (end := offset + size) > (has := length(fd)):
+        message = f"{name!r} has {exact(has)}, and {exact(end)} of it are declared"
+        raise UnsuitableFile(message, hint="declare the size that the other program gave it")
+    whole = -(-size // _unit(fd)) * _unit(fd)
+    try:
+        return SharedFile(fd, map_shared(fd, offset, whole, writable=writable), whole)
+    except OSError as error:
+        hint = "its writable mappings may be sealed off, or limited to reading: 'read_only: true'" if writable else None
+        raise UnsuitableFile(f"{name!r} cannot be mapped: {_reason(error)}", hint=hint) from error
+
+
+def unmap_file(mapped: SharedFile) -> None:
+    """Unmap a file and close its descriptor. Raises `OSError` with both as they were."""
+    unmap(mapped.address, mapped.size)
+    with suppress(OSError):
+        os.close(mapped.fd)
+
+
+def length(fd: int) -> int:
+    """Bytes of an open file at present."""
+    return os.fstat(fd).st_size
+
+
+def _unit(fd: int) -> int:
+    """Unit of the length of a mapping: of huge pages in their file system, where it is the preferred block."""
+    block = os.fstat(fd).st_blksize
+    return mmap.PAGESIZE if block % mmap.PAGESIZE else block
+
+
+def _require_regular(fd: int, name: str) -> None:
+    mode = os.fstat(fd).st_mode
+    if not stat.S_ISREG(mode):
+        what = next((word for is_kind, word in _KINDS if is_kind(mode)), "no file")
+        raise UnsuitableFile(f"{name!r} is {what}, and only memory in a regular file can be registered", hint=_FILE)
+
+
+_FILE = "name a file in /dev/shm, or a memfd: /proc/PID/fd/N"
+_HINTS = {
+    PermissionError: "write 'read_only: true' if it may only be read",
+    FileNotFoundError: "start the program that makes it first",
+}
+_KINDS = (
+    (stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a pipe"), (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"), (stat.S_ISBLK, "a device"), (stat.S_ISLNK, "a link"),
+)  # fmt: skip
+
+
+def _reason(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()

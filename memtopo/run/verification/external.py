@@ -18,9 +18,9 @@ from memtopo.driver.kernels import ALIGNED, KernelDriver, fingerprint
 from memtopo.driver.protocol import Driver
 from memtopo.geometry import Geometry
 from memtopo.kinds.external import ExternalObject
+from memtopo.kinds.external.semaphores import ImportedSemaphore
 from memtopo.kinds.layout import Layout, Wait, current
 from memtopo.kinds.pinned import PinnedGroup
-from memtopo.kinds.semaphores import ImportedSemaphore
 from memtopo.kinds.step import Finding
 from memtopo.run.verification.verifier import Unsignalled, Verifier
 

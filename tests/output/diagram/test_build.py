@@ -14,7 +14,7 @@ from memtopo.cli.plan import plan_command
 from memtopo.common.units import GiB, MiB
 from memtopo.geometry.diagram import DeviceAccess, Diagram, MappingSpan
 from memtopo.geometry.groups import ChunkGroup, RangeGroup
-from memtopo.kinds.buffers import BufferGroup
+from memtopo.kinds.ipc import BufferGroup
 from memtopo.kinds.managed import ManagedAllocation
 from memtopo.kinds.pinned import PinnedGroup
 from memtopo.kinds.states.groups import OffloadArea

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from memtopo.kinds.buffers.steps import AliasBuffer, OpenBuffer
-from memtopo.kinds.events.steps import AliasEvent, OpenEvent
+from memtopo.kinds.ipc.steps import AliasBuffer, AliasEvent, OpenBuffer, OpenEvent
 from memtopo.run import processes
 from tests.helpers.lockstep import together
 from tests.helpers.machines import invented

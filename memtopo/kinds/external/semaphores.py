@@ -175,8 +175,7 @@ class Semaphores(Kind):
     def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
         if not geometry.of(ImportedSemaphore):
             return
-        from memtopo.kinds.external.steps import DuplicateDescriptor
-        from memtopo.kinds.semaphores.steps import ImportSemaphore
+        from memtopo.kinds.external.steps import DuplicateDescriptor, ImportSemaphore
         from memtopo.kinds.step import HandleReference
 
         for group in geometry.of(ImportedSemaphore).values():
@@ -189,7 +188,7 @@ class Semaphores(Kind):
         waiting = [group for group in geometry.of(ImportedSemaphore).values() if group.wait is not None]
         if not waiting:
             return
-        from memtopo.kinds.semaphores.steps import AwaitStream
+        from memtopo.kinds.external.steps import AwaitStream
 
         for device, path in {group.location.id: group.path for group in reversed(waiting)}.items():
             yield AwaitStream(path, device, tuple(name for step in steps for name in step.blocked_by_wait(device)))

@@ -1,4 +1,4 @@
-"""Exports: objects that other processes can import."""
+"""Exports: objects that other processes can import, and the registry of the kinds that they are of."""
 
 from __future__ import annotations
 
@@ -6,27 +6,124 @@ from collections.abc import Collection, Container, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from operator import eq
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
-from memtopo.diagnostics.model import Diagnostic, Edit, Label, Path
+from pydantic import ConfigDict, Field, model_validator
+
+from memtopo.common.text import enumerated
+from memtopo.diagnostics.model import Diagnostic, Edit, InvalidValue, Label, Path
 from memtopo.driver.handles import Via
 from memtopo.driver.types import Location
 from memtopo.geometry.groups import Group, gpus
 from memtopo.geometry.model import Geometry
-from memtopo.kinds.allocations import ALLOCATIONS, AllocationGroup
 from memtopo.kinds.alternatives import ACROSS, Support, chosen, elsewhere
-from memtopo.kinds.dmabuf import DMABUF
+from memtopo.kinds.chunks import CHUNKS
+from memtopo.kinds.dmabuf import DMABUF, DmaBufs
 from memtopo.kinds.dmabuf.memory import DmaBufMemory
 from memtopo.kinds.dmabuf.resolution import resolve_memory
 from memtopo.kinds.exportable import ExportKind
-from memtopo.kinds.exports.entry import ALL, DMA_BUFS, EXPORTABLE, Export, usual_transport
+from memtopo.kinds.ipc import BUFFERS, EVENTS
 from memtopo.kinds.kind import Kind, Rule, Scope, Stage
+from memtopo.kinds.multicast import MULTICAST
+from memtopo.kinds.pools import POOLS
+from memtopo.kinds.pools.allocations import ALLOCATIONS, AllocationGroup
+from memtopo.kinds.ranges import RANGES
 from memtopo.kinds.resolution import Resolution, indices, refuses_growing
-from memtopo.language.fields import Alternatives
+from memtopo.language.entries import Entry
+from memtopo.language.fields import (
+    Alternatives,
+    ChunkReference,
+    Commit,
+    DmaBufMapping,
+    ExportTransport,
+    OwnName,
+    Reference,
+)
 from memtopo.machine import Machine
 
 if TYPE_CHECKING:
     from memtopo.kinds.step import Step
+
+
+EXPORTABLE: dict[str, ExportKind] = {
+    kind.group.noun: kind for kind in (CHUNKS, BUFFERS, EVENTS, ALLOCATIONS, MULTICAST)
+}
+"""Kinds whose objects other processes can import, by the key that names them in an export."""
+
+ALL: dict[str, Kind] = {**EXPORTABLE, RANGES.group.noun: RANGES}
+"""Kinds whose objects can be exported."""
+
+DMA_BUFS = {
+    noun: DmaBufs(kind)
+    for noun, kind in ALL.items()
+    if kind is RANGES or (kind.group.memory and kind is not ALLOCATIONS)
+}
+"""Kinds whose memory can be exported as dma-bufs."""
+
+
+def _transports() -> str:
+    """Return the transports of all exportable kinds: `fd or fabric for chunks, ipc for buffers and events`."""
+    sections: dict[tuple[Via, ...], list[str]] = {}
+    for kind in EXPORTABLE.values():
+        sections.setdefault(kind.transports, []).append(kind.plural)
+    each = (f"{enumerated(transports)} for {enumerated(names, 'and')}" for transports, names in sections.items())
+    memory = enumerated((kind.plural for kind in DMA_BUFS.values()), "and")
+    return f"{', '.join(each)}; dmabuf for {memory}"
+
+
+class Export(Entry):
+    """Chunks, buffers, an event or allocations, exported to other processes; or a range, for other devices."""
+
+    model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": [kind]} for kind in ALL]})
+
+    chunk: ChunkReference | None = Field(default=None, description="A chunk, one of a counted chunk, or a slice.")
+    buffer: ChunkReference | None = Field(default=None, description="A buffer, one of a counted one, or a slice.")
+    event: ChunkReference | None = Field(default=None, description="An event.")
+    multicast: ChunkReference | None = Field(default=None, description="A multicast object.")
+    allocation: ChunkReference | None = Field(
+        default=None, description="An allocation of a pool, one of a counted one, or a slice; its pool goes with it."
+    )
+    range: ChunkReference | None = Field(default=None, description="A range that chunks fill, via dmabuf.")
+    part: OwnName | None = Field(default=None, description="A named part of each chunk, in pages of 4KiB; via dmabuf.")
+    via: ExportTransport = Field(description=f"{_transports()}.")
+    mapping: DmaBufMapping | None = Field(
+        default=None, description="pcie: devices map a dma-buf through PCIe (BAR1), also where there is a faster way."
+    )
+    commit: Commit | None = Field(
+        default=None, description="required: one writer fills the chunks and commits them, and readers wait for that."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_no_pool(cls, written: object) -> object:
+        if isinstance(written, dict) and POOLS.group.noun in written:
+            note, help = POOLS.unusable["exports"]
+            raise InvalidValue("MT101", note, help=help)
+        return written
+
+    @model_validator(mode="after")
+    def _of_one_kind(self) -> Self:
+        if not self.what:
+            examples = [f"'{{{key}: NAME, via: {usual_transport(kind)}}}'" for key, kind in ALL.items()]
+            message = f"an export names {enumerated(kind.article for kind in ALL.values())}"
+            raise InvalidValue("MT102", message, help=f"write {enumerated(examples)}")
+        if len(self.what) > 1:
+            both = " and ".join(f"{kind} {str(reference)!r}" for kind, reference in self.what)
+            raise InvalidValue(
+                "MT103", f"an export names one object, found {both}", help="write an export for each of them"
+            )
+        return self
+
+    @property
+    def what(self) -> list[tuple[str, Reference]]:
+        """Key and reference of each exported object; a valid entry has one."""
+        found = ((key, getattr(self, key)) for key in ALL)
+        return [(key, reference) for key, reference in found if reference]
+
+
+def usual_transport(kind: Kind) -> Via:
+    """Transport that messages suggest for a kind."""
+    return kind.transports[0] if isinstance(kind, ExportKind) else DMABUF
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,9 +392,6 @@ def _unsupported(path: Path, kind: ExportKind, via: Via, group: Group, possible:
     return Diagnostic("MT601", message, (*path, "via"), labels=(label,), help=help, edit=edit)
 
 
-EXPORTS = Exports()
-
-
 _COMMITTABLE = next(noun for noun, kind in EXPORTABLE.items() if not kind.commit_note)
 
 
@@ -370,3 +464,6 @@ def without_importers(geometry: Geometry, machine: Machine) -> Iterator[Diagnost
 
 def _committed(geometry: Geometry) -> Iterator[ExportGroup]:
     return (export for export in geometry.of(ExportGroup).values() if export.commit)
+
+
+EXPORTS = Exports()

@@ -165,7 +165,7 @@ class Allocations(ExportKind):
         """Imports of all pools, and then all allocations, own and imported."""
         if not geometry.of(AllocationGroup):
             return
-        from memtopo.kinds.allocations.steps import AliasAllocation, AllocateFromPool, ImportPointer
+        from memtopo.kinds.pools.steps import AliasAllocation, AllocateFromPool, ImportPointer
         from memtopo.kinds.step import HandleReference
 
         groups, imported, users = geometry.of(AllocationGroup).values(), set[str](), _users(geometry)
@@ -189,13 +189,13 @@ class Allocations(ExportKind):
         return within_pools, imported_once, imported_access
 
     def try_export(self, path: Path, export: Exported) -> Step:
-        from memtopo.kinds.allocations.steps import TryExportAllocation
+        from memtopo.kinds.pools.steps import TryExportAllocation
 
         group, first = _group(export), export.first
         return TryExportAllocation(path, export.name, export.label(0), group.pool_of(first), export.count)
 
     def handle(self, driver: Driver, layout: Layout, export: Exported, index: int) -> Handle:
-        from memtopo.kinds.allocations.steps import exported_handle
+        from memtopo.kinds.pools.steps import exported_handle
 
         pool = layout.memory_pools[_group(export).pool_of(export.first + index)]
         return exported_handle(driver, pool, layout.buffers[export.label(index)].address)
