@@ -18,7 +18,7 @@ from memtopo.api.synchronization import Event, ExternalSemaphore, stream_handle
 from memtopo.api.views import View, ViewFactory
 from memtopo.common.signals import deferred
 from memtopo.kinds.dmabuf import DMABUF
-from memtopo.kinds.exports import ExportGroup
+from memtopo.kinds.exportable import ExportGroup
 from memtopo.kinds.external.semaphores import ImportedSemaphore
 from memtopo.kinds.layout import Reservation
 from memtopo.machine.records import MachineLine

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from functools import partial
+from itertools import chain
+from operator import eq
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 from memtopo.common.units import Size
 from memtopo.diagnostics.model import Path
 from memtopo.driver.handles import Handle, Via
-from memtopo.driver.types import Location
-from memtopo.geometry.groups import Group, Origin
+from memtopo.driver.types import DmaBufFlags, Location
+from memtopo.geometry.groups import ChunkGroup, Group, LocatedGroup, Origin, RangeGroup, gpus
+from memtopo.geometry.model import Placement
 from memtopo.kinds.alternatives import Support
 from memtopo.kinds.kind import Kind, Scope
 from memtopo.kinds.resolution import Resolution
@@ -19,9 +23,11 @@ from memtopo.machine import Machine
 
 if TYPE_CHECKING:
     from memtopo.driver.protocol import Driver
-    from memtopo.kinds.dmabuf.memory import DmaBufMemory
     from memtopo.kinds.layout import Layout
+    from memtopo.kinds.objects import TryExport
     from memtopo.kinds.step import Step
+
+L = TypeVar("L", bound=LocatedGroup)
 
 
 class ExportKind(Kind):
@@ -72,11 +78,16 @@ class ExportKind(Kind):
         """Support of a transport for objects of other processes, at the locations of some names."""
         raise NotImplementedError
 
-    def try_export(self, path: Path, export: Exported) -> Step:
-        """Step that exports one handle as a test, so that a driver error occurs during building."""
+    def export_step(self) -> type[TryExport]:
+        """Class of the step that exports a handle as a test."""
         raise NotImplementedError
 
-    def handle(self, driver: Driver, layout: Layout, export: Exported, index: int) -> Handle:
+    def try_export(self, path: Path, export: ExportGroup) -> Step:
+        """Step that exports the first handle as a test."""
+        handle = partial(self.handle, export=export, index=0)
+        return self.export_step()(path, export.name, export.label(0), export.via, export.count, handle)
+
+    def handle(self, driver: Driver, layout: Layout, export: ExportGroup, index: int) -> Handle:
         """Export one handle, which the caller closes."""
         raise NotImplementedError
 
@@ -93,23 +104,141 @@ class ExportKind(Kind):
         return size.bytes(1) in (imported.size, exported.declared_size)
 
 
-class Exported(Protocol):
-    """Objects that are exported under one name, as `count` handles via one transport."""
+class Span(NamedTuple):
+    """Bytes of a range or of an object with an address of its own, which has the `label`."""
+
+    label: str
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class DmaBufMemory:
+    """Memory behind the dma-bufs of the objects of a group: `size` bytes from `offset` of each.
+
+    `placements` are the first one of each chunk, by which it has the same dma-buf in any order of entries, or those in
+    ranges.
+    """
+
+    group: Group
+    offset: int
+    size: int
+    flags: DmaBufFlags
+    placements: tuple[Placement, ...] = ()
 
     @property
-    def name(self) -> str: ...
+    def bytes(self) -> tuple[int, int, DmaBufFlags]:
+        """Part of each object, and the mapping of it."""
+        return self.offset, self.size, self.flags
+
+    def span(self, index: int) -> Span:
+        """Addresses of one object; raises `KeyError` for a chunk that is mapped nowhere."""
+        if not isinstance(self.group, ChunkGroup):
+            return Span(self.group.label(index), self.offset, self.size)
+        for placement in self.placements:
+            for nth in placement.mapped(index):
+                label = placement.range.label(placement.instance)
+                return Span(label, placement.offset + nth * self.group.size + self.offset, self.size)
+        raise KeyError(self.group.label(index))
+
+    def content(self, index: int) -> Iterator[tuple[int, str]]:
+        """Offset in the range and label of each chunk behind one object; none for memory that is no chunk's."""
+        if isinstance(self.group, ChunkGroup):
+            yield self.span(index).offset - self.offset, self.group.label(index)
+        for placement in self.inside(index):
+            for nth in range(placement.count):
+                offset = placement.offset + nth * placement.chunk.size
+                yield offset, placement.chunk.label(placement.index(nth))
+
+    def inside(self, index: int) -> Iterator[Placement]:
+        """Placements in one range."""
+        if isinstance(self.group, RangeGroup):
+            yield from (each for each in self.placements if each.instance == index)
+
+    def location(self, index: int) -> Location:
+        """Location of the memory of one object."""
+        for placement in self.inside(index):
+            return placement.chunk.location_of(placement.first)
+        return self.group.location_of(index)
+
+    def resources(self, index: int) -> Iterator[Hashable]:
+        """Resources whose memory one dma-buf is of."""
+        chunks = [("chunk", label) for _, label in self.content(index)]
+        yield from chunks or [(self.group.noun, self.group.label(index))]
+
+    def address(self, layout: Layout, index: int) -> int:
+        """Address of one object in a layout; raises `KeyError` if it has no memory in its present state."""
+        span = self.span(index)
+        base = layout.address(span.label)
+        for offset, chunk in self.content(index):
+            if layout.mappings.get(base + offset) != chunk:
+                raise KeyError(chunk)
+        return base + span.offset
+
+
+@dataclass(frozen=True, slots=True)
+class ExportGroup(Group):
+    """Objects of one group from index `first`, exported as `count` handles in order. `size` is in bytes per object."""
+
+    noun = "export"
+
+    name: str
+    path: Path
+    exporter: ExportKind
+    """Kind of the exported objects, or their export as dma-bufs."""
+    via: Via
+    group: Group
+    first: int
+    count: int
+    counted: bool
+    size: int
+    origin: None = None
+    commit: bool = False
+    """True if a writer commits the content before others may import it."""
+    dma_buf: DmaBufMemory | None = None
+    """Memory behind the objects, which are dma-bufs; None for any other transport."""
+
+    def label(self, index: int) -> str:
+        """Name of the object of one handle."""
+        return self.group.label(self.first + index)
+
+    def location_of(self, index: int) -> Location:
+        """Location of the object of one handle."""
+        if self.dma_buf:
+            return self.dma_buf.location(self.first + index)
+        return self.group.location_of(self.first + index)
+
     @property
-    def via(self) -> Via: ...
+    def locations(self) -> tuple[Location, ...]:
+        """Locations over which the handles are distributed round-robin."""
+        if self.dma_buf:
+            found = tuple(map(self.location_of, range(self.count)))
+            return found[:1] if len(set(found)) == 1 else found
+        locations = tuple(self.group.locations)
+        first = self.first % len(locations)
+        rotated = (locations[first:] + locations[:first])[: self.count]
+        return rotated[:1] if len(set(rotated)) == 1 else rotated
+
     @property
-    def first(self) -> int: ...
+    def contexts(self) -> frozenset[int]:
+        """Ordinals of the GPUs in whose contexts dma-bufs are exported (fact 83)."""
+        return gpus(self.locations) if self.dma_buf else frozenset()
+
     @property
-    def count(self) -> int: ...
-    @property
-    def dma_buf(self) -> DmaBufMemory | None: ...
-    @property
-    def group(self) -> Group: ...
-    def label(self, index: int) -> str: ...
-    def location_of(self, index: int) -> Location: ...
+    def resources(self) -> Iterator[Hashable]:
+        """Resources whose handles are exported."""
+        if self.dma_buf:
+            each = map(self.dma_buf.resources, range(self.first, self.first + self.count))
+            return chain.from_iterable(each)
+        return ((self.group.noun, self.label(index)) for index in range(self.count))
+
+    def continued_by(self, after: ExportGroup) -> bool:
+        """Return whether handles of another export are of the same objects as these, and perhaps of more."""
+        if self.commit != after.commit or (self.commit and self.count != after.count):
+            return False
+        if self.dma_buf and after.dma_buf and self.dma_buf.bytes != after.dma_buf.bytes:
+            return False
+        return self.via == after.via and all(map(eq, self.resources, after.resources))
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,3 +261,8 @@ class Imported:
     def name(self) -> str:
         """Name of the entry."""
         return str(self.path[-1])
+
+    def located(self, group: type[L], size: int, **properties: Any) -> L:
+        """Group of a class with these objects, of `size` bytes each."""
+        located = self.name, self.path, self.count, self.counted, size, self.locations, self.origin
+        return group(*located, **properties)

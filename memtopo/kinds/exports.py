@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Container, Hashable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import chain
-from operator import eq
 from typing import TYPE_CHECKING, Self
 
 from pydantic import ConfigDict, Field, model_validator
@@ -13,15 +10,12 @@ from pydantic import ConfigDict, Field, model_validator
 from memtopo.common.text import enumerated
 from memtopo.diagnostics.model import Diagnostic, Edit, InvalidValue, Label, Path
 from memtopo.driver.handles import Via
-from memtopo.driver.types import Location
-from memtopo.geometry.groups import Group, gpus
+from memtopo.geometry.groups import Group
 from memtopo.geometry.model import Geometry
 from memtopo.kinds.alternatives import ACROSS, Support, chosen, elsewhere
 from memtopo.kinds.chunks import CHUNKS
-from memtopo.kinds.dmabuf import DMABUF, DmaBufs
-from memtopo.kinds.dmabuf.memory import DmaBufMemory
-from memtopo.kinds.dmabuf.resolution import resolve_memory
-from memtopo.kinds.exportable import ExportKind
+from memtopo.kinds.dmabuf import DMABUF, DmaBufs, resolve_memory
+from memtopo.kinds.exportable import ExportGroup, ExportKind
 from memtopo.kinds.ipc import BUFFERS, EVENTS
 from memtopo.kinds.kind import Kind, Rule, Scope, Stage
 from memtopo.kinds.multicast import MULTICAST
@@ -126,75 +120,6 @@ def usual_transport(kind: Kind) -> Via:
     return kind.transports[0] if isinstance(kind, ExportKind) else DMABUF
 
 
-@dataclass(frozen=True, slots=True)
-class ExportGroup(Group):
-    """Objects of one group from index `first`, exported as `count` handles in order. `size` is in bytes per object."""
-
-    noun = "export"
-
-    name: str
-    path: Path
-    kind: str
-    via: Via
-    group: Group
-    first: int
-    count: int
-    counted: bool
-    size: int
-    origin: None = None
-    commit: bool = False
-    """True if a writer commits the content before others may import it."""
-    dma_buf: DmaBufMemory | None = None
-    """Memory behind the objects, which are dma-bufs; None for any other transport."""
-
-    def label(self, index: int) -> str:
-        """Name of the object of one handle."""
-        return self.group.label(self.first + index)
-
-    def location_of(self, index: int) -> Location:
-        """Location of the object of one handle."""
-        if self.dma_buf:
-            return self.dma_buf.location(self.first + index)
-        return self.group.location_of(self.first + index)
-
-    @property
-    def locations(self) -> tuple[Location, ...]:
-        """Locations over which the handles are distributed round-robin."""
-        if self.dma_buf:
-            found = tuple(map(self.location_of, range(self.count)))
-            return found[:1] if len(set(found)) == 1 else found
-        locations = tuple(self.group.locations)
-        first = self.first % len(locations)
-        rotated = (locations[first:] + locations[:first])[: self.count]
-        return rotated[:1] if len(set(rotated)) == 1 else rotated
-
-    @property
-    def contexts(self) -> frozenset[int]:
-        """Ordinals of the GPUs in whose contexts dma-bufs are exported (fact 83)."""
-        return gpus(self.locations) if self.dma_buf else frozenset()
-
-    @property
-    def resources(self) -> Iterator[Hashable]:
-        """Resources whose handles are exported."""
-        if self.dma_buf:
-            each = map(self.dma_buf.resources, range(self.first, self.first + self.count))
-            return chain.from_iterable(each)
-        return ((self.group.noun, self.label(index)) for index in range(self.count))
-
-    def continued_by(self, after: ExportGroup) -> bool:
-        """Return whether handles of another export are of the same objects as these, and perhaps of more."""
-        if self.commit != after.commit or (self.commit and self.count != after.count):
-            return False
-        if self.dma_buf and after.dma_buf and self.dma_buf.bytes != after.dma_buf.bytes:
-            return False
-        return self.via == after.via and all(map(eq, self.resources, after.resources))
-
-    @property
-    def exporter(self) -> ExportKind:
-        """Kind of the exported objects, or their export as dma-bufs."""
-        return DMA_BUFS[self.kind] if self.dma_buf else EXPORTABLE[self.kind]
-
-
 def exported_resources(geometry: Geometry, exports: Collection[str]) -> Iterator[Hashable]:
     """Yield the resources whose handles are those of some exports of a process."""
     for name, group in geometry.of(ExportGroup).items():
@@ -291,7 +216,7 @@ def _exported(scope: Scope, path: Path, entry: Export, group: Group) -> Resoluti
     return ExportGroup(
         str(path[-1]),
         path,
-        key,
+        DMA_BUFS[key] if dma_buf else EXPORTABLE[key],
         via,
         group,
         first,
@@ -455,9 +380,8 @@ def committed_processes(geometry: Geometry, machine: Machine) -> Iterator[Diagno
 def without_importers(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """Yield MT601 for exports of a spec of one process that only processes of the same spec could import."""
     for export in geometry.of(ExportGroup).values():
-        kind = EXPORTABLE.get(export.kind)
-        if kind and not kind.outside:
-            message = f"export {export.name!r}: {kind.article} is for processes of the same spec"
+        if not export.exporter.outside:
+            message = f"export {export.name!r}: {export.exporter.article} is for processes of the same spec"
             help = "declare the processes that import it under 'processes', or leave the export out"
             yield Diagnostic("MT601", message, export.path, help=help)
 

@@ -1,16 +1,16 @@
-"""Resources that groups share: contexts, streams and kernels of GPUs, connections to holders, imports, and aliases."""
+"""Resources that groups share: contexts, streams and kernels of GPUs, and connections to holders."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import cast
 
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import EventFlags
 from memtopo.kinds.layout import Layout, current
-from memtopo.kinds.step import Finding, HandleReference, Phase, Step, StepDescription, context_name, kernels_name
+from memtopo.kinds.step import Finding, Phase, Step, StepDescription, context_name, kernels_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,61 +187,3 @@ class Attach(Step):
 
     def describe(self) -> StepDescription:
         return StepDescription(self.holder, "")
-
-
-OWN = "this process's own"
-"""Note of a plan about an object that a process imports from itself."""
-
-
-class ImportStep(Step):
-    """Base of steps that take a handle from another process, their `source`."""
-
-    __slots__ = ()
-
-    source: HandleReference
-
-    phase = Phase.IMPORT
-
-    @property
-    def needs(self) -> tuple[Hashable, ...]:
-        return (("holder", self.source.holder),)
-
-    @property
-    def imports(self) -> tuple[str, Hashable] | None:
-        return self.source.imported
-
-
-@dataclass(frozen=True, slots=True)
-class Alias(Step):
-    """Base of steps that use an object `own` of this process as one that it imports from itself, without a call."""
-
-    label: str
-    device: int
-    own: str
-
-    noun: ClassVar[str]
-    """Noun for the objects in resources."""
-    phase = Phase.IMPORT
-    undo_verb = "forget alias"
-
-    @property
-    def calls(self) -> int:
-        return 0
-
-    @property
-    def provides(self) -> Hashable:
-        return (self.noun, self.label)
-
-    @property
-    def needs(self) -> tuple[Hashable, ...]:
-        return ((self.noun, self.own),)
-
-    def objects(self, layout: Layout) -> dict[str, Any]:
-        """Live objects of the kind, by label."""
-        raise NotImplementedError
-
-    def do(self, driver: Driver, layout: Layout) -> None:
-        self.objects(layout)[self.label] = self.objects(layout)[self.own]
-
-    def undo(self, driver: Driver, layout: Layout) -> None:
-        self.objects(layout).pop(self.label, None)

@@ -11,7 +11,7 @@ from memtopo.driver.types import Grant, Location
 from memtopo.geometry.access import granted, mappings
 from memtopo.geometry.groups import Group
 from memtopo.geometry.model import Geometry
-from memtopo.kinds.exports import ExportGroup
+from memtopo.kinds.exportable import ExportGroup
 from memtopo.kinds.ipc import EventGroup
 from memtopo.kinds.pools.allocations import AllocationGroup
 from memtopo.machine import Machine

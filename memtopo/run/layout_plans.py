@@ -11,7 +11,8 @@ from memtopo import planner
 from memtopo.common.errors import MemtopoError
 from memtopo.diagnostics.messages import unknown_state
 from memtopo.geometry import Geometry
-from memtopo.kinds.exports import ExportGroup, exported_resources, touched_exports
+from memtopo.kinds.exportable import ExportGroup
+from memtopo.kinds.exports import exported_resources, touched_exports
 from memtopo.language.names import AWAKE
 from memtopo.planner import Plan
 from memtopo.plans.transition import Transition, transition, transitions

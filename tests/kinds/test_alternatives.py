@@ -11,7 +11,7 @@ from memtopo.driver.types import HandleType, Properties, gpu
 from memtopo.geometry.groups import ChunkGroup
 from memtopo.geometry.model import Geometry
 from memtopo.kinds.alternatives import needed_trials
-from memtopo.kinds.exports import ExportGroup
+from memtopo.kinds.exportable import ExportGroup
 from memtopo.language import read_text
 from memtopo.machine import Machine, Trial, load
 from memtopo.machine.queries import changed

@@ -7,7 +7,8 @@ import pytest
 from memtopo import planner
 from memtopo.driver.types import DmaBufFlags
 from memtopo.kinds.dmabuf.steps import TryExportDmaBuf
-from memtopo.kinds.exports import ExportGroup, touched_exports
+from memtopo.kinds.exportable import ExportGroup
+from memtopo.kinds.exports import touched_exports
 from memtopo.kinds.step import Phase
 from memtopo.machine import Trial
 from tests.helpers.machines import invented
@@ -186,9 +187,11 @@ exports: {w: {chunk: w, via: dmabuf}}
 """
     needed = []
     for mapped in ("a: [w, w], b: [w]", "b: [w], a: [{chunk: w, offset: 2MiB}, {chunk: w, offset: 0}]"):
-        plan = planner.plan(clean_geometry(text.replace("MAP", mapped), invented(2)), invented(2))
+        geometry = clean_geometry(text.replace("MAP", mapped), invented(2))
+        plan, memory = planner.plan(geometry, invented(2)), geometry.of(ExportGroup)["w"].dma_buf
         step = next(step for step in plan.steps if isinstance(step, TryExportDmaBuf))
-        needed.append((step.needed, step.memory.span(0)))
+        assert memory
+        needed.append((step.needed, memory.span(0)))
     assert needed[0] == needed[1] == ((("range", "a"), ("chunk", "w")), ("a", 0, 2 << 20))
 
 

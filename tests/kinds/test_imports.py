@@ -7,7 +7,7 @@ import pytest
 from memtopo.common.units import MiB
 from memtopo.driver.types import gpu
 from memtopo.geometry.groups import ChunkGroup
-from memtopo.kinds.exports import ExportGroup
+from memtopo.kinds.exportable import ExportGroup
 from memtopo.kinds.ipc import BufferGroup, EventGroup
 from memtopo.kinds.views import all_mapped_memory
 from memtopo.machine import Trial

@@ -8,7 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from memtopo.common.units import Size, exact
-from memtopo.diagnostics.model import Diagnostic, Path
+from memtopo.diagnostics.model import Diagnostic
 from memtopo.driver.handles import Handle, Via
 from memtopo.driver.types import HandleType, Location, LocationKind, Properties, gpu
 from memtopo.geometry.groups import ChunkGroup, Group
@@ -19,7 +19,7 @@ from memtopo.kinds.chunks.amounts import amount_notes, resolve_chunks
 from memtopo.kinds.chunks.entry import Chunk, ElasticCount
 from memtopo.kinds.chunks.parts import resolve_parts
 from memtopo.kinds.chunks.support import handle_types, properties, supported_at
-from memtopo.kinds.exportable import Exported, ExportKind, Imported
+from memtopo.kinds.exportable import ExportGroup, ExportKind, Imported
 from memtopo.kinds.kind import Difference, Rule, Scope
 from memtopo.kinds.mappings.fill import MapEntries
 from memtopo.kinds.resolution import Resolution, collected
@@ -30,6 +30,7 @@ from memtopo.machine import Machine
 if TYPE_CHECKING:
     from memtopo.driver.protocol import Driver
     from memtopo.kinds.layout import Layout
+    from memtopo.kinds.objects import TryExport
     from memtopo.kinds.step import Step
 
 UNSEEN = -2
@@ -108,12 +109,12 @@ class Chunks(ExportKind):
     def supports(self, scope: Scope, names: Sequence[NamedDevice], via: Via) -> Support:
         return supported_at(scope, names, via)
 
-    def try_export(self, path: Path, export: Exported) -> Step:
+    def export_step(self) -> type[TryExport]:
         from memtopo.kinds.chunks.steps import TryExportChunk
 
-        return TryExportChunk(path, export.name, export.label(0), HandleType[export.via.upper()], export.count)
+        return TryExportChunk
 
-    def handle(self, driver: Driver, layout: Layout, export: Exported, index: int) -> Handle:
+    def handle(self, driver: Driver, layout: Layout, export: ExportGroup, index: int) -> Handle:
         kind = HandleType[export.via.upper()]
         return Handle.of(driver.mem_export_to_shareable_handle(layout.chunks[export.label(index)], kind))
 

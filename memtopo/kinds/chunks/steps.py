@@ -8,13 +8,12 @@ from functools import lru_cache
 from typing import ClassVar
 
 from memtopo.driver.batches import properties_each, release_each
-from memtopo.driver.handles import Handle
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import DriverError, HandleType, Location, LocationKind, Properties
 from memtopo.kinds.elastic import ElasticChunk, Pool
 from memtopo.kinds.kind import Difference
 from memtopo.kinds.layout import Layout
-from memtopo.kinds.resources import ImportStep
+from memtopo.kinds.objects import ImportStep, TryExport
 from memtopo.kinds.step import (
     DEFECT_ADVICE,
     PROBE_ADVICE,
@@ -26,7 +25,6 @@ from memtopo.kinds.step import (
     Step,
     StepDescription,
     first_difference,
-    handles_tested,
 )
 
 _HOST = LocationKind.HOST
@@ -255,37 +253,17 @@ class ImportChunk(ImportStep):
 
 
 @dataclass(frozen=True, slots=True)
-class TryExportChunk(Step):
-    """Export the first of `count` chunks as a test, so that a driver error occurs while building.
+class TryExportChunk(TryExport):
+    """Export a chunk as a test."""
 
-    The handle is closed: an open file descriptor counts against the limit of the process and pins memory (fact 29), so
-    each importer gets a new one on request.
-    """
-
-    label: str
-    chunk: str
-    kind: HandleType
-    count: int
-
-    phase = Phase.EXPORT
     verb = "export"
     call = "cuMemExportToShareableHandle"
+    noun = "chunk"
     hints: ClassVar = {
         "INVALID_VALUE": ErrorHint(
             "the chunk was created without that handle type, or is itself imported (fact 26)", DEFECT_ADVICE
         )
     }
-
-    @property
-    def needs(self) -> tuple[Hashable, ...]:
-        return (("chunk", self.chunk),)
-
-    def do(self, driver: Driver, layout: Layout) -> None:
-        Handle.of(driver.mem_export_to_shareable_handle(layout.chunks[self.chunk], self.kind)).close()
-
-    def describe(self) -> StepDescription:
-        note = handles_tested(self.kind.words, self.count)
-        return StepDescription(self.label, self.chunk.partition(".")[0], note=note)
 
 
 def release_chunk(driver: Driver, layout: Layout, label: str) -> None:

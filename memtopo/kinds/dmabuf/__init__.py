@@ -2,21 +2,187 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
-from memtopo.diagnostics.model import Path
+from memtopo.common.units import NamedPart, exact, shorten
+from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.driver.handles import Handle, Via
-from memtopo.geometry.groups import Group, RangeGroup
-from memtopo.kinds.exportable import Exported, ExportKind
-from memtopo.kinds.kind import Kind
+from memtopo.driver.types import DmaBufFlags, Location
+from memtopo.geometry.groups import ChunkGroup, Group, RangeGroup
+from memtopo.kinds.exportable import DmaBufMemory, ExportGroup, ExportKind
+from memtopo.kinds.kind import Kind, Scope
+from memtopo.kinds.resolution import Resolution, requires_gpu
 
 if TYPE_CHECKING:
     from memtopo.driver.protocol import Driver
     from memtopo.kinds.layout import Layout
     from memtopo.kinds.step import Step
 
+
 DMABUF: Via = "dmabuf"
+
+
+PAGE = 4 << 10
+"""Bytes of the host's pages, of which a dma-buf consists (fact 83)."""
+
+
+_LISTED = 4
+"""Objects that a message names."""
+
+
+class DmaBufEntry(Protocol):
+    """Entry of an export via dmabuf."""
+
+    @property
+    def part(self) -> str | None: ...
+    @property
+    def mapping(self) -> str | None: ...
+
+
+def resolve_memory(
+    scope: Scope, path: Path, entry: DmaBufEntry, group: Group, span: tuple[int, int]
+) -> Resolution[DmaBufMemory | None]:
+    """Memory behind the objects of a group from the first index of a span to before the second."""
+    part = yield from _part(scope, path, entry.part, group)
+    if part is None:
+        return None
+    if wrong := _imported(path, group) or _misaligned(path, group, part, named=entry.part is not None):
+        yield wrong
+        return None
+    flags = DmaBufFlags.PCIE if entry.mapping else DmaBufFlags.NONE
+    memory = DmaBufMemory(group, part.offset, part.size, flags, scope.placements_of(group))
+    if scope.has_unresolved("map") or scope.has_unresolved("ranges"):
+        return None
+    unmapped = [*_unmapped(path, memory, range(*span))]
+    yield from unmapped
+    if unmapped or (yield from _unsupported(scope, path, memory, range(*span))):
+        return None
+    return memory
+
+
+def _unsupported(scope: Scope, path: Path, memory: DmaBufMemory, indices: Sequence[int]) -> Resolution[bool]:
+    """Yield diagnostics of memory that the driver exports no dma-buf of, and return true (fact 83)."""
+    locations = list(dict.fromkeys(_locations(memory, indices)))
+    if (yield from requires_gpu(f"the memory of export {path[-1]!r}", locations, path)):
+        return True
+    if hidden := next((each for each in locations if not scope.devices.sees(each)), None):
+        note = "a dma-buf is exported in the context of its GPU (fact 83)"
+        yield scope.devices.unseen(str(hidden), hidden, path, notes=(note,))
+        return True
+    groups = [memory.group, *(each.chunk for each in memory.placements)]
+    compressible = (each for each in groups if isinstance(each, ChunkGroup) and each.properties[0].compressible)
+    if found := next(compressible, None):
+        message = f"export {path[-1]!r}: chunk {found.name!r} is compressible, and cannot be exported via dmabuf"
+        label = Label("compressible here", (*found.path, "compressible"))
+        note = "cuMemGetHandleForAddressRange returns UNKNOWN (fact 83)"
+        yield Diagnostic("MT405", message, path, labels=(label,), notes=(note,), help="leave 'compressible' out")
+        return True
+    for location in locations if memory.flags else ():
+        trial = scope.machine.trial(location, "dmabuf-pcie")
+        if not trial.works:
+            message = f"export {path[-1]!r}: a dma-buf that is mapped through PCIe does not work on {location}"
+            note = trial.failure("a trial", "failed") if trial.works is False else "it was not tried on this machine"
+            help = "leave 'mapping' out: without a faster way, devices map it through PCIe anyway"
+            yield Diagnostic("MT404", message, (*path, "mapping"), notes=(note,), help=help)
+            return True
+    return False
+
+
+def _part(scope: Scope, path: Path, name: str | None, group: Group) -> Resolution[NamedPart | None]:
+    """Part of each object that is exported; without a name, all of it."""
+    if name is None:
+        return NamedPart(group.name, 0, group.size)
+    parts: Mapping[str, NamedPart] = {part.name: part for part in group.parts}
+    if name not in parts:
+        found = scope.errors.undeclared("part", name, (*path, "part"), parts)
+        yield found._replace(message=f"{group.name!r} has no part {shorten(name)!r}")
+    return parts.get(name)
+
+
+def _locations(memory: DmaBufMemory, indices: Sequence[int]) -> Iterator[Location]:
+    if isinstance(memory.group, RangeGroup):
+        yield from (location for each in memory.placements for location in each.chunk.distinct_locations)
+    else:
+        yield from map(memory.location, indices)
+
+
+def _unmapped(path: Path, memory: DmaBufMemory, indices: Sequence[int]) -> Iterator[Diagnostic]:
+    """Yield MT713 for chunks that are mapped nowhere, and ranges that chunks of one device do not fill."""
+    group = memory.group
+    if isinstance(group, RangeGroup):
+        for index in indices:
+            if found := _not_filled(path, memory, group, index):
+                yield found
+                return
+    elif isinstance(group, ChunkGroup):
+        mapped = {at for each in memory.placements for at in each.indices}
+        if missing := [group.label(index) for index in indices if index not in mapped]:
+            names = ", ".join(map(repr, missing[:_LISTED])) + " …" * (len(missing) > _LISTED)
+            message = f"export {path[-1]!r}: {names} {'is' if len(missing) == 1 else 'are'} mapped nowhere"
+            label = Label("declared here", group.path, "key")
+            note = "a dma-buf is of addresses, and a chunk has some where it is mapped (fact 83)"
+            help = "map it into a range, or export it via fd"
+            yield Diagnostic("MT713", message, path, labels=(label,), notes=(note,), help=help)
+
+
+def _not_filled(path: Path, memory: DmaBufMemory, group: RangeGroup, index: int) -> Diagnostic | None:
+    label, where, at = group.label(index), (*path, "range"), 0
+    declared = (Label("declared here", group.path, "key"),)
+    if group.elastic:
+        message = f"export {path[-1]!r}: range {label!r} is elastic, so that its memory comes and goes"
+        help = "export a range with fixed mappings, or its chunks"
+        return Diagnostic("MT713", message, where, labels=declared, help=help)
+    locations: set[Location] = set()
+    for placement in memory.inside(index):
+        if not placement.chunk.memory:
+            message = (
+                f"export {path[-1]!r}: range {label!r} maps {placement.chunk.name!r}, which has no memory of its own"
+            )
+            return Diagnostic("MT713", message, where, labels=declared, help="export the chunks that are bound to it")
+        if placement.offset > at:
+            break
+        at = max(at, placement.end)
+        locations.update(placement.chunk.location_of(each) for each in placement.indices)
+    if at < group.size:
+        message = f"export {path[-1]!r}: nothing is mapped at {exact(at)} of range {label!r}"
+        note = "a dma-buf is of memory without a hole (fact 83)"
+        help = "map chunks into all of it, or export the chunks"
+        return Diagnostic("MT713", message, where, labels=declared, notes=(note,), help=help)
+    if len(locations) > 1:
+        names = " and ".join(map(str, sorted(locations)[:_LISTED]))
+        message = f"export {path[-1]!r}: the chunks in range {label!r} are on {names}"
+        note = "a dma-buf is of the memory of one device (fact 83)"
+        return Diagnostic("MT713", message, where, labels=declared, notes=(note,), help="export its chunks")
+    return None
+
+
+def _imported(path: Path, group: Group) -> Diagnostic | None:
+    """Return MT602 for imported memory that is not mapped as chunks are: the driver refuses it (fact 83)."""
+    if not group.origin or isinstance(group, ChunkGroup):
+        return None
+    source = group.origin.text(group.origin.holders[0])
+    message = f"export {path[-1]!r} exports {group.name!r}, which is imported from {source}"
+    note = "cuMemGetHandleForAddressRange returns INVALID_VALUE for memory that was opened (fact 83)"
+    where = (*path, group.noun)
+    return Diagnostic("MT602", message, where, notes=(note,), help="export it via dmabuf in the process that has it")
+
+
+def _misaligned(path: Path, group: Group, part: NamedPart, *, named: bool) -> Diagnostic | None:
+    """Return MT714 for bytes that are no whole pages."""
+    if not (part.offset % PAGE or part.size % PAGE):
+        return None
+    message = f"export {path[-1]!r}: {part.name!r} has {exact(part.size)} from {exact(part.offset)} of {group.name!r}"
+    note = f"a dma-buf begins and ends at pages of {exact(PAGE)} (fact 83)"
+    start, end = part.offset // PAGE * PAGE, -(-(part.offset + part.size) // PAGE) * PAGE
+    where = (*group.path, "parts", part.name) if named else (*group.path, "size")
+    label = Label("declared here", where, "key" if named else "value")
+    help = f"make it the {exact(end - start)} from {exact(start)}"
+    return Diagnostic(
+        "MT714", message, (*path, "part" if named else group.noun), labels=(label,), notes=(note,), help=help
+    )
 
 
 class DmaBufs(ExportKind):
@@ -30,23 +196,36 @@ class DmaBufs(ExportKind):
         self._kind = kind
         self.group, self.plural, self.article = kind.group, kind.plural, kind.article  # type: ignore[misc]
 
-    def try_export(self, path: Path, export: Exported) -> Step:
+    def try_export(self, path: Path, export: ExportGroup) -> Step:
         from memtopo.kinds.dmabuf.steps import TryExportDmaBuf
 
         memory, first = export.dma_buf, export.first
         assert memory
         noun = RangeGroup.noun if memory.placements else memory.group.noun
         needs = dict.fromkeys([(noun, memory.span(first).label), *memory.resources(first)])
-        return TryExportDmaBuf(
-            path, export.name, export.label(0), *memory.bytes, export.count, tuple(needs), memory, first
-        )
+        via = f"{DMABUF}, pcie" if memory.flags else DMABUF
+        handle = partial(self.handle, export=export, index=0)
+        first_handle = export.name, export.label(0), via, export.count, handle
+        return TryExportDmaBuf(path, *first_handle, *memory.bytes, tuple(needs))
 
     def properties(self, group: Group) -> tuple[str, ...]:
         return self._kind.properties(group) if isinstance(self._kind, ExportKind) else ()
 
-    def handle(self, driver: Driver, layout: Layout, export: Exported, index: int) -> Handle:
-        from memtopo.kinds.dmabuf.steps import export_dma_buf
+    def handle(self, driver: Driver, layout: Layout, export: ExportGroup, index: int) -> Handle:
+        """Export one object in the context of its GPU (fact 83).
 
-        memory = export.dma_buf
+        Raises `KeyError` if it has no memory in the present state of the layout.
+        """
+        from memtopo.kinds.layout import current
+
+        memory, number, fd = export.dma_buf, export.first + index, -1
         assert memory
-        return Handle.of(export_dma_buf(driver, layout, memory, export.first + index))
+        address = memory.address(layout, number)
+        try:
+            with current(driver, layout.contexts[memory.location(number).id]):
+                fd = driver.mem_get_handle_for_address_range(address, memory.size, memory.flags)
+        except BaseException:
+            if fd >= 0:
+                os.close(fd)
+            raise
+        return Handle(fd)

@@ -231,10 +231,10 @@ class ExternalMemory(Kind):
         for group in geometry.of(ExternalObject).values():
             yield DuplicateDescriptor(group.path, group.name, HandleReference.of(group, 0))
             kind = _HANDLE_TYPES[group.origin.via]
-            yield ImportMemory(group.path, group.name, group.size, group.location.id, kind, group.dedicated)
+            yield ImportMemory(group.path, group.name, group.location.id, group.size, kind, group.dedicated)
         for group in geometry.of(ExternalObject).values():
             for part in group.mapped:
-                yield MapExternal(part.path, part.label, part.size, group.location.id, group.name, part.offset)
+                yield MapExternal(part.path, part.label, group.location.id, part.size, group.name, part.offset)
 
     def rules(self) -> tuple[Rule, ...]:
         return (importable,)

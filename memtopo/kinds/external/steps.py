@@ -13,10 +13,20 @@ from typing import ClassVar
 from memtopo.common.errors import MemtopoError
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import MemoryHandleType, SemaphoreHandleType
-from memtopo.kinds.ipc.steps import BufferStep, DeviceMemoryStep
+from memtopo.kinds.ipc.steps import BufferStep
 from memtopo.kinds.layout import Descriptor, LateError, Layout, Reservation, Wait, current
+from memtopo.kinds.objects import ObjectStep
 from memtopo.kinds.resources import DeviceStep
 from memtopo.kinds.step import ErrorHint, HandleReference, Phase, Step, StepDescription
+
+GRACE = 5.0
+"""Seconds that teardown waits for a signal of the producer."""
+
+LAST_SIGNAL = 1.5
+"""Seconds after the end of a producer in which its last signal may arrive and other waiting processes give up, so that
+they do not take a signal from here for one of the producer."""
+
+_PAUSE = 0.002
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +63,9 @@ class DuplicateDescriptor(Step):
 
     def undo(self, driver: Driver, layout: Layout) -> None:
         duplicate = layout.descriptors.pop(self.label, None)
-        if duplicate and _is_unchanged(duplicate):
-            os.close(duplicate.fd)
+        with suppress(OSError):
+            if duplicate and _file(duplicate.fd) == duplicate.file:
+                os.close(duplicate.fd)
 
     def describe(self) -> StepDescription:
         return StepDescription(self.label, self.source.text, like=self.source.holder)
@@ -64,18 +75,49 @@ class DuplicateDescriptor(Step):
 
 
 @dataclass(frozen=True, slots=True)
-class ImportMemory(DeviceMemoryStep):
-    """Import the descriptor in the context of the GPU of the memory; the driver takes ownership of it (fact 55).
+class ImportObject(ObjectStep):
+    """Base of steps that import a descriptor, of which the driver takes ownership. It has no query for the objects."""
 
-    The import accepts any size; mapping fails if the size is wrong (fact 53). The driver has no query for it.
+    device: int
+
+    phase = Phase.IMPORT
+    undo_verb = "destroy"
+    renews_needs = True
+
+    @property
+    def needs(self) -> tuple[Hashable, ...]:
+        return (("descriptor", self.label),)
+
+    def import_descriptor(self, driver: Driver, fd: int) -> int:
+        """Make the call in the context of the GPU."""
+        raise NotImplementedError
+
+    def do(self, driver: Driver, layout: Layout) -> None:
+        with current(driver, layout.contexts[self.device]):
+            found = self.import_descriptor(driver, layout.descriptors[self.label].fd)
+            self.objects(layout)[self.label] = found
+            del layout.descriptors[self.label]
+
+    def undo(self, driver: Driver, layout: Layout) -> None:
+        """Destroy the object, at most once: a second call would end the process (fact 57)."""
+        if self.label in self.objects(layout):
+            self.end(driver, layout, self.objects(layout).pop(self.label))
+
+
+@dataclass(frozen=True, slots=True)
+class ImportMemory(ImportObject):
+    """Import memory in the context of its GPU (fact 55).
+
+    The import accepts any size; mapping fails if the size is wrong (fact 53).
     """
 
+    size: int
     kind: MemoryHandleType
     dedicated: bool
 
-    phase = Phase.IMPORT
+    noun = table = "external"
+    leaks_as = "external memory"
     verb = "import memory"
-    undo_verb = "destroy"
     call = "cuImportExternalMemory"
     undo_call = "cuDestroyExternalMemory"
     hints: ClassVar = {
@@ -85,34 +127,19 @@ class ImportMemory(DeviceMemoryStep):
             "see what the producer sends, and on which GPU it allocated it",
         )
     }
-    renews_needs = True
 
-    @property
-    def provides(self) -> Hashable:
-        return ("external", self.label)
+    def import_descriptor(self, driver: Driver, fd: int) -> int:
+        return driver.import_external_memory(fd, self.kind, self.size, dedicated=self.dedicated)
 
-    @property
-    def needs(self) -> tuple[Hashable, ...]:
-        return (("descriptor", self.label),)
-
-    def do(self, driver: Driver, layout: Layout) -> None:
-        fd = layout.descriptors[self.label].fd
-        with current(driver, layout.contexts[self.device]):
-            memory = driver.import_external_memory(fd, self.kind, self.size, dedicated=self.dedicated)
-            layout.external[self.label] = memory
-            del layout.descriptors[self.label]
-
-    def undo(self, driver: Driver, layout: Layout) -> None:
-        """Destroy the object, at most once: a second call would end the process (fact 57)."""
-        if self.label in layout.external:
-            driver.destroy_external_memory(layout.external.pop(self.label))
+    def end(self, driver: Driver, layout: Layout, found: int) -> None:
+        driver.destroy_external_memory(found)
 
     def describe(self) -> StepDescription:
         words = [self.kind.name.lower(), *(["dedicated"] if self.dedicated else [])]
         return StepDescription(self.label, f"gpu{self.device}", self.size, note=", ".join(words))
 
-    def leak_name(self) -> str:
-        return external_memory_name(self.label)
+    def blocked_by_wait(self, device: int) -> tuple[str, ...]:
+        return (self.leak_name(),) if device == self.device else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +151,7 @@ class MapExternal(BufferStep):
 
     phase = Phase.MAP
     aspect = "external"
+    leaks_as = "mapped buffer"
     verb = "map buffer"
     undo_verb = "free"
     call = "cuExternalMemoryGetMappedBuffer"
@@ -147,16 +175,8 @@ class MapExternal(BufferStep):
     def describe(self) -> StepDescription:
         return StepDescription(self.label, f"gpu{self.device}", self.size, self.memory)
 
-    def leak_name(self) -> str:
-        return f"mapped buffer {self.label}"
-
     def blocks(self) -> tuple[str, ...]:
-        return (external_memory_name(self.memory),)
-
-
-def external_memory_name(label: str) -> str:
-    """Leak name of external memory."""
-    return f"external memory {label}"
+        return (ImportMemory.leak(self.memory),)
 
 
 def _file(fd: int) -> tuple[int, int, int]:
@@ -164,34 +184,16 @@ def _file(fd: int) -> tuple[int, int, int]:
     return status.st_dev, status.st_ino, status.st_rdev
 
 
-def _is_unchanged(descriptor: Descriptor) -> bool:
-    try:
-        return _file(descriptor.fd) == descriptor.file
-    except OSError:
-        return False
-
-
-GRACE = 5.0
-"""Seconds that teardown waits for a signal of the producer."""
-
-LAST_SIGNAL = 1.5
-"""Seconds after the end of a producer in which its last signal may arrive and other waiting processes give up, so that
-they do not take a signal from here for one of the producer."""
-
-_PAUSE = 0.002
-
-
 @dataclass(frozen=True, slots=True)
-class ImportSemaphore(Step):
-    """Import the descriptor; the driver takes ownership of it. The driver has no query for semaphores."""
+class ImportSemaphore(ImportObject):
+    """Import a semaphore."""
 
-    label: str
-    device: int
     kind: SemaphoreHandleType
 
-    phase = Phase.IMPORT
+    noun = "semaphore"
+    table = "semaphores"
+    leaks_as = "semaphore"
     verb = "import semaphore"
-    undo_verb = "destroy"
     call = "cuImportExternalSemaphore"
     undo_call = "cuDestroyExternalSemaphore"
     hints: ClassVar = {
@@ -200,33 +202,16 @@ class ImportSemaphore(Step):
             "see what the producer sends",
         )
     }
-    renews_needs = True
 
-    @property
-    def provides(self) -> Hashable:
-        return ("semaphore", self.label)
+    def import_descriptor(self, driver: Driver, fd: int) -> int:
+        return driver.import_external_semaphore(fd, self.kind)
 
-    @property
-    def needs(self) -> tuple[Hashable, ...]:
-        return (("descriptor", self.label),)
-
-    def do(self, driver: Driver, layout: Layout) -> None:
-        fd = layout.descriptors[self.label].fd
-        with current(driver, layout.contexts[self.device]):
-            layout.semaphores[self.label] = driver.import_external_semaphore(fd, self.kind)
-            del layout.descriptors[self.label]
-
-    def undo(self, driver: Driver, layout: Layout) -> None:
-        """Destroy the semaphore, at most once: a second call would end the process (fact 57)."""
-        if self.label in layout.semaphores:
-            driver.destroy_external_semaphore(layout.semaphores.pop(self.label))
+    def end(self, driver: Driver, layout: Layout, found: int) -> None:
+        driver.destroy_external_semaphore(found)
 
     def describe(self) -> StepDescription:
         kind = "timeline" if self.kind is SemaphoreHandleType.TIMELINE_FD else "binary"
         return StepDescription(self.label, f"gpu{self.device}", note=kind)
-
-    def leak_name(self) -> str:
-        return f"semaphore {self.label}"
 
     def blocked_by_wait(self, device: int) -> tuple[str, ...]:
         return (self.leak_name(),)

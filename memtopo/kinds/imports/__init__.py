@@ -11,8 +11,8 @@ from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.driver.types import Location
 from memtopo.geometry.groups import Group, Origin
 from memtopo.kinds.dmabuf import DMABUF
-from memtopo.kinds.exportable import ExportKind, Imported
-from memtopo.kinds.exports import EXPORTABLE, EXPORTS, ExportGroup
+from memtopo.kinds.exportable import ExportGroup, ExportKind, Imported
+from memtopo.kinds.exports import EXPORTABLE, EXPORTS
 from memtopo.kinds.imports.crossing import crosses, crossing_fault, in_order, none_on_node, outside_order, unequal_order
 from memtopo.kinds.imports.entry import LOCATIONS, Import, declared_access, from_outside, no_granules
 from memtopo.kinds.kind import Kind, Scope, Sibling, Stage

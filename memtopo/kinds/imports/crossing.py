@@ -12,7 +12,7 @@ from memtopo.diagnostics.model import Diagnostic, InvalidValue, Label, Path
 from memtopo.driver.types import Location
 from memtopo.kinds.alternatives import ACROSS
 from memtopo.kinds.device_names import all_gpus
-from memtopo.kinds.exports import ExportGroup
+from memtopo.kinds.exportable import ExportGroup
 from memtopo.kinds.kind import Scope, Sibling
 from memtopo.kinds.nodes import rank
 from memtopo.language.entries import Spec

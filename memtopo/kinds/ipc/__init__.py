@@ -15,7 +15,7 @@ from memtopo.driver.types import Access, Grant, Location
 from memtopo.geometry.groups import Group, LocatedGroup, round_robin
 from memtopo.geometry.model import Geometry
 from memtopo.kinds.device_names import has_set
-from memtopo.kinds.exportable import Exported, ExportKind, Imported
+from memtopo.kinds.exportable import ExportGroup, ExportKind, Imported
 from memtopo.kinds.kind import Scope
 from memtopo.kinds.resolution import Resolution, requires_gpu
 from memtopo.language.entries import Entry
@@ -25,6 +25,7 @@ from memtopo.machine import Machine
 if TYPE_CHECKING:
     from memtopo.driver.protocol import Driver
     from memtopo.kinds.layout import Layout
+    from memtopo.kinds.objects import TryExport
     from memtopo.kinds.step import Step
 
 
@@ -74,7 +75,14 @@ class BufferGroup(LocatedGroup):
         return {} if self.origin else round_robin(self.count, self.locations)
 
 
-class Buffers(ExportKind):
+class IpcKind(ExportKind):
+    """Base of the kinds that legacy IPC shares: objects of GPUs, which other processes open."""
+
+    transports = ("ipc",)
+    opens_own = False
+
+
+class Buffers(IpcKind):
     """Section `buffers`."""
 
     section = "buffers"
@@ -85,8 +93,6 @@ class Buffers(ExportKind):
     entry = model = Buffer
     group = BufferGroup
     drawn = "buffer"
-    transports = ("ipc",)
-    opens_own = False
     unseen_note = "legacy IPC opens a buffer on its own GPU"
     trials: ClassVar[Mapping[Via, str]] = {"ipc": "ipc"}
 
@@ -106,35 +112,31 @@ class Buffers(ExportKind):
         if not geometry.of(BufferGroup):
             return
         from memtopo.kinds.ipc.steps import AliasBuffer, AllocateBuffer, OpenBuffer
-        from memtopo.kinds.step import HandleReference
+        from memtopo.kinds.objects import import_each
 
-        for group in geometry.of(BufferGroup).values():
-            for index in range(group.count):
-                label, device = group.label(index), group.location_of(index).id
-                if group.origin and (own := group.origin.own_label(index)):
-                    yield AliasBuffer(group.path, label, device, own, group.size)
-                elif group.origin:
-                    yield OpenBuffer(group.path, label, group.size, device, HandleReference.of(group, index))
-                else:
-                    yield AllocateBuffer(group.path, label, group.size, device)
+        groups = geometry.of(BufferGroup).values()
+        for group in groups:
+            for index in range(0 if group.origin else group.count):
+                yield AllocateBuffer(group.path, group.label(index), group.location_of(index).id, group.size)
+        yield from import_each(groups, OpenBuffer, AliasBuffer)
 
-    def try_export(self, path: Path, export: Exported) -> Step:
+    def export_step(self) -> type[TryExport]:
         from memtopo.kinds.ipc.steps import TryExportBuffer
 
-        return TryExportBuffer(path, export.name, export.label(0), export.location_of(0).id, export.count)
+        return TryExportBuffer
 
-    def handle(self, driver: Driver, layout: Layout, export: Exported, index: int) -> Handle:
+    def handle(self, driver: Driver, layout: Layout, export: ExportGroup, index: int) -> Handle:
         from memtopo.kinds.layout import current
 
         with current(driver, layout.contexts[export.location_of(index).id]):
             return Handle.of(driver.ipc_get_mem_handle(layout.buffers[export.label(index)].address))
 
     def import_exported(self, imported: Imported, exported: Sequence[Group]) -> BufferGroup:
-        return _imported_buffers(imported, exported[0].size, exported[0].declared_size)
+        return imported.located(BufferGroup, exported[0].size, declared=exported[0].declared_size)
 
     def import_declared(self, imported: Imported, size: Size, machine: Machine) -> Resolution[BufferGroup]:
         yield from ()
-        return _imported_buffers(imported, whole_blocks(size.bytes(1)), size.bytes(1))
+        return imported.located(BufferGroup, whole_blocks(size.bytes(1)), declared=size.bytes(1))
 
     def notes(self, geometry: Geometry) -> Iterator[str]:
         for group in geometry.of(BufferGroup).values():
@@ -146,13 +148,6 @@ class Buffers(ExportKind):
 def whole_blocks(size: int) -> int:
     """Bytes rounded up to whole blocks of legacy IPC."""
     return -(-size // BLOCK) * BLOCK
-
-
-def _imported_buffers(imported: Imported, size: int, declared: int) -> BufferGroup:
-    count, counted = imported.count, imported.counted
-    return BufferGroup(
-        imported.name, imported.path, count, counted, size, imported.locations, imported.origin, declared
-    )
 
 
 BUFFERS = Buffers()
@@ -174,7 +169,7 @@ class EventGroup(LocatedGroup):
     shared: bool = False
 
 
-class Events(ExportKind):
+class Events(IpcKind):
     """Section `events`."""
 
     section = "events"
@@ -185,8 +180,6 @@ class Events(ExportKind):
     entry = model = Event
     group = EventGroup
     drawn = "event"
-    transports = ("ipc",)
-    opens_own = False
     unseen_note = "legacy IPC opens an event on its own GPU"
     commit_note = "an event has no memory"
     trials: ClassVar[Mapping[Via, str]] = {"ipc": "ipc-event"}
@@ -204,40 +197,31 @@ class Events(ExportKind):
         if not geometry.of(EventGroup):
             return
         from memtopo.kinds.ipc.steps import AliasEvent, CreateEvent, OpenEvent
-        from memtopo.kinds.step import HandleReference
+        from memtopo.kinds.objects import import_each
 
-        for group in geometry.of(EventGroup).values():
-            for index in range(group.count):
-                label, device = group.label(index), group.location_of(index).id
-                if group.origin and (own := group.origin.own_label(index)):
-                    yield AliasEvent(group.path, label, device, own)
-                elif group.origin:
-                    yield OpenEvent(group.path, label, device, HandleReference.of(group, index))
-                else:
-                    yield CreateEvent(group.path, label, device, group.shared)
+        groups = geometry.of(EventGroup).values()
+        for group in groups:
+            if not group.origin:
+                yield CreateEvent(group.path, group.name, group.location_of(0).id, group.size, group.shared)
+        yield from import_each(groups, OpenEvent, AliasEvent)
 
-    def try_export(self, path: Path, export: Exported) -> Step:
+    def export_step(self) -> type[TryExport]:
         from memtopo.kinds.ipc.steps import TryExportEvent
 
-        return TryExportEvent(path, export.name, export.label(0), export.location_of(0).id)
+        return TryExportEvent
 
-    def handle(self, driver: Driver, layout: Layout, export: Exported, index: int) -> Handle:
+    def handle(self, driver: Driver, layout: Layout, export: ExportGroup, index: int) -> Handle:
         from memtopo.kinds.layout import current
 
         with current(driver, layout.contexts[export.location_of(index).id]):
             return Handle.of(driver.ipc_get_event_handle(layout.events[export.label(index)]))
 
     def import_exported(self, imported: Imported, exported: Sequence[Group]) -> EventGroup:
-        return _imported_events(imported)
+        return imported.located(EventGroup, 0)
 
     def import_declared(self, imported: Imported, size: Size, machine: Machine) -> Resolution[EventGroup]:
         yield from ()
-        return _imported_events(imported)
-
-
-def _imported_events(imported: Imported) -> EventGroup:
-    count, counted = imported.count, imported.counted
-    return EventGroup(imported.name, imported.path, count, counted, 0, imported.locations, imported.origin)
+        return imported.located(EventGroup, 0)
 
 
 EVENTS = Events()

@@ -2,70 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import DriverError, EventFlags, Location, gpu
 from memtopo.kinds.layout import Layout, Reservation, current
-from memtopo.kinds.resources import OWN, Alias, ImportStep
-from memtopo.kinds.step import (
-    DEFECT_ADVICE,
-    ErrorHint,
-    Finding,
-    HandleReference,
-    Phase,
-    Readable,
-    Step,
-    StepDescription,
-    handles_tested,
-)
+from memtopo.kinds.objects import OWN, Alias, ImportStep, ObjectStep, TryExport
+from memtopo.kinds.step import DEFECT_ADVICE, ErrorHint, Finding, HandleReference, Phase, Readable, StepDescription
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceMemoryStep(Step):
-    """Base of steps that create or import `size` bytes of memory of a GPU, outside of ranges."""
+class BufferStep(ObjectStep):
+    """Base of steps that create, open or map a buffer of `size` bytes, outside of ranges.
 
-    label: str
-    size: int
+    It is freed unless a step undoes it otherwise.
+    """
+
     device: int
+    size: int
 
-    def blocked_by_wait(self, device: int) -> tuple[str, ...]:
-        name = self.leak_name()
-        return (name,) if name and device == self.device else ()
-
-
-@dataclass(frozen=True, slots=True)
-class BufferStep(DeviceMemoryStep):
-    """Base of steps that create, open or map a buffer, which is freed unless a step undoes it otherwise."""
-
+    noun = "buffer"
+    table = "buffers"
+    leaks_as = "buffer"
     aspect: ClassVar = "buffer"
     """Aspect of the finding that compares its address and size."""
 
-    @property
-    def provides(self) -> Hashable:
-        return ("buffer", self.label)
-
-    def undo(self, driver: Driver, layout: Layout) -> None:
-        if self.label in layout.buffers:
-            driver.mem_free(layout.buffers[self.label].address)
-            del layout.buffers[self.label]
+    def end(self, driver: Driver, layout: Layout, found: Reservation) -> None:
+        driver.mem_free(found.address)
 
     def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
-        yield Finding(self.aspect, self.label, *self._address_range(driver, layout), self.path)
-
-    def _address_range(self, driver: Driver, layout: Layout) -> tuple[tuple[str, int], tuple[str, int] | str]:
-        """Expected address and size, and what the driver reports in the context of the GPU."""
+        """Compare address and size with what the driver reports in the context of the GPU."""
         address = layout.buffers[self.label].address
+        observed: object = f"nothing that gpu{self.device} has access to"
         with current(driver, layout.contexts[self.device]):
             try:
-                base, observed = driver.mem_get_address_range(address)
+                base, size = driver.mem_get_address_range(address)
+                observed = hex(base), size
             except DriverError as error:
                 if error.name != "CUDA_ERROR_NOT_FOUND":
                     raise
-                return (hex(address), self.size), f"nothing that gpu{self.device} has access to"
-        return (hex(address), self.size), (hex(base), observed)
+        yield Finding(self.aspect, self.label, (hex(address), self.size), observed, self.path)
+
+    def blocked_by_wait(self, device: int) -> tuple[str, ...]:
+        return (self.leak_name(),) if device == self.device else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +74,6 @@ class AllocateBuffer(BufferStep):
     def describe(self) -> StepDescription:
         return StepDescription(self.label, f"gpu{self.device}", self.size)
 
-    def leak_name(self) -> str:
-        return f"buffer {self.label}"
-
 
 @dataclass(frozen=True, slots=True)
 class OpenBuffer(BufferStep, ImportStep):
@@ -107,6 +85,7 @@ class OpenBuffer(BufferStep, ImportStep):
     undo_verb = "close"
     call = "cuIpcOpenMemHandle"
     undo_call = "cuIpcCloseMemHandle"
+    leaks_as = "opened buffer"
     hints: ClassVar = {
         "INVALID_CONTEXT": ErrorHint(
             "a handle cannot be opened in the process that created it (fact 31)", "import it in another process"
@@ -134,73 +113,43 @@ class OpenBuffer(BufferStep, ImportStep):
     def describe(self) -> StepDescription:
         return StepDescription(self.label, self.source.text, self.size, self.source.holder, "ipc")
 
-    def leak_name(self) -> str:
-        return f"opened buffer {self.label}"
-
 
 @dataclass(frozen=True, slots=True)
 class AliasBuffer(Alias):
-    """Use a buffer of this process as one that it imports from itself, which it cannot open (fact 31)."""
-
-    size: int
+    """Use a buffer of this process as one that it imports from itself."""
 
     verb = "alias buffer"
     call = "cuIpcOpenMemHandle"
-    noun = "buffer"
-
-    def objects(self, layout: Layout) -> dict[str, Any]:
-        return layout.buffers
+    opens = OpenBuffer
 
     def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
-        return AllocateBuffer(self.path, self.label, self.size, self.device).check(driver, layout)
-
-    def describe(self) -> StepDescription:
-        return StepDescription(self.label, self.own, self.size, self.own.partition(".")[0], OWN)
+        return AllocateBuffer(self.path, self.label, self.device, self.size).check(driver, layout)
 
 
 @dataclass(frozen=True, slots=True)
-class TryExportBuffer(Step):
-    """Request the first of `count` handles as a test. Its bytes are secret, and are not kept."""
+class TryExportBuffer(TryExport):
+    """Request a handle of a buffer as a test."""
 
-    label: str
-    buffer: str
-    device: int
-    count: int
-
-    phase = Phase.EXPORT
     verb = "export buffer"
     call = "cuIpcGetMemHandle"
-
-    @property
-    def needs(self) -> tuple[Hashable, ...]:
-        return (("buffer", self.buffer),)
-
-    def do(self, driver: Driver, layout: Layout) -> None:
-        with current(driver, layout.contexts[self.device]):
-            driver.ipc_get_mem_handle(layout.buffers[self.buffer].address)
-
-    def describe(self) -> StepDescription:
-        return StepDescription(self.label, self.buffer.partition(".")[0], note=handles_tested(["ipc"], self.count))
+    noun = "buffer"
 
 
 @dataclass(frozen=True, slots=True)
-class EventStep(Step):
-    """Base of steps that create or open an event of a GPU."""
+class EventStep(ObjectStep):
+    """Base of steps that create or open an event of a GPU, which has no size."""
 
-    label: str
     device: int
+    size: int
 
+    noun = "event"
+    table = "events"
+    leaks_as = "event"
     undo_verb = "destroy"
     undo_call = "cuEventDestroy"
 
-    @property
-    def provides(self) -> Hashable:
-        return ("event", self.label)
-
-    def undo(self, driver: Driver, layout: Layout) -> None:
-        if self.label in layout.events:
-            driver.event_destroy(layout.events[self.label])
-            del layout.events[self.label]
+    def end(self, driver: Driver, layout: Layout, found: int) -> None:
+        driver.event_destroy(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,13 +169,11 @@ class CreateEvent(EventStep):
 
     def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
         """Compare the state: an event is complete before its first recording (fact 47)."""
-        yield Finding("event", self.label, "complete", _state(driver, layout.events[self.label]), self.path)
+        state = "complete" if driver.event_query(layout.events[self.label]) else "not ready"
+        yield Finding("event", self.label, "complete", state, self.path)
 
     def describe(self) -> StepDescription:
         return StepDescription(self.label, f"gpu{self.device}", note="interprocess" if self.shared else "")
-
-    def leak_name(self) -> str:
-        return f"event {self.label}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +184,7 @@ class OpenEvent(EventStep, ImportStep):
 
     verb = "open event"
     call = "cuIpcOpenEventHandle"
+    leaks_as = "opened event"
     hints: ClassVar = {
         "MAP_FAILED": ErrorHint(
             "what was received is not an event (fact 47), or its exporter runs in another pid namespace",
@@ -255,54 +203,29 @@ class OpenEvent(EventStep, ImportStep):
     def describe(self) -> StepDescription:
         return StepDescription(self.label, self.source.text, like=self.source.holder, note="ipc")
 
-    def leak_name(self) -> str:
-        return f"opened event {self.label}"
-
 
 @dataclass(frozen=True, slots=True)
 class AliasEvent(Alias):
-    """Use an event of this process as one that it imports from itself, which it cannot open (fact 47)."""
+    """Use an event of this process as one that it imports from itself."""
 
     verb = "alias event"
     call = "cuIpcOpenEventHandle"
-    noun = "event"
-
-    def objects(self, layout: Layout) -> dict[str, Any]:
-        return layout.events
+    opens = OpenEvent
 
     def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
-        return CreateEvent(self.path, self.label, self.device, shared=True).check(driver, layout)
+        return CreateEvent(self.path, self.label, self.device, self.size, shared=True).check(driver, layout)
 
     def describe(self) -> StepDescription:
         return StepDescription(self.label, self.own, note=OWN)
 
 
 @dataclass(frozen=True, slots=True)
-class TryExportEvent(Step):
-    """Request the handle as a test. Its 64 bytes are secret, and are not kept."""
+class TryExportEvent(TryExport):
+    """Request the handle of an event as a test."""
 
-    label: str
-    event: str
-    device: int
-
-    phase = Phase.EXPORT
     verb = "export event"
     call = "cuIpcGetEventHandle"
+    noun = "event"
     hints: ClassVar = {
         "INVALID_HANDLE": ErrorHint("the event was created for one process (facts 32, 47)", DEFECT_ADVICE)
     }
-
-    @property
-    def needs(self) -> tuple[Hashable, ...]:
-        return (("event", self.event),)
-
-    def do(self, driver: Driver, layout: Layout) -> None:
-        with current(driver, layout.contexts[self.device]):
-            driver.ipc_get_event_handle(layout.events[self.event])
-
-    def describe(self) -> StepDescription:
-        return StepDescription(self.label, self.event, note="ipc")
-
-
-def _state(driver: Driver, event: int) -> str:
-    return "complete" if driver.event_query(event) else "not ready"

@@ -18,7 +18,7 @@ from memtopo.geometry.model import Geometry
 from memtopo.geometry.sizing import rounded_to_multiple, size_error
 from memtopo.kinds.alternatives import Support, chosen, confined
 from memtopo.kinds.chunks.support import FABRIC_HELP, supported_at
-from memtopo.kinds.exportable import Exported, ExportKind, Imported
+from memtopo.kinds.exportable import ExportGroup, ExportKind, Imported
 from memtopo.kinds.kind import Rule, Scope
 from memtopo.kinds.resolution import Resolution, requires_gpu
 from memtopo.language.entries import Entry
@@ -29,6 +29,7 @@ from memtopo.machine import Machine
 if TYPE_CHECKING:
     from memtopo.driver.protocol import Driver
     from memtopo.kinds.layout import Layout
+    from memtopo.kinds.objects import TryExport
     from memtopo.kinds.step import Step
 
 FROM_DOCUMENTATION = "from documentation: memtopo makes no multicast call on GPUs, and none was measured (fact 87)"
@@ -137,12 +138,12 @@ class Multicast(ExportKind):
     def supports(self, scope: Scope, names: Sequence[NamedDevice], via: Via) -> Support:
         return supported_at(scope, names, via)
 
-    def try_export(self, path: Path, export: Exported) -> Step:
+    def export_step(self) -> type[TryExport]:
         from memtopo.kinds.multicast.steps import TryExportMulticast
 
-        return TryExportMulticast(path, export.name, export.label(0), HandleType[export.via.upper()], export.count)
+        return TryExportMulticast
 
-    def handle(self, driver: Driver, layout: Layout, export: Exported, index: int) -> Handle:
+    def handle(self, driver: Driver, layout: Layout, export: ExportGroup, index: int) -> Handle:
         kind = HandleType[export.via.upper()]
         return Handle.of(driver.mem_export_to_shareable_handle(layout.chunks[export.label(index)], kind))
 

@@ -16,7 +16,7 @@ from memtopo.kinds.access.steps import SetAccess
 from memtopo.kinds.chunks.steps import TryExportChunk, release_chunk
 from memtopo.kinds.layout import Layout
 from memtopo.kinds.mappings.steps import MapChunk
-from memtopo.kinds.resources import ImportStep
+from memtopo.kinds.objects import ImportStep
 from memtopo.kinds.step import ErrorHint, HandleReference, Phase, Step, StepDescription
 
 _SYSTEM = ErrorHint("the fabric manager or the switches do not work as they should (fact 87)", "see its log")
@@ -93,9 +93,7 @@ class ImportMulticast(MulticastStep, ImportStep):
 class TryExportMulticast(TryExportChunk):
     """Export an object as a test, as a chunk."""
 
-    @property
-    def needs(self) -> tuple[Hashable, ...]:
-        return (("multicast", self.chunk),)
+    noun = "multicast"
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
@@ -10,11 +11,11 @@ from pydantic import Field
 
 from memtopo.common.units import Size, exact
 from memtopo.diagnostics.model import Diagnostic, Label, Path
-from memtopo.driver.handles import Handle
+from memtopo.driver.handles import Handle, Secret
 from memtopo.driver.types import Access, Grant, HandleType, Location, LocationKind
 from memtopo.geometry.groups import Group, LocatedGroup, gpus
 from memtopo.geometry.model import Geometry
-from memtopo.kinds.exportable import Exported, ExportKind, Imported
+from memtopo.kinds.exportable import ExportGroup, ExportKind, Imported
 from memtopo.kinds.kind import Rule, Scope
 from memtopo.kinds.pools import ALIGNED, RESERVED, PoolGroup, other_grants, unreachable
 from memtopo.kinds.resolution import Resolution
@@ -25,6 +26,7 @@ from memtopo.machine import Machine
 if TYPE_CHECKING:
     from memtopo.driver.protocol import Driver
     from memtopo.kinds.layout import Layout
+    from memtopo.kinds.objects import TryExport
     from memtopo.kinds.step import Step
 
 _HOST = Location(LocationKind.HOST)
@@ -176,41 +178,49 @@ class Allocations(ExportKind):
             for index in range(group.count):
                 label, device, pool = group.label(index), group.device_of(index), group.pool_of(index)
                 readers = tuple(sorted(gpus(grant.location for grant in group.own_access(index, None))))
-                if group.origin and (own := group.origin.own_label(index)):
-                    yield AliasAllocation(group.path, label, device, own)
-                elif group.origin:
-                    source = HandleReference.of(group, index)
-                    yield ImportPointer(group.path, label, group.size, device, pool, readers, source)
+                memory = group.path, label, device, group.size, pool, readers
+                if not group.origin:
+                    yield AllocateFromPool(*memory, group.location_of(index))
+                elif own := group.origin.own_label(index):
+                    yield AliasAllocation(group.path, label, device, 0, own)
                 else:
-                    location = group.location_of(index)
-                    yield AllocateFromPool(group.path, label, group.size, device, pool, readers, location)
+                    yield ImportPointer(*memory, HandleReference.of(group, index))
 
     def rules(self) -> tuple[Rule, ...]:
         return within_pools, imported_once, imported_access
 
-    def try_export(self, path: Path, export: Exported) -> Step:
+    def export_step(self) -> type[TryExport]:
         from memtopo.kinds.pools.steps import TryExportAllocation
 
-        group, first = _group(export), export.first
-        return TryExportAllocation(path, export.name, export.label(0), group.pool_of(first), export.count)
+        return TryExportAllocation
 
-    def handle(self, driver: Driver, layout: Layout, export: Exported, index: int) -> Handle:
-        from memtopo.kinds.pools.steps import exported_handle
+    def handle(self, driver: Driver, layout: Layout, export: ExportGroup, index: int) -> Handle:
+        """Descriptor of a pool with the bytes of one of its allocations.
 
-        pool = layout.memory_pools[_group(export).pool_of(export.first + index)]
-        return exported_handle(driver, pool, layout.buffers[export.label(index)].address)
+        The pool is exported first: before any export of it, the driver may refuse its pointers (fact 82).
+        """
+        assert isinstance(export.group, AllocationGroup)
+        pool = layout.memory_pools[export.group.pool_of(export.first + index)]
+        fd = driver.mem_pool_export_to_shareable_handle(pool, HandleType.FD)
+        assert isinstance(fd, int)
+        try:
+            return Handle(fd, Secret(driver.mem_pool_export_pointer(layout.buffers[export.label(index)].address)))
+        except BaseException:
+            os.close(fd)
+            raise
 
     def import_exported(self, imported: Imported, exported: Sequence[Group]) -> AllocationGroup:
         first = exported[0]
         assert isinstance(first, AllocationGroup)
         holders = imported.origin.holders
-        return _imported(imported, first.size, [f"{holder}.{pool}" for holder in holders for pool in first.pools])
+        pools = tuple(f"{holder}.{pool}" for holder in holders for pool in first.pools)
+        return _imported(imported, first.size, pools)
 
     def import_declared(self, imported: Imported, size: Size, machine: Machine) -> Resolution[AllocationGroup]:
         yield from ()
         text = imported.origin.text(imported.origin.holders[0])
         count = len(imported.locations)
-        pools = [text] if count == 1 else [f"{text}.{number}" for number in range(count)]
+        pools = (text,) if count == 1 else tuple(f"{text}.{number}" for number in range(count))
         return _imported(imported, size.bytes(1), pools)
 
 
@@ -264,24 +274,9 @@ def _handles(group: AllocationGroup) -> Iterator[tuple[str, object]]:
         yield holder, group.origin.resource(number) or (group.origin.export, number)
 
 
-def _group(export: Exported) -> AllocationGroup:
-    assert isinstance(export.group, AllocationGroup)
-    return export.group
-
-
-def _imported(imported: Imported, size: int, pools: Sequence[str]) -> AllocationGroup:
-    return AllocationGroup(
-        name=imported.name,
-        path=imported.path,
-        count=imported.count,
-        counted=imported.counted,
-        size=size,
-        locations=imported.locations,
-        origin=imported.origin,
-        pools=tuple(pools),
-        accessed_by=imported.accessed_by,
-        home=imported.home,
-    )
+def _imported(imported: Imported, size: int, pools: tuple[str, ...]) -> AllocationGroup:
+    access = imported.accessed_by
+    return imported.located(AllocationGroup, size, pools=pools, accessed_by=access, home=imported.home)
 
 
 def _users(geometry: Geometry) -> Mapping[str, Sequence[Location]]:
@@ -330,7 +325,7 @@ def _extend_own_pool(group: AllocationGroup, index: int, users: Sequence[Locatio
     assert isinstance(own, AllocationGroup)
     lacking = [user for user in users if user not in own.accessed_by]
     if grants := other_grants(group.location_of(index), lacking):
-        yield AliasPool(group.path, pool, device, own.pool_of(origin.first + origin.of(index)[1]))
+        yield AliasPool(group.path, pool, device, 0, own.pool_of(origin.first + origin.of(index)[1]))
         yield SetImportedAccess(group.path, pool, device, grants)
 
 

@@ -2,61 +2,51 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from memtopo.common.units import rounded
-from memtopo.driver.handles import Handle, Secret
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import Access, Grant, HandleType, Location, PoolAttribute, PoolProperties
 from memtopo.kinds.ipc.steps import BufferStep
 from memtopo.kinds.layout import Layout, Reservation, current
-from memtopo.kinds.resources import OWN, Alias, ImportStep
-from memtopo.kinds.step import (
-    PROBE_ADVICE,
-    ErrorHint,
-    Finding,
-    HandleReference,
-    Phase,
-    Readable,
-    Step,
-    StepDescription,
-    handles_tested,
-)
+from memtopo.kinds.objects import Alias, ImportStep, ObjectStep, TryExport
+from memtopo.kinds.step import PROBE_ADVICE, ErrorHint, Finding, HandleReference, Phase, Readable, Step, StepDescription
 
 _DEFAULTS = {PoolAttribute.RELEASE_THRESHOLD: 0}
 """Values that a new pool has; every other attribute that can be set is 1 (fact 80)."""
 
 
 @dataclass(frozen=True, slots=True)
-class PoolStep(Step):
-    """Base of steps about a pool, in the context of a GPU."""
+class OpenPool(ObjectStep):
+    """Base of steps that create or import a pool, which is destroyed after its allocations are freed."""
+
+    device: int
+
+    noun = "pool"
+    table = "memory_pools"
+    leaks_as = "pool"
+    undo_verb = "destroy pool"
+    undo_call = "cuMemPoolDestroy"
+
+    def end(self, driver: Driver, layout: Layout, found: int) -> None:
+        driver.mem_pool_destroy(found)
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSetting(Step):
+    """Base of steps that change a pool, in the context of a GPU."""
 
     label: str
     device: int
 
-
-@dataclass(frozen=True, slots=True)
-class OpenPool(PoolStep):
-    """Base of steps that create or import a pool, which is destroyed after its allocations are freed."""
-
-    undo_verb = "destroy pool"
-    undo_call = "cuMemPoolDestroy"
+    phase = Phase.CREATE
 
     @property
-    def provides(self) -> Hashable:
-        return ("pool", self.label)
-
-    def undo(self, driver: Driver, layout: Layout) -> None:
-        if self.label in layout.memory_pools:
-            driver.mem_pool_destroy(layout.memory_pools[self.label])
-            del layout.memory_pools[self.label]
-
-    def leak_name(self) -> str:
-        return pool_name(self.label)
+    def needs(self) -> tuple[Hashable, ...]:
+        return (("pool", self.label),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,21 +82,16 @@ class CreatePool(OpenPool):
 
 
 @dataclass(frozen=True, slots=True)
-class SetPoolAttribute(PoolStep):
+class SetPoolAttribute(PoolSetting):
     """Set one attribute of a pool; the undo restores the value of a new pool."""
 
     attribute: PoolAttribute
     value: int
 
-    phase = Phase.CREATE
     verb = "set pool attribute"
     undo_verb = "reset pool attribute"
     call = "cuMemPoolSetAttribute"
     undo_call = "cuMemPoolSetAttribute"
-
-    @property
-    def needs(self) -> tuple[Hashable, ...]:
-        return (("pool", self.label),)
 
     def do(self, driver: Driver, layout: Layout) -> None:
         driver.mem_pool_set_attribute(layout.memory_pools[self.label], self.attribute, self.value)
@@ -133,7 +118,7 @@ class SetPoolAttribute(PoolStep):
 
 
 @dataclass(frozen=True, slots=True)
-class SetPoolAccess(PoolStep):
+class SetPoolAccess(PoolSetting):
     """Set the access of other locations than a pool's own to all of its allocations (fact 81).
 
     The undo takes it away before the pool is destroyed, since a later pool may have it otherwise (fact 81).
@@ -141,7 +126,6 @@ class SetPoolAccess(PoolStep):
 
     grants: tuple[Grant, ...]
 
-    phase = Phase.CREATE
     verb = "set pool access"
     undo_verb = "take pool access"
     call = "cuMemPoolSetAccess"
@@ -150,10 +134,6 @@ class SetPoolAccess(PoolStep):
         "INVALID_DEVICE": ErrorHint("a GPU has no peer access to the pool's memory (fact 81)", PROBE_ADVICE),
         "INVALID_VALUE": ErrorHint("a GPU has no peer access to the pool's memory (fact 81)", PROBE_ADVICE),
     }
-
-    @property
-    def needs(self) -> tuple[Hashable, ...]:
-        return (("pool", self.label),)
 
     def do(self, driver: Driver, layout: Layout) -> None:
         driver.mem_pool_set_access(layout.memory_pools[self.label], self.grants)
@@ -231,24 +211,13 @@ class AliasPool(Alias):
 
     verb = "alias pool"
     call = "cuMemPoolImportFromShareableHandle"
-    noun = "pool"
-
-    def objects(self, layout: Layout) -> dict[str, Any]:
-        return layout.memory_pools
-
-    def describe(self) -> StepDescription:
-        return StepDescription(self.label, self.own, like=self.own.partition(".")[0], note=OWN)
+    opens = ImportPool
 
 
 def sharing(layout: Layout, label: str) -> list[str]:
     """Other labels of the same pool: of further imports, and of an own pool that is imported."""
     pool = layout.memory_pools[label]
     return [other for other, handle in layout.memory_pools.items() if handle == pool and other != label]
-
-
-def pool_name(label: str) -> str:
-    """Leak name of a pool."""
-    return f"pool {label}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,23 +227,18 @@ class AllocationStep(BufferStep):
     pool: str
     readers: tuple[int, ...]
 
+    noun = "allocation"
+    leaks_as = "allocation"
     aspect = "allocation"
     undo_verb = "free"
-
-    @property
-    def provides(self) -> Hashable:
-        return ("allocation", self.label)
 
     def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
         """Compare address and size, for the GPU that has the memory or has access to it."""
         if self.device in self.readers:
             yield from BufferStep.check(self, driver, layout)
 
-    def leak_name(self) -> str:
-        return f"allocation {self.label}"
-
     def blocks(self) -> tuple[str, ...]:
-        return (pool_name(self.pool),)
+        return (OpenPool.leak(self.pool),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,6 +301,7 @@ class ImportPointer(AllocationStep, ImportStep):
     verb = "import allocation"
     call = "cuMemPoolImportPointer"
     undo_call = "cuMemFree"
+    leaks_as = "imported allocation"
     hints: ClassVar = {
         "INVALID_VALUE": ErrorHint(
             "the exporter has freed the memory, or it is of another pool (fact 82)",
@@ -371,9 +336,6 @@ class ImportPointer(AllocationStep, ImportStep):
     def describe(self) -> StepDescription:
         return StepDescription(self.label, self.source.text, self.size, self.source.holder, "fd")
 
-    def leak_name(self) -> str:
-        return f"imported allocation {self.label}"
-
 
 @dataclass(frozen=True, slots=True)
 class AliasAllocation(Alias):
@@ -381,27 +343,16 @@ class AliasAllocation(Alias):
 
     verb = "alias allocation"
     call = "cuMemPoolImportPointer"
-    noun = "allocation"
-
-    def objects(self, layout: Layout) -> dict[str, Any]:
-        return layout.buffers
-
-    def describe(self) -> StepDescription:
-        return StepDescription(self.label, self.own, like=self.own.partition(".")[0], note=OWN)
+    opens = ImportPointer
 
 
 @dataclass(frozen=True, slots=True)
-class TryExportAllocation(Step):
-    """Export the pool and the pointer of the first of `count` allocations as a test; the descriptor is closed."""
+class TryExportAllocation(TryExport):
+    """Export the pool and the pointer of an allocation as a test."""
 
-    label: str
-    allocation: str
-    pool: str
-    count: int
-
-    phase = Phase.EXPORT
     verb = "export allocation"
     call = "cuMemPoolExportToShareableHandle"
+    noun = "allocation"
     hints: ClassVar = {
         "INVALID_VALUE": ErrorHint("the pool cannot be shared (fact 82)", "'memtopo probe' shows what can")
     }
@@ -409,28 +360,3 @@ class TryExportAllocation(Step):
     @property
     def calls(self) -> int:
         return 2
-
-    @property
-    def needs(self) -> tuple[Hashable, ...]:
-        return (("allocation", self.allocation),)
-
-    def do(self, driver: Driver, layout: Layout) -> None:
-        exported_handle(driver, layout.memory_pools[self.pool], layout.buffers[self.allocation].address).close()
-
-    def describe(self) -> StepDescription:
-        note = handles_tested(["fd"], self.count)
-        return StepDescription(self.label, self.allocation.partition(".")[0], note=note)
-
-
-def exported_handle(driver: Driver, pool: int, address: int) -> Handle:
-    """Descriptor of a pool with the bytes of one of its allocations; the caller closes it.
-
-    The pool is exported first: before any export of it, the driver may refuse its pointers (fact 82).
-    """
-    fd = driver.mem_pool_export_to_shareable_handle(pool, HandleType.FD)
-    assert isinstance(fd, int)
-    try:
-        return Handle(fd=fd, secret=Secret(driver.mem_pool_export_pointer(address)))
-    except BaseException:
-        os.close(fd)
-        raise

@@ -23,7 +23,7 @@ from memtopo.geometry.diagram import (
 from memtopo.geometry.groups import Group
 from memtopo.kinds import KINDS
 from memtopo.kinds.bindings import BindGroup
-from memtopo.kinds.exports import ExportGroup
+from memtopo.kinds.exportable import ExportGroup
 from memtopo.kinds.external import ExternalObject
 from memtopo.machine import Machines
 from memtopo.output.diagram.build.memory import Marks, Owner, location_names, memory, process_entry, source
@@ -195,7 +195,7 @@ def exports(geometry: Geometry, process: str, marks: Marks) -> Iterator[Export]:
     for export in geometry.of(ExportGroup).values():
         yield Export(
             name=export.name,
-            kind=export.kind,
+            kind=export.group.noun,
             mark=marks.of(process, export.group) if export.group.memory else "",
             first=export.label(0),
             last=export.label(export.count - 1),

@@ -10,7 +10,7 @@ from memtopo.driver.types import Location, LocationKind, gpu
 from memtopo.geometry import Geometry
 from memtopo.geometry.diagram import MemoryDiagram, MemoryShare
 from memtopo.geometry.groups import Group, Origin
-from memtopo.kinds.exports import ExportGroup
+from memtopo.kinds.exportable import ExportGroup
 from memtopo.kinds.states.groups import OffloadArea
 from memtopo.machine import CONTEXT_BYTES, Machine, Machines
 

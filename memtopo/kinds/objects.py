@@ -1,0 +1,153 @@
+"""Steps of objects that are one handle of the driver: created or imported, kept by label, exported, and ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from memtopo.driver.handles import Handle
+from memtopo.driver.protocol import Driver
+from memtopo.geometry.groups import Group
+from memtopo.kinds.layout import Layout
+from memtopo.kinds.step import HandleReference, Phase, Step, StepDescription, handles_tested
+
+OWN = "this process's own"
+"""Note of a plan about an object that a process imports from itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectStep(Step):
+    """Base of steps that create or import one object, which a table of the layout has under its label."""
+
+    label: str
+
+    noun: ClassVar[str]
+    """Noun for the objects in resources."""
+    table: ClassVar[str]
+    """Table of the layout with the objects of the kind."""
+    leaks_as: ClassVar[str]
+    """Noun for the objects in leak names."""
+
+    @classmethod
+    def leak(cls, label: str) -> str:
+        """Leak name of an object."""
+        return f"{cls.leaks_as} {label}"
+
+    @property
+    def provides(self) -> Hashable:
+        return (self.noun, self.label)
+
+    def objects(self, layout: Layout) -> dict[str, Any]:
+        """Live objects of the kind, by label."""
+        found: dict[str, Any] = getattr(layout, self.table)
+        return found
+
+    def undo(self, driver: Driver, layout: Layout) -> None:
+        if self.label in self.objects(layout):
+            self.end(driver, layout, self.objects(layout)[self.label])
+            del self.objects(layout)[self.label]
+
+    def end(self, driver: Driver, layout: Layout, found: Any) -> None:
+        """Make the call that ends the object: its handle, or its address and size."""
+        raise NotImplementedError
+
+    def leak_name(self) -> str:
+        return self.leak(self.label)
+
+
+class ImportStep(Step):
+    """Base of steps that take a handle from another process, their `source`."""
+
+    __slots__ = ()
+
+    source: HandleReference
+
+    phase = Phase.IMPORT
+
+    @property
+    def needs(self) -> tuple[Hashable, ...]:
+        return (("holder", self.source.holder),)
+
+    @property
+    def imports(self) -> tuple[str, Hashable] | None:
+        return self.source.imported
+
+
+@dataclass(frozen=True, slots=True)
+class Alias(Step):
+    """Base of steps that use an object `own` of this process as one that it imports from itself, without a call.
+
+    Neither of legacy IPC nor of pools can a process import what it exports (facts 31, 47, 82).
+    """
+
+    label: str
+    device: int
+    size: int
+    own: str
+
+    opens: ClassVar[type[ObjectStep]]
+    """Step that would import the object in another process."""
+    phase = Phase.IMPORT
+    undo_verb = "forget alias"
+
+    @property
+    def calls(self) -> int:
+        return 0
+
+    @property
+    def provides(self) -> Hashable:
+        return (self.opens.noun, self.label)
+
+    @property
+    def needs(self) -> tuple[Hashable, ...]:
+        return ((self.opens.noun, self.own),)
+
+    def do(self, driver: Driver, layout: Layout) -> None:
+        objects = getattr(layout, self.opens.table)
+        objects[self.label] = objects[self.own]
+
+    def undo(self, driver: Driver, layout: Layout) -> None:
+        getattr(layout, self.opens.table).pop(self.label, None)
+
+    def describe(self) -> StepDescription:
+        return StepDescription(self.label, self.own, self.size, self.own.partition(".")[0], OWN)
+
+
+@dataclass(frozen=True, slots=True)
+class TryExport(Step):
+    """Export the first of `count` handles as a test, so that a driver error occurs while building.
+
+    The handle is closed: an open descriptor counts against the limit of the process and pins memory (fact 29), and
+    bytes are secret. Each importer gets a new one on request.
+    """
+
+    label: str
+    object: str
+    via: str
+    count: int
+    export: Callable[[Driver, Layout], Handle] = field(compare=False)
+
+    noun: ClassVar[str]
+    """Noun for the objects in resources."""
+    phase = Phase.EXPORT
+
+    @property
+    def needs(self) -> tuple[Hashable, ...]:
+        return ((self.noun, self.object),)
+
+    def do(self, driver: Driver, layout: Layout) -> None:
+        self.export(driver, layout).close()
+
+    def describe(self) -> StepDescription:
+        return StepDescription(self.label, self.object.partition(".")[0], note=handles_tested([self.via], self.count))
+
+
+def import_each(groups: Iterable[Group], opening: type[Any], alias: type[Alias]) -> Iterator[Step]:
+    """Yield the import of each object of some groups; those that this process has itself are used in its place."""
+    for group in groups:
+        for index in range(group.count if group.origin else 0):
+            assert group.origin
+            of = group.path, group.label(index), group.location_of(index).id, group.size
+            own = group.origin.own_label(index)
+            yield alias(*of, own) if own else opening(*of, HandleReference.of(group, index))
