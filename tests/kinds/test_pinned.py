@@ -115,7 +115,7 @@ def test_a_file_is_mapped_and_registered_once_for_all_its_objects() -> None:
     assert isinstance(q.source, HandleReference)
     assert (q.source.holder, q.source.export, q.size, q.writable) == ("camera", "q", 2 * MiB, True)
     registered, _ = steps_of(plan, RegisterMemory)
-    assert (registered.size, registered.objects) == (300, ("p.0", "p.1", "p.2"))
+    assert (registered.size, registered.labels) == (300, ("p.0", "p.1", "p.2"))
     assert registered.flags == RegisterFlags.PORTABLE | RegisterFlags.DEVICEMAP | RegisterFlags.READ_ONLY
     assert set(registered.blocks()) == {of_path.leak_name()}
     order = [type(step) for step in plan.steps]

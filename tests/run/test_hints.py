@@ -109,7 +109,7 @@ def test_host_memory_that_is_exhausted_has_its_own_hint() -> None:
         (CreateChunk((), "c", 2 << 20, Properties(Location(LocationKind.HOST_NUMA, 3))), "NUMA node host:3"),
         (CreateChunk((), "c", 2 << 20, Properties(Location(LocationKind.HOST))), "the host has less than 2MiB"),
         (AllocatePinned((), "c@pinned", 2 << 20, (0,), PINNED), "2MiB of the host's memory cannot be page-locked"),
-        (AllocateManaged((), "m", 2 << 20, 0, MemAttach.GLOBAL, gpu(0)), "no GPU's memory is taken yet"),
+        (AllocateManaged((), "m", 0, 2 << 20, MemAttach.GLOBAL, gpu(0)), "no GPU's memory is taken yet"),
         (AllocateBuffer((), "b", 1, 2 << 20), "gpu1 has less than 2MiB"),
     ],
 )

@@ -200,7 +200,7 @@ class ManagedMemory(Kind):
         groups = list(geometry.of(ManagedAllocation).values())
         for group in groups:
             attach, preferred = _FLAGS[group.attach], group.prefer or gpu(group.home)
-            yield AllocateManaged(group.path, group.name, group.size, group.home, attach, preferred)
+            yield AllocateManaged(group.path, group.name, group.home, group.size, attach, preferred)
         for group in groups:
             yield from _advise(group)
         for group in groups:
@@ -209,7 +209,7 @@ class ManagedMemory(Kind):
         for group in groups:
             if group.prefetch:
                 own = group.stream is not None
-                yield Prefetch((*group.path, "prefetch"), group.name, group.prefetch, group.home, own)
+                yield Prefetch((*group.path, "prefetch"), group.name, group.home, group.prefetch, own)
 
     def rules(self) -> tuple[Rule, ...]:
         return (supported,)
@@ -233,11 +233,11 @@ def _advise(group: ManagedAllocation) -> Iterator[Step]:
     path, name, home = group.path, group.name, group.home
     if group.read_mostly:
         # With any GPU the advice is the same, with a NUMA node it has no effect (fact 71).
-        yield Advise((*path, "read_mostly"), name, Advice.SET_READ_MOSTLY, gpu(home), home)
+        yield Advise((*path, "read_mostly"), name, home, Advice.SET_READ_MOSTLY, gpu(home))
     if group.prefer:
-        yield Advise((*path, "prefer"), name, Advice.SET_PREFERRED_LOCATION, group.prefer, home)
+        yield Advise((*path, "prefer"), name, home, Advice.SET_PREFERRED_LOCATION, group.prefer)
     for location in group.accessed_by:
-        yield Advise((*path, "accessed_by"), name, Advice.SET_ACCESSED_BY, location, home)
+        yield Advise((*path, "accessed_by"), name, home, Advice.SET_ACCESSED_BY, location)
 
 
 def _one(scope: Scope, name: NamedDevice | None, path: Path) -> Resolution[list[Location] | None]:

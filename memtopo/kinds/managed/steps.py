@@ -17,19 +17,15 @@ from memtopo.driver.types import (
     RangeAttribute,
 )
 from memtopo.kinds.layout import Layout, Reservation, current
+from memtopo.kinds.objects import ObjectStep
 from memtopo.kinds.step import ErrorHint, Finding, Phase, Step, StepDescription
 
-_ASPECTS = {
-    Advice.SET_READ_MOSTLY: "read mostly",
-    Advice.SET_PREFERRED_LOCATION: "preferred",
-    Advice.SET_ACCESSED_BY: "accessed by",
+_ADVICE = {
+    Advice.SET_READ_MOSTLY: ("read mostly", RangeAttribute.READ_MOSTLY),
+    Advice.SET_PREFERRED_LOCATION: ("preferred", RangeAttribute.PREFERRED_LOCATION),
+    Advice.SET_ACCESSED_BY: ("accessed by", RangeAttribute.ACCESSED_BY),
 }
-
-_ATTRIBUTES = {
-    Advice.SET_READ_MOSTLY: RangeAttribute.READ_MOSTLY,
-    Advice.SET_PREFERRED_LOCATION: RangeAttribute.PREFERRED_LOCATION,
-    Advice.SET_ACCESSED_BY: RangeAttribute.ACCESSED_BY,
-}
+"""Aspect and attribute of each advice."""
 
 _REPORTED = (LocationKind.GPU, LocationKind.HOST)
 """Kinds of locations that range attributes report (fact 60)."""
@@ -41,18 +37,19 @@ _NOT_CONCURRENT = "{where} cannot use managed memory while the CPU does (fact 60
 
 
 @dataclass(frozen=True, slots=True)
-class AllocateManaged(Step):
+class AllocateManaged(ObjectStep):
     """Allocate `size` bytes in whole pages, in a GPU's context; `attach` is GLOBAL or HOST (facts 60, 70).
 
     Plans count them at the location that they prefer, which advice sets.
     """
 
-    label: str
-    size: int
     device: int
+    size: int
     attach: MemAttach
     preferred: Location = field(compare=False)
 
+    noun = leaks_as = "managed memory"
+    table = "managed"
     phase = Phase.CREATE
     verb = "allocate managed"
     undo_verb = "free"
@@ -66,10 +63,6 @@ class AllocateManaged(Step):
     }
 
     @property
-    def provides(self) -> Hashable:
-        return ("managed memory", self.label)
-
-    @property
     def counted(self) -> tuple[Location, int]:
         return self.preferred, self.size
 
@@ -77,10 +70,8 @@ class AllocateManaged(Step):
         with current(driver, layout.contexts[self.device]):
             layout.managed[self.label] = Reservation(driver.mem_alloc_managed(self._whole, self.attach), self.size)
 
-    def undo(self, driver: Driver, layout: Layout) -> None:
-        if self.label in layout.managed:
-            driver.mem_free(layout.managed[self.label].address)
-            del layout.managed[self.label]
+    def end(self, driver: Driver, layout: Layout, found: Reservation) -> None:
+        driver.mem_free(found.address)
 
     def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
         address = layout.managed[self.label].address
@@ -93,9 +84,6 @@ class AllocateManaged(Step):
     def describe(self) -> StepDescription:
         return StepDescription(self.label, str(self.preferred), self.size, note=f"attached {self.attach.name.lower()}")
 
-    def leak_name(self) -> str:
-        return f"managed memory {self.label}"
-
     def blocked_by_wait(self, device: int) -> tuple[str, ...]:
         return (self.leak_name(),)
 
@@ -105,26 +93,29 @@ class AllocateManaged(Step):
 
 
 @dataclass(frozen=True, slots=True)
-class Advise(Step):
-    """Give advice for a whole allocation in the context of `device`.
-
-    There is nothing to undo: the advice ends with the memory.
-    """
+class ManagedStep(Step):
+    """Base of steps about a whole allocation, in the context of `device`. There is nothing to undo."""
 
     label: str
+    device: int
+
+    @property
+    def needs(self) -> tuple[Hashable, ...]:
+        return ((AllocateManaged.noun, self.label),)
+
+
+@dataclass(frozen=True, slots=True)
+class Advise(ManagedStep):
+    """Give advice for a whole allocation, which ends with the memory."""
+
     advice: Advice
     location: Location
-    device: int
 
     phase = Phase.CREATE
     verb = "advise"
     call = "cuMemAdvise"
     hints: ClassVar = {"INVALID_DEVICE": ErrorHint(_NOT_CONCURRENT, "remove the advice for that GPU")}
     renews_needs = True
-
-    @property
-    def needs(self) -> tuple[Hashable, ...]:
-        return (("managed memory", self.label),)
 
     def do(self, driver: Driver, layout: Layout) -> None:
         address, size = layout.managed[self.label]
@@ -134,14 +125,14 @@ class Advise(Step):
     def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
         if self.location.kind not in _REPORTED:
             return
-        address, size = layout.managed[self.label]
+        (address, size), (aspect, attribute) = layout.managed[self.label], _ADVICE[self.advice]
         with current(driver, layout.contexts[self.device]):
-            values = driver.mem_range_get_attribute(address, size, _ATTRIBUTES[self.advice])
-        yield Finding(_ASPECTS[self.advice], self.label, *self._compared(values), self.path)
+            values = driver.mem_range_get_attribute(address, size, attribute)
+        yield Finding(aspect, self.label, *self._compared(values), self.path)
 
     def describe(self) -> StepDescription:
         where = "" if self.advice is Advice.SET_READ_MOSTLY else str(self.location)
-        return StepDescription(self.label, where, like=self.advice, note=_ASPECTS[self.advice])
+        return StepDescription(self.label, where, like=self.advice, note=_ADVICE[self.advice][0])
 
     def _compared(self, values: tuple[int, ...]) -> tuple[str, str]:
         """Expected and observed location; a list of accessing devices may contain others as well."""
@@ -154,14 +145,11 @@ class Advise(Step):
 
 
 @dataclass(frozen=True, slots=True)
-class AttachStream(Step):
+class AttachStream(ManagedStep):
     """Attach a whole allocation to the stream of its GPU, since the driver refuses stream 0 (fact 60).
 
-    There is nothing to undo: the attachment ends with the memory. The driver has no query for it.
+    The attachment ends with the memory. The driver has no query for it.
     """
-
-    label: str
-    device: int
 
     phase = Phase.CREATE
     verb = "attach to stream"
@@ -170,7 +158,7 @@ class AttachStream(Step):
 
     @property
     def needs(self) -> tuple[Hashable, ...]:
-        return ("managed memory", self.label), ("stream", self.device)
+        return (AllocateManaged.noun, self.label), ("stream", self.device)
 
     def do(self, driver: Driver, layout: Layout) -> None:
         address = layout.managed[self.label].address
@@ -182,25 +170,19 @@ class AttachStream(Step):
 
 
 @dataclass(frozen=True, slots=True)
-class Prefetch(Step):
+class Prefetch(ManagedStep):
     """Migrate a whole allocation, in the stream of `device` that the memory is attached to if `own`, else in stream 0.
 
-    `Synchronize` waits for it. There is nothing to undo.
+    `Synchronize` waits for it.
     """
 
-    label: str
     location: Location
-    device: int
     own: bool
 
     phase = Phase.SETTLE
     verb = "prefetch"
     call = "cuMemPrefetchAsync"
     hints: ClassVar = {"INVALID_DEVICE": ErrorHint(_NOT_CONCURRENT, "remove 'prefetch'")}
-
-    @property
-    def needs(self) -> tuple[Hashable, ...]:
-        return (("managed memory", self.label),)
 
     def do(self, driver: Driver, layout: Layout) -> None:
         address, size = layout.managed[self.label]

@@ -220,7 +220,7 @@ class PinnedMemory(Kind):
             labels = tuple(group.label(index) for index in range(group.count))
             flags_of = RegisterFlags.PORTABLE | RegisterFlags.DEVICEMAP
             flags_of |= RegisterFlags.READ_ONLY if group.read_only else RegisterFlags.NONE
-            yield RegisterMemory(group.path, group.name, group.whole, labels, group.gpus, flags_of)
+            yield RegisterMemory(group.path, group.name, group.whole, group.gpus, labels, flags_of)
 
     def rules(self) -> tuple[Rule, ...]:
         return (supported,)

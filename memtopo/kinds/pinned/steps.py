@@ -18,6 +18,7 @@ from memtopo.common.units import exact
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import HostFlags, Location, LocationKind, RegisterFlags
 from memtopo.kinds.layout import Layout, Reservation, SharedFile, current
+from memtopo.kinds.objects import ObjectStep
 from memtopo.kinds.step import ErrorHint, Finding, HandleReference, Phase, Readable, Step, StepDescription
 
 PINNED = HostFlags.PORTABLE | HostFlags.DEVICEMAP
@@ -29,28 +30,25 @@ _BLOCK = 2 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class PinnedStep(Step):
+class PinnedStep(ObjectStep):
     """Base of steps that page-lock `size` bytes, in the context of the first of `gpus` and for all of them."""
 
-    label: str
     size: int
+    gpus: tuple[int, ...]
 
-    @property
-    def provides(self) -> Hashable:
-        return ("pinned memory", self.label)
+    noun = "pinned memory"
+    table = "pinned"
 
-    def check_access(
-        self, driver: Driver, layout: Layout, gpus: tuple[int, ...], flags: IntFlag, of_block: int = 0
-    ) -> Iterator[Finding]:
+    def check_access(self, driver: Driver, layout: Layout, flags: IntFlag, of_block: int = 0) -> Iterator[Finding]:
         """Compare the flags, and the address for each GPU, which is that for the CPU (facts 74, 85).
 
         Flags `of_block` are those of what was allocated first in a block, by whatever code of the process.
         """
         address = self.address(layout)
-        with current(driver, layout.contexts[gpus[0]]):
+        with current(driver, layout.contexts[self.gpus[0]]):
             found = type(flags)(driver.mem_host_get_flags(address) & ~of_block | flags & of_block)
         yield Finding("flags", self.label, _words(flags), _words(found), self.path)
-        for device in gpus:
+        for device in self.gpus:
             with current(driver, layout.contexts[device]):
                 seen = driver.mem_host_get_device_pointer(address)
             yield Finding("device address", f"{self.label} by gpu{device}", hex(address), hex(seen), self.path)
@@ -59,14 +57,17 @@ class PinnedStep(Step):
         """Address of the memory in a layout."""
         return layout.pinned[self.label].address
 
+    def blocked_by_wait(self, device: int) -> tuple[str, ...]:
+        return (self.leak_name(),)
+
 
 @dataclass(frozen=True, slots=True)
 class AllocatePinned(PinnedStep):
     """Allocate page-locked host memory (fact 74)."""
 
-    gpus: tuple[int, ...]
     flags: HostFlags
 
+    leaks_as = "page-locked memory"
     phase = Phase.CREATE
     verb = "allocate pinned"
     undo_verb = "free pinned"
@@ -95,10 +96,8 @@ class AllocatePinned(PinnedStep):
         with current(driver, layout.contexts[self.gpus[0]]):
             layout.pinned[self.label] = Reservation(driver.mem_host_alloc(self.size, self.flags), self.size)
 
-    def undo(self, driver: Driver, layout: Layout) -> None:
-        if self.label in layout.pinned:
-            driver.mem_free_host(layout.pinned[self.label].address)
-            del layout.pinned[self.label]
+    def end(self, driver: Driver, layout: Layout, found: Reservation) -> None:
+        driver.mem_free_host(found.address)
 
     def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
         address = self.address(layout)
@@ -106,17 +105,11 @@ class AllocatePinned(PinnedStep):
             base, size = driver.mem_get_address_range(address)
         yield Finding("pinned", self.label, (hex(address), self.size), (hex(base), size), self.path)
         of_block = HostFlags.PORTABLE if self.size < _BLOCK else HostFlags.NONE
-        yield from self.check_access(driver, layout, self.gpus, self.flags, of_block)
+        yield from self.check_access(driver, layout, self.flags, of_block)
 
     def describe(self) -> StepDescription:
         note = "write-combined" if HostFlags.WRITECOMBINED in self.flags else ""
         return StepDescription(self.label, "host", self.size, note=note)
-
-    def leak_name(self) -> str:
-        return f"page-locked memory {self.label}"
-
-    def blocked_by_wait(self, device: int) -> tuple[str, ...]:
-        return (self.leak_name(),)
 
 
 def _words(flags: IntFlag) -> str:
@@ -125,24 +118,22 @@ def _words(flags: IntFlag) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class MapFile(Step):
+class MapFile(ObjectStep):
     """Map `size` bytes of a file into this process: by its path, or by the descriptor that a producer sends."""
 
-    label: str
     size: int
     source: str | HandleReference
     offset: int
     writable: bool
 
+    noun = "file"
+    table = "files"
+    leaks_as = "mapped file of"
     phase = Phase.IMPORT
     verb = "map file"
     undo_verb = "unmap file"
     call = "mmap"
     undo_call = "munmap"
-
-    @property
-    def provides(self) -> Hashable:
-        return ("file", self.label)
 
     @property
     def needs(self) -> tuple[Hashable, ...]:
@@ -161,10 +152,8 @@ class MapFile(Step):
             os.close(fd)
             raise
 
-    def undo(self, driver: Driver, layout: Layout) -> None:
-        if self.label in layout.files:
-            unmap_file(layout.files[self.label])
-            del layout.files[self.label]
+    def end(self, driver: Driver, layout: Layout, found: SharedFile) -> None:
+        unmap_file(found)
 
     @property
     def dry(self) -> Step:
@@ -180,9 +169,6 @@ class MapFile(Step):
     def describe(self) -> StepDescription:
         note = "" if self.writable else "read-only"
         return StepDescription(self.label, self.file, self.size, note=note)
-
-    def leak_name(self) -> str:
-        return file_name(self.label)
 
     def _open(self, layout: Layout) -> int:
         """Open the file, or duplicate the received descriptor, which its source closes."""
@@ -205,8 +191,8 @@ class DryFile(MapFile):
         address = max((each.address + each.size for each in before), default=_DRY_ADDRESSES)
         layout.files[self.label] = SharedFile(-1, address, self.size)
 
-    def undo(self, driver: Driver, layout: Layout) -> None:
-        layout.files.pop(self.label, None)
+    def end(self, driver: Driver, layout: Layout, found: SharedFile) -> None:
+        """Nothing: no call was made."""
 
 
 _DRY_ADDRESSES = 3 << 45
@@ -216,10 +202,10 @@ _DRY_ADDRESSES = 3 << 45
 class RegisterMemory(PinnedStep):
     """Register a mapped file, in the context of the first of `gpus` (fact 85), as objects of equal size."""
 
-    objects: tuple[str, ...]
-    gpus: tuple[int, ...]
+    labels: tuple[str, ...]
     flags: RegisterFlags
 
+    leaks_as = "registered memory"
     phase = Phase.IMPORT
     verb = "register"
     undo_verb = "unregister"
@@ -240,43 +226,32 @@ class RegisterMemory(PinnedStep):
         return ("file", self.label), *(("context", device) for device in self.gpus)
 
     def do(self, driver: Driver, layout: Layout) -> None:
-        address, each = layout.files[self.label].address, self.size // len(self.objects)
+        address, each = layout.files[self.label].address, self.size // len(self.labels)
         with current(driver, layout.contexts[self.gpus[0]]):
             driver.mem_host_register(address, self.size, self.flags)
-            for number, label in enumerate(self.objects):
+            for number, label in enumerate(self.labels):
                 layout.pinned[label] = Reservation(address + number * each, each)
 
     def undo(self, driver: Driver, layout: Layout) -> None:
-        if self.objects[0] in layout.pinned:
+        if self.labels[0] in layout.pinned:
             driver.mem_host_unregister(self.address(layout))
-            for label in self.objects:
+            for label in self.labels:
                 del layout.pinned[label]
 
     def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
         reported = self.flags & ~RegisterFlags.READ_ONLY  # fact 85
-        return self.check_access(driver, layout, self.gpus, reported)
+        return self.check_access(driver, layout, reported)
 
     def address(self, layout: Layout) -> int:
-        return layout.pinned[self.objects[0]].address
+        return layout.pinned[self.labels[0]].address
 
     def describe(self) -> StepDescription:
         note = "read-only" if RegisterFlags.READ_ONLY in self.flags else ""
         return StepDescription(self.label, "host", self.size, note=note)
 
-    def leak_name(self) -> str:
-        return f"registered memory {self.label}"
-
     def blocks(self) -> tuple[str, ...]:
         """The mapping: the GPUs would access pages that are no longer those of its addresses (fact 86)."""
-        return (file_name(self.label),)
-
-    def blocked_by_wait(self, device: int) -> tuple[str, ...]:
-        return (self.leak_name(),)
-
-
-def file_name(label: str) -> str:
-    """Leak name of a mapped file."""
-    return f"mapped file of {label}"
+        return (MapFile.leak(self.label),)
 
 
 class UnsuitableFile(MemtopoError):
