@@ -276,7 +276,7 @@ def _granting(group: AllocationGroup, location: Location) -> str:
     """Return a hint that says how a location gets access to the pool of an allocation."""
     if location.kind is not LocationKind.GPU:
         return "the host has no access to the memory of a GPU: copy it"
-    written = f"write 'accessed_by: [{location}]' for its {group.pool_noun}"
+    written = f"write 'accessed_by: [{location}]' for its {'import' if group.origin else 'pool'}"
     attached = group.origin is not None and not group.origin.siblings
     return f"{written}; of what is attached, attach(…, device='{location}')" if attached else written
 

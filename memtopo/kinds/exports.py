@@ -22,7 +22,7 @@ from memtopo.kinds.multicast import MULTICAST
 from memtopo.kinds.pools import POOLS
 from memtopo.kinds.pools.allocations import ALLOCATIONS, AllocationGroup
 from memtopo.kinds.ranges import RANGES
-from memtopo.kinds.resolution import Resolution, indices, refuses_growing
+from memtopo.kinds.resolution import Resolution, indices, refuses_growing, trial_reason
 from memtopo.language.entries import Entry
 from memtopo.language.fields import (
     Alternatives,
@@ -331,11 +331,7 @@ def transports(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
         for location in sorted(set(export.locations)):
             if (trial := machine.trial(location, what)).refused:
                 message = f"export {export.name!r}: {objects} does not work on {geometry.place(location)}"
-                note = "the device does not advertise it"
-                if trial.works is False:
-                    note = trial.failure(
-                        "a trial" if export.dma_buf else "a trial with two processes", "read wrong bytes"
-                    )
+                note = trial_reason(trial, "a trial" if export.dma_buf else "a trial with two processes")
                 help = "'memtopo probe' reports the likely cause"
                 yield Diagnostic("MT404", message, export.path, notes=(note,), help=help)
                 break

@@ -97,6 +97,11 @@ class Kind:
 
     def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
         """Steps that build the entries, in order within each phase."""
+        if groups := tuple(geometry.of(self.group).values()):
+            yield from self.group_steps(groups)
+
+    def group_steps(self, groups: Sequence[Any]) -> Iterator[Step]:
+        """Steps that build the groups of its entries. The module with steps is imported here, for there are some."""
         yield from ()
 
     def changes(self, difference: Difference) -> Iterator[Step]:

@@ -10,6 +10,7 @@ from memtopo.diagnostics.model import At, Diagnostic, Label, Path
 from memtopo.driver.types import Location, LocationKind
 from memtopo.geometry.groups import Group
 from memtopo.language.names import Reference, parse_reference
+from memtopo.machine import Machine, Trial
 
 T = TypeVar("T")
 
@@ -70,6 +71,19 @@ def refuses_growing(
     label = Label("declared here", (*group.path, "count"))
     yield Diagnostic("MT804", message, path, at, labels=(label,), help=help)
     return True
+
+
+def lacks_gpu(what: str, machine: Machine, path: Path, why: str) -> Resolution[bool]:
+    """Yield MT401 and return true if a machine has no GPU, whose context or stream an entry needs."""
+    if machine.devices:
+        return False
+    yield Diagnostic("MT401", f"{what} needs a GPU", path, "key", notes=(why,))
+    return True
+
+
+def trial_reason(trial: Trial, name: str = "a trial") -> str:
+    """Reason for a diagnostic of what does not work: a trial that failed, or support that is not advertised."""
+    return trial.failure(name, "read wrong bytes") if trial.works is False else "the device does not advertise it"
 
 
 def requires_gpu(what: str, locations: Iterable[Location], path: Path) -> Resolution[bool]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
 
@@ -217,22 +217,20 @@ class ExternalMemory(Kind):
         origin = producer_origin(name, entry.source, DMABUF if entry.via == DMABUF else "opaque_fd")
         return ExternalObject(name, path, location, origin, size, entry.dedicated, parts)
 
-    def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
+    def group_steps(self, groups: Sequence[Any]) -> Iterator[Step]:
         """Steps of the section. The whole object is mapped first, which checks its declared size.
 
         Each descriptor is imported directly after it is duplicated, since the driver may close it even if the import
         fails (fact 54).
         """
-        if not geometry.of(ExternalObject):
-            return
         from memtopo.kinds.external.steps import DuplicateDescriptor, ImportMemory, MapExternal
         from memtopo.kinds.step import HandleReference
 
-        for group in geometry.of(ExternalObject).values():
+        for group in groups:
             yield DuplicateDescriptor(group.path, group.name, HandleReference.of(group, 0))
             kind = _HANDLE_TYPES[group.origin.via]
             yield ImportMemory(group.path, group.name, group.location.id, group.size, kind, group.dedicated)
-        for group in geometry.of(ExternalObject).values():
+        for group in groups:
             for part in group.mapped:
                 yield MapExternal(part.path, part.label, group.location.id, part.size, group.name, part.offset)
 

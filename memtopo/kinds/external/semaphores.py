@@ -172,13 +172,11 @@ class Semaphores(Kind):
         origin = producer_origin(name, entry.source, "timeline_fd" if timeline else "opaque_fd")
         return ImportedSemaphore(name, path, location, origin, timeline, _value(entry.wait), _value(entry.signal))
 
-    def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
-        if not geometry.of(ImportedSemaphore):
-            return
+    def group_steps(self, groups: Sequence[Any]) -> Iterator[Step]:
         from memtopo.kinds.external.steps import DuplicateDescriptor, ImportSemaphore
         from memtopo.kinds.step import HandleReference
 
-        for group in geometry.of(ImportedSemaphore).values():
+        for group in groups:
             yield DuplicateDescriptor(group.path, group.name, HandleReference.of(group, 0))
             kind = SemaphoreHandleType[group.origin.via.upper()]
             yield ImportSemaphore(group.path, group.name, group.location.id, kind)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
@@ -108,13 +108,10 @@ class Buffers(IpcKind):
         locations = yield from scope.devices.distributed(listed, count, path)
         return BufferGroup(name, path, count, counted, size, locations, declared=declared)
 
-    def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
-        if not geometry.of(BufferGroup):
-            return
+    def group_steps(self, groups: Sequence[Any]) -> Iterator[Step]:
         from memtopo.kinds.ipc.steps import AliasBuffer, AllocateBuffer, OpenBuffer
         from memtopo.kinds.objects import import_each
 
-        groups = geometry.of(BufferGroup).values()
         for group in groups:
             for index in range(0 if group.origin else group.count):
                 yield AllocateBuffer(group.path, group.label(index), group.location_of(index).id, group.size)
@@ -193,13 +190,10 @@ class Events(IpcKind):
         shared = scope.exports(self.group.noun, name)
         return EventGroup(name, path, 1, counted=False, size=0, locations=(location,), shared=shared)
 
-    def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
-        if not geometry.of(EventGroup):
-            return
+    def group_steps(self, groups: Sequence[Any]) -> Iterator[Step]:
         from memtopo.kinds.ipc.steps import AliasEvent, CreateEvent, OpenEvent
         from memtopo.kinds.objects import import_each
 
-        groups = geometry.of(EventGroup).values()
         for group in groups:
             if not group.origin:
                 yield CreateEvent(group.path, group.name, group.location_of(0).id, group.size, group.shared)

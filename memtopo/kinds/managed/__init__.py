@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -13,12 +13,12 @@ from memtopo.driver.types import Access, Advice, Attribute, Grant, Location, Loc
 from memtopo.geometry.groups import Group, gpus
 from memtopo.geometry.model import Geometry
 from memtopo.kinds.kind import Kind, Rule, Scope
-from memtopo.kinds.resolution import Resolution
+from memtopo.kinds.resolution import Resolution, lacks_gpu, trial_reason
 from memtopo.language.entries import Entry
 from memtopo.language.fields import Boolean, DeviceName, Devices, PositiveBytes
 from memtopo.language.names import NamedDevice
 from memtopo.language.scalars import FromText, one_of
-from memtopo.machine import Machine, Trial
+from memtopo.machine import Machine
 
 if TYPE_CHECKING:
     from memtopo.kinds.step import Step
@@ -175,7 +175,10 @@ class ManagedMemory(Kind):
         accessed_by = yield from scope.devices.resolve_all(entry.accessed_by, path, "accessed_by")
         if prefer is None or prefetch is None or accessed_by is None:
             return None
-        if wrong := _homeless(path, scope.machine) or _by_node(path, accessed_by):
+        why = "it is allocated in the context of a GPU (fact 60)"
+        if (yield from lacks_gpu(f"managed memory {path[-1]!r}", scope.machine, path, why)):
+            return None
+        if wrong := _by_node(path, accessed_by):
             yield wrong
             return None
         return ManagedAllocation(
@@ -191,13 +194,10 @@ class ManagedMemory(Kind):
             oversubscribe=entry.oversubscribe,
         )
 
-    def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
+    def group_steps(self, groups: Sequence[Any]) -> Iterator[Step]:
         """Steps of all allocations, then of all advice, attachments and migrations."""
-        if not geometry.of(ManagedAllocation):
-            return
         from memtopo.kinds.managed.steps import AllocateManaged, AttachStream, Prefetch
 
-        groups = list(geometry.of(ManagedAllocation).values())
         for group in groups:
             attach, preferred = _FLAGS[group.attach], group.prefer or gpu(group.home)
             yield AllocateManaged(group.path, group.name, group.home, group.size, attach, preferred)
@@ -253,13 +253,6 @@ def _home(locations: Sequence[Location]) -> int:
     return next((location.id for location in locations if location.kind is LocationKind.GPU), 0)
 
 
-def _homeless(path: Path, machine: Machine) -> Diagnostic | None:
-    if machine.devices:
-        return None
-    note = "it is allocated in the context of a GPU (fact 60)"
-    return Diagnostic("MT401", f"managed memory {path[-1]!r} needs a GPU", path, "key", notes=(note,))
-
-
 def _by_node(path: Path, locations: Sequence[Location]) -> Diagnostic | None:
     """Return MT701 for advice about a NUMA node, which the driver refuses; it supports the host as a whole."""
     index, node = next(
@@ -278,7 +271,7 @@ def _memory(group: ManagedAllocation, machine: Machine) -> Diagnostic | None:
     for ordinal in sorted(group.contexts):
         if (trial := machine.trial(gpu(ordinal), "managed")).refused:
             message = f"managed memory {group.name!r} does not work on gpu{ordinal} of this machine"
-            return Diagnostic("MT701", message, group.path, "key", notes=(_reason(trial),), help="declare a chunk")
+            return Diagnostic("MT701", message, group.path, "key", notes=(trial_reason(trial),), help="declare a chunk")
     return None
 
 
@@ -286,7 +279,7 @@ def _advice(group: ManagedAllocation, machine: Machine) -> Diagnostic | None:
     for path, location in _requests(group):
         if (trial := machine.trial(location, "concurrent")).refused:
             message = f"managed memory {group.name!r}: {location} of this machine does not support {str(path[-1])!r}"
-            notes = (_ADVICE, _reason(trial))
+            notes = (_ADVICE, trial_reason(trial))
             return Diagnostic("MT701", message, path, notes=notes, help=f"leave {str(path[-1])!r} out")
     return None
 
@@ -308,12 +301,6 @@ def _requests(group: ManagedAllocation) -> Iterator[tuple[Path, Location]]:
         yield from (((*group.path, "oversubscribe"), gpu(ordinal)) for ordinal in sorted(group.contexts))
     if group.prefetch:
         yield (*group.path, "prefetch"), group.prefetch if group.prefetch.kind is LocationKind.GPU else gpu(group.home)
-
-
-def _reason(trial: Trial) -> str:
-    if trial.works is not False:
-        return "the device does not advertise it"
-    return trial.failure("a trial", "read wrong bytes")
 
 
 MANAGED = ManagedMemory()

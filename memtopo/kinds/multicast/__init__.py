@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
@@ -112,13 +112,11 @@ class Multicast(ExportKind):
         counted = False
         return MulticastGroup(name, path, 1, counted, size, declared, unit, found, team, devices=team)
 
-    def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
-        if not geometry.of(MulticastGroup):
-            return
+    def group_steps(self, groups: Sequence[Any]) -> Iterator[Step]:
         from memtopo.kinds.multicast.steps import CreateMulticast, ImportMulticast
         from memtopo.kinds.step import HandleReference
 
-        for group in geometry.of(MulticastGroup).values():
+        for group in groups:
             if group.origin:
                 kind = HandleType[group.origin.via.upper()]
                 yield ImportMulticast(group.path, group.name, group.size, kind, HandleReference.of(group, 0))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
 
@@ -16,7 +16,7 @@ from memtopo.geometry.model import Geometry
 from memtopo.kinds.device_names import built_in
 from memtopo.kinds.external import FROM, from_process
 from memtopo.kinds.kind import Kind, Rule, Scope
-from memtopo.kinds.resolution import Resolution
+from memtopo.kinds.resolution import Resolution, lacks_gpu, trial_reason
 from memtopo.language.entries import Entry
 from memtopo.language.fields import Boolean, Count, Devices, OffsetBytes, PositiveBytes, ProducerText
 from memtopo.language.scalars import FromText, text, text_like
@@ -202,13 +202,11 @@ class PinnedMemory(Kind):
             origin=origin,
         )
 
-    def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
-        if not geometry.of(PinnedGroup):
-            return
+    def group_steps(self, groups: Sequence[Any]) -> Iterator[Step]:
         from memtopo.kinds.pinned.steps import PINNED, AllocatePinned, MapFile, RegisterMemory
         from memtopo.kinds.step import HandleReference
 
-        for group in geometry.of(PinnedGroup).values():
+        for group in groups:
             if not group.registered:
                 flags = PINNED | (HostFlags.WRITECOMBINED if group.write_combined else HostFlags.NONE)
                 for index in range(group.count):
@@ -233,9 +231,8 @@ def supported(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
             trial = machine.trial(gpu(ordinal), _TRIALS[group.registered])
             if trial.works is False:
                 message = f"pinned memory {group.name!r} does not work on {geometry.place(gpu(ordinal))}"
-                notes = (trial.failure("a trial", "read wrong bytes"),)
                 help = "declare a chunk of 'host' with access for the GPU"
-                yield Diagnostic("MT405", message, group.path, "key", notes=notes, help=help)
+                yield Diagnostic("MT405", message, group.path, "key", notes=(trial_reason(trial),), help=help)
                 break
 
 
@@ -249,9 +246,8 @@ def _gpus(scope: Scope, entry: Pinned, path: Path) -> Resolution[tuple[int, ...]
         message = f"{what}: 'accessed_by' names GPUs; the CPU may access it anyway"
         yield Diagnostic("MT405", message, (*path, "accessed_by"), help="name GPUs alone")
         return None
-    if not scope.machine.devices:
-        note = "it is allocated or registered in the context of a GPU (facts 74, 85)"
-        yield Diagnostic("MT401", f"{what} needs a GPU", path, "key", notes=(note,))
+    why = "it is allocated or registered in the context of a GPU (facts 74, 85)"
+    if (yield from lacks_gpu(what, scope.machine, path, why)):
         return None
     first: Sequence[Location] = scope.devices.visible[:1] or (gpu(0),)
     return tuple(dict.fromkeys(location.id for location in listed or first))

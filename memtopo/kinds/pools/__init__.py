@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
@@ -27,7 +27,7 @@ from memtopo.geometry.model import Geometry
 from memtopo.kinds.access.grants import access_trial, can_access
 from memtopo.kinds.device_names import has_set
 from memtopo.kinds.kind import Kind, Rule, Scope
-from memtopo.kinds.resolution import Resolution
+from memtopo.kinds.resolution import Resolution, lacks_gpu, trial_reason
 from memtopo.language.entries import Entry
 from memtopo.language.fields import Boolean, Devices, one_or_more
 from memtopo.language.scalars import FromText, bytes_or, one_of, text_like
@@ -84,31 +84,43 @@ class Pool(Entry):
 
 
 @dataclass(frozen=True, slots=True)
-class PoolGroup(LocatedGroup):
+class PooledGroup(LocatedGroup):
+    """Base of pools and their allocations, to which the devices of `accessed_by` have access besides their location."""
+
+    bound_to_context = False
+
+    accessed_by: tuple[Location, ...] = ()
+    home: int = 0
+    """Ordinal of the GPU whose context and stream are used for memory of the host."""
+
+    def device_of(self, index: int) -> int:
+        """Ordinal of the GPU whose context and stream are used for an object."""
+        location = self.location_of(index)
+        return location.id if location.kind is LocationKind.GPU else self.home
+
+    @property
+    def contexts(self) -> frozenset[int]:
+        """Ordinals of the GPUs of the objects, and of those with access."""
+        own = gpus(self.locations)
+        return own | gpus(self.accessed_by) | ({self.home} if len(own) < len(set(self.locations)) else frozenset())
+
+
+@dataclass(frozen=True, slots=True)
+class PoolGroup(PooledGroup):
     """Pools that one entry declares, one at each of its `locations`.
 
     `reserves` are the bytes that each of them reserves for its allocations, and `size` the least of these but 0.
-    `attributes` are those that differ from the driver's defaults, and `accessed_by` the GPUs with access besides the
-    pool's own.
+    `attributes` are those that differ from the driver's defaults.
     """
 
     noun = "pool"
-    bound_to_context = False
 
     handles: HandleType = HandleType.NONE
     max_size: int = 0
     attributes: tuple[tuple[PoolAttribute, int], ...] = ()
-    accessed_by: tuple[Location, ...] = ()
-    home: int = 0
-    """Ordinal of the GPU whose context and stream are used for pools of the host."""
     reserves: tuple[int, ...] = ()
     beyond: Location | None = field(default=None, compare=False)
     """Location that has less memory than the maximum size."""
-
-    def device_of(self, index: int) -> int:
-        """Ordinal of the GPU whose context and stream are used for a pool."""
-        location = self.location_of(index)
-        return location.id if location.kind is LocationKind.GPU else self.home
 
     def properties_of(self, index: int) -> PoolProperties:
         """Properties that a pool is created with."""
@@ -136,12 +148,6 @@ class PoolGroup(LocatedGroup):
     def demand(self) -> Mapping[Location, int]:
         """Bytes that the pool at each location reserves."""
         return {at: size for at, size in zip(self.locations, self.reserves, strict=False) if size}
-
-    @property
-    def contexts(self) -> frozenset[int]:
-        """Ordinals of the GPUs of the pools, and of those with access."""
-        own = gpus(self.locations)
-        return own | gpus(self.accessed_by) | ({self.home} if len(own) < len(set(self.locations)) else frozenset())
 
 
 def other_grants(own: Location, accessed_by: Iterable[Location]) -> tuple[Grant, ...]:
@@ -182,9 +188,8 @@ class Pools(Kind):
         accessed_by = yield from scope.devices.resolve_all(entry.accessed_by, path, "accessed_by")
         if locations is None or accessed_by is None:
             return None
-        if not scope.machine.devices:
-            note = "its memory is allocated in a stream of a GPU"
-            yield Diagnostic("MT401", f"pool {path[-1]!r} needs a GPU", path, "key", notes=(note,))
+        why = "its memory is allocated in a stream of a GPU"
+        if (yield from lacks_gpu(f"pool {path[-1]!r}", scope.machine, path, why)):
             return None
         limit = entry.max_size.bytes(1) if entry.max_size else 0
         if (
@@ -212,12 +217,10 @@ class Pools(Kind):
             home=users[0],
         )
 
-    def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
-        if not geometry.of(PoolGroup):
-            return
+    def group_steps(self, groups: Sequence[Any]) -> Iterator[Step]:
         from memtopo.kinds.pools.steps import CreatePool, SetPoolAccess, SetPoolAttribute
 
-        for group in geometry.of(PoolGroup).values():
+        for group in groups:
             for index in range(group.count):
                 label, device = group.label(index), group.device_of(index)
                 yield CreatePool(group.path, label, device, group.properties_of(index))
@@ -249,9 +252,7 @@ def supported(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
             trial = machine.trial(gpu(ordinal), "pool-fd")
             if group.handles and trial.refused:
                 message = f"pool {group.name!r}: sharing a pool via fd does not work on {geometry.place(gpu(ordinal))}"
-                note = "the device does not advertise it"
-                if trial.works is False:
-                    note = trial.failure("a trial with two processes", "read wrong bytes")
+                note = trial_reason(trial, "a trial with two processes")
                 help = "'memtopo probe' reports the likely cause"
                 yield Diagnostic("MT404", message, (*group.path, "handles"), notes=(note,), help=help)
                 break

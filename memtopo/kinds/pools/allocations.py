@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
@@ -13,11 +13,11 @@ from memtopo.common.units import Size, exact
 from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.driver.handles import Handle, Secret
 from memtopo.driver.types import Access, Grant, HandleType, Location, LocationKind
-from memtopo.geometry.groups import Group, LocatedGroup, gpus
+from memtopo.geometry.groups import Group, gpus
 from memtopo.geometry.model import Geometry
 from memtopo.kinds.exportable import ExportGroup, ExportKind, Imported
 from memtopo.kinds.kind import Rule, Scope
-from memtopo.kinds.pools import ALIGNED, RESERVED, PoolGroup, other_grants, unreachable
+from memtopo.kinds.pools import ALIGNED, RESERVED, PooledGroup, PoolGroup, other_grants, unreachable
 from memtopo.kinds.resolution import Resolution
 from memtopo.language.entries import Entry
 from memtopo.language.fields import Count, Name, PositiveBytes
@@ -43,7 +43,7 @@ class Allocation(Entry):
 
 
 @dataclass(frozen=True, slots=True)
-class AllocationGroup(LocatedGroup):
+class AllocationGroup(PooledGroup):
     """Equal allocations that one entry declares: `count` of `size` bytes, distributed round-robin over `pools`.
 
     Their memory is that of the pools. `pools` are the labels of these, each at the location of the same index; of
@@ -53,14 +53,11 @@ class AllocationGroup(LocatedGroup):
     noun = "allocation"
     offered_as = "allocation"
     addressed = memory = True
-    bound_to_context = False
 
     pools: tuple[str, ...] = ()
     pool_path: Path = ()
     shared: bool = False
     """True if the pools can be exported."""
-    accessed_by: tuple[Location, ...] = ()
-    home: int = 0
 
     def pool_of(self, index: int) -> str:
         """Label of the pool of one allocation."""
@@ -73,16 +70,6 @@ class AllocationGroup(LocatedGroup):
         holder, number = divmod(index, self.origin.each)
         each = len(self.pools) // len(self.origin.holders)
         return holder * each + (self.origin.first + number) % each
-
-    @property
-    def pool_noun(self) -> str:
-        """Noun for the entry that declares access: `pool`, or `import`."""
-        return "import" if self.origin else "pool"
-
-    def device_of(self, index: int) -> int:
-        """Ordinal of the GPU whose context and stream are used for an allocation."""
-        location = self.location_of(index)
-        return location.id if location.kind is LocationKind.GPU else self.home
 
     def own_access(self, index: int, machine: Machine | None) -> tuple[Grant, ...]:
         """Read and write access of the GPU or the host of the pool, and of those that have access to the pool."""
@@ -99,13 +86,6 @@ class AllocationGroup(LocatedGroup):
         """Access of others than the pool's own location."""
         if self.accessed_by and self.origin:
             yield f"accessed by {', '.join(map(str, self.accessed_by))}"
-
-    @property
-    def contexts(self) -> frozenset[int]:
-        """Ordinals of the GPUs of the allocations, and of those with access."""
-        own = gpus(self.locations)
-        on_host = len(own) < len(set(self.locations))
-        return own | gpus(self.accessed_by) | (frozenset([self.home]) if on_host else frozenset())
 
 
 class Allocations(ExportKind):
@@ -163,14 +143,12 @@ class Allocations(ExportKind):
         assert isinstance(group, AllocationGroup)
         return ("fd",) if group.shared else ()
 
-    def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
+    def group_steps(self, groups: Sequence[Any]) -> Iterator[Step]:
         """Imports of all pools, and then all allocations, own and imported."""
-        if not geometry.of(AllocationGroup):
-            return
         from memtopo.kinds.pools.steps import AliasAllocation, AllocateFromPool, ImportPointer
         from memtopo.kinds.step import HandleReference
 
-        groups, imported, users = geometry.of(AllocationGroup).values(), set[str](), _users(geometry)
+        imported, users = set[str](), _users(groups)
         for group in groups:
             if group.origin:
                 yield from _import_pools(group, imported, users)
@@ -279,10 +257,10 @@ def _imported(imported: Imported, size: int, pools: tuple[str, ...]) -> Allocati
     return imported.located(AllocationGroup, size, pools=pools, accessed_by=access, home=imported.home)
 
 
-def _users(geometry: Geometry) -> Mapping[str, Sequence[Location]]:
+def _users(groups: Iterable[AllocationGroup]) -> Mapping[str, Sequence[Location]]:
     """Devices that have access to each imported pool, by any import of its allocations."""
     found: dict[str, dict[Location, None]] = {}
-    for group in geometry.of(AllocationGroup).values():
+    for group in groups:
         for pool in group.pools if group.origin and group.accessed_by else ():
             found.setdefault(pool, {}).update(dict.fromkeys(group.accessed_by))
     return {pool: tuple(users) for pool, users in found.items()}
