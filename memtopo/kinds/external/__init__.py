@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 
 from pydantic import Field
 
@@ -79,6 +79,14 @@ class External(Entry):
     )
 
 
+class Requirement(NamedTuple):
+    """Requirement for an import: a trial that did not fail, which must have worked if `tried`, or be `advertised`."""
+
+    trial: str
+    tried: bool = False
+    advertised: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class ProducedGroup(Group):
     """Base of groups of external objects, which a producer outside of the spec creates on `location`."""
@@ -87,16 +95,14 @@ class ProducedGroup(Group):
     path: Path
     location: Location
     origin: Origin
+    size: int = 0
+    count: int = 1
+    counted: bool = False
 
     @property
     def produced(self) -> bool:
         """True: another API creates it."""
         return True
-
-    @property
-    def trial(self) -> str:
-        """Trial of a machine for the import of such objects."""
-        raise NotImplementedError
 
     @property
     def contexts(self) -> frozenset[int]:
@@ -113,14 +119,9 @@ class ProducedGroup(Group):
         return self.noun
 
     @property
-    def must_be_advertised(self) -> bool:
-        """True if the import requires that the device advertises support."""
-        return False
-
-    @property
-    def must_be_tried(self) -> bool:
-        """True if the import requires a trial that worked."""
-        return False
+    def requires(self) -> Requirement:
+        """Requirement of the machine for the import of such objects."""
+        raise NotImplementedError
 
     def properties(self) -> dict[str, str]:
         """Properties of the object, which must be equal in every entry that imports it."""
@@ -138,21 +139,14 @@ class ExternalObject(ProducedGroup):
     addressed = memory = True
     offered_as = "memory"
 
-    size: int
-    dedicated: bool
+    dedicated: bool = False
     buffers: tuple[InnerPart, ...] = ()
-    count: int = 1
-    counted: bool = False
 
     @property
-    def trial(self) -> str:
-        """Trial of the import by its handle type."""
-        return "external-dmabuf" if self.must_be_tried else "external-memory"
-
-    @property
-    def must_be_tried(self) -> bool:
-        """True for dma-bufs, which no driver that was tried imports (fact 84)."""
-        return self.origin.via == DMABUF
+    def requires(self) -> Requirement:
+        """A trial by the handle type; of dma-bufs one that worked: no driver that was tried imports them (fact 84)."""
+        dma_buf = self.origin.via == DMABUF
+        return Requirement("external-dmabuf", tried=True) if dma_buf else Requirement("external-memory")
 
     @property
     def mapped(self) -> tuple[InnerPart, ...]:
@@ -215,7 +209,7 @@ class ExternalMemory(Kind):
         if wrong or location is None:
             return None
         origin = producer_origin(name, entry.source, DMABUF if entry.via == DMABUF else "opaque_fd")
-        return ExternalObject(name, path, location, origin, size, entry.dedicated, parts)
+        return ExternalObject(name, path, location, origin, size, dedicated=entry.dedicated, buffers=parts)
 
     def group_steps(self, groups: Sequence[Any]) -> Iterator[Step]:
         """Steps of the section. The whole object is mapped first, which checks its declared size.
@@ -244,9 +238,10 @@ class ExternalMemory(Kind):
 def importable(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """Yield MT702 for objects whose trial failed, or whose required support is not advertised."""
     for group in produced(geometry):
-        trial = machine.trial(group.location, group.trial)
-        untried = group.must_be_tried and not trial.works
-        if trial.works is False or untried or (group.must_be_advertised and trial.refused):
+        requires = group.requires
+        trial = machine.trial(group.location, requires.trial)
+        untried = requires.tried and not trial.works
+        if trial.works is False or untried or (requires.advertised and trial.refused):
             message = (
                 f"{group.noun} {group.name!r}: {group.origin.via!r} does not work on {group.location} of this machine"
             )
@@ -328,7 +323,7 @@ def _contradiction(first: ProducedGroup, group: ProducedGroup) -> Diagnostic | N
 def _reason(group: ProducedGroup, trial: Trial) -> str:
     if trial.works is False:
         return trial.failure("a trial", "read wrong bytes")
-    if group.must_be_tried:
+    if group.requires.tried:
         return "it was not tried on this machine; on others the driver returned NOT_SUPPORTED (fact 84)"
     return "the device does not advertise timeline semaphores"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, ValidationInfo, field_validator
@@ -15,6 +16,7 @@ from memtopo.kinds.external import (
     FROM,
     ExternalObject,
     ProducedGroup,
+    Requirement,
     from_process,
     producer_gpu,
     producer_origin,
@@ -96,27 +98,19 @@ class ImportedSemaphore(ProducedGroup):
     noun = "semaphore"
     offered_as = "semaphore"
 
-    timeline: bool
+    timeline: bool = False
     wait: int | None = None
     signal: int | None = None
-    count: int = 1
-    counted: bool = False
-    size: int = 0
 
     @property
-    def trial(self) -> str:
-        """Trial of semaphores of both types."""
-        return "external-semaphore"
+    def requires(self) -> Requirement:
+        """A trial of semaphores of both types; a timeline has to be advertised."""
+        return Requirement("external-semaphore", advertised=self.timeline)
 
     @property
     def stream(self) -> int | None:
         """Ordinal of the GPU that needs a stream for it."""
         return self.location.id
-
-    @property
-    def must_be_advertised(self) -> bool:
-        """True for a timeline semaphore."""
-        return self.timeline
 
     @property
     def points(self) -> tuple[tuple[str, int], ...]:
@@ -170,7 +164,8 @@ class Semaphores(Kind):
         if wrong or location is None:
             return None
         origin = producer_origin(name, entry.source, "timeline_fd" if timeline else "opaque_fd")
-        return ImportedSemaphore(name, path, location, origin, timeline, _value(entry.wait), _value(entry.signal))
+        wait, signal = (0 if point is True else point for point in (entry.wait, entry.signal))
+        return ImportedSemaphore(name, path, location, origin, timeline=timeline, wait=wait, signal=signal)
 
     def group_steps(self, groups: Sequence[Any]) -> Iterator[Step]:
         from memtopo.kinds.external.steps import DuplicateDescriptor, ImportSemaphore
@@ -214,7 +209,7 @@ def unsignalled(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
         return
     for waits in _waits(geometry).values():
         reached = -1
-        for value, group in sorted(waits, key=_value_of):
+        for value, group in sorted(waits, key=itemgetter(0)):
             if value > reached:
                 yield _endless(group)
             elif group.signal is not None:
@@ -225,10 +220,6 @@ def _not_made(group: ImportedSemaphore, key: str) -> Diagnostic:
     message = f"the change would add a {key} of semaphore {group.name!r}, and only 'memtopo apply' waits and signals"
     help = f"leave '{key}' out, and let the program {key} itself; or release the layout, and apply the spec"
     return Diagnostic("MT808", message, (*group.path, key), "key", help=help)
-
-
-def _value(point: int | None) -> int | None:
-    return 0 if point is True else point
 
 
 def _decreasing(what: str, path: Path, wait: int | None, signal: int | None) -> Iterator[Diagnostic]:
@@ -254,10 +245,6 @@ def _waits(geometry: Geometry) -> _Waits:
             value = -1 if group.wait is None or group.origin.holders in running else group.wait
             found.setdefault(group.origin.identity, []).append((value, group))
     return found
-
-
-def _value_of(each: tuple[int, ImportedSemaphore]) -> int:
-    return each[0]
 
 
 def _endless(group: ImportedSemaphore) -> Diagnostic:
