@@ -15,11 +15,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from subprocess import Popen
 from typing import IO, NamedTuple
 
 PROC = Path("/proc")
+_CGROUPS = Path("/sys/fs/cgroup")
 _FIRST_PIDS = 0xEFFFFFFC
 """Pid namespace of the system itself: the kernel gives it this number (PROC_PID_INIT_INO)."""
 
@@ -59,6 +61,27 @@ def is_stopped(pid: int) -> bool:
     """Return whether a process is stopped: by SIGSTOP or Ctrl-Z, or in a debugger."""
     found = process_stat(pid)
     return found is not None and found.state in "Tt"
+
+
+def is_frozen(pid: int) -> bool:
+    """Return whether the cgroup of a process is frozen, as by `docker pause`; false where that is not visible."""
+    try:
+        lines = (PROC / str(pid) / "cgroup").read_text().splitlines()
+    except OSError:
+        return False
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if not controllers:  # version 2, alone or beside version 1
+            files, frozen = [f".{path}/cgroup.events", f"unified{path}/cgroup.events"], "frozen 1"
+        elif controllers == "freezer":
+            files, frozen = [f"freezer{path}/freezer.state"], "FROZEN"
+        else:
+            continue
+        for file in files:
+            with suppress(OSError):
+                if frozen in (_CGROUPS / file).read_text().splitlines():
+                    return True
+    return False
 
 
 def is_unmapped(uid: int, proc: Path = PROC) -> bool:

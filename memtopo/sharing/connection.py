@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from memtopo.common.processes import LONGEST_STEP, RunningClock, is_stopped
+from memtopo.common.processes import LONGEST_STEP, RunningClock, is_frozen, is_stopped
 from memtopo.common.text import nearest, process_name
 from memtopo.diagnostics.messages import COMPARED
 from memtopo.plans.progress import Part
@@ -82,9 +82,8 @@ class HolderConnection:
                 return self._answer(packet, request)
         self.close()
         hint = "the holder may be busy: a check of many mappings takes seconds"
-        if self._stopped():
-            patience = min(patience, self.timeout)
-            hint = f"the holder is stopped, and goes on after 'kill -CONT {self.peer.pid}'"
+        if stopped := self._stopped():
+            patience, hint = min(patience, self.timeout), stopped
         raise self.error("timeout", f"no answer to '{request}' within {patience:g} s", hint)
 
     def notice(self, timeout: float) -> Notice | None:
@@ -178,9 +177,14 @@ class HolderConnection:
             if self._clock.time() >= until or self._stopped():
                 return None
 
-    def _stopped(self) -> bool:
-        """Return whether the holder is stopped; its process is not known in another pid namespace."""
-        return bool(self.peer.pid) and is_stopped(self.peer.pid)
+    def _stopped(self) -> str | None:
+        """Return how a stopped holder goes on; None for a running one, and for one outside of this pid namespace."""
+        pid = self.peer.pid
+        if pid and is_stopped(pid):
+            return f"the holder is stopped, and goes on after 'kill -CONT {pid}'"
+        if pid and is_frozen(pid):
+            return "the holder is frozen with its cgroup, as by 'docker pause', and goes on once that is thawed"
+        return None
 
     def _next(self, until: float, request: str = "") -> Packet | None:
         """Return the next packet, an answer to a request or a notice; None if none arrives in time."""

@@ -33,7 +33,8 @@ from tests.contract.memory import (
     refused,
 )
 from tests.contract.other_process import Other
-from tests.contract.shared_resources import FD, JUNK, closing, exported
+from tests.contract.shared_resources import JUNK, closing, exported
+from tests.drivers.test_sim_multicast import FD
 
 SIZE = 8 * MiB
 RESERVED = 32 * MiB

@@ -286,6 +286,40 @@ def test_a_stopped_holder_is_a_timeout_that_names_both_ends(holder: Holder) -> N
     holder.send(signal.SIGCONT)
 
 
+@pytest.mark.parametrize(
+    ("hierarchy", "file", "freeze", "thaw"),
+    [
+        ("freezer", "freezer.state", "FROZEN", "THAWED"),
+        ("unified", "cgroup.freeze", "1", "0"),
+        (".", "cgroup.freeze", "1", "0"),
+    ],
+    ids=["version 1", "version 2 beside it", "version 2"],
+)
+def test_a_holder_in_a_frozen_cgroup_is_not_waited_for(
+    holder: Holder, hierarchy: str, file: str, freeze: str, thaw: str
+) -> None:
+    """`docker pause` freezes the cgroup of a container."""
+    parent = Path("/sys/fs/cgroup", hierarchy)
+    group = parent / f"memtopo-test-{os.getpid()}"
+    if not os.access(parent / "cgroup.procs", os.W_OK):
+        pytest.skip("this hierarchy is not mounted here, or not this user's")
+    group.mkdir()
+    try:
+        (group / "cgroup.procs").write_text(str(holder.pid))
+        with connect(endpoint("kv"), timeout=0.2) as client:
+            (group / file).write_text(freeze)
+            with pytest.raises(ExchangeError, match=r"within 0\.2 s") as caught:
+                client.check(timeout=3)
+        assert (
+            caught.value.hint
+            == "the holder is frozen with its cgroup, as by 'docker pause', and goes on once that is thawed"
+        )
+    finally:
+        (group / file).write_text(thaw)
+        (parent / "cgroup.procs").write_text(str(holder.pid))
+        group.rmdir()
+
+
 def test_a_stopped_holder_with_a_full_queue_is_a_timeout(holder: Holder, path: Path) -> None:
     holder.send(signal.SIGSTOP)
     with ExitStack() as stack:
