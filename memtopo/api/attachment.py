@@ -12,8 +12,7 @@ from typing import Literal, Unpack, get_args
 
 from memtopo.api.dmabuf import DmaBufs, importable
 from memtopo.api.errors import Unsuitable
-from memtopo.api.import_spec import HOLDER, device_name, entry_names, importing_spec
-from memtopo.api.leases import Lease, Role, Terms
+from memtopo.api.imports import HOLDER, Lease, Role, Terms, device_name, entry_names, importing_spec
 from memtopo.api.live import Live, LiveContext
 from memtopo.api.memory import Part, Shape, extents, unknown
 from memtopo.api.session import Session, uuids
@@ -30,8 +29,8 @@ from memtopo.run.imports import Imports, imported_resources
 from memtopo.session.composition import Composition
 from memtopo.sharing.client import Client
 from memtopo.sharing.endpoints import Endpoint, endpoint, is_folder
+from memtopo.sharing.held import held_machine
 from memtopo.sharing.offers import Offer
-from memtopo.sharing.sources import held_machine
 from memtopo.sharing.status import Notice, Status
 
 AccessName = Literal["r", "rw"]

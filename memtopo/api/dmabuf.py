@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Self
 
 from memtopo.api.errors import Unsuitable
-from memtopo.api.leases import Terms
+from memtopo.api.imports import Terms
 from memtopo.api.memory import unknown
 from memtopo.common.signals import deferred
 from memtopo.driver.handles import Handle

@@ -24,10 +24,10 @@ from memtopo.run.application import Application
 from memtopo.run.holder import Holder, about_holder
 from memtopo.session.composition import Composition, revision
 from memtopo.session.request import Holding, RunRequest
-from memtopo.sharing.background import Background
 from memtopo.sharing.claims import Claim, claim
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.holder import Event, Supervision
+from memtopo.sharing.holder.service import Background
 from memtopo.sharing.producers import Bound
 
 

@@ -32,9 +32,8 @@ from memtopo.output.progress import activity, progress
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint, is_folder
 from memtopo.sharing.errors import NoLayout
-from memtopo.sharing.sources import held_source
+from memtopo.sharing.held import TIMEOUT, Entry, answers, held_source, survey
 from memtopo.sharing.status import Looked, Statistics, Status
-from memtopo.sharing.surveys import TIMEOUT, Entry, answers, survey
 
 
 def _states(ctx: typer.Context) -> Values:

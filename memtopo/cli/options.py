@@ -85,7 +85,7 @@ def _machines(ctx: typer.Context, incomplete: str) -> Values:
 
 def _layouts(ctx: typer.Context) -> Values:
     """Held layouts, those in the folder of `--socket` if there is one."""
-    from memtopo.sharing.surveys import survey
+    from memtopo.sharing.held import survey
 
     found = survey(ctx.params.get("socket"), allow_uids=ctx.params.get("allow_uid") or ()).layouts
     return [(each.name, each.spec or each.state) for each in found]

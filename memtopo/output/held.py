@@ -13,9 +13,9 @@ from memtopo.language.names import AWAKE
 from memtopo.output import humanize
 from memtopo.output.blocks import Drawing, Page, Pairs, Section, Table, Toned, columns, notes, sections
 from memtopo.output.report import check_sections
+from memtopo.sharing.held import Entry, Survey
 from memtopo.sharing.offers import Offer
 from memtopo.sharing.status import Changed, Importer, Looked, NodeStatus, Released, Status, Switched
-from memtopo.sharing.surveys import Entry, Survey
 
 _LAYOUTS = columns("layout", "state", ">process", ">exports", ">importers", ">for")
 _EXPORTS = columns("export", "what", "via", ">count", ">each", "on")

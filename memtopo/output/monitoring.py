@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from memtopo.common.text import printable
+from memtopo.sharing.held import Entry
 from memtopo.sharing.holder import Event
 from memtopo.sharing.offers import exported_bytes
 from memtopo.sharing.status import Statistics, Status
-from memtopo.sharing.surveys import Entry
 
 Kind = Literal["gauge", "counter"]
 

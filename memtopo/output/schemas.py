@@ -23,8 +23,8 @@ from memtopo.plans.report import PlanDifference, Report
 from memtopo.plans.trace import TraceSummary
 from memtopo.probe.report import ProbeReport
 from memtopo.session.saved import SavedChange, SavedPlan
+from memtopo.sharing.held import Survey
 from memtopo.sharing.status import Changed, Looked, Released, Status, Switched
-from memtopo.sharing.surveys import Survey
 from memtopo.usage.report import Usage
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"

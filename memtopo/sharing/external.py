@@ -18,10 +18,10 @@ from memtopo.common.units import shorten
 from memtopo.driver.handles import Handle, Via
 from memtopo.machine.records import MachineLine
 from memtopo.plans.report import Checks
-from memtopo.sharing.background import Background
 from memtopo.sharing.claims import Claim, claim
 from memtopo.sharing.endpoints import NAME, Endpoint, endpoint
 from memtopo.sharing.holder import HolderInfo, HoldSummary, hold
+from memtopo.sharing.holder.service import Background
 from memtopo.sharing.offers import Offer
 from memtopo.sharing.wire import LIMIT
 

@@ -12,9 +12,9 @@ from typing import Literal
 
 from memtopo.common.processes import PROC, in_pid_namespace
 from memtopo.driver.types import GpuUsage, ProcessMemory
+from memtopo.sharing.held import Entry
 from memtopo.sharing.offers import exported_bytes
 from memtopo.sharing.status import Status
-from memtopo.sharing.surveys import Entry
 from memtopo.usage.procfs import Process, ProcessFiles
 from memtopo.usage.report import LayoutUse, ProcessUsage, Usage
 

@@ -16,7 +16,7 @@ import pytest
 
 import memtopo
 from memtopo.api.errors import Unsuitable
-from memtopo.api.import_spec import entry_names
+from memtopo.api.imports import entry_names
 from memtopo.common.errors import MemtopoError
 from memtopo.machine import dump, load
 from memtopo.sharing.client import connect

@@ -15,7 +15,7 @@ import pytest
 
 import memtopo
 from memtopo.api.attachment import Attached
-from memtopo.api.import_spec import HOLDER
+from memtopo.api.imports import HOLDER
 from memtopo.api.views import View
 from memtopo.common.errors import MemtopoError, UsageError
 from memtopo.drivers.target import Target

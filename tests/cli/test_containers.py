@@ -16,7 +16,7 @@ import memtopo
 from memtopo.common.errors import UsageError
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint, endpoints
-from memtopo.sharing.surveys import survey
+from memtopo.sharing.held import survey
 from tests.cli.conftest import InlineRunner
 from tests.helpers.child_process import ChildProcess
 from tests.helpers.command_line import MEMTOPO, ROOT, CommandResult, environment
@@ -219,7 +219,7 @@ def test_a_folder_of_a_user_without_a_number_here_is_explained(folder: Path) -> 
     """The kernel has one number for all users whom a user namespace does not map."""
     require_namespaces()
     program = (
-        "import sys; from memtopo.common.errors import MemtopoError; from memtopo.sharing.surveys import survey;"
+        "import sys; from memtopo.common.errors import MemtopoError; from memtopo.sharing.held import survey;"
         "from memtopo.sharing.endpoints import Endpoint\n"
         "try: Endpoint(sys.argv[1], 'kv.sock').open_folder()\n"
         "except MemtopoError as error: print(error.message)"

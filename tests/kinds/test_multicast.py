@@ -12,7 +12,7 @@ import pytest
 import memtopo
 from memtopo import machine, planner
 from memtopo.api import errors
-from memtopo.api.import_spec import importing_spec
+from memtopo.api.imports import importing_spec
 from memtopo.common.units import MiB
 from memtopo.driver.types import DriverError, gpu
 from memtopo.drivers.cuda.driver import RefusedMulticast

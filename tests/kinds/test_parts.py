@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import memtopo
-from memtopo.api.import_spec import importing_spec
+from memtopo.api.imports import importing_spec
 from memtopo.common.units import KiB, MiB, NamedPart
 from memtopo.geometry.groups import ChunkGroup
 from memtopo.language.limits import LARGEST_PARTS

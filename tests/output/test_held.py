@@ -10,9 +10,9 @@ import pytest
 from memtopo.machine.records import MachineLine
 from memtopo.output import console, held
 from memtopo.plans.report import Checks, Difference, Tally
+from memtopo.sharing.held import Entry, Survey
 from memtopo.sharing.offers import Offer
 from memtopo.sharing.status import Importer, Looked, NodeStatus, Released, Status, Taken
-from memtopo.sharing.surveys import Entry, Survey
 
 GIB = 1 << 30
 NOW = 1_767_225_600.0

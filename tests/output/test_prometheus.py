@@ -10,8 +10,8 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from memtopo.output import monitoring
+from memtopo.sharing.held import Entry
 from memtopo.sharing.status import CheckResult, LocationMemory, Statistics
-from memtopo.sharing.surveys import Entry
 from tests.helpers import pages
 from tests.helpers.command_line import ROOT
 from tests.output.test_held import STATUS

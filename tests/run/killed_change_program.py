@@ -30,8 +30,8 @@ from memtopo.sharing.claims import claim
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError
+from memtopo.sharing.held import survey
 from memtopo.sharing.holder import HolderInfo
-from memtopo.sharing.surveys import survey
 from tests.helpers.conducted import Conducted
 from tests.helpers.holders import until
 from tests.helpers.processes import print_json

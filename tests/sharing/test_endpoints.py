@@ -21,7 +21,7 @@ from memtopo.sharing.claims import claim
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import NAME, endpoint, endpoints
 from memtopo.sharing.errors import ExchangeError, NoLayout
-from memtopo.sharing.surveys import Survey, survey
+from memtopo.sharing.held import Survey, survey
 from tests.helpers.holders import Holder, Process, raw
 from tests.helpers.line_count import executed_lines
 from tests.helpers.memfd_exports import PAGES

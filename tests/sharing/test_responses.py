@@ -19,6 +19,7 @@ from memtopo.sharing import wire
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import BadPacket, ExchangeError
+from memtopo.sharing.held import survey
 from memtopo.sharing.holder.clients import ClientConnection
 from memtopo.sharing.holder.responses import Responder, descriptors_in_flight, still_bound
 from memtopo.sharing.holder.state import HolderInfo
@@ -26,7 +27,6 @@ from memtopo.sharing.messages import TEXT_CHARACTERS, Request, SourcePart, read_
 from memtopo.sharing.offers import Offer, exported_bytes
 from memtopo.sharing.sockets import Peer
 from memtopo.sharing.status import Taken
-from memtopo.sharing.surveys import survey
 from memtopo.sharing.wire import LONGEST_SOURCE
 from tests.helpers.held_layouts import held
 from tests.helpers.machines import invented

@@ -15,8 +15,8 @@ import pytest
 
 from memtopo.driver.types import GpuMemory, GpuUsage, ProcessMemory
 from memtopo.sharing.client import Client
+from memtopo.sharing.held import Entry, answers
 from memtopo.sharing.status import Importer, Status
-from memtopo.sharing.surveys import Entry, answers
 from memtopo.usage import usage
 from memtopo.usage.procfs import ProcessFiles
 from memtopo.usage.report import LayoutUse, ProcessUsage, Usage

@@ -29,7 +29,7 @@ from memtopo.run.nodes.peers import Call, HandleBytes, NodePeers
 from memtopo.session.composition import Composition
 from memtopo.session.request import Holding
 from memtopo.session.trials import with_needed_trials
-from memtopo.sharing.sources import layout_source
+from memtopo.sharing.held import layout_source
 
 RUN_VARIABLE = "MEMTOPO_RUN_OF_NODES"
 """Environment variable of all workers of a run, by which those that an agent left behind are found."""

@@ -41,9 +41,9 @@ from memtopo.run.processes.worker_process import Expected, WorkerProcess, launch
 from memtopo.session.request import HoldResult, RunRequest
 from memtopo.sharing.client import IN_FLIGHT
 from memtopo.sharing.errors import ExchangeError
+from memtopo.sharing.held import parsed_source
 from memtopo.sharing.offers import ChangeFailed, Offer
 from memtopo.sharing.sockets import reserve_descriptors
-from memtopo.sharing.sources import parsed_source
 
 SPARE = 3.0
 """Seconds beyond the timeout that a worker has for teardown before it is killed."""

@@ -17,14 +17,13 @@ from memtopo.sharing.errors import BadPacket
 from memtopo.sharing.holder.changes import Changes
 from memtopo.sharing.holder.clients import ClientConnection, Clients
 from memtopo.sharing.holder.commits import Commits
-from memtopo.sharing.holder.listener import Listener
 from memtopo.sharing.holder.metrics import MetricsFile, MetricsServer, MetricsTarget
 from memtopo.sharing.holder.requests import Reload, Reloads, Requests, releasing
 from memtopo.sharing.holder.responses import HeldNodes, Responder, StatusReports, TooManyInFlight, descriptors_in_flight
 from memtopo.sharing.holder.state import Events, HoldSummary, ProgressNotices, Shutdown, Why
 from memtopo.sharing.holder.systemd import Notifier
 from memtopo.sharing.messages import Request, encode_error, encode_importers, read_request
-from memtopo.sharing.sockets import abandon_in_children
+from memtopo.sharing.sockets import Listener, abandon_in_children
 
 INTERVAL = 0.5
 """Seconds between two calls of `stop`, which may look for its reason: the death of a process sends no signal."""

@@ -16,8 +16,7 @@ from memtopo.common.errors import MemtopoError
 from memtopo.common.text import process_name
 from memtopo.sharing.claims import Claim
 from memtopo.sharing.errors import ExchangeError
-from memtopo.sharing.holder.listener import Listener
-from memtopo.sharing.sockets import abandon_in_children, check_user, peer
+from memtopo.sharing.sockets import Listener, abandon_in_children, check_user, peer
 from memtopo.sharing.status import Statistics, Status
 
 PAUSE = 1.0

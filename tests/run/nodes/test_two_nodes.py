@@ -27,8 +27,8 @@ from memtopo.session.request import Holding, RunRequest
 from memtopo.sharing.claims import claim
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint
+from memtopo.sharing.held import survey
 from memtopo.sharing.holder import HolderInfo
-from memtopo.sharing.surveys import survey
 from tests.helpers.machines import with_fabric
 from tests.helpers.nodes import HubThread, call_of, node_request, node_tasks, running, with_worker
 from tests.helpers.processes import open_descriptors
