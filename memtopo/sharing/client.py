@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Self
 
 from memtopo.common.errors import Exit
 from memtopo.common.processes import pid_namespace
@@ -18,20 +18,24 @@ from memtopo.driver.handles import Handle, close_handles
 from memtopo.plans.progress import Part, Progress
 from memtopo.plans.report import Checks
 from memtopo.sharing import messages, wire
-from memtopo.sharing.connection import HolderConnection, open_connection
+from memtopo.sharing.connection import HolderConnection, connected_socket
 from memtopo.sharing.endpoints import Endpoint
 from memtopo.sharing.errors import BadPacket, ExchangeError
-from memtopo.sharing.messages import LONGEST_WAIT, Acknowledgement, End, HandlesAnswer, ReleaseAnswer, StatusAnswer
-from memtopo.sharing.offers import Offer
-from memtopo.sharing.requests import (
-    request,
-    request_importers,
-    request_offers,
-    request_text,
-    validated,
+from memtopo.sharing.messages import (
+    LARGEST_COUNT,
+    LONGEST_WAIT,
+    Acknowledgement,
+    End,
+    HandlesAnswer,
+    ImportersAnswer,
+    OffersAnswer,
+    ReleaseAnswer,
+    StatusAnswer,
+    TextAnswer,
 )
+from memtopo.sharing.offers import Offer
 from memtopo.sharing.sockets import reserve_descriptors
-from memtopo.sharing.status import Changed, Notice, Released, Statistics, Status, Switched
+from memtopo.sharing.status import Changed, Importer, Notice, Released, Statistics, Status, Switched
 from memtopo.sharing.wire import MOST_FDS
 
 TIMEOUT = 5.0
@@ -46,34 +50,28 @@ IN_FLIGHT = 64
 """Handles that are requested at a time; each open descriptor pins its memory (fact 29)."""
 
 
-class Client:
+class Client(HolderConnection):
     """A connection to a holder. It is the importer's lease: the holder counts the importer while it is open.
 
     It is not thread-safe. Every method raises `ExchangeError`, which names both ends.
     """
 
-    def __init__(self, connection: HolderConnection) -> None:
-        self._connection = connection
+    def __init__(self, sock: socket.socket, path: str, *, timeout: float, allow_uids: Collection[int] = ()) -> None:
+        super().__init__(sock, path, timeout=timeout, allow_uids=allow_uids)
         self._offers: Mapping[str, Offer] | None = None
         self.generation: int | None = None
         """Generation of the layout when its offers were received; None before, and from a holder that reports none."""
         self.generations: dict[str, int | None] = {}
         """Generation in which the objects of each export were made whose handles were received last."""
-        self.pid, self.uid = connection.peer
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        self.pid, self.uid = self.peer
 
     def status(self) -> Status:
         """Return the status of the holder, with its offers and its importers."""
-        told = request(self._connection, "status", StatusAnswer)
-        with validated(self._connection):
+        told = self.request("status", StatusAnswer)
+        with self.validated():
             return Status(
                 name=told.name,
-                socket=self._connection.path,
+                socket=self.path,
                 pid=self.pid or None,
                 uid=self.uid,
                 since=told.since,
@@ -82,13 +80,13 @@ class Client:
                 spec=told.spec,
                 machine=told.machine,
                 offers=tuple(self.offers().values()),
-                importers=tuple(request_importers(self._connection)),
+                importers=tuple(self._importers()),
                 generation=told.generation,
                 pid_namespace="same" if self._same_pids(told) else "another",
                 layout_state=told.layout_state,
                 layout_states=told.layout_states,
                 contexts=told.contexts,
-                nodes=messages.decode_nodes(request_text(self._connection, "nodes")) if told.nodes else (),
+                nodes=messages.decode_nodes(self._text("nodes")) if told.nodes else (),
             )
 
     def _same_pids(self, status: StatusAnswer) -> bool:
@@ -100,9 +98,50 @@ class Client:
     def offers(self) -> Mapping[str, Offer]:
         """Return the exports by name. They are requested again after a notice that the layout was changed."""
         if self._offers is None:
-            with validated(self._connection):
-                self._offers, self.generation = request_offers(self._connection)
+            with self.validated():
+                self._offers, self.generation = self._request_offers()
         return self._offers
+
+    def _request_offers(self) -> tuple[dict[str, Offer], int | None]:
+        """Request all offers, and the generation of the layout."""
+        found: dict[str, Offer] = {}
+        generation: int | None = None
+        total = 1
+        while len(found) < total:
+            before = len(found)
+            answer = self.request("offers", OffersAnswer, first=before)
+            if before and answer.generation != generation:
+                raise self.error("changed", "the layout was changed while its offers were received")
+            generation, total = answer.generation, answer.total
+            found |= {offer.name: offer for offer in answer.offers}
+            if total and not before < len(found) <= total:
+                raise BadPacket(f"it announced {total} offers, and sent another number")
+        return found, generation
+
+    def _importers(self) -> Iterator[Importer]:
+        """Request all importers, by ascending id."""
+        after, more = 0, True
+        while more:
+            answer = self.request("importers", ImportersAnswer, after=after)
+            more = answer.more
+            for each in answer.importers:
+                if not after < each.id < LARGEST_COUNT:
+                    raise BadPacket("its importers are not in ascending order")
+                after = each.id
+                yield each
+
+    def _text(self, name: str) -> str:
+        """Request a text in parts: the source of a layout, or the statuses of its nodes."""
+        found: list[str] = []
+        length, total = 0, 1
+        while length < total:
+            answer = self.request(name, TextAnswer, first=length)
+            total = answer.total
+            found.append(answer.text)
+            length += len(answer.text)
+            if length > total or (total and not answer.text):
+                raise BadPacket(f"it announced a text of {total} characters, and sent another number")
+        return "".join(found)
 
     def handles(
         self, export: str, first: int = 0, count: int | None = None, *, batch: int = IN_FLIGHT
@@ -114,20 +153,18 @@ class Client:
         """
         offer = self.offers().get(export)
         if offer is None:
-            raise self._connection.error(
-                "unknown", f"there is no export {shorten(export)!r}", _meant(export, self.offers())
-            )
+            raise self.error("unknown", f"there is no export {shorten(export)!r}", _meant(export, self.offers()))
         stop = offer.count if count is None else first + count
         if not 0 <= first <= stop <= offer.count:
             message = (
                 f"export {export!r} has {offer.count:,} handles, counted from 0; {first:,} to {stop:,} do not exist"
             )
-            raise self._connection.error("range", message)
+            raise self.error("range", message)
         return self._handles(offer, first, stop, min(max(batch, 1), MOST_FDS))
 
     def check(self, *, timeout: float = CHECK_TIMEOUT) -> Checks:
         """Let the holder check by queries that everything is as declared."""
-        return request(self._connection, "check", Checks, timeout=timeout)
+        return self.request("check", Checks, timeout=timeout)
 
     def let_go(self, exports: Collection[str]) -> None:
         """Report that this process has closed everything that it imported of some exports.
@@ -135,7 +172,7 @@ class Client:
         The holder forgets the handles. It sends a notice when these exports change, until they are requested again.
         """
         for part in messages.parts(exports):
-            request(self._connection, "let_go", Acknowledgement, timeout=LET_GO_TIMEOUT, exports=part)
+            self.request("let_go", Acknowledgement, timeout=LET_GO_TIMEOUT, exports=part)
 
     def write(self, exports: Collection[str], *, wait: float = 0.0) -> None:
         """Lease exports that are declared `commit: required` as their writer, until the end of the connection.
@@ -154,7 +191,7 @@ class Client:
         The code of the error is `lease` or `stale`, and then none of them is committed.
         """
         named = [{"name": name, "generation": self.generations.get(name) or 1} for name in exports]
-        request(self._connection, "commit", Acknowledgement, exports=named)
+        self.request("commit", Acknowledgement, exports=named)
 
     def _await(self, name: str, exports: Collection[str], wait: float) -> None:
         names = list(exports)
@@ -163,7 +200,7 @@ class Client:
             left = min(max(until - time.monotonic(), 0.0), LONGEST_WAIT)
             try:
                 more: dict[str, object] = {"exports": names, "wait": left}
-                answer = request(self._connection, name, Acknowledgement, timeout=left + CHECK_TIMEOUT, **more)
+                answer = self.request(name, Acknowledgement, timeout=left + CHECK_TIMEOUT, **more)
                 self._follow(answer.generation)
             except ExchangeError as error:
                 if left < LONGEST_WAIT or error.code not in ("writing", "uncommitted"):
@@ -194,7 +231,7 @@ class Client:
         more: dict[str, object] = {"wait": wait} if wait else {}
         more |= {"check": "full"} if full else {}
         more |= {"state": state, "force": force}
-        return request(self._connection, "switch", Switched, timeout=timeout + wait, **more)
+        return self.request("switch", Switched, timeout=timeout + wait, **more)
 
     def change(
         self,
@@ -218,24 +255,23 @@ class Client:
             for first in range(0, len(source), size)
         ]
         for part in parts[:-1]:
-            request(self._connection, "change", Acknowledgement, timeout=timeout + wait, source=part, **terms)
+            self.request("change", Acknowledgement, timeout=timeout + wait, source=part, **terms)
         self._offers = None
-        return request(self._connection, "change", Changed, timeout=timeout + wait, source=parts[-1], **terms)
+        return self.request("change", Changed, timeout=timeout + wait, source=parts[-1], **terms)
 
     @contextmanager
     def followed(self, progress: Progress) -> Iterator[None]:
         """Call hooks with the progress of the requests that are made inside, as far as the holder reports it."""
-        before = self._connection.progress
-        self._connection.progress = _Followed(progress).update
+        before, self.progress = self.progress, _Followed(progress).update
         try:
             yield
         finally:
-            self._connection.progress = before
+            self.progress = before
 
     def statistics(self) -> Statistics | None:
         """Return the statistics of the layout; None if its holder reports none, and has ended the connection."""
         try:
-            return request(self._connection, "metrics", Statistics)
+            return self.request("metrics", Statistics)
         except ExchangeError as error:
             if error.code == "request":
                 return None
@@ -243,8 +279,8 @@ class Client:
 
     def source(self) -> str:
         """Return the source from which the layout can be drawn; empty if the holder does not report it."""
-        with validated(self._connection):
-            return request_text(self._connection, "source")
+        with self.validated():
+            return self._text("source")
 
     def release(self, *, force: bool = False, grace: float = 5.0, wait: float = 60.0) -> Released:
         """Request the release of the layout, and wait up to `wait` seconds for the end of its teardown.
@@ -252,12 +288,12 @@ class Client:
         The holder refuses while others are bound to it over ipc; with `force` it notifies them, and they have `grace`
         seconds.
         """
-        patience = grace + self._connection.timeout
-        answer = request(self._connection, "release", ReleaseAnswer, timeout=patience, force=force, grace=grace)
-        gone, notice = self._connection.wait_closed(wait)
+        patience = grace + self.timeout
+        answer = self.request("release", ReleaseAnswer, timeout=patience, force=force, grace=grace)
+        gone, notice = self.wait_closed(wait)
         done = Released(answer.name, answer.lost, answer.kept, gone=gone)
         if notice:
-            with validated(self._connection):
+            with self.validated():
                 end = wire.read(End, notice, "the notice of its end")
             return replace(done, outcome=end.outcome, exit_code=end.exit_code, reason=end.reason)
         if gone and answer.reports:
@@ -266,22 +302,10 @@ class Client:
 
     def notice(self, timeout: float = 0.0) -> Notice | None:
         """Return a notice of the holder, if one arrives within `timeout` seconds."""
-        notice = self._connection.notice(timeout)
+        notice = super().notice(timeout)
         if notice and notice.kind == "changed":
             self._follow(notice.generation)
         return notice
-
-    def gone(self) -> bool:
-        """Return at once whether the holder has ended the connection, by its death or otherwise."""
-        return self._connection.gone()
-
-    def fileno(self) -> int:
-        """Return the descriptor of the connection: readable if a notice has arrived, or if the holder is gone."""
-        return self._connection.fileno()
-
-    def close(self) -> None:
-        """End the lease."""
-        self._connection.close()
 
     def _handles(self, offer: Offer, first: int, stop: int, batch: int) -> Iterator[Handle]:
         self.generations.pop(offer.name, None)
@@ -289,11 +313,11 @@ class Client:
             count = min(batch, stop - first)
             if offer.descriptors:
                 reserve_descriptors(count)
-            with validated(self._connection):
+            with self.validated():
                 pending = self._batch(offer, first, count)
             first += len(pending)
             try:
-                self._connection.name_lease()
+                self.name_lease()
                 while pending:
                     yield pending.popleft()
             finally:
@@ -304,7 +328,7 @@ class Client:
 
         Raises `ExchangeError`, with the code `changed` if the export was changed since the earlier ones, or the offer.
         """
-        packet = self._connection.request("handles", export=offer.name, first=first, count=count)
+        packet = self.exchange("handles", export=offer.name, first=first, count=count)
         try:
             answer = wire.read(HandlesAnswer, packet.message, "the answer to 'handles'")
             generation = answer.generation
@@ -326,7 +350,7 @@ class Client:
         """Return the error for an export that was changed since its offer or earlier handles were received."""
         self._offers = None
         message = f"export {offer.name!r} was changed while its handles were received"
-        return self._connection.error("changed", message, "close them, and request all of them again")
+        return self.error("changed", message, "close them, and request all of them again")
 
 
 class _Followed:
@@ -352,7 +376,8 @@ def connect(
     Raises `NoLayout` if no process holds a layout there, with a name that was probably meant if it is to `suggest` one,
     and `ExchangeError` if the holder is another user's or does not answer.
     """
-    return Client(open_connection(endpoint, timeout=timeout, allow_uids=allow_uids, suggest=suggest))
+    sock = connected_socket(endpoint, timeout=timeout, allow_uids=allow_uids, suggest=suggest)
+    return Client(sock, endpoint.path, timeout=timeout, allow_uids=allow_uids)
 
 
 def _meant(word: str, offers: Mapping[str, Offer]) -> str:

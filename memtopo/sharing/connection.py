@@ -6,8 +6,9 @@ import os
 import select
 import socket
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Self, TypeVar
 
 from memtopo.common.processes import LONGEST_STEP, RunningClock, is_frozen, is_stopped
 from memtopo.common.text import nearest, process_name
@@ -21,6 +22,8 @@ from memtopo.sharing.messages import NOTICES, ProgressNotice, Refused
 from memtopo.sharing.sockets import check_user, connect_at, name_lease, peer
 from memtopo.sharing.status import Notice
 from memtopo.sharing.wire import Packet
+
+T = TypeVar("T")
 
 _KEPT_NOTICES = 16
 """Notices that are kept until they are read; older ones are dropped."""
@@ -58,20 +61,43 @@ class HolderConnection:
             self.close()
             raise
 
-    def request(self, request: str, *, timeout: float | None = None, **fields: Any) -> Packet:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def request(self, name: str, kind: type[T], *, timeout: float | None = None, **fields: Any) -> T:
+        """Send a request, and read its answer, which carries no descriptors. Raises `ExchangeError`."""
+        packet = self.exchange(name, timeout=timeout, **fields)
+        if packet.fds:
+            packet.close()
+            raise self.untrusted(f"the answer to '{name}' came with descriptors")
+        with self.validated():
+            return wire.read(kind, packet.message, f"the answer to '{name}'")
+
+    @contextmanager
+    def validated(self) -> Iterator[None]:
+        """Read an answer; an invalid one ends the connection, and the error names both ends."""
+        try:
+            yield
+        except BadPacket as error:
+            raise self.untrusted(error.message) from error
+
+    def exchange(self, request: str, *, timeout: float | None = None, **fields: Any) -> Packet:
         """Send a request and return its answer, whose message is the object under `ok`. Raises `ExchangeError`.
 
         A request that was refused since packets before it were unread is sent once more: a notice was among them,
         which has been read before the refusal.
         """
         try:
-            return self._exchange(request, timeout, fields)
+            return self._exchange_once(request, timeout, fields)
         except ExchangeError as error:
             if error.code != "unread":
                 raise
-        return self._exchange(request, timeout, fields)
+        return self._exchange_once(request, timeout, fields)
 
-    def _exchange(self, request: str, timeout: float | None, fields: Mapping[str, Any]) -> Packet:
+    def _exchange_once(self, request: str, timeout: float | None, fields: Mapping[str, Any]) -> Packet:
         if self._sock.fileno() < 0:
             raise self.error("gone", f"'{request}' cannot be sent: the connection has ended")
         self._send(wire.encode({"request": request, **fields}), request)
@@ -223,10 +249,10 @@ class HolderConnection:
         if "notice" not in packet.message:
             return False
         try:
-            notice = _notice(packet)
-        except BadPacket as error:
+            with self.validated():
+                notice = _notice(packet)
+        finally:
             packet.close()
-            raise self.untrusted(error.message) from error
         if isinstance(notice, ProgressNotice):
             self.progress(notice.phase, Part(notice.done, notice.total))
         elif notice:
@@ -252,20 +278,20 @@ class HolderConnection:
         raise self.error(refusal.code, refusal.message[:_LONGEST_REASON], hint)
 
 
-def open_connection(
+def connected_socket(
     endpoint: Endpoint, *, timeout: float, allow_uids: Collection[int], suggest: bool = True
-) -> HolderConnection:
+) -> socket.socket:
     """Connect to the holder at an endpoint.
 
     Raises `NoLayout` if no process holds a layout there, with a name that was probably meant if it is to `suggest` one,
-    and `ExchangeError` if the holder is another user's or does not answer.
+    and `ExchangeError` if the folder is another user's or the holder does not answer.
     """
     try:
         folder = endpoint.open_folder(allow_uids=allow_uids)
     except FileNotFoundError:
         raise _no_layout(endpoint, suggest=suggest) from None
     try:
-        sock = connect_at(folder, endpoint.file, timeout)
+        return connect_at(folder, endpoint.file, timeout)
     except (FileNotFoundError, ConnectionRefusedError):
         raise _not_listening(endpoint, lock_owner(folder, endpoint.lock), suggest=suggest) from None
     except BlockingIOError:
@@ -279,7 +305,6 @@ def open_connection(
         raise ExchangeError("folder", f"socket {endpoint.path!r} cannot be used: {reason(error)}") from error
     finally:
         os.close(folder)
-    return HolderConnection(sock, endpoint.path, timeout=timeout, allow_uids=allow_uids)
 
 
 def _notice(packet: Packet) -> Notice | ProgressNotice | None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from memtopo.sharing import wire
 from memtopo.sharing.claims import claim
-from memtopo.sharing.connection import HolderConnection
+from memtopo.sharing.client import Client
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.holder import HolderInfo, hold
 from memtopo.sharing.offers import ChangeableLayout
@@ -121,16 +121,13 @@ def gone(pid: int) -> bool:
 
 
 @contextmanager
-def scripted(*packets: tuple[Any, Sequence[int]]) -> Iterator[HolderConnection]:
-    """Connection to a holder that has already sent all its packets."""
+def scripted(*packets: tuple[Any, Sequence[int]]) -> Iterator[Client]:
+    """Client of a holder that has already sent all its packets."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 << 20)
         for message, descriptors in packets:
             wire.send(theirs, message if isinstance(message, bytes) else wire.encode(message), descriptors)
         theirs.shutdown(socket.SHUT_WR)
-        talk = HolderConnection(ours, "/scripted.sock", timeout=PATIENCE)
-        try:
-            yield talk
-        finally:
-            talk.close()
+        with Client(ours, "/scripted.sock", timeout=PATIENCE) as client:
+            yield client

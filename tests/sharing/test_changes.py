@@ -16,7 +16,7 @@ import pytest
 from memtopo.common.processes import RunningClock
 from memtopo.driver.handles import Handle, Secret
 from memtopo.sharing import messages, wire
-from memtopo.sharing.client import Client, connect
+from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.holder.clients import ClientConnection
@@ -305,8 +305,7 @@ def test_a_client_requests_again_what_a_notice_between_kept_back() -> None:
         {"error": {"code": "unread", "message": "the handles before these were not read", "hint": None}},
         {"ok": {"generation": 3, "exports": ["woven"]}},
     ]
-    with scripted(*((each, ()) for each in answers)) as talk:
-        client = Client(talk)
+    with scripted(*((each, ()) for each in answers)) as client:
         assert len([*client.handles("woven")]) == 3
         client.let_go(["woven"])
         assert client.notice(0.0)
@@ -439,7 +438,7 @@ def test_notices_are_read_with_generation_exports_and_state(end: Callable[[], No
 
 
 def test_unknown_notices_are_ignored() -> None:
-    with scripted(({"notice": "dinner"}, ()), ({"notice": "releasing", "grace": 2}, ())) as talk:
-        notice = Client(talk).notice(PATIENCE)
+    with scripted(({"notice": "dinner"}, ()), ({"notice": "releasing", "grace": 2}, ())) as client:
+        notice = client.notice(PATIENCE)
         assert notice
         assert notice.kind == "releasing"

@@ -15,7 +15,6 @@ from memtopo.common.processes import pid_namespace
 from memtopo.sharing import claims
 from memtopo.sharing.claims import claim, lock_owner, remove_stale
 from memtopo.sharing.client import connect
-from memtopo.sharing.connection import open_connection
 from memtopo.sharing.endpoints import Endpoint, endpoint
 from memtopo.sharing.errors import ExchangeError, NoLayout
 from tests.helpers.processes import open_descriptors
@@ -64,7 +63,7 @@ def test_a_claimed_name_cannot_be_claimed_again(named: Endpoint, monkeypatch: py
         assert open_descriptors() == before
         with held.listen():
             assert files(named) == ["kv.sock", "kv.sock.lock"]
-            open_connection(named, timeout=5, allow_uids=()).close()
+            connect(named, timeout=5).close()
         held.unlink_socket()
         assert files(named) == ["kv.sock.lock"]
     assert files(named) == []

@@ -69,10 +69,10 @@ def error_of(packets: list[tuple[Any, int]], act: Callable[[Client], Any]) -> Ex
     """The error of a client whose holder says just that, each packet with so many descriptors."""
     file = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        with scripted(*((message, [file] * count) for message, count in packets)) as talk:
+        with scripted(*((message, [file] * count) for message, count in packets)) as client:
             with pytest.raises(ExchangeError, match=f"process {os.getpid()} at /scripted.sock; client:") as error:
-                act(Client(talk))
-            assert talk.fileno() < 0  # it is not talked to any more
+                act(client)
+            assert client.fileno() < 0  # it is not talked to any more
     finally:
         os.close(file)
     assert error.value.exit_code == 4
@@ -195,8 +195,7 @@ def test_descriptors_lost_to_the_limit_of_open_files_are_an_error_about_that_lim
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     file = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-    with scripted((OFFERS, []), (given(), [file] * 4)) as talk:
-        client = Client(talk)
+    with scripted((OFFERS, []), (given(), [file] * 4)) as client:
         client.offers()
         highest = max(map(int, os.listdir("/proc/self/fd")))
         fill = [os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)]  # the free numbers below the limit
@@ -205,7 +204,7 @@ def test_descriptors_lost_to_the_limit_of_open_files_are_an_error_about_that_lim
         resource.setrlimit(resource.RLIMIT_NOFILE, (fill[-1] + 2, hard))
         try:
             with pytest.raises(ExchangeError) as error:
-                talk.request("handles", export="page", first=0, count=4)
+                client.exchange("handles", export="page", first=0, count=4)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     for each in (file, *fill):
@@ -217,12 +216,12 @@ def test_descriptors_lost_to_the_limit_of_open_files_are_an_error_about_that_lim
 def test_a_request_has_its_own_timeout_or_that_of_its_connection(timeout: float, given: float | None) -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
-        talk = HolderConnection(ours, "/silent.sock", timeout=timeout)
+        client = HolderConnection(ours, "/silent.sock", timeout=timeout)
         with pytest.raises(ExchangeError, match=r"^no answer to 'check' within 0 s ") as error:
-            talk.request("check", timeout=given)
-        assert (error.value.code, talk.fileno(), talk.gone()) == ("timeout", -1, True)
+            client.exchange("check", timeout=given)
+        assert (error.value.code, client.fileno(), client.gone()) == ("timeout", -1, True)
         with pytest.raises(ExchangeError, match=r"^'check' cannot be sent: the connection has ended "):
-            talk.request("check")
+            client.exchange("check")
 
 
 @pytest.mark.parametrize(
@@ -238,8 +237,8 @@ def test_a_request_has_its_own_timeout_or_that_of_its_connection(timeout: float,
 def test_handles_that_are_not_offered_are_an_error_before_any_request(
     act: Callable[[Client], Any], code: str, message: str
 ) -> None:
-    with scripted((OFFERS, [])) as talk, pytest.raises(ExchangeError) as error:
-        act(Client(talk))
+    with scripted((OFFERS, [])) as client, pytest.raises(ExchangeError) as error:
+        act(client)
     assert error.value.code == code
     assert message in error.value.message
     assert error.value.hint == ("did you mean 'block'?" if code == "unknown" else None)
@@ -261,55 +260,52 @@ def test_the_name_of_a_layout_has_at_most_128_characters(
     answer: Any, act: Callable[[Client], Any], length: int, accepted: bool
 ) -> None:
     answer = {"ok": answer["ok"] | {"name": "x" * length}}
-    with scripted((answer, []), (OFFERS, []), (NOBODY, [])) as talk:
+    with scripted((answer, []), (OFFERS, []), (NOBODY, [])) as client:
         if accepted:
-            assert act(Client(talk)).name == "x" * length
+            assert act(client).name == "x" * length
         else:
             with pytest.raises(ExchangeError, match="'name'"):
-                act(Client(talk))
+                act(client)
 
 
 def test_a_notice_before_an_answer_is_kept() -> None:
-    with scripted((RELEASING, []), (OFFERS, [])) as talk:
-        client = Client(talk)
+    with scripted((RELEASING, []), (OFFERS, [])) as client:
         assert list(client.offers()) == ["page", "block", "frame", "ready"]
         assert client.notice() is not None
 
 
 def test_a_thousand_notices_are_accepted_and_the_last_sixteen_kept() -> None:
-    with scripted(*[({"notice": "releasing", "grace": grace}, []) for grace in range(1000)], (OFFERS, [])) as talk:
-        client = Client(talk)
+    with scripted(*[({"notice": "releasing", "grace": grace}, []) for grace in range(1000)], (OFFERS, [])) as client:
         assert len(client.offers()) == 4
         notices = [client.notice() for _ in range(16)]
         assert [notice.grace for notice in notices if notice] == [float(grace) for grace in range(984, 1000)]
     too_many = scripted(*[(RELEASING, [])] * 1001, (OFFERS, []))
-    with too_many as talk, pytest.raises(ExchangeError, match="it sent more than 1,000 notices"):
-        Client(talk).offers()
+    with too_many as client, pytest.raises(ExchangeError, match="it sent more than 1,000 notices"):
+        client.offers()
 
 
 def test_the_reason_of_a_refusal_is_cut() -> None:
     error = {"error": {"code": "failed", "message": "m" * 401, "hint": "h" * 401}}
-    with scripted((error, [])) as talk:
+    with scripted((error, [])) as client:
         with pytest.raises(ExchangeError) as refused:
-            Client(talk).offers()
-        assert talk.fileno() >= 0
+            client.offers()
+        assert client.fileno() >= 0
     assert refused.value.message.startswith("m" * 400 + " (holder: ")
     assert (refused.value.code, refused.value.hint) == ("failed", "h" * 400)
 
 
 @pytest.mark.parametrize("code", ["packet", "version", "request", "forbidden", "busy"])
 def test_a_refusal_after_which_a_holder_ends_the_connection_ends_it_here_too(code: str) -> None:
-    with scripted(({"error": {"code": code, "message": "no"}}, [])) as talk:
+    with scripted(({"error": {"code": code, "message": "no"}}, [])) as client:
         with pytest.raises(ExchangeError) as refused:
-            Client(talk).offers()
-        assert (refused.value.code, refused.value.hint, talk.fileno()) == (code, None, -1)
+            client.offers()
+        assert (refused.value.code, refused.value.hint, client.fileno()) == (code, None, -1)
 
 
 def test_the_correct_answers_of_these_tests_are_accepted() -> None:
     file = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     script = [(STATUS, []), (OFFERS, []), (NOBODY, []), (given(count=3), [file] * 3), (given(count=1, first=3), [file])]
-    with scripted(*script, (given(BLOCKS, 2), [])) as talk:
-        client = Client(talk)
+    with scripted(*script, (given(BLOCKS, 2), [])) as client:
         assert client.status().offers == (PAGES, BLOCKS, FRAME, READY)
         pages(client)
         assert [handle.secret and handle.secret.reveal() for handle in client.handles("block")] == [b"s" * 64] * 2

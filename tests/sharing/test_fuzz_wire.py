@@ -115,8 +115,8 @@ def test_a_client_accepts_an_answer_or_raises_a_named_error_and_leaks_no_descrip
         at = turn % len(packets)
         data, carried = mutator.packet(packets[at][0])
         packets[at] = data, [file] * (carried or right[at][1])
-        with suppress(MemtopoError), scripted(*packets) as talk:
-            act(Client(talk))
+        with suppress(MemtopoError), scripted(*packets) as client:
+            act(client)
             believed[act] += 1
         assert open_descriptors() == before, data
     os.close(file)

@@ -117,15 +117,15 @@ def test_short_work_sends_no_notice_and_other_clients_get_none(runtime: Path, la
 )
 def test_a_malformed_notice_of_progress_ends_the_connection(wrong: dict[str, Any]) -> None:
     notice = {"notice": "progress", "phase": "change", "done": 1, "total": 2} | wrong
-    with scripted((notice, ()), ({"ok": ANSWER}, ())) as talk, pytest.raises(ExchangeError, match="cannot be trusted"):
-        Client(talk).switch("asleep")
+    packets = (notice, ()), ({"ok": ANSWER}, ())
+    with scripted(*packets) as client, pytest.raises(ExchangeError, match="cannot be trusted"):
+        client.switch("asleep")
 
 
 def test_counts_that_shrink_begin_the_phase_again() -> None:
     packets = [{"notice": "progress", "phase": "change", "done": done, "total": 9} for done in (4, 8, 2)]
     hooks = Recorded()
-    with scripted(*((each, ()) for each in (*packets, {"ok": ANSWER}))) as talk:
-        found = Client(talk)
+    with scripted(*((each, ()) for each in (*packets, {"ok": ANSWER}))) as found:
         with found.followed(hooks):
             found.switch("asleep")
         assert [part for _, part in hooks.found] == [Part(4, 9), Part(8, 9), Part(2, 9)]
