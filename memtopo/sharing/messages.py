@@ -338,6 +338,11 @@ def page(entries: Iterable[Any]) -> list[dict[str, Any]]:
     return encoded
 
 
+def text_part(text: str, first: int) -> dict[str, Any]:
+    """Encode the part of a text from a character on, as `TextAnswer`."""
+    return {"total": len(text), "text": text[first : first + TEXT_CHARACTERS]}
+
+
 def parts(names: Collection[str]) -> Iterator[list[str]]:
     """Yield names in parts that fit into one packet each, and at least one part."""
     part: list[str] = []

@@ -9,7 +9,8 @@ import pytest
 
 from memtopo.machine.records import MachineLine
 from memtopo.sharing.errors import BadPacket, ExchangeError
-from memtopo.sharing.holder.responses import HeldNodes, StatusReports, node_status
+from memtopo.sharing.holder.responses import StatusReports, node_status
+from memtopo.sharing.holder.state import HeldNodes
 from memtopo.sharing.messages import decode_nodes
 from memtopo.sharing.status import Importer, NodeStatus, Status
 from tests.helpers.memfd_exports import OFFERS

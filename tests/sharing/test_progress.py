@@ -16,8 +16,7 @@ from memtopo.plans.report import Checks
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError
-from memtopo.sharing.holder.service import Supervision
-from memtopo.sharing.holder.state import ProgressNotices
+from memtopo.sharing.holder.state import ProgressNotices, Supervision
 from tests.helpers.holders import holding, scripted
 from tests.helpers.memfd_exports import OneState, PlannedState
 

@@ -22,8 +22,8 @@ from memtopo.sharing.errors import BadPacket, ExchangeError
 from memtopo.sharing.held import survey
 from memtopo.sharing.holder.clients import ClientConnection
 from memtopo.sharing.holder.responses import Responder, descriptors_in_flight, still_bound
-from memtopo.sharing.holder.state import HolderInfo
-from memtopo.sharing.messages import TEXT_CHARACTERS, Request, SourcePart, read_request
+from memtopo.sharing.holder.state import HolderInfo, Supervision
+from memtopo.sharing.messages import LONGEST_SOURCE, TEXT_CHARACTERS, Request, SourcePart, read_request
 from memtopo.sharing.offers import Offer, exported_bytes
 from memtopo.sharing.sockets import Peer
 from memtopo.sharing.status import Taken
@@ -79,7 +79,9 @@ def shelf() -> Iterator[Memfds]:
 
 @pytest.fixture
 def responder(shelf: Memfds) -> Responder:
-    return Responder(shelf, HolderInfo("kv", "/x/" + "y" * 2000, MACHINE, SOURCE), batch=3, deadline=12.5)
+    return Responder(
+        shelf, HolderInfo("kv", "/x/" + "y" * 2000, MACHINE, SOURCE), Supervision(), batch=3, deadline=12.5
+    )
 
 
 @pytest.fixture
@@ -221,7 +223,7 @@ def test_a_check_is_the_providers(responder: Responder, shelf: Memfds) -> None:
 
 def test_nothing_is_known_of_an_empty_provider() -> None:
     shelf = Memfds(kept=())
-    client = Client(1, Responder(shelf, HolderInfo("kv", None, MACHINE), batch=3, deadline=None), [])
+    client = Client(1, Responder(shelf, HolderInfo("kv", None, MACHINE), Supervision(), batch=3, deadline=None), [])
     assert client.answer("status")["spec"] is None
     error = refused(lambda: client.request("handles", export="x", first=0, count=1))
     assert error.hint == "nothing is exported"
@@ -344,7 +346,9 @@ class Stateless(OneState):
 
 def test_a_layout_without_states_is_switched_to_awake_alone() -> None:
     layout = Stateless()
-    responder = Responder(layout, HolderInfo("kv", None, MACHINE), batch=3, deadline=None, changeable=layout)
+    responder = Responder(
+        layout, HolderInfo("kv", None, MACHINE), Supervision(), batch=3, deadline=None, changeable=layout
+    )
     try:
         assert responder.planned_switch("awake")
         assert refused(lambda: responder.planned_switch("asleep")).message == "layout 'kv' has no states"

@@ -26,18 +26,22 @@ _LISTED_EXPORTS = 2
 class ChangeRequest:
     """A change that a client requested, or a signal, which has no connection; `action` is its name in the log.
 
-    `touched` are the exports whose objects go. Importers of these have `wait` seconds to let go; with `force` the
-    change is made even if they do not. A `full` check reads bytes. `answer` has the known fields of the answer.
+    Importers of what goes have `wait` seconds to let go; with `force` the change is made even if they do not. A `full`
+    check reads bytes. `answer` has the known fields of the answer.
     """
 
     connection: ClientConnection | None
     action: str
     planned: PlannedChange
-    touched: frozenset[str]
     answer: Mapping[str, Any]
     force: bool
     full: bool
     wait: float
+
+    @property
+    def touched(self) -> frozenset[str]:
+        """Names of the exports whose objects go."""
+        return self.planned.touched
 
     @property
     def by(self) -> str:

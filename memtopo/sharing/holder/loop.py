@@ -7,7 +7,7 @@ import socket
 import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 from memtopo.common.errors import InternalError, MemtopoError
@@ -18,9 +18,9 @@ from memtopo.sharing.holder.changes import Changes
 from memtopo.sharing.holder.clients import ClientConnection, Clients
 from memtopo.sharing.holder.commits import Commits
 from memtopo.sharing.holder.metrics import MetricsFile, MetricsServer, MetricsTarget
-from memtopo.sharing.holder.requests import Reload, Reloads, Requests, releasing
-from memtopo.sharing.holder.responses import HeldNodes, Responder, StatusReports, TooManyInFlight, descriptors_in_flight
-from memtopo.sharing.holder.state import Events, HoldSummary, ProgressNotices, Shutdown, Why
+from memtopo.sharing.holder.requests import Reloads, Requests, releasing
+from memtopo.sharing.holder.responses import Responder, StatusReports, TooManyInFlight, descriptors_in_flight
+from memtopo.sharing.holder.state import HeldNodes, HoldSummary, Shutdown, Why
 from memtopo.sharing.holder.systemd import Notifier
 from memtopo.sharing.messages import Request, encode_error, encode_importers, read_request
 from memtopo.sharing.sockets import Listener, abandon_in_children
@@ -36,7 +36,7 @@ class Terms:
     """Terms of a hold: the limit of clients, their `patience` and `grace` in seconds, other users, and its end.
 
     `stop` returns the number of a signal, a negative number if a part of the layout has ended, or else 0. It is called
-    at least every `interval` seconds, and `reload` as often.
+    at least every `interval` seconds.
     """
 
     max_clients: int
@@ -45,9 +45,6 @@ class Terms:
     stop: Callable[[], int]
     grace: float
     interval: float
-    reload: Reload = lambda: None
-    events: Events = field(default_factory=Events)
-    progress: ProgressNotices = field(default_factory=ProgressNotices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +69,10 @@ class ServerLoop:
             most=terms.max_clients,
             patience=terms.patience,
             allow_uids=terms.allow_uids,
-            events=terms.events,
+            events=responder.events,
         )
-        self._changes = Changes(responder, self._clients, lambda: self._begin_shutdown("failure", 0), terms.progress)
+        self._progress = responder.supervision.progress
+        self._changes = Changes(responder, self._clients, lambda: self._begin_shutdown("failure", 0), self._progress)
         self._commits = Commits(responder, self._clients, self._changes.renew, self._changes.notify_committed)
         self._requests = Requests(
             responder,
@@ -87,7 +85,7 @@ class ServerLoop:
         self._retries: list[_Retry] = []
         self._awaiting_check: list[ClientConnection] = []
         self._systemd = Notifier()
-        self._reloads = Reloads(responder, self._changes, self._systemd, terms.reload)
+        self._reloads = Reloads(responder, self._changes, self._systemd, responder.supervision.reload)
         self._interval = min(terms.interval, _INTERVAL_WITHOUT_SIGNALS)
         self._published: list[MetricsFile | MetricsServer | StatusReports] = []
         self._last_internal = ""
@@ -138,7 +136,7 @@ class ServerLoop:
         reason = f"{type(error).__name__}: {error}"
         if reason != self._last_internal:  # the same work may fail again and again
             self._last_internal = reason
-            self._terms.events.add("internal error", {"reason": reason}, "error")
+            self._responder.events.add("internal error", {"reason": reason}, "error")
 
     def publish(self, target: MetricsTarget, listener: socket.socket | None, path: str) -> None:
         """Keep the metrics of the layout at the `path` of its socket in a file, or answer connections to `listener`."""
@@ -162,32 +160,26 @@ class ServerLoop:
         self._go_on_after(partial(reports.advance, time.monotonic()))
         self._published.append(reports)
 
-    def finish(self, claim: Claim, name: str, seconds: float, *, reports_end: bool) -> HoldSummary:
-        """Answer the clients that requested the release, pass their connections to the claim, and return the result.
-
-        With `reports_end`, they are told to wait for the claim's report.
-        """
+    def finish(self, claim: Claim, seconds: float) -> HoldSummary:
+        """Answer the clients that requested the release, pass their connections to the claim, and return the result."""
         assert self._shutdown.why
+        responder, counters = self._responder, self._responder.counters
         requesters = [each for each in self._clients.all() if each.awaits_release]
         others = [each for each in self._clients.all() if not each.awaits_release]
         lost = tuple(each.importer for each in self._clients.bound)
-        kept = tuple(each for each in self._responder.importers(others) if each.handles and not each.bound)
-        answer = {"name": name, "lost": encode_importers(lost), "kept": encode_importers(kept), "reports": reports_end}
+        kept = tuple(each for each in responder.importers(others) if each.handles and not each.bound)
+        importers = {"lost": encode_importers(lost), "kept": encode_importers(kept)}
+        answer = {"name": responder.name, **importers, "reports": responder.supervision.reports_end}
         for each in requesters:
             with suppress(OSError):
                 each.send({"ok": answer})
             self._clients.remove(each)
             claim.keep_open(each.sock)
-        return HoldSummary(
-            why=self._shutdown.why,
-            signal=self._shutdown.signal,
-            seconds=seconds,
-            clients=self._responder.counters.clients,
-            handles=self._responder.counters.handles,
-            lost=lost,
-            kept=kept,
-            notes=(*self._systemd.failures, *filter(None, (each.failure for each in self._published))),
-        )
+        why, number = self._shutdown.why, self._shutdown.signal
+        counts = {"clients": counters.clients, "handles": counters.handles, "lost": len(lost), "kept": len(kept)}
+        responder.events.add("ended", {"layout": responder.name, "why": why, "seconds": round(seconds, 1), **counts})
+        notes = (*self._systemd.failures, *filter(None, (each.failure for each in self._published)))
+        return HoldSummary(why, number, seconds, counters.clients, counters.handles, lost, kept, notes)
 
     def notify_ready(self) -> None:
         """Notify systemd that the layout is served."""
@@ -284,7 +276,7 @@ class ServerLoop:
         waiting = [each for each in waiting if self._clients.waits(each)]
         if not waiting:
             return
-        with self._terms.progress.to(*waiting):
+        with self._progress.to(*waiting):
             answer = self._responder.check()
         for each in waiting:
             self._clients.answer(each, answer)
@@ -294,7 +286,7 @@ class ServerLoop:
             return
         self._responder.releasing = True
         because = {"signal": signal_name(signal)} if signal else {}
-        self._terms.events.add("ending", {"why": why, **because})
+        self._responder.events.add("ending", {"why": why, **because})
         self._changes.refuse(releasing())
         self._commits.refuse(releasing())
         self._systemd.stopping()

@@ -12,7 +12,7 @@ from memtopo.sharing.holder.changes import ChangeRequest, Changes
 from memtopo.sharing.holder.clients import ClientConnection, Clients
 from memtopo.sharing.holder.commits import Commits
 from memtopo.sharing.holder.responses import Responder, still_bound
-from memtopo.sharing.holder.state import Shutdown
+from memtopo.sharing.holder.state import Reload, Shutdown
 from memtopo.sharing.holder.systemd import Notifier
 from memtopo.sharing.messages import (
     CommitRequest,
@@ -95,7 +95,7 @@ class Requests:
     ) -> bool:
         about = {"state": state} if state else {}
         terms = request.force, request.check == "full", request.wait
-        return self._changes.begin(ChangeRequest(connection, request.request, planned, planned.touched, about, *terms))
+        return self._changes.begin(ChangeRequest(connection, request.request, planned, about, *terms))
 
     def _await_commit(self, connection: ClientConnection, request: WaitRequest) -> bool:
         if self._shutdown.why:
@@ -140,12 +140,6 @@ def releasing() -> ExchangeError:
 WAIT = 5.0
 """Seconds that importers have to let go of memory that goes by a reload."""
 
-Reload = Callable[[], Callable[[], str] | None]
-"""Function that reads the spec again, if a signal has requested it since the last call, or None.
-
-It returns a source, or raises `MemtopoError`.
-"""
-
 
 class Reloads:
     """Begins the changes of reloads, and notifies systemd of both ends of each. A refusal is an event."""
@@ -176,6 +170,4 @@ class Reloads:
     def _change(self, source: str) -> None:
         self._changes.require_none()
         planned = self._responder.planned_change(source, None)
-        self._changes.begin(
-            ChangeRequest(None, "reload", planned, planned.touched, {}, force=False, full=False, wait=WAIT)
-        )
+        self._changes.begin(ChangeRequest(None, "reload", planned, {}, force=False, full=False, wait=WAIT))

@@ -7,7 +7,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import islice
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -22,9 +22,8 @@ from memtopo.sharing import messages
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.holder.clients import ClientConnection
 from memtopo.sharing.holder.commits import Contents
-from memtopo.sharing.holder.state import Counters, EventFields, Events, HolderInfo
+from memtopo.sharing.holder.state import Counters, EventFields, Events, HeldNodes, HolderInfo, Supervision
 from memtopo.sharing.messages import (
-    TEXT_CHARACTERS,
     HandlesRequest,
     ImportersRequest,
     LetGoRequest,
@@ -32,7 +31,7 @@ from memtopo.sharing.messages import (
     Request,
 )
 from memtopo.sharing.offers import ChangeableLayout, ExportProvider, Offer, PlannedChange
-from memtopo.sharing.status import MOST_STATES, Importer, LocationMemory, NodeStatus, Statistics, Status
+from memtopo.sharing.status import MOST_STATES, Importer, NodeStatus, Statistics, Status
 
 _LONGEST_PATH = 1000
 _LISTED_PROCESSES = 4
@@ -54,19 +53,15 @@ class Responder:
         self,
         provider: ExportProvider,
         info: HolderInfo,
+        supervision: Supervision,
         *,
         batch: int,
         deadline: float | None,
         changeable: ChangeableLayout | None = None,
-        memory: Callable[[], Sequence[LocationMemory]] = tuple,
-        contexts: Callable[[], Sequence[str]] | None = None,
-        events: Events | None = None,
-        nodes: HeldNodes | None = None,
     ) -> None:
-        self.nodes, self._nodes_text = nodes, NodesText(nodes)
-        self._memory, self._contexts = memory, contexts
-        self.events = events or Events()
-        self._counted, self._counted_memory = 0, memory()
+        self.supervision, self.events = supervision, Events(supervision.log)
+        self.nodes, self._nodes_text = supervision.nodes, NodesText(supervision.nodes)
+        self._counted, self._counted_memory = 0, supervision.memory()
         self._provider, self._info, self._batch, self._deadline = provider, info, batch, deadline
         self._changeable = changeable
         self._since = time.time()
@@ -76,27 +71,36 @@ class Responder:
         self._read_offers()
         self.counters = Counters()
         self.releasing = False
-        self._answers: dict[str, Callable[[ClientConnection, Any, Clients], None]] = {
-            "status": self._status,
-            "offers": self._list_offers,
-            "importers": self._list_importers,
-            "nodes": self._list_nodes,
-            "handles": self._handles,
-            "let_go": self._let_go,
-            "source": self._source,
-            "metrics": self._metrics,
-        }
 
     def answer(self, connection: ClientConnection, request: Request, clients: Clients) -> None:
         """Answer one request. Raises `MemtopoError` for a refusal, `TooManyInFlight`, `OSError`."""
-        self._answers[request.request](connection, request, clients)
+        if isinstance(request, HandlesRequest):
+            self._handles(connection, request, clients)
+        else:
+            connection.send({"ok": self._answer(connection, request, clients)})
+
+    def _answer(self, connection: ClientConnection, request: Request, clients: Clients) -> dict[str, Any]:
+        match request:
+            case LetGoRequest():
+                return self._let_go(connection, request)
+            case ImportersRequest():
+                importers = list(self.importers([each for each in clients if each.id > request.after]))
+                page = messages.page(importers)
+                return {"importers": page, "more": len(page) < len(importers)}
+            case ListRequest(request="offers"):
+                offers = map(self.contents.described, islice(self.offers.values(), request.first, None))
+                return {"total": len(self.offers), "offers": messages.page(offers), "generation": self.generation}
+            case ListRequest():
+                source = (self._changeable or self._info).source
+                text = source if request.request == "source" else self._nodes_text.of(connection, request.first)
+                return messages.text_part(text, request.first)
+            case Request(request="metrics"):
+                return asdict(self.statistics())
+        return messages.encode_status(self.status("", ()))
 
     def importers(self, clients: Clients) -> Iterator[Importer]:
         """Yield the records of the clients that received handles, by ascending id."""
         return (each.importer for each in clients if each.attached)
-
-    def _status(self, connection: ClientConnection, _request: Request, _: Clients) -> None:
-        connection.send({"ok": messages.encode_status(self.status("", ()))})
 
     def status(self, socket: str, clients: Clients) -> Status:
         """Status of the layout at the path of a socket, as a client receives it."""
@@ -116,22 +120,15 @@ class Responder:
             generation=self.generation,
             layout_state=self.layout_state,
             layout_states=tuple(layout.states)[:MOST_STATES] if layout and self.layout_state else (),
-            contexts=tuple(self._contexts()) if self._contexts else None,
+            contexts=tuple(contexts()) if (contexts := self.supervision.contexts) else None,
             nodes=tuple(unreachable(self.nodes.names)) if self.nodes else (),
         )
 
     def statistics(self) -> Statistics:
         """Statistics of the layout; its memory is counted once in each generation."""
         if self._counted != self.generation:
-            self._counted, self._counted_memory = self.generation, self._memory()
+            self._counted, self._counted_memory = self.generation, self.supervision.memory()
         return self.counters.statistics(self._counted_memory)
-
-    def _metrics(self, connection: ClientConnection, _request: Request, _: Clients) -> None:
-        connection.send({"ok": asdict(self.statistics())})
-
-    def _source(self, connection: ClientConnection, request: ListRequest, _: Clients) -> None:
-        first, text = request.first, (self._changeable or self._info).source
-        connection.send({"ok": {"total": len(text), "text": text[first : first + messages.TEXT_CHARACTERS]}})
 
     @property
     def name(self) -> str:
@@ -157,20 +154,6 @@ class Responder:
         """Record that the layout is served at the path of a socket."""
         self.events.add("serving", {"layout": self.name, "socket": socket, "exports": len(self.offers)})
 
-    def _list_offers(self, connection: ClientConnection, request: ListRequest, _: Clients) -> None:
-        offers = map(self.contents.described, islice(self.offers.values(), request.first, None))
-        page = messages.page(offers) if request.first < len(self.offers) else []
-        answer = {"total": len(self.offers), "offers": page, "generation": self.generation}
-        connection.send({"ok": answer})
-
-    def _list_importers(self, connection: ClientConnection, request: ImportersRequest, clients: Clients) -> None:
-        importers = list(self.importers([each for each in clients if each.id > request.after]))
-        page = messages.page(importers)
-        connection.send({"ok": {"importers": page, "more": len(page) < len(importers)}})
-
-    def _list_nodes(self, connection: ClientConnection, request: ListRequest, _: Clients) -> None:
-        connection.send({"ok": self._nodes_text.part(connection, request.first)})
-
     def check(self) -> dict[str, Any]:
         """Check the layout, and return the answer for all clients that wait for one."""
         try:
@@ -195,15 +178,16 @@ class Responder:
 
     def planned_change(self, source: str, generation: int | None) -> PlannedChange:
         """Plan a change to the spec in a source. Raises `MemtopoError` if it cannot be made."""
-        if self._changeable is None:
-            raise ExchangeError("unknown", f"layout {self._info.name!r} cannot be changed")
-        return self._changeable.change(source, generation)
+        return self._require_changeable().change(source, generation)
 
     def planned_renewal(self, exports: frozenset[str]) -> PlannedChange:
         """Plan the release and new creation of the memory of exports. Raises `MemtopoError` if it is impossible."""
+        return self._require_changeable().renewal(exports)
+
+    def _require_changeable(self) -> ChangeableLayout:
         if self._changeable is None:
             raise ExchangeError("unknown", f"layout {self._info.name!r} cannot be changed")
-        return self._changeable.renewal(exports)
+        return self._changeable
 
     def after_change(self, touched: Collection[str], lost: Collection[str] = ()) -> frozenset[str]:
         """Read the offers again after a change, and return the exports that are new, or have another offer.
@@ -224,13 +208,13 @@ class Responder:
         self.offers = {offer.name: offer for offer in self._provider.offers()}
         self.contents.follow((name for name, offer in self.offers.items() if offer.commit), lost)
 
-    def _let_go(self, connection: ClientConnection, request: LetGoRequest, _: Clients) -> None:
+    def _let_go(self, connection: ClientConnection, request: LetGoRequest) -> dict[str, Any]:
         _require_read(connection)
         found = connection.let_go(request.exports)
         if found:
             exports: EventFields = {"exports": len(found), "export": found[0]}
             self.events.add_of_client("importer let go", {**connection.identity, **exports})
-        connection.send({"ok": {"generation": self.generation, "exports": found}})
+        return {"generation": self.generation, "exports": found}
 
     def _handles(self, connection: ClientConnection, request: HandlesRequest, clients: Clients) -> None:
         offer = self._offer(request.export)
@@ -327,34 +311,6 @@ def descriptors_in_flight() -> ExchangeError:
 
 _PAUSE = 0.5
 """Seconds between two reports of a holder on itself."""
-_LISTED = 4
-
-
-@dataclass(frozen=True, slots=True)
-class HeldNodes:
-    """Nodes of a layout by name.
-
-    `statuses` returns what their holders reported last; `report` reports on the holder of the `own` one.
-    """
-
-    names: tuple[str, ...]
-    statuses: Callable[[], Sequence[NodeStatus]]
-    report: Callable[[Status], None] = lambda _: None
-    own: str = ""
-
-    def require_unbound(self) -> None:
-        """Raise `ExchangeError` for a release while importers on other nodes than the own use exports over ipc."""
-        others = (each for each in self.statuses() if each.node != self.own)
-        bound = [each.node for each in others for importer in each.importers if importer.bound]
-        if bound:
-            processes = f"{len(bound)} process{'es' * (len(bound) > 1)}"
-            message = f"what it exports over ipc, or of pools, is in use by {processes} on {_listed(bound)}"
-            raise ExchangeError("attached", message, hint="--force notifies them, and releases it after --grace")
-
-
-def _listed(nodes: Sequence[str]) -> str:
-    names = list(dict.fromkeys(nodes))
-    return ", ".join(names[:_LISTED]) + " …" * (len(names) > _LISTED)
 
 
 class StatusReports:
@@ -381,19 +337,18 @@ class StatusReports:
 
 
 class NodesText:
-    """Answers to the request `nodes`: a text of all statuses, which stays the same for a client until its last part."""
+    """Texts of all statuses for the request `nodes`, each of which stays the same for a client until its last part."""
 
     def __init__(self, nodes: HeldNodes | None) -> None:
         self._nodes = nodes
         self._texts: WeakKeyDictionary[ClientConnection, str] = WeakKeyDictionary()
 
-    def part(self, connection: ClientConnection, first: int) -> dict[str, Any]:
-        """Return the part of the text from a character on."""
+    def of(self, connection: ClientConnection, first: int) -> str:
+        """Return the text for a client that requests it from a character on."""
         if not first:
             found = self._nodes.statuses() if self._nodes else ()
             self._texts[connection] = json.dumps([asdict(each) for each in found]) if found else ""
-        text = self._texts.get(connection, "")
-        return {"total": len(text), "text": text[first : first + TEXT_CHARACTERS]}
+        return self._texts.get(connection, "")
 
 
 def node_status(node: str, host: str, status: Status) -> NodeStatus:

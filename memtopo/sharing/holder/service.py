@@ -7,48 +7,23 @@ import selectors
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import partial
 
 from memtopo.common.signals import deferred, signal_wakeup
 from memtopo.sharing.claims import Claim
 from memtopo.sharing.holder.clients import SPARE
 from memtopo.sharing.holder.loop import INTERVAL, ServerLoop, Terms
-from memtopo.sharing.holder.metrics import MOST_CONNECTIONS, MetricsTarget
-from memtopo.sharing.holder.requests import Reload
-from memtopo.sharing.holder.responses import HeldNodes, Responder
-from memtopo.sharing.holder.state import Event, Events, HolderInfo, HoldSummary, ProgressNotices, Shutdown
+from memtopo.sharing.holder.metrics import MOST_CONNECTIONS
+from memtopo.sharing.holder.responses import Responder
+from memtopo.sharing.holder.state import HolderInfo, HoldSummary, Shutdown, Supervision
 from memtopo.sharing.offers import ChangeableLayout, ExportProvider
 from memtopo.sharing.sockets import reserve_descriptors
-from memtopo.sharing.status import LocationMemory
 from memtopo.sharing.wire import MOST_FDS
 
 MOST_CLIENTS = 264
 _OWN = 16  # descriptors that the driver, the selector and others may need
 _LEAST = _OWN + 4 * SPARE
-
-
-@dataclass(frozen=True, slots=True)
-class Supervision:
-    """Reports of a holder, and its reloads.
-
-    `memory` returns the memory that the layout has now. Metrics are kept where `metrics` says. `reload` is called as
-    often as the holder's `stop`; a function that it returns reads the source of a spec to change to. `log` receives the
-    events. `contexts` returns the GPU of each context that the processes of the layout keep; None if it is unknown.
-    `nodes` are those of a layout of several. `progress` has hooks for the work on the layout. `reports_end` is true if
-    the caller passes a report of the teardown to `Claim.report_end`.
-    """
-
-    memory: Callable[[], Sequence[LocationMemory]] = tuple
-    metrics: MetricsTarget | None = None
-    reload: Reload = lambda: None
-    log: Callable[[Event], None] = lambda _: None
-    contexts: Callable[[], Sequence[str]] | None = None
-    nodes: HeldNodes | None = None
-    progress: ProgressNotices = field(default_factory=ProgressNotices)
-    reports_end: bool = False
 
 
 def hold(
@@ -76,66 +51,46 @@ def hold(
     the teardown. Raises `ExchangeError` if there can be no socket, or if there are too few descriptors.
     """
     supervision = supervision or Supervision()
-    metrics, events = supervision.metrics, Events(supervision.log)
+    metrics, others = supervision.metrics, {*allow_uids} - {os.geteuid()}
     batch, max_clients = _limits(MOST_CONNECTIONS if metrics and metrics.claim else 0)
     began, deadline = time.monotonic(), None if lasting is None else time.time() + lasting
-    responder = _reporting(supervision, events)(provider, info, batch=batch, deadline=deadline, changeable=changeable)
-    others = {*allow_uids} - {os.geteuid()}
-    terms = Terms(
-        max_clients, patience, others, stop, grace, interval, supervision.reload, events, supervision.progress
-    )
+    responder = Responder(provider, info, supervision, batch=batch, deadline=deadline, changeable=changeable)
+    terms = Terms(max_clients, patience, others, stop, grace, interval)
     with _listening(claim, responder, Shutdown(None if lasting is None else began + lasting), terms, wake) as loop:
-        _publish(loop, supervision, terms, claim)
         loop.notify_ready()
         ready()
         responder.record_serving(claim.endpoint.path)
         loop.run()
-        held = loop.finish(claim, info.name, time.monotonic() - began, reports_end=supervision.reports_end)
-        return _ended(held, info.name, events)
-
-
-def _reporting(supervision: Supervision, events: Events) -> Callable[..., Responder]:
-    """Return the constructor of responders that report what is supervised."""
-    memory, contexts, nodes = supervision.memory, supervision.contexts, supervision.nodes
-    return partial(Responder, memory=memory, contexts=contexts, events=events, nodes=nodes)
-
-
-def _publish(loop: ServerLoop, supervision: Supervision, terms: Terms, claim: Claim) -> None:
-    """Have a loop publish metrics and report to the other nodes of the layout, if there are any."""
-    if metrics := supervision.metrics:
-        loop.publish(metrics, _metrics_listener(metrics, terms), claim.endpoint.path)
-    if supervision.nodes:
-        loop.report(supervision.nodes, claim.endpoint.path)
-
-
-def _ended(held: HoldSummary, layout: str, events: Events) -> HoldSummary:
-    counts = {"clients": held.clients, "handles": held.handles, "lost": len(held.lost), "kept": len(held.kept)}
-    events.add("ended", {"layout": layout, "why": held.why, "seconds": round(held.seconds, 1), **counts})
-    return held
+        return loop.finish(claim, time.monotonic() - began)
 
 
 @contextmanager
 def _listening(
     claim: Claim, responder: Responder, shutdown: Shutdown, terms: Terms, wake: socket.socket | None
 ) -> Iterator[ServerLoop]:
-    """Yield a loop that accepts clients at the claimed endpoint; its socket and connections end with the block."""
+    """Yield a loop that accepts clients at the claimed endpoint, and publishes what is supervised.
+
+    Its socket and connections end with the block.
+    """
+    mode, metrics, nodes = _mode(claim, terms.allow_uids), responder.supervision.metrics, responder.supervision.nodes
     with (
-        claim.listen(mode=_mode(claim, terms.allow_uids)) as listener,
+        claim.listen(mode=mode) as listener,
         selectors.DefaultSelector() as selector,
         signal_wakeup() as wakeup,
     ):
         loop = ServerLoop(selector, responder, shutdown, terms)
         loop.listen(listener, [each for each in (wakeup, wake) if each])
         try:
+            if metrics:
+                at = metrics.claim
+                where = at.listen(mode=_mode(at, terms.allow_uids), kind=socket.SOCK_STREAM) if at else None
+                loop.publish(metrics, where, claim.endpoint.path)
+            if nodes:
+                loop.report(nodes, claim.endpoint.path)
             yield loop
         finally:
             claim.unlink_socket()
             loop.close()
-
-
-def _metrics_listener(metrics: MetricsTarget, terms: Terms) -> socket.socket | None:
-    claim = metrics.claim
-    return claim.listen(mode=_mode(claim, terms.allow_uids), kind=socket.SOCK_STREAM) if claim else None
 
 
 def _limits(more: int) -> tuple[int, int]:

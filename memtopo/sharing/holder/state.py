@@ -1,17 +1,21 @@
-"""State of a hold: its description, its events and progress, its shutdown, and its result."""
+"""State of a hold: its description, supervision, events and progress, its shutdown, and its result."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from memtopo.machine.records import MachineLine
 from memtopo.plans.progress import CountedProgress
 from memtopo.plans.report import Checks
-from memtopo.sharing.status import MOST_LOCATIONS, CheckResult, Importer, LocationMemory, Statistics
+from memtopo.sharing.errors import ExchangeError
+from memtopo.sharing.status import MOST_LOCATIONS, CheckResult, Importer, LocationMemory, NodeStatus, Statistics, Status
+
+if TYPE_CHECKING:
+    from memtopo.sharing.holder.metrics import MetricsTarget
 
 Severity = Literal["info", "warning", "error"]
 EventFields = Mapping[str, str | float]
@@ -20,6 +24,7 @@ MOST_OF_CLIENTS = 1000
 """Events of clients that are recorded in each `PERIOD`; a client can cause any number of them."""
 
 PERIOD = 60.0
+_LISTED_NODES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,3 +192,58 @@ class ProgressNotices(CountedProgress):
         for each in self._receivers:
             with suppress(OSError):  # found when it is answered
                 each.send(notice)
+
+
+@dataclass(frozen=True, slots=True)
+class HeldNodes:
+    """Nodes of a layout by name.
+
+    `statuses` returns what their holders reported last; `report` reports on the holder of the `own` one.
+    """
+
+    names: tuple[str, ...]
+    statuses: Callable[[], Sequence[NodeStatus]]
+    report: Callable[[Status], None] = lambda _: None
+    own: str = ""
+
+    def require_unbound(self) -> None:
+        """Raise `ExchangeError` for a release while importers on other nodes than the own use exports over ipc."""
+        others = (each for each in self.statuses() if each.node != self.own)
+        bound = [each.node for each in others for importer in each.importers if importer.bound]
+        if bound:
+            processes = f"{len(bound)} process{'es' * (len(bound) > 1)}"
+            message = f"what it exports over ipc, or of pools, is in use by {processes} on {_listed(bound)}"
+            raise ExchangeError("attached", message, hint="--force notifies them, and releases it after --grace")
+
+
+def _listed(nodes: Sequence[str]) -> str:
+    names = list(dict.fromkeys(nodes))
+    return ", ".join(names[:_LISTED_NODES]) + " …" * (len(names) > _LISTED_NODES)
+
+
+Reload = Callable[[], Callable[[], str] | None]
+"""Function that reads the spec again, if a signal has requested it since the last call, or None.
+
+It returns a source, or raises `MemtopoError`.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Supervision:
+    """Reports of a holder, and its reloads.
+
+    `memory` returns the memory that the layout has now. Metrics are kept where `metrics` says. `reload` is called as
+    often as the holder's `stop`; a function that it returns reads the source of a spec to change to. `log` receives the
+    events. `contexts` returns the GPU of each context that the processes of the layout keep; None if it is unknown.
+    `nodes` are those of a layout of several. `progress` has hooks for the work on the layout. `reports_end` is true if
+    the caller passes a report of the teardown to `Claim.report_end`.
+    """
+
+    memory: Callable[[], Sequence[LocationMemory]] = tuple
+    metrics: MetricsTarget | None = None
+    reload: Reload = lambda: None
+    log: Callable[[Event], None] = lambda _: None
+    contexts: Callable[[], Sequence[str]] | None = None
+    nodes: HeldNodes | None = None
+    progress: ProgressNotices = field(default_factory=ProgressNotices)
+    reports_end: bool = False
