@@ -31,7 +31,7 @@ from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import NAME, endpoint, is_folder
 from memtopo.sharing.errors import ExchangeError, NoLayout
 from memtopo.sharing.programs import ProducerFailed, Program
-from memtopo.sharing.simulated_producer import File, Memory, ProducerSpec, Semaphore
+from memtopo.sharing.simulated_producer import ProducerSpec, SimulatedFile, SimulatedMemory, SimulatedSemaphore
 
 __all__ = [
     "Bound",
@@ -110,24 +110,24 @@ def producer_specs(members: Iterable[Geometry], machine: str, gpus: Sequence[str
     `gpus` are UUIDs by ordinal, in hexadecimal digits. The first of several declarations counts, except for the values
     that are waited for and signalled: the highest count.
     """
-    memory: dict[str, dict[str, Memory]] = {}
-    semaphores: dict[str, dict[str, Semaphore]] = {}
-    files: dict[str, dict[str, File]] = {}
+    memory: dict[str, dict[str, SimulatedMemory]] = {}
+    semaphores: dict[str, dict[str, SimulatedSemaphore]] = {}
+    files: dict[str, dict[str, SimulatedFile]] = {}
     for each in (group for member in members for group in member.every if group.produced):
         if not each.origin:
             continue
         (holder,), name = each.origin.holders, each.origin.export
         match each:
             case ExternalObject():
-                found = Memory(name, each.size, gpus[each.location.id], each.dedicated)
+                found = SimulatedMemory(name, each.size, gpus[each.location.id], each.dedicated)
                 memory.setdefault(holder, {}).setdefault(name, found)
             case ImportedSemaphore():
-                declared = Semaphore(name, each.timeline, gpus[each.location.id], each.wait, each.signal)
+                declared = SimulatedSemaphore(name, each.timeline, gpus[each.location.id], each.wait, each.signal)
                 first = semaphores.setdefault(holder, {}).setdefault(name, declared)
                 wait, signal = _highest(first.wait, each.wait), _highest(first.signal, each.signal)
                 semaphores[holder][name] = replace(first, wait=wait, signal=signal)
             case PinnedGroup():
-                files.setdefault(holder, {}).setdefault(name, File(name, each.size))
+                files.setdefault(holder, {}).setdefault(name, SimulatedFile(name, each.size))
     return {
         holder: ProducerSpec(machine, _of(holder, memory), _of(holder, semaphores), _of(holder, files))
         for holder in dict.fromkeys([*memory, *semaphores, *files])

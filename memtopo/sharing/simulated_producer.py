@@ -19,8 +19,7 @@ from memtopo.drivers.sim import external_api
 from memtopo.machine.records import MachineLine
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import reason
-from memtopo.sharing.external import External, ExternalExports, ExternalMemory, HostMemory, Serving
-from memtopo.sharing.external import Semaphore as ExternalSemaphore
+from memtopo.sharing.external import External, ExternalExports, ExternalMemory, HostMemory, Semaphore, Serving
 from memtopo.sharing.wire import adapter_of
 
 PERIOD = 251
@@ -33,7 +32,7 @@ _BLOCK_PERIODS = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class SimulatedMemory:
     """External memory of `size` bytes on the GPU with this UUID, in hexadecimal digits."""
 
     name: str
@@ -43,7 +42,7 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
-class Semaphore:
+class SimulatedSemaphore:
     """A semaphore, and the values that importers wait for and signal, if they do."""
 
     name: str
@@ -54,7 +53,7 @@ class Semaphore:
 
 
 @dataclass(frozen=True, slots=True)
-class File:
+class SimulatedFile:
     """Memory of the host of `size` bytes in a file."""
 
     name: str
@@ -66,9 +65,9 @@ class ProducerSpec:
     """The exports of one holder on a simulated machine."""
 
     machine: str
-    memory: tuple[Memory, ...]
-    semaphores: tuple[Semaphore, ...]
-    files: tuple[File, ...] = ()
+    memory: tuple[SimulatedMemory, ...]
+    semaphores: tuple[SimulatedSemaphore, ...]
+    files: tuple[SimulatedFile, ...] = ()
 
     def encode(self) -> bytes:
         """Return the specification as one line for the producer's process."""
@@ -88,7 +87,7 @@ class SimulatedExports(ExternalExports):
     reset from the importer before.
     """
 
-    def __init__(self, objects: Mapping[str, External], semaphores: Mapping[str, Semaphore]) -> None:
+    def __init__(self, objects: Mapping[str, External], semaphores: Mapping[str, SimulatedSemaphore]) -> None:
         super().__init__(objects)
         self._semaphores = semaphores
 
@@ -122,7 +121,7 @@ def main() -> None:
         sys.exit(f"memtopo: simulated producer: {reason(error)}")
 
 
-def _prepare(semaphore: Semaphore, fd: int) -> None:
+def _prepare(semaphore: SimulatedSemaphore, fd: int) -> None:
     if semaphore.wait is not None:
         if external_api.counter(fd) < (semaphore.wait if semaphore.timeline else 1):  # a timeline only increases
             external_api.signal(fd, semaphore.wait)
@@ -130,14 +129,14 @@ def _prepare(semaphore: Semaphore, fd: int) -> None:
         external_api.wait(fd, timeout=0)
 
 
-def _allocate(memory: Memory) -> ExternalMemory:
+def _allocate(memory: SimulatedMemory) -> ExternalMemory:
     fd = external_api.allocate(bytes.fromhex(memory.gpu), memory.size)
     for offset, block in _content(memory.size):
         external_api.write(fd, offset, block)
     return ExternalMemory(fd, memory.size, memory.gpu, memory.dedicated)
 
 
-def _make_file(file: File) -> HostMemory:
+def _make_file(file: SimulatedFile) -> HostMemory:
     """Make a memfd that cannot shrink."""
     fd = os.memfd_create(f"memtopo-{file.name}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.ftruncate(fd, file.size)
@@ -153,9 +152,9 @@ def _content(size: int) -> Iterator[tuple[int, bytes]]:
     return ((offset, block[: size - offset]) for offset in range(0, min(size, FILLED), len(block)))
 
 
-def _create(semaphore: Semaphore) -> ExternalSemaphore:
+def _create(semaphore: SimulatedSemaphore) -> Semaphore:
     fd = external_api.make_semaphore(timeline=semaphore.timeline)
-    return ExternalSemaphore(fd, semaphore.timeline, semaphore.gpu)
+    return Semaphore(fd, semaphore.timeline, semaphore.gpu)
 
 
 def _orphaned() -> int:

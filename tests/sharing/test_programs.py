@@ -230,7 +230,10 @@ def unlocked(file: Path) -> bool:
 
 def test_without_a_temporary_folder_no_program_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
-    with pytest.raises(ProducerFailed, match="no folder for its socket: no such file"), Program("camera", ["true"]):
+    with (
+        pytest.raises(ProducerFailed, match="no folder for its socket: no such file"),
+        Program("camera", ["true"]),
+    ):
         pass
 
 

@@ -21,7 +21,7 @@ from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.imports import HolderHandles
 from memtopo.sharing.producers import Producers, holders, producer_specs, resolve, start_producers
-from memtopo.sharing.simulated_producer import FILLED, PERIOD, Memory, ProducerSpec, Semaphore
+from memtopo.sharing.simulated_producer import FILLED, PERIOD, ProducerSpec, SimulatedMemory, SimulatedSemaphore
 from tests.helpers.child_process import PATIENCE
 from tests.helpers.command_line import ROOT, environment
 from tests.helpers.holders import until
@@ -158,7 +158,7 @@ def test_no_holder_is_simulated_on_a_real_machine() -> None:
 
 
 def test_a_simulated_producer_ends_with_its_standard_input(tmp_path: Path) -> None:
-    script = ProducerSpec("test", (Memory("frame", 4096, GPUS[0], dedicated=False),), ())
+    script = ProducerSpec("test", (SimulatedMemory("frame", 4096, GPUS[0], dedicated=False),), ())
     command = [sys.executable, "-m", "memtopo.sharing.simulated_producer"]
     where = str(tmp_path / "camera.sock")
     env = environment(MEMTOPO_SOCKET=where)
@@ -193,7 +193,7 @@ def test_of_several_declarations_of_a_semaphore_the_highest_values_count() -> No
     entries = (f"  s{number}: {entry % each}\n" for number, each in enumerate(values))
     frame = "external: {frame: {from: camera, via: opaque_fd, device: gpu1, size: 4KiB}}\n"
     found = producer_specs([geometry_of(f"{frame}semaphores:\n{''.join(entries)}", MACHINE)], "h200x2", GPUS)
-    assert found["camera"].semaphores == (Semaphore("s", True, GPUS[1], 7, 9),)
+    assert found["camera"].semaphores == (SimulatedSemaphore("s", True, GPUS[1], 7, 9),)
 
 
 def test_the_report_of_an_applied_layout_notes_its_simulated_producers() -> None:
