@@ -11,7 +11,7 @@ from typing import Any, Generic, Literal, TypeVar, Unpack
 from memtopo.api.dmabuf import DmaBuf
 from memtopo.api.elastic import ElasticChunks, ElasticMemory, elastic_chunks, elastic_range
 from memtopo.api.errors import NotApplied, Unsuitable, ViewOutlived
-from memtopo.api.memory import Memory, MemoryPart, Part, Shape, ViewRequest, unknown
+from memtopo.api.memory import Memory, Part, ViewRequest, unknown
 from memtopo.api.session import Session
 from memtopo.api.specs import Params, SpecLike
 from memtopo.api.synchronization import Event, ExternalSemaphore, stream_handle
@@ -93,7 +93,7 @@ class Live:
             if part or dtype != "uint8":
                 raise Unsuitable(f"range {name!r} is elastic", hint=f"view a part of it: range({name!r}).view(…)")
             return elastic_range(self._elastic, name)
-        return self._view("range", name, self._memory.range, self._request(dtype, **part))
+        return self._view("range", name, dtype, part)
 
     def chunks(self, name: str) -> ElasticChunks:
         """Return the elastic chunks of an entry, which a program maps in elastic ranges."""
@@ -102,19 +102,19 @@ class Live:
 
     def chunk(self, name: str, dtype: object = "uint8", **part: Unpack[Part]) -> View:
         """View of a chunk or a part of it, at one of the addresses where it is mapped."""
-        return self._view("chunk", name, self._memory.chunk, self._request(dtype, **part))
+        return self._view("chunk", name, dtype, part)
 
     def buffer(self, name: str, dtype: object = "uint8", **part: Unpack[Part]) -> View:
         """View of a buffer or a part of it, for its own GPU."""
-        return self._view("buffer", name, self._memory.buffer, self._request(dtype, **part))
+        return self._view("buffer", name, dtype, part)
 
     def allocation(self, name: str, dtype: object = "uint8", **part: Unpack[Part]) -> View:
         """View of an allocation of a pool or a part of it, for the pool's own location or a GPU with access to it."""
-        return self._view("allocation", name, self._memory.allocation, self._request(dtype, **part))
+        return self._view("allocation", name, dtype, part)
 
     def managed(self, name: str, dtype: object = "uint8", **part: Unpack[Part]) -> View:
         """View of managed memory or a part of it, for the host or one of its GPUs; by default for the first GPU."""
-        return self._view("managed memory", name, self._memory.managed, self._request(dtype, **part))
+        return self._view("managed memory", name, dtype, part)
 
     def pinned(self, name: str, dtype: object = "uint8", **part: Unpack[Part]) -> View:
         """View of pinned memory or a part of it, for the host or one of its GPUs; by default for the host.
@@ -122,11 +122,11 @@ class Live:
         Memory of another program is that of its file: a load of the CPU behind the end of a shortened file ends the
         process by SIGBUS, one after the layout was taken down by SIGSEGV.
         """
-        return self._view("pinned memory", name, self._memory.pinned, self._request(dtype, **part))
+        return self._view("pinned memory", name, dtype, part)
 
     def external(self, name: str, dtype: object = "uint8", **part: Unpack[Part]) -> View:
         """View of an external object (`frame`) or of one of its buffers (`frame.y`), for its own GPU."""
-        return self._view("external memory", name, self._memory.external, self._request(dtype, **part))
+        return self._view("external memory", name, dtype, part)
 
     def event(self, name: str) -> Event:
         """Return an event."""
@@ -297,22 +297,10 @@ class Live:
     def _imports_of(self, handles: HolderHandles | None) -> Imports | None:
         return Imports(self._session.conductor, handles, self._views.refresh) if handles else None
 
-    def _request(
-        self,
-        dtype: object,
-        *,
-        shape: Shape = None,
-        offset: int = 0,
-        size: int | None = None,
-        device: str | int | None = None,
-    ) -> ViewRequest:
+    def _view(self, noun: str, name: str, dtype: object, part: Part) -> View:
         self._require_open()
-        return ViewRequest.of(dtype, shape, offset, size, device)
-
-    def _view(
-        self, what: str, name: str, locate: Callable[[str, ViewRequest], MemoryPart], request: ViewRequest
-    ) -> View:
-        return self._views.view(f"{what} {name!r}", locate(name, request), request)
+        request = ViewRequest.of(dtype, **part)
+        return self._views.view(f"{noun} {name!r}", self._memory.part(noun, name, request), request)
 
     def _require_open(self) -> None:
         if self._views.closed:

@@ -10,7 +10,7 @@ import operator
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, SupportsIndex, TypedDict
+from typing import SupportsIndex, TypedDict
 
 from memtopo.api.dlpack import DType
 from memtopo.api.dlpack import dtype as known_dtype
@@ -21,6 +21,7 @@ from memtopo.common.units import exact, shorten
 from memtopo.diagnostics.messages import COMPARED, LISTED
 from memtopo.driver.types import Access, Location, LocationKind, gpu
 from memtopo.geometry import Geometry
+from memtopo.geometry.groups import Group
 from memtopo.kinds.elastic import ElasticContent
 from memtopo.kinds.external import ExternalObject
 from memtopo.kinds.ipc import BufferGroup
@@ -44,13 +45,62 @@ class MemoryPart:
     access: Access
 
 
-class _ExternalPart(NamedTuple):
-    """Bytes of an external object, of which one GPU may read and write all."""
+@dataclass(frozen=True, slots=True)
+class _Object:
+    """Object of a group that is in no range: its number, and its bytes at `offset` of the object `whole`."""
 
-    offset: int
+    group: Group
+    index: int
     size: int
-    location: Location
     whole: str
+    offset: int = 0
+
+    @property
+    def noun(self) -> str:
+        """Noun of the object in messages."""
+        return "external memory" if isinstance(self.group, ExternalObject) else self.group.noun
+
+    @property
+    def access(self) -> Access:
+        """Access of each location that has some."""
+        return self.group.access if isinstance(self.group, PinnedGroup) else Access.RW
+
+    @property
+    def locations(self) -> list[Location]:
+        """Locations with access, the default one first."""
+        match self.group:
+            case AllocationGroup():
+                return [grant.location for grant in self.group.own_access(self.index, None)]
+            case ManagedAllocation():
+                return [gpu(self.group.home), *map(gpu, sorted(self.group.contexts))]
+            case PinnedGroup():
+                return [self.group.location_of(0), *map(gpu, sorted(self.group.contexts))]
+        return [self.group.location_of(self.index)]
+
+    def refusal(self, label: str, location: Location) -> Unsuitable | None:
+        """Return the error for a location without access; None for one that has access."""
+        able = self.locations
+        if location in able:
+            return None
+        match self.group:
+            case AllocationGroup():
+                where = ", ".join(map(str, able))
+                message = f"allocation {label!r} is accessible to {where}, and not to {location}"
+                return Unsuitable(message, hint=_granting(self.group, location))
+            case ManagedAllocation() | PinnedGroup():
+                return _not_declared_for(self.group, location) if location.kind is LocationKind.GPU else None
+        return Unsuitable(f"{self.noun} {label!r} is on {able[0]}, and {location} has no access to it")
+
+
+def _objects(geometry: Geometry) -> Iterator[tuple[str, _Object]]:
+    """Yield the objects of a geometry that are in no range, with their labels."""
+    for kind in (BufferGroup, AllocationGroup, ManagedAllocation, PinnedGroup):
+        for group in geometry.of(kind).values():
+            for index, label in enumerate(map(group.label, range(group.count))):
+                yield label, _Object(group, index, group.declared_size, label)
+    for memory in geometry.of(ExternalObject).values():
+        for part in memory.mapped:
+            yield part.label, _Object(memory, 0, part.size, memory.name, part.offset)
 
 
 class Memory:
@@ -58,25 +108,23 @@ class Memory:
 
     def __init__(self, geometry: Geometry) -> None:
         self._devices, self._ranges = geometry.devices, MappedRanges(geometry)
-        buffers = [(group, index) for group in geometry.of(BufferGroup).values() for index in range(group.count)]
-        self._buffers = {group.label(index): (group.declared, group.location_of(index)) for group, index in buffers}
-        self._managed = geometry.of(ManagedAllocation)
-        pooled = geometry.of(AllocationGroup).values()
-        self._pooled = {group.label(index): (group, index) for group in pooled for index in range(group.count)}
-        pinned = geometry.of(PinnedGroup).values()
-        self._pinned = {group.label(index): group for group in pinned for index in range(group.count)}
-        self._external = {
-            part.label: _ExternalPart(part.offset, part.size, memory.location, memory.name)
-            for memory in geometry.of(ExternalObject).values()
-            for part in memory.mapped
-        }
+        self._objects = dict(_objects(geometry))
 
     @property
     def ranges(self) -> Sequence[str]:
         """Labels of all ranges of the spec; a layout may have further ones of its own."""
         return self._ranges.labels
 
-    def range(self, label: str, request: ViewRequest) -> MemoryPart:
+    def part(self, noun: str, label: str, request: ViewRequest) -> MemoryPart:
+        """Return bytes of the object with a noun and a label."""
+        match noun:
+            case "range":
+                return self._range(label, request)
+            case "chunk":
+                return self._chunk(label, request)
+        return self._object(noun, label, request)
+
+    def _range(self, label: str, request: ViewRequest) -> MemoryPart:
         """Return bytes of a range, which must be mapped throughout."""
         found = self._ranges.find(label)
         if found is None:
@@ -88,7 +136,7 @@ class Memory:
         start, end = request.span(f"range {content.label!r}", content.size)
         return self._within(self._ranges.elastic(content, start, end), start, end, request)
 
-    def chunk(self, label: str, request: ViewRequest) -> MemoryPart:
+    def _chunk(self, label: str, request: ViewRequest) -> MemoryPart:
         """Return bytes of a chunk, at the address where the device has the most access to them."""
         mappings = list(self._ranges.of_chunk(label))
         if not mappings:
@@ -106,58 +154,18 @@ class Memory:
             raise refusal
         return max(found, key=lambda each: each.access)
 
-    def buffer(self, label: str, request: ViewRequest) -> MemoryPart:
-        """Return bytes of a buffer, which its own GPU may read and write."""
-        if label not in self._buffers:
-            raise unknown("buffer", label, self._buffers)
-        size, location = self._buffers[label]
-        return self._on_own_gpu(f"buffer {label!r}", label, size, location, request)
-
-    def allocation(self, label: str, request: ViewRequest) -> MemoryPart:
-        """Return bytes of an allocation of a pool, for the pool's own location or a GPU with access to the pool."""
-        if label not in self._pooled:
-            if some := self._allocations(label):
-                raise Unsuitable(f"there is no allocation {label!r}", hint=f"there are {some[0]} … {some[-1]}")
-            raise unknown("allocation", label, self._pooled)
-        group, index = self._pooled[label]
-        start, end = request.span(f"allocation {label!r}", group.size)
-        able = [grant.location for grant in group.own_access(index, None)]
-        location = able[0] if request.device is None else self.location(request.device)
-        if location.kind is LocationKind.HOST_NUMA:
+    def _object(self, noun: str, label: str, request: ViewRequest) -> MemoryPart:
+        """Return bytes of an object that is in no range, for its default location or another one with access."""
+        found = self._objects.get(label)
+        if found is None or found.noun != noun:
+            raise self._no_object(noun, label)
+        start, end = request.span(f"{noun} {label!r}", found.size)
+        location = found.locations[0] if request.device is None else self.location(request.device)
+        if isinstance(found.group, AllocationGroup) and location.kind is LocationKind.HOST_NUMA:
             location = Location(LocationKind.HOST)
-        if location not in able:
-            message = f"allocation {label!r} is accessible to {', '.join(map(str, able))}, and not to {location}"
-            raise Unsuitable(message, hint=_granting(group, location))
-        return MemoryPart(label, start, end - start, location, Access.RW)
-
-    def managed(self, label: str, request: ViewRequest) -> MemoryPart:
-        """Return bytes of managed memory, for the host or a GPU that is declared to access it."""
-        if label not in self._managed:
-            raise unknown("managed memory", label, self._managed)
-        memory = self._managed[label]
-        start, end = request.span(f"managed memory {label!r}", memory.size)
-        location = gpu(memory.home) if request.device is None else self.location(request.device)
-        if location.kind is LocationKind.GPU and location.id not in memory.contexts:
-            raise _not_declared_for(memory, location)
-        return MemoryPart(label, start, end - start, location, Access.RW)
-
-    def pinned(self, label: str, request: ViewRequest) -> MemoryPart:
-        """Return bytes of pinned memory, for the host or a GPU that is declared to access it."""
-        if label not in self._pinned:
-            raise unknown("pinned memory", label, self._pinned)
-        memory = self._pinned[label]
-        start, end = request.span(f"pinned memory {label!r}", memory.size)
-        location = memory.location_of(0) if request.device is None else self.location(request.device)
-        if location.kind is LocationKind.GPU and location.id not in memory.contexts:
-            raise _not_declared_for(memory, location)
-        return MemoryPart(label, start, end - start, location, memory.access)
-
-    def external(self, label: str, request: ViewRequest) -> MemoryPart:
-        """Return bytes of an external object or of one of its buffers, which its own GPU may read and write."""
-        if label not in self._external:
-            raise unknown("external memory", label, self._external)
-        part = self._external[label]
-        return self._on_own_gpu(f"external memory {label!r}", label, part.size, part.location, request)
+        if refusal := found.refusal(label, location):
+            raise refusal
+        return MemoryPart(label, start, end - start, location, found.access)
 
     def covers(self, part: MemoryPart, content: ElasticContent | None) -> bool:
         """Return whether the part of a view is mapped throughout for its location, with the access of the view.
@@ -167,23 +175,24 @@ class Memory:
         start, end = part.offset, part.offset + part.size
         found = self._ranges.elastic(content, start, end) if content else self._ranges.find(part.label)
         if found is None:
-            return self._size(part.label) is not None
+            return part.label in self._objects
         return not found.gap(start, end) and found.access(start, end, part.location) >= part.access
 
     def mappings(self, label: str, location: Location) -> Iterator[tuple[int, int, Access]]:
         """Offset, size and access of all mappings in a range for a location, or of another object as a whole."""
-        if (size := self._size(label)) is not None:
-            return iter([(0, size, self._pinned[label].access if label in self._pinned else Access.RW)])
+        if found := self._objects.get(label):
+            return iter([(0, found.size, found.access)])
         return ((at, size, access_at(grants, location)) for at, size, grants in self._ranges.mapped(label))
 
     def is_of_process(self, label: str) -> bool:
         """Return whether the CPU can use the address on a simulator, too: it is that of a mapped file."""
-        return label in self._pinned and self._pinned[label].registered
+        group = self._objects[label].group if label in self._objects else None
+        return isinstance(group, PinnedGroup) and group.registered
 
     def containing(self, label: str) -> tuple[str, int]:
         """Return the external object that contains a buffer, and its offset; any other object is its own container."""
-        part = self._external.get(label)
-        return (part.whole, part.offset) if part else (label, 0)
+        found = self._objects.get(label)
+        return (found.whole, found.offset) if found else (label, 0)
 
     def location(self, device: str | int) -> Location:
         """Return the location for a device's name or ordinal."""
@@ -200,32 +209,21 @@ class Memory:
         raise unknown("device", device, dict.fromkeys([*self._devices, "gpu0", "host"]))
 
     def _allocations(self, name: str) -> list[str]:
-        """Labels of the allocations that an entry declares, in order."""
-        return [label for label, (group, _) in self._pooled.items() if group.name == name]
+        """Labels of the allocations that an entry declares, or that have a label, in order."""
+        of = {label: each.group for label, each in self._objects.items() if isinstance(each.group, AllocationGroup)}
+        return [label for label, group in of.items() if name in (label, group.name)]
 
     def _no_range(self, label: str) -> Unsuitable:
         """Return the error for a name that is no range's, and perhaps that of an allocation."""
-        some = [label] if label in self._pooled else self._allocations(label)
-        if not some:
-            return unknown("range", label, self._ranges.labels)
-        return Unsuitable(f"there is no range {label!r}", hint=f"it is an allocation: allocation({some[0]!r})")
+        if some := self._allocations(label):
+            return Unsuitable(f"there is no range {label!r}", hint=f"it is an allocation: allocation({some[0]!r})")
+        return unknown("range", label, self._ranges.labels)
 
-    def _on_own_gpu(self, what: str, label: str, size: int, own: Location, request: ViewRequest) -> MemoryPart:
-        start, end = request.span(what, size)
-        if request.device is not None and self.location(request.device) != own:
-            raise Unsuitable(f"{what} is on {own}, and {self.location(request.device)} has no access to it")
-        return MemoryPart(label, start, end - start, own, Access.RW)
-
-    def _size(self, label: str) -> int | None:
-        if label in self._buffers:
-            return self._buffers[label][0]
-        if label in self._pooled:
-            return self._pooled[label][0].size
-        if label in self._managed:
-            return self._managed[label].size
-        if label in self._pinned:
-            return self._pinned[label].size
-        return self._external[label].size if label in self._external else None
+    def _no_object(self, noun: str, label: str) -> Unsuitable:
+        """Return the error for a name that is no object's, and perhaps that of the entry of several allocations."""
+        if noun == "allocation" and (some := self._allocations(label)):
+            return Unsuitable(f"there is no allocation {label!r}", hint=f"there are {some[0]} … {some[-1]}")
+        return unknown(noun, label, [label for label, each in self._objects.items() if each.noun == noun])
 
     def _mapped(self, label: str, offset: int, size: int, request: ViewRequest) -> MemoryPart:
         found = self._ranges.find(label)
@@ -327,7 +325,14 @@ class ViewRequest:
     device: str | int | None
 
     @classmethod
-    def of(cls, dtype: object, shape: Shape, offset: int, size: int | None, device: str | int | None) -> ViewRequest:
+    def of(
+        cls,
+        dtype: object,
+        shape: Shape = None,
+        offset: int = 0,
+        size: int | None = None,
+        device: str | int | None = None,
+    ) -> ViewRequest:
         """Request with the arguments of a program. Raises `Unsuitable` for one that is none of a view."""
         size = None if size is None else whole_number("size", size)
         return cls(known_dtype(dtype), extents(shape), whole_number("offset", offset), size, device)
