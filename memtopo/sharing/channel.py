@@ -151,7 +151,10 @@ class Channel(Generic[M]):
             envelope = wire.read(Envelope, packet.message, "a message")
             adapter = adapter_of(self._types[envelope.message])
             text = _read(packet.fds.pop()) if envelope.fields is None else envelope.fields
-            return Received(adapter.validate_json(text), _decode_handles(envelope, packet.fds))
+            secrets = any(each.secret for each in envelope.handles)
+            carried = {"descriptors": bool(packet.fds) or not secrets, "secrets": secrets}
+            handles = decode_handles(envelope.handles, packet.fds, **carried, of=envelope.message)
+            return Received(adapter.validate_json(text), handles)
         except (LookupError, OSError, ValueError, BadPacket) as error:
             packet.close()
             raise BadPacket("not a message of this protocol") from error
@@ -164,13 +167,6 @@ class Channel(Generic[M]):
         if len(fields) <= _INLINE:
             return wire.encode({**packet, "fields": fields.decode()}), fds
         return wire.encode(packet), [*fds, memory_file(fields)]
-
-
-def _decode_handles(envelope: Envelope, fds: Sequence[int]) -> list[Handle]:
-    """Handles beside a message, which have descriptors, secrets or both."""
-    secrets = any(each.secret for each in envelope.handles)
-    descriptors = bool(fds) or not secrets
-    return decode_handles(envelope.handles, fds, descriptors=descriptors, secrets=secrets, of=envelope.message)
 
 
 def _read(fd: int) -> bytes:

@@ -396,7 +396,11 @@ def encode_checks(checks: Checks) -> dict[str, Any]:
 
 def encode_handles(handles: Sequence[Handle]) -> tuple[list[dict[str, Any]], list[int]]:
     """Encode handles, and return their descriptors, which the packet carries in the same order."""
-    return [_encode_handle(handle) for handle in handles], [handle.fd for handle in handles if handle.fd is not None]
+    encoded: list[dict[str, Any]] = [{"offset": handle.offset} for handle in handles]
+    for fields, handle in zip(encoded, handles, strict=True):
+        if handle.secret is not None:
+            fields["secret"] = base64.b64encode(handle.secret.reveal()).decode()
+    return encoded, [handle.fd for handle in handles if handle.fd is not None]
 
 
 def encode_error(error: MemtopoError) -> dict[str, Any]:
@@ -442,10 +446,3 @@ def decode_handles(
 
 def _short(text: str) -> str:
     return shorten(text, _SHORT)
-
-
-def _encode_handle(handle: Handle) -> dict[str, Any]:
-    fields: dict[str, Any] = {"offset": handle.offset}
-    if handle.secret is not None:
-        fields["secret"] = base64.b64encode(handle.secret.reveal()).decode()
-    return fields

@@ -90,7 +90,8 @@ def in_folder(folder: str, names: Iterable[str]) -> dict[str, Bound]:
 
 def holders(geometry: Geometry) -> set[str]:
     """Return the names of all holders outside of a spec from which it imports."""
-    return {holder for member in geometry.members.values() for holder in _holders_of_member(member)}
+    every = (group for member in geometry.members.values() for group in member.every if group.external)
+    return {holder for group in every if group.origin for holder in group.origin.holders}
 
 
 def unused(names: Iterable[str], geometry: Geometry) -> tuple[str, str] | None:
@@ -241,12 +242,6 @@ def _is_held(name: str) -> bool:
     except ExchangeError:
         return True
     return True
-
-
-def _holders_of_member(geometry: Geometry) -> Iterator[str]:
-    for group in geometry.every:
-        if group.origin and group.external:
-            yield from group.origin.holders
 
 
 def _is_socket(path: str) -> bool:

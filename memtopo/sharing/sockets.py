@@ -118,13 +118,10 @@ def check_user(of: Peer, what: str, allow_uids: Collection[int]) -> None:
     ours = os.geteuid()
     if of.uid != ours and of.uid not in allow_uids:
         message = f"{what} belongs to uid {of.uid}, and this process to uid {ours}"
-        raise ExchangeError("forbidden", message, hint=_trust(of.uid))
-
-
-def _trust(uid: int) -> str:
-    if is_unmapped(uid):
-        return f"--allow-uid {uid} trusts every user without a number in this user namespace"
-    return f"--allow-uid {uid}, if that user is to be trusted"
+        trusted = ", if that user is to be trusted"
+        if is_unmapped(of.uid):
+            trusted = " trusts every user without a number in this user namespace"
+        raise ExchangeError("forbidden", message, hint=f"--allow-uid {of.uid}{trusted}")
 
 
 def reserve_descriptors(wanted: int, least: int | None = None) -> int:
@@ -136,7 +133,7 @@ def reserve_descriptors(wanted: int, least: int | None = None) -> int:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     used = _used(soft)
     target = used + wanted + _SLACK
-    if _exceeds(target, soft) and soft != hard:
+    if soft not in (resource.RLIM_INFINITY, hard) and target > soft:
         soft = target if hard == resource.RLIM_INFINITY else min(target, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     free = wanted if soft == resource.RLIM_INFINITY else min(soft - used, wanted)
@@ -168,10 +165,6 @@ def _used(soft: int) -> int:
         return len(os.listdir("/proc/self/fd")) - 1  # os.listdir opens one itself
     except OSError:  # no descriptor is left to list them
         return soft
-
-
-def _exceeds(wanted: int, limit: int) -> bool:
-    return limit != resource.RLIM_INFINITY and wanted > limit
 
 
 _MARKER = "memtopo-import"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 from memtopo.common.errors import InternalError, MemtopoError, internal_errors
 from memtopo.common.processes import RunningClock
@@ -96,7 +96,13 @@ class Changes:
             self._notify_changed(request)
         elif not self._pinning(request) or self._clock.time() >= self._until:
             self._awaited = None
-            self._answer(request, lambda: self._make(request, notified=True))
+            try:
+                with internal_errors():
+                    answer = self._make(request, notified=True)
+            except MemtopoError as error:
+                self._refuse(request, error)
+            else:
+                self._answer(request, answer)
 
     def renew(self, exports: frozenset[str]) -> None:
         """Create the memory of exports anew that no importer has handles of. Raises `MemtopoError`."""
@@ -125,7 +131,7 @@ class Changes:
         """Refuse the awaited change, if there is one."""
         if request := self._awaited:
             self._awaited = None
-            self._answer(request, lambda: _raise(error))
+            self._refuse(request, error)
 
     def require_none(self) -> None:
         """Raise `ExchangeError` if a change is awaited."""
@@ -207,17 +213,14 @@ class Changes:
         counts = {"generation": self._responder.generation, "different": checks.different}
         self._responder.events.add(f"{request.action} made", {"by": request.by, **state, **counts}, severity)
 
-    def _answer(self, request: ChangeRequest, make: Callable[[], dict[str, Any]]) -> None:
+    def _refuse(self, request: ChangeRequest, error: MemtopoError) -> None:
+        self.record_failure(request.action, request.by, error)
+        self._answer(request, messages.encode_error(error))
+
+    def _answer(self, request: ChangeRequest, answer: Mapping[str, Any]) -> None:
         """Answer a request that waited."""
         if request.connection:
             request.connection.awaits_change = False
-        try:
-            with internal_errors():
-                answer = make()
-        except MemtopoError as error:
-            self.record_failure(request.action, request.by, error)
-            answer = messages.encode_error(error)
-        if request.connection:
             self._clients.answer(request.connection, answer)
 
     def _notify_changed(self, request: ChangeRequest, exports: frozenset[str] = frozenset()) -> None:
@@ -255,7 +258,3 @@ def _pins(connection: ClientConnection, exports: Collection[str]) -> str:
     if len(taken) > _LISTED_EXPORTS:
         named.append(f"{len(taken) - _LISTED_EXPORTS:,} more exports")
     return f"{process_name(connection.peer.pid)} ({'; '.join(named)})"
-
-
-def _raise(error: MemtopoError) -> NoReturn:
-    raise error

@@ -162,7 +162,8 @@ class Commits:
         gone = self._contents.leave(self._clients.all())
         for writer, names in gone.items():
             self._record("writer ended without a commit", writer, names)
-        if gone or self._discarded_and_awaited():
+        discarded = self._contents.discarded()
+        if gone or any(each.writes and not discarded.isdisjoint(each.exports) for each in self._waiting):
             self._create_anew()
         now = self._clock.time()
         for each in tuple(self._waiting):
@@ -187,10 +188,6 @@ class Commits:
         if generation != (now := self._responder.generation_of(name)):
             message = f"export {name!r} is of generation {now}, and generation {generation} was written"
             raise ExchangeError("stale", message, hint="import it again, and write it anew")
-
-    def _discarded_and_awaited(self) -> bool:
-        discarded = self._contents.discarded()
-        return any(each.writes and not discarded.isdisjoint(each.exports) for each in self._waiting)
 
     def _create_anew(self) -> None:
         """Create discarded memory anew; if that fails, it is tried again for the next writer."""
