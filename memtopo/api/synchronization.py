@@ -2,32 +2,53 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from operator import index
-from typing import SupportsIndex, SupportsInt
+from typing import ClassVar, SupportsIndex, SupportsInt
 
 from memtopo.api.errors import Unsuitable
 from memtopo.driver.protocol import Driver
 from memtopo.kinds.layout import Layout, current
 
 
-class Event:
-    """Event in the context of its GPU (`device`).
+class _Synchronizing:
+    """Object of a GPU (`device`) that streams of the program wait for."""
 
-    A stream is a handle as a number (0 is the default stream), or an object of cuda.core, PyTorch or CuPy. Methods
-    raise `DriverError`, and `Unsuitable` after the layout was taken down.
-    """
+    noun: ClassVar[str]
 
     def __init__(self, name: str, device: int, driver: Driver, layout: Layout) -> None:
         self.name, self.device = name, device
         self._driver, self._layout = driver, layout
 
     def __repr__(self) -> str:
-        return f"<event {self.name} of gpu{self.device}>"
+        return f"<{self.noun} {self.name} of gpu{self.device}>"
+
+    @contextmanager
+    def _on_device(self, handles: Mapping[str, int]) -> Iterator[int]:
+        """Return the handle of the object, whose context is current in the code inside."""
+        handle = self._handle(handles)
+        with current(self._driver, self._layout.contexts[self.device]):
+            yield handle
+
+    def _handle(self, handles: Mapping[str, int]) -> int:
+        if self.name not in handles:
+            raise Unsuitable(f"{self.noun} {self.name!r} is gone: its layout was taken down")
+        return handles[self.name]
+
+
+class Event(_Synchronizing):
+    """Event in the context of its GPU (`device`).
+
+    A stream is a handle as a number (0 is the default stream), or an object of cuda.core, PyTorch or CuPy. Methods
+    raise `DriverError`, and `Unsuitable` after the layout was taken down.
+    """
+
+    noun = "event"
 
     def record(self, stream: object = 0) -> None:
         """Record the event in a stream, after the work that is currently in it."""
-        event = self._event()
-        with current(self._driver, self._layout.contexts[self.device]):
+        with self._on_device(self._layout.events) as event:
             self._driver.event_record(event, stream_handle(stream))
 
     def wait(self, stream: object = 0) -> None:
@@ -35,24 +56,17 @@ class Event:
 
         The stream must be of the event's GPU: with another GPU's, the driver ends the process (fact 76).
         """
-        event = self._event()
-        with current(self._driver, self._layout.contexts[self.device]):
+        with self._on_device(self._layout.events) as event:
             self._driver.stream_wait_event(stream_handle(stream), event)
 
     def query(self) -> bool:
         """Return true if the last recording is complete, or if there was none (fact 47)."""
-        return self._driver.event_query(self._event())
+        return self._driver.event_query(self._handle(self._layout.events))
 
     def synchronize(self) -> None:
         """Wait until the last recording is complete."""
-        event = self._event()
-        with current(self._driver, self._layout.contexts[self.device]):
+        with self._on_device(self._layout.events) as event:
             self._driver.event_synchronize(event)
-
-    def _event(self) -> int:
-        if self.name not in self._layout.events:
-            raise Unsuitable(f"event {self.name!r} is gone: its layout was taken down")
-        return self._layout.events[self.name]
 
 
 def stream_handle(stream: object) -> int:
@@ -67,7 +81,7 @@ def stream_handle(stream: object) -> int:
     raise Unsuitable(f"a {type(stream).__name__} is no stream: pass a handle, or an object with __cuda_stream__")
 
 
-class ExternalSemaphore:
+class ExternalSemaphore(_Synchronizing):
     """External semaphore, for the streams of its GPU (`device`).
 
     A stream is a handle as a number (0 is the default stream), or an object of cuda.core, PyTorch or CuPy. Values are
@@ -76,29 +90,17 @@ class ExternalSemaphore:
     memory of the GPU (fact 58).
     """
 
-    def __init__(self, name: str, device: int, driver: Driver, layout: Layout) -> None:
-        self.name, self.device = name, device
-        self._driver, self._layout = driver, layout
-
-    def __repr__(self) -> str:
-        return f"<semaphore {self.name} of gpu{self.device}>"
+    noun = "semaphore"
 
     def wait(self, value: SupportsIndex = 0, stream: object = 0) -> None:
         """Make later work of a stream wait until a timeline is at `value` or above; return immediately."""
-        semaphore = self._semaphore()
-        with current(self._driver, self._layout.contexts[self.device]):
+        with self._on_device(self._layout.semaphores) as semaphore:
             self._driver.wait_external_semaphore(semaphore, _whole(value), stream_handle(stream))
 
     def signal(self, value: SupportsIndex = 0, stream: object = 0) -> None:
         """Signal the semaphore after the work that is currently in a stream; a timeline is set to `value` (fact 56)."""
-        semaphore = self._semaphore()
-        with current(self._driver, self._layout.contexts[self.device]):
+        with self._on_device(self._layout.semaphores) as semaphore:
             self._driver.signal_external_semaphore(semaphore, _whole(value), stream_handle(stream))
-
-    def _semaphore(self) -> int:
-        if self.name not in self._layout.semaphores:
-            raise Unsuitable(f"semaphore {self.name!r} is gone: its layout was taken down")
-        return self._layout.semaphores[self.name]
 
 
 def _whole(value: SupportsIndex) -> int:
