@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memtopo.api.apply import Applied, applied
+from memtopo.api.apply import Applied, Held, applied, hold
 from memtopo.api.attachment import Attached, Attachment, attach, dma_bufs
 from memtopo.api.dmabuf import DmaBuf, DmaBufs
 from memtopo.api.elastic import Batch, ElasticChunks, ElasticRange
@@ -17,7 +17,6 @@ from memtopo.api.errors import (
     Unsuitable,
     ViewOutlived,
 )
-from memtopo.api.held import Held, hold
 from memtopo.api.live import Live
 from memtopo.api.specs import Loaded, load, plan
 from memtopo.api.synchronization import Event

@@ -1,20 +1,35 @@
-"""`memtopo.applied`: a context manager that builds a spec in this process."""
+"""`memtopo.applied` and `memtopo.hold`: context managers that build a spec, for this process or for others."""
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import AbstractContextManager
-from typing import Any
+import signal
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from types import TracebackType
+from typing import Any, Self
 
-from memtopo.api.errors import Unsuitable, require_tried
+from memtopo.api.errors import NotApplied, Unsuitable, require_tried
 from memtopo.api.live import Live, LiveContext
 from memtopo.api.session import Session, uuids
 from memtopo.api.specs import MachineLike, Params, SpecLike, plan_new
-from memtopo.driver.protocol import Driver
+from memtopo.common.signals import deferred
 from memtopo.geometry import Geometry
-from memtopo.plans.report import Report
-from memtopo.session.composition import Composition
+from memtopo.language import Document, read_text
+from memtopo.machine.records import MachineLine
+from memtopo.output import monitoring
+from memtopo.plans.report import Check, Report
+from memtopo.run.application import Application
+from memtopo.run.holder import Holder, about_holder
+from memtopo.session.composition import Composition, revision
+from memtopo.session.request import Holding, RunRequest
+from memtopo.sharing.claims import Claim, claim
+from memtopo.sharing.endpoints import endpoint
+from memtopo.sharing.holder import Supervision
+from memtopo.sharing.holder.service import Background
 from memtopo.sharing.imports import HolderHandles
 from memtopo.sharing.producers import Bound, Producers, start_producers, unused
 
@@ -24,45 +39,6 @@ BoundLike = str | os.PathLike[str] | Sequence[str]
 
 class Applied(LiveContext[Live]):
     """Layout that exists for the duration of a `with`."""
-
-    def __init__(
-        self,
-        spec: SpecLike,
-        machine: MachineLike,
-        bind: Mapping[str, Bound],
-        allow_uids: Collection[int],
-        params: Params | None,
-    ) -> None:
-        super().__init__()
-        self._spec, self._machine, self._bind, self._allowed = spec, machine, bind, allow_uids
-        self._params = params
-        self._producers = Producers({})
-
-    def _build(self) -> Live:
-        planned = plan_new(self._spec, self._machine, self._params)
-        if planned.geometry.processes:
-            message = f"{planned.document.name} is a multi-process spec, and 'applied' builds in this process only"
-            raise Unsuitable(message, hint="'memtopo apply' starts a process for each")
-        require_tried(planned)
-        running = self._producers = self._resources.enter_context(producers_of(planned, self._bind))
-        driver = planned.target.open()
-
-        def handles_for(geometry: Geometry) -> HolderHandles | None:
-            return self._handles(geometry, driver, running)
-
-        handles = handles_for(planned.geometry)
-        session = Session(planned, driver, handles, running.with_notes, handles_for)
-        live = Live(session, handles)
-        session.begin(verify=True)
-        return live
-
-    def _completed(self, report: Report) -> Report:
-        return self._producers.with_survivors(report)
-
-    def _handles(self, geometry: Geometry, driver: Driver, running: Producers) -> HolderHandles | None:
-        if not any(group.origin for group in geometry.every):
-            return None
-        return HolderHandles(geometry, uuids(driver), running.sockets, self._allowed)
 
 
 def applied(
@@ -84,7 +60,36 @@ def applied(
     spec imports nothing from a name in `bind`, `ProducerFailed` if a command does not serve, and `NotApplied` with the
     report after everything was undone. Views that are still in use at the end are named in a `ViewOutlived` warning.
     """
-    return Applied(spec, machine, bound_holders(bind), allow_uids, params)
+    return Applied(partial(_build, spec, machine, bound_holders(bind), allow_uids, params))
+
+
+def _build(
+    spec: SpecLike,
+    machine: MachineLike,
+    bind: Mapping[str, Bound],
+    allow_uids: Collection[int],
+    params: Params | None,
+    resources: ExitStack,
+) -> Live:
+    planned = plan_new(spec, machine, params)
+    if planned.geometry.processes:
+        message = f"{planned.document.name} is a multi-process spec, and 'applied' builds in this process only"
+        raise Unsuitable(message, hint="'memtopo apply' starts a process for each")
+    require_tried(planned)
+    running = resources.enter_context(producers_of(planned, bind))
+    driver = planned.target.open()
+
+    def handles_for(geometry: Geometry) -> HolderHandles | None:
+        if not any(group.origin for group in geometry.every):
+            return None
+        return HolderHandles(geometry, uuids(driver), running.sockets, allow_uids)
+
+    handles = handles_for(planned.geometry)
+    session = Session(planned, driver, handles, running.with_notes, handles_for)
+    live = Live(session, handles)
+    live.completed = running.with_survivors
+    session.begin(verify=True)
+    return live
 
 
 def bound_holders(bind: Mapping[str, BoundLike] | None) -> dict[str, Bound]:
@@ -102,3 +107,154 @@ def producers_of(found: Composition, bind: Mapping[str, Bound], **limits: Any) -
 
 def _bound(given: BoundLike) -> Bound:
     return os.fspath(given) if isinstance(given, str | os.PathLike) else tuple(given)
+
+
+@dataclass(frozen=True, slots=True)
+class _Options:
+    """Arguments of `hold`."""
+
+    spec: SpecLike
+    machine: MachineLike
+    params: Params | None
+    bind: Mapping[str, Bound]
+    terms: Holding
+    check: Check
+    timeout: float
+    log: Callable[[str], None] | None
+
+    def compose(self) -> tuple[Composition, RunRequest]:
+        """Return the layout on its machine, and the request for it."""
+        composition = plan_new(self.spec, self.machine, self.params)
+        if composition.geometry.nodes:
+            hint = "'memtopo apply --on' starts it on a cluster"
+            raise Unsuitable(f"{composition.document.name} is a spec of several nodes", hint=hint)
+        require_tried(composition)
+        if not composition.document.text:
+            composition = Composition.of(_as_text(composition.document), composition.target)
+        return composition, composition.request(check=self.check, timeout=self.timeout, exclusive=False)
+
+    def record(self, line: str) -> None:
+        """Pass a line on to the program, if it wants any."""
+        if self.log:
+            self.log(line)
+
+
+def _as_text(document: Document) -> Document:
+    """Return a spec that a program gave as a mapping as a text, which workers and clients read."""
+    return read_text(json.dumps(document.written(())).encode(), document.name, document.settings)
+
+
+class Held:
+    """Layout that is held for the duration of a `with`. A thread serves it, and the program goes on meanwhile."""
+
+    def __init__(self, options: _Options) -> None:
+        self._options = options
+        self._resources = ExitStack()
+        self._background = Background("memtopo-hold")
+        self.name = ""
+        """Name of the layout, by which other processes attach to it."""
+        self.path = ""
+        """Path of its socket."""
+        self.machine: MachineLine
+        """Description of the machine, as in a report; known within the `with`."""
+        self.report: Report | None = None
+        """Report from building to taking down; None until then."""
+
+    @property
+    def over(self) -> bool:
+        """True once the layout was taken down: by a release, its deadline, a lost process, or the end of the `with`."""
+        return self._background.over.is_set()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until the layout is taken down, for at most `timeout` seconds. Return whether it is."""
+        return self._background.over.wait(timeout)
+
+    def __enter__(self) -> Self:
+        if self.name:
+            raise Unsuitable("a layout can be entered only once; call the function again for another one")
+        composition, request = self._options.compose()
+        self.name, self.machine = request.plan.name, request.machine
+        with ExitStack() as stack:
+            claims = stack.enter_context(ExitStack())
+            terms = self._options.terms
+            claimed = claims.enter_context(claim(endpoint(self.name, terms.socket), terms.allow_uids))
+            self.path = claimed.endpoint.path
+            stack.enter_context(self._background.running(partial(self._run, composition, request, claims, claimed)))
+            if self.report and not self._background.served:
+                raise NotApplied(self.report)
+            self._resources = stack.pop_all()
+        return self
+
+    def _run(self, composition: Composition, request: RunRequest, claims: ExitStack, claimed: Claim) -> None:
+        """Build the layout, serve it, and take it down."""
+        options, thread = self._options, self._background
+        holder = Holder(
+            claimed,
+            about_holder(composition, request),
+            partial(revision, target=composition.target),
+            options.terms,
+            gpus=[device.uuid for device in composition.target.machine.devices],
+            ready=thread.report_ready,
+            supervised=lambda: nullcontext(Supervision(log=lambda event: options.record(monitoring.event_line(event)))),
+            wake=thread.wake,
+            stopped_by="the end of its 'with'",
+        )
+        application = Application(
+            composition,
+            request,
+            lambda: producers_of(composition, options.bind, stop=self._signal, patience=options.timeout),
+            options.terms.allow_uids,
+            options.timeout,
+            self._signal,
+            report_wait=options.record,
+        )
+        with claims:  # a client that releases the layout waits for their end
+            self.report = application.run(holder)
+
+    def _signal(self) -> int:
+        return signal.SIGINT if self._background.stopping else 0
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with deferred():  # Ctrl-C is raised after the teardown
+            self._resources.close()
+            failed = self._background.error
+            if self.report and self.report.exit_code:
+                failed = NotApplied(self.report)
+            if failed and error is None:
+                raise failed
+            if failed and error:
+                error.add_note(str(failed))
+
+
+def hold(
+    spec: SpecLike,
+    machine: MachineLike = "local",
+    bind: Mapping[str, BoundLike] | None = None,
+    *,
+    socket: str | os.PathLike[str] | None = None,
+    allow_uids: Collection[int] = (),
+    params: Params | None = None,
+    check: Check = "fast",
+    lasting: float | None = None,
+    grace: float = 5.0,
+    timeout: float = 30.0,
+    log: Callable[[str], None] | None = None,
+) -> Held:
+    """Build and check a spec, and serve its exports to other processes, for the duration of a `with`.
+
+    It is built in this process, and a spec with `processes` in processes that are started. Other processes attach to
+    it, switch and change it as they do with `memtopo apply --hold`; it is taken down at the end of the `with`, after
+    `lasting` seconds, or when another process releases it. `machine`, `bind` and `params` are those of `applied`.
+
+    `socket` is a path, or a folder in which it is named by the layout. `allow_uids` are other users who may import, and
+    whose layouts may be imported. Importers over ipc have `grace` seconds to end. `timeout` is the number of seconds
+    that a process, an external producer or a semaphore may be silent. `log` is called with a line for each event, in
+    another thread.
+
+    Entering raises as `applied` does, and `ExchangeError` if the name is held already. The end raises `NotApplied` if
+    something is left, or was lost while the layout was held.
+    """
+    terms = Holding(os.fspath(socket) if socket else None, lasting, grace, tuple(allow_uids))
+    return Held(_Options(spec, machine, params, bound_holders(bind), terms, check, timeout, log))

@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from types import MappingProxyType
-from typing import Literal, Unpack, get_args
+from typing import Literal, TypeVar, Unpack, get_args
 
 from memtopo.api.dmabuf import DmaBufs, importable
 from memtopo.api.errors import Unsuitable
@@ -21,7 +22,6 @@ from memtopo.api.views import View
 from memtopo.common.errors import UsageError
 from memtopo.common.signals import deferred
 from memtopo.common.units import NotADuration, NotASize, parse_duration, parse_size, shorten
-from memtopo.driver.kernels import KernelDriver
 from memtopo.drivers.target import LOCAL, Target, recorded
 from memtopo.language import Document
 from memtopo.language.names import AWAKE
@@ -32,6 +32,8 @@ from memtopo.sharing.endpoints import Endpoint, endpoint, is_folder
 from memtopo.sharing.held import held_machine
 from memtopo.sharing.offers import Offer
 from memtopo.sharing.status import Notice, Status
+
+T = TypeVar("T")
 
 AccessName = Literal["r", "rw"]
 
@@ -184,54 +186,38 @@ class Attached(Live):
 class Attachment(LiveContext[Attached]):
     """Attachment to a held layout, for the duration of a `with`."""
 
-    def __init__(
-        self,
-        where: Endpoint,
-        terms: Callable[[], Terms],
-        device: str | int | None,
-        access: AccessName | None,
-        machine: MachineLike | None,
-        allow_uids: Collection[int],
-        on_change: Callable[[Notice], object] | None,
-        reserve: Mapping[str, int],
-    ) -> None:
-        super().__init__()
-        self._where, self._terms, self._device, self._access = where, terms, device, access
-        self._machine, self._allowed, self._on_change, self._reserve = machine, allow_uids, on_change, reserve
 
-    def _build(self) -> Attached:
-        terms = self._terms()
-        with ExitStack() as stack:
-            client = terms.connect(self._where, self._allowed)
-            stack.callback(client.close)
-            status = client.status()
-            offers = importable(terms.join(client, status.name, self._where.path), terms.exports)
-            found = _machine(client, status, self._machine)
-            driver = found.open()
-            gpus = uuids(driver)
-            importer = Importer(status.name, found, gpus, terms.role, self._device, self._access, self._reserve)
-            planned = importer.planned(offers)
-            lease = Lease(planned, gpus, client)
-            asleep = status.layout_state not in (None, AWAKE)
-            absent = lease.absent(offers) if asleep else frozenset()
-            attached = self._attached(planned, driver, lease, offers, importer, absent)
-            stack.pop_all()
-        return attached
-
-    def _attached(
-        self,
-        planned: Composition,
-        driver: KernelDriver,
-        lease: Lease,
-        offers: Mapping[str, Offer],
-        importer: Importer,
-        absent: Collection[str],
-    ) -> Attached:
+def _build(
+    where: Endpoint,
+    terms: Callable[[], Terms],
+    device: str | int | None,
+    access: AccessName | None,
+    machine: MachineLike | None,
+    allow_uids: Collection[int],
+    on_change: Callable[[Notice], object] | None,
+    reserve: Mapping[str, int],
+    _resources: ExitStack,
+) -> Attached:
+    agreed = terms()
+    with ExitStack() as stack:
+        client = agreed.connect(where, allow_uids)
+        stack.callback(client.close)
+        status = client.status()
+        offers = importable(agreed.join(client, status.name, where.path), agreed.exports)
+        found = _machine(client, status, machine)
+        driver = found.open()
+        gpus = uuids(driver)
+        importer = Importer(status.name, found, gpus, agreed.role, device, access, reserve)
+        planned = importer.planned(offers)
+        lease = Lease(planned, gpus, client)
+        asleep = status.layout_state not in (None, AWAKE)
+        absent = lease.absent(offers) if asleep else frozenset()
         gone = imported_resources(planned.geometry, [(HOLDER, name) for name in absent])
         session = Session(planned, driver, lease, absent=frozenset(gone))
-        attached = Attached(session, lease, offers, self._where.path, importer, self._on_change)
+        attached = Attached(session, lease, offers, where.path, importer, on_change)
         session.begin(verify=False)  # imported memory is never written
-        return attached
+        stack.pop_all()
+    return attached
 
 
 def attach(
@@ -267,18 +253,16 @@ def attach(
     `writing`, `committed` or `uncommitted` if the wait was in vain), `Unavailable`, `Unsuitable`, also for another
     digest, `InvalidSpec` if this machine cannot import an export, and `NotApplied` after everything was undone.
     """
-    _check_role(role)
-    requested, seconds = [exports] if isinstance(exports, str) else exports, _seconds(wait)
-    return Attachment(
-        _endpoint(os.fspath(layout), None if socket is None else os.fspath(socket)),
-        lambda: Terms(requested, role, time.monotonic() + seconds, expect),
-        device, access, machine, allow_uids, on_change, {name: _bytes(size) for name, size in (reserve or {}).items()},
-    )  # fmt: skip
-
-
-def _check_role(role: str) -> None:
     if role not in get_args(Role):
         raise UsageError(f"role {shorten(str(role))!r} is not a role", hint="write 'reader' or 'writer'")
+    requested, seconds = [exports] if isinstance(exports, str) else exports, _seconds(wait)
+    where = _endpoint(os.fspath(layout), None if socket is None else os.fspath(socket))
+    sizes = {name: _bytes(size) for name, size in (reserve or {}).items()}
+
+    def terms() -> Terms:
+        return Terms(requested, role, time.monotonic() + seconds, expect)
+
+    return Attachment(partial(_build, where, terms, device, access, machine, allow_uids, on_change, sizes))
 
 
 def dma_bufs(
@@ -317,15 +301,12 @@ def unknown_export(name: str, exports: Collection[str]) -> Unsuitable:
 
 def _require_element(offer: Offer, export: str, name: str) -> None:
     """Raise `Unsuitable` unless a name is that of one allocation of an export."""
-    if offer.kind != "allocation" or name in _elements(export, offer.count):
+    elements = {f"{export}.{index}" for index in range(offer.count)} if offer.count > 1 else {export}
+    if offer.kind != "allocation" or name in elements:
         return
     message = f"export {export!r} has no allocation {shorten(name)!r}"
     hint = f"there are {export}.0 … {export}.{offer.count - 1}" if offer.count > 1 else f"write {export!r}"
     raise Unsuitable(message, hint=hint)
-
-
-def _elements(export: str, count: int) -> frozenset[str]:
-    return frozenset(f"{export}.{index}" for index in range(count)) if count > 1 else frozenset([export])
 
 
 def _definite(shape: Shape) -> bool:
@@ -351,10 +332,7 @@ def _bytes(size: str | int) -> int:
     """Bytes of a size. Raises `UsageError`."""
     if isinstance(size, int):
         return size
-    try:
-        found = parse_size(size)
-    except NotASize as error:
-        raise UsageError(str(error), hint=f"write {error.meant}" if error.meant else None) from error
+    found = _parsed(parse_size, size)
     if found.in_granules:
         raise UsageError(f"{size!r} is in granules", hint="write it in bytes, as '64MiB'")
     return found.amount
@@ -364,9 +342,14 @@ def _seconds(wait: str | float) -> float:
     """Seconds of a duration. Raises `UsageError`."""
     if not isinstance(wait, str):
         return float(wait)
+    return _parsed(parse_duration, wait)
+
+
+def _parsed(parse: Callable[[str], T], text: str) -> T:
+    """Parse an argument. Raises `UsageError` with what is probably meant."""
     try:
-        return parse_duration(wait)
-    except NotADuration as error:
+        return parse(text)
+    except (NotASize, NotADuration) as error:
         raise UsageError(str(error), hint=f"write {error.meant}" if error.meant else None) from error
 
 

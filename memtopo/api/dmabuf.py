@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Collection, Mapping
+from contextlib import ExitStack
 from types import MappingProxyType
 from typing import Self
 
@@ -13,7 +13,7 @@ from memtopo.api.errors import Unsuitable
 from memtopo.api.imports import Terms
 from memtopo.api.memory import unknown
 from memtopo.common.signals import deferred
-from memtopo.driver.handles import Handle
+from memtopo.driver.handles import Handle, close_handles
 from memtopo.kinds.dmabuf import DMABUF
 from memtopo.sharing.client import Client
 from memtopo.sharing.endpoints import Endpoint
@@ -81,8 +81,11 @@ class DmaBufs:
             stack.callback(self._close)
             self.exports = MappingProxyType(_chosen(client.offers(), self._requested, self._where.path))
             for name in self.exports:
-                with _unless_absent():
+                try:
                     self.take(name)
+                except ExchangeError as error:
+                    if error.code != "absent":  # the holder sends a notice when it has memory again
+                        raise
             self._resources = stack.pop_all()
         return self
 
@@ -104,24 +107,20 @@ class DmaBufs:
         Raises `ExchangeError`, with the code `absent` if it has no memory in the present state of the layout.
         """
         with deferred():
-            return self._take(name)
-
-    def _take(self, name: str) -> tuple[DmaBuf, ...]:
-        for each in self[name]:
-            each.close()
-        offer, received = self.exports[name], list[Handle]()
-        try:
-            received += self._connection.handles(name)
-        except ExchangeError:
-            for handle in received:
-                handle.close()
-            raise
-        self._open[name] = tuple(
-            DmaBuf(f"{name}.{index}" if offer.count > 1 else name, offer.size, handle.fd)
-            for index, handle in enumerate(received)
-            if handle.fd is not None
-        )
-        return self._open[name]
+            for each in self[name]:
+                each.close()
+            offer, received = self.exports[name], list[Handle]()
+            try:
+                received += self._connection.handles(name)
+            except ExchangeError:
+                close_handles(received)
+                raise
+            self._open[name] = tuple(
+                DmaBuf(f"{name}.{index}" if offer.count > 1 else name, offer.size, handle.fd)
+                for index, handle in enumerate(received)
+                if handle.fd is not None
+            )
+            return self._open[name]
 
     def notice(self, timeout: float = 0.0) -> Notice | None:
         """Return the next notice of the holder, if one arrives within `timeout` seconds.
@@ -149,16 +148,6 @@ class DmaBufs:
     def _close(self) -> None:
         for each in (each for opened in self._open.values() for each in opened):
             each.close()
-
-
-@contextmanager
-def _unless_absent() -> Iterator[None]:
-    """Ignore that an export has no memory in the present state: the holder sends a notice when it is back."""
-    try:
-        yield
-    except ExchangeError as error:
-        if error.code != "absent":
-            raise
 
 
 def importable(offers: Mapping[str, Offer], requested: Collection[str] | None) -> Mapping[str, Offer]:

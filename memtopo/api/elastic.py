@@ -58,6 +58,18 @@ class ElasticMemory:
             raise self._absent(f"range {label!r}", changed=label not in self.ranges)
         return found
 
+    def range(self, label: str) -> ElasticRange:
+        """Return an elastic range by its label."""
+        self.content(label)
+        return ElasticRange(label, self)
+
+    def chunks(self, name: str) -> ElasticChunks:
+        """Return elastic chunks by the name of their entry. Raises `Unsuitable`."""
+        if name not in self.pools:
+            raise unknown("entry of elastic chunks", name, self.pools)
+        self.pool(name)
+        return ElasticChunks(name, self)
+
     def pool(self, name: str) -> Pool:
         """Return elastic chunks. Raises `Unsuitable` after the end, and in states that drop them."""
         self._require_open(f"chunks {name!r}")
@@ -268,17 +280,3 @@ class ElasticChunks:
     def __repr__(self) -> str:
         pool = self._memory.pool(self.name)
         return f"<chunks {self.name}: {len(pool.created):,} of {pool.limit:,} exist, {len(pool.free):,} not mapped>"
-
-
-def elastic_range(memory: ElasticMemory, name: str) -> ElasticRange:
-    """Return an elastic range by its label."""
-    memory.content(name)
-    return ElasticRange(name, memory)
-
-
-def elastic_chunks(memory: ElasticMemory, name: str) -> ElasticChunks:
-    """Return elastic chunks by the name of their entry. Raises `Unsuitable`."""
-    if name not in memory.pools:
-        raise unknown("entry of elastic chunks", name, memory.pools)
-    memory.pool(name)
-    return ElasticChunks(name, memory)

@@ -22,6 +22,8 @@ _LISTED = 10
 class ApiError(MemtopoError):
     """Error whose text includes the hint, so that tracebacks show it."""
 
+    exit_code: int = Exit.FAILED
+
     def __str__(self) -> str:
         return f"{self.message} (hint: {self.hint})" if self.hint else self.message
 
@@ -58,25 +60,17 @@ class NotApplied(ApiError):
 class NotBuilt(ApiError):
     """Valid spec with objects that were never tried on the machine, which are planned only; nothing was built."""
 
-    exit_code = Exit.FAILED
-
 
 class NotSwitched(ApiError):
     """Layout that was not switched to a state; the text says which call failed, and the state that it is in."""
-
-    exit_code = Exit.FAILED
 
 
 class NotMapped(ApiError):
     """Elastic range or chunks that a driver error left as they were; the text says if they are not."""
 
-    exit_code = Exit.FAILED
-
 
 class NotChanged(ApiError):
     """Layout that was not changed to another spec; the text says what failed, or what does not fit."""
-
-    exit_code = Exit.FAILED
 
 
 class Unsuitable(ApiError, ValueError):

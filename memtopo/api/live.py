@@ -9,7 +9,7 @@ from types import MappingProxyType, TracebackType
 from typing import Any, Generic, Literal, TypeVar, Unpack
 
 from memtopo.api.dmabuf import DmaBuf
-from memtopo.api.elastic import ElasticChunks, ElasticMemory, elastic_chunks, elastic_range
+from memtopo.api.elastic import ElasticChunks, ElasticMemory
 from memtopo.api.errors import NotApplied, Unsuitable, ViewOutlived
 from memtopo.api.memory import Memory, Part, ViewRequest, unknown
 from memtopo.api.session import Session
@@ -48,6 +48,8 @@ class Live:
         self._elastic = ElasticMemory(session, self._memory, self._views)
         self.report: Report | None = None
         """Report from building to taking down; None until then."""
+        self.completed: Callable[[Report], Report] = lambda report: report
+        """Function that completes the report after what the layout needs has ended, too."""
 
     @property
     def name(self) -> str:
@@ -92,13 +94,13 @@ class Live:
         if name in self._elastic.ranges:
             if part or dtype != "uint8":
                 raise Unsuitable(f"range {name!r} is elastic", hint=f"view a part of it: range({name!r}).view(…)")
-            return elastic_range(self._elastic, name)
+            return self._elastic.range(name)
         return self._view("range", name, dtype, part)
 
     def chunks(self, name: str) -> ElasticChunks:
         """Return the elastic chunks of an entry, which a program maps in elastic ranges."""
         self._require_open()
-        return elastic_chunks(self._elastic, name)
+        return self._elastic.chunks(name)
 
     def chunk(self, name: str, dtype: object = "uint8", **part: Unpack[Part]) -> View:
         """View of a chunk or a part of it, at one of the addresses where it is mapped."""
@@ -315,13 +317,16 @@ L = TypeVar("L", bound=Live)
 
 
 class LiveContext(Generic[L]):
-    """Context manager of a live layout: builds it on entering and takes it down on leaving, once."""
+    """Context manager of a live layout: builds it on entering and takes it down on leaving, once.
 
-    def __init__(self) -> None:
+    `build` enters what must exist as long as the layout, such as its producers.
+    """
+
+    def __init__(self, build: Callable[[ExitStack], L]) -> None:
+        self._build = build
         self._live: L | None = None
         self._entered = False
         self._resources = ExitStack()
-        """Resources that must exist as long as the layout."""
 
     def __enter__(self) -> L:
         if self._entered:
@@ -329,7 +334,7 @@ class LiveContext(Generic[L]):
         self._entered = True
         with ExitStack() as stack:
             stack.push(self._resources)
-            self._live = self._build()
+            self._live = self._build(self._resources)
             stack.pop_all()
         return self._live
 
@@ -342,7 +347,7 @@ class LiveContext(Generic[L]):
                 return
             with self._resources:
                 report, outlived = live.end()
-            live.report = report = self._completed(report)
+            live.report = report = live.completed(report)
             if outlived:
                 message = f"layout {live.name!r} was taken down while views are still in use: {', '.join(outlived)}"
                 warnings.warn(f"{message}; delete them within the 'with'", ViewOutlived, stacklevel=2)
@@ -351,10 +356,3 @@ class LiveContext(Generic[L]):
             if error is None:
                 raise NotApplied(report)
             error.add_note(str(NotApplied(report)))
-
-    def _completed(self, report: Report) -> Report:
-        """Return the report after the other resources were released, too."""
-        return report
-
-    def _build(self) -> L:
-        raise NotImplementedError
