@@ -10,6 +10,7 @@ import pytest
 
 from memtopo.drivers.target import Target
 from tests.api.child_process import Process
+from tests.helpers.held_layouts import Held, Switch, held, switching
 from tests.helpers.machines import invented
 
 TWO = Target("invented", invented(2), simulated=True, _opener=lambda: _open())
@@ -44,3 +45,20 @@ def start(runtime: Path) -> Iterator[Callable[..., Process]]:
     yield begin
     for each in started:
         each.kill()
+
+
+@pytest.fixture
+def layout(request: pytest.FixtureRequest, machine: Target, runtime: Path) -> Iterator[Held]:
+    """The layout of the module's SPEC, held in this process."""
+    del runtime
+    with held(request.module.SPEC, machine) as found:
+        yield found
+    assert (found.report.outcome, found.report.leaks) == ("ok", ())
+
+
+@pytest.fixture
+def switch(request: pytest.FixtureRequest, layout: Held) -> Iterator[Switch]:
+    """Requests a switch of the layout, in a thread."""
+    del layout
+    with switching(request.module.SPEC["name"]) as request_switch:
+        yield request_switch

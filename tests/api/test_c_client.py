@@ -47,6 +47,13 @@ def libcuda(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture
+def env(libcuda: Path, runtime: Path, machine: Target) -> dict[str, str]:
+    """Environment of the program on a simulated GPU."""
+    gpu = target.uuids(machine.machine)[0]
+    return environment(XDG_RUNTIME_DIR=str(runtime), LD_LIBRARY_PATH=str(libcuda), SIMULATED_GPU=gpu)
+
+
 @pytest.fixture(scope="module")
 def attach(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The program, built with warnings as errors, and with sanitizers where the compiler has them.
@@ -187,12 +194,8 @@ def test_the_client_skips_notices(attach: Path, tmp_path: Path) -> None:
     assert "no answer" in errors
 
 
-def test_the_client_follows_a_switch_and_keeps_its_address(
-    attach: Path, libcuda: Path, runtime: Path, machine: Target
-) -> None:
+def test_the_client_follows_a_switch_and_keeps_its_address(attach: Path, env: dict[str, str], machine: Target) -> None:
     """It reads the bytes that it wrote at the address at which it wrote them, and ends with the layout."""
-    gpu = target.uuids(machine.machine)[0]
-    env = environment(XDG_RUNTIME_DIR=str(runtime), LD_LIBRARY_PATH=str(libcuda), SIMULATED_GPU=gpu)
     with held(SPEC, machine) as layout, following(attach, env, "sleeper", "w.1", "written by C") as program:
         lines = program.stdout
         assert lines
@@ -212,12 +215,8 @@ def test_the_client_follows_a_switch_and_keeps_its_address(
         assert program.wait(PATIENCE) == 0, program.stderr and program.stderr.read()
 
 
-def test_the_client_maps_memory_that_was_gone_when_it_began(
-    attach: Path, libcuda: Path, runtime: Path, machine: Target
-) -> None:
+def test_the_client_maps_memory_that_was_gone_when_it_began(attach: Path, env: dict[str, str], machine: Target) -> None:
     """And writes its text there."""
-    gpu = target.uuids(machine.machine)[0]
-    env = environment(XDG_RUNTIME_DIR=str(runtime), LD_LIBRARY_PATH=str(libcuda), SIMULATED_GPU=gpu)
     with held(SPEC, machine) as layout, connect(endpoint("sleeper")) as client:
         client.switch("half")
         with following(attach, env, "sleeper", "page", "written by C") as program:
@@ -229,12 +228,8 @@ def test_the_client_maps_memory_that_was_gone_when_it_began(
             assert layout.bytes_of("kv", 0, 12) == b"written by C"
 
 
-def test_the_client_maps_new_memory_after_a_forced_switch(
-    attach: Path, libcuda: Path, runtime: Path, machine: Target
-) -> None:
+def test_the_client_maps_new_memory_after_a_forced_switch(attach: Path, env: dict[str, str], machine: Target) -> None:
     """While it was stopped: it lets go of the old memory as it goes on."""
-    gpu = target.uuids(machine.machine)[0]
-    env = environment(XDG_RUNTIME_DIR=str(runtime), LD_LIBRARY_PATH=str(libcuda), SIMULATED_GPU=gpu)
     with held(SPEC, machine) as layout, following(attach, env, "sleeper", "page", "old") as program:
         lines = program.stdout
         assert lines

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from memtopo.sharing.errors import ExchangeError, NoLayout
 from memtopo.sharing.status import Notice
 from tests.api.child_process import Process
 from tests.helpers.child_process import PATIENCE
-from tests.helpers.held_layouts import Held, Switch, held, switching
+from tests.helpers.held_layouts import Held, Switch, held
 from tests.helpers.processes import open_descriptors
 
 M = 2 << 20
@@ -44,22 +44,6 @@ SPEC: dict[str, Any] = {
     "states": {"half": {"drop": ["kv", "more"]}},
 }
 SIZES = {"kv": [2 * M], "pages": [M, M], "flags": [4096], "card": [2 * M], "b": [M]}
-
-
-@pytest.fixture
-def layout(machine: Target, runtime: Any) -> Iterator[Held]:
-    """A layout with exports via dmabuf and a state, held in this process."""
-    with held(SPEC, machine) as found:
-        yield found
-    assert (found.report.outcome, found.report.leaks) == ("ok", ())
-
-
-@pytest.fixture
-def switch(layout: Held) -> Iterator[Switch]:
-    """Requests a switch of the layout, in a thread."""
-    del layout
-    with switching("nic") as request:
-        yield request
 
 
 def sizes(bufs: DmaBufs) -> dict[str, list[int]]:

@@ -25,7 +25,7 @@ from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.status import Changed, Notice
 from tests.api.test_apply import failing
 from tests.helpers.child_process import PATIENCE
-from tests.helpers.held_layouts import Held, Switch, held, switching
+from tests.helpers.held_layouts import Held, Switch, held
 from tests.helpers.holders import until
 from tests.helpers.processes import open_descriptors
 
@@ -43,22 +43,6 @@ SPEC = {
     "exports": {"w": {"chunk": "w", "via": "fd"}, "page": {"chunk": "page", "via": "fd"}},
     "states": {"asleep": {"offload": {"weights": "host:0"}, "drop": ["kv"]}, "half": {"drop": ["kv"]}},
 }
-
-
-@pytest.fixture
-def layout(machine: Target, runtime: Any) -> Iterator[Held]:
-    """A layout with states, held in this process."""
-    with held(SPEC, machine) as found:
-        yield found
-    assert (found.report.outcome, found.report.leaks) == ("ok", ())
-
-
-@pytest.fixture
-def switch(layout: Held) -> Iterator[Switch]:
-    """Requests a switch of the layout, in a thread."""
-    del layout
-    with switching("sleeper") as request:
-        yield request
 
 
 @pytest.fixture

@@ -76,20 +76,6 @@ def test_an_unknown_state_is_refused_with_the_known_ones(machine: Target) -> Non
         layout.switch("aslep")
 
 
-def test_a_failed_switch_leaves_the_layout_as_it_was() -> None:
-    with memtopo.applied(SPEC, failing(0)) as layout:
-        driver: Any = layout._session._opened
-        weights = np.from_dlpack(layout.range("weights", dtype="uint8"))
-        weights[:] = 3
-        driver.at = driver.calls + 10
-        with pytest.raises(memtopo.NotSwitched, match="the layout is awake, as before"):
-            layout.switch("asleep")
-        assert layout.state == "awake"
-        assert not layout.check().different
-        assert (weights == 3).all()
-        del weights
-
-
 def calls_of(before: str, act: Callable[[Live], object]) -> range:
     """Numbers of the driver calls that an action makes in a state, counted from the first of the layout."""
     with memtopo.applied(SPEC, failing(0)) as layout:

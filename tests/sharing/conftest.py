@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,6 +14,8 @@ import pytest
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint
 from tests.helpers.holders import Holder, Process
+from tests.helpers.memfd_exports import OneState
+from tests.helpers.processes import open_descriptors
 
 
 @pytest.fixture
@@ -35,6 +39,17 @@ def start(runtime: Path) -> Iterator[Callable[..., Any]]:
     yield begin
     for each in started:
         each.kill()
+
+
+@pytest.fixture
+def layout() -> Iterator[OneState]:
+    """Exports of which `page` has no memory in the state asleep; no descriptor of theirs is left at the end."""
+    gc.collect()
+    before = open_descriptors()
+    found = OneState()
+    yield found
+    os.close(found.memory)
+    assert open_descriptors() == before
 
 
 @pytest.fixture

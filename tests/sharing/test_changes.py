@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import socket
 from collections.abc import Callable, Iterator
@@ -25,23 +24,11 @@ from memtopo.sharing.sockets import peer
 from tests.helpers.child_process import PATIENCE
 from tests.helpers.holders import asked, heard, holding, raw, scripted
 from tests.helpers.memfd_exports import OFFERS, PAGE, PAGES, OneState, secret
-from tests.helpers.processes import open_descriptors
 
 CHANGING = {"memtopo": 1, "notice": "changing", "generation": 1, "exports": ["page"], "deadline": PATIENCE}
 CHANGED = {"memtopo": 1, "notice": "changed", "exports": ["page"]}
 ME = f"process {os.getpid()}"
 Connect = Callable[[], socket.socket]
-
-
-@pytest.fixture
-def layout() -> Iterator[OneState]:
-    """Exports of which `page` has no memory in the state asleep."""
-    gc.collect()
-    before = open_descriptors()
-    found = OneState()
-    yield found
-    os.close(found.memory)
-    assert open_descriptors() == before
 
 
 @pytest.fixture

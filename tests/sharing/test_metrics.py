@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import socket
 import stat
@@ -38,20 +37,9 @@ from memtopo.sharing.status import CheckResult, LocationMemory, Statistics
 from tests.helpers import child_process
 from tests.helpers.holders import holding, until
 from tests.helpers.memfd_exports import PAGE, OneState
-from tests.helpers.processes import open_descriptors
 
 MEMORY = (LocationMemory("gpu0", "GPU-1", 3 * PAGE, 3), LocationMemory("host:0", None, PAGE, 1))
 Dial = Callable[[], socket.socket]
-
-
-@pytest.fixture
-def layout() -> Iterator[OneState]:
-    gc.collect()
-    before = open_descriptors()
-    found = OneState()
-    yield found
-    os.close(found.memory)
-    assert open_descriptors() == before
 
 
 @pytest.fixture
