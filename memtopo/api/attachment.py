@@ -13,9 +13,9 @@ from typing import Literal, TypeVar, Unpack, get_args
 
 from memtopo.api.dmabuf import DmaBufs, importable
 from memtopo.api.errors import Unsuitable
-from memtopo.api.imports import HOLDER, Lease, Role, Terms, device_name, entry_names, importing_spec
+from memtopo.api.imports import HOLDER, AttachTerms, Lease, Role, device_name, entry_names, importing_spec
 from memtopo.api.live import Live, LiveContext
-from memtopo.api.memory import Part, Shape, extents, unknown
+from memtopo.api.memory import Shape, ViewPart, extents, unknown
 from memtopo.api.session import Session, uuids
 from memtopo.api.specs import MachineLike, plan_spec, resolved
 from memtopo.api.views import View
@@ -39,7 +39,7 @@ AccessName = Literal["r", "rw"]
 
 
 @dataclass(frozen=True, slots=True)
-class Importer:
+class ExportImporter:
     """Importer of a layout's exports: its GPUs by ordinal, and what it requested for them in `attach`."""
 
     layout: str
@@ -93,7 +93,7 @@ class Attached(Live):
         lease: Lease,
         offers: Mapping[str, Offer],
         socket: str,
-        importer: Importer,
+        importer: ExportImporter,
         on_change: Callable[[Notice], object] | None = None,
     ) -> None:
         super().__init__(session, lease)
@@ -103,7 +103,7 @@ class Attached(Live):
         self.socket = socket
         """Path of the holder's socket."""
 
-    def export(self, name: str, dtype: object = "uint8", **part: Unpack[Part]) -> View:
+    def export(self, name: str, dtype: object = "uint8", **part: Unpack[ViewPart]) -> View:
         """View of the memory of an export, or of one of its elements or parts: `w`, `w.3`, `w.3.signal`."""
         found = next((each for each in _prefixes(name) if each in self.exports), name)
         offer = self.exports.get(found)
@@ -189,7 +189,7 @@ class Attachment(LiveContext[Attached]):
 
 def _build(
     where: Endpoint,
-    terms: Callable[[], Terms],
+    terms: Callable[[], AttachTerms],
     device: str | int | None,
     access: AccessName | None,
     machine: MachineLike | None,
@@ -207,7 +207,7 @@ def _build(
         found = _machine(client, status, machine)
         driver = found.open()
         gpus = uuids(driver)
-        importer = Importer(status.name, found, gpus, agreed.role, device, access, reserve)
+        importer = ExportImporter(status.name, found, gpus, agreed.role, device, access, reserve)
         planned = importer.planned(offers)
         lease = Lease(planned, gpus, client)
         asleep = status.layout_state not in (None, AWAKE)
@@ -259,8 +259,8 @@ def attach(
     where = _endpoint(os.fspath(layout), None if socket is None else os.fspath(socket))
     sizes = {name: _bytes(size) for name, size in (reserve or {}).items()}
 
-    def terms() -> Terms:
-        return Terms(requested, role, time.monotonic() + seconds, expect)
+    def terms() -> AttachTerms:
+        return AttachTerms(requested, role, time.monotonic() + seconds, expect)
 
     return Attachment(partial(_build, where, terms, device, access, machine, allow_uids, on_change, sizes))
 

@@ -63,13 +63,13 @@ class _Tensor(ctypes.Structure):
     )
 
 
-class Managed(ctypes.Structure):
+class ManagedTensor(ctypes.Structure):
     """`DLManagedTensor`; its first word is the address of the data, which is not 0 until the tensor is released."""
 
     _fields_ = (("tensor", _Tensor), ("manager", c_void_p), ("deleter", c_void_p))
 
 
-class Versioned(ctypes.Structure):
+class VersionedTensor(ctypes.Structure):
     """`DLManagedTensorVersioned`; its first word is the version, which is not 0 until the tensor is released."""
 
     _fields_ = (
@@ -95,7 +95,7 @@ def allocate(
 
     `device` is DLPack's type and number. Only a versioned tensor has a read-only flag.
     """
-    kind = Versioned if versioned else Managed
+    kind = VersionedTensor if versioned else ManagedTensor
     numbers = (*shape, *strides(shape))
     start = max(ctypes.sizeof(kind), _CLEARED)
     block = _libc.malloc(start + 8 * max(len(numbers), 1))
@@ -105,7 +105,7 @@ def allocate(
     managed = kind.from_address(block)
     ctypes.memset(block, 0, ctypes.sizeof(kind))
     managed.deleter = _DELETER
-    if isinstance(managed, Versioned):
+    if isinstance(managed, VersionedTensor):
         managed.major, managed.minor = VERSION
         managed.flags = READ_ONLY * read_only
     tensor = managed.tensor

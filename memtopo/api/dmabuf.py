@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Self
 
 from memtopo.api.errors import Unsuitable
-from memtopo.api.imports import Terms
+from memtopo.api.imports import AttachTerms
 from memtopo.api.memory import unknown
 from memtopo.common.signals import deferred
 from memtopo.driver.handles import Handle, close_handles
@@ -76,7 +76,7 @@ class DmaBufs:
         if self._client is not None:
             raise Unsuitable("dma-bufs can be entered only once; call the function again for others")
         with ExitStack() as stack:
-            terms = Terms(self._requested, "reader", time.monotonic() + self._seconds, None)
+            terms = AttachTerms(self._requested, "reader", time.monotonic() + self._seconds, None)
             self._client = client = stack.enter_context(terms.connect(self._where, self._allowed))
             stack.callback(self._close)
             self.exports = MappingProxyType(_chosen(client.offers(), self._requested, self._where.path))

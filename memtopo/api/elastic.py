@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from memtopo.api.errors import NotMapped, Unsuitable
-from memtopo.api.memory import Memory, Shape, ViewRequest, unknown, whole_number
+from memtopo.api.memory import LayoutMemory, Shape, ViewRequest, unknown, whole_number
 from memtopo.api.session import Session
 from memtopo.api.views import View, ViewFactory
 from memtopo.common.signals import deferred
@@ -31,13 +31,13 @@ class MappedChunk(NamedTuple):
 class ElasticMemory:
     """Elastic ranges and chunks of one layout. Its methods may be called by several threads."""
 
-    def __init__(self, session: Session, memory: Memory, views: ViewFactory) -> None:
+    def __init__(self, session: Session, memory: LayoutMemory, views: ViewFactory) -> None:
         self.lock = RLock()
         """Held during each change, so that a check or a switch does not see a half of one."""
         self._session, self._views = session, views
         self.follow(memory)
 
-    def follow(self, memory: Memory) -> None:
+    def follow(self, memory: LayoutMemory) -> None:
         """Follow a change of the layout to one with another memory."""
         geometry, self._memory = self._session.geometry, memory
         self.ranges = frozenset(

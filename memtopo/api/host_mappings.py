@@ -18,7 +18,7 @@ _ANONYMOUS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE
 _PROTECTION = {Access.NONE: 0, Access.R: READ, Access.RW: READ_WRITE}
 
 
-class Segment(NamedTuple):
+class FileSegment(NamedTuple):
     """Bytes `at` an offset of a host mapping, which are those at `offset` of a file."""
 
     at: int
@@ -31,7 +31,7 @@ class Segment(NamedTuple):
 class HostMapping:
     """`size` bytes of addresses, of which only the segments are accessible. Raises `OSError` for too many segments."""
 
-    def __init__(self, size: int, segments: Iterable[Segment]) -> None:
+    def __init__(self, size: int, segments: Iterable[FileSegment]) -> None:
         self.size = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
         self.address = _map(None, self.size, 0, _ANONYMOUS, -1, 0)
         try:
@@ -40,12 +40,12 @@ class HostMapping:
             self.close()
             raise
 
-    def replace(self, segments: Iterable[Segment]) -> None:
+    def replace(self, segments: Iterable[FileSegment]) -> None:
         """Map other segments at the same addresses; elsewhere, the memory reads as zeros. Raises `OSError`."""
         self.blank()
         self._map_segments(segments)
 
-    def _map_segments(self, segments: Iterable[Segment]) -> None:
+    def _map_segments(self, segments: Iterable[FileSegment]) -> None:
         for each in _joined(segments):
             at, protection = self.address + each.at, _PROTECTION[each.access]
             _map(at, each.size, protection, mmap.MAP_SHARED | FIXED, each.fd, each.offset)
@@ -60,19 +60,19 @@ class HostMapping:
             unmap(self.address, self.size)
 
 
-def segments(driver: SimDriver, address: int, mappings: Iterable[tuple[int, int, Access]]) -> Iterator[Segment]:
+def segments(driver: SimDriver, address: int, mappings: Iterable[tuple[int, int, Access]]) -> Iterator[FileSegment]:
     """Yield the segments of a simulator's memory at an address, for the offset, size and access of each mapping.
 
     The files remain owned by the simulator.
     """
     for offset, size, access in mappings:
         if access:
-            yield Segment(offset, size, *driver.lend(address + offset, writable=access is Access.RW), access)
+            yield FileSegment(offset, size, *driver.lend(address + offset, writable=access is Access.RW), access)
 
 
-def _joined(segments: Iterable[Segment]) -> Iterator[Segment]:
+def _joined(segments: Iterable[FileSegment]) -> Iterator[FileSegment]:
     """Join segments that are adjacent here and in their file, since the system limits the number of mappings."""
-    last: Segment | None = None
+    last: FileSegment | None = None
     for each in segments:
         if last and _adjacent(last, each):
             last = last._replace(size=last.size + each.size)
@@ -84,7 +84,7 @@ def _joined(segments: Iterable[Segment]) -> Iterator[Segment]:
         yield last
 
 
-def _adjacent(one: Segment, other: Segment) -> bool:
+def _adjacent(one: FileSegment, other: FileSegment) -> bool:
     same = (one.fd, one.access) == (other.fd, other.access)
     return same and one.at + one.size == other.at and one.offset + one.size == other.offset
 

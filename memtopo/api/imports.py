@@ -176,7 +176,7 @@ class Lease(HolderHandles):
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class AttachTerms:
     """Requirements of an attachment: exports by name, or all; the role of this process; and a digest of the spec.
 
     `until` is the time of the monotonic clock until which it waits for the layout and for other processes.

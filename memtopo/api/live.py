@@ -11,7 +11,7 @@ from typing import Any, Generic, Literal, TypeVar, Unpack
 from memtopo.api.dmabuf import DmaBuf
 from memtopo.api.elastic import ElasticChunks, ElasticMemory
 from memtopo.api.errors import NotApplied, Unsuitable, ViewOutlived
-from memtopo.api.memory import Memory, Part, ViewRequest, unknown
+from memtopo.api.memory import LayoutMemory, ViewPart, ViewRequest, unknown
 from memtopo.api.session import Session
 from memtopo.api.specs import Params, SpecLike
 from memtopo.api.synchronization import Event, ExternalSemaphore, stream_handle
@@ -40,7 +40,7 @@ class Live:
 
     def __init__(self, session: Session, handles: HolderHandles | None = None) -> None:
         self._session = session
-        self._memory = Memory(session.geometry)
+        self._memory = LayoutMemory(session.geometry)
         self._views = ViewFactory(session, self._memory)
         self._imports = self._imports_of(handles)
         self.on_change: Callable[[Notice], object] | None = None
@@ -89,7 +89,7 @@ class Live:
             raise unknown("range, buffer, managed or pinned memory", name, reversed(known))
         return addressed[name].address
 
-    def range(self, name: str, dtype: object = "uint8", **part: Unpack[Part]) -> Any:
+    def range(self, name: str, dtype: object = "uint8", **part: Unpack[ViewPart]) -> Any:
         """View of a range or a part of it, which must be mapped throughout; of an elastic range, an `ElasticRange`."""
         if name in self._elastic.ranges:
             if part or dtype != "uint8":
@@ -102,23 +102,23 @@ class Live:
         self._require_open()
         return self._elastic.chunks(name)
 
-    def chunk(self, name: str, dtype: object = "uint8", **part: Unpack[Part]) -> View:
+    def chunk(self, name: str, dtype: object = "uint8", **part: Unpack[ViewPart]) -> View:
         """View of a chunk or a part of it, at one of the addresses where it is mapped."""
         return self._view("chunk", name, dtype, part)
 
-    def buffer(self, name: str, dtype: object = "uint8", **part: Unpack[Part]) -> View:
+    def buffer(self, name: str, dtype: object = "uint8", **part: Unpack[ViewPart]) -> View:
         """View of a buffer or a part of it, for its own GPU."""
         return self._view("buffer", name, dtype, part)
 
-    def allocation(self, name: str, dtype: object = "uint8", **part: Unpack[Part]) -> View:
+    def allocation(self, name: str, dtype: object = "uint8", **part: Unpack[ViewPart]) -> View:
         """View of an allocation of a pool or a part of it, for the pool's own location or a GPU with access to it."""
         return self._view("allocation", name, dtype, part)
 
-    def managed(self, name: str, dtype: object = "uint8", **part: Unpack[Part]) -> View:
+    def managed(self, name: str, dtype: object = "uint8", **part: Unpack[ViewPart]) -> View:
         """View of managed memory or a part of it, for the host or one of its GPUs; by default for the first GPU."""
         return self._view("managed memory", name, dtype, part)
 
-    def pinned(self, name: str, dtype: object = "uint8", **part: Unpack[Part]) -> View:
+    def pinned(self, name: str, dtype: object = "uint8", **part: Unpack[ViewPart]) -> View:
         """View of pinned memory or a part of it, for the host or one of its GPUs; by default for the host.
 
         Memory of another program is that of its file: a load of the CPU behind the end of a shortened file ends the
@@ -126,7 +126,7 @@ class Live:
         """
         return self._view("pinned memory", name, dtype, part)
 
-    def external(self, name: str, dtype: object = "uint8", **part: Unpack[Part]) -> View:
+    def external(self, name: str, dtype: object = "uint8", **part: Unpack[ViewPart]) -> View:
         """View of an external object (`frame`) or of one of its buffers (`frame.y`), for its own GPU."""
         return self._view("external memory", name, dtype, part)
 
@@ -242,7 +242,7 @@ class Live:
         try:
             yield
         finally:
-            self._memory = Memory(self._session.geometry)
+            self._memory = LayoutMemory(self._session.geometry)
             self._views.follow(self._memory, before)
             self._elastic.follow(self._memory)
             self._imports = self._imports or self._imports_of(self._session.imported)
@@ -299,7 +299,7 @@ class Live:
     def _imports_of(self, handles: HolderHandles | None) -> Imports | None:
         return Imports(self._session.conductor, handles, self._views.refresh) if handles else None
 
-    def _view(self, noun: str, name: str, dtype: object, part: Part) -> View:
+    def _view(self, noun: str, name: str, dtype: object, part: ViewPart) -> View:
         self._require_open()
         request = ViewRequest.of(dtype, **part)
         return self._views.view(f"{noun} {name!r}", self._memory.part(noun, name, request), request)

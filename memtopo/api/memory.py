@@ -103,7 +103,7 @@ def _objects(geometry: Geometry) -> Iterator[tuple[str, _Object]]:
             yield part.label, _Object(memory, 0, part.size, memory.name, part.offset)
 
 
-class Memory:
+class LayoutMemory:
     """Lookup of a geometry's memory by the labels of the spec. Every method raises `Unsuitable`."""
 
     def __init__(self, geometry: Geometry) -> None:
@@ -301,7 +301,7 @@ def _no_access(
 Shape = int | Sequence[int] | None
 
 
-class Part(TypedDict, total=False):
+class ViewPart(TypedDict, total=False):
     """Part of some memory that is viewed, and how; by default all of it, for the device with the most access."""
 
     shape: Shape

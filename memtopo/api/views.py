@@ -13,7 +13,7 @@ from memtopo.api import dlpack
 from memtopo.api.dlpack import DType, ExportedTensors
 from memtopo.api.errors import Unsuitable
 from memtopo.api.host_mappings import HostMapping, segments
-from memtopo.api.memory import Memory, MemoryPart, ViewRequest
+from memtopo.api.memory import LayoutMemory, MemoryPart, ViewRequest
 from memtopo.api.ranges import access_at
 from memtopo.api.session import Session
 from memtopo.common.units import exact
@@ -191,7 +191,7 @@ class ViewFactory:
     On a simulator, each range is mapped into this process once for each device with a view of it.
     """
 
-    def __init__(self, session: Session, memory: Memory) -> None:
+    def __init__(self, session: Session, memory: LayoutMemory) -> None:
         self.closed = False
         self._session, self._memory = session, memory
         self._views: weakref.WeakKeyDictionary[View, MemoryPart] = weakref.WeakKeyDictionary()
@@ -246,7 +246,7 @@ class ViewFactory:
         labels |= {label for label, _ in self._mappings}
         return {label: layout.reservation(label) for label in labels if self._exists(label)}
 
-    def follow(self, memory: Memory, before: Mapping[str, Reservation]) -> None:
+    def follow(self, memory: LayoutMemory, before: Mapping[str, Reservation]) -> None:
         """Follow a change of the layout to one with another memory; `before` has the reservations from before it."""
         layout = self._session.layout
         self._memory = memory

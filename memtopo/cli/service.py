@@ -37,7 +37,7 @@ from memtopo.sharing.errors import reason
 if TYPE_CHECKING:  # imported where a layout is held
     from memtopo.run.holder import Holder
     from memtopo.sharing.claims import Claim
-    from memtopo.sharing.holder import Event, MetricsTarget
+    from memtopo.sharing.holder import HolderEvent, MetricsTarget
     from memtopo.sharing.status import Statistics, Status
 
 _DETACHED = "memtopo.cli.service:main_of_detached"
@@ -97,7 +97,7 @@ class Service:
 
         return self.log is None and monitoring.is_journal(2, os.environ)
 
-    def record(self, event: Event) -> None:
+    def record(self, event: HolderEvent) -> None:
         """Write an event to the log as one line, or leave it out if that would wait for the reader of a pipe."""
         if self.options.log_level == "quiet" and event.severity == "info":
             return

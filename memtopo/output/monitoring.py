@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 from memtopo.common.text import printable
 from memtopo.sharing.held import Entry
-from memtopo.sharing.holder import Event
+from memtopo.sharing.holder import HolderEvent
 from memtopo.sharing.offers import exported_bytes
 from memtopo.sharing.status import Statistics, Status
 
@@ -136,7 +136,7 @@ _LONGEST = 300
 _LONGEST_LINE = 4000
 
 
-def event_line(event: Event, *, priority: bool = False, at: float | None = None) -> str:
+def event_line(event: HolderEvent, *, priority: bool = False, at: float | None = None) -> str:
     """Return an event as one line, with a priority of sd-daemon(3), or the time of seconds of the epoch in UTC.
 
     It has less than 4096 bytes, which a pipe takes as a whole. Values with other characters than those of names and

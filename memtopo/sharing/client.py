@@ -25,7 +25,7 @@ from memtopo.sharing.messages import (
     LARGEST_COUNT,
     LONGEST_WAIT,
     Acknowledgement,
-    End,
+    EndNotice,
     HandlesAnswer,
     ImportersAnswer,
     OffersAnswer,
@@ -294,7 +294,7 @@ class Client(HolderConnection):
         done = Released(answer.name, answer.lost, answer.kept, gone=gone)
         if notice:
             with self.validated():
-                end = wire.read(End, notice, "the notice of its end")
+                end = wire.read(EndNotice, notice, "the notice of its end")
             return replace(done, outcome=end.outcome, exit_code=end.exit_code, reason=end.reason)
         if gone and answer.reports:
             return replace(done, outcome="died", exit_code=Exit.FAILED, reason="its holder ended without a report")

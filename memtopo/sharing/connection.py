@@ -18,7 +18,7 @@ from memtopo.sharing import wire
 from memtopo.sharing.claims import lock_owner, remove_stale
 from memtopo.sharing.endpoints import Endpoint, endpoint_names
 from memtopo.sharing.errors import BadPacket, ExchangeError, NoLayout, reason
-from memtopo.sharing.messages import NOTICES, ProgressNotice, Refused
+from memtopo.sharing.messages import NOTICES, ProgressNotice, RefusedAnswer
 from memtopo.sharing.sockets import check_user, connect_at, name_lease, peer
 from memtopo.sharing.status import Notice
 from memtopo.sharing.wire import Packet
@@ -269,7 +269,7 @@ class HolderConnection:
             return packet
         packet.close()
         try:
-            refusal = wire.read(Refused, packet.message, "the answer").error
+            refusal = wire.read(RefusedAnswer, packet.message, "the answer").error
         except BadPacket as error:
             raise self.untrusted(f"its answer to '{request}' is neither 'ok' nor 'error'") from error
         if refusal.code in _FINAL:

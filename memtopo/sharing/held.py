@@ -112,7 +112,7 @@ _ORIGIN = "the holder"
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class LayoutSource:
     """Spec of a layout with the name of its file, the text of its machine, empty if it is not known, and settings."""
 
     spec: str
@@ -135,10 +135,10 @@ def layout_source(document: Document, machine: Machine) -> str:
     return text if len(text) <= LONGEST_SOURCE else ""
 
 
-def parsed_source(text: str) -> Source:
+def parsed_source(text: str) -> LayoutSource:
     """Read the text of a source. Raises `ExchangeError`."""
     with suppress(ValueError, RecursionError, BadPacket):
-        return read(Source, json.loads(text), "the source")
+        return read(LayoutSource, json.loads(text), "the source")
     raise ExchangeError("invalid", "the source is not a JSON object with a spec")
 
 

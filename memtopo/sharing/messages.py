@@ -64,7 +64,7 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedAnswer:
     """Answer to a refused request."""
 
     error: Refusal
@@ -149,7 +149,7 @@ class ReleaseAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class EndNotice:
     """End of a released layout, by the report of its holder."""
 
     outcome: Annotated[str, Field(max_length=32)]

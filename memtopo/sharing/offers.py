@@ -131,7 +131,7 @@ class ChangeFailed(MemtopoError):
         self.broken = broken
 
 
-class PlannedChange(Protocol):
+class LayoutChange(Protocol):
     """A change or a switch of a held layout that is planned and not yet made."""
 
     @property
@@ -181,15 +181,15 @@ class ChangeableLayout(ExportProvider, Protocol):
         """Names of all states, 'awake' first; only that one if the spec has no states."""
         ...
 
-    def switch(self, state: str) -> PlannedChange:
+    def switch(self, state: str) -> LayoutChange:
         """Plan a switch to a state. Raises `MemtopoError` if there is no such state."""
         ...
 
-    def renewal(self, exports: frozenset[str]) -> PlannedChange:
+    def renewal(self, exports: frozenset[str]) -> LayoutChange:
         """Plan the release and the new creation of the memory of some exports. Raises `MemtopoError`."""
         ...
 
-    def change(self, source: str, generation: int | None) -> PlannedChange:
+    def change(self, source: str, generation: int | None) -> LayoutChange:
         """Plan a change to the spec in a source, which is the JSON text of `source` in docs/protocol.md.
 
         Raises `MemtopoError` for an invalid spec, one of another layout, and a `generation` that is not the current

@@ -30,7 +30,7 @@ from memtopo.plans.report import Report
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import NAME, endpoint, is_folder
 from memtopo.sharing.errors import ExchangeError, NoLayout
-from memtopo.sharing.programs import ProducerFailed, Program
+from memtopo.sharing.programs import ProducerFailed, ProducerProgram
 from memtopo.sharing.simulated_producer import ProducerSpec, SimulatedFile, SimulatedMemory, SimulatedSemaphore
 
 __all__ = [
@@ -146,7 +146,7 @@ class Producers:
     """Sockets of holders by name, and the programs that were started; those of `simulated` are memtopo's own."""
 
     sockets: Mapping[str, str]
-    programs: Sequence[Program] = ()
+    programs: Sequence[ProducerProgram] = ()
     simulated: Sequence[str] = ()
 
     def with_notes(self, report: Report) -> Report:
@@ -186,7 +186,7 @@ def start_producers(
     """
     used = {holder: bound[holder] for holder in sorted(holders(geometry)) if holder in bound}
     sockets = {holder: path for holder, path in used.items() if isinstance(path, str)}
-    programs = [Program(holder, words) for holder, words in used.items() if not isinstance(words, str)]
+    programs = [ProducerProgram(holder, words) for holder, words in used.items() if not isinstance(words, str)]
     simulated = _simulated_programs(geometry, machine, name, used) if machine else []
     if machine is None:
         _require_holders(geometry, used)
@@ -204,12 +204,14 @@ def start_producers(
                 program.terminate()
 
 
-def simulated_program(holder: str, spec: ProducerSpec) -> Program:
+def simulated_program(holder: str, spec: ProducerSpec) -> ProducerProgram:
     """Return the program of a simulated producer, which is not started yet."""
-    return Program(holder, _COMMAND, spec.encode())
+    return ProducerProgram(holder, _COMMAND, spec.encode())
 
 
-def _simulated_programs(geometry: Geometry, machine: Machine, name: str, bound: Mapping[str, Bound]) -> list[Program]:
+def _simulated_programs(
+    geometry: Geometry, machine: Machine, name: str, bound: Mapping[str, Bound]
+) -> list[ProducerProgram]:
     """Return a program for each holder of external objects that is neither bound nor running."""
     members = geometry.members.values()
     if not any(member.produced for member in members):

@@ -136,7 +136,7 @@ class ProducerFailed(MemtopoError):
     exit_code = Exit.FAILED
 
 
-class Program:
+class ProducerProgram:
     """A command that runs until the end of a `with`. It finds the path of its socket in MEMTOPO_SOCKET.
 
     Its standard output goes to its standard error. `stdin` is written to its standard input, which stays open as long

@@ -52,7 +52,7 @@ def _abandon_all() -> None:
 os.register_at_fork(after_in_child=_abandon_all)
 
 
-class Peer(NamedTuple):
+class PeerProcess(NamedTuple):
     """A process at the time at which it connected or began to listen; pid 0 is a process of another container."""
 
     pid: int
@@ -107,13 +107,13 @@ def is_bound(folder: int, file: str) -> bool:
     return True
 
 
-def peer(sock: socket.socket) -> Peer:
+def peer(sock: socket.socket) -> PeerProcess:
     """Return the process at the other end, as the kernel reports it (SO_PEERCRED)."""
     pid, uid, _ = struct.unpack("iII", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    return Peer(pid, uid)
+    return PeerProcess(pid, uid)
 
 
-def check_user(of: Peer, what: str, allow_uids: Collection[int]) -> None:
+def check_user(of: PeerProcess, what: str, allow_uids: Collection[int]) -> None:
     """Accept the user of this process and those of `allow_uids`. Raises `ExchangeError` for others."""
     ours = os.geteuid()
     if of.uid != ours and of.uid not in allow_uids:

@@ -16,7 +16,7 @@ import pytest
 
 import memtopo
 from memtopo.api import GpuView, HostView, Live, dlpack
-from memtopo.api.dlpack import ExportedTensors, Managed, Versioned, dtype
+from memtopo.api.dlpack import ExportedTensors, ManagedTensor, VersionedTensor, dtype
 from memtopo.drivers.target import Target
 from tests.api.test_specs import SMALL
 from tests.helpers.command_line import ROOT, environment
@@ -56,7 +56,7 @@ class Consumer:
         RENAME(capsule, USED)
 
     def give_back(self) -> None:
-        deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(Managed.from_address(self.block).deleter)
+        deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(ManagedTensor.from_address(self.block).deleter)
         deleter(self.block)
 
 
@@ -82,7 +82,7 @@ def test_a_consumer_without_version_gets_an_unversioned_tensor(owner: ViewOwner)
     """`DLManagedTensor`, with address, device, type, shape and strides."""
     capsule = gpu_view(owner).__dlpack__(stream=1)
     assert NAME(capsule) == b"dltensor"
-    tensor = Managed.from_address(POINTER(capsule, b"dltensor")).tensor
+    tensor = ManagedTensor.from_address(POINTER(capsule, b"dltensor")).tensor
     assert (tensor.data, tensor.ndim, tensor.byte_offset) == (0x7F00_0000_0000, 3, 0)
     assert (tensor.device.kind, tensor.device.id) == (2, 3)
     assert (tensor.dtype.code, tensor.dtype.bits, tensor.dtype.lanes) == (2, 16, 1)
@@ -95,7 +95,7 @@ def test_a_consumer_without_version_gets_an_unversioned_tensor(owner: ViewOwner)
 def test_a_consumer_of_version_1_gets_the_read_only_flag(read_only: bool, flags: int, owner: ViewOwner) -> None:
     capsule = gpu_view(owner, read_only=read_only).__dlpack__(max_version=(1, 0))
     assert NAME(capsule) == b"dltensor_versioned"
-    managed = Versioned.from_address(POINTER(capsule, b"dltensor_versioned"))
+    managed = VersionedTensor.from_address(POINTER(capsule, b"dltensor_versioned"))
     assert (managed.major, managed.flags, managed.tensor.ndim) == (1, flags, 3)
 
 
@@ -115,7 +115,7 @@ def test_a_consumer_of_version_1_gets_the_read_only_flag(read_only: bool, flags:
 def test_types_have_the_codes_of_dlpack(name: str, code: int, bits: int, owner: ViewOwner) -> None:
     """As dlpack.h defines them."""
     capsule = gpu_view(owner, typed=name).__dlpack__()
-    found = Managed.from_address(POINTER(capsule, b"dltensor")).tensor.dtype
+    found = ManagedTensor.from_address(POINTER(capsule, b"dltensor")).tensor.dtype
     assert (found.code, found.bits) == (code, bits)
 
 
@@ -208,7 +208,7 @@ def test_a_thousand_tensors_stay_valid_while_others_are_created_and_deleted(owne
     for _ in range(2000):
         gpu_view(owner).__dlpack__()
     assert len(owner.in_use) == 1000
-    assert all(Managed.from_address(each.block).tensor.ndim == 3 for each in kept)
+    assert all(ManagedTensor.from_address(each.block).tensor.ndim == 3 for each in kept)
     for each in kept[::2]:
         each.give_back()
     assert owner.in_use == [str(i) for i in range(1, 1000, 2)]

@@ -10,7 +10,7 @@ import pytest
 
 import memtopo
 from memtopo.drivers.target import Target, uuids
-from memtopo.sharing.programs import Program
+from memtopo.sharing.programs import ProducerProgram
 from tests.helpers.child_process import PATIENCE
 from tests.helpers.command_line import ROOT, environment
 from tests.helpers.machines import invented
@@ -23,7 +23,7 @@ def camera(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The socket of a program that has memory on gpu1 and a semaphore."""
     monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
     monkeypatch.chdir(ROOT)
-    with Program(
+    with ProducerProgram(
         "camera", [sys.executable, "-m", "tests.sharing.children.misbehaving_producer", "serve", str(1 << 20), GPU]
     ) as program:
         program.wait_until_serving(lambda: 0, PATIENCE)

@@ -21,7 +21,7 @@ from memtopo.cli.service import HoldOptions, Service, opened_service
 from memtopo.sharing.claims import claim
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
-from memtopo.sharing.holder import Event
+from memtopo.sharing.holder import HolderEvent
 from tests.cli.conftest import InlineRunner
 from tests.helpers.child_process import PATIENCE
 from tests.helpers.command_line import MEMTOPO, CommandResult, environment, run_memtopo, run_with_input, without_crash
@@ -342,8 +342,8 @@ def test_lines_for_a_journal_have_priorities(spec: Path, tmp_path: Path) -> None
 def test_a_quiet_log_has_warnings_alone(tmp_path: Path) -> None:
     options = HoldOptions(log=str(tmp_path / "log"), log_level="quiet")
     with opened_service(options, "kv") as service:
-        service.record(Event("serving", {}))
-        service.record(Event("check failed", {}, "warning"))
+        service.record(HolderEvent("serving", {}))
+        service.record(HolderEvent("check failed", {}, "warning"))
     (line,) = (tmp_path / "log").read_text().splitlines()
     assert line.endswith("memtopo: check failed")
 
@@ -352,7 +352,7 @@ def test_a_line_for_which_a_pipe_has_no_room_is_left_out() -> None:
     ours, theirs = os.pipe()
     service = Service(HoldOptions(), theirs, "pipe")
     for _ in range(3000):
-        service.record(Event("importer let go", {"export": "x" * 100}))
+        service.record(HolderEvent("importer let go", {"export": "x" * 100}))
     os.close(theirs)
     with os.fdopen(ours) as reader:
         lines = reader.read().splitlines()

@@ -23,7 +23,7 @@ from memtopo.session.request import Revision, RunRequest
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError
-from memtopo.sharing.holder import Event, MetricsTarget, Supervision
+from memtopo.sharing.holder import HolderEvent, MetricsTarget, Supervision
 from tests.helpers.held_layouts import held
 from tests.helpers.holders import holding, until
 from tests.helpers.lockstep import together
@@ -122,7 +122,7 @@ def test_a_change_that_was_made_and_cannot_be_shown_leaves_the_layout_held_as_ch
 
 
 def test_an_error_of_memtopo_while_a_change_is_made_is_answered(layout: OneState) -> None:
-    events: list[Event] = []
+    events: list[HolderEvent] = []
     layout.failure = ValueError("a name")
     with holding(layout, supervision=Supervision(log=events.append)), connect(endpoint("kv")) as client:
         requests: list[Callable[[], object]] = [lambda: client.switch("asleep"), lambda: client.change("{}")]
@@ -148,7 +148,7 @@ def test_an_error_of_memtopo_in_an_answer_is_the_answer(layout: OneState) -> Non
 
 
 def test_metrics_that_cannot_be_shown_are_left_out_and_recorded_once(layout: OneState) -> None:
-    events: list[Event] = []
+    events: list[HolderEvent] = []
     shown: list[int] = []
 
     def render(*_: object) -> str:

@@ -23,7 +23,7 @@ from memtopo.sharing import wire
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError
-from memtopo.sharing.holder import Event, Supervision
+from memtopo.sharing.holder import HolderEvent, Supervision
 from memtopo.sharing.imports import CommitWait, HolderHandles
 from tests.helpers.child_process import PATIENCE
 from tests.helpers.failing_driver import Failing
@@ -379,7 +379,7 @@ def test_an_offer_names_the_process_that_writes_it(dial: Connect) -> None:
 
 
 def test_writers_their_commits_and_their_ends_are_events(runtime: Path) -> None:
-    found: list[Event] = []
+    found: list[HolderEvent] = []
     with (
         held(spec(), MACHINE, supervision=Supervision(log=found.append)),
         raw(runtime / "memtopo" / "kv.sock") as second,

@@ -16,15 +16,15 @@ from memtopo.output.monitoring import event_line as line
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError
-from memtopo.sharing.holder import Event, Supervision, passed_claim
-from memtopo.sharing.holder.state import MOST_OF_CLIENTS, PERIOD, Events
+from memtopo.sharing.holder import HolderEvent, Supervision, passed_claim
+from memtopo.sharing.holder.state import MOST_OF_CLIENTS, PERIOD, HolderEvents
 from tests.helpers.child_process import PATIENCE
 from tests.helpers.holders import Holder, holding
 from tests.helpers.memfd_exports import OFFERS, OneState
 
 
 def test_importers_checks_changes_and_the_end_are_events(runtime: Path) -> None:
-    found: list[Event] = []
+    found: list[HolderEvent] = []
     with holding(OneState(), supervision=Supervision(log=found.append)), connect(endpoint("kv")) as client:
         for handle in client.handles("page"):
             handle.close()
@@ -47,9 +47,9 @@ def test_importers_checks_changes_and_the_end_are_events(runtime: Path) -> None:
 
 
 def test_events_of_clients_are_limited_in_each_period_and_others_are_not() -> None:
-    found: list[Event] = []
+    found: list[HolderEvent] = []
     now = [0.0]
-    events = Events(found.append, lambda: now[0])
+    events = HolderEvents(found.append, lambda: now[0])
     for _ in range(MOST_OF_CLIENTS + 5):
         events.add_of_client("importer attached", {})
     events.add("checked", {})
@@ -74,11 +74,11 @@ def test_events_of_clients_are_limited_in_each_period_and_others_are_not() -> No
     ],
 )
 def test_values_of_a_line_are_quoted_and_cannot_end_it(value: str | int, shown: str) -> None:
-    assert line(Event("checked", {"key": value})) == f"memtopo: checked key={shown}"
+    assert line(HolderEvent("checked", {"key": value})) == f"memtopo: checked key={shown}"
 
 
 def test_a_line_has_its_priority_or_its_time_and_fits_into_a_pipe() -> None:
-    event = Event("checked", {str(number): "\u202e" * 1000 for number in range(9)}, "warning")
+    event = HolderEvent("checked", {str(number): "\u202e" * 1000 for number in range(9)}, "warning")
     assert len(line(event, at=0.0).encode()) < 4096
     assert line(event, priority=True).startswith("<4>memtopo: checked ")
     assert line(event, at=0.0).startswith("1970-01-01T00:00:00Z memtopo: checked ")

@@ -19,7 +19,7 @@ from memtopo.common.errors import Stopped, UsageError
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.producers import ProducerFailed, Producers, start_producers
-from memtopo.sharing.programs import Program
+from memtopo.sharing.programs import ProducerProgram
 from tests.helpers.child_process import PATIENCE
 from tests.helpers.command_line import QUICKSTART, ROOT, environment
 from tests.helpers.holders import gone, until
@@ -51,7 +51,7 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_program_serves_in_a_private_folder_and_leaves_nothing(folders: Path) -> None:
     before = open_descriptors()
-    with Program("camera", [*BEHAVING, "serve"]) as program:
+    with ProducerProgram("camera", [*BEHAVING, "serve"]) as program:
         program.wait_until_serving(lambda: 0, PATIENCE)
         (folder,) = folders.iterdir()
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
@@ -76,7 +76,7 @@ def test_a_program_that_ends_before_it_serves_is_an_error_with_its_status(
     code: str, reason: str, folders: Path
 ) -> None:
     with (
-        Program("camera", [sys.executable, "-c", code]) as program,
+        ProducerProgram("camera", [sys.executable, "-c", code]) as program,
         pytest.raises(ProducerFailed, match=rf"^the program of 'camera' {reason}$"),
     ):
         program.wait_until_serving(lambda: 0, PATIENCE)
@@ -85,7 +85,7 @@ def test_a_program_that_ends_before_it_serves_is_an_error_with_its_status(
 
 def test_a_program_that_never_serves_is_an_error_and_is_ended() -> None:
     with (
-        Program("camera", ["sleep", "1000"]) as program,
+        ProducerProgram("camera", ["sleep", "1000"]) as program,
         pytest.raises(ProducerFailed, match=r"does not serve after 0\.1 s") as error,
     ):
         program.wait_until_serving(lambda: 0, 0.1)
@@ -93,7 +93,7 @@ def test_a_program_that_never_serves_is_an_error_and_is_ended() -> None:
 
 
 def test_a_signal_ends_the_wait_for_a_program() -> None:
-    with Program("camera", ["sleep", "1000"]) as program, pytest.raises(Stopped):
+    with ProducerProgram("camera", ["sleep", "1000"]) as program, pytest.raises(Stopped):
         program.wait_until_serving(lambda: signal.SIGINT, PATIENCE)
 
 
@@ -103,7 +103,7 @@ def test_a_file_that_cannot_be_run_is_reported_on_stderr_and_by_its_status(
     (tmp_path / "nonsense").write_bytes(b"\x7fELF nonsense")
     (tmp_path / "nonsense").chmod(0o755)
     with (
-        Program("camera", [str(tmp_path / "nonsense")]) as program,
+        ProducerProgram("camera", [str(tmp_path / "nonsense")]) as program,
         pytest.raises(ProducerFailed, match="ended with status 1 before it served"),
     ):
         program.wait_until_serving(lambda: 0, PATIENCE)
@@ -111,7 +111,7 @@ def test_a_file_that_cannot_be_run_is_reported_on_stderr_and_by_its_status(
 
 
 def test_a_program_that_ignores_sigterm_is_killed_after_its_grace() -> None:
-    with Program("camera", [*BEHAVING, "stubborn"], grace=0.1) as program:
+    with ProducerProgram("camera", [*BEHAVING, "stubborn"], grace=0.1) as program:
         program.wait_until_serving(lambda: 0, PATIENCE)
         with connect(endpoint(socket=program.socket)) as client:
             pid = client.pid
@@ -120,7 +120,7 @@ def test_a_program_that_ignores_sigterm_is_killed_after_its_grace() -> None:
 
 def test_ctrl_c_during_the_grace_interrupts_and_the_program_is_killed(folders: Path) -> None:
     with ExitStack() as stack:
-        program = stack.enter_context(Program("camera", [*BEHAVING, "interrupting"], grace=PATIENCE))
+        program = stack.enter_context(ProducerProgram("camera", [*BEHAVING, "interrupting"], grace=PATIENCE))
         program.wait_until_serving(lambda: 0, PATIENCE)
         with connect(endpoint(socket=program.socket)) as client:
             pid = client.pid
@@ -132,7 +132,7 @@ def test_ctrl_c_during_the_grace_interrupts_and_the_program_is_killed(folders: P
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become a user that may not kill its own child")
 def test_a_program_that_cannot_be_killed_is_left_and_reported() -> None:
-    program = Program("camera", ["sleep", "1000"], grace=0.1)
+    program = ProducerProgram("camera", ["sleep", "1000"], grace=0.1)
     try:
         with program:
             os.setresuid(65534, 65534, 0)
@@ -153,7 +153,7 @@ def test_with_sigchld_ignored_the_end_of_a_program_is_seen_without_its_status(
     before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     try:
         with (
-            Program("camera", ["sh", "-c", "sleep 1000 & echo $! >&2"]) as program,
+            ProducerProgram("camera", ["sh", "-c", "sleep 1000 & echo $! >&2"]) as program,
             pytest.raises(
                 ProducerFailed, match=r"^the program of 'camera' ended \(with unknown status\) before it served$"
             ),
@@ -161,7 +161,7 @@ def test_with_sigchld_ignored_the_end_of_a_program_is_seen_without_its_status(
             program.wait_until_serving(lambda: 0, PATIENCE)
         child = int(capfd.readouterr().err)
         until(lambda: gone(child))
-        with Program("camera", [*BEHAVING, "serve"]) as program:
+        with ProducerProgram("camera", [*BEHAVING, "serve"]) as program:
             program.wait_until_serving(lambda: 0, PATIENCE)
             with connect(endpoint(socket=program.socket)) as client:
                 pid = client.pid
@@ -183,7 +183,7 @@ def test_all_programs_are_terminated_before_one_is_waited_for(tmp_path: Path) ->
 
 
 def test_processes_that_a_program_started_end_with_it(tmp_path: Path) -> None:
-    with Program("camera", [*BEHAVING, "parent", str(tmp_path / "child")]) as program:
+    with ProducerProgram("camera", [*BEHAVING, "parent", str(tmp_path / "child")]) as program:
         program.wait_until_serving(lambda: 0, PATIENCE)
         child = int((tmp_path / "child").read_text())
         assert not gone(child)
@@ -193,7 +193,7 @@ def test_processes_that_a_program_started_end_with_it(tmp_path: Path) -> None:
 def test_processes_of_sessions_of_their_own_end_with_the_program_that_started_them(tmp_path: Path) -> None:
     child = tmp_path / "child"
     code = f"setsid sleep 1000 & echo $! > {child}; exec {' '.join(BEHAVING)} serve"
-    with Program("camera", ["sh", "-c", code]) as program:
+    with ProducerProgram("camera", ["sh", "-c", code]) as program:
         program.wait_until_serving(lambda: 0, PATIENCE)
         pid = int(child.read_text())
         until(lambda: os.getsid(pid) == pid)
@@ -204,14 +204,14 @@ def test_folders_of_dead_processes_are_removed_and_others_stay(folders: Path) ->
     (folders / "memtopo-program-of-another-program").mkdir(0o700)
     with (
         PythonProcess([*STARTING, "sleep", "1000"], cwd=ROOT) as dead,
-        Program("camera", ["sleep", "1000"]) as living,
+        ProducerProgram("camera", ["sleep", "1000"]) as living,
     ):
         until(lambda: [each.stat().st_nlink for each in folders.glob("*/owner.lock")] == [1, 1])  # both are complete
         dead.kill()
         dead.wait()
         # A process that it forked just before has its lock, too, until it executes another program.
         until(lambda: any(map(unlocked, folders.glob("*/owner.lock"))))
-        with Program("lidar", ["sleep", "1000"]) as started:
+        with ProducerProgram("lidar", ["sleep", "1000"]) as started:
             locks = {each.parent for each in folders.glob("*/owner.lock")}
             assert locks == {Path(living.socket).parent, Path(started.socket).parent}
     (left,) = folders.iterdir()
@@ -232,7 +232,7 @@ def test_without_a_temporary_folder_no_program_is_started(tmp_path: Path, monkey
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
     with (
         pytest.raises(ProducerFailed, match="no folder for its socket: no such file"),
-        Program("camera", ["true"]),
+        ProducerProgram("camera", ["true"]),
     ):
         pass
 
@@ -248,7 +248,7 @@ def test_a_producer_that_is_neither_bound_nor_running_is_wrong_usage_on_real_gpu
 
 
 def test_output_of_a_program_goes_to_stderr(capfd: pytest.CaptureFixture[str]) -> None:
-    with Program("camera", [*BEHAVING, "serve"]) as program:
+    with ProducerProgram("camera", [*BEHAVING, "serve"]) as program:
         program.wait_until_serving(lambda: 0, PATIENCE)
     said = capfd.readouterr()
     assert said.out == ""
@@ -256,7 +256,7 @@ def test_output_of_a_program_goes_to_stderr(capfd: pytest.CaptureFixture[str]) -
 
 
 def test_ctrl_c_does_not_reach_a_program() -> None:
-    with Program("camera", [*BEHAVING, "serve"]) as program:
+    with ProducerProgram("camera", [*BEHAVING, "serve"]) as program:
         program.wait_until_serving(lambda: 0, PATIENCE)
         with connect(endpoint(socket=program.socket)) as client:
             assert os.getpgid(client.pid) not in (os.getpgid(0), 0)
@@ -286,7 +286,7 @@ def test_processes_that_a_program_started_end_when_its_parent_is_killed(tmp_path
 def test_the_end_of_the_thread_that_started_a_program_sends_it_no_signal(tmp_path: Path) -> None:
     block = "import signal, sys; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])"
     code = f"{block}; open(sys.argv[1], 'w').close(); signal.pause()"
-    program = Program("camera", [sys.executable, "-c", code, str(tmp_path / "blocked")], grace=0.1)
+    program = ProducerProgram("camera", [sys.executable, "-c", code, str(tmp_path / "blocked")], grace=0.1)
 
     def start() -> None:
         stack.enter_context(program)

@@ -25,7 +25,7 @@ from memtopo.sharing.holder.responses import Responder, descriptors_in_flight, s
 from memtopo.sharing.holder.state import HolderInfo, Supervision
 from memtopo.sharing.messages import LONGEST_SOURCE, TEXT_CHARACTERS, Request, SourcePart, read_request
 from memtopo.sharing.offers import Offer, exported_bytes
-from memtopo.sharing.sockets import Peer
+from memtopo.sharing.sockets import PeerProcess
 from memtopo.sharing.status import Taken
 from memtopo.sharing.wire import LONGEST_SOURCE
 from tests.helpers.held_layouts import held
@@ -48,7 +48,7 @@ class Client:
 
     def __init__(self, id: int, responder: Responder, everyone: list[Client]) -> None:
         self.end, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.connection = ClientConnection(id, theirs, Peer(1000 + id, 50 + id), RunningClock())
+        self.connection = ClientConnection(id, theirs, PeerProcess(1000 + id, 50 + id), RunningClock())
         self._responder, self._everyone = responder, everyone
         everyone.append(self)
 

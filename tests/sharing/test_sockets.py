@@ -14,7 +14,7 @@ import pytest
 
 from memtopo.sharing import sockets
 from memtopo.sharing.errors import ExchangeError
-from memtopo.sharing.sockets import Peer
+from memtopo.sharing.sockets import PeerProcess
 from tests.helpers.python_process import run_python
 from tests.helpers.specs import ROOT
 
@@ -73,20 +73,20 @@ def test_only_a_socket_is_connected_to(folder: int, tmp_path: Path) -> None:
         with sockets.connect_at(folder, "s", 1) as client, sock.accept()[0] as server:
             assert client.send(b"packet") == 6
             assert server.recv(100) == b"packet"
-            assert sockets.peer(client) == sockets.peer(server) == Peer(os.getpid(), os.geteuid())
+            assert sockets.peer(client) == sockets.peer(server) == PeerProcess(os.getpid(), os.geteuid())
             assert not client.get_inheritable()
     assert len(os.listdir("/proc/self/fd")) == before
 
 
 @pytest.mark.parametrize(("uid", "allowed"), [(0, ()), (1, (1,)), (1, (2, 1))])
 def test_the_own_user_and_those_allowed_are_accepted(uid: int, allowed: tuple[int, ...]) -> None:
-    sockets.check_user(Peer(9, os.geteuid() + uid), "it", [os.geteuid() + each for each in allowed])
+    sockets.check_user(PeerProcess(9, os.geteuid() + uid), "it", [os.geteuid() + each for each in allowed])
 
 
 def test_another_user_is_refused_with_the_option_that_allows_it() -> None:
     ours = os.geteuid()
     with pytest.raises(ExchangeError) as refused:
-        sockets.check_user(Peer(9, ours + 1), "the client", [ours + 2])
+        sockets.check_user(PeerProcess(9, ours + 1), "the client", [ours + 2])
     assert (refused.value.code, refused.value.message) == (
         "forbidden",
         f"the client belongs to uid {ours + 1}, and this process to uid {ours}",

@@ -16,7 +16,7 @@ from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.holder.clients import ClientConnection, Clients
 from memtopo.sharing.holder.responses import Responder
 from memtopo.sharing.holder.state import ProgressNotices, Severity
-from memtopo.sharing.offers import ChangeFailed, PlannedChange
+from memtopo.sharing.offers import ChangeFailed, LayoutChange
 
 _LISTED_PROCESSES = 4
 _LISTED_EXPORTS = 2
@@ -32,7 +32,7 @@ class ChangeRequest:
 
     connection: ClientConnection | None
     action: str
-    planned: PlannedChange
+    planned: LayoutChange
     answer: Mapping[str, Any]
     force: bool
     full: bool

@@ -16,10 +16,10 @@ from memtopo.common.processes import RunningClock
 from memtopo.common.text import process_name
 from memtopo.sharing import wire
 from memtopo.sharing.errors import BadPacket, ExchangeError
-from memtopo.sharing.holder.state import EventFields, Events
+from memtopo.sharing.holder.state import EventFields, HolderEvents
 from memtopo.sharing.messages import SourcePart, encode_error
 from memtopo.sharing.offers import Offer
-from memtopo.sharing.sockets import Peer, check_user, peer
+from memtopo.sharing.sockets import PeerProcess, check_user, peer
 from memtopo.sharing.status import Importer, Taken
 from memtopo.sharing.wire import Packet
 
@@ -67,7 +67,7 @@ class ClientConnection:
     `served` one has received one, and one with `writes` is the writer of these exports.
     """
 
-    def __init__(self, id: int, sock: socket.socket, peer: Peer, clock: RunningClock) -> None:
+    def __init__(self, id: int, sock: socket.socket, peer: PeerProcess, clock: RunningClock) -> None:
         self.id, self.sock, self.peer = id, sock, peer
         self.since = time.time()
         self._clock = clock
@@ -231,9 +231,9 @@ class Clients:
         most: int,
         patience: float,
         allow_uids: Collection[int],
-        events: Events | None = None,
+        events: HolderEvents | None = None,
     ) -> None:
-        self._events = events or Events()
+        self._events = events or HolderEvents()
         self._selector, self._handle_events = selector, handle_events
         self._most, self._patience, self._allow_uids = most, patience, allow_uids
         self._clock = RunningClock()
@@ -349,7 +349,7 @@ class Clients:
             if self._idle(each, now, IDLE) or each.stuck(now) > self._patience:
                 self.drop(each)
 
-    def _check_share(self, of: Peer) -> None:
+    def _check_share(self, of: PeerProcess) -> None:
         """Leave half of the places to the user of this process. Raises `ExchangeError`."""
         ours = os.geteuid()
         if of.uid != ours and sum(each.peer.uid != ours for each in self.all()) >= self._most // 2:

@@ -12,7 +12,7 @@ from memtopo.common.text import process_name
 from memtopo.sharing import messages
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.holder.clients import ClientConnection, Clients
-from memtopo.sharing.holder.state import EventFields, Events
+from memtopo.sharing.holder.state import EventFields, HolderEvents
 from memtopo.sharing.messages import CommitRequest, WaitRequest
 from memtopo.sharing.offers import CommitState, Offer
 
@@ -93,7 +93,7 @@ class Served(Protocol):
     """Layout that is served: the content of its exports, its events, and its generation."""
 
     contents: Contents
-    events: Events
+    events: HolderEvents
 
     @property
     def generation(self) -> int: ...

@@ -32,7 +32,7 @@ _RETRY_PAUSE = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class HoldTerms:
     """Terms of a hold: the limit of clients, their `patience` and `grace` in seconds, other users, and its end.
 
     `stop` returns the number of a signal, a negative number if a part of the layout has ended, or else 0. It is called
@@ -60,7 +60,7 @@ class ServerLoop:
     """Serves until a signal, a release or a deadline."""
 
     def __init__(
-        self, selector: selectors.BaseSelector, responder: Responder, shutdown: Shutdown, terms: Terms
+        self, selector: selectors.BaseSelector, responder: Responder, shutdown: Shutdown, terms: HoldTerms
     ) -> None:
         self._selector, self._responder, self._shutdown, self._terms = selector, responder, shutdown, terms
         self._clients = Clients(

@@ -24,7 +24,7 @@ from memtopo.sharing.messages import (
     TransitionRequest,
     WaitRequest,
 )
-from memtopo.sharing.offers import PlannedChange
+from memtopo.sharing.offers import LayoutChange
 
 
 class Requests:
@@ -91,7 +91,7 @@ class Requests:
             raise
 
     def _begin(
-        self, connection: ClientConnection, request: TransitionRequest, planned: PlannedChange, state: str | None = None
+        self, connection: ClientConnection, request: TransitionRequest, planned: LayoutChange, state: str | None = None
     ) -> bool:
         about = {"state": state} if state else {}
         terms = request.force, request.check == "full", request.wait

@@ -22,7 +22,7 @@ from memtopo.sharing import messages
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.holder.clients import ClientConnection
 from memtopo.sharing.holder.commits import Contents
-from memtopo.sharing.holder.state import Counters, EventFields, Events, HeldNodes, HolderInfo, Supervision
+from memtopo.sharing.holder.state import Counters, EventFields, HeldNodes, HolderEvents, HolderInfo, Supervision
 from memtopo.sharing.messages import (
     HandlesRequest,
     ImportersRequest,
@@ -30,7 +30,7 @@ from memtopo.sharing.messages import (
     ListRequest,
     Request,
 )
-from memtopo.sharing.offers import ChangeableLayout, ExportProvider, Offer, PlannedChange
+from memtopo.sharing.offers import ChangeableLayout, ExportProvider, LayoutChange, Offer
 from memtopo.sharing.status import MOST_STATES, Importer, NodeStatus, Statistics, Status
 
 _LONGEST_PATH = 1000
@@ -59,7 +59,7 @@ class Responder:
         deadline: float | None,
         changeable: ChangeableLayout | None = None,
     ) -> None:
-        self.supervision, self.events = supervision, Events(supervision.log)
+        self.supervision, self.events = supervision, HolderEvents(supervision.log)
         self.nodes, self._nodes_text = supervision.nodes, NodesText(supervision.nodes)
         self._counted, self._counted_memory = 0, supervision.memory()
         self._provider, self._info, self._batch, self._deadline = provider, info, batch, deadline
@@ -168,7 +168,7 @@ class Responder:
         self.events.add("checked", counts, "warning" if checks.different else "info")
         return {"ok": messages.encode_checks(checks)}
 
-    def planned_switch(self, state: str) -> PlannedChange:
+    def planned_switch(self, state: str) -> LayoutChange:
         """Plan a switch to a state. Raises `MemtopoError` if there is no such state."""
         layout = self._changeable
         if layout is None or state not in layout.states:
@@ -176,11 +176,11 @@ class Responder:
             raise ExchangeError("unknown", message, hint=hint)
         return layout.switch(state)
 
-    def planned_change(self, source: str, generation: int | None) -> PlannedChange:
+    def planned_change(self, source: str, generation: int | None) -> LayoutChange:
         """Plan a change to the spec in a source. Raises `MemtopoError` if it cannot be made."""
         return self._require_changeable().change(source, generation)
 
-    def planned_renewal(self, exports: frozenset[str]) -> PlannedChange:
+    def planned_renewal(self, exports: frozenset[str]) -> LayoutChange:
         """Plan the release and new creation of the memory of exports. Raises `MemtopoError` if it is impossible."""
         return self._require_changeable().renewal(exports)
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from memtopo.common.signals import deferred, signal_wakeup
 from memtopo.sharing.claims import Claim
 from memtopo.sharing.holder.clients import SPARE
-from memtopo.sharing.holder.loop import INTERVAL, ServerLoop, Terms
+from memtopo.sharing.holder.loop import INTERVAL, HoldTerms, ServerLoop
 from memtopo.sharing.holder.metrics import MOST_CONNECTIONS
 from memtopo.sharing.holder.responses import Responder
 from memtopo.sharing.holder.state import HolderInfo, HoldSummary, Shutdown, Supervision
@@ -55,7 +55,7 @@ def hold(
     batch, max_clients = _limits(MOST_CONNECTIONS if metrics and metrics.claim else 0)
     began, deadline = time.monotonic(), None if lasting is None else time.time() + lasting
     responder = Responder(provider, info, supervision, batch=batch, deadline=deadline, changeable=changeable)
-    terms = Terms(max_clients, patience, others, stop, grace, interval)
+    terms = HoldTerms(max_clients, patience, others, stop, grace, interval)
     with _listening(claim, responder, Shutdown(None if lasting is None else began + lasting), terms, wake) as loop:
         loop.notify_ready()
         ready()
@@ -66,7 +66,7 @@ def hold(
 
 @contextmanager
 def _listening(
-    claim: Claim, responder: Responder, shutdown: Shutdown, terms: Terms, wake: socket.socket | None
+    claim: Claim, responder: Responder, shutdown: Shutdown, terms: HoldTerms, wake: socket.socket | None
 ) -> Iterator[ServerLoop]:
     """Yield a loop that accepts clients at the claimed endpoint, and publishes what is supervised.
 

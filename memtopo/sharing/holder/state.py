@@ -28,7 +28,7 @@ _LISTED_NODES = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class HolderEvent:
     """One event. Texts among the values may come from clients, and are not safe to print as they are."""
 
     text: str
@@ -36,11 +36,11 @@ class Event:
     severity: Severity = "info"
 
 
-class Events:
+class HolderEvents:
     """Records events by calling `write`, which must not wait or raise; `now` returns seconds."""
 
     def __init__(
-        self, write: Callable[[Event], None] = lambda _: None, now: Callable[[], float] = time.monotonic
+        self, write: Callable[[HolderEvent], None] = lambda _: None, now: Callable[[], float] = time.monotonic
     ) -> None:
         self._write, self._now = write, now
         self._until = 0.0
@@ -48,7 +48,7 @@ class Events:
 
     def add(self, text: str, fields: EventFields, severity: Severity = "info") -> None:
         """Record an event."""
-        self._write(Event(text, fields, severity))
+        self._write(HolderEvent(text, fields, severity))
 
     def add_of_client(self, text: str, fields: EventFields) -> None:
         """Record an event that a client caused; beyond `MOST_OF_CLIENTS` in a period, only their number."""
@@ -242,7 +242,7 @@ class Supervision:
     memory: Callable[[], Sequence[LocationMemory]] = tuple
     metrics: MetricsTarget | None = None
     reload: Reload = lambda: None
-    log: Callable[[Event], None] = lambda _: None
+    log: Callable[[HolderEvent], None] = lambda _: None
     contexts: Callable[[], Sequence[str]] | None = None
     nodes: HeldNodes | None = None
     progress: ProgressNotices = field(default_factory=ProgressNotices)

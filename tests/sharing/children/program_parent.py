@@ -5,10 +5,10 @@ from __future__ import annotations
 import signal
 import sys
 
-from memtopo.sharing.programs import Program
+from memtopo.sharing.programs import ProducerProgram
 
 if __name__ == "__main__":
-    with Program("camera", sys.argv[1:]) as program:
+    with ProducerProgram("camera", sys.argv[1:]) as program:
         program.wait_until_serving(lambda: 0, 60.0)
         sys.stdout.write(f"{program.socket}\n")
         sys.stdout.flush()
