@@ -30,21 +30,8 @@ from memtopo.plans.report import Report
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import NAME, endpoint, is_folder
 from memtopo.sharing.errors import ExchangeError, NoLayout
-from memtopo.sharing.programs import ProducerFailed, ProducerProgram
+from memtopo.sharing.programs import ProducerProgram
 from memtopo.sharing.simulated_producer import ProducerSpec, SimulatedFile, SimulatedMemory, SimulatedSemaphore
-
-__all__ = [
-    "Bound",
-    "ProducerFailed",
-    "Producers",
-    "holders",
-    "in_folder",
-    "producer_specs",
-    "resolve",
-    "simulated_program",
-    "start_producers",
-    "unused",
-]
 
 T = TypeVar("T")
 

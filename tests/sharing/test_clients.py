@@ -72,7 +72,8 @@ def test_clients_that_wait_or_were_heard_within_a_second_make_no_room(clients: C
         admit()
     importer, releasing, changing, *_ = clients.all()
     importer.record(PAGES, 0, 1)
-    releasing.awaits_release = changing.awaits_change = True
+    releasing.awaits_release = True
+    clients.pause(changing)
     silence(clients, {1: 20.0, 2: 20.0, 3: 20.0})
     refused = wire.receive(admit())
     assert refused

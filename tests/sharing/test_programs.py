@@ -18,8 +18,8 @@ import pytest
 from memtopo.common.errors import Stopped, UsageError
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
-from memtopo.sharing.producers import ProducerFailed, Producers, start_producers
-from memtopo.sharing.programs import ProducerProgram
+from memtopo.sharing.producers import Producers, start_producers
+from memtopo.sharing.programs import ProducerFailed, ProducerProgram
 from tests.helpers.child_process import PATIENCE
 from tests.helpers.command_line import QUICKSTART, ROOT, environment
 from tests.helpers.holders import gone, until

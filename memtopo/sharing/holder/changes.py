@@ -79,7 +79,6 @@ class Changes:
             return True
         self._awaited, self._until = request, self._clock.time() + request.wait
         if request.connection:
-            request.connection.awaits_change = True
             self._clients.pause(request.connection)
         for each in pinning:
             names = [taken.export for taken in each.taken(request.touched)]
@@ -220,7 +219,6 @@ class Changes:
     def _answer(self, request: ChangeRequest, answer: Mapping[str, Any]) -> None:
         """Answer a request that waited."""
         if request.connection:
-            request.connection.awaits_change = False
             self._clients.answer(request.connection, answer)
 
     def _notify_changed(self, request: ChangeRequest, exports: frozenset[str] = frozenset()) -> None:

@@ -62,9 +62,9 @@ class ClientConnection:
     """A client's connection and its lease. No method waits.
 
     `since` is in seconds of the epoch, `last_received` of the clock. `closing` connections are closed once
-    everything is sent; `awaits_release` ones requested the release, `awaits_change` ones a change that waits for
-    importers, `awaits_commit` ones wait for a writer. An `attached` client has received a handle or awaits one, a
-    `served` one has received one, and one with `writes` is the writer of these exports.
+    everything is sent; `awaits_release` ones requested the release, `awaits_commit` ones wait for a writer. An
+    `attached` client has received a handle or awaits one, a `served` one has received one, and one with `writes` is
+    the writer of these exports.
     """
 
     def __init__(self, id: int, sock: socket.socket, peer: PeerProcess, clock: RunningClock) -> None:
@@ -74,7 +74,6 @@ class ClientConnection:
         self.last_received = clock.time()
         self.closing = False
         self.awaits_release = False
-        self.awaits_change = False
         self.awaits_commit = False
         self.writes: set[str] = set()
         self.attached = False
@@ -374,7 +373,7 @@ class Clients:
             raise ExchangeError("busy", message, hint="try again in a moment")
         self.drop(min(idle, key=lambda each: each.last_received))
 
-    @staticmethod
-    def _idle(connection: ClientConnection, now: float, seconds: float) -> bool:
-        waits = connection.awaits_release or connection.awaits_change or connection.awaits_commit
+    def _idle(self, connection: ClientConnection, now: float, seconds: float) -> bool:
+        """Return whether a client that waits for nothing has been silent for so many seconds."""
+        waits = connection.awaits_release or connection.sock not in self._selector.get_map()
         return not (waits or connection.attached or connection.writes) and now - connection.last_received > seconds
