@@ -31,7 +31,7 @@ _SEARCH_INTERVAL = 0.01
 _COMMAND = python_command("memtopo.sharing.programs:main")
 
 
-def kill_all(entry: str, seconds: float) -> None:
+def _kill_all(entry: str, seconds: float) -> None:
     """Kill all processes that have an entry in their environment, `NAME=VALUE`, until none is left or time is over."""
     clock = RunningClock()
     while clock.time() < seconds:
@@ -45,8 +45,8 @@ def kill_all(entry: str, seconds: float) -> None:
         time.sleep(_SEARCH_INTERVAL)
 
 
-def start_watcher(program: int, entry: str, grace: float) -> subprocess.Popen[bytes]:
-    """Start a process that kills all processes with an entry once this one has died, until `end_watcher`.
+def _start_watcher(program: int, entry: str, grace: float) -> subprocess.Popen[bytes]:
+    """Start a process that kills all processes with an entry once this one has died, until `_end_watcher`.
 
     The program has `grace` seconds to end by itself. Raises `OSError`.
     """
@@ -59,7 +59,7 @@ def start_watcher(program: int, entry: str, grace: float) -> subprocess.Popen[by
     )
 
 
-def end_watcher(watcher: subprocess.Popen[bytes]) -> None:
+def _end_watcher(watcher: subprocess.Popen[bytes]) -> None:
     """Have a watcher end, and wait for that; not by a signal, which this process may not be permitted to send."""
     with suppress(subprocess.TimeoutExpired):  # it is stopped
         watcher.communicate(b"\n", _EXIT)
@@ -69,8 +69,11 @@ def main(parent: str, program: str, entry: str, grace: str) -> None:
     """Wait for the death of the parent and the end of the program, within the grace, and kill what is left."""
     if _is_dismissed(int(parent)):
         return
-    _await_end(int(program), float(grace))
-    kill_all(entry, float(grace))
+    with suppress(ProcessLookupError):
+        descriptor = os.pidfd_open(int(program))
+        select.select([descriptor], [], [], float(grace))
+        os.close(descriptor)
+    _kill_all(entry, float(grace))
 
 
 def _is_dismissed(parent: int) -> bool:
@@ -81,14 +84,6 @@ def _is_dismissed(parent: int) -> bool:
         return False
     ready, _, _ = select.select([0, descriptor], [], [])
     return 0 in ready and os.read(0, 1) != b""
-
-
-def _await_end(pid: int, seconds: float) -> None:
-    """Wait until a process has ended, for at most so many seconds."""
-    with suppress(ProcessLookupError):
-        descriptor = os.pidfd_open(pid)
-        select.select([descriptor], [], [], seconds)
-        os.close(descriptor)
 
 
 def _processes_with(entry: bytes) -> Iterator[int]:
@@ -104,10 +99,6 @@ def _processes_with(entry: bytes) -> Iterator[int]:
                 yield descriptor
             else:
                 os.close(descriptor)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
 
 
 GRACE = 5.0
@@ -185,7 +176,7 @@ class ProducerProgram:
                 self._end(self._process)
         finally:
             if self._watcher:
-                end_watcher(self._watcher)
+                _end_watcher(self._watcher)
             if self._folder:
                 self._folder.remove()
 
@@ -238,7 +229,7 @@ class ProducerProgram:
         try:
             self._process = process = self._parent.start_process()
             if self._stdin is None:  # memtopo's own programs start no others
-                self._watcher = start_watcher(process.pid, self._entry, self._grace)
+                self._watcher = _start_watcher(process.pid, self._entry, self._grace)
         except OSError as error:
             message = f"the program of {self.name!r} cannot be started: {reason(error)}"
             raise ProducerFailed(message, hint=start_hint(error)) from error
@@ -272,7 +263,7 @@ class ProducerProgram:
         finally:
             self._signal(signal.SIGKILL)
             self._killed = True
-            kill_all(self._entry, self._grace)
+            _kill_all(self._entry, self._grace)
             with suppress(subprocess.TimeoutExpired):  # it hangs in the kernel, or now belongs to another user
                 process.wait(self._grace)
             if self._parent:

@@ -160,7 +160,3 @@ def _create(semaphore: SimulatedSemaphore) -> Semaphore:
 def _orphaned() -> int:
     """Return SIGTERM once standard input has ended, as it does with the parent process."""
     return signal.SIGTERM if select.select([sys.stdin], [], [], 0)[0] else 0
-
-
-if __name__ == "__main__":
-    main()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 
 import memtopo
 from memtopo.common.errors import UsageError
+from memtopo.common.spawn import python_command
 from memtopo.drivers import target
 from memtopo.drivers.sim import external_api
 from memtopo.drivers.target import Target
@@ -159,7 +159,7 @@ def test_no_holder_is_simulated_on_a_real_machine() -> None:
 
 def test_a_simulated_producer_ends_with_its_standard_input(tmp_path: Path) -> None:
     script = ProducerSpec("test", (SimulatedMemory("frame", 4096, GPUS[0], dedicated=False),), ())
-    command = [sys.executable, "-m", "memtopo.sharing.simulated_producer"]
+    command = python_command("memtopo.sharing.simulated_producer:main")
     where = str(tmp_path / "camera.sock")
     env = environment(MEMTOPO_SOCKET=where)
     with PythonProcess(command, stdin=subprocess.PIPE, cwd=ROOT, env=env) as process:
@@ -174,7 +174,7 @@ def test_a_simulated_producer_ends_with_its_standard_input(tmp_path: Path) -> No
 
 def test_a_simulated_producer_that_cannot_serve_prints_one_line(tmp_path: Path) -> None:
     script = ProducerSpec("test", (), ())
-    command = [sys.executable, "-m", "memtopo.sharing.simulated_producer"]
+    command = python_command("memtopo.sharing.simulated_producer:main")
     env = environment(MEMTOPO_SOCKET=str(tmp_path / "missing" / "camera.sock"))
     done = run_python(command, input=script.encode(), cwd=ROOT, env=env, capture_output=True, check=False)
     (line,) = done.stderr.decode().splitlines()
