@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -138,12 +139,10 @@ def _open_runtime_folder(folder: str, *, make: bool = False) -> int:
     above = _open_folder(parent)
     try:
         if make:
-            _make(name, above, folder)
-        fd = os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=above)
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        raise _untrusted(folder, f"it cannot be opened as a folder ({reason(error)})") from error
+            with _trusting(folder, "made"), suppress(FileExistsError):
+                os.mkdir(name, 0o700, dir_fd=above)
+        with _trusting(folder, "opened as a folder"):
+            fd = os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=above)
     finally:
         os.close(above)
     return _checked(fd, folder, _not_private)
@@ -151,22 +150,20 @@ def _open_runtime_folder(folder: str, *, make: bool = False) -> int:
 
 def _open_folder(folder: str, allow_uids: Collection[int] = ()) -> int:
     """Open a folder in which only this user, root and `allow_uids` may replace files of others."""
-    try:
+    with _trusting(folder, "opened"):
         fd = os.open(folder or ".", _FOLDER)
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        raise _untrusted(folder, f"it cannot be opened ({reason(error)})") from error
     return _checked(fd, folder, lambda found: _replaceable(found, allow_uids))
 
 
-def _make(name: str, above: int, folder: str) -> None:
+@contextmanager
+def _trusting(folder: str, what: str) -> Iterator[None]:
+    """Raise `ExchangeError` for a folder that exists, and cannot be opened or made."""
     try:
-        os.mkdir(name, 0o700, dir_fd=above)
-    except FileExistsError:
-        pass
+        yield
+    except FileNotFoundError:
+        raise
     except OSError as error:
-        raise _untrusted(folder, f"it cannot be made ({reason(error)})") from error
+        raise _untrusted(folder, f"it cannot be {what} ({reason(error)})") from error
 
 
 def _checked(fd: int, folder: str, objection: Callable[[os.stat_result], str | None]) -> int:
