@@ -7,7 +7,6 @@ import os
 import signal
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
@@ -18,7 +17,7 @@ from memtopo.api.session import Session, uuids
 from memtopo.api.specs import MachineLike, Params, SpecLike, plan_new
 from memtopo.common.signals import deferred
 from memtopo.geometry import Geometry
-from memtopo.language import Document, read_text
+from memtopo.language import read_text
 from memtopo.machine.records import MachineLine
 from memtopo.output import monitoring
 from memtopo.plans.report import Check, Report
@@ -109,46 +108,36 @@ def _bound(given: BoundLike) -> Bound:
     return os.fspath(given) if isinstance(given, str | os.PathLike) else tuple(given)
 
 
-@dataclass(frozen=True, slots=True)
-class _Options:
-    """Arguments of `hold`."""
-
-    spec: SpecLike
-    machine: MachineLike
-    params: Params | None
-    bind: Mapping[str, Bound]
-    terms: Holding
-    check: Check
-    timeout: float
-    log: Callable[[str], None] | None
-
-    def compose(self) -> tuple[Composition, RunRequest]:
-        """Return the layout on its machine, and the request for it."""
-        composition = plan_new(self.spec, self.machine, self.params)
-        if composition.geometry.nodes:
-            hint = "'memtopo apply --on' starts it on a cluster"
-            raise Unsuitable(f"{composition.document.name} is a spec of several nodes", hint=hint)
-        require_tried(composition)
-        if not composition.document.text:
-            composition = Composition.of(_as_text(composition.document), composition.target)
-        return composition, composition.request(check=self.check, timeout=self.timeout, exclusive=False)
-
-    def record(self, line: str) -> None:
-        """Pass a line on to the program, if it wants any."""
-        if self.log:
-            self.log(line)
-
-
-def _as_text(document: Document) -> Document:
-    """Return a spec that a program gave as a mapping as a text, which workers and clients read."""
-    return read_text(json.dumps(document.written(())).encode(), document.name, document.settings)
+def _composed(
+    spec: SpecLike, machine: MachineLike, params: Params | None, check: Check, timeout: float
+) -> tuple[Composition, RunRequest]:
+    """Return a layout on its machine, and the request for it. A spec of Python becomes a text, which workers read."""
+    composition = plan_new(spec, machine, params)
+    document = composition.document
+    if composition.geometry.nodes:
+        raise Unsuitable(
+            f"{document.name} is a spec of several nodes", hint="'memtopo apply --on' starts it on a cluster"
+        )
+    require_tried(composition)
+    if not document.text:
+        text = json.dumps(document.written(())).encode()
+        composition = Composition.of(read_text(text, document.name, document.settings), composition.target)
+    return composition, composition.request(check=check, timeout=timeout, exclusive=False)
 
 
 class Held:
     """Layout that is held for the duration of a `with`. A thread serves it, and the program goes on meanwhile."""
 
-    def __init__(self, options: _Options) -> None:
-        self._options = options
+    def __init__(
+        self,
+        compose: Callable[[], tuple[Composition, RunRequest]],
+        terms: Holding,
+        bind: Mapping[str, Bound],
+        timeout: float,
+        log: Callable[[str], None] | None,
+    ) -> None:
+        self._compose, self._terms, self._bind, self._timeout = compose, terms, bind, timeout
+        self._log = log or (lambda _line: None)
         self._resources = ExitStack()
         self._background = Background("memtopo-hold")
         self.name = ""
@@ -172,12 +161,12 @@ class Held:
     def __enter__(self) -> Self:
         if self.name:
             raise Unsuitable("a layout can be entered only once; call the function again for another one")
-        composition, request = self._options.compose()
+        composition, request = self._compose()
         self.name, self.machine = request.plan.name, request.machine
         with ExitStack() as stack:
             claims = stack.enter_context(ExitStack())
-            terms = self._options.terms
-            claimed = claims.enter_context(claim(endpoint(self.name, terms.socket), terms.allow_uids))
+            where = endpoint(self.name, self._terms.socket)
+            claimed = claims.enter_context(claim(where, self._terms.allow_uids))
             self.path = claimed.endpoint.path
             stack.enter_context(self._background.running(partial(self._run, composition, request, claims, claimed)))
             if self.report and not self._background.served:
@@ -187,26 +176,26 @@ class Held:
 
     def _run(self, composition: Composition, request: RunRequest, claims: ExitStack, claimed: Claim) -> None:
         """Build the layout, serve it, and take it down."""
-        options, thread = self._options, self._background
+        thread, supervision = self._background, Supervision(log=lambda event: self._log(monitoring.event_line(event)))
         holder = Holder(
             claimed,
             about_holder(composition, request),
             partial(revision, target=composition.target),
-            options.terms,
+            self._terms,
             gpus=[device.uuid for device in composition.target.machine.devices],
             ready=thread.report_ready,
-            supervised=lambda: nullcontext(Supervision(log=lambda event: options.record(monitoring.event_line(event)))),
+            supervised=lambda: nullcontext(supervision),
             wake=thread.wake,
             stopped_by="the end of its 'with'",
         )
         application = Application(
             composition,
             request,
-            lambda: producers_of(composition, options.bind, stop=self._signal, patience=options.timeout),
-            options.terms.allow_uids,
-            options.timeout,
+            lambda: producers_of(composition, self._bind, stop=self._signal, patience=self._timeout),
+            self._terms.allow_uids,
+            self._timeout,
             self._signal,
-            report_wait=options.record,
+            report_wait=self._log,
         )
         with claims:  # a client that releases the layout waits for their end
             self.report = application.run(holder)
@@ -257,4 +246,5 @@ def hold(
     something is left, or was lost while the layout was held.
     """
     terms = Holding(os.fspath(socket) if socket else None, lasting, grace, tuple(allow_uids))
-    return Held(_Options(spec, machine, params, bound_holders(bind), terms, check, timeout, log))
+    compose = partial(_composed, spec, machine, params, check, timeout)
+    return Held(compose, terms, bound_holders(bind), timeout, log)
