@@ -19,6 +19,7 @@ from tests.api.test_specs import SMALL
 from tests.helpers.failing_driver import Failing
 from tests.helpers.machines import invented
 from tests.helpers.processes import open_descriptors
+from tests.helpers.reports import require_taken_down
 from tests.helpers.specs import SPECS
 
 RING = "specs/ring-buffer.yaml"
@@ -95,8 +96,7 @@ def test_every_range_of_every_shipped_spec_can_be_viewed(path: Path, machine: Ta
                 continue
             assert np.asarray(view).nbytes == reserved.size
             del view
-    assert layout.report
-    assert layout.report.outcome == "ok"
+    require_taken_down(layout)
 
 
 def test_a_layout_has_name_machine_addresses_and_plan(machine: Target) -> None:
@@ -175,8 +175,7 @@ def test_an_exception_in_the_block_propagates_after_the_teardown(machine: Target
     before = open_descriptors()
     with pytest.raises(KeyError), memtopo.applied(SMALL, machine) as layout:
         raise KeyError("ours")
-    assert layout.report
-    assert layout.report.outcome == "ok"
+    require_taken_down(layout)
     assert open_descriptors() == before
 
 

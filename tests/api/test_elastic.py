@@ -18,6 +18,7 @@ from memtopo.plans.report import Report
 from tests.api.test_apply import failing
 from tests.helpers.elastic import HEAP, KV, M, batched, offsets, spec
 from tests.helpers.processes import open_descriptors
+from tests.helpers.reports import require_taken_down
 
 
 def test_a_cache_grows_and_shrinks_with_its_bytes(machine: Target) -> None:
@@ -31,8 +32,7 @@ def test_a_cache_grows_and_shrinks_with_its_bytes(machine: Target) -> None:
         assert (pages.created, pages.free, pages.trim()) == (128, 64, 64 - 16)
         assert [np.from_dlpack(kv.view(each * 16 * M, M))[0] for each in range(8)] == [0, 0, 0, 0, 5, 6, 7, 8]
         assert not layout.check().different
-    assert layout.report
-    assert (layout.report.outcome, layout.report.leaks) == ("ok", ())
+    require_taken_down(layout)
 
 
 def test_a_heap_grows_at_its_end(machine: Target) -> None:
@@ -45,8 +45,7 @@ def test_a_heap_grows_at_its_end(machine: Target) -> None:
         heap.unmap(4 * (32 << 20), 4 * (32 << 20), release=True)
         assert layout.chunks("segment").created == 3
         assert heap.view(size=4 * (32 << 20)).size == 4 * (32 << 20)
-    assert layout.report
-    assert layout.report.outcome == "ok"
+    require_taken_down(layout)
 
 
 def test_map_takes_chunks_that_exist_in_order_before_it_creates_any(machine: Target) -> None:
@@ -268,8 +267,7 @@ def test_any_failing_call_of_a_batch_brings_everything_back(zero: bool) -> None:
         assert all("it is as before" in each for each in failures)
         assert offsets(kv) == [0, 2, 3, 4, 6, 9, 10]
         assert not layout.check().different
-    assert layout.report
-    assert layout.report.outcome == "ok"
+    require_taken_down(layout)
 
 
 def test_a_failed_return_leaves_a_range_that_can_only_be_taken_down() -> None:
@@ -283,8 +281,7 @@ def test_a_failed_return_leaves_a_range_that_can_only_be_taken_down() -> None:
         driver.at = 0
         with pytest.raises(memtopo.Unsuitable, match="can only be taken down"):
             kv.map(8 * M, "page")
-    assert layout.report
-    assert (layout.report.outcome, layout.report.leaks) == ("ok", ())
+    require_taken_down(layout)
 
 
 def test_a_failed_creation_or_release_leaves_the_pool_consistent() -> None:
@@ -302,8 +299,7 @@ def test_a_failed_creation_or_release_leaves_the_pool_consistent() -> None:
         assert (pages.created, pages.free) == (5, 5)
         assert pages.trim() == 3
         assert not layout.check().different
-    assert layout.report
-    assert layout.report.outcome == "ok"
+    require_taken_down(layout)
 
 
 def test_memory_that_is_exhausted_names_the_remedy() -> None:

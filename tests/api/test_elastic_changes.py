@@ -16,6 +16,7 @@ from memtopo.drivers.target import Target
 from tests.api.test_apply import failing
 from tests.helpers.elastic import M, offsets, spec
 from tests.helpers.examples import examples
+from tests.helpers.reports import require_taken_down
 
 
 @pytest.mark.parametrize("zero", [False, True])
@@ -34,8 +35,7 @@ def test_a_change_of_the_layout_keeps_what_is_mapped(machine: Target, zero: bool
         assert np.from_dlpack(kv.view(3 * M, 4 * M))[::M].tolist() == [6] * 4
         assert not layout.change(spec(zero=zero)).different
         kv.unmap(3 * M, 4 * M)
-    assert layout.report
-    assert layout.report.outcome == "ok"
+    require_taken_down(layout)
 
 
 def test_a_change_of_the_limit_keeps_what_is_mapped() -> None:
@@ -77,8 +77,7 @@ def test_a_limit_below_what_exists_releases_what_is_not_mapped(machine: Target) 
         assert (pages.limit, pages.created, pages.free, offsets(kv)) == (4, 4, 1, [3, 4, 5])
         kv.map(0, "page")
         assert not layout.check().different
-    assert layout.report
-    assert (layout.report.outcome, layout.report.leaks) == ("ok", ())
+    require_taken_down(layout)
 
 
 def test_a_failing_release_below_a_new_limit_leaves_the_layout_as_it_was() -> None:
@@ -103,8 +102,7 @@ def test_a_change_of_the_chunks_empties_the_ranges_that_have_them(machine: Targe
         assert (kv.mappings, pages.created, pages.free) == ((), 3, 3)
         assert kv.map(0, "page", 4) == ("page.0", "page.1", "page.2", "page.3")
         assert not layout.check().different
-    assert layout.report
-    assert (layout.report.outcome, layout.report.leaks) == ("ok", ())
+    require_taken_down(layout)
 
 
 def test_an_elastic_range_that_a_change_removes_is_given_back(machine: Target) -> None:
@@ -176,8 +174,7 @@ def test_a_failed_switch_leaves_an_elastic_range_as_it_was_or_empty(zero: bool) 
             assert [each.offset for each in kv.mappings] in ([], [0, M, 2 * M])
             assert not layout.check().different
         assert failed >= 6
-    assert layout.report
-    assert layout.report.outcome == "ok"
+    require_taken_down(layout)
 
 
 @st.composite
@@ -223,5 +220,4 @@ def test_a_change_between_any_two_specs_leaves_what_the_new_one_declares(
                     kv.unmap(each.offset, each.size)
                 assert not layout.change(found).different
             assert not layout.check().different
-    assert layout.report
-    assert (layout.report.outcome, layout.report.leaks) == ("ok", ())
+    require_taken_down(layout)

@@ -28,6 +28,7 @@ from tests.helpers.child_process import PATIENCE
 from tests.helpers.held_layouts import Held, Switch, held
 from tests.helpers.holders import until
 from tests.helpers.processes import open_descriptors
+from tests.helpers.reports import require_taken_down
 
 M = 2 << 20
 SPEC = {
@@ -50,8 +51,7 @@ def shared(layout: Held, machine: Target) -> Iterator[Attached]:
     """An attachment to all exports of the layout."""
     with memtopo.attach("sleeper", machine=machine) as found:
         yield found
-    assert found.report
-    assert (found.report.outcome, found.report.leaks) == ("ok", ())
+    require_taken_down(found)
 
 
 def poll(shared: Attached) -> Notice:
@@ -231,8 +231,7 @@ def test_a_layout_can_be_left_while_its_memory_is_gone(layout: Held, machine: Ta
         asleep = switch("asleep")
         poll(shared)
         asleep.result()
-    assert shared.report
-    assert (shared.report.outcome, shared.report.leaks) == ("ok", ())
+    require_taken_down(shared)
 
 
 def test_an_attachment_to_a_sleeping_layout_gets_its_memory_when_it_wakes(
@@ -257,8 +256,7 @@ def test_an_attachment_to_a_sleeping_layout_gets_its_memory_when_it_wakes(
         asleep = switch("asleep")
         assert poll(shared).exports == ("w", "page")
         assert asleep.result().kept == ()
-    assert shared.report
-    assert (shared.report.outcome, shared.report.leaks) == ("ok", ())
+    require_taken_down(shared)
 
 
 def test_an_attachment_to_a_sleeping_layout_imports_what_has_memory(
@@ -368,8 +366,7 @@ def test_imports_of_a_spec_follow(layout: Held, machine: Target, switch: Switch)
         assert (reader.absent, bytes(view[:5]), reader.check().different) == (frozenset(), b"bytes", 0)
         assert reader.poll() is None
         del view
-    assert reader.report
-    assert reader.report.outcome == "ok"
+    require_taken_down(reader)
 
 
 def reader_without(*ranges: str) -> dict[str, Any]:

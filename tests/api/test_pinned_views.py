@@ -14,6 +14,7 @@ import pytest
 import memtopo
 from memtopo.common.errors import UsageError
 from memtopo.common.units import KiB, MiB
+from tests.helpers.reports import require_taken_down
 
 SIZE = 64 * KiB
 
@@ -44,8 +45,7 @@ def test_the_host_and_gpus_view_the_same_bytes() -> None:
         assert layout.address("p.0") != layout.address("p.1")
         del views, arrays
         gc.collect()
-    assert layout.report
-    assert layout.report.outcome == "ok"
+    require_taken_down(layout)
 
 
 def test_a_view_of_a_file_is_the_file(file: int) -> None:
@@ -101,8 +101,7 @@ def test_a_program_serves_memory_of_the_host_to_layouts_and_by_attach(file: int,
             assert os.pread(file, 4, 0) == b"mine"
             del view
             gc.collect()
-        assert layout.report
-        assert layout.report.outcome == "ok"
+        require_taken_down(layout)
         with memtopo.attach(served.path, machine="h200x2") as shared:
             view = shared.export("ring")
             assert bytes(view.memory[:4]) == b"mine"
@@ -150,5 +149,4 @@ def test_a_change_keeps_pinned_memory_with_its_bytes(file: int) -> None:
         with pytest.raises(memtopo.Unsuitable):
             layout.address("f")
         gc.collect()
-    assert layout.report
-    assert layout.report.outcome == "ok"
+    require_taken_down(layout)

@@ -291,10 +291,12 @@ def test_a_socket_that_another_program_has_open_is_refused_and_stays(tmp_path: P
         assert os.listdir(tmp_path) == ["other"]
 
 
-def looks(path: Path) -> list[Callable[[], Any]]:
-    """Commands that look for a holder at a path, or become one."""
+def look_at(path: Path) -> None:
+    """Look for a holder at a path, and try to become one; none is found."""
     where = endpoint(socket=str(path))
-    return [lambda: survey(str(path)), lambda: connect(where), lambda: claim(where)]
+    for look in (lambda: survey(str(path)), lambda: connect(where), lambda: claim(where)):
+        with suppress(NoLayout, ExchangeError):
+            assert look() == Survey(())
 
 
 @pytest.mark.parametrize("text", ["", "precious", "1\n", LOCK[:-1], LOCK + "\n", LOCK.replace("1", "one")])
@@ -302,9 +304,7 @@ def test_a_lock_file_that_memtopo_did_not_write_stays_as_it_is(tmp_path: Path, t
     path, lock = tmp_path / "poetry", tmp_path / "poetry.lock"
     lock.write_text(text)
     before = lock.stat()
-    for look in looks(path):
-        with suppress(NoLayout, ExchangeError):
-            assert look() == Survey(())
+    look_at(path)
     assert (os.listdir(tmp_path), lock.read_text()) == (["poetry.lock"], text)
     assert (lock.stat().st_ino, lock.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
     with pytest.raises(ExchangeError, match="it is a file that memtopo did not write"):
@@ -314,9 +314,7 @@ def test_a_lock_file_that_memtopo_did_not_write_stays_as_it_is(tmp_path: Path, t
 def test_a_lock_with_two_names_stays(tmp_path: Path) -> None:
     (tmp_path / "kept").write_text(LOCK)
     os.link(tmp_path / "kept", tmp_path / "kv.lock")
-    for look in looks(tmp_path / "kv"):
-        with suppress(NoLayout, ExchangeError):
-            assert look() == Survey(())
+    look_at(tmp_path / "kv")
     assert sorted(os.listdir(tmp_path)) == ["kept", "kv.lock"]
     with pytest.raises(ExchangeError, match="it has other names"):
         claim(endpoint(socket=str(tmp_path / "kv")))
@@ -326,9 +324,7 @@ def test_a_lock_with_two_names_stays(tmp_path: Path) -> None:
 def test_a_lock_of_another_user_stays(tmp_path: Path) -> None:
     (tmp_path / "kv.lock").write_text(LOCK)
     os.chown(tmp_path / "kv.lock", NOBODY, NOBODY)
-    for look in looks(tmp_path / "kv"):
-        with suppress(NoLayout, ExchangeError):
-            assert look() == Survey(())
+    look_at(tmp_path / "kv")
     assert os.listdir(tmp_path) == ["kv.lock"]
 
 
@@ -336,9 +332,7 @@ def test_a_dead_socket_without_a_lock_of_memtopo_stays(tmp_path: Path) -> None:
     path = tmp_path / "other"
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as other:
         other.bind(str(path))
-    for look in looks(path):
-        with suppress(NoLayout, ExchangeError):
-            assert look() == Survey(())
+    look_at(path)
     assert os.listdir(tmp_path) == ["other"]
     with pytest.raises(ExchangeError, match="memtopo did not make it"):
         claim(endpoint(socket=str(path)))
