@@ -29,9 +29,8 @@ from memtopo.driver.types import (
     SemaphoreHandleType,
     gpu,
 )
-from memtopo.output.monitoring import FIRST
 from memtopo.probe.messages import ImportAnswer, ImportRequest, SharedObject
-from memtopo.probe.trial_resources import SECOND, THIRD, TrialResources, users, word
+from memtopo.probe.trial_resources import FIRST, SECOND, THIRD, TrialResources, users, word
 from memtopo.probe.trial_table import DMABUF_PCIE, STORE, PlannedTrial
 
 BUFFER = 64 << 10

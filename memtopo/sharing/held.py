@@ -17,10 +17,9 @@ from memtopo.machine.records import MachineLine
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoints
 from memtopo.sharing.errors import BadPacket, ExchangeError, NoLayout
-from memtopo.sharing.messages import LONGEST_SOURCE
 from memtopo.sharing.offers import exported_bytes
 from memtopo.sharing.status import Status
-from memtopo.sharing.wire import read
+from memtopo.sharing.wire import LONGEST_SOURCE, read
 
 if TYPE_CHECKING:
     from memtopo.language import Document

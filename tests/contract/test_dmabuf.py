@@ -41,8 +41,7 @@ from tests.contract.memory import (
     reserved,
 )
 from tests.contract.other_process import Other
-from tests.contract.shared_resources import SHARED, allocated, closing, exported, imported, opened, usable
-from tests.drivers.test_sim_multicast import FD
+from tests.contract.shared_resources import FD, SHARED, allocated, closing, exported, imported, opened, usable
 
 UNKNOWN = "CUDA_ERROR_UNKNOWN"
 PAGE = 4 * KiB

@@ -17,8 +17,7 @@ from tests.contract.memory import INVALID_CONTEXT, INVALID_VALUE, NOT_SUPPORTED,
 from tests.contract.other_process import Other
 from tests.contract.producer import BYTES, produced
 from tests.contract.producer import SIZE as PRODUCED
-from tests.contract.shared_resources import SHARED, closing, exported, imported, usable
-from tests.drivers.test_sim_multicast import FD
+from tests.contract.shared_resources import FD, SHARED, closing, exported, imported, usable
 
 SIZE = 8 * MiB
 

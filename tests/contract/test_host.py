@@ -10,8 +10,7 @@ from memtopo.driver.protocol import Driver
 from memtopo.driver.types import Access, Grant, HandleType, Location, LocationKind, Properties, gpu
 from tests.contract.memory import HOST, INVALID_VALUE, NODE, created, current, mapped, refused, reserved
 from tests.contract.other_process import Other
-from tests.contract.shared_resources import exported, imported
-from tests.drivers.test_sim_multicast import FD
+from tests.contract.shared_resources import FD, exported, imported
 
 BOTH = (Grant(gpu(0), Access.RW), Grant(HOST, Access.RW))
 

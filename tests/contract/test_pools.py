@@ -33,8 +33,7 @@ from tests.contract.memory import (
     refused,
 )
 from tests.contract.other_process import Other
-from tests.contract.shared_resources import JUNK, closing, exported
-from tests.drivers.test_sim_multicast import FD
+from tests.contract.shared_resources import FD, JUNK, closing, exported
 
 SIZE = 8 * MiB
 RESERVED = 32 * MiB

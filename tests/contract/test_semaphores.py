@@ -14,6 +14,7 @@ from memtopo.driver.types import SemaphoreHandleType
 from tests.contract.external_resources import (
     BINARY,
     PATIENCE,
+    TIMELINE,
     UNKNOWN,
     ends,
     external,
@@ -27,7 +28,6 @@ from tests.contract.memory import INVALID_CONTEXT, INVALID_VALUE, NOT_SUPPORTED,
 from tests.contract.other_process import Other
 from tests.contract.producer import produced
 from tests.contract.shared_resources import closing
-from tests.helpers.external_specs import TIMELINE
 
 SIZE = 2 << 20
 

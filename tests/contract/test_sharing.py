@@ -13,8 +13,7 @@ from memtopo.driver.protocol import Driver
 from memtopo.driver.types import Access, Grant, HandleType, Location, LocationKind, Properties, gpu
 from tests.contract.memory import INVALID_VALUE, NODE, NOT_SUPPORTED, created, current, mapped, refused, reserved
 from tests.contract.other_process import Other
-from tests.contract.shared_resources import FABRIC, SHARED, closing, exported, imported, usable
-from tests.drivers.test_sim_multicast import FD
+from tests.contract.shared_resources import FABRIC, FD, SHARED, closing, exported, imported, usable
 
 UNKNOWN = "CUDA_ERROR_UNKNOWN"
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from memtopo.driver.kernels import ExternalApi
 from memtopo.driver.protocol import Driver
-from tests.contract.external_resources import ends, semaphore, stream, streams
+from tests.contract.external_resources import TIMELINE, ends, semaphore, stream, streams
 from tests.contract.memory import INVALID_CONTEXT, INVALID_VALUE, current, refused
 from tests.contract.other_process import Other
 from tests.contract.shared_resources import allocated, closing
-from tests.helpers.external_specs import TIMELINE
 
 
 def test_creating_a_stream_requires_a_context(driver: Driver) -> None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from tests.api.test_commits import MiB
 from tests.differential.family import WORD, FamilyGenerator
-from tests.differential.notation import KiB, size_text
+from tests.differential.notation import KiB, MiB, size_text
 
 
 class Buffers(FamilyGenerator):

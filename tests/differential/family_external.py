@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from tests.api.test_commits import MiB
 from tests.differential.calls import OK, Call
 from tests.differential.family import WORD, FamilyGenerator
-from tests.differential.notation import KiB, size_of, size_text
+from tests.differential.notation import KiB, MiB, size_of, size_text
 from tests.differential.resources import Needs
 
 _WHILE_WAITING = {"signal", "madesignal", "counter"}

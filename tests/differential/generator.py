@@ -9,8 +9,7 @@ from itertools import accumulate
 from random import Random
 
 from memtopo.driver.types import Access, Grant, HandleType, Location, LocationKind, Properties, gpu
-from tests.api.test_commits import MiB
-from tests.differential.notation import KiB, Place, grants_text, location_text, properties_text, size_text
+from tests.differential.notation import KiB, MiB, Place, grants_text, location_text, properties_text, size_text
 from tests.differential.shadow import Mapped, Shadow
 
 GRANULE = 2 * MiB

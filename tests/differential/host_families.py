@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from tests.api.test_commits import MiB
 from tests.differential.calls import OK, Call
 from tests.differential.families_of_two import Chunks
 from tests.differential.family import WORD, FamilyGenerator
-from tests.differential.notation import KiB, place_of, size_of, size_text
+from tests.differential.notation import KiB, MiB, place_of, size_of, size_text
 from tests.differential.resources import Needs
 
 _PAGE = 4 * KiB

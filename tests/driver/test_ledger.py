@@ -11,12 +11,10 @@ from memtopo.driver.protocol import Driver
 from memtopo.driver.types import DriverError, HostFlags, MemAttach
 from memtopo.driver.wrappers import parameters
 from memtopo.drivers.sim import SimDriver, external_api
-from tests.contract.external_resources import OPAQUE
+from tests.contract.external_resources import OPAQUE, TIMELINE
 from tests.contract.memory import PLAIN, current
 from tests.contract.other_process import Other
-from tests.contract.shared_resources import SHARED, SHARED_EVENT, closing
-from tests.drivers.test_sim_multicast import FD
-from tests.helpers.external_specs import TIMELINE
+from tests.contract.shared_resources import FD, SHARED, SHARED_EVENT, closing
 from tests.helpers.machines import invented
 
 M = 2 << 20

@@ -11,11 +11,19 @@ import pytest
 from memtopo.common.units import GiB, KiB, MiB
 from memtopo.driver.types import DriverError, MemAttach, Properties
 from memtopo.drivers.sim import SimDriver, external_api
-from tests.contract.external_resources import BINARY, OPAQUE, UNKNOWN, buffer, external, semaphore, stream, whole
+from tests.contract.external_resources import (
+    BINARY,
+    OPAQUE,
+    TIMELINE,
+    UNKNOWN,
+    buffer,
+    external,
+    semaphore,
+    stream,
+    whole,
+)
 from tests.contract.memory import INVALID_VALUE, NODE, created, current, refused
-from tests.contract.shared_resources import INVALID_HANDLE, closing, exported
-from tests.drivers.test_sim_multicast import FD
-from tests.helpers.external_specs import TIMELINE
+from tests.contract.shared_resources import FD, INVALID_HANDLE, closing, exported
 from tests.helpers.machines import invented
 from tests.helpers.processes import open_descriptors
 from tests.helpers.simulator import LAXER, STRICTER

@@ -23,6 +23,7 @@ from tests.contract.memory import INVALID_VALUE, created, current, refused
 from tests.contract.other_process import Other
 from tests.contract.shared_resources import (
     FABRIC,
+    FD,
     INVALID_HANDLE,
     SHARED,
     SHARED_EVENT,
@@ -35,7 +36,6 @@ from tests.contract.shared_resources import (
     opened_event,
     usable,
 )
-from tests.drivers.test_sim_multicast import FD
 from tests.helpers.machines import identified, invented
 from tests.helpers.processes import open_descriptors
 from tests.helpers.python_process import run_python

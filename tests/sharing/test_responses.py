@@ -23,7 +23,7 @@ from memtopo.sharing.held import survey
 from memtopo.sharing.holder.clients import ClientConnection
 from memtopo.sharing.holder.responses import Responder, descriptors_in_flight, still_bound
 from memtopo.sharing.holder.state import HolderInfo, Supervision
-from memtopo.sharing.messages import LONGEST_SOURCE, TEXT_CHARACTERS, Request, SourcePart, read_request
+from memtopo.sharing.messages import TEXT_CHARACTERS, Request, SourcePart, read_request
 from memtopo.sharing.offers import Offer, exported_bytes
 from memtopo.sharing.sockets import PeerProcess
 from memtopo.sharing.status import Taken

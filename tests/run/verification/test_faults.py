@@ -7,10 +7,9 @@ import json
 import pytest
 
 from memtopo.plans.report import Check
-from tests.helpers.fault_matrix import DIFFERENCES, FAILURE, LENT, MATRIX, SHARED, Fault, table
+from tests.helpers.fault_matrix import DIFFERENCES, FAILURE, LEAK, LENT, MATRIX, SHARED, Fault, table
 from tests.helpers.faults import Faulty
 from tests.helpers.specs import ROOT
-from tests.output.test_report import LEAK
 
 FIRST = json.loads(DIFFERENCES.read_text())
 
