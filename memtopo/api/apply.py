@@ -21,7 +21,7 @@ from memtopo.language import read_text
 from memtopo.machine.records import MachineLine
 from memtopo.output import monitoring
 from memtopo.plans.report import Check, Report
-from memtopo.run.application import Application
+from memtopo.run.apply import Application
 from memtopo.run.holder import Holder, about_holder
 from memtopo.session.composition import Composition, revision
 from memtopo.session.request import Holding, RunRequest

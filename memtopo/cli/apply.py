@@ -22,7 +22,7 @@ from memtopo.common.errors import Stopped, UsageError
 from memtopo.output import plain
 from memtopo.output.progress import activity, progress
 from memtopo.plans.report import Report
-from memtopo.run.application import Application
+from memtopo.run.apply import Application
 from memtopo.session.composition import Composition
 from memtopo.session.request import Holding, RunRequest
 from memtopo.sharing.endpoints import is_folder

@@ -1,25 +1,35 @@
-"""A layout of one process, built in this process."""
+"""Application of a spec, in this process or its workers: producers, the run, and the holder of its layout."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
-from memtopo.common.errors import InternalError
+from memtopo.common.errors import InternalError, Stopped
 from memtopo.driver.handles import Handle
 from memtopo.driver.ledger import Ledger
+from memtopo.driver.protocol import Driver
 from memtopo.driver.recorder import CallContext
 from memtopo.driver.types import gpu
 from memtopo.kinds.layout import HandleSource
-from memtopo.plans.progress import Progress
+from memtopo.plans.progress import BothProgress, Progress
 from memtopo.plans.report import Check, Checks, Report
 from memtopo.run.base_run import plans_of
 from memtopo.run.conductor import Conductor, conduct
 from memtopo.run.layout_plans import LayoutPlans, Variant
 from memtopo.run.messages import ChangeCommand, ChangeResult, Command
 from memtopo.run.process_run import ProcessRun
+from memtopo.session.composition import Composition
 from memtopo.session.request import HoldResult, RunRequest
 from memtopo.sharing.offers import Offer
+
+if TYPE_CHECKING:  # imported where it is used: a layout of one process that nobody holds needs none of it
+    from memtopo.driver.kernels import KernelDriver
+    from memtopo.run.holder import Holder
+    from memtopo.sharing.imports import CommitWait, HolderHandles
+    from memtopo.sharing.producers import Producers
 
 
 def apply(
@@ -123,3 +133,117 @@ class ThisProcess(Conductor):
 
     def report(self) -> Report:
         return self.run.report()
+
+
+@dataclass(frozen=True, slots=True)
+class Application:
+    """One application of a spec.
+
+    `stop` returns the number of a signal, or 0. `producers` starts the programs that the layout imports from, if there
+    may be some. A holder may be silent for `silence` seconds; `report_wait` is called with the reason of a wait for a
+    commit. `progress` begins the progress of the run.
+    """
+
+    composition: Composition
+    request: RunRequest
+    producers: Callable[[], AbstractContextManager[Producers]] | None = None
+    allow_uids: Collection[int] = ()
+    silence: float = 30.0
+    stop: Callable[[], int] = lambda: 0
+    progress: Callable[[], AbstractContextManager[Progress]] = field(default=lambda: nullcontext(Progress()))
+    report_wait: Callable[[str], None] = lambda _: None
+
+    def run(self, holder: Holder | None = None) -> Report:
+        """Start the producers, and apply; with a `holder` the layout is served before it is taken down."""
+        report = self._apply(holder)
+        if holder:
+            holder.claim.report_end(report)
+        return report
+
+    def _apply(self, holder: Holder | None) -> Report:
+        apply_request = self._in_processes if self.request.geometry.processes else self._in_process
+        if self.producers is None:
+            return apply_request(holder, {})
+        with ExitStack() as stack:
+            producers = stack.enter_context(self.producers())
+            report = producers.with_notes(apply_request(holder, producers.sockets))
+        return producers.with_survivors(report)
+
+    def _in_process(self, holder: Holder | None, sockets: Mapping[str, str]) -> Report:
+        outside = holder is not None or self.request.geometry.imports_from_outside  # a change may bring imports
+        with (
+            self._opened() as opened,
+            self._traced(opened) as (driver, context),
+            self.progress() as shown,
+        ):
+            ledger = Ledger(driver)
+            return apply(
+                self.request,
+                ledger,
+                progress=_shared(shown, holder),
+                stop=self.stop,
+                handle_source=self._handles_of_holders(ledger, sockets) if outside else None,
+                hold=holder.hold if holder else None,
+                context=context,
+            )
+
+    @contextmanager
+    def _opened(self) -> Iterator[KernelDriver]:
+        """Open the driver; a simulator is closed at the end, as its memory is of this process."""
+        driver: Any = self.composition.target.open()
+        try:
+            yield driver
+        finally:
+            if self.request.machine.simulated:
+                driver.close()
+
+    def _traced(self, driver: KernelDriver) -> AbstractContextManager[tuple[KernelDriver, CallContext | None]]:
+        """The driver, which writes a trace if one was requested, and the context of its calls."""
+        if self.request.trace is None:
+            return nullcontext((driver, None))
+        from memtopo.driver.trace import traced  # noqa: PLC0415 few runs are traced
+
+        return traced(driver, self.request.trace, self.request.about_trace)
+
+    def _handles_of_holders(self, driver: Driver, sockets: Mapping[str, str]) -> HolderHandles:
+        from memtopo.sharing.imports import HolderHandles  # noqa: PLC0415 most layouts import nothing from outside
+
+        gpus = [driver.device_get_uuid(ordinal).hex() for ordinal in range(driver.device_get_count())]
+        return HolderHandles(self.request.geometry, gpus, sockets, self.allow_uids, self._commits)
+
+    @property
+    def _commits(self) -> CommitWait:
+        """Wait for the commit of imports, which a signal ends."""
+        from memtopo.sharing.imports import CommitWait  # noqa: PLC0415 likewise
+
+        def advance() -> None:
+            if self.stop():
+                raise Stopped
+
+        return CommitWait(self.silence, advance, self.report_wait)
+
+    def _in_processes(self, holder: Holder | None, sockets: Mapping[str, str]) -> Report:
+        from memtopo.run import processes  # noqa: PLC0415 a layout of one process needs no workers
+
+        if self.request.trace:
+            from memtopo.driver.trace import empty_folder  # noqa: PLC0415 few runs are traced
+
+            empty_folder(self.request.trace)
+        ensemble = processes.Ensemble(
+            self.request,
+            self.composition.document.text,
+            self.composition.target.machine,
+            self.silence,
+            sockets,
+            tuple(self.allow_uids),
+            settings=self.composition.document.settings,
+            log=holder.log if holder else None,  # a pipe of the caller would not end while they live
+        )
+        hold = holder.hold if holder else None
+        with self.progress() as shown:
+            return processes.apply(ensemble, progress=_shared(shown, holder), stop=self.stop, hold=hold)
+
+
+def _shared(shown: Progress, holder: Holder | None) -> Progress:
+    """Hooks that show the progress of a run here, and to the clients of its holder."""
+    return BothProgress(shown, holder.progress) if holder else shown

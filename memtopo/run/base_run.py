@@ -23,9 +23,9 @@ from memtopo.plans import folding
 from memtopo.plans.progress import Progress
 from memtopo.plans.report import Checks, Left, Placed, Report
 from memtopo.plans.transition import Transition
+from memtopo.run.hints import exit_code, failure
 from memtopo.run.layout_plans import WHOLE, LayoutPlans, Variant
 from memtopo.run.leaks import ResourceBalance, descriptor_notes, memory_notes
-from memtopo.run.outcome import exit_code, failure
 from memtopo.run.reports import FindingTally, report_on
 from memtopo.run.verification.fingerprints import ASPECT, Fingerprints
 from memtopo.run.verification.isolation import MAX_HOLE_QUERIES, holes, isolation

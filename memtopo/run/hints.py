@@ -1,13 +1,17 @@
-"""Likely causes of driver errors, with the fact that explains each, and what to do about them.
+"""Failure of a run for its report: the likely cause of a driver error, with its fact and an advice, and the status.
 
 The hints for the calls of steps are in their classes (`Step.hints`).
 """
 
 from __future__ import annotations
 
+from memtopo.common.errors import Exit, InternalError, MemtopoError, Unavailable
 from memtopo.common.units import exact
 from memtopo.driver.types import DriverError, LocationKind
+from memtopo.executor import StepFailed
 from memtopo.kinds.step import PROBE_ADVICE, ErrorHint, Step, StepDescription
+from memtopo.plans.report import Failure
+from memtopo.session.request import RunRequest
 
 _OF_COPIES = {
     "cuMemcpyHtoD": "the device has no write access there (fact 23)",
@@ -74,3 +78,23 @@ def _hint_of_call(call: str, name: str, step: Step | None) -> ErrorHint | None:
     if step and call == step.call:
         return step.hints.get(name)
     return step.undo_hints.get(name) if step and call == step.undo_call else None
+
+
+def failure(failed: StepFailed, request: RunRequest) -> Failure:
+    """Failure of a step, with the likely cause of an error of the driver."""
+    error, path, position = failed.error, failed.path, request.position_of(failed.path)
+    if isinstance(error, DriverError):
+        known = error_hint(error, failed.step)
+        cause, advice = known or (None, None)
+        return Failure(failed.action, f"{error.call}: {error.name}", error.reason, path, position, advice, cause)
+    if isinstance(error, MemtopoError) and not isinstance(error, InternalError):
+        return Failure(failed.action, error.message, None, path, position, error.hint)
+    return Failure(failed.action, f"{type(error).__name__}: {error}", None, path, position)
+
+
+def exit_code(error: BaseException | None) -> int:
+    """Return the exit status of a run that ended with an error."""
+    if isinstance(error, Unavailable):
+        return error.exit_code
+    expected = isinstance(error, (MemtopoError, OSError, MemoryError)) and not isinstance(error, InternalError)
+    return Exit.FAILED if expected else Exit.BUG

@@ -1,23 +1,34 @@
-"""Holder of a layout: serves its exports until a stop, a release or a deadline."""
+"""Holder of a layout: its exports and changes, which it serves until a stop, a release or a deadline."""
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 
+from memtopo.common.errors import Stopped
 from memtopo.common.text import process_name
+from memtopo.diagnostics.messages import not_awake
+from memtopo.driver.handles import Handle
 from memtopo.driver.types import Location, LocationKind
+from memtopo.executor import StepFailed
+from memtopo.geometry.model import Geometry
+from memtopo.language.names import AWAKE
 from memtopo.planner import Plan
+from memtopo.plans.report import Check, Checks
+from memtopo.plans.transition import Transition
 from memtopo.run.conductor import Conductor
-from memtopo.run.held import HeldLayout
 from memtopo.run.imports import Follower
+from memtopo.run.layout_plans import WHOLE, transitions_between
+from memtopo.run.transition import RollbackFailed
 from memtopo.session.composition import Composition
 from memtopo.session.request import Holding, HoldResult, Revise, RunRequest
 from memtopo.sharing.claims import Claim
+from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.holder import INTERVAL, HolderInfo, HoldSummary, Supervision, hold
 from memtopo.sharing.holder.state import ProgressNotices
+from memtopo.sharing.offers import ChangeFailed, Offer
 from memtopo.sharing.status import Importer, LocationMemory
 
 
@@ -121,3 +132,146 @@ def _process(importer: Importer) -> str:
 
 def _exports(importer: Importer) -> str:
     return ", ".join(f"{taken.handles:,} of {taken.export}" for taken in importer.taken)
+
+
+class HeldLayout:
+    """A layout that is held. Exports of several processes are named by process: `server.weights`, `pe.3.heap`."""
+
+    def __init__(self, conductor: Conductor, source: str, revise: Revise) -> None:
+        self.conductor, self.source, self._revise = conductor, source, revise
+
+    def offers(self) -> Sequence[Offer]:
+        exports = self.conductor.exports().items()
+        return [
+            replace(offer, name=name, entry=f"{label}.{offer.entry}" if label else offer.entry)
+            for name, (label, offer) in exports
+        ]
+
+    def handle(self, export: str, index: int) -> Handle:
+        return self.conductor.handle(export, index)
+
+    def check(self) -> Checks:
+        with self.conductor.announced("check"):
+            return self.conductor.recheck()
+
+    @property
+    def plans(self) -> Sequence[Plan]:
+        """Plans of all processes of the layout that run here as it is now."""
+        conductor = self.conductor
+        every = conductor.plans.of(conductor.variant).items()
+        return tuple(plan for label, plan in every if label in self.conductor.labels)
+
+    @property
+    def contexts(self) -> Sequence[str]:
+        """GPU of each context that a process keeps."""
+        return self.conductor.contexts
+
+    @property
+    def spec(self) -> str | None:
+        return self.conductor.request.spec
+
+    @property
+    def generation(self) -> int:
+        return self.conductor.generation
+
+    @property
+    def state(self) -> str:
+        return self.conductor.state
+
+    @property
+    def states(self) -> Sequence[str]:
+        return tuple(self.conductor.plans.states)
+
+    def switch(self, state: str) -> PlannedChange:
+        conductor, plans = self.conductor, self.conductor.plans
+        now, after = conductor.variant, (state, conductor.absent)
+        undone = _undone(plans.transitions(now, after))
+        lost = {label: _lost(plans.of(now)[label], plans.of(after)[label], each) for label, each in undone.items()}
+
+        def act(in_use: Collection[str], check: Check) -> Checks:
+            return conductor.switch(state, in_use, check=check)
+
+        return PlannedChange(self, plans.touched(undone, plans), plans.touched(lost, plans), act)
+
+    def change(self, source: str, generation: int | None) -> PlannedChange:
+        conductor, before = self.conductor, self.conductor.request
+        self._require_changeable(generation)
+        revision = self._revise(source, before)
+        _require_same_view(before.geometry, revision.request.geometry)
+        after = conductor.plan_change(revision.request, source)
+        undone = _undone(transitions_between(conductor.plans.of(conductor.variant), after.of(WHOLE)))
+        touched = conductor.plans.touched(undone, after)
+
+        def act(in_use: Collection[str], check: Check) -> Checks:
+            conductor.change(replace(revision.request, check=check), source, in_use)
+            self.source = revision.source
+            return conductor.checks()
+
+        return PlannedChange(self, touched, touched, act)
+
+    def renewal(self, exports: frozenset[str]) -> PlannedChange:
+        resources = frozenset(resource for _, resource in self.conductor.plans.resources_of(exports))
+        after = f"the memory of {', '.join(sorted(exports))} is created for the next writer"
+        return PlannedChange(self, exports, exports, lambda _in_use, _check: self.conductor.renew(resources), after)
+
+    def _require_changeable(self, generation: int | None) -> None:
+        """Raise `ExchangeError` unless the layout is whole, and of the generation that a change was planned for."""
+        name = self.conductor.request.plan.name
+        if generation not in (None, self.generation):
+            message = f"the layout is of generation {self.generation}, and the change was planned for {generation}"
+            raise ExchangeError("stale", message, hint="plan it again")
+        if self.state != AWAKE:
+            message, hint = not_awake(name, self.state)
+            raise ExchangeError("state", message, hint=hint)
+        if self.conductor.absent:
+            message = f"layout {name!r} lacks imports that their holder has taken back"
+            raise ExchangeError("state", message, hint="try again when they are back")
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedChange:
+    """Change of a held layout, the exports that it touches, and those whose bytes it does not keep.
+
+    `act` makes it, while importers keep the memory of some exports, with such a check. `after_failure` is what a
+    failure leaves, if that is not the layout as it was before.
+    """
+
+    held: HeldLayout
+    touched: frozenset[str]
+    lost: frozenset[str]
+    act: Callable[[Collection[str], Check], Checks]
+    after_failure: str = ""
+
+    def make(self, *, full: bool, in_use: frozenset[str] = frozenset()) -> Checks:
+        try:
+            with self.held.conductor.announced("change"):
+                return self.act(in_use, "full" if full else "fast")
+        except RollbackFailed as failed:
+            raise ChangeFailed(f"{failed}; the layout is taken down", broken=True) from failed
+        except (StepFailed, Stopped) as failed:
+            after = self.after_failure or f"the layout is {self.held.state}, as before"
+            raise ChangeFailed(f"{failed or 'interrupted'}; {after}", broken=False) from failed
+
+
+def _undone(steps: Mapping[str, Transition]) -> dict[str, set[Hashable]]:
+    """Resources of each process that transitions release."""
+    return {label: {step.provides for step in each.undo} for label, each in steps.items()}
+
+
+def _lost(before: Plan, after: Plan, undone: Collection[Hashable]) -> set[Hashable]:
+    """Resources whose bytes neither stay in their memory nor are offloaded in a switch that undoes some."""
+    had, has = _kept(before), _kept(after)
+    return ({*undone} - has[1]) | (had[1] - has[0] - has[1])
+
+
+def _kept(plan: Plan) -> tuple[set[Hashable], set[Hashable]]:
+    """Resources that exist in a plan, and those whose bytes are offloaded."""
+    return {step.provides for step in plan.steps}, {step.keeps for step in plan.steps} - {None}
+
+
+def _require_same_view(before: Geometry, after: Geometry) -> None:
+    """Raise `ExchangeError` for a process that is to see other GPUs than it does since its start."""
+    for label, geometry in before.processes.items():
+        if geometry.visible != after.processes[label].visible:
+            message = f"process {label!r} sees other GPUs in the spec, and a change keeps its 'visible'"
+            raise ExchangeError("invalid", message, hint="release the layout, and apply the spec")

@@ -19,7 +19,7 @@ from memtopo.kinds.layout import current
 from memtopo.language import Document, read_text
 from memtopo.plans.report import Report
 from memtopo.run import apply
-from memtopo.run.held import HeldLayout
+from memtopo.run.holder import HeldLayout
 from memtopo.run.imports import Follower
 from memtopo.run.process_run import ProcessRun
 from memtopo.session.request import HoldResult, Revise

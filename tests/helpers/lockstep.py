@@ -23,7 +23,6 @@ from memtopo.planner import Plan
 from memtopo.plans.report import Check, Checks, Report
 from memtopo.run.apply import ThisProcess
 from memtopo.run.base_run import built_plan
-from memtopo.run.change import attempted
 from memtopo.run.layout_plans import WHOLE, LayoutPlans, Variant
 from memtopo.run.messages import (
     ChangeCommand,
@@ -35,7 +34,7 @@ from memtopo.run.messages import (
     ReadKept,
     WriteKept,
 )
-from memtopo.run.process_run import ProcessRun
+from memtopo.run.process_run import ProcessRun, attempted
 from memtopo.run.processes.common_addresses import agree, bring_to
 from memtopo.run.processes.worker import SiblingHandles
 from memtopo.run.processes.workers import require_made, require_planned

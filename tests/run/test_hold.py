@@ -11,7 +11,7 @@ from memtopo.driver.ledger import Ledger
 from memtopo.drivers.sim import SimDriver
 from memtopo.plans.report import Check, Report
 from memtopo.run import apply
-from memtopo.run.held import HeldLayout
+from memtopo.run.holder import HeldLayout
 from memtopo.session.request import HoldResult
 from tests.helpers.conducted import Conducted
 from tests.helpers.failing_driver import Failing

@@ -14,7 +14,7 @@ from memtopo.executor import STRIDE, Pace
 from memtopo.plans.progress import Progress
 from memtopo.plans.report import Check
 from memtopo.run import apply, processes
-from memtopo.run.held import HeldLayout
+from memtopo.run.holder import HeldLayout
 from memtopo.session.request import HoldResult, Revision
 from tests.helpers.conducted import Conducted
 from tests.helpers.machines import invented

@@ -19,7 +19,7 @@ PAGE = (ROOT / "docs" / "protocol.md").read_text()
 SECTION = re.compile(r"^### (\w+)\n\n```json\n(.*?)^```\n\n```json\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
 PAIRS = {name: (json.loads(request), json.loads(answer)) for name, request, answer in SECTION.findall(PAGE)}
 
-REVISIONS = [ROOT / "memtopo" / name for name in ("run/held.py", "session/composition.py")]
+REVISIONS = [ROOT / "memtopo" / name for name in ("run/holder.py", "session/composition.py")]
 """Modules that refuse a change on behalf of a holder."""
 
 

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from memtopo.common.spawn import python_command
 
 import memtopo
 from memtopo.common.errors import UsageError
+from memtopo.common.processes import python_command
 from memtopo.drivers import target
 from memtopo.drivers.sim import external_api
 from memtopo.drivers.target import Target

@@ -25,7 +25,7 @@ from memtopo.plans.report import Check, Report
 from memtopo.run import processes
 from memtopo.run.messages import HandleAnswer, HandleRequest
 from memtopo.run.nodes.holding import holder
-from memtopo.run.nodes.peers import Call, HandleBytes, NodePeers
+from memtopo.run.nodes.hub import Call, HandleBytes, NodePeers
 from memtopo.session.composition import Composition
 from memtopo.session.request import Holding
 from memtopo.session.trials import with_needed_trials

@@ -15,8 +15,8 @@ from threading import Event, Thread
 from memtopo.driver.handles import Handle
 from memtopo.plans.report import Checks, Report
 from memtopo.run.conductor import Conductor
-from memtopo.run.held import HeldLayout
-from memtopo.run.nodes.peers import Call, NodePeers
+from memtopo.run.holder import HeldLayout
+from memtopo.run.nodes.hub import Call, NodePeers
 from memtopo.session.request import Holding, HoldResult, Revision, RunRequest
 from memtopo.sharing.claims import Claim, claim
 from memtopo.sharing.endpoints import endpoint

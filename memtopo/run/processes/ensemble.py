@@ -13,7 +13,7 @@ from memtopo.drivers import target
 from memtopo.geometry import Geometry
 from memtopo.machine import Cluster, Machine
 from memtopo.run import messages
-from memtopo.run.processes.worker_server import WorkerServer
+from memtopo.run.processes.fork_server import WorkerServer
 from memtopo.session.request import RunRequest
 from memtopo.sharing.errors import reason
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from memtopo.common.errors import Exit, outcome
 from memtopo.executor import StepFailed
 from memtopo.plans.report import DeviceMemory, Failure, Left, PhaseTime, ProcessReport, Report
-from memtopo.run.outcome import failure as failure_of
+from memtopo.run.hints import failure as failure_of
 from memtopo.run.processes.worker_process import WorkerProcess
 from memtopo.run.reports import merged_checks, report_on, sum_of_left
 from memtopo.session.request import RunRequest

@@ -30,10 +30,9 @@ from memtopo.machine import parse
 from memtopo.plans.progress import NO_PROCESSES, Progress
 from memtopo.run import messages
 from memtopo.run.base_run import built_plan
-from memtopo.run.change import attempted
 from memtopo.run.layout_plans import LayoutPlans
 from memtopo.run.messages import Command, FromWorker, HandleAnswer, HandleRequest, PlanChange, Start, ToWorker
-from memtopo.run.process_run import ProcessRun
+from memtopo.run.process_run import ProcessRun, attempted
 from memtopo.run.processes.common_addresses import bring_to
 from memtopo.run.processes.gates import Gate, WorkerGates
 from memtopo.session.composition import Composition

@@ -19,7 +19,7 @@ from memtopo.common.text import signal_name
 from memtopo.plans.report import Report
 from memtopo.run import messages
 from memtopo.run.messages import Answer, Command, FromWorker, KeepAlive, Start, TakeDown
-from memtopo.run.processes.worker_server import ForkedWorker, WorkerServer, end_of
+from memtopo.run.processes.fork_server import ForkedWorker, WorkerServer, end_of
 from memtopo.sharing.channel import Channel, Received
 from memtopo.sharing.offers import Offer
 

@@ -17,7 +17,7 @@ from memtopo.kinds.views import MappedMemory, Member, mapped_memory, recorded_ev
 from memtopo.machine import Machine
 from memtopo.plans.report import Rate
 from memtopo.run.reports import FindingTally
-from memtopo.run.verification.access import PERMITTED, CopyRefused, permissions, refusals
+from memtopo.run.verification.isolation import PERMITTED, CopyRefused, permissions, refusals
 from memtopo.run.verification.samples import SampleVerifier
 from memtopo.run.verification.verifier import Unsignalled, VerificationContext, Verifier
 from memtopo.session.request import RunRequest

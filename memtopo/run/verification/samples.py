@@ -20,7 +20,7 @@ from memtopo.executor import STRIDE
 from memtopo.kinds.layout import current
 from memtopo.kinds.step import Finding
 from memtopo.kinds.views import MappedMemory
-from memtopo.run.verification.access import CopyRefused
+from memtopo.run.verification.isolation import CopyRefused
 from memtopo.run.verification.verifier import (
     EventVerification,
     RoundWriters,

@@ -12,7 +12,7 @@ import pytest
 
 from memtopo.driver.handles import Handle
 from memtopo.run.messages import HandleAnswer, HandleRequest
-from memtopo.run.nodes.peers import NodePeers
+from memtopo.run.nodes.hub import NodePeers
 from memtopo.run.processes.router import Peers, Router
 from memtopo.sharing.channel import Received
 from tests.helpers.processes import open_descriptors

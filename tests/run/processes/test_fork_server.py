@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from memtopo.common.processes import RunningClock
+from memtopo.run.processes.fork_server import ForkedWorker, WorkerServer
 from memtopo.run.processes.worker_process import WorkerProcess, launch
-from memtopo.run.processes.worker_server import ForkedWorker, WorkerServer
 from tests.helpers.processes import open_descriptors
 
 ROOT = Path(__file__).parents[3]

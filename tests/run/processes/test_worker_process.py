@@ -255,7 +255,7 @@ _LAUNCHES = """
 import signal, sys
 from memtopo.common.processes import RunningClock
 from memtopo.run.processes.worker_process import launch
-from memtopo.run.processes.worker_server import WorkerServer
+from memtopo.run.processes.fork_server import WorkerServer
 server = WorkerServer("memtopo.drivers.sim", {"PYTHONPATH": sys.argv[2]}, int(sys.argv[1]))
 launch("a", [], {}, RunningClock(), server)
 """

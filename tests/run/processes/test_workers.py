@@ -20,7 +20,7 @@ from memtopo.machine.records import MachineLine
 from memtopo.plans.progress import Progress
 from memtopo.plans.report import Checks, Report
 from memtopo.run import processes
-from memtopo.run.held import HeldLayout
+from memtopo.run.holder import HeldLayout
 from memtopo.run.messages import Start
 from memtopo.run.processes import Workers
 from memtopo.run.verification.rounds import FORBIDDEN
