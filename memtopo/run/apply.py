@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -15,10 +15,10 @@ from memtopo.driver.recorder import CallContext
 from memtopo.driver.types import gpu
 from memtopo.kinds.layout import HandleSource
 from memtopo.plans.progress import BothProgress, Progress
-from memtopo.plans.report import Check, Checks, Report
+from memtopo.plans.report import Checks, Report
 from memtopo.run.base_run import plans_of
 from memtopo.run.conductor import Conductor, conduct
-from memtopo.run.layout_plans import LayoutPlans, Variant
+from memtopo.run.layout_plans import Goal, LayoutPlans
 from memtopo.run.messages import ChangeCommand, ChangeResult, Command
 from memtopo.run.process_run import ProcessRun
 from memtopo.session.composition import Composition
@@ -84,19 +84,9 @@ class ThisProcess(Conductor):
     def each(self, command: Command) -> None:
         self.run.execute(command)
 
-    def plan_switch(self, variant: Variant, in_use: Collection[str], check: Check) -> None:
-        self.run.plan_switch(variant, in_use, full=check == "full")
-
-    def plan_change(
-        self,
-        request: RunRequest,
-        source: str = "",
-        in_use: Collection[str] = (),
-        absent: frozenset[Hashable] = frozenset(),
-    ) -> LayoutPlans:
-        del source
-        plans = plans_of(request)
-        self.run.plan_change(request, plans, in_use, absent)
+    def plan(self, goal: Goal) -> LayoutPlans:
+        plans = plans_of(goal.request) if goal.request else self.plans
+        self.run.plan(goal, plans)
         return plans
 
     def change_each(self, command: ChangeCommand) -> Mapping[str, ChangeResult]:

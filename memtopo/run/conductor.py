@@ -20,7 +20,7 @@ from memtopo.plans.progress import Progress
 from memtopo.plans.report import Check, Checks, Report
 from memtopo.plans.transition import Stage
 from memtopo.run import messages
-from memtopo.run.layout_plans import WHOLE, LayoutPlans, Variant, paths, stops
+from memtopo.run.layout_plans import WHOLE, Goal, LayoutPlans, Variant, paths, stops
 from memtopo.run.messages import BuildPhase, ChangeCommand, ChangeResult, CheckChange, Command, MakeStage
 from memtopo.run.reports import merged_checks
 from memtopo.run.transition import RollbackFailed
@@ -139,23 +139,23 @@ class Conductor:
         `Stopped` or what interrupted it after all processes were brought back to the state before, and checked;
         `RollbackFailed` or `ChangeFailed` if the layout can only be taken down.
         """
-        self._switch((state, self.absent), in_use, check)
+        self._bring_to(Goal((state, self.absent), check, in_use))
         return self.checks()
 
-    def leave_out(self, absent: frozenset[Hashable]) -> None:
+    def set_absent(self, absent: frozenset[Hashable]) -> None:
         """Bring the layout to its state without some resources and what needs them, and with all others, unchecked.
 
         Raises as `switch` does.
         """
-        self._switch((self.state, absent), (), "none")
+        self._bring_to(Goal((self.state, absent), "none"))
 
-    def renew(self, resources: frozenset[Hashable]) -> Checks:
+    def recreate(self, resources: frozenset[Hashable]) -> Checks:
         """Release some resources with what needs them, create them anew, and return the results of the queries.
 
-        Raises as `switch` does; if they cannot be created, they stay away until they are renewed again.
+        Raises as `switch` does; if they cannot be created, they stay away until they are created again.
         """
-        self.leave_out(self.absent | resources)
-        self._switch((self.state, self.absent - resources), (), "fast")
+        self.set_absent(self.absent | resources)
+        self._bring_to(Goal((self.state, self.absent - resources)))
         return self.checks()
 
     def change(
@@ -169,9 +169,7 @@ class Conductor:
 
         `source` is the source of its spec, which processes elsewhere read. `checks` has the results of its check.
         """
-        plans = self.plan_change(request, source, in_use, absent)
-        self._results = self._make(CheckChange())
-        self.request, self.plans, self.variant = request, plans, (AWAKE, absent)
+        self._bring_to(Goal((AWAKE, absent), request.check, in_use, request, source))
 
     def checks(self) -> Checks:
         """Results of the check of the last change. Raises `InternalError` if a process cannot show its own."""
@@ -192,10 +190,11 @@ class Conductor:
         finally:
             self.progress.end()
 
-    def _switch(self, variant: Variant, in_use: Collection[str], check: Check) -> None:
-        self.plan_switch(variant, in_use, check)
-        self._results = self._make(*([] if check == "none" else [CheckChange()]))
-        self.variant = variant
+    def _bring_to(self, goal: Goal) -> None:
+        plans = self.plan(goal)
+        unchecked = goal.check == "none" and goal.request is None
+        self._results = self._make(*([] if unchecked else [CheckChange()]))
+        self.request, self.plans, self.variant = goal.request or self.request, plans, goal.variant
 
     def _make(self, *more: ChangeCommand) -> Mapping[str, ChangeResult]:
         """Make the planned change, or roll it back, and return the results of its end."""
@@ -214,7 +213,7 @@ class Conductor:
     def _roll_back(self, reason: str) -> None:
         """Go back through all stages in all processes. Raises `RollbackFailed` or `ChangeFailed`."""
         try:
-            self.change_each(messages.TurnBack(reason))
+            self.change_each(messages.StartRollback(reason))
             for stage in Stage:
                 self.change_each(MakeStage(stage, back=True))
             self._end_change()
@@ -268,18 +267,11 @@ class Conductor:
     def agree(self) -> None:
         """Bring ranges that instances of a process have in common to the same addresses."""
 
-    def plan_switch(self, variant: Variant, in_use: Collection[str], check: Check) -> None:
-        """Have every process plan a switch. Raises `MemtopoError` if one refuses; nothing is changed yet."""
-        raise NotImplementedError
+    def plan(self, goal: Goal) -> LayoutPlans:
+        """Have every process plan a change to a goal, and return the plans of its spec.
 
-    def plan_change(
-        self,
-        request: RunRequest,
-        source: str = "",
-        in_use: Collection[str] = (),
-        absent: frozenset[Hashable] = frozenset(),
-    ) -> LayoutPlans:
-        """Have every process plan a change, as `plan_switch`, and return the plans of the request."""
+        Raises `MemtopoError` if one refuses; nothing is changed yet.
+        """
         raise NotImplementedError
 
     def change_each(self, command: ChangeCommand) -> Mapping[str, ChangeResult]:

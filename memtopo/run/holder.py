@@ -20,7 +20,7 @@ from memtopo.plans.report import Check, Checks
 from memtopo.plans.transition import Transition
 from memtopo.run.conductor import Conductor
 from memtopo.run.imports import Follower
-from memtopo.run.layout_plans import WHOLE, transitions_between
+from memtopo.run.layout_plans import WHOLE, Goal, transitions_between
 from memtopo.run.transition import RollbackFailed
 from memtopo.session.composition import Composition
 from memtopo.session.request import Holding, HoldResult, Revise, RunRequest
@@ -198,7 +198,7 @@ class HeldLayout:
         self._require_changeable(generation)
         revision = self._revise(source, before)
         _require_same_view(before.geometry, revision.request.geometry)
-        after = conductor.plan_change(revision.request, source)
+        after = conductor.plan(Goal(WHOLE, revision.request.check, request=revision.request, source=source))
         undone = _undone(transitions_between(conductor.plans.of(conductor.variant), after.of(WHOLE)))
         touched = conductor.plans.touched(undone, after)
 
@@ -212,7 +212,7 @@ class HeldLayout:
     def renewal(self, exports: frozenset[str]) -> PlannedChange:
         resources = frozenset(resource for _, resource in self.conductor.plans.resources_of(exports))
         after = f"the memory of {', '.join(sorted(exports))} is created for the next writer"
-        return PlannedChange(self, exports, exports, lambda _in_use, _check: self.conductor.renew(resources), after)
+        return PlannedChange(self, exports, exports, lambda _in_use, _check: self.conductor.recreate(resources), after)
 
     def _require_changeable(self, generation: int | None) -> None:
         """Raise `ExchangeError` unless the layout is whole, and of the generation that a change was planned for."""

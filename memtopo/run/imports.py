@@ -107,7 +107,7 @@ class Imports:
         if absent == self._absent:
             return
         try:
-            self._conductor.leave_out(frozenset(imported_resources(self._conductor.request.geometry, absent)))
+            self._conductor.set_absent(frozenset(imported_resources(self._conductor.request.geometry, absent)))
             self._absent = absent
         finally:
             self._moved()

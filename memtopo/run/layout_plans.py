@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import permutations
 
@@ -15,7 +15,9 @@ from memtopo.kinds.exportable import ExportGroup
 from memtopo.kinds.exports import exported_resources, touched_exports
 from memtopo.language.names import AWAKE
 from memtopo.planner import Plan
+from memtopo.plans.report import Check
 from memtopo.plans.transition import Transition, transition, transitions
+from memtopo.session.request import RunRequest
 
 Plans = Mapping[str, Plan]
 """Plan of each process by its label, which is empty if there is only one."""
@@ -25,6 +27,22 @@ Variant = tuple[str, frozenset[Hashable]]
 
 WHOLE: Variant = (AWAKE, frozenset())
 """Variant of a layout as it is written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """Variant to which a layout is to be changed, and the check of the result.
+
+    `request` is that of another spec if the layout is changed to one, and `source` its source, for processes elsewhere.
+    Importers keep the memory of `in_use` exports. A full check compares every byte that the change keeps by
+    kernels; nothing may write them meanwhile.
+    """
+
+    variant: Variant
+    check: Check = "fast"
+    in_use: Collection[str] = ()
+    request: RunRequest | None = None
+    source: str = ""
 
 
 class LayoutPlans:

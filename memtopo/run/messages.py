@@ -106,28 +106,17 @@ class Recheck:
 
 
 @dataclass(frozen=True, slots=True)
-class PlanSwitch:
-    """Plan a switch to a state of the layout; answered by `ChangeResult`. Nothing is changed yet.
+class PlanChange:
+    """Plan a switch to a state of the layout, or a change to the spec of a `source`; answered by `ChangeResult`.
 
-    A full check compares every byte that the switch keeps. Importers outside of the layout keep the memory
-    of `in_use` exports (`server.weights`).
+    Nothing is changed yet. A full check compares every byte that the change keeps. Importers outside of the layout keep
+    the memory of `in_use` exports (`server.weights`).
     """
 
     state: str
     check: Check = "fast"
     in_use: tuple[str, ...] = ()
-    activity: ClassVar[str] = "plan of a change"
-
-
-@dataclass(frozen=True, slots=True)
-class PlanChange:
-    """Plan a change to another spec, as `PlanSwitch` a switch; the result gets such a check."""
-
-    spec: str
-    text: str
-    check: Check
-    in_use: tuple[str, ...] = ()
-    settings: dict[str, str] = field(default_factory=dict)
+    source: str = ""
     activity: ClassVar[str] = "plan of a change"
 
 
@@ -151,7 +140,7 @@ class MakeStage:
 
 
 @dataclass(frozen=True, slots=True)
-class TurnBack:
+class StartRollback:
     """Make the stages of the change those of its rollback, for a reason; answered by `ChangeResult`."""
 
     reason: str
@@ -293,7 +282,7 @@ class HandleAnswer:
     code: str | None = None
 
 
-ChangeCommand = PlanSwitch | PlanChange | MakeStage | CheckChange | TurnBack | EndChange
+ChangeCommand = PlanChange | MakeStage | CheckChange | StartRollback | EndChange
 Verification = CheckSteps | WriteRound | ReadRound | TryForbidden | SkipVerification | WriteKept | ReadKept
 Command = BuildPhase | AgreeOn | Verification | Recheck | Hold | ChangeCommand
 ToWorker = Start | Command | TakeDown | KeepAlive | HandleRequest | HandleAnswer

@@ -5,19 +5,17 @@ A change is planned, made stage by stage with all processes, then ended or rolle
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from memtopo.common.errors import InternalError, MemtopoError, Stopped
 from memtopo.executor import StepFailed, TeardownGates
-from memtopo.language.names import AWAKE
-from memtopo.planner import Plan
 from memtopo.plans.report import Checks
 from memtopo.plans.transition import Stage, Transition
 from memtopo.run import messages
 from memtopo.run.base_run import BaseRun
-from memtopo.run.layout_plans import LayoutPlans, Variant, lost, transitions_between
+from memtopo.run.layout_plans import Goal, LayoutPlans, lost, transitions_between
 from memtopo.run.messages import ChangeCommand, ChangeResult, Command, Done
 from memtopo.run.reports import FindingTally
 from memtopo.run.transition import DoesNotFit, RollbackFailed, StagedTransition, require_declared, require_room
@@ -73,9 +71,6 @@ class ProcessRun(BaseRun):
             self.findings.include(self.switched, ASPECT)
 
     def _execute_change(self, command: ChangeCommand) -> ChangeResult:
-        if isinstance(command, messages.PlanSwitch):
-            self.plan_switch((command.state, self.variant[1]), command.in_use, full=command.check == "full")
-            return ChangeResult()
         change = self._change
         if change is None:
             raise InternalError(f"a process was sent {type(command).__name__}, and no change is planned")
@@ -84,47 +79,27 @@ class ProcessRun(BaseRun):
                 (change.roll_back if back else change.make)(stage)
             case messages.CheckChange():
                 change.check()
-            case messages.TurnBack(reason):
+            case messages.StartRollback(reason):
                 change.start_rollback(reason)
             case messages.EndChange():
                 self._change = None
                 return change.end()
         return ChangeResult()
 
-    def plan_switch(self, variant: Variant, in_use: Collection[str] = (), *, full: bool = False) -> None:
-        """Plan to bring the layout to a variant; nothing is changed yet.
+    def plan(self, goal: Goal, plans: LayoutPlans) -> None:
+        """Plan to bring the layout to a goal; `plans` are those of its spec. Nothing is changed yet.
 
-        Importers keep the memory of `in_use` exports. With `full`, kernels verify all bytes that the switch keeps;
-        nothing may write them meanwhile. Raises `DoesNotFit`, or `MemtopoError` if there is no such state.
+        The check of another spec verifies new memory by bytes. Other bytes are not written, but a full check compares
+        them with what they were. Raises `DoesNotFit`, or `MemtopoError` if there is no such state.
         """
-        now, after = self.plans.of(self.variant), self.plans.of(variant)
         label, plan = self.request.process, self.execution.plan
-        if plan is now[label]:
-            steps = self.plans.transitions(self.variant, variant)
-        else:  # built without some resources
-            steps = transitions_between({label: plan}, after)
-        self._require_room(steps, self.request, in_use)
-        self._change = Change(self, Target(self.plans, variant, after[label], steps[label], full))
-
-    def plan_change(
-        self,
-        request: RunRequest,
-        plans: LayoutPlans,
-        in_use: Collection[str] = (),
-        absent: frozenset[Hashable] = frozenset(),
-    ) -> None:
-        """Plan to bring the layout, in state awake, to another request, without the resources that are `absent` then.
-
-        The check is that of the request, and new memory is verified by bytes; other bytes are not written, but if the
-        check is full, kernels compare them with what they were. `plans` and `in_use` are as in `plan_switch`.
-        """
-        label, variant = request.process, (AWAKE, absent)
-        after = plans.of(variant)
-        steps = transitions_between({**self.plans.of(self.variant), label: self.execution.plan}, after)
-        self._require_room(steps, request, in_use)
-        self._change = Change(
-            self, Target(plans, variant, after[label], steps[label], request.check == "full", request)
-        )
+        now, after = self.plans.of(self.variant), plans.of(goal.variant)
+        if plans is self.plans and plan is now[label]:
+            steps = plans.transitions(self.variant, goal.variant)
+        else:  # of another spec, or built without some resources
+            steps = transitions_between({**now, label: plan}, after)
+        self._require_room(steps, goal.request or self.request, goal.in_use)
+        self._change = Change(self, goal, plans, steps[label])
 
     def _require_room(self, steps: Mapping[str, Transition], request: RunRequest, exports: Collection[str]) -> None:
         """Refuse what does not fit with all processes; each of them has simulated GPUs of its own."""
@@ -150,26 +125,14 @@ class ProcessRun(BaseRun):
 _LAST = tuple(Stage)[-1]
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
-    """Variant that the layout is brought to; `request` is that of another spec, if it is changed to one.
+class Change:
+    """Change of a run to a goal, by the `steps` of a transition. `findings` are those of its check, if it was checked.
 
-    With `full`, fingerprints compare the bytes that the change keeps.
+    `plans` are those of the goal's spec. With a full check, fingerprints compare the bytes that the change keeps.
     """
 
-    plans: LayoutPlans
-    variant: Variant
-    plan: Plan
-    steps: Transition
-    full: bool
-    request: RunRequest | None = None
-
-
-class Change:
-    """Change of a run to a target. `findings` are those of its check, if it was checked."""
-
-    def __init__(self, run: BaseRun, target: Target) -> None:
-        self._run, self._target = run, target
+    def __init__(self, run: BaseRun, goal: Goal, plans: LayoutPlans, steps: Transition) -> None:
+        self._run, self._goal, self._plans, self._steps = run, goal, plans, steps
         self.findings: FindingTally | None = None
         self._making: StagedTransition | None = None
         self._recording = ExitStack()
@@ -183,18 +146,18 @@ class Change:
         making = self._making or self._begin()
         self._advance(making, stage)
         if stage is _LAST:  # not in the check, after which other processes release contexts
-            making.arrive()
+            making.adopt_new_plan()
             self._record_held()
 
     def check(self) -> None:
         """Check the layout after all stages, before the change is ended. Raises `StepFailed` or `Stopped`."""
-        run, target = self._run, self._target
-        if target.request is None:
+        run, request = self._run, self._goal.request
+        if request is None:
             self.findings = run.check_switched(self._kept)
             return
-        self.findings = run.check_changed(target.request, target.steps, self._kept)
+        self.findings = run.check_changed(request, self._steps, self._kept)
         self._offers = tuple(run.exports.offers())
-        run.suspend(target.request)
+        run.suspend(request)
 
     def start_rollback(self, reason: str) -> None:
         """Make the stages those of the rollback. Raises `RollbackFailed`."""
@@ -203,7 +166,7 @@ class Change:
         self._run.expect(self._run.request.geometry)
         if self._making:
             with self._rolling_back():
-                self._making.turn_back()
+                self._making.start_rollback()
 
     def roll_back(self, stage: Stage) -> None:
         """Do one stage of the rollback. Raises `RollbackFailed`."""
@@ -217,9 +180,12 @@ class Change:
         if self._reason:
             with self._rolling_back():
                 require_declared(self._run.execution)
+                self._run.suspend(self._run.request)
             return ChangeResult(touched=touched)
         self._recording.close()
-        self._run.adopt(self._target.plans, self._target.variant, self._target.request, self.findings)
+        self._run.adopt(self._plans, self._goal.variant, self._goal.request, self.findings)
+        if self.findings is None:  # without a check, after which contexts are released
+            attempted(lambda: self._run.suspend(self._run.request))
         return replace(self._presented(), touched=touched, offers=self._offers)
 
     def abandon(self) -> None:
@@ -227,12 +193,13 @@ class Change:
         self._recording.__exit__(Stopped, Stopped(), None)
 
     def _begin(self) -> StagedTransition:
-        run, target = self._run, self._target
-        self._kept = Fingerprints.take(run.execution, target.plan) if target.full else None
-        self._making = StagedTransition(run.execution, target.plan, target.steps)
-        if target.request:
-            run.expect(target.request.geometry)
-            self._record_held = self._recording.enter_context(run.balance.changing(target.request.geometry.gpus))
+        run, request = self._run, self._goal.request
+        plan = self._plans.of(self._goal.variant)[run.request.process]
+        self._kept = Fingerprints.take(run.execution, plan) if self._goal.check == "full" else None
+        self._making = StagedTransition(run.execution, plan, self._steps)
+        if request:
+            run.expect(request.geometry)
+            self._record_held = self._recording.enter_context(run.balance.changing(request.geometry.gpus))
         return self._making
 
     def _advance(self, making: StagedTransition, stage: Stage) -> None:
@@ -243,7 +210,7 @@ class Change:
         """Results of the check of what the layout was changed to, or why they cannot be shown."""
         if self.findings is None:
             return ChangeResult()
-        show = self._run.checks if self._target.request else self.findings.checks
+        show = self._run.checks if self._goal.request else self.findings.checks
         found: list[Checks] = []
         result = attempted(lambda: found.append(show()))
         return replace(result, checks=found[0] if found else None)

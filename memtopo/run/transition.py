@@ -30,8 +30,8 @@ class RollbackFailed(StepFailed):
 class StagedTransition:
     """Transition of the layout of one process: `advance` through all stages, then `end`.
 
-    Raises `StepFailed` if the contexts of a held layout cannot be retained again. After a failure, `turn_back`, and
-    advance through all stages again, which then undo what was done and do again what was undone. Processes of one
+    Raises `StepFailed` if the contexts of a held layout cannot be retained again. After a failure, `start_rollback`,
+    and advance through all stages again, which then undo what was done and do again what was undone. Processes of one
     layout go through each stage together. A teardown is possible at any time.
     """
 
@@ -60,13 +60,13 @@ class StagedTransition:
         """Return the number of actions of a stage."""
         return len(self._transition.stages[stage])
 
-    def arrive(self) -> None:
-        """Let the layout have the plan to which all stages brought it, to check it; it can still be turned back."""
+    def adopt_new_plan(self) -> None:
+        """Let the layout have the plan to which all stages brought it, to check it; it can still be rolled back."""
         execution = self._execution
         execution.plan = self._old if self._back else self._new
         execution.done = list(execution.plan.steps)  # so that no step is suspended that a stage has undone
 
-    def turn_back(self) -> None:
+    def start_rollback(self) -> None:
         """Make the stages those of the rollback: undo what was attempted, and do again what was undone.
 
         Raises `StepFailed` if contexts that were released after the transition cannot be retained again.
@@ -80,7 +80,7 @@ class StagedTransition:
 
     def end(self) -> bool:
         """End the transition: the layout has the new plan, or again the old one. Return true if it touched anything."""
-        self.arrive()
+        self.adopt_new_plan()
         touched = any(not step.repeated for step in (*self._attempted, *self._undone))
         self._execution.generation += touched
         return touched

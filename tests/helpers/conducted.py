@@ -29,7 +29,7 @@ def make_transition(execution: Execution, plan: Plan) -> None:
             for stage in Stage:
                 making.advance(stage)
         except BaseException as failure:
-            making.turn_back()
+            making.start_rollback()
             try:
                 for stage in Stage:
                     making.advance(stage)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -23,14 +23,13 @@ from memtopo.planner import Plan
 from memtopo.plans.report import Check, Checks, Report
 from memtopo.run.apply import ThisProcess
 from memtopo.run.base_run import built_plan
-from memtopo.run.layout_plans import WHOLE, LayoutPlans, Variant
+from memtopo.run.layout_plans import WHOLE, Goal, LayoutPlans
 from memtopo.run.messages import (
     ChangeCommand,
     ChangeResult,
     CheckChange,
     Command,
     MakeStage,
-    PlanSwitch,
     ReadKept,
     WriteKept,
 )
@@ -116,24 +115,15 @@ class Together(ThisProcess):
     def agree(self) -> None:
         _agree(self.plans.of(WHOLE), self.runs)
 
-    def plan_switch(self, variant: Variant, in_use: Collection[str], check: Check) -> None:
-        require_planned(self._attempt(PlanSwitch(variant[0], check, tuple(in_use))))
-
-    def plan_change(
-        self,
-        request: RunRequest,
-        source: str = "",
-        in_use: Collection[str] = (),
-        absent: frozenset[Hashable] = frozenset(),
-    ) -> LayoutPlans:
-        del source, absent
-        requests = {label: _request(request, label) for label in self.runs}
-        acts = {
-            label: partial(run.plan_change, requests[label], _plans(request, label), in_use)
-            for label, run in self.runs.items()
-        }
+    def plan(self, goal: Goal) -> LayoutPlans:
+        acts = {label: partial(run.plan, *self._own_goal(label, goal)) for label, run in self.runs.items()}
         require_planned({label: attempted(act) for label, act in acts.items()})
-        return LayoutPlans(request.geometry, request.plan)
+        return LayoutPlans(goal.request.geometry, goal.request.plan) if goal.request else self.plans
+
+    def _own_goal(self, label: str, goal: Goal) -> tuple[Goal, LayoutPlans]:
+        if goal.request is None:
+            return goal, self.runs[label].plans
+        return replace(goal, request=_request(goal.request, label)), _plans(goal.request, label)
 
     def change_each(self, command: ChangeCommand) -> Mapping[str, ChangeResult]:
         self.before.pop(command, lambda: None)()

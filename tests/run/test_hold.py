@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from memtopo.common.errors import MemtopoError
+from memtopo.common.errors import MemtopoError, Stopped
 from memtopo.driver.ledger import Ledger
 from memtopo.drivers.sim import SimDriver
 from memtopo.plans.report import Check, Report
@@ -105,6 +105,19 @@ def test_checks_and_switches_retain_contexts_and_release_them() -> None:
         for work in (made.recheck, lambda: made.switch("idle"), lambda: made.switch("awake"), made.recheck):
             assert work().different == 0
             assert made.run.execution.layout.contexts == {}
+
+    assert held(CHUNKS, act).outcome == "ok"
+
+
+def test_a_change_that_is_rolled_back_or_not_checked_releases_the_contexts_that_it_retained() -> None:
+    def act(made: Conducted, _: Failing) -> None:
+        made.stop = lambda: 15
+        with pytest.raises(Stopped):
+            made.switch("idle")
+        assert made.contexts == []
+        made.stop = lambda: 0
+        made.set_absent(frozenset())
+        assert made.contexts == []
 
     assert held(CHUNKS, act).outcome == "ok"
 

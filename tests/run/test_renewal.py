@@ -44,7 +44,7 @@ def running() -> Iterator[tuple[Conducted, Failing]]:
 def calls() -> range:
     with running() as (made, failing):
         first = failing.calls
-        made.renew(PAGE)
+        made.recreate(PAGE)
         return range(1, failing.calls - first + 1)
 
 
@@ -54,9 +54,9 @@ def test_a_failing_call_of_a_renewal_leaves_all_memory_or_all_but_the_renewed() 
         with running() as (made, failing):
             failing.at = failing.calls + at
             with pytest.raises(StepFailed):
-                made.renew(PAGE)
+                made.recreate(PAGE)
             assert made.absent in (frozenset(), PAGE)
             assert ("page.0" in made.run.execution.layout.chunks) is (not made.absent), at
             assert not made.recheck().different
-            assert not made.renew(PAGE).different
+            assert not made.recreate(PAGE).different
             assert made.whole

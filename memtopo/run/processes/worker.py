@@ -26,11 +26,13 @@ from memtopo.drivers.target import Target
 from memtopo.executor import StepFailed
 from memtopo.geometry import Geometry
 from memtopo.kinds.layout import HandleSource
+from memtopo.language import Document
 from memtopo.machine import parse
 from memtopo.plans.progress import NO_PROCESSES, Progress
+from memtopo.plans.report import Check
 from memtopo.run import messages
 from memtopo.run.base_run import built_plan
-from memtopo.run.layout_plans import LayoutPlans
+from memtopo.run.layout_plans import WHOLE, Goal, LayoutPlans
 from memtopo.run.messages import Command, FromWorker, HandleAnswer, HandleRequest, PlanChange, Start, ToWorker
 from memtopo.run.process_run import ProcessRun, attempted
 from memtopo.run.processes.common_addresses import bring_to
@@ -42,6 +44,7 @@ from memtopo.sharing.client import IN_FLIGHT
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.imports import CommitWait, HolderHandles
 from memtopo.sharing.offers import LayoutExports
+from memtopo.sharing.sources import parsed_source
 
 _STARTUP = 60.0
 """Seconds that the conductor has for its first message."""
@@ -235,8 +238,8 @@ def _answer(run: ProcessRun, start: messages.Start, command: Command) -> FromWor
             except MemtopoError as error:
                 return messages.ChangeResult(error.message)
         case messages.PlanChange():
-            return attempted(lambda: run.plan_change(*planned(start, command), command.in_use))
-        case messages.PlanSwitch() | messages.MakeStage(back=False) | messages.CheckChange():
+            return attempted(lambda: run.plan(*_goal(run, start, command)))
+        case messages.MakeStage(back=False) | messages.CheckChange():
             return attempted(lambda: run.execute(command))
         case _:
             return run.execute(command)
@@ -270,11 +273,18 @@ class WorkerHooks:
         self.alive(0)
 
 
-def planned(start: Start, spec: Start | PlanChange) -> tuple[RunRequest, LayoutPlans]:
+def _goal(run: ProcessRun, start: Start, command: PlanChange) -> tuple[Goal, LayoutPlans]:
+    """Goal of a change, and the plans of its spec. Raises `MemtopoError`."""
+    if not command.source:
+        return Goal((command.state, run.variant[1]), command.check, command.in_use), run.plans
+    request, plans = planned(start, parsed_source(command.source).document, command.check)
+    return Goal(WHOLE, command.check, command.in_use, request), plans
+
+
+def planned(start: Start, document: Document, check: Check) -> tuple[RunRequest, LayoutPlans]:
     """Plan all processes of a spec, and return the request of this one, too. Raises `MemtopoError`."""
-    document = language.read_text(spec.text.encode(), spec.spec, spec.settings)
     composed = Composition.of(document, _target(start))
-    whole = composed.request(check=spec.check, seed=start.seed, timeout=start.timeout)
+    whole = composed.request(check=check, seed=start.seed, timeout=start.timeout)
     request = whole.of_process(start.process)
     return request, LayoutPlans(composed.geometry, composed.plan).built_with(start.process, built_plan(request))
 
@@ -289,7 +299,8 @@ def _target(start: Start) -> Target:
 
 def prepare(start: Start, hooks: WorkerHooks) -> ProcessRun:
     """Plan all processes of the layout, and open the driver of this one. Raises `MemtopoError`."""
-    request, plans = planned(start, start)
+    document = language.read_text(start.text.encode(), start.spec, start.settings)
+    request, plans = planned(start, document, start.check)
     driver = _target(start).open()
     commits = CommitWait(start.timeout, hooks.advance)
     external = HolderHandles(request.geometry, start.gpus, start.sockets, start.allow_uids, commits)

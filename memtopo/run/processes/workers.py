@@ -7,7 +7,7 @@ processes of a run may belong to several conductors, which meet after each comma
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Self, TypeVar
@@ -19,9 +19,9 @@ from memtopo.driver.handles import Handle
 from memtopo.driver.types import gpu
 from memtopo.executor import SafeProgress, StepFailed
 from memtopo.plans.progress import Progress
-from memtopo.plans.report import Check, Checks, PhaseTime, Report
+from memtopo.plans.report import Checks, PhaseTime, Report
 from memtopo.run.conductor import Aborted, Conductor, conduct, failures
-from memtopo.run.layout_plans import WHOLE, LayoutPlans, Variant, export_name
+from memtopo.run.layout_plans import WHOLE, Goal, LayoutPlans, export_name
 from memtopo.run.messages import (
     Addresses,
     AgreeOn,
@@ -30,7 +30,6 @@ from memtopo.run.messages import (
     Command,
     EndChange,
     PlanChange,
-    PlanSwitch,
     Recheck,
 )
 from memtopo.run.processes.common_addresses import agree
@@ -38,7 +37,7 @@ from memtopo.run.processes.ensemble import Ensemble, NotStarted, startup_limit
 from memtopo.run.processes.reports import merged_report
 from memtopo.run.processes.router import Peers, Router
 from memtopo.run.processes.worker_process import Expected, WorkerProcess, launch
-from memtopo.session.request import HoldResult, RunRequest
+from memtopo.session.request import HoldResult
 from memtopo.sharing.client import IN_FLIGHT
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.held import parsed_source
@@ -165,27 +164,13 @@ class Workers(Conductor):
     def agree(self) -> None:
         agree(self.plans.of(WHOLE), self._command_addresses)
 
-    def plan_switch(self, variant: Variant, in_use: Collection[str], check: Check) -> None:
-        state, absent = variant
+    def plan(self, goal: Goal) -> LayoutPlans:
+        state, absent = goal.variant
         if absent:
             raise ExchangeError("unknown", "exports of several processes are not committed")
-        self._plan(PlanSwitch(state, check, tuple(sorted(in_use))))
-
-    def plan_change(
-        self,
-        request: RunRequest,
-        source: str = "",
-        in_use: Collection[str] = (),
-        absent: frozenset[Hashable] = frozenset(),
-    ) -> LayoutPlans:
-        del absent
-        found = parsed_source(source)
-        name = request.spec or "<spec>"
-        self._plan(PlanChange(name, found.spec, request.check, tuple(sorted(in_use)), found.settings))
-        return LayoutPlans(request.geometry, request.plan)
-
-    def _plan(self, command: PlanSwitch | PlanChange) -> None:
+        command = PlanChange(state, goal.check, tuple(sorted(goal.in_use)), goal.source)
         require_planned(self._change(command))
+        return LayoutPlans(goal.request.geometry, goal.request.plan) if goal.request else self.plans
 
     def change_each(self, command: ChangeCommand) -> Mapping[str, ChangeResult]:
         results = self._change(command)

@@ -27,7 +27,7 @@ MAX_HOLE_QUERIES = 1 << 13
 """Number of granules of holes that are queried beside the ends of each hole, at 4 microseconds each."""
 
 _UNMAPPED = "CUDA_ERROR_INVALID_VALUE"
-_EQUAL = Finding.equal("hole")
+_UNMAPPED_HOLE = Finding.equal("hole")
 
 
 class Hole(NamedTuple):
@@ -88,7 +88,7 @@ def isolation(geometry: Geometry, unmapped: Holes, driver: Driver, layout: Layou
                 continue  # a program has mapped something there
             observed = _query_unmapped(driver, base + at, location)
             if observed == _UNMAPPED:
-                yield _EQUAL
+                yield _UNMAPPED_HOLE
             else:
                 yield Finding("hole", f"{hole.label} at {at:#x}", "nothing mapped", observed, hole.path)
     access_of = granted(geometry)
@@ -148,7 +148,6 @@ PERMITTED = "permitted"
 """Aspect of the tries of granted access."""
 
 _ACCEPTED, _REFUSED = "CUDA_SUCCESS", "CUDA_ERROR_INVALID_VALUE"
-_EQUAL = Finding.equal(PERMITTED)
 
 
 class CopyRefused(Exception):
@@ -234,7 +233,7 @@ def _permitted(context: VerificationContext, view: _View, device: int) -> Iterat
     else:
         return
     if observed == _ACCEPTED:
-        yield _EQUAL
+        yield Finding.equal(PERMITTED)
     else:
         yield Finding(PERMITTED, f"{subject} {view.text} by gpu{device}", _ACCEPTED, observed, view.path)
 

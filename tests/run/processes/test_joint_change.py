@@ -15,7 +15,8 @@ from memtopo.plans.progress import Progress
 from memtopo.plans.report import Report
 from memtopo.plans.transition import Stage
 from memtopo.run import messages
-from memtopo.run.messages import ChangeCommand, ChangeResult, CheckChange, MakeStage, TurnBack
+from memtopo.run.layout_plans import WHOLE, Goal
+from memtopo.run.messages import ChangeCommand, ChangeResult, CheckChange, MakeStage, StartRollback
 from memtopo.run.processes.router import Peers
 from memtopo.run.processes.workers import ChangeRefused, Workers
 from tests.helpers.failing_driver import Failing
@@ -135,7 +136,7 @@ def test_a_failure_in_one_process_brings_all_back(layout: Layout) -> None:
     with pytest.raises(StepFailed, match=r"^engine: .*cuMemCreate"):
         layout.switch("awake")
     assert layout.where == ("asleep", 3)
-    assert [each.reason.startswith("engine: ") for each in layout.sent if isinstance(each, TurnBack)] == [True]
+    assert [each.reason.startswith("engine: ") for each in layout.sent if isinstance(each, StartRollback)] == [True]
     layout.switch("awake")
     assert layout.where == ("awake", 4)
     layout.end()
@@ -185,7 +186,7 @@ def test_a_signal_in_the_check_of_a_change_leaves_nothing_in_the_reports(layout:
 
 def test_a_worker_that_ends_between_the_check_and_the_end_of_a_change_reports_the_layout_before(layout: Layout) -> None:
     layout.all(messages.CheckSteps())
-    layout.plan_change(run_request(SMALLER, MACHINE), json.dumps({"spec": SMALLER}))
+    layout.plan(Goal(WHOLE, request=run_request(SMALLER, MACHINE), source=json.dumps({"spec": SMALLER})))
     for command in (*map(MakeStage, Stage), CheckChange()):
         assert command_all(layout.talks, command) == dict.fromkeys(layout.talks, ChangeResult())
     assert taken(layout.end()) == {"server": [8 << 20], "engine": [4 << 20]}
