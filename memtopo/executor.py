@@ -19,7 +19,7 @@ from memtopo.driver.recorder import CallContext
 from memtopo.kinds.layout import LateError, Layout, current
 from memtopo.kinds.step import Finding, Phase, Step
 from memtopo.planner import Plan
-from memtopo.plans.progress import NO_PROCESSES, Progress
+from memtopo.plans.progress import Progress, SafeProgress
 from memtopo.plans.report import Leak, PhaseTime
 
 T = TypeVar("T")
@@ -304,34 +304,6 @@ class Pace:
             self._size = max(1, self._size // 2)
         elif seconds < _PACE / 2:
             self._size = min(STRIDE, self._size * 2)
-
-
-class SafeProgress(Progress):
-    """Progress hooks whose exceptions do not reach the run: after the first, no hook is called again."""
-
-    def __init__(self, hooks: Progress) -> None:
-        self._hooks = hooks
-
-    def phase(self, name: str, steps: int, processes: Mapping[str, int] = NO_PROCESSES) -> None:
-        self._call(lambda: self._hooks.phase(name, steps, processes))
-
-    def volume(self, name: str, size: int, processes: Mapping[str, int] = NO_PROCESSES) -> None:
-        self._call(lambda: self._hooks.volume(name, size, processes))
-
-    def extend(self, steps: int, process: str = "") -> None:
-        self._call(lambda: self._hooks.extend(steps, process))
-
-    def advance(self, steps: int, process: str = "") -> None:
-        self._call(lambda: self._hooks.advance(steps, process))
-
-    def end(self) -> None:
-        self._call(self._hooks.end)
-
-    def _call(self, hook: Callable[[], None]) -> None:
-        try:
-            hook()
-        except Exception:  # noqa: BLE001 the hooks are the caller's code, and a teardown must go on
-            self._hooks = Progress()
 
 
 @dataclass(frozen=True, slots=True)

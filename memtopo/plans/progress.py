@@ -34,31 +34,51 @@ class Progress:
         """End the last phase, after success or failure. Another one may begin later."""
 
 
-class BothProgress(Progress):
-    """Hooks that call those of two others."""
+class ForwardedProgress(Progress):
+    """Hooks that call those of others."""
 
-    def __init__(self, one: Progress, other: Progress) -> None:
-        self._both = one, other
+    def forward(self, call: Callable[[Progress], None]) -> None:
+        """Call a hook of each of the others."""
+        raise NotImplementedError
 
     def phase(self, name: str, steps: int, processes: Mapping[str, int] = NO_PROCESSES) -> None:
-        for each in self._both:
-            each.phase(name, steps, processes)
+        self.forward(lambda hooks: hooks.phase(name, steps, processes))
 
     def volume(self, name: str, size: int, processes: Mapping[str, int] = NO_PROCESSES) -> None:
-        for each in self._both:
-            each.volume(name, size, processes)
+        self.forward(lambda hooks: hooks.volume(name, size, processes))
 
     def extend(self, steps: int, process: str = "") -> None:
-        for each in self._both:
-            each.extend(steps, process)
+        self.forward(lambda hooks: hooks.extend(steps, process))
 
     def advance(self, steps: int, process: str = "") -> None:
-        for each in self._both:
-            each.advance(steps, process)
+        self.forward(lambda hooks: hooks.advance(steps, process))
 
     def end(self) -> None:
-        for each in self._both:
-            each.end()
+        self.forward(lambda hooks: hooks.end())
+
+
+class TeeProgress(ForwardedProgress):
+    """Hooks that call those of several others."""
+
+    def __init__(self, *others: Progress) -> None:
+        self._others = others
+
+    def forward(self, call: Callable[[Progress], None]) -> None:
+        for each in self._others:
+            call(each)
+
+
+class SafeProgress(ForwardedProgress):
+    """Progress hooks whose exceptions do not reach the run: after the first, no hook is called again."""
+
+    def __init__(self, hooks: Progress) -> None:
+        self._hooks = hooks
+
+    def forward(self, call: Callable[[Progress], None]) -> None:
+        try:
+            call(self._hooks)
+        except Exception:  # noqa: BLE001 the hooks are the caller's code, and a teardown must go on
+            self._hooks = Progress()
 
 
 class Part(NamedTuple):

@@ -14,7 +14,7 @@ from memtopo.driver.protocol import Driver
 from memtopo.driver.recorder import CallContext
 from memtopo.driver.types import gpu
 from memtopo.kinds.layout import HandleSource
-from memtopo.plans.progress import BothProgress, Progress
+from memtopo.plans.progress import Progress, TeeProgress
 from memtopo.plans.report import Checks, Report
 from memtopo.run.base_run import plans_of
 from memtopo.run.conductor import Conductor, conduct
@@ -236,4 +236,4 @@ class Application:
 
 def _shared(shown: Progress, holder: Holder | None) -> Progress:
     """Hooks that show the progress of a run here, and to the clients of its holder."""
-    return BothProgress(shown, holder.progress) if holder else shown
+    return TeeProgress(shown, holder.progress) if holder else shown

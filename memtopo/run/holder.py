@@ -31,6 +31,9 @@ from memtopo.sharing.holder.state import ProgressNotices
 from memtopo.sharing.offers import ChangeFailed, Offer
 from memtopo.sharing.status import Importer, LocationMemory
 
+_ENDED = -1
+"""Reason to stop holding that is no signal."""
+
 
 @dataclass(frozen=True, slots=True)
 class Holder:
@@ -54,15 +57,17 @@ class Holder:
     log: int | None = None
     progress: ProgressNotices = field(default_factory=ProgressNotices)
     """Hooks for the work on the layout, whose clients get notices of it."""
+    released: Callable[[], bool] = lambda: False
+    """Returns true once another node of the layout is released, which ends the hold."""
 
     def hold(self, conductor: Conductor) -> HoldResult:
         """Serve the exports of a layout, until one of its processes ends."""
         conductor.release_contexts()
         layout, follower = HeldLayout(conductor, self.about.source, self.revise), Follower(conductor)
-        interval = min(INTERVAL, conductor.interval)
-        return HoldResult([*self._serve(layout, follower.stop, interval), *follower.notes], self.claim.kept_open)
 
-    def _serve(self, layout: HeldLayout, stop: Callable[[], int], interval: float) -> list[str]:
+        def stop() -> int:
+            return follower.stop() or (_ENDED if self.released() else 0)
+
         with self.supervised() as supervision:
             held = hold(
                 layout,
@@ -74,8 +79,8 @@ class Holder:
                 allow_uids=self.terms.allow_uids,
                 ready=self.ready,
                 wake=self.wake,
-                interval=interval,
-                changeable=layout,
+                interval=min(INTERVAL, conductor.interval),
+                changeable=None if supervision.nodes else layout,
                 supervision=replace(
                     supervision,
                     memory=lambda: _location_memory(layout.plans, self.gpus),
@@ -84,7 +89,8 @@ class Holder:
                     reports_end=True,
                 ),
             )
-        return list(_notes(held, self.stopped_by))
+        node = supervision.nodes.own if supervision.nodes else ""
+        return HoldResult([*_notes(held, self.stopped_by, node), *follower.notes], self.claim.kept_open)
 
 
 def about_holder(composition: Composition, request: RunRequest) -> HolderInfo:
@@ -109,16 +115,17 @@ def _location_memory(plans: Iterable[Plan], gpus: Sequence[str | None]) -> tuple
     )
 
 
-def _notes(held: HoldSummary, stopped_by: str) -> Iterator[str]:
+def _notes(held: HoldSummary, stopped_by: str, node: str) -> Iterator[str]:
+    """Notes on the end of a hold; `node` is that of the holder if the layout has several."""
     ends = {
         "signal": stopped_by,
-        "release": "a release",
+        "release": "a release here" if node else "a release",
         "deadline": "its deadline",
         "failure": "a failed change",
-        "ended": "one of its processes ended",
+        "ended": "the end of another node" if node else "one of its processes ended",
     }
     served = f"{held.handles:,} handles to {held.clients:,} client{'s' * (held.clients != 1)}"
-    yield f"held for {held.seconds:.1f} s, until {ends[held.why]}; served {served}"
+    yield f"{f'node {node}: ' * bool(node)}held for {held.seconds:.1f} s, until {ends[held.why]}; served {served}"
     for importer in held.lost:
         yield f"{_process(importer)} lost what it used over ipc, or of pools: {_exports(importer)}"
     for importer in held.kept:

@@ -10,8 +10,8 @@ import pytest
 
 from memtopo.driver.ledger import Ledger
 from memtopo.drivers.sim import SimDriver
-from memtopo.executor import Execution, SafeProgress, StepFailed, TeardownGates
-from memtopo.plans.progress import Progress
+from memtopo.executor import Execution, StepFailed, TeardownGates
+from memtopo.plans.progress import Progress, SafeProgress
 from tests.helpers.failing_driver import Failing
 from tests.helpers.machines import invented
 from tests.helpers.processes import open_descriptors

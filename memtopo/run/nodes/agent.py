@@ -174,7 +174,7 @@ class Agent:
     def _apply(self, task: NodeTask, ensemble: processes.Ensemble, peers: NodePeers, hub: Call) -> NodeResult:
         request = ensemble.request
         try:
-            with holder(task.node, task.holding, request.plan.name, task.source, peers, hub) as holding:
+            with holder(task.node, task.holding, request, task.source, peers, hub) as holding:
                 hold = holding.hold if holding else None
                 report = processes.apply(
                     ensemble, progress=self._progress, stop=lambda: self._signal, hold=hold, peers=peers

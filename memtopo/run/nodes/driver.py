@@ -15,10 +15,9 @@ from typing import Any
 
 from memtopo.common.errors import Exit, UsageError
 from memtopo.common.version import __version__
-from memtopo.executor import SafeProgress
 from memtopo.language import Document
 from memtopo.machine import Machine, dump, parse
-from memtopo.plans.progress import Part, PhaseState, Progress
+from memtopo.plans.progress import Part, PhaseState, Progress, SafeProgress
 from memtopo.plans.report import Report
 from memtopo.run.nodes.agent import About, MachineOfNode, NodeResult, NodeTask
 from memtopo.run.nodes.cluster import NoCluster, Placed, RayCluster

@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, nullcontext
 from threading import Event, Thread
 
+from memtopo.common.errors import InternalError
 from memtopo.driver.handles import Handle
 from memtopo.plans.report import Checks, Report
-from memtopo.run.conductor import Conductor
-from memtopo.run.holder import HeldLayout
+from memtopo.run.holder import Holder
 from memtopo.run.nodes.hub import Call, NodePeers
-from memtopo.session.request import Holding, HoldResult, Revision, RunRequest
+from memtopo.session.request import Holding, Revision, RunRequest
 from memtopo.sharing.claims import Claim, claim
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError
-from memtopo.sharing.holder import INTERVAL, HeldNodes, HolderInfo, Supervision, hold, node_status, unreachable
+from memtopo.sharing.holder import HeldNodes, HolderInfo, Supervision, hold, node_status, unreachable
 from memtopo.sharing.offers import Offer
 from memtopo.sharing.status import NodeStatus, Status
 
@@ -30,52 +29,6 @@ NODE = "{node}"
 
 _PATIENCE = 2.0
 """Seconds that the hub has for an answer to a holder."""
-
-_RELEASED = -2
-"""Reason to stop holding that is no signal: another node was released."""
-
-
-@dataclass(frozen=True, slots=True)
-class NodeHolder:
-    """Serves the exports of a node's processes at a claimed endpoint, until any node is released."""
-
-    node: str
-    holding: Holding
-    claim: Claim
-    source: str
-    peers: NodePeers
-    hub: Call
-
-    def hold(self, conductor: Conductor) -> HoldResult:
-        """Serve, and return notes for the report."""
-        conductor.release_contexts()
-        request = conductor.request
-        layout = HeldLayout(conductor, self.source, _refuse)
-        held = hold(
-            layout,
-            self.claim,
-            HolderInfo(request.plan.name, request.spec, request.machine, self.source),
-            stop=lambda: conductor.watch() or (_RELEASED if self.peers.released else 0),
-            lasting=self.holding.lasting,
-            grace=self.holding.grace,
-            allow_uids=self.holding.allow_uids,
-            ready=self._report_ready,
-            interval=min(INTERVAL, conductor.interval),
-            supervision=Supervision(
-                contexts=lambda: layout.contexts,
-                nodes=held_nodes(self.hub, request.geometry.nodes, self.node),
-                reports_end=True,
-            ),
-        )
-        ends = {"release": "a release here", "deadline": "its deadline", "failure": "a failure", "signal": "a signal"}
-        why = ends.get(held.why, "the end of another node")
-        served = f"{held.handles:,} handles to {held.clients:,} client{'s' * (held.clients != 1)}"
-        return HoldResult(
-            [f"node {self.node}: held for {held.seconds:.1f} s, until {why}; served {served}", *held.notes]
-        )
-
-    def _report_ready(self) -> None:
-        self.hub("serve", self.node, self.claim.endpoint.path)
 
 
 def held_nodes(hub: Call, nodes: Iterable[str], own: str = "") -> HeldNodes:
@@ -97,19 +50,35 @@ def held_nodes(hub: Call, nodes: Iterable[str], own: str = "") -> HeldNodes:
 
 @contextmanager
 def holder(
-    node: str, holding: Holding | None, name: str, source: str, peers: NodePeers, hub: Call
-) -> Iterator[NodeHolder | None]:
-    """Claim a layout's endpoint on a node, before anything is built, until it is taken down. Raises `ExchangeError`."""
+    node: str, holding: Holding | None, request: RunRequest, source: str, peers: NodePeers, hub: Call
+) -> Iterator[Holder | None]:
+    """Claim a layout's endpoint on a node, before anything is built, until it is taken down. Raises `ExchangeError`.
+
+    The holder serves the exports of the node's processes, until any node is released.
+    """
     if holding is None:
         yield None
         return
+    name = request.plan.name
     place = endpoint(name, holding.socket.replace(NODE, node) if holding.socket else None)
     with claim(place, holding.allow_uids) as claimed:
-        yield NodeHolder(node, holding, claimed, source, peers, hub)
+
+        def report_ready() -> None:
+            hub("serve", node, claimed.endpoint.path)
+
+        yield Holder(
+            claimed,
+            HolderInfo(name, request.spec, request.machine, source),
+            _refuse,
+            holding,
+            ready=report_ready,
+            supervised=lambda: nullcontext(Supervision(nodes=held_nodes(hub, request.geometry.nodes, node))),
+            released=lambda: peers.released,
+        )
 
 
 def _refuse(_source: str, _before: RunRequest) -> Revision:
-    raise ExchangeError("invalid", "a layout of several nodes is not changed while it is held", hint="release it")
+    raise InternalError("a layout of several nodes is not changed while it is held")
 
 
 _ENDED = -1

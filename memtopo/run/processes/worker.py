@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import get_args
 
@@ -113,7 +112,7 @@ class Worker:
     def _work(self, wrap: WrapDriver) -> None:
         start = self._start_message()
         self._label, self._timeout = start.process, start.timeout
-        run = prepare(start, WorkerHooks(wrap, self.request_handles, self.alive, self.begin, self._stopped))
+        run = self._prepare(start, wrap)
         self._channel.send(messages.Ready(run.verification.rounds, run.verification.volume))
         try:
             with run.recording_failure():
@@ -123,6 +122,25 @@ class Worker:
         finally:
             run.take_down(WorkerGates(*self._gates, start.timeout, self.alive))
         self._channel.send(messages.Finished(run.report()))
+
+    def _prepare(self, start: Start, wrap: WrapDriver) -> ProcessRun:
+        """Plan all processes of the layout, and open the driver of this one. Raises `MemtopoError`."""
+        document = language.read_text(start.text.encode(), start.spec, start.settings)
+        request, plans = planned(start, document, start.check)
+        driver = _target(start).open()
+        commits = CommitWait(start.timeout, self._advance)
+        external = HolderHandles(request.geometry, start.gpus, start.sockets, start.allow_uids, commits)
+        wrapped, trace = with_trace(wrap(start.process, driver), start.trace, request.about_trace)
+        return ProcessRun(
+            request,
+            Ledger(wrapped),
+            progress=_WorkerProgress(self._channel.send),
+            stop=self._stopped,
+            handle_source=SiblingHandles(request.geometry, self.request_handles, external),
+            origin=start.origin,
+            context=trace.context if trace else None,  # the trace ends with the process
+            plans=plans,
+        )
 
     def _start_message(self) -> messages.Start:
         try:
@@ -159,9 +177,11 @@ class Worker:
         """Send a heartbeat with the number of steps done since the last."""
         self._channel.send(messages.StepsDone(steps))
 
-    def begin(self, steps: int) -> None:
-        """Send a heartbeat with the number of steps of a phase that begins."""
-        self._channel.send(messages.StepsDone(0, begun=steps))
+    def _advance(self) -> None:
+        """Send a heartbeat without a step. Raises `Stopped`."""
+        if self._stopped():
+            raise Stopped
+        self.alive(0)
 
     def _next_command(self) -> Command | messages.Start | messages.TakeDown:
         while True:
@@ -252,27 +272,6 @@ RequestHandles = Callable[[str, str, int, int], Sequence[Handle]]
 """Handles of a holder's export, from an index on, in order. Raises `MemtopoError`."""
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerHooks:
-    """Functions of the worker that its run calls.
-
-    `alive` reports a number of steps as done, and `begin` that a phase of so many steps begins; `stopped` returns the
-    number of a signal that requests a stop, or 0.
-    """
-
-    wrap: WrapDriver
-    request: RequestHandles
-    alive: Callable[[int], None]
-    begin: Callable[[int], None]
-    stopped: Callable[[], int]
-
-    def advance(self) -> None:
-        """Report that this process lives, without a step. Raises `Stopped`."""
-        if self.stopped():
-            raise Stopped
-        self.alive(0)
-
-
 def _goal(run: ProcessRun, start: Start, command: PlanChange) -> tuple[Goal, LayoutPlans]:
     """Goal of a change, and the plans of its spec. Raises `MemtopoError`."""
     if not command.source:
@@ -297,43 +296,23 @@ def _target(start: Start) -> Target:
     return Target(start.machine_name, machine, start.simulated, opener, nodes)
 
 
-def prepare(start: Start, hooks: WorkerHooks) -> ProcessRun:
-    """Plan all processes of the layout, and open the driver of this one. Raises `MemtopoError`."""
-    document = language.read_text(start.text.encode(), start.spec, start.settings)
-    request, plans = planned(start, document, start.check)
-    driver = _target(start).open()
-    commits = CommitWait(start.timeout, hooks.advance)
-    external = HolderHandles(request.geometry, start.gpus, start.sockets, start.allow_uids, commits)
-    wrapped, trace = with_trace(hooks.wrap(start.process, driver), start.trace, request.about_trace)
-    return ProcessRun(
-        request,
-        Ledger(wrapped),
-        progress=_WorkerProgress(hooks),
-        stop=hooks.stopped,
-        handle_source=SiblingHandles(request.geometry, hooks.request, external),
-        origin=start.origin,
-        context=trace.context if trace else None,  # the trace ends with the process
-        plans=plans,
-    )
-
-
 class _WorkerProgress(Progress):
-    """Progress reported to the conductor."""
+    """Progress reported to the conductor, by messages."""
 
-    def __init__(self, hooks: WorkerHooks) -> None:
-        self._hooks = hooks
+    def __init__(self, send: Callable[[messages.StepsDone], None]) -> None:
+        self._send = send
 
     def phase(self, name: str, steps: int, processes: Mapping[str, int] = NO_PROCESSES) -> None:
         del name, processes
-        self._hooks.begin(steps)
+        self.extend(steps)
 
     def extend(self, steps: int, process: str = "") -> None:
         del process
-        self._hooks.begin(steps)
+        self._send(messages.StepsDone(0, begun=steps))
 
     def advance(self, steps: int, process: str = "") -> None:
         del process
-        self._hooks.alive(steps)
+        self._send(messages.StepsDone(steps))
 
 
 class SiblingHandles:

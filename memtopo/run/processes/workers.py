@@ -17,8 +17,8 @@ from memtopo.common.processes import RunningClock
 from memtopo.common.text import signal_name
 from memtopo.driver.handles import Handle
 from memtopo.driver.types import gpu
-from memtopo.executor import SafeProgress, StepFailed
-from memtopo.plans.progress import Progress
+from memtopo.executor import StepFailed
+from memtopo.plans.progress import Progress, SafeProgress
 from memtopo.plans.report import Checks, PhaseTime, Report
 from memtopo.run.conductor import Aborted, Conductor, conduct, failures
 from memtopo.run.layout_plans import WHOLE, Goal, LayoutPlans, export_name

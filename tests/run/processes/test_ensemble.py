@@ -14,9 +14,8 @@ import pytest
 
 from memtopo import machine
 from memtopo.common.errors import MemtopoError, UsageError
-from memtopo.executor import SafeProgress
 from memtopo.machine import Trial
-from memtopo.plans.progress import Progress
+from memtopo.plans.progress import Progress, SafeProgress
 from memtopo.plans.report import Report
 from memtopo.run import processes
 from memtopo.run.processes import Workers

@@ -9,9 +9,9 @@ import pytest
 
 from memtopo.common.errors import Stopped
 from memtopo.driver.kernels import KernelDriver
-from memtopo.executor import SafeProgress, StepFailed
+from memtopo.executor import StepFailed
 from memtopo.kinds.step import Phase
-from memtopo.plans.progress import Progress
+from memtopo.plans.progress import Progress, SafeProgress
 from memtopo.plans.report import Report
 from memtopo.plans.transition import Stage
 from memtopo.run import messages
