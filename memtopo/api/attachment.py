@@ -25,7 +25,7 @@ from memtopo.common.units import NotADuration, NotASize, parse_duration, parse_s
 from memtopo.drivers.target import LOCAL, Target, recorded
 from memtopo.language import Document
 from memtopo.language.names import AWAKE
-from memtopo.run.imports import Imports, imported_resources
+from memtopo.run.imports import OutsideImports, imported_resources
 from memtopo.session.composition import Composition
 from memtopo.sharing.client import Client
 from memtopo.sharing.endpoints import Endpoint, endpoint, is_folder
@@ -140,7 +140,7 @@ class Attached(Live):
             self._session.synchronize()
             client.commit([name for name, offer in self.exports.items() if offer.commit])
 
-    def _follow(self, imports: Imports, holder: str, notice: Notice) -> None:
+    def _follow(self, imports: OutsideImports, holder: str, notice: Notice) -> None:
         """Follow a notice, with what exports have gained as far as there is room for it."""
         changed = imports.concerned(holder, notice) if notice.kind == "changed" else frozenset()
         if resized := dict(self._resized(changed)):

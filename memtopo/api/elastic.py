@@ -17,7 +17,7 @@ from memtopo.common.units import exact
 from memtopo.geometry.groups import ChunkGroup, RangeGroup
 from memtopo.kinds.elastic import ElasticContent, Pool
 from memtopo.run import elastic
-from memtopo.run.elastic import Failed, MapRequest, Refused, UnmapRequest
+from memtopo.run.elastic import ElasticFailed, ElasticRefused, MapRequest, UnmapRequest
 
 
 class MappedChunk(NamedTuple):
@@ -112,9 +112,9 @@ class ElasticMemory:
         with deferred(), self.lock:
             try:
                 yield
-            except Refused as error:
+            except ElasticRefused as error:
                 raise Unsuitable(error.message, hint=error.hint) from None
-            except Failed as error:
+            except ElasticFailed as error:
                 raise NotMapped(error.message, hint=error.hint) from error
 
     def _require_open(self, what: str) -> None:

@@ -23,7 +23,7 @@ from memtopo.kinds.external.semaphores import ImportedSemaphore
 from memtopo.kinds.layout import Reservation
 from memtopo.machine.records import MachineLine
 from memtopo.plans.report import Checks, PlanSummary, Report
-from memtopo.run.imports import Imports
+from memtopo.run.imports import OutsideImports
 from memtopo.sharing.imports import HolderHandles
 from memtopo.sharing.status import Notice
 
@@ -280,7 +280,7 @@ class Live:
             call(notice)
         return notice
 
-    def _follow(self, imports: Imports, holder: str, notice: Notice) -> None:
+    def _follow(self, imports: OutsideImports, holder: str, notice: Notice) -> None:
         self._session.follow(imports, holder, notice)
 
     def check(self) -> Checks:
@@ -296,8 +296,8 @@ class Live:
         self._views.close(in_use=bool(outlived))
         return self.report, outlived
 
-    def _imports_of(self, handles: HolderHandles | None) -> Imports | None:
-        return Imports(self._session.conductor, handles, self._views.refresh) if handles else None
+    def _imports_of(self, handles: HolderHandles | None) -> OutsideImports | None:
+        return OutsideImports(self._session.conductor, handles, self._views.refresh) if handles else None
 
     def _view(self, noun: str, name: str, dtype: object, part: ViewPart) -> View:
         self._require_open()

@@ -21,7 +21,7 @@ from memtopo.kinds.layout import HandleSource, NoHandleSource, current
 from memtopo.language.names import AWAKE
 from memtopo.plans.report import Check, Checks, PlanSummary, Report
 from memtopo.run.apply import ThisProcess
-from memtopo.run.imports import Imports
+from memtopo.run.imports import OutsideImports
 from memtopo.run.process_run import ProcessRun
 from memtopo.run.transition import DoesNotFit, RollbackFailed
 from memtopo.session.composition import Composition
@@ -162,13 +162,13 @@ class Session:
         finally:
             self.layout.awaited.clear()
 
-    def change_imports(self, imports: Imports, planned: Composition) -> None:
+    def change_imports(self, imports: OutsideImports, planned: Composition) -> None:
         """Bring the layout to other imports, unverified. Raises `NotSwitched` with the imports as they were."""
         with self._changing(NotSwitched, "the imports are as before"):
             imports.change(planned.request(self.run.request))
         self._planned = planned
 
-    def follow(self, imports: Imports, holder: str, notice: Notice) -> None:
+    def follow(self, imports: OutsideImports, holder: str, notice: Notice) -> None:
         """Let go of imports, or import them again. Raises `NotSwitched` with the imports as they were."""
         with self._changing(NotSwitched, "the imports are as before"):
             imports.follow(holder, notice)

@@ -24,7 +24,7 @@ from memtopo.session.composition import Composition
 from memtopo.session.request import RunRequest
 
 if TYPE_CHECKING:
-    from memtopo.run.nodes.cluster import Placed, RayCluster
+    from memtopo.run.nodes.cluster import PlacedAgents, RayCluster
 
 _PATIENCE = 120.0
 """Seconds that a cluster has to place the agents."""
@@ -82,7 +82,7 @@ class OnNodes:
     @contextmanager
     def _connected(
         self, nodes: Sequence[str], stop: Callable[[], int], *, real: bool
-    ) -> Iterator[tuple[RayCluster, Placed]]:
+    ) -> Iterator[tuple[RayCluster, PlacedAgents]]:
         """Connect to the cluster, and start an agent for each node."""
         from memtopo.run.nodes.cluster import connected
 
@@ -93,7 +93,7 @@ class OnNodes:
                 placed = stack.enter_context(ray.place(nodes, gpus=gpus, patience=_PATIENCE, stop=stop))
             yield ray, placed
 
-    def _drive(self, ray: RayCluster, placed: Placed, loaded: Composition, stop: Callable[[], int]) -> Report:
+    def _drive(self, ray: RayCluster, placed: PlacedAgents, loaded: Composition, stop: Callable[[], int]) -> Report:
         from memtopo.run.nodes.driver import drive, hosts, node_tasks
 
         if number := stop():
@@ -128,7 +128,7 @@ def _machine(text: str) -> str:
     return found[1] if found else text
 
 
-def _loaded(placed: Placed, document: Document, spec: str) -> Composition:
+def _loaded(placed: PlacedAgents, document: Document, spec: str) -> Composition:
     """A spec that is valid on the machines of the cluster. Raises `RefusedSpec`."""
     from memtopo.run.nodes.driver import local_machines
 

@@ -11,7 +11,7 @@ from memtopo.common.units import exact
 from memtopo.driver.functions import ADDRESSES, CONSTANTS, PLAIN_FLAGS
 from memtopo.driver.recorder import DriverCall
 from memtopo.driver.types import HandleType, Location, PoolProperties, Properties
-from memtopo.plans.calls import Exchange, NamedCall, Object, Place, reference
+from memtopo.plans.calls import Exchange, NamedCall, Object, ObjectAddress, reference
 
 _SIZES = ("size", "count", "alignment", "offset", "max_size")
 TEST = "a test: not kept, importers get handles of their own"
@@ -97,7 +97,7 @@ def _argument(method: str, name: str, value: Any) -> str:
     if isinstance(value, Object | Exchange):
         return f"fd=<from {value.peer}>" if isinstance(value, Exchange) and name == "fd" else str(reference(value))
     match value:
-        case Place(held, offset):
+        case ObjectAddress(held, offset):
             return f"{held.label}+{exact(offset)}" if offset else held.label
         case Properties() | PoolProperties():
             return f"{{{', '.join((str(value.location), *_property_flags(value)))}}}"

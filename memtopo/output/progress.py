@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from memtopo.common.units import rounded
 from memtopo.output import humanize, plain
-from memtopo.plans.progress import NO_PROCESSES, CountedProgress, Part, PhaseState, Progress
+from memtopo.plans.progress import NO_PROCESSES, CountedProgress, PhasePart, PhaseState, Progress
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -164,7 +164,7 @@ class ProgressLog(_Shown):
         self._stream.flush()
 
 
-def amount(part: Part, state: PhaseState, *, simulated: bool) -> str:
+def amount(part: PhasePart, state: PhaseState, *, simulated: bool) -> str:
     """Completed steps or bytes, their rate if it is measured, and in a long phase its time and the time left."""
     written = rounded if state.in_bytes else "{:,}".format
     words = [f"{written(part.done)} of {written(part.total)}"] if part.total else []
@@ -184,7 +184,7 @@ def _rate(done: int, state: PhaseState) -> str:
     return f"{steps:,.0f}/s" if steps >= _FAST else f"{steps:.2g}/s"
 
 
-def _listed(state: PhaseState) -> list[tuple[str, Part]]:
+def _listed(state: PhaseState) -> list[tuple[str, PhasePart]]:
     """Processes of a phase, if several take part in it: the first ones in their order, or those with the least done."""
     found = list(state.processes.items())
     if len(found) <= 1:
@@ -193,7 +193,7 @@ def _listed(state: PhaseState) -> list[tuple[str, Part]]:
     return [each for each in found if each in least][:_MOST_PROCESSES]
 
 
-def _share(part: Part) -> str:
+def _share(part: PhasePart) -> str:
     return f"{part.share:.0%}"
 
 

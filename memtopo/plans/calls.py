@@ -25,7 +25,7 @@ class Object:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ObjectAddress:
     """Address: an object that has addresses, and an offset in it in bytes."""
 
     object: Object
@@ -126,7 +126,7 @@ def reference(value: Any, method: str = "", name: str = "") -> Any:
     match value:
         case Object(_, label):
             return label
-        case Place(held, offset):
+        case ObjectAddress(held, offset):
             return f"{held.label}+{offset}"
         case Exchange(_, peer, export, number):
             return f"{peer}/{export}.{number}"
@@ -188,9 +188,9 @@ class _Names:
             return self._numbered.get((OBJECTS[name], value), value)
         return value
 
-    def _place(self, address: int) -> Place | int:
+    def _place(self, address: int) -> ObjectAddress | int:
         at = bisect_right(self._starts, address)
         if not at:
             return address
         start = self._starts[at - 1]
-        return Place(self._places[start], address - start)
+        return ObjectAddress(self._places[start], address - start)

@@ -81,7 +81,7 @@ class SafeProgress(ForwardedProgress):
             self._hooks = Progress()
 
 
-class Part(NamedTuple):
+class PhasePart(NamedTuple):
     """Steps or bytes of one process, or of all: those done, and all that are known."""
 
     done: int
@@ -99,8 +99,8 @@ class PhaseState:
 
     name: str
     in_bytes: bool
-    whole: Part
-    processes: Mapping[str, Part]
+    whole: PhasePart
+    processes: Mapping[str, PhasePart]
     seconds: float
 
     @property
@@ -119,7 +119,7 @@ class CountedProgress(Progress):
         self._begun = 0.0
         self._in_bytes = False
         self._done = self._total = 0
-        self._processes: dict[str, Part] = {}
+        self._processes: dict[str, PhasePart] = {}
 
     def phase(self, name: str, steps: int, processes: Mapping[str, int] = NO_PROCESSES) -> None:
         self._begin(name, steps, processes, in_bytes=False)
@@ -132,8 +132,8 @@ class CountedProgress(Progress):
             return
         self._total += steps
         if process and steps:
-            done, total = self._processes.get(process, Part(0, 0))
-            self._processes[process] = Part(done, total + steps)
+            done, total = self._processes.get(process, PhasePart(0, 0))
+            self._processes[process] = PhasePart(done, total + steps)
 
     def advance(self, steps: int, process: str = "") -> None:
         if not self._name:
@@ -141,7 +141,7 @@ class CountedProgress(Progress):
         self._done += steps
         if process and process in self._processes:
             done, total = self._processes[process]
-            self._processes[process] = Part(done + steps, total)
+            self._processes[process] = PhasePart(done + steps, total)
 
     def end(self) -> None:
         self._name = ""
@@ -151,13 +151,13 @@ class CountedProgress(Progress):
         """State of the phase; None between phases."""
         if not (name := self._name):
             return None
-        whole, seconds = Part(self._done, self._total), self._clock() - self._begun
+        whole, seconds = PhasePart(self._done, self._total), self._clock() - self._begun
         taking_part = {label: part for label, part in list(self._processes.items()) if part.total}
         return PhaseState(name, self._in_bytes, whole, taking_part, seconds)
 
     def _begin(self, name: str, total: int, processes: Mapping[str, int], *, in_bytes: bool) -> None:
         self._name = ""  # no state until all of it is that of the new phase
         self._done, self._total, self._in_bytes = 0, total, in_bytes
-        self._processes = {label: Part(0, each) for label, each in processes.items()}
+        self._processes = {label: PhasePart(0, each) for label, each in processes.items()}
         self._begun = self._clock()
         self._name = str(name)

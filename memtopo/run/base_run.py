@@ -133,7 +133,7 @@ class BaseRun:
         except DriverError as error:
             raise StepFailed(None, "check of holes and ends", error) from error
         if kept:
-            findings.include(kept.compared_after(findings), ASPECT)
+            findings.merge_findings(kept.compared_after(findings), ASPECT)
         verification = Verification(request, self.ledger, self.execution, findings)
         verification.verify_only({step.provides for step in steps.do if step.allocates})
         return findings
@@ -187,7 +187,7 @@ class BaseRun:
             self.execution.progress.extend(len(self.execution.plan.steps))
             findings.add(self.execution.check())
             if kept:
-                findings.include(kept.compared_after(findings), ASPECT)
+                findings.merge_findings(kept.compared_after(findings), ASPECT)
             self.suspend(self.request)
         return findings
 

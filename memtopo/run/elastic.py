@@ -18,7 +18,7 @@ from memtopo.kinds.layout import Layout, current
 from memtopo.kinds.ranges.elastic_steps import grant, map_chunks, restore, unmap_run
 
 
-class Failed(MemtopoError):
+class ElasticFailed(MemtopoError):
     """Driver call that failed; the message says what is as it was before."""
 
     exit_code = Exit.FAILED
@@ -37,11 +37,11 @@ def change_range(
 
     What is unmapped may be mapped again by the same batch. The driver calls are in the cheapest order: create, unmap,
     map, grant, release, and one call unmaps, or grants access to, each run of adjacent chunks. With `wait`, the work of
-    all GPUs is awaited before anything is unmapped (fact 18). Raises `Refused` or `Failed`.
+    all GPUs is awaited before anything is unmapped (fact 18). Raises `ElasticRefused` or `ElasticFailed`.
     """
     content = layout.elastic[label]
     if content.broken:
-        raise Refused(f"range {label!r} can only be taken down: {content.broken}")
+        raise ElasticRefused(f"range {label!r} can only be taken down: {content.broken}")
     batch = _Batch(driver, layout, content, maps, unmaps)
     batch.make(wait=wait)
     for name, chunks in batch.released.items():
@@ -50,23 +50,23 @@ def change_range(
 
 
 def create(driver: Driver, layout: Layout, name: str, count: int) -> None:
-    """Create chunks of a pool without mapping them, all or none. Raises `Refused` or `Failed`."""
+    """Create chunks of a pool without mapping them, all or none. Raises `ElasticRefused` or `ElasticFailed`."""
     pool = layout.pools[name]
     if count > pool.limit - len(pool.created):
         left = max(0, pool.limit - len(pool.created))
         message = f"chunks {name!r}: {count:,} more are requested, and {left:,} of {pool.limit:,} do not exist yet"
-        raise Refused(message, hint="map those that are not mapped, or increase 'max' in the spec")
+        raise ElasticRefused(message, hint="map those that are not mapped, or increase 'max' in the spec")
     created, error = _create(driver, layout, pool, count)
     pool.free += created
     if error:
         release(driver, layout, name, created)
-        raise Failed(f"chunks {name!r}: {error}; they are as before", hint=_hint(error)) from error
+        raise ElasticFailed(f"chunks {name!r}: {error}; they are as before", hint=_hint(error)) from error
 
 
 def release(driver: Driver, layout: Layout, name: str, chunks: Iterable[ElasticChunk]) -> int:
     """Release chunks of a pool that are not mapped, without those that were created with the layout; return how many.
 
-    Raises `Failed` after the first error; the others stay in the pool.
+    Raises `ElasticFailed` after the first error; the others stay in the pool.
     """
     pool = layout.pools[name]
     chosen = [chunk for chunk in chunks if chunk.number >= pool.kept]
@@ -74,7 +74,7 @@ def release(driver: Driver, layout: Layout, name: str, chunks: Iterable[ElasticC
     pool.drop_removed()
     if error:
         message = f"chunks {name!r}: {error}; {released:,} were released, and the others stay, without being mapped"
-        raise Failed(message) from error
+        raise ElasticFailed(message) from error
     return released
 
 
@@ -101,13 +101,13 @@ class _Batch:
         maps: Sequence[MapRequest],
         unmaps: Sequence[UnmapRequest],
     ) -> None:
-        """Raises `Refused` if the requests do not fit the range, each other or the pools."""
+        """Raises `ElasticRefused` if the requests do not fit the range, each other or the pools."""
         self._driver, self._layout, self._content, self._maps = driver, layout, content, maps
-        self._leaving = leaving(content, unmaps)
+        self._to_unmap = mappings_to_unmap(content, unmaps)
         for each in maps:
             require_fit(content, each, layout.pools)
-        require_free(content, maps, self._leaving, layout.pools)
-        self._unused = _by_pool(content, self._leaving)
+        require_free(content, maps, self._to_unmap, layout.pools)
+        self._unused = _by_pool(content, self._to_unmap)
         self._needed: dict[str, int] = {}
         for each in maps:
             self._needed[each.pool] = self._needed.get(each.pool, 0) + each.count
@@ -115,10 +115,10 @@ class _Batch:
             require_chunks(layout.pools[name], count, len(self._unused.get(name, ())))
         released = [each for each in unmaps if each.release]
         whole = len(released) == len(unmaps)
-        self._released = self._leaving if whole else [item for each in released for item in part(content, each)]
-        self._coming: list[Mapped] = []
+        self._released = self._to_unmap if whole else [item for each in released for item in part(content, each)]
+        self._to_map: list[Mapped] = []
         self._zeros: list[Mapped] = []
-        self._gone: list[Mapped] = []
+        self._unmapped: list[Mapped] = []
         self._created: list[ElasticChunk] = []
         self._reused: set[ElasticChunk] = set()
         self._mapping = False
@@ -130,7 +130,7 @@ class _Batch:
         return _by_pool(self._content, [item for item in self._released if item[1] not in self._reused])
 
     def make(self, *, wait: bool) -> None:
-        """Make the driver calls. Raises `Failed` after everything was brought back."""
+        """Make the driver calls. Raises `ElasticFailed` after everything was brought back."""
         driver, layout, content = self._driver, self._layout, self._content
         try:
             self._place({name: self._take(layout.pools[name], count) for name, count in self._needed.items()})
@@ -139,18 +139,18 @@ class _Batch:
                 _await_gpus(driver, layout)
             for run in out:
                 unmap_run(driver, content, run)
-                self._gone += run
+                self._unmapped += run
             self._mapping = True
-            map_chunks(driver, layout, content, self._coming)
+            map_chunks(driver, layout, content, self._to_map)
             map_chunks(driver, layout, content, self._zeros)
             # The chunks of one request are adjacent.
-            coming = [self._coming] if len(self._maps) == 1 else runs(self._coming)
+            coming = [self._to_map] if len(self._maps) == 1 else runs(self._to_map)
             zeros = runs(self._zeros)
             grant(driver, content, coming)
             grant(driver, content, zeros, zero=True)
         except DriverError as error:
             self._roll_back(error)
-            raise Failed(f"range {content.label!r}: {error}; it is as before", hint=_hint(error)) from error
+            raise ElasticFailed(f"range {content.label!r}: {error}; it is as before", hint=_hint(error)) from error
         content.replace(out, (*coming, *zeros))
         self._commit()
 
@@ -177,21 +177,23 @@ class _Batch:
             chunks = taken[each.pool][first : first + each.count]
             used[each.pool] += each.count
             size = self._layout.pools[each.pool].size
-            self._coming += zip(range(each.offset, each.offset + each.count * size, size), chunks, strict=True)
+            self._to_map += zip(range(each.offset, each.offset + each.count * size, size), chunks, strict=True)
             self.labels += [chunk.label for chunk in chunks]
         if len(self._maps) > 1:
-            self._coming.sort(key=offset_of)
+            self._to_map.sort(key=offset_of)
 
     def _out(self) -> list[Mapped]:
         """Mappings that go, in order; the zero chunks behind what comes are among them. Sets those that come."""
         zero, at = self._content.zero, self._content.at
         if zero is None:
-            return self._leaving
-        covered = _granules(self._coming, zero.size)
+            return self._to_unmap
+        covered = _granules(self._to_map, zero.size)
         new = set(covered)
-        self._zeros = [(offset, zero) for offset in _granules(self._leaving, zero.size) if offset not in new]
+        self._zeros = [(offset, zero) for offset in _granules(self._to_unmap, zero.size) if offset not in new]
         behind = [(offset, zero) for offset in covered if at.get(offset) is zero]
-        return sorted([*self._leaving, *behind], key=offset_of) if self._leaving and behind else self._leaving or behind
+        return (
+            sorted([*self._to_unmap, *behind], key=offset_of) if self._to_unmap and behind else self._to_unmap or behind
+        )
 
     def _commit(self) -> None:
         for name, count in self._needed.items():
@@ -202,14 +204,14 @@ class _Batch:
             self._layout.pools[name].free += reversed(unused)  # the last one is taken first: they keep their order
 
     def _roll_back(self, failure: DriverError) -> None:
-        """Unmap what came, map what went, and release what was created. Raises `Failed` if that is impossible."""
+        """Unmap what came, map what went, and release what was created. Raises `ElasticFailed` if it cannot."""
         driver, layout, content = self._driver, self._layout, self._content
         try:
             if self._mapping:
-                came = [item for item in [*self._coming, *self._zeros] if content.at.get(item[0]) is item[1]]
+                came = [item for item in [*self._to_map, *self._zeros] if content.at.get(item[0]) is item[1]]
                 for run in runs(sorted(came, key=offset_of)):
                     unmap_run(driver, content, run)
-            if (error := restore(driver, layout, content, self._gone, failure)) is not None:
+            if (error := restore(driver, layout, content, self._unmapped, failure)) is not None:
                 raise error
             for name, chunks in _by_pool(content, [(0, chunk) for chunk in self._created]).items():
                 _, error = release_batch(driver, layout, layout.pools[name], chunks)
@@ -218,7 +220,7 @@ class _Batch:
         except DriverError as error:
             content.broken = content.broken or f"{failure}, and then {error} while the range was brought back"
             _rebuild(layout)
-            raise Failed(f"range {content.label!r} can only be taken down: {content.broken}") from error
+            raise ElasticFailed(f"range {content.label!r} can only be taken down: {content.broken}") from error
 
 
 def _rebuild(layout: Layout) -> None:
@@ -259,7 +261,7 @@ def _hint(error: DriverError) -> str | None:
     return None
 
 
-class Refused(MemtopoError):
+class ElasticRefused(MemtopoError):
     """Request that a range or a pool cannot fulfil; no driver call was made."""
 
     exit_code = Exit.USAGE
@@ -288,21 +290,23 @@ def offset_of(item: Mapped) -> int:
     return item[0]
 
 
-def leaving(content: ElasticContent, unmaps: Sequence[UnmapRequest]) -> list[Mapped]:
-    """Mappings that requests unmap, in order of offset. Raises `Refused`."""
+def mappings_to_unmap(content: ElasticContent, unmaps: Sequence[UnmapRequest]) -> list[Mapped]:
+    """Mappings that requests unmap, in order of offset. Raises `ElasticRefused`."""
     if len(unmaps) == 1:
         return part(content, unmaps[0])
     found = sorted((item for each in unmaps for item in part(content, each)), key=offset_of)
     if any(one[0] == other[0] for one, other in pairwise(found)):
-        raise Refused(f"range {content.label!r}: a batch unmaps the same chunk twice", hint="name each part once")
+        raise ElasticRefused(
+            f"range {content.label!r}: a batch unmaps the same chunk twice", hint="name each part once"
+        )
     return found
 
 
 def part(content: ElasticContent, request: UnmapRequest) -> list[Mapped]:
-    """Mappings in a part of a range, in order. Raises `Refused` unless it consists of whole chunks."""
+    """Mappings in a part of a range, in order. Raises `ElasticRefused` unless it consists of whole chunks."""
     start, end, found = request.offset, request.offset + request.size, []
     if request.size <= 0:
-        raise Refused(f"range {content.label!r}: {request.size:,} bytes are nothing to unmap")
+        raise ElasticRefused(f"range {content.label!r}: {request.size:,} bytes are nothing to unmap")
     at, zero, mapped = start, content.zero, content.at
     while at < end:
         chunk = mapped.get(at)
@@ -313,76 +317,78 @@ def part(content: ElasticContent, request: UnmapRequest) -> list[Mapped]:
     if at != end:
         last, chunk = found[-1]
         message = f"range {content.label!r}: {chunk.label!r} is mapped from {exact(last)} to {exact(at)}"
-        raise Refused(message, hint="a chunk is unmapped as a whole: name its end, or its beginning")
+        raise ElasticRefused(message, hint="a chunk is unmapped as a whole: name its end, or its beginning")
     return found
 
 
-def _not_mapped(content: ElasticContent, at: int) -> Refused:
+def _not_mapped(content: ElasticContent, at: int) -> ElasticRefused:
     where = f"range {content.label!r}"
     if any(low <= at < high for low, high in content.fixed):
-        return Refused(f"{where}: what is mapped at {exact(at)} is fixed by the spec", hint="unmap other parts")
+        return ElasticRefused(f"{where}: what is mapped at {exact(at)} is fixed by the spec", hint="unmap other parts")
     inside = next((item for item in content.present(at, at + 1) if item[1] is not content.zero), None)
     if inside is None:
-        return Refused(f"{where}: nothing is mapped at {exact(at)}", hint="'mappings' has what is mapped")
+        return ElasticRefused(f"{where}: nothing is mapped at {exact(at)}", hint="'mappings' has what is mapped")
     hint = "a chunk is unmapped as a whole: name its beginning"
-    return Refused(f"{where}: {exact(at)} is inside of {inside[1].label!r}, mapped at {exact(inside[0])}", hint=hint)
+    return ElasticRefused(
+        f"{where}: {exact(at)} is inside of {inside[1].label!r}, mapped at {exact(inside[0])}", hint=hint
+    )
 
 
 def require_fit(content: ElasticContent, request: MapRequest, pools: Mapping[str, Pool]) -> None:
-    """Raise `Refused` for a request that the range could never fulfil."""
+    """Raise `ElasticRefused` for a request that the range could never fulfil."""
     where = f"range {content.label!r}"
     if request.pool not in content.pools:
         raise _unknown_pool(content, request.pool)
     pool = pools[request.pool]
     if request.count < 1:
-        raise Refused(f"{where}: {request.count:,} chunks are nothing to map", hint="map at least one")
+        raise ElasticRefused(f"{where}: {request.count:,} chunks are nothing to map", hint="map at least one")
     unit = max(pool.granule, content.zero.size if content.zero else 0)
     if not 0 <= request.offset < content.size:
-        raise Refused(
+        raise ElasticRefused(
             f"{where} begins at 0 and ends at {exact(content.size)}: {exact(request.offset)} is outside of it"
         )
     if request.offset % unit:
         near = request.offset - request.offset % unit
         message = f"{where}: the offset {exact(request.offset)} is no multiple of {exact(unit)}"
-        raise Refused(message, hint=f"the nearest ones are {exact(near)} and {exact(near + unit)}")
+        raise ElasticRefused(message, hint=f"the nearest ones are {exact(near)} and {exact(near + unit)}")
     end = request.offset + request.count * pool.size
     if end > content.size:
         fits = (content.size - request.offset) // pool.size
         message = f"{where} ends at {exact(content.size)}, and {request.count:,} chunks {pool.name!r} would end at"
-        raise Refused(f"{message} {exact(end)}", hint=f"from {exact(request.offset)} on, {fits:,} fit")
+        raise ElasticRefused(f"{message} {exact(end)}", hint=f"from {exact(request.offset)} on, {fits:,} fit")
     for piece in content.pieces[1:]:
         if request.offset < piece.start < end and (piece.start - request.offset) % pool.size:
             message = f"{where}: a chunk {pool.name!r} would lie across {exact(piece.start)}, where the access changes"
-            raise Refused(message, hint="map it on one side: the driver grants access to whole chunks (fact 20)")
+            raise ElasticRefused(message, hint="map it on one side: the driver grants access to whole chunks (fact 20)")
 
 
-def _unknown_pool(content: ElasticContent, name: str) -> Refused:
+def _unknown_pool(content: ElasticContent, name: str) -> ElasticRefused:
     meant = nearest(name, content.pools)
     hint = f"did you mean {meant!r}?" if meant else f"there are {', '.join(content.pools) or 'none'}"
-    return Refused(f"range {content.label!r} has no elastic chunks {name!r}", hint=hint)
+    return ElasticRefused(f"range {content.label!r} has no elastic chunks {name!r}", hint=hint)
 
 
 def require_free(
-    content: ElasticContent, maps: Sequence[MapRequest], leaving: Sequence[Mapped], pools: Mapping[str, Pool]
+    content: ElasticContent, maps: Sequence[MapRequest], mappings_to_unmap: Sequence[Mapped], pools: Mapping[str, Pool]
 ) -> None:
-    """Raise `Refused` if something is mapped where chunks are to be mapped, or the batch maps two chunks there."""
-    gone = {offset for offset, _ in leaving}
+    """Raise `ElasticRefused` if something is mapped where chunks are to be mapped, or if two are to be mapped there."""
+    gone = {offset for offset, _ in mappings_to_unmap}
     spans = sorted((each.offset, each.offset + each.count * pools[each.pool].size) for each in maps)
     last = 0
     for start, end in spans:
         if found := content.taken(start, end, gone):
             what = f"{found[2]!r} is mapped" if found[2] else "the spec itself maps something"
             message = f"range {content.label!r}: {what} from {exact(found[0])} to {exact(found[1])}"
-            raise Refused(message, hint="unmap it before, or in the same batch" if found[2] else "map elsewhere")
+            raise ElasticRefused(message, hint="unmap it before, or in the same batch" if found[2] else "map elsewhere")
         if start < last:
             message = f"range {content.label!r}: a batch maps two chunks at {exact(start)}"
-            raise Refused(message, hint=f"what is before it ends at {exact(last)}")
+            raise ElasticRefused(message, hint=f"what is before it ends at {exact(last)}")
         last = end
 
 
 def require_chunks(pool: Pool, count: int, returning: int) -> None:
-    """Raise `Refused` if a pool cannot have that many chunks more, of which the batch itself returns some."""
+    """Raise `ElasticRefused` if a pool cannot have that many chunks more, of which the batch itself returns some."""
     left = max(0, pool.limit - len(pool.created)) + len(pool.free) + returning
     if count > left:
         message = f"chunks {pool.name!r}: {count:,} are requested, and {left:,} of {pool.limit:,} are left"
-        raise Refused(message, hint="unmap some, or increase 'max' in the spec")
+        raise ElasticRefused(message, hint="unmap some, or increase 'max' in the spec")

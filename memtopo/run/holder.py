@@ -189,7 +189,7 @@ class HeldLayout:
     def states(self) -> Sequence[str]:
         return tuple(self.conductor.plans.states)
 
-    def switch(self, state: str) -> PlannedChange:
+    def switch(self, state: str) -> HeldChange:
         conductor, plans = self.conductor, self.conductor.plans
         now, after = conductor.variant, (state, conductor.absent)
         undone = _undone(plans.transitions(now, after))
@@ -198,9 +198,9 @@ class HeldLayout:
         def act(in_use: Collection[str], check: Check) -> Checks:
             return conductor.switch(state, in_use, check=check)
 
-        return PlannedChange(self, plans.touched(undone, plans), plans.touched(lost, plans), act)
+        return HeldChange(self, plans.touched(undone, plans), plans.touched(lost, plans), act)
 
-    def change(self, source: str, generation: int | None) -> PlannedChange:
+    def change(self, source: str, generation: int | None) -> HeldChange:
         conductor, before = self.conductor, self.conductor.request
         self._require_changeable(generation)
         revision = self._revise(source, before)
@@ -214,12 +214,12 @@ class HeldLayout:
             self.source = revision.source
             return conductor.checks()
 
-        return PlannedChange(self, touched, touched, act)
+        return HeldChange(self, touched, touched, act)
 
-    def renewal(self, exports: frozenset[str]) -> PlannedChange:
+    def renewal(self, exports: frozenset[str]) -> HeldChange:
         resources = frozenset(resource for _, resource in self.conductor.plans.resources_of(exports))
         after = f"the memory of {', '.join(sorted(exports))} is created for the next writer"
-        return PlannedChange(self, exports, exports, lambda _in_use, _check: self.conductor.recreate(resources), after)
+        return HeldChange(self, exports, exports, lambda _in_use, _check: self.conductor.recreate(resources), after)
 
     def _require_changeable(self, generation: int | None) -> None:
         """Raise `ExchangeError` unless the layout is whole, and of the generation that a change was planned for."""
@@ -236,7 +236,7 @@ class HeldLayout:
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedChange:
+class HeldChange:
     """Change of a held layout, the exports that it touches, and those whose bytes it does not keep.
 
     `act` makes it, while importers keep the memory of some exports, with such a check. `after_failure` is what a

@@ -19,7 +19,7 @@ ExportKey = tuple[str, str]
 """Name of a holder and of one of its exports."""
 
 
-class Imports:
+class OutsideImports:
     """Imports of a built layout, whose handle source is `handles`. Addresses stay while the memory is gone.
 
     `moved` is called whenever mappings were undone or made, before the holder is notified.
@@ -127,7 +127,7 @@ class Follower:
 
     def __init__(self, conductor: Conductor) -> None:
         source = conductor.handle_source
-        self._imports = Imports(conductor, source) if isinstance(source, HolderHandles) else None
+        self._imports = OutsideImports(conductor, source) if isinstance(source, HolderHandles) else None
         self._watch = conductor.watch
         self.notes: list[str] = []
 

@@ -54,7 +54,7 @@ class ResourceBalance:
         self._handles, self._holders = dict(layout.chunks), dict(layout.attached)
 
     @contextmanager
-    def changing(self, gpus: Collection[int]) -> Iterator[Callable[[], None]]:
+    def rebaseline(self, gpus: Collection[int]) -> Iterator[Callable[[], None]]:
         """Record anew, while the code inside brings the layout to one that uses these GPUs.
 
         The code calls the yielded function, which raises `StepFailed`, when the layout is complete. If the code fails,
@@ -65,12 +65,12 @@ class ResourceBalance:
         with ExitStack() as following:
             following.enter_context(self._following(gpus))
 
-            def arrived() -> None:
+            def complete() -> None:
                 following.close()
                 self.record_held()
 
             try:
-                yield arrived
+                yield complete
             except BaseException:
                 execution.baseline, self._released, self._held, self._ledger_held = before
                 raise

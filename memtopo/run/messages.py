@@ -12,7 +12,7 @@ from memtopo.sharing.offers import Offer
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class StartWorker:
     """First message to a worker: its process of the layout, and the text and machine from which it makes its own plan.
 
     `visible` are the ordinals, in the conductor's numbering, of the only GPUs that the worker sees; empty for all.
@@ -179,7 +179,7 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class TakeDown:
-    """Undo all steps and send `Finished`."""
+    """Undo all steps and send `WorkerFinished`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +188,7 @@ class KeepAlive:
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
+class WorkerReady:
     """A worker has its plan and its driver: `rounds` of verification, the same for all, and its bytes in them."""
 
     rounds: int
@@ -234,14 +234,14 @@ class ChangeResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class WorkerFailed:
     """A step failed or the worker was interrupted; it takes down, and reports."""
 
     error: str
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
+class WorkerBroken:
     """A worker ends without a report."""
 
     error: str
@@ -250,7 +250,7 @@ class Broken:
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class WorkerFinished:
     """Last message of a worker."""
 
     report: Report
@@ -285,7 +285,7 @@ class HandleAnswer:
 ChangeCommand = PlanChange | MakeStage | CheckChange | StartRollback | EndChange
 Verification = CheckSteps | WriteRound | ReadRound | TryForbidden | SkipVerification | WriteKept | ReadKept
 Command = BuildPhase | AgreeOn | Verification | Recheck | Hold | ChangeCommand
-ToWorker = Start | Command | TakeDown | KeepAlive | HandleRequest | HandleAnswer
+ToWorker = StartWorker | Command | TakeDown | KeepAlive | HandleRequest | HandleAnswer
 Answer = Done | Addresses | ChangeResult
-Results = Ready | StepsDone | Answer | Failed | Broken | Finished
+Results = WorkerReady | StepsDone | Answer | WorkerFailed | WorkerBroken | WorkerFinished
 FromWorker = Results | HandleRequest | HandleAnswer

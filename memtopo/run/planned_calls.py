@@ -105,10 +105,10 @@ def planned_calls(plan: Plan, geometry: Geometry) -> dict[str, Sequence[Entry]]:
         return {label: part.record.calls for label, part in parts.items()}
 
 
-class _Part:
+class _ListedProcess:
     """One process: its driver, its execution, and the record of its calls."""
 
-    def __init__(self, label: str, plan: Plan, geometry: Geometry, parts: Mapping[str, _Part]) -> None:
+    def __init__(self, label: str, plan: Plan, geometry: Geometry, parts: Mapping[str, _ListedProcess]) -> None:
         self.label = label
         self.context = CallContext()
         self.record = CallList(self.context)
@@ -130,12 +130,12 @@ class _Part:
 
 
 @contextmanager
-def _parts(plan: Plan, geometry: Geometry) -> Iterator[dict[str, _Part]]:
+def _parts(plan: Plan, geometry: Geometry) -> Iterator[dict[str, _ListedProcess]]:
     geometries = geometry.processes or {"": geometry}
     plans = plan.processes or {"": plan}
-    parts: dict[str, _Part] = {}
+    parts: dict[str, _ListedProcess] = {}
     for label, each in plans.items():
-        parts[label] = _Part(label, each, geometries[label], parts)
+        parts[label] = _ListedProcess(label, each, geometries[label], parts)
     try:
         yield parts
     finally:
@@ -147,7 +147,7 @@ def _parts(plan: Plan, geometry: Geometry) -> Iterator[dict[str, _Part]]:
 class _Handles:
     """Handles that a process imports: those of the other processes, and others as if their holder gave them."""
 
-    def __init__(self, part: _Part, parts: Mapping[str, _Part]) -> None:
+    def __init__(self, part: _ListedProcess, parts: Mapping[str, _ListedProcess]) -> None:
         self._part, self._parts = part, parts
         self._outside = DryDriver("outside")
         self._open: list[Handle] = []

@@ -68,7 +68,7 @@ class ProcessRun(BaseRun):
         self.findings.add(self.execution.check())
         self.verification.read_kept(lost(self.plans.states, path, self.variant[0]))
         if self.switched:
-            self.findings.include(self.switched, ASPECT)
+            self.findings.merge_findings(self.switched, ASPECT)
 
     def _execute_change(self, command: ChangeCommand) -> ChangeResult:
         change = self._change
@@ -199,7 +199,7 @@ class Change:
         self._making = StagedTransition(run.execution, plan, self._steps)
         if request:
             run.expect(request.geometry)
-            self._record_held = self._recording.enter_context(run.balance.changing(request.geometry.gpus))
+            self._record_held = self._recording.enter_context(run.balance.rebaseline(request.geometry.gpus))
         return self._making
 
     def _advance(self, making: StagedTransition, stage: Stage) -> None:

@@ -149,7 +149,7 @@ class FindingTally:
         self._not_checked[aspect] = before + count, reasons
         self._counts.setdefault(aspect, [0, 0])
 
-    def include(self, other: FindingTally, aspect: str) -> None:
+    def merge_findings(self, other: FindingTally, aspect: str) -> None:
         """Count the findings of an aspect of another tally, and what it did not check of that."""
         if aspect not in other._counts:
             return

@@ -15,7 +15,7 @@ from memtopo.common.text import nearest
 from memtopo.common.units import shorten
 from memtopo.diagnostics.messages import COMPARED, LISTED, choose
 from memtopo.driver.handles import Handle, close_handles
-from memtopo.plans.progress import Part, Progress
+from memtopo.plans.progress import PhasePart, Progress
 from memtopo.plans.report import Checks
 from memtopo.sharing import messages, wire
 from memtopo.sharing.connection import HolderConnection, connected_socket
@@ -357,11 +357,11 @@ class _Followed:
     """Calls hooks as the notices of a holder come."""
 
     def __init__(self, hooks: Progress) -> None:
-        self._hooks, self._phase, self._counted = hooks, "", Part(0, 0)
+        self._hooks, self._phase, self._counted = hooks, "", PhasePart(0, 0)
 
-    def update(self, phase: str, part: Part) -> None:
+    def update(self, phase: str, part: PhasePart) -> None:
         if phase != self._phase or part.done < self._counted.done:
-            self._phase, self._counted = phase, Part(0, 0)
+            self._phase, self._counted = phase, PhasePart(0, 0)
             self._hooks.phase(phase, 0)
         self._hooks.extend(max(part.total - self._counted.total, 0))
         self._hooks.advance(part.done - self._counted.done)

@@ -13,7 +13,7 @@ from typing import Any, Self, TypeVar
 from memtopo.common.processes import LONGEST_STEP, RunningClock, is_frozen, is_stopped
 from memtopo.common.text import nearest, process_name
 from memtopo.diagnostics.messages import COMPARED
-from memtopo.plans.progress import Part
+from memtopo.plans.progress import PhasePart
 from memtopo.sharing import wire
 from memtopo.sharing.claims import lock_owner, remove_stale
 from memtopo.sharing.endpoints import Endpoint, endpoint_names
@@ -51,7 +51,7 @@ class HolderConnection:
         self._received_notices = 0
         self._named = False
         self._lease: socket.socket | None = None
-        self.progress: Callable[[str, Part], None] = lambda _phase, _part: None
+        self.progress: Callable[[str, PhasePart], None] = lambda _phase, _part: None
         """Called with the phase of the work on a request, and with its steps, at a notice of its progress."""
         self.peer = peer(sock)
         self._ends = _ends(path, self.peer.pid)
@@ -254,7 +254,7 @@ class HolderConnection:
         finally:
             packet.close()
         if isinstance(notice, ProgressNotice):
-            self.progress(notice.phase, Part(notice.done, notice.total))
+            self.progress(notice.phase, PhasePart(notice.done, notice.total))
         elif notice:
             self._notices.append(notice)
         self._received_notices += 1

@@ -29,7 +29,7 @@ class Descriptors:
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
+class ProcfsProcess:
     """A process in /proc; `since` is in seconds of the epoch. `descriptors` is None without access to them."""
 
     pid: int
@@ -48,7 +48,7 @@ class ProcessFiles:
     proc: Path = PROC
     dev: Path = Path("/dev")
 
-    def processes(self) -> Iterator[Process]:
+    def processes(self) -> Iterator[ProcfsProcess]:
         """Yield all processes that this one sees, by ascending pid."""
         booted = self._boot_time()
         for pid in sorted(int(name) for name in os.listdir(self.proc) if name.isdecimal()):
@@ -79,13 +79,13 @@ class ProcessFiles:
         stat = process_stat(pid, self.proc)
         return stat is not None and stat.start == start
 
-    def _process(self, pid: int, booted: float | None) -> Process | None:
+    def _process(self, pid: int, booted: float | None) -> ProcfsProcess | None:
         stat = process_stat(pid, self.proc)
         if stat is None or stat.is_kernel_thread:
             return None
         since = None if booted is None else booted + stat.start / os.sysconf("SC_CLK_TCK")
         folder = self.proc / str(pid)
-        return Process(pid, stat.parent, _uid(folder), stat.command, stat.start, since, self._descriptors(folder))
+        return ProcfsProcess(pid, stat.parent, _uid(folder), stat.command, stat.start, since, self._descriptors(folder))
 
     def _descriptors(self, folder: Path) -> Descriptors | None:
         try:

@@ -15,7 +15,7 @@ from memtopo.driver.types import GpuUsage, ProcessMemory
 from memtopo.sharing.held import Entry
 from memtopo.sharing.offers import exported_bytes
 from memtopo.sharing.status import Status
-from memtopo.usage.procfs import Process, ProcessFiles
+from memtopo.usage.procfs import ProcessFiles, ProcfsProcess
 from memtopo.usage.report import LayoutUse, ProcessUsage, Usage
 
 _FOLDERS = ("run/user/*/memtopo", "tmp/memtopo-*")
@@ -87,7 +87,7 @@ def usage(
 
 
 def _users(
-    processes: Mapping[int, Process], memory: Mapping[int, Sequence[ProcessMemory]], uses: Uses
+    processes: Mapping[int, ProcfsProcess], memory: Mapping[int, Sequence[ProcessMemory]], uses: Uses
 ) -> Iterator[ProcessUsage]:
     """Yield the processes that use GPU memory, or have a descriptor that may keep it."""
     for pid in sorted({*memory, *uses, *processes} - {0}):
@@ -108,7 +108,7 @@ def _users(
 
 def _layout_uses(
     reported: Uses,
-    processes: Mapping[int, Process],
+    processes: Mapping[int, ProcfsProcess],
     memory: Mapping[int, object],
     files: ProcessFiles,
 ) -> Uses:
@@ -136,7 +136,9 @@ def _reported(statuses: Iterable[Status]) -> Iterator[tuple[int, LayoutUse]]:
             yield (each.pid or 0) if same else 0, replace(held, role="importer", since=each.since, bytes=each.bytes)
 
 
-def _leased(reported: Uses, processes: Mapping[int, Process], files: ProcessFiles) -> Iterator[tuple[int, LayoutUse]]:
+def _leased(
+    reported: Uses, processes: Mapping[int, ProcfsProcess], files: ProcessFiles
+) -> Iterator[tuple[int, LayoutUse]]:
     """Yield importers whose holder has ended, or does not report them."""
     leases = files.leases(processes)
     for process in processes.values() if leases else ():
@@ -150,7 +152,7 @@ def _leased(reported: Uses, processes: Mapping[int, Process], files: ProcessFile
 
 
 def _children(
-    reported: Uses, processes: Mapping[int, Process], memory: Mapping[int, object]
+    reported: Uses, processes: Mapping[int, ProcfsProcess], memory: Mapping[int, object]
 ) -> Iterator[tuple[int, LayoutUse]]:
     """Yield what holders have started and uses GPU memory: the processes of a layout of several."""
     for process in processes.values():
@@ -163,7 +165,7 @@ def _children(
 
 
 def _by_process(
-    memory: Iterable[ProcessMemory], processes: Mapping[int, Process]
+    memory: Iterable[ProcessMemory], processes: Mapping[int, ProcfsProcess]
 ) -> tuple[dict[int, list[ProcessMemory]], dict[int, list[ProcessMemory]]]:
     """Divide NVML's processes into those of /proc and others."""
     confirmed: dict[int, list[ProcessMemory]] = defaultdict(list)
@@ -175,7 +177,7 @@ def _by_process(
     return confirmed, elsewhere
 
 
-def _unknown(processes: Iterable[Process], files: ProcessFiles, *, named: bool) -> Iterator[str]:
+def _unknown(processes: Iterable[ProcfsProcess], files: ProcessFiles, *, named: bool) -> Iterator[str]:
     """Yield what /proc does not show."""
     unreadable = [each.uid for each in processes if each.descriptors is None]
     if unreadable and os.geteuid():

@@ -11,7 +11,7 @@ from contextlib import suppress
 import pytest
 
 from memtopo.output.progress import ProgressLines, ProgressLog, amount, progress
-from memtopo.plans.progress import CountedProgress, Part, PhaseState, Progress
+from memtopo.plans.progress import CountedProgress, PhasePart, PhaseState, Progress
 
 GIB = 1 << 30
 
@@ -41,7 +41,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def state(done: int, total: int, seconds: float, *, in_bytes: bool = False) -> PhaseState:
-    return PhaseState("map", in_bytes, Part(done, total), {}, seconds)
+    return PhaseState("map", in_bytes, PhasePart(done, total), {}, seconds)
 
 
 def words(shown: PhaseState, *, simulated: bool = False) -> str:
@@ -219,8 +219,8 @@ def test_counts_of_one_phase_do_not_reach_another_one() -> None:
     hooks.advance(30, "a")
     found = hooks.state
     assert found
-    assert (found.name, found.in_bytes, found.whole) == ("verify", True, Part(30, 100))
-    assert found.processes == {"a": Part(30, 60), "b": Part(0, 40)}
+    assert (found.name, found.in_bytes, found.whole) == ("verify", True, PhasePart(30, 100))
+    assert found.processes == {"a": PhasePart(30, 60), "b": PhasePart(0, 40)}
     hooks.end()
     hooks.advance(1)
     assert hooks.state is None

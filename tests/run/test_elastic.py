@@ -13,7 +13,7 @@ from memtopo.driver.types import DriverError, gpu
 from memtopo.drivers.sim import SimDriver
 from memtopo.executor import Execution, StepFailed
 from memtopo.run import elastic
-from memtopo.run.elastic import MapRequest, Refused, UnmapRequest
+from memtopo.run.elastic import ElasticRefused, MapRequest, UnmapRequest
 from tests.helpers.conducted import make_transition
 from tests.helpers.examples import examples
 from tests.helpers.failing_driver import Failing
@@ -69,9 +69,9 @@ class ElasticRange(RuleBasedStateMachine):
                 [MapRequest(start * M, name, count) for start, name, count in maps],
                 [UnmapRequest(start * M, count * M, release) for start, count, release in unmaps],
             )
-        except Refused:
+        except ElasticRefused:
             assert after is None
-        except elastic.Failed as error:
+        except elastic.ElasticFailed as error:
             assert after is not None
             if "were released" in str(error):
                 self.accept(after, None)
@@ -128,7 +128,7 @@ class ElasticRange(RuleBasedStateMachine):
         room = pool.limit - len(pool.created)
         try:
             elastic.create(self.ledger, self.layout, name, count)
-        except Refused:
+        except ElasticRefused:
             assert count > room
 
     @rule(name=st.sampled_from(["page", "pair"]))

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from memtopo.plans.progress import CountedProgress, Part, Progress
+from memtopo.plans.progress import CountedProgress, PhasePart, Progress
 from memtopo.plans.report import Checks
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint
@@ -29,7 +29,7 @@ ANSWER: dict[str, Any] = {
 class Recorded(CountedProgress):
     """Keeps the phases with their counts."""
 
-    found: list[tuple[str, Part]] = field(default_factory=list)
+    found: list[tuple[str, PhasePart]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -92,10 +92,10 @@ def test_the_requester_of_a_switch_or_a_check_is_notified_each_second(runtime: P
     hooks = Recorded()
     with client(layout) as found, found.followed(hooks):
         assert found.switch("asleep").state == "asleep"
-        assert hooks.found == [("change", Part(done, 100)) for done in (30, 60, 90)]
+        assert hooks.found == [("change", PhasePart(done, 100)) for done in (30, 60, 90)]
         hooks.found.clear()
         found.check()
-        assert hooks.found == [("check", Part(done, 100)) for done in (20, 40, 60, 80, 100)]
+        assert hooks.found == [("check", PhasePart(done, 100)) for done in (20, 40, 60, 80, 100)]
 
 
 def test_short_work_sends_no_notice_and_other_clients_get_none(runtime: Path, layout: Slow) -> None:
@@ -127,7 +127,7 @@ def test_counts_that_shrink_begin_the_phase_again() -> None:
     with scripted(*((each, ()) for each in (*packets, {"ok": ANSWER}))) as found:
         with found.followed(hooks):
             found.switch("asleep")
-        assert [part for _, part in hooks.found] == [Part(4, 9), Part(8, 9), Part(2, 9)]
+        assert [part for _, part in hooks.found] == [PhasePart(4, 9), PhasePart(8, 9), PhasePart(2, 9)]
 
 
 def test_a_client_that_follows_nothing_ignores_the_progress(runtime: Path, layout: Slow) -> None:

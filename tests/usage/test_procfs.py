@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from memtopo.common.processes import process_stat
-from memtopo.usage.procfs import Process, ProcessFiles
+from memtopo.usage.procfs import ProcessFiles, ProcfsProcess
 from memtopo.usage.report import DmaBuffer, OpenDevice
 from tests.helpers.child_process import ChildProcess
 
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
-def of(files: ProcessFiles, pid: int) -> Process:
+def of(files: ProcessFiles, pid: int) -> ProcfsProcess:
     (found,) = (each for each in files.processes() if each.pid == pid)
     return found
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from memtopo.common.text import numbered
 from memtopo.driver.functions import function
-from memtopo.plans.calls import Exchange, NamedCall, Object, Place
+from memtopo.plans.calls import Exchange, NamedCall, Object, ObjectAddress
 
 LEAST = 3
 """Repetitions from which on a loop is shorter."""
@@ -160,7 +160,7 @@ def _arguments(call: NamedCall) -> Iterator[tuple[str, Any]]:
         match value:
             case Object():
                 yield name, _reference(value)
-            case Place(held, offset):
+            case ObjectAddress(held, offset):
                 found = _reference(held)
                 yield name, Reference(found.kind, found.entry, found.number, offset)
             case _:

@@ -60,7 +60,7 @@ class PlacedNode:
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class PlacedAgents:
     """Agents of the nodes of a run by name, and their hub."""
 
     nodes: Mapping[str, PlacedNode]
@@ -76,7 +76,7 @@ class RayCluster:
     @contextmanager
     def place(
         self, nodes: Sequence[str], *, gpus: int, patience: float, stop: Callable[[], int] = lambda: 0
-    ) -> Iterator[Placed]:
+    ) -> Iterator[PlacedAgents]:
         """Place an agent with so many GPUs on a node each, and a hub beside the driver; all end with the block.
 
         With GPUs, all nodes are of one NVLink domain if the cluster has any. Raises `NoCluster`, also if `stop`
@@ -97,7 +97,7 @@ class RayCluster:
             actors = [hub, *(self._agent(group, index, gpus) for index in range(len(nodes)))]
             ids = self._ray.get([actor.node_id.remote() for actor in actors[1:]], timeout=patience)
             pairs = zip(nodes, actors[1:], ids, strict=True)
-            yield Placed({name: PlacedNode(ActorCall(agent), at) for name, agent, at in pairs}, ActorCall(hub))
+            yield PlacedAgents({name: PlacedNode(ActorCall(agent), at) for name, agent, at in pairs}, ActorCall(hub))
         except (self._ray.exceptions.RayActorError, self._ray.exceptions.GetTimeoutError) as error:
             raise NoCluster(f"an agent did not start: {_first_line(error)}", hint="look at Ray's logs") from error
         finally:

@@ -17,12 +17,12 @@ from memtopo.common.errors import Exit, UsageError
 from memtopo.common.version import __version__
 from memtopo.language import Document
 from memtopo.machine import Machine, dump, parse
-from memtopo.plans.progress import Part, PhaseState, Progress, SafeProgress
+from memtopo.plans.progress import PhasePart, PhaseState, Progress, SafeProgress
 from memtopo.plans.report import Report
 from memtopo.run.nodes.agent import About, MachineOfNode, NodeResult, NodeTask
-from memtopo.run.nodes.cluster import NoCluster, Placed, RayCluster
+from memtopo.run.nodes.cluster import NoCluster, PlacedAgents, RayCluster
 from memtopo.run.nodes.holding import NODE, Front, held_nodes, opened_front
-from memtopo.run.nodes.hub import End
+from memtopo.run.nodes.hub import RunEnd
 from memtopo.run.nodes.reports import NodeEnd, merged_nodes
 from memtopo.session.request import Holding, RunRequest
 from memtopo.sharing.endpoints import endpoint
@@ -59,7 +59,7 @@ class _Node:
     end: NodeEnd | None = None
 
 
-def hosts(placed: Placed, holding: Holding | None = None) -> dict[str, str]:
+def hosts(placed: PlacedAgents, holding: Holding | None = None) -> dict[str, str]:
     """Return the host of each node.
 
     Raises `NoCluster` for an agent of another version of memtopo, and `UsageError` for two that would hold a layout at
@@ -86,7 +86,7 @@ def _require_apart(agents: Mapping[str, About], holding: Holding) -> None:
             raise UsageError(message, hint=f"name one for each: --socket '{folder}/{NODE}.sock'")
 
 
-def local_machines(placed: Placed, document: Document) -> dict[str, Machine]:
+def local_machines(placed: PlacedAgents, document: Document) -> dict[str, Machine]:
     """Return the machine of each node, with its real GPUs and the trials that decide the alternatives of a spec.
 
     Raises `NoCluster` for a node without GPUs.
@@ -98,7 +98,7 @@ def local_machines(placed: Placed, document: Document) -> dict[str, Machine]:
     return {name: parse(each.record.encode(), f"node {name}") for name, each in found.items()}
 
 
-def _answers(placed: Placed, method: str, *arguments: object) -> dict[str, Any]:
+def _answers(placed: PlacedAgents, method: str, *arguments: object) -> dict[str, Any]:
     """Results of a method of all agents. Raises `NoCluster` if one does not answer."""
     calls = {name: node.agent(method, *arguments) for name, node in placed.nodes.items()}
     try:
@@ -109,7 +109,7 @@ def _answers(placed: Placed, method: str, *arguments: object) -> dict[str, Any]:
 
 def drive(
     cluster: RayCluster,
-    placed: Placed,
+    placed: PlacedAgents,
     request: RunRequest,
     tasks: Mapping[str, NodeTask],
     hosts: Mapping[str, str],
@@ -134,7 +134,7 @@ class _Drive:
     def __init__(
         self,
         cluster: RayCluster,
-        placed: Placed,
+        placed: PlacedAgents,
         tasks: Mapping[str, NodeTask],
         stop: Callable[[], int],
         serving: Serving,
@@ -224,10 +224,10 @@ class _Drive:
         left = self._cluster.lost_processes(place, node.name, task.run, self._timeout + _SPARE)
         node.end = NodeEnd(cause=cause, reachable=left is not None, left=tuple(left or ()))
 
-    def _ends(self) -> list[End]:
+    def _ends(self) -> list[RunEnd]:
         """Ends of all nodes in order, from the hub; none if it is gone."""
         try:
-            return [End(*end) for end in self._placed.hub("ends").result(_HUB)]
+            return [RunEnd(*end) for end in self._placed.hub("ends").result(_HUB)]
         except Exception:  # noqa: BLE001 errors of Ray have no common class here, and the reports of the nodes are there
             return []
 
@@ -295,7 +295,7 @@ class Heartbeat:
         return 0.0 if self._polled is None else now - self._polled
 
 
-_NONE = Part(0, 0)
+_NONE = PhasePart(0, 0)
 
 
 class NodesProgress:
@@ -309,7 +309,7 @@ class NodesProgress:
         self._hooks = hooks
         self._states: dict[str, PhaseState | None] = {}
         self._name = ""
-        self._counted: dict[str, Part] = {}
+        self._counted: dict[str, PhasePart] = {}
 
     def update(self, node: str, state: PhaseState | None) -> None:
         """Take the state of a node; None between phases."""

@@ -27,7 +27,7 @@ from memtopo.sharing.channel import Received
 from memtopo.sharing.status import NodeStatus
 
 
-class End(NamedTuple):
+class RunEnd(NamedTuple):
     """End of a run: the node where it began, and its cause; empty after a release."""
 
     node: str
@@ -41,7 +41,7 @@ class Hub:
         self._nodes = tuple(nodes)
         self._values: dict[int, dict[str, Any]] = {}
         self._left: dict[int, set[str]] = {}
-        self._ends: list[End] = []
+        self._ends: list[RunEnd] = []
         self._lost: set[str] = set()
         self._finished: set[str] = set()
         self._serving: dict[str, str] = {}
@@ -76,23 +76,23 @@ class Hub:
     async def end(self, node: str, cause: str) -> None:
         """Note that a node begins its teardown."""
         async with self._changed:
-            self._ends.append(End(node, cause))
+            self._ends.append(RunEnd(node, cause))
             self._changed.notify_all()
 
     async def lose(self, node: str, cause: str) -> None:
         """Note that a node is dead or cannot be reached."""
         async with self._changed:
             self._lost.add(node)
-            self._ends.append(End(node, cause))
+            self._ends.append(RunEnd(node, cause))
             self._changed.notify_all()
 
-    async def ended(self) -> End:
+    async def ended(self) -> RunEnd:
         """Wait until a node begins its teardown, and return the first failure, or else its release."""
         async with self._changed:
             await self._changed.wait_for(lambda: bool(self._ends))
             return next((end for end in self._ends if end.cause), self._ends[0])
 
-    async def failed(self) -> End:
+    async def failed(self) -> RunEnd:
         """Wait until a node fails or is lost, and return the first that did."""
         async with self._changed:
             await self._changed.wait_for(lambda: self._failed)
@@ -119,7 +119,7 @@ class Hub:
         found = [self._reported.get(node) or NodeStatus(node, "", "starting") for node in self._nodes]
         return [replace(each, state="unreachable") if each.node in self._lost else each for each in found]
 
-    async def ends(self) -> list[End]:
+    async def ends(self) -> list[RunEnd]:
         """Return the ends of all nodes so far, in order."""
         return self._ends
 
@@ -166,7 +166,7 @@ class NodePeers(Peers):
             if self._watch.exception():
                 self._failed = _HUB_LOST
                 return self._failed
-            end: End = self._watch.result()
+            end: RunEnd = self._watch.result()
             self._failed = f"node {end[0]}: {end[1]}" if end[1] else ""
             if not end[1]:
                 self._released = True

@@ -12,7 +12,7 @@ from memtopo.common.errors import Exit, outcome
 from memtopo.common.units import rounded
 from memtopo.plans.report import Failure, Leak, Left, NodeReport, PhaseTime, ProcessReport, Report
 from memtopo.run.nodes.agent import NodeResult
-from memtopo.run.nodes.hub import End
+from memtopo.run.nodes.hub import RunEnd
 from memtopo.run.reports import report_on, sum_of_checks, sum_of_left
 from memtopo.session.request import RunRequest
 
@@ -42,7 +42,11 @@ class NodeEnd:
 
 
 def merged_nodes(
-    request: RunRequest, ends: Mapping[str, NodeEnd], order: Sequence[End], hosts: Mapping[str, str], interrupted: int
+    request: RunRequest,
+    ends: Mapping[str, NodeEnd],
+    order: Sequence[RunEnd],
+    hosts: Mapping[str, str],
+    interrupted: int,
 ) -> Report:
     """Merge the ends of all nodes; its outcome is the worst. `order` has the nodes in the order of their ends."""
     reports = {node: end.report for node, end in ends.items() if end.report}
@@ -75,7 +79,7 @@ def _statuses(ends: Iterable[NodeEnd]) -> Iterator[int]:
             yield end.report.exit_code
 
 
-def _failure(ends: Mapping[str, NodeEnd], order: Sequence[End]) -> Failure | None:
+def _failure(ends: Mapping[str, NodeEnd], order: Sequence[RunEnd]) -> Failure | None:
     """Failure of the node that ended first because of one; the others followed it."""
     causes = {end.node: end.cause for end in reversed(order) if end.cause}
     first = [end.node for end in order if end.cause]

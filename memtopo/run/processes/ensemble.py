@@ -70,9 +70,9 @@ class Ensemble:
         driver = "memtopo.drivers.sim" if self.request.machine.simulated else "memtopo.drivers.cuda.driver"
         return WorkerServer(driver, self.variables, self.log)
 
-    def start_message(self, label: str, visible: tuple[int, ...]) -> messages.Start:
+    def start_message(self, label: str, visible: tuple[int, ...]) -> messages.StartWorker:
         """Return the first message to the worker of a process."""
-        return messages.Start(
+        return messages.StartWorker(
             process=label,
             spec=self.request.spec or "<spec>",
             text=self.text,

@@ -32,7 +32,7 @@ from memtopo.plans.report import Check
 from memtopo.run import messages
 from memtopo.run.base_run import built_plan
 from memtopo.run.layout_plans import WHOLE, Goal, LayoutPlans
-from memtopo.run.messages import Command, FromWorker, HandleAnswer, HandleRequest, PlanChange, Start, ToWorker
+from memtopo.run.messages import Command, FromWorker, HandleAnswer, HandleRequest, PlanChange, StartWorker, ToWorker
 from memtopo.run.process_run import ProcessRun, attempted
 from memtopo.run.processes.common_addresses import bring_to
 from memtopo.run.processes.gates import Gate, WorkerGates
@@ -41,9 +41,9 @@ from memtopo.session.request import RunRequest
 from memtopo.sharing.channel import Channel, Received
 from memtopo.sharing.client import IN_FLIGHT
 from memtopo.sharing.errors import ExchangeError
+from memtopo.sharing.held import parsed_source
 from memtopo.sharing.imports import CommitWait, HolderHandles
 from memtopo.sharing.offers import LayoutExports
-from memtopo.sharing.sources import parsed_source
 
 _STARTUP = 60.0
 """Seconds that the conductor has for its first message."""
@@ -101,9 +101,9 @@ class Worker:
         try:
             self._work(wrap)
         except MemtopoError as error:
-            self._channel.send(messages.Broken(error.message, error.hint, error.exit_code))
+            self._channel.send(messages.WorkerBroken(error.message, error.hint, error.exit_code))
         except Exception as error:  # noqa: BLE001 reported by the conductor; a traceback here would be lost
-            self._channel.send(messages.Broken(f"internal error: {type(error).__name__}: {error}", None, 70))
+            self._channel.send(messages.WorkerBroken(f"internal error: {type(error).__name__}: {error}", None, 70))
         for gate in self._gates:
             gate.close()
         self._channel.drain(self._timeout)
@@ -113,17 +113,17 @@ class Worker:
         start = self._start_message()
         self._label, self._timeout = start.process, start.timeout
         run = self._prepare(start, wrap)
-        self._channel.send(messages.Ready(run.verification.rounds, run.verification.volume))
+        self._channel.send(messages.WorkerReady(run.verification.rounds, run.verification.volume))
         try:
             with run.recording_failure():
                 self._follow_commands(run, start)
             if run.failure or run.stopped:
-                self._channel.send(messages.Failed(str(run.failure or "interrupted")))
+                self._channel.send(messages.WorkerFailed(str(run.failure or "interrupted")))
         finally:
             run.take_down(WorkerGates(*self._gates, start.timeout, self.alive))
-        self._channel.send(messages.Finished(run.report()))
+        self._channel.send(messages.WorkerFinished(run.report()))
 
-    def _prepare(self, start: Start, wrap: WrapDriver) -> ProcessRun:
+    def _prepare(self, start: StartWorker, wrap: WrapDriver) -> ProcessRun:
         """Plan all processes of the layout, and open the driver of this one. Raises `MemtopoError`."""
         document = language.read_text(start.text.encode(), start.spec, start.settings)
         request, plans = planned(start, document, start.check)
@@ -142,20 +142,20 @@ class Worker:
             plans=plans,
         )
 
-    def _start_message(self) -> messages.Start:
+    def _start_message(self) -> messages.StartWorker:
         try:
             received = self._receive()
         except Stopped as error:
             raise ConductorLost("interrupted before anything was built") from error
-        if not isinstance(received.message, messages.Start):
+        if not isinstance(received.message, messages.StartWorker):
             raise InternalError(f"a worker's first message is {type(received.message).__name__}")
         return received.message
 
-    def _follow_commands(self, run: ProcessRun, start: messages.Start) -> None:
+    def _follow_commands(self, run: ProcessRun, start: messages.StartWorker) -> None:
         self._run = run
         try:
             while not isinstance(command := self._next_command(), messages.TakeDown):
-                if isinstance(command, messages.Start):
+                if isinstance(command, messages.StartWorker):
                     raise InternalError("a worker was started twice")
                 self._channel.send(_answer(run, start, command))
         finally:
@@ -183,7 +183,7 @@ class Worker:
             raise Stopped
         self.alive(0)
 
-    def _next_command(self) -> Command | messages.Start | messages.TakeDown:
+    def _next_command(self) -> Command | messages.StartWorker | messages.TakeDown:
         while True:
             if self._stopped():
                 raise Stopped
@@ -193,7 +193,7 @@ class Worker:
             except ConductorLost as error:
                 raise StepFailed(None, "working with the other processes", error) from error
 
-    def _receive_command(self) -> Command | messages.Start | messages.TakeDown | None:
+    def _receive_command(self) -> Command | messages.StartWorker | messages.TakeDown | None:
         """Receive one message, and return it if it is a command; others are handled here."""
         try:
             received = self._receive() if not self._stopped() else None
@@ -243,7 +243,7 @@ class Worker:
         return self._run.exports
 
 
-def _answer(run: ProcessRun, start: messages.Start, command: Command) -> FromWorker:
+def _answer(run: ProcessRun, start: messages.StartWorker, command: Command) -> FromWorker:
     """Execute a command. A failure to check or to change leaves the layout as it is, and is the answer.
 
     Raises `StepFailed` or `Stopped`; `RollbackFailed` after which the layout can only be taken down.
@@ -272,7 +272,7 @@ RequestHandles = Callable[[str, str, int, int], Sequence[Handle]]
 """Handles of a holder's export, from an index on, in order. Raises `MemtopoError`."""
 
 
-def _goal(run: ProcessRun, start: Start, command: PlanChange) -> tuple[Goal, LayoutPlans]:
+def _goal(run: ProcessRun, start: StartWorker, command: PlanChange) -> tuple[Goal, LayoutPlans]:
     """Goal of a change, and the plans of its spec. Raises `MemtopoError`."""
     if not command.source:
         return Goal((command.state, run.variant[1]), command.check, command.in_use), run.plans
@@ -280,7 +280,7 @@ def _goal(run: ProcessRun, start: Start, command: PlanChange) -> tuple[Goal, Lay
     return Goal(WHOLE, command.check, command.in_use, request), plans
 
 
-def planned(start: Start, document: Document, check: Check) -> tuple[RunRequest, LayoutPlans]:
+def planned(start: StartWorker, document: Document, check: Check) -> tuple[RunRequest, LayoutPlans]:
     """Plan all processes of a spec, and return the request of this one, too. Raises `MemtopoError`."""
     composed = Composition.of(document, _target(start))
     whole = composed.request(check=check, seed=start.seed, timeout=start.timeout)
@@ -288,7 +288,7 @@ def planned(start: Start, document: Document, check: Check) -> tuple[RunRequest,
     return request, LayoutPlans(composed.geometry, composed.plan).built_with(start.process, built_plan(request))
 
 
-def _target(start: Start) -> Target:
+def _target(start: StartWorker) -> Target:
     """The machine of this process, with those of the other nodes; the driver is opened for this process alone."""
     machine = parse(start.machine.encode(), start.machine_name)
     nodes = {node: target.recorded(node, parse(text.encode(), node)) for node, text in start.cluster.items()}

@@ -18,7 +18,7 @@ from memtopo.common.signals import TERMINAL
 from memtopo.common.text import signal_name
 from memtopo.plans.report import Report
 from memtopo.run import messages
-from memtopo.run.messages import Answer, Command, FromWorker, KeepAlive, Start, TakeDown
+from memtopo.run.messages import Answer, Command, FromWorker, KeepAlive, StartWorker, TakeDown
 from memtopo.run.processes.fork_server import ForkedWorker, WorkerServer, end_of
 from memtopo.sharing.channel import Channel, Received
 from memtopo.sharing.offers import Offer
@@ -82,7 +82,7 @@ class WorkerProcess:
         """Return whether the conductor waits for this message of it."""
         return self.expected is expected and not self.over
 
-    def start(self, message: Start) -> None:
+    def start(self, message: StartWorker) -> None:
         """Send the first message."""
         self.channel.send(message)
 
@@ -119,11 +119,11 @@ class WorkerProcess:
         if isinstance(received.message, messages.StepsDone):
             return received.message
         self._update(received.message)
-        return messages.StepsDone(int(isinstance(received.message, messages.Ready)))
+        return messages.StepsDone(int(isinstance(received.message, messages.WorkerReady)))
 
     def _update(self, message: FromWorker) -> None:
         match message:
-            case messages.Ready(rounds, volume):
+            case messages.WorkerReady(rounds, volume):
                 self.expected, self.rounds, self.volume = Expected.NOTHING, rounds, volume
             case messages.Done() | messages.Addresses() | messages.ChangeResult():
                 self.expected, self.answer = Expected.NOTHING, message
@@ -131,11 +131,11 @@ class WorkerProcess:
                     self.as_declared, self.safe = self.as_declared and message.as_declared, self.safe and message.safe
                 elif isinstance(message, messages.ChangeResult) and message.offers is not None:
                     self.offers = message.offers
-            case messages.Failed(error):
+            case messages.WorkerFailed(error):
                 self.failed = error
-            case messages.Broken(error, hint, exit_code):
+            case messages.WorkerBroken(error, hint, exit_code):
                 self.failed, self.hint, self.exit_code = error, hint, exit_code
-            case messages.Finished(report):
+            case messages.WorkerFinished(report):
                 self.report = report
 
     def request_sent(self) -> None:

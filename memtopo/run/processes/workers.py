@@ -40,7 +40,6 @@ from memtopo.run.processes.worker_process import Expected, WorkerProcess, launch
 from memtopo.session.request import HoldResult
 from memtopo.sharing.client import IN_FLIGHT
 from memtopo.sharing.errors import ExchangeError
-from memtopo.sharing.held import parsed_source
 from memtopo.sharing.offers import ChangeFailed, Offer
 from memtopo.sharing.sockets import reserve_descriptors
 
@@ -152,14 +151,14 @@ class Workers(Conductor):
     def build(self) -> None:
         with self.timed(_START, len(self.workers)):
             self._await(Expected.READY, startup_limit(self.ensemble.timeout))
-            self._meet()
+            self._barrier()
         super().build()
 
     def each(self, command: Command) -> None:
         for worker in self.workers.values():
             worker.command(command)
         self._await(Expected.DONE, self.ensemble.timeout)
-        self._meet()
+        self._barrier()
 
     def agree(self) -> None:
         agree(self.plans.of(WHOLE), self._command_addresses)
@@ -280,7 +279,7 @@ class Workers(Conductor):
         """Answers of one kind to the latest command of each worker."""
         return {label: each.answer for label, each in self.workers.items() if isinstance(each.answer, kind)}
 
-    def _meet(self) -> None:
+    def _barrier(self) -> None:
         """Wait until all conductors of the run are here, and learn what their processes found."""
         workers = self.workers.values()
         found = self._gather((all(each.as_declared for each in workers), all(each.safe for each in workers)))

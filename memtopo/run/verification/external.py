@@ -143,7 +143,7 @@ TRIES = 8
 _ASPECT = "shared file"
 
 
-class _Window(NamedTuple):
+class _FileWindow(NamedTuple):
     """Bytes of an object of an entry, at an offset in it and at one in the file, as one GPU reads them."""
 
     label: str
@@ -192,16 +192,16 @@ class SharedFileVerifier(Verifier):
         if not self.kernels and (count := sum(1 for _ in self._windows())):
             yield count, "a GPU's own load of host memory takes '--check full'"
 
-    def _windows(self) -> Iterator[_Window]:
+    def _windows(self) -> Iterator[_FileWindow]:
         for entry in self.geometry.of(PinnedGroup).values():
             if entry.registered and entry.name in self.layout.files:
                 fd = self.layout.files[entry.name].fd
                 for index, device in product(range(entry.count), entry.gpus):
                     for at, size in _ends(index * entry.size, entry.size):
                         file_at = entry.offset + index * entry.size + at
-                        yield _Window(entry.label(index), at, file_at, size, device, fd, entry.path)
+                        yield _FileWindow(entry.label(index), at, file_at, size, device, fd, entry.path)
 
-    def _compare(self, window: _Window) -> Iterator[Finding]:
+    def _compare(self, window: _FileWindow) -> Iterator[Finding]:
         """Compare the bytes of a window, unless the other program writes them all the time."""
         address = self.layout.address(window.label) + window.at
         for _ in range(TRIES):

@@ -26,7 +26,7 @@ _UNSAFE = "a mapping is not as planned, and a kernel that reads memory it may no
 _EQUAL = Finding(ASPECT, "", "", "")
 
 
-class _Place(NamedTuple):
+class _ReadablePlace(NamedTuple):
     """Bytes of a resource as one plan has them, with the GPU that reads them."""
 
     bytes: Readable
@@ -46,7 +46,9 @@ class Fingerprints:
     processes created is left out, and so is managed memory, whose pages a read would migrate.
     """
 
-    def __init__(self, execution: Execution, after: Mapping[Hashable, _Place], taken: Mapping[Hashable, int]) -> None:
+    def __init__(
+        self, execution: Execution, after: Mapping[Hashable, _ReadablePlace], taken: Mapping[Hashable, int]
+    ) -> None:
         self._execution, self._after, self._taken = execution, after, taken
 
     @classmethod
@@ -102,10 +104,10 @@ def _kept(old: Sequence[Step], new: Sequence[Step]) -> set[Hashable]:
     return own - replaced - areas
 
 
-def _places(steps: Iterable[Step]) -> dict[Hashable, _Place]:
+def _places(steps: Iterable[Step]) -> dict[Hashable, _ReadablePlace]:
     """Place of each resource where a GPU may read it: its own GPU, if that is possible."""
     homes: dict[Hashable, int] = {}
-    found: dict[Hashable, _Place] = {}
+    found: dict[Hashable, _ReadablePlace] = {}
     for step in steps:
         if (allocated := step.allocates) and allocated[0].kind is LocationKind.GPU:
             homes[step.provides] = allocated[0].id
@@ -114,13 +116,13 @@ def _places(steps: Iterable[Step]) -> dict[Hashable, _Place]:
             continue
         home = homes.get(readable.resource)
         if home in readable.gpus:
-            found[readable.resource] = _Place(readable, home, step)
+            found[readable.resource] = _ReadablePlace(readable, home, step)
         else:
-            found.setdefault(readable.resource, _Place(readable, readable.gpus[0], step))
+            found.setdefault(readable.resource, _ReadablePlace(readable, readable.gpus[0], step))
     return found
 
 
-def _read(execution: Execution, places: Mapping[Hashable, _Place]) -> dict[Hashable, int]:
+def _read(execution: Execution, places: Mapping[Hashable, _ReadablePlace]) -> dict[Hashable, int]:
     """Fingerprint of each place, after all work of its GPU."""
     by_device: dict[int, list[Hashable]] = {}
     for resource, place in places.items():

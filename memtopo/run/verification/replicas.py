@@ -125,11 +125,11 @@ def try_all(tries: Iterable[Replica], host: ReplicaHost, poll: Callable[[], None
     """Yield the result of each try as its child ends. `poll` is called regularly; its exceptions end the children."""
     waiting = list(tries)
     waiting.reverse()
-    running: list[_Child] = []
+    running: list[_ReplicaProcess] = []
     try:
         while waiting or running:
             while waiting and len(running) < MAX_CHILDREN:
-                running.append(_Child(waiting.pop(), host))
+                running.append(_ReplicaProcess(waiting.pop(), host))
             poll()
             for child in _ended(running):
                 running.remove(child)
@@ -160,7 +160,7 @@ class _Task(NamedTuple):
         return cls(simulated, tuple(visible), Replica(created, granule, device, Access(access)))
 
 
-class _Child:
+class _ReplicaProcess:
     """A process that tries one access."""
 
     def __init__(self, replica: Replica, host: ReplicaHost) -> None:
@@ -203,7 +203,7 @@ class _Child:
             self.process.wait()
 
 
-def _ended(running: list[_Child]) -> list[_Child]:
+def _ended(running: list[_ReplicaProcess]) -> list[_ReplicaProcess]:
     """Children with a result, and late ones; waits for a short time."""
     poll = select.poll()
     for child in running:

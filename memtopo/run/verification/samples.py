@@ -27,7 +27,16 @@ from memtopo.run.verification.verifier import (
     VerificationContext,
     Verifier,
 )
-from memtopo.run.verification.windows import LARGEST_COPY, LEAST, Copies, Staging, View, batches, has_two_ends, staging
+from memtopo.run.verification.windows import (
+    LARGEST_COPY,
+    LEAST,
+    SampledView,
+    Staging,
+    WindowCopies,
+    batches,
+    has_two_ends,
+    staging,
+)
 
 _Place = tuple[str, int, tuple[int, ...], tuple[int, ...]]
 """Range or buffer and offset of memory, with the GPUs that may copy from it there, and those that may copy to it."""
@@ -45,8 +54,8 @@ class _Round:
     `inaccessible` windows cannot be copied; `external` ones are of memory that this run did not create.
     """
 
-    writes: dict[tuple[int, ...], list[View]] = field(default_factory=dict)
-    reads: dict[tuple[int, ...], list[View]] = field(default_factory=dict)
+    writes: dict[tuple[int, ...], list[SampledView]] = field(default_factory=dict)
+    reads: dict[tuple[int, ...], list[SampledView]] = field(default_factory=dict)
     inaccessible: int = 0
     external: int = 0
 
@@ -113,12 +122,12 @@ class SampleVerifier(Verifier):
         if self._external:
             yield self._external, "this run did not create that memory, and does not write it"
 
-    def _staging(self, device: int, views: Sequence[View]) -> AbstractContextManager[Staging | None]:
+    def _staging(self, device: int, views: Sequence[SampledView]) -> AbstractContextManager[Staging | None]:
         if 2 * len(views) < LEAST:
             return nullcontext()
         return staging(self._context.driver, self._context.layout.contexts[device], STRIDE * LARGEST_COPY)
 
-    def _write(self, device: int, batch: Copies, memory: Staging | None) -> None:
+    def _write(self, device: int, batch: WindowCopies, memory: Staging | None) -> None:
         staged, single = _divided(batch, memory)
         if memory and staged:
             self._context.raise_if_stopped()
@@ -132,13 +141,13 @@ class SampleVerifier(Verifier):
             self._context.raise_if_stopped()
             self._copy(device, copy)
 
-    def _copy(self, device: int, copy: Copies) -> None:
+    def _copy(self, device: int, copy: WindowCopies) -> None:
         try:
             self._context.driver.memcpy_htod(copy.addresses[0], copy.expected)
         except DriverError as error:
             raise _refused("copy to", copy, device, error) from error
 
-    def _read(self, device: int, batch: Copies, memory: Staging | None) -> list[Finding]:
+    def _read(self, device: int, batch: WindowCopies, memory: Staging | None) -> list[Finding]:
         context, found = self._context, []
         staged, single = _divided(batch, memory)
         with current(context.driver, context.layout.contexts[device]):
@@ -156,7 +165,7 @@ class SampleVerifier(Verifier):
                 found += _compared(device, [copy], self._bytes(device, copy))
         return found
 
-    def _bytes(self, device: int, copy: Copies) -> bytes:
+    def _bytes(self, device: int, copy: WindowCopies) -> bytes:
         try:
             return self._context.driver.memcpy_dtoh(copy.addresses[0], copy.counts[0])
         except DriverError as error:
@@ -189,7 +198,7 @@ class SampleVerifier(Verifier):
         seed = crc32(f"{identity.owner}/{identity.label}".encode()) + (index << 32)
         staged, written = memory.location.kind is _GPU and not memory.addressed, writer != self._context.process
         for label, offset, readers, writers in places:
-            view = View(address_of(label) + offset, seed, memory, label, offset, staged)
+            view = SampledView(address_of(label) + offset, seed, memory, label, offset, staged)
             found.reads.setdefault(readers, []).append(view)
             if writers and not written:
                 found.writes.setdefault(writers[:1], []).append(view)
@@ -202,13 +211,13 @@ class SampleVerifier(Verifier):
         return self._context.process if index == 0 and memory.ours and any(map(_WRITERS, places)) else None
 
 
-def _refused(verb: str, copies: Copies, device: int, error: DriverError) -> Exception:
+def _refused(verb: str, copies: WindowCopies, device: int, error: DriverError) -> Exception:
     """Exception for copies that failed, which are named by their first window."""
     window = next(copies.windows())
     return CopyRefused.from_error(f"{verb} {window.subject(device)}", window.view.memory.path, error)
 
 
-def _windows(views: Mapping[tuple[int, ...], Sequence[View]]) -> int:
+def _windows(views: Mapping[tuple[int, ...], Sequence[SampledView]]) -> int:
     """Number of windows of views, each by all of its devices."""
     found = 0
     for devices, some in views.items():
@@ -217,14 +226,14 @@ def _windows(views: Mapping[tuple[int, ...], Sequence[View]]) -> int:
     return found
 
 
-def _by_device(views: Mapping[tuple[int, ...], Sequence[View]]) -> Iterator[tuple[int, list[View]]]:
+def _by_device(views: Mapping[tuple[int, ...], Sequence[SampledView]]) -> Iterator[tuple[int, list[SampledView]]]:
     """Views of each device in order of their addresses."""
     for device in dict.fromkeys(chain.from_iterable(views)):
         own = chain.from_iterable(some for devices, some in views.items() if device in devices)
         yield device, sorted(own, key=attrgetter("address"))
 
 
-def _divided(batch: Copies, memory: Staging | None) -> tuple[Sequence[Copies], Iterable[Copies]]:
+def _divided(batch: WindowCopies, memory: Staging | None) -> tuple[Sequence[WindowCopies], Iterable[WindowCopies]]:
     """Copies that are made together, and each of the others by itself."""
     if memory is None:
         return (), batch.single()
@@ -234,14 +243,14 @@ def _divided(batch: Copies, memory: Staging | None) -> tuple[Sequence[Copies], I
     return [copy for copy in single if copy.staged], [copy for copy in single if not copy.staged]
 
 
-def _columns(copies: Sequence[Copies]) -> tuple[Sequence[int], Sequence[int]]:
+def _columns(copies: Sequence[WindowCopies]) -> tuple[Sequence[int], Sequence[int]]:
     """Addresses and numbers of bytes of copies that are made together."""
     if len(copies) == 1:
         return copies[0].addresses, copies[0].counts
     return [at for each in copies for at in each.addresses], [count for each in copies for count in each.counts]
 
 
-def _compared(device: int, copies: Sequence[Copies], data: bytes) -> list[Finding]:
+def _compared(device: int, copies: Sequence[WindowCopies], data: bytes) -> list[Finding]:
     """Findings of windows whose bytes were read, one after another."""
     if data == b"".join([each.expected for each in copies]):
         return [Finding.equal("bytes", sum(each.number for each in copies))]

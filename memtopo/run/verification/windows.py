@@ -36,7 +36,7 @@ _GPU = LocationKind.GPU
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class SampledView:
     """Memory at one of its addresses, `offset` in the range or buffer `label`, with the seed of its pattern.
 
     `staged` is true for chunks on GPUs, which are copied through page-locked memory (fact 89).
@@ -50,12 +50,12 @@ class View:
     staged: bool
 
 
-class Window(NamedTuple):
+class SampleWindow(NamedTuple):
     """Bytes at one end of a view, at offset `at` of it."""
 
     address: int
     expected: bytes
-    view: View
+    view: SampledView
     at: int
 
     def subject(self, device: int) -> str:
@@ -74,7 +74,7 @@ _Copy = tuple[int, int, int]
 """Address and bytes of one copy, and the number of windows up to its end, of which each view has two."""
 
 
-class Copies(NamedTuple):
+class WindowCopies(NamedTuple):
     """Copies of `number` windows of some `views`: address and bytes of each copy, and the expected bytes of all.
 
     The windows follow those before `first`, up to the one before each of the `stops`. They are counted as if every
@@ -86,11 +86,11 @@ class Copies(NamedTuple):
     stops: Sequence[int]
     expected: bytes
     number: int
-    views: Sequence[View]
+    views: Sequence[SampledView]
     first: int
 
     @classmethod
-    def of(cls, views: Sequence[View], first: int, copies: Sequence[_Copy]) -> Copies:
+    def of(cls, views: Sequence[SampledView], first: int, copies: Sequence[_Copy]) -> WindowCopies:
         """Return copies of the windows of views from the window `first` on."""
         addresses, counts, stops = zip(*copies, strict=True)
         own = views[first // 2 : (stops[-1] + 1) // 2]
@@ -108,13 +108,13 @@ class Copies(NamedTuple):
         """True if all of the memory is copied through page-locked memory."""
         return all(map(attrgetter("staged"), self.views[self.first // 2 : (self.stops[-1] + 1) // 2]))
 
-    def single(self) -> Iterator[Copies]:
+    def single(self) -> Iterator[WindowCopies]:
         """Each copy by itself."""
         firsts = (self.first, *self.stops)
         for first, *copy in zip(firsts, self.addresses, self.counts, self.stops, strict=False):
-            yield Copies.of(self.views, first, [(copy[0], copy[1], copy[2])])
+            yield WindowCopies.of(self.views, first, [(copy[0], copy[1], copy[2])])
 
-    def windows(self) -> Iterator[Window]:
+    def windows(self) -> Iterator[SampleWindow]:
         """Windows of the copies, in order."""
         done = 0
         for index in range(self.first, self.stops[-1]):
@@ -122,15 +122,15 @@ class Copies(NamedTuple):
             first, last = _ends(view.memory.size)
             at, end = (last, view.memory.size if last else 0) if index % 2 else (0, first)
             if at < end:
-                yield Window(view.address + at, self.expected[done : done + end - at], view, at)
+                yield SampleWindow(view.address + at, self.expected[done : done + end - at], view, at)
                 done += end - at
 
 
-def batches(views: Sequence[View], most: int) -> Iterator[Copies]:
+def batches(views: Sequence[SampledView], most: int) -> Iterator[WindowCopies]:
     """Copies of the windows of views, which are in the order of their addresses, at most so many at once."""
     copies, first = _joined(views), 0
     while some := list(islice(copies, most)):
-        yield Copies.of(views, first, some)
+        yield WindowCopies.of(views, first, some)
         first = some[-1][2]
 
 
@@ -139,10 +139,10 @@ def has_two_ends(size: int) -> bool:
     return size >= WINDOW + _WORD
 
 
-def _joined(views: Sequence[View]) -> Iterator[_Copy]:
+def _joined(views: Sequence[SampledView]) -> Iterator[_Copy]:
     """Copies of the windows of views, one for adjacent windows in one range, in memory of one GPU."""
     address = end = size = first = last = 0
-    latest: View | None = None
+    latest: SampledView | None = None
     for index, view in enumerate(views):
         start = view.address
         if view.memory.size != size:
@@ -162,7 +162,7 @@ def _joined(views: Sequence[View]) -> Iterator[_Copy]:
         yield address, end - address, 2 * len(views)
 
 
-def _adjoin(one: View, other: View) -> bool:
+def _adjoin(one: SampledView, other: SampledView) -> bool:
     """Return whether one copy can take the end of a view and the start of the next."""
     location = one.memory.location
     return one.label == other.label and location == other.memory.location and location.kind is _GPU

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable
 from typing import Any
 
-from memtopo.run.nodes.hub import End, Hub
+from memtopo.run.nodes.hub import Hub, RunEnd
 
 
 def settled(*calls: Awaitable[Any]) -> list[Any]:
@@ -47,13 +47,13 @@ def test_a_failure_and_a_loss_end_a_meeting_without_values() -> None:
     for method in (Hub.end, Hub.lose):
         hub = Hub(["a", "b"])
         calls = hub.arrive("a", 1, 1), method(hub, "b", "no memory"), hub.failed(), hub.ended(), hub.arrive("a", 2, 1)
-        assert settled(*calls) == [None, None, End("b", "no memory"), End("b", "no memory"), None]
+        assert settled(*calls) == [None, None, RunEnd("b", "no memory"), RunEnd("b", "no memory"), None]
 
 
 def test_a_release_is_an_end_and_no_failure() -> None:
     hub = Hub(["a", "b"])
     found = settled(hub.end("a", ""), hub.ended(), hub.failed(), hub.arrive("a", 1, 1), hub.arrive("b", 1, 2))
-    assert found == [None, End("a", ""), None, [1, 2], [1, 2]]
+    assert found == [None, RunEnd("a", ""), None, [1, 2], [1, 2]]
 
 
 def test_a_gate_waits_for_all_nodes_that_are_not_lost() -> None:
@@ -83,4 +83,4 @@ def test_the_sockets_are_known_once_all_nodes_serve() -> None:
 def test_ends_keep_their_order() -> None:
     hub = Hub(["a", "b"])
     found = settled(hub.end("b", "first"), hub.end("a", "second"), hub.ends())
-    assert found[-1] == [End("b", "first"), End("a", "second")]
+    assert found[-1] == [RunEnd("b", "first"), RunEnd("a", "second")]

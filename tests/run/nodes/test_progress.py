@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from memtopo.plans.progress import CountedProgress, Part, PhaseState
+from memtopo.plans.progress import CountedProgress, PhasePart, PhaseState
 from memtopo.run.nodes.driver import NodesProgress
 
 
 def state(name: str, done: int, total: int, *, in_bytes: bool = False) -> PhaseState:
-    return PhaseState(name, in_bytes, Part(done, total), {}, 1.0)
+    return PhaseState(name, in_bytes, PhasePart(done, total), {}, 1.0)
 
 
 def shown(*updates: tuple[str, PhaseState | None]) -> PhaseState | None:
@@ -24,16 +24,16 @@ def test_steps_are_the_sums_of_the_nodes() -> None:
         ("a", state("map", 3, 10)), ("b", state("map", 2, 20)), ("a", state("map", 7, 10)), ("b", state("map", 2, 30))
     )
     assert found
-    assert (found.name, found.whole) == ("map", Part(9, 40))
-    assert found.processes == {"a": Part(7, 10), "b": Part(2, 30)}
+    assert (found.name, found.whole) == ("map", PhasePart(9, 40))
+    assert found.processes == {"a": PhasePart(7, 10), "b": PhasePart(2, 30)}
 
 
 def test_bytes_of_a_node_that_enters_later_are_added() -> None:
     a, b = state("verify", 30, 100, in_bytes=True), state("verify", 5, 50, in_bytes=True)
     found = shown(("a", a), ("b", b))
     assert found
-    assert (found.in_bytes, found.whole) == (True, Part(35, 150))
-    assert found.processes == {"a": Part(30, 100), "b": Part(5, 50)}
+    assert (found.in_bytes, found.whole) == (True, PhasePart(35, 150))
+    assert found.processes == {"a": PhasePart(30, 100), "b": PhasePart(5, 50)}
 
 
 def test_a_node_that_is_still_in_the_phase_before_does_not_bring_it_back() -> None:
@@ -42,7 +42,7 @@ def test_a_node_that_is_still_in_the_phase_before_does_not_bring_it_back() -> No
         ("b", state("create", 4, 5)),
     )  # fmt: skip
     assert found
-    assert (found.name, found.whole) == ("map", Part(1, 9))
+    assert (found.name, found.whole) == ("map", PhasePart(1, 9))
 
 
 def test_nothing_is_shown_once_no_node_is_in_a_phase() -> None:

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 from memtopo.machine import Cluster
 from memtopo.plans.report import Checks, DeviceMemory, Failure, Leak, Left, ProcessReport, Report, Tally
 from memtopo.run.nodes.agent import NodeResult
-from memtopo.run.nodes.hub import End
+from memtopo.run.nodes.hub import RunEnd
 from memtopo.run.nodes.reports import NodeEnd, merged_nodes
 from tests.helpers.machines import with_fabric
 from tests.helpers.nodes import node_request
@@ -35,12 +35,12 @@ def ended(node: str, cause: str = "", **changes: object) -> NodeEnd:
     return NodeEnd(NodeResult(TypeAdapter(Report).dump_json(report(node, **changes)).decode(), cause))
 
 
-def merged(a: NodeEnd, b: NodeEnd, *order: End, interrupted: int = 0) -> Report:
+def merged(a: NodeEnd, b: NodeEnd, *order: RunEnd, interrupted: int = 0) -> Report:
     return merged_nodes(REQUEST, {"a": a, "b": b}, order, HOSTS, interrupted)
 
 
 def test_two_nodes_that_did_all_are_ok() -> None:
-    found = merged(ended("a"), ended("b"), End("a", ""), End("b", ""))
+    found = merged(ended("a"), ended("b"), RunEnd("a", ""), RunEnd("b", ""))
     assert (found.outcome, found.exit_code, found.failure, found.leaks) == ("ok", 0, None, ())
     assert found.checks
     assert found.checks.tallies == (Tally("access", 8, 8),)
@@ -54,7 +54,7 @@ def test_two_nodes_that_did_all_are_ok() -> None:
 
 
 def test_a_node_whose_agent_died_and_left_nothing_has_ended() -> None:
-    found = merged(ended("a", "node b: its agent is lost"), NodeEnd(cause="it was killed"), End("b", "lost"))
+    found = merged(ended("a", "node b: its agent is lost"), NodeEnd(cause="it was killed"), RunEnd("b", "lost"))
     assert (found.outcome, found.exit_code, found.leaks) == ("failed", 4, ())
     assert found.failure
     assert (found.failure.step, found.failure.error) == ("node b", "its agent is lost: it was killed")
@@ -63,14 +63,14 @@ def test_a_node_whose_agent_died_and_left_nothing_has_ended() -> None:
 
 
 def test_processes_that_an_agent_left_behind_are_a_leak() -> None:
-    found = merged(ended("a", "node b: lost"), NodeEnd(cause="it was killed", left=(11, 12)), End("b", "lost"))
+    found = merged(ended("a", "node b: lost"), NodeEnd(cause="it was killed", left=(11, 12)), RunEnd("b", "lost"))
     assert (found.outcome, found.exit_code) == ("leaked", 5)
     assert [each.what for each in found.leaks] == ["node b: processes 11, 12"]
     assert found.nodes[1].outcome == "lost"
 
 
 def test_a_node_that_does_not_answer_is_lost_with_what_it_may_hold() -> None:
-    found = merged(ended("a", "node b: lost"), NodeEnd(cause="the node died", reachable=False), End("b", "lost"))
+    found = merged(ended("a", "node b: lost"), NodeEnd(cause="the node died", reachable=False), RunEnd("b", "lost"))
     assert (found.outcome, found.exit_code) == ("leaked", 5)
     assert [each.what for each in found.leaks] == ["node b: 2 MiB of gpu0, 2 MiB of gpu1 of rank.2, rank.3"]
     assert found.leaks[0].error == "lost, not known to be taken down: the node died"
@@ -83,8 +83,8 @@ def test_the_failure_is_that_of_the_node_that_ended_first() -> None:
     second = Failure("rank.0: import all.2", "node b cannot be reached")
     a = ended("a", outcome="failed", exit_code=4, failure=second)
     b = ended("b", outcome="failed", exit_code=4, failure=first)
-    assert merged(a, b, End("b", "no memory"), End("a", "no answer")).failure == first
-    assert merged(a, b, End("a", "no answer"), End("b", "no memory")).failure == second
+    assert merged(a, b, RunEnd("b", "no memory"), RunEnd("a", "no answer")).failure == first
+    assert merged(a, b, RunEnd("a", "no answer"), RunEnd("b", "no memory")).failure == second
     followed = ended("a", "node b: no memory", outcome="failed", exit_code=4, failure=second)
     assert merged(followed, b).failure == first
 
@@ -100,7 +100,7 @@ def test_without_a_hub_the_nodes_say_why_they_took_down() -> None:
 @pytest.mark.parametrize(("code", "expected"), [(70, 70), (3, 3), (4, 4)])
 def test_an_agent_without_a_report_gives_its_error(code: int, expected: int) -> None:
     broken = NodeEnd(NodeResult(error="no GPU", hint="look", exit_code=code))
-    found = merged(ended("a", "node b: no GPU"), broken, End("b", "no GPU"))
+    found = merged(ended("a", "node b: no GPU"), broken, RunEnd("b", "no GPU"))
     assert (found.outcome, found.exit_code) == ("failed", expected)
     assert found.failure == Failure("node b", "no GPU", hint="look")
     assert (found.nodes[1].outcome, found.nodes[1].lost) == ("failed", "no GPU")

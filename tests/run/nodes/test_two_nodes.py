@@ -18,10 +18,10 @@ from memtopo.driver.handles import Handle
 from memtopo.machine import Cluster
 from memtopo.plans.report import Report
 from memtopo.run.nodes.agent import Agent, NodeResult, NodeTask, left_behind
-from memtopo.run.nodes.cluster import Placed, PlacedNode
+from memtopo.run.nodes.cluster import PlacedAgents, PlacedNode
 from memtopo.run.nodes.driver import hosts
 from memtopo.run.nodes.holding import Front, held_nodes, opened_front
-from memtopo.run.nodes.hub import End
+from memtopo.run.nodes.hub import RunEnd
 from memtopo.run.nodes.reports import NodeEnd, merged_nodes
 from memtopo.session.request import Holding, RunRequest
 from memtopo.sharing.claims import claim
@@ -41,7 +41,7 @@ LABELS = ["rank.0", "rank.1", "rank.2", "rank.3"]
 
 def merged(request: RunRequest, hub: HubThread, results: Mapping[str, Future[NodeResult]]) -> Report:
     ends = {node: NodeEnd(result=future.result(120)) for node, future in results.items()}
-    order = [End(*end) for end in hub("ends").result(10)]
+    order = [RunEnd(*end) for end in hub("ends").result(10)]
     return merged_nodes(request, ends, order, {"a": "first", "b": "second"}, 0)
 
 
@@ -158,7 +158,7 @@ def test_a_held_layout_is_served_on_each_node_and_released_by_any(tmp_path: Path
 def test_nodes_that_see_the_same_files_need_a_socket_each(tmp_path: Path) -> None:
     with ThreadPoolExecutor() as pool:
         calls: dict[str, Any] = {node: call_of(Agent(), pool) for node in "ab"}
-        placed = Placed({node: PlacedNode(call, node) for node, call in calls.items()}, hub=calls["a"])
+        placed = PlacedAgents({node: PlacedNode(call, node) for node, call in calls.items()}, hub=calls["a"])
         for taken in (Holding(), Holding(f"{tmp_path}/x.sock"), Holding(f"{tmp_path}/")):
             with pytest.raises(UsageError, match="nodes 'a' and 'b' are both on host") as caught:
                 hosts(placed, taken)

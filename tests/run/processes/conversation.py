@@ -56,7 +56,7 @@ class Conversation:
     def start(self, check: str = "fast", timeout: float = PATIENCE) -> object:
         """Send the first message, and return the answer."""
         self.channel.send(
-            messages.Start(
+            messages.StartWorker(
                 process=self.label,
                 spec="two.yaml",
                 text=self.text,
@@ -109,7 +109,7 @@ class Conversation:
     def end(self) -> Report:
         """Have it take down, and return its report, after which nothing follows."""
         finished = self.command(messages.TakeDown())
-        assert isinstance(finished, messages.Finished), finished
+        assert isinstance(finished, messages.WorkerFinished), finished
         assert self.receive() is None
         return finished.report
 

@@ -87,7 +87,7 @@ class Layout(Workers):
         Descriptors are those of one process here, and not counted.
         """
         found = command_all(self.talks, messages.TakeDown())
-        assert all(isinstance(each, messages.Finished) for each in found.values()), found
+        assert all(isinstance(each, messages.WorkerFinished) for each in found.values()), found
         reports = {label: each.report for label, each in found.items()}  # type: ignore[attr-defined]
         for report in reports.values():
             assert report.failure is None

@@ -52,7 +52,7 @@ def merge() -> Iterator[Merge]:
                     process.send_signal(each)
                     worker.receive(None)
                 else:
-                    message = messages.Finished(each) if isinstance(each, Report) else each
+                    message = messages.WorkerFinished(each) if isinstance(each, Report) else each
                     worker.receive(Received(message))
         order = [workers[first], *workers]
         return merged_report(REQUEST, {each.label: each for each in order}, TIMES, interrupted)
@@ -104,7 +104,7 @@ def test_without_any_descriptors_while_held_their_sum_is_unknown(merge: Merge) -
 
 
 def test_the_failure_of_the_first_process_that_failed_is_that_of_the_run(merge: Merge) -> None:
-    report = merge([OK], [FAILED], [messages.Failed("it was interrupted"), OK], first=1)
+    report = merge([OK], [FAILED], [messages.WorkerFailed("it was interrupted"), OK], first=1)
     assert (report.outcome, report.exit_code) == ("failed", 4)
     assert report.failure == replace(FAILURE, step="b.0: create e")
     assert [each.outcome for each in report.processes] == ["taken down", "failed", "taken down"]
@@ -113,11 +113,11 @@ def test_the_failure_of_the_first_process_that_failed_is_that_of_the_run(merge: 
 @pytest.mark.parametrize(
     ("sent", "failure", "exit_code", "outcome"),
     [
-        ([messages.Broken("no driver", "install one", 3)],
+        ([messages.WorkerBroken("no driver", "install one", 3)],
          Failure("b.0: starting", "no driver", hint="install one"), 3, "failed"),
-        ([messages.Broken("a bug", None, 70)], Failure("b.0: starting", "a bug"), 70, "failed"),
-        ([messages.Broken("bad", None, 2)], Failure("b.0: starting", "bad"), 4, "failed"),
-        ([messages.Failed("stopped"), OK],
+        ([messages.WorkerBroken("a bug", None, 70)], Failure("b.0: starting", "a bug"), 70, "failed"),
+        ([messages.WorkerBroken("bad", None, 2)], Failure("b.0: starting", "bad"), 4, "failed"),
+        ([messages.WorkerFailed("stopped"), OK],
          Failure("b.0: starting", "process b.0 was interrupted, and took down, as did the others"), 4, "taken down"),
         ([replace(FAILED, exit_code=70)], replace(FAILURE, step="b.0: create e"), 70, "failed"),
         ([int(signal.SIGKILL)],

@@ -38,7 +38,7 @@ class Run:
             process = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
             channel = Channel[FromWorker](ours, get_args(FromWorker))
             self.workers[label] = WorkerProcess(label, process, channel, RunningClock())
-            self.workers[label].receive(Received(messages.Ready(0, 0)))
+            self.workers[label].receive(Received(messages.WorkerReady(0, 0)))
             self.ends[label] = Channel(theirs, TO_WORKER)
         self.router = Router(self.workers, Peers())
 
@@ -125,12 +125,12 @@ def test_a_request_of_a_process_that_is_gone_is_answered_at_once(run: Run, holde
 
 def test_other_messages_are_the_conductors_and_so_is_the_end_of_a_channel(run: Run) -> None:
     run.ends["server"].send(messages.StepsDone(3))
-    run.ends["server"].send(messages.Failed("no memory"))
-    run.ends["other"].send(messages.Ready(1, 2))
+    run.ends["server"].send(messages.WorkerFailed("no memory"))
+    run.ends["other"].send(messages.WorkerReady(1, 2))
     assert run.routed() == [
         ("server", messages.StepsDone(3)),
-        ("server", messages.Failed("no memory")),
-        ("other", messages.Ready(1, 2)),
+        ("server", messages.WorkerFailed("no memory")),
+        ("other", messages.WorkerReady(1, 2)),
     ]
     run.ends["reader"].close()
     ended = []

@@ -46,7 +46,7 @@ def talk() -> Iterator[Talk]:
 def test_a_worker_does_what_each_command_says_and_reports(talk: Talk, check: str) -> None:
     server = talk("server")
     ready = server.start(check)
-    assert ready == messages.Ready(rounds=1, volume=2 * (4 << 20) if check == "full" else 0)
+    assert ready == messages.WorkerReady(rounds=1, volume=2 * (4 << 20) if check == "full" else 0)
     built = {**STEPS, Phase.OPEN: 2 if check == "full" else 1}  # a full check opens a context of each GPU
     assert server.build() == {phase: (built.get(phase, 0),) * 2 for phase in Phase}
     assert server.command(messages.CheckSteps()) == GOOD
@@ -135,9 +135,9 @@ def test_an_importer_fails_with_the_error_of_the_exporter(talk: Talk) -> None:
     reader.start()
     imported(reader)
     failed = reader.command(HandleAnswer("reader", "process server is gone"))
-    assert isinstance(failed, messages.Failed)
+    assert isinstance(failed, messages.WorkerFailed)
     assert "server does not give w: process server is gone" in failed.error
-    assert isinstance(reader.hear(), messages.Finished)
+    assert isinstance(reader.hear(), messages.WorkerFinished)
     assert reader.receive() is None
 
 
@@ -147,10 +147,10 @@ def test_a_step_that_fails_is_told_and_undone_at_once(talk: Talk) -> None:
     for phase in (Phase.OPEN, Phase.RESERVE):
         assert server.command(messages.BuildPhase(phase)) == GOOD
     failed = server.command(messages.BuildPhase(Phase.CREATE))
-    assert isinstance(failed, messages.Failed)
+    assert isinstance(failed, messages.WorkerFailed)
     assert "cuMemCreate" in failed.error
     finished = server.hear()
-    assert isinstance(finished, messages.Finished)
+    assert isinstance(finished, messages.WorkerFinished)
     report = finished.report
     assert (report.outcome, report.exit_code) == ("failed", 4)
     assert report.left
@@ -163,9 +163,9 @@ def test_a_signal_interrupts_and_everything_is_undone(talk: Talk) -> None:
     server.start()
     server.build()
     server.signals.append(15)
-    assert server.hear() == messages.Failed("interrupted")
+    assert server.hear() == messages.WorkerFailed("interrupted")
     finished = server.hear()
-    assert isinstance(finished, messages.Finished)
+    assert isinstance(finished, messages.WorkerFinished)
     assert finished.report.left
     assert not any(finished.report.left.ledger_after.values())
 
@@ -174,7 +174,7 @@ def test_a_signal_interrupts_and_everything_is_undone(talk: Talk) -> None:
 def test_a_first_message_that_does_not_start_is_an_internal_error(talk: Talk, first: object) -> None:
     server = talk("server")
     broken = server.command(first)
-    assert broken == messages.Broken(f"a worker's first message is {type(first).__name__}", None, 70)
+    assert broken == messages.WorkerBroken(f"a worker's first message is {type(first).__name__}", None, 70)
     assert server.receive() is None
 
 
@@ -183,7 +183,7 @@ def test_an_unexpected_error_is_reported_with_its_type(talk: Talk) -> None:
         raise ZeroDivisionError(f"of {label}")
 
     server = talk("server", wrap)
-    assert server.start() == messages.Broken("internal error: ZeroDivisionError: of server", None, 70)
+    assert server.start() == messages.WorkerBroken("internal error: ZeroDivisionError: of server", None, 70)
     assert server.receive() is None
 
 
@@ -205,6 +205,6 @@ def test_a_silent_conductor_is_lost_after_the_timeout(talk: Talk) -> None:
     server = talk("server")
     server.start("fast", 0.1)
     failed = server.hear()
-    assert isinstance(failed, messages.Failed)
+    assert isinstance(failed, messages.WorkerFailed)
     assert "no message from the conductor for 0.1 s" in failed.error
-    assert isinstance(server.hear(), messages.Finished)
+    assert isinstance(server.hear(), messages.WorkerFinished)

@@ -82,7 +82,7 @@ def test_a_new_worker_owes_its_readiness(pair: Pair) -> None:
         False,
     )
     assert (worker.activity, worker.as_declared, worker.safe, worker.exit_code) == ("starting", True, True, 4)
-    steps = worker.receive(Received(messages.Ready(3, 4096)))
+    steps = worker.receive(Received(messages.WorkerReady(3, 4096)))
     assert (steps, worker.rounds, worker.volume) == (messages.StepsDone(1), 3, 4096)
     assert (worker.owes(Expected.READY), worker.busy) == (False, False)
 
@@ -109,7 +109,7 @@ def test_the_activity_of_a_worker_is_that_of_its_command(pair: Pair, command: me
 
 
 def test_a_command_is_owed_until_it_is_done(pair: Pair) -> None:
-    pair.says(messages.Ready(1, 0))
+    pair.says(messages.WorkerReady(1, 0))
     pair.worker.command(BUILD)
     assert pair.heard() == [BUILD]
     assert (pair.worker.owes(Expected.DONE), pair.worker.busy, pair.worker.activity) == (True, True, "create")
@@ -144,9 +144,9 @@ def test_the_result_of_a_recheck_is_forgotten_with_the_next_command(pair: Pair) 
 @pytest.mark.parametrize(
     ("message", "state"),
     [
-        (messages.Failed("no memory"), ("no memory", None, 4, None)),
-        (messages.Broken("no driver", "install one", 3), ("no driver", "install one", 3, None)),
-        (messages.Finished(REPORT), (None, None, 4, REPORT)),
+        (messages.WorkerFailed("no memory"), ("no memory", None, 4, None)),
+        (messages.WorkerBroken("no driver", "install one", 3), ("no driver", "install one", 3, None)),
+        (messages.WorkerFinished(REPORT), (None, None, 4, REPORT)),
     ],
 )
 def test_a_worker_that_failed_or_reported_owes_nothing(
@@ -192,7 +192,7 @@ def test_a_worker_that_waits_for_handles_is_not_busy_unless_others_wait_for_its_
 
 
 def test_an_idle_worker_takes_down_by_message_and_a_busy_one_by_signal_too(pair: Pair) -> None:
-    pair.says(messages.Ready(1, 0))
+    pair.says(messages.WorkerReady(1, 0))
     pair.worker.take_down()
     assert pair.heard() == [messages.TakeDown()]
     assert isinstance(pair.worker.process, subprocess.Popen)
@@ -224,8 +224,8 @@ def test_a_killed_worker_has_the_reason_and_the_signal(pair: Pair) -> None:
     ("before", "death"),
     [
         ([], "ended with status 0"),
-        ([messages.Failed("no memory")], None),
-        ([messages.Finished(REPORT)], None),
+        ([messages.WorkerFailed("no memory")], None),
+        ([messages.WorkerFinished(REPORT)], None),
     ],
 )
 def test_a_worker_that_ends_without_a_report_or_an_error_has_died(

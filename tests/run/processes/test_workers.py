@@ -21,7 +21,7 @@ from memtopo.plans.progress import Progress
 from memtopo.plans.report import Checks, Report
 from memtopo.run import processes
 from memtopo.run.holder import HeldLayout
-from memtopo.run.messages import Start
+from memtopo.run.messages import StartWorker
 from memtopo.run.processes import Workers
 from memtopo.run.verification.rounds import FORBIDDEN
 from memtopo.session.request import HoldResult, Revision
@@ -43,7 +43,7 @@ def test_the_first_message_has_all_from_which_a_worker_plans() -> None:
         sockets={"camera": "/run/camera.sock"},
         allow_uids=(1000,),
     )
-    assert made.start_message("reader", (1,)) == Start(
+    assert made.start_message("reader", (1,)) == StartWorker(
         process="reader",
         spec=str(TWO),
         text=TWO.read_text(),
