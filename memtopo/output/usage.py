@@ -8,7 +8,7 @@ from memtopo.common.units import rounded
 from memtopo.driver.types import GpuMemory, ProcessMemory
 from memtopo.output import humanize
 from memtopo.output.blocks import Cell, Page, Section, Stacked, Table, columns, notes
-from memtopo.usage.report import LayoutUse, ProcessUsage, Usage
+from memtopo.usage.survey import LayoutUse, ProcessUsage, Usage
 
 _GPUS = columns(">GPU", "name", ">total", ">used", ">free", ">by processes")
 _PROCESSES = columns(">process", ">uid", "command", ">for", "memory", "open", "layout")

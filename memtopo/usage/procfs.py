@@ -12,7 +12,29 @@ from pathlib import Path
 
 from memtopo.common.processes import PROC, process_stat
 from memtopo.sharing.sockets import LeaseName, lease_names
-from memtopo.usage.report import DmaBuffer, OpenDevice
+
+
+@dataclass(frozen=True, slots=True)
+class OpenDevice:
+    """Descriptors of one device file; an exported chunk is one of /dev/nvidiactl, without size (fact 26)."""
+
+    file: str
+    descriptors: int
+
+
+@dataclass(frozen=True, slots=True)
+class DmaBuffer:
+    """One dma-buf, of `descriptors` in a process; `inode` is the same in every process that has it.
+
+    `bytes` and `exporter` (a kernel module) are None if the kernel does not show them.
+    """
+
+    inode: int | None
+    descriptors: int
+    bytes: int | None
+    exporter: str | None
+    name: str | None
+
 
 _DEVICE = re.compile(r"nvidia[a-z0-9/-]*")
 _DMA_BUFFER = re.compile(r"/dmabuf:.*|anon_inode:\[?dmabuf\]?")

@@ -6,17 +6,63 @@ import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from memtopo.common.processes import PROC, in_pid_namespace
-from memtopo.driver.types import GpuUsage, ProcessMemory
+from memtopo.driver.types import GpuMemory, GpuUsage, ProcessMemory
 from memtopo.sharing.held import Entry
 from memtopo.sharing.offers import exported_bytes
 from memtopo.sharing.status import Status
-from memtopo.usage.procfs import ProcessFiles, ProcfsProcess
-from memtopo.usage.report import LayoutUse, ProcessUsage, Usage
+from memtopo.usage.procfs import DmaBuffer, OpenDevice, ProcessFiles, ProcfsProcess
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutUse:
+    """Part of a process in a held layout: it holds it, is a child of the holder, or imports from it.
+
+    `holder` is the process that holds it, None if that is of another pid namespace. `bytes` are those of all exports
+    for a holder, and those of received handles for an importer; None if they are not known. Times are in seconds of
+    the epoch. The holder of an `orphan` has ended: the importer may keep memory that no process exports any more.
+    """
+
+    layout: str
+    role: Literal["holder", "child", "importer", "orphan"]
+    holder: int | None
+    since: float | None
+    bytes: int | None
+    simulated: bool | None
+    socket: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessUsage:
+    """A process that uses GPU memory, or may.
+
+    `pid` is None for an importer of another pid namespace. A process that is not in /proc has neither `uid`,
+    `command` nor `since`, the time of its start. `devices` and `dma_buffers` are None if its descriptors could not be
+    read.
+    """
+
+    pid: int | None
+    uid: int | None
+    command: str | None
+    since: float | None
+    memory: tuple[ProcessMemory, ...]
+    devices: tuple[OpenDevice, ...] | None
+    dma_buffers: tuple[DmaBuffer, ...] | None
+    layouts: tuple[LayoutUse, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """All processes that were found, by ascending pid; `unknown` are sentences about what could not be read."""
+
+    gpus: tuple[GpuMemory, ...]
+    processes: tuple[ProcessUsage, ...]
+    unknown: tuple[str, ...]
+
 
 _FOLDERS = ("run/user/*/memtopo", "tmp/memtopo-*")
 _LOCK = ".sock.lock"

@@ -6,7 +6,8 @@ import pytest
 
 from memtopo.driver.types import GpuMemory, ProcessMemory
 from memtopo.output import console, usage
-from memtopo.usage.report import DmaBuffer, LayoutUse, OpenDevice, ProcessUsage, Usage
+from memtopo.usage.procfs import DmaBuffer, OpenDevice
+from memtopo.usage.survey import LayoutUse, ProcessUsage, Usage
 
 GIB = 1 << 30
 NOW = 1_767_225_600.0

@@ -10,7 +10,7 @@ import pytest
 
 from memtopo.usage import locked_layouts, usage
 from memtopo.usage.procfs import ProcessFiles
-from memtopo.usage.report import LayoutUse
+from memtopo.usage.survey import LayoutUse
 from tests.usage.test_survey import NOTHING, uses
 
 

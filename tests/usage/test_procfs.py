@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from memtopo.common.processes import process_stat
-from memtopo.usage.procfs import ProcessFiles, ProcfsProcess
-from memtopo.usage.report import DmaBuffer, OpenDevice
+from memtopo.usage.procfs import DmaBuffer, OpenDevice, ProcessFiles, ProcfsProcess
 from tests.helpers.child_process import ChildProcess
 
 TICKS = os.sysconf("SC_CLK_TCK")

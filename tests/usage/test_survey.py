@@ -19,7 +19,7 @@ from memtopo.sharing.held import Entry, answers
 from memtopo.sharing.status import Importer, Status
 from memtopo.usage import usage
 from memtopo.usage.procfs import ProcessFiles
-from memtopo.usage.report import LayoutUse, ProcessUsage, Usage
+from memtopo.usage.survey import LayoutUse, ProcessUsage, Usage
 from tests.helpers.child_process import ChildProcess
 from tests.helpers.command_line import MEMTOPO, ROOT, environment
 from tests.helpers.memfd_exports import MACHINE, OFFERS

@@ -33,8 +33,7 @@ from memtopo.run.messages import (
     Recheck,
 )
 from memtopo.run.processes.common_addresses import agree
-from memtopo.run.processes.ensemble import Ensemble, NotStarted, startup_limit
-from memtopo.run.processes.reports import merged_report
+from memtopo.run.processes.ensemble import Ensemble, NotStarted, merged_report, startup_limit
 from memtopo.run.processes.router import Peers, Router
 from memtopo.run.processes.worker_process import Expected, WorkerProcess, launch
 from memtopo.session.request import HoldResult

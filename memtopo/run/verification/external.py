@@ -1,31 +1,37 @@
-"""Verification of external memory and semaphores: waits, reads of the memory, and signals.
+"""Verification of what GPUs share with the CPU and with other programs: semaphores, external and host memory, files.
 
 Both ends of every mapped buffer are read; external memory is never written. The driver is never left to block on a
 semaphore, since only the signal would end that (fact 58).
+
+The CPU reads what a GPU stores in memory that they share, and a GPU what the CPU writes: in managed and pinned memory,
+and in host memory that the host may access, in the process that created it. The CPU makes copies of such host memory
+(fact 40), and may make those of pinned memory, so a GPU writes there by memset or kernels, and reads by kernels alone.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple
 
 from memtopo.diagnostics.model import Path
-from memtopo.driver.kernels import ALIGNED, KernelDriver, fingerprint
+from memtopo.driver.kernels import ALIGNED, Area, KernelDriver, fingerprint, pattern
 from memtopo.driver.protocol import Driver
+from memtopo.driver.types import Access, HostFlags, Location, LocationKind
 from memtopo.geometry import Geometry
 from memtopo.kinds.external import ExternalObject
 from memtopo.kinds.external.semaphores import ImportedSemaphore
 from memtopo.kinds.layout import Layout, Wait, current
 from memtopo.kinds.pinned import PinnedGroup
 from memtopo.kinds.step import Finding
-from memtopo.run.verification.verifier import Unsignalled, Verifier
+from memtopo.kinds.views import MappedMemory
+from memtopo.run.verification.verifier import MappedView, Unsignalled, VerificationContext, Verifier, gpu_views
 
 WINDOW = 64
-"""Bytes read at each end of a mapped buffer."""
+"""Bytes verified at each end; where kernels load them, from a multiple of 16 on, at the second end up to 15 more."""
 
 LAST_SIGNAL = 0.5
 """Seconds in which the last signal of a producer that has ended may still arrive."""
@@ -134,13 +140,8 @@ def _subject(entry: ImportedSemaphore, value: int) -> str:
     return f"{entry.name} {value:,}" if value else entry.name
 
 
-_COMPARED = 64
-"""Bytes that are compared at each end, from a multiple of 16 on; at the second end up to 15 more."""
-
 TRIES = 8
 """Number of tries to read the same bytes of a file before and after a GPU has read them."""
-
-_ASPECT = "shared file"
 
 
 class _FileWindow(NamedTuple):
@@ -173,7 +174,7 @@ class SharedFileVerifier(Verifier):
     kernels: bool
 
     action = "comparison with shared files"
-    aspect = _ASPECT
+    aspect = "shared file"
     verbs = "", "compare"
 
     def read(self, index: int) -> Iterator[Finding]:
@@ -208,24 +209,161 @@ class SharedFileVerifier(Verifier):
             before = os.pread(window.fd, window.size, window.file_at)
             if len(before) < window.size:
                 seen = f"{len(before)} bytes: the file was shortened"
-                yield Finding(_ASPECT, window.subject, f"{window.size} bytes", seen, window.path)
+                yield Finding(self.aspect, window.subject, f"{window.size} bytes", seen, window.path)
                 return
             with current(self.driver, self.layout.contexts[window.device]):
                 (loaded,) = self.driver.fingerprint([(address, window.size)])
             if os.pread(window.fd, window.size, window.file_at) == before:
                 expected = f"fingerprint {fingerprint(before, 0):#018x}"
-                yield Finding(_ASPECT, window.subject, expected, f"fingerprint {loaded:#018x}", window.path)
+                yield Finding(self.aspect, window.subject, expected, f"fingerprint {loaded:#018x}", window.path)
                 return
 
 
-def _ends(start: int, size: int) -> Iterator[tuple[int, int]]:
+def _ends(start: int, size: int) -> list[tuple[int, int]]:
     """Offset and size of the bytes at both ends of an object that begins at `start` of its memory.
 
     Kernels load from multiples of 16 on.
     """
     first = -start % ALIGNED
-    last = max(first, (start + size - _COMPARED) // ALIGNED * ALIGNED - start)
-    if first < last:
-        yield first, min(_COMPARED, last - first)
-    if last < size:
-        yield last, size - last
+    last = max(first, (start + size - WINDOW) // ALIGNED * ALIGNED - start)
+    return [(at, count) for at, count in ((first, min(WINDOW, last - first)), (last, size - last)) if count > 0]
+
+
+_NODE = Location(LocationKind.HOST_NUMA, 0)
+"""Location to query for the host's access: queried as HOST, the driver returns a GPU's access (fact 42)."""
+
+_GPU_SEED, _CPU_SEED = 0x5EED_0001, 0x5EED_0002
+
+
+class HostAccessVerifier(Verifier):
+    """Memory shared by the CPU and GPUs. `kernels` is true if they are loaded and may be used."""
+
+    action = "verification by bytes"
+    aspect = "both sides"
+    verbs = "", "verify host access"
+
+    def __init__(self, context: VerificationContext, *, kernels: bool) -> None:
+        self._context, self._kernels = context, kernels
+        self._shared = [
+            each
+            for each in context.own_memory
+            if each.ours and each.identity.owner == context.process and _host_mappings(each, Access.R)
+        ]
+
+    def read(self, index: int) -> Iterator[Finding]:
+        """Write from each side and read from the other. Raises `DriverError`."""
+        del index
+        for each in self._shared:
+            self._context.raise_if_stopped()
+            if stored := self._gpu_write(each):
+                yield from self._host_read(each, stored)
+            if self._gpu_readers(each) and (written := self._host_write(each)):
+                yield from self._gpu_read(each, written)
+
+    def expected(self, index: int) -> int:
+        """Number of windows that are read."""
+        del index
+        return sum(
+            len(_ends(0, each.size)) * (len(_host_mappings(each, Access.R)) + len(self._gpu_readers(each)))
+            for each in self._shared
+        )
+
+    def not_verified(self) -> Iterator[tuple[int, str]]:
+        """Windows that a GPU can read by kernels alone."""
+        for each in self._shared:
+            views = self._gpu_views(each, Access.R) if _host_mappings(each, Access.RW) else []
+            if views and not self._gpu_readers(each):
+                yield len(_ends(0, each.size)) * len(views), "a GPU's own load of host memory takes '--check full'"
+
+    def _gpu_write(self, each: MappedMemory) -> Mapping[int, bytes]:
+        """Write both ends by the first GPU with access; return the bytes by offset, or nothing without such a GPU."""
+        view = next(iter(self._gpu_views(each, Access.RW)), None)
+        if view is None:
+            return {}
+        driver, start = self._context.driver, self._address(*view.mapping)
+        with current(driver, self._context.layout.contexts[view.device]):
+            if self._kernels:
+                stored = {at: pattern(_GPU_SEED, at, count) for at, count in _ends(0, each.size)}
+                driver.fill([Area(start + at, len(data), _GPU_SEED, at) for at, data in stored.items()])
+            else:
+                stored = {at: bytes([0x51 + number]) * count for number, (at, count) in enumerate(_ends(0, each.size))}
+                for at, data in stored.items():
+                    driver.memset_d8(start + at, data[0], len(data))
+        return stored
+
+    def _host_read(self, each: MappedMemory, stored: Mapping[int, bytes]) -> Iterator[Finding]:
+        self._synchronize()
+        for label, offset in _host_mappings(each, Access.R):
+            for at, data in stored.items():
+                address = self._address(label, offset) + at
+                accessible = self._host_has(Access.R, each, address)
+                observed = self._context.driver.host_read(address, len(data)) if accessible else "no access"
+                subject = f"{each.name} in {label} at {offset + at:#x} by host"
+                yield Finding(self.aspect, subject, data, observed, each.path)
+
+    def _host_write(self, each: MappedMemory) -> Mapping[int, bytes]:
+        """Write both ends by the CPU; return the bytes by offset, or nothing without access."""
+        start = next((self._address(*mapping) for mapping in _host_mappings(each, Access.RW)), None)
+        if start is None or not self._host_has(Access.RW, each, start):
+            return {}
+        self._synchronize()
+        written = {at: pattern(_CPU_SEED, at, count) for at, count in _ends(0, each.size)}
+        for at, data in written.items():
+            self._context.driver.host_write(start + at, data)
+        return written
+
+    def _gpu_read(self, each: MappedMemory, written: Mapping[int, bytes]) -> Iterator[Finding]:
+        for view in self._gpu_readers(each):
+            for at, data in written.items():
+                observed = self._gpu_compare(view, at, data)
+                subject = f"{each.name} in {view.label} at {view.offset + at:#x} by gpu{view.device}"
+                yield Finding(self.aspect, subject, data, observed, each.path)
+
+    def _gpu_compare(self, view: MappedView, at: int, expected: bytes) -> object:
+        """Bytes that a GPU reads at an offset; where kernels compare them, the first word that differs."""
+        driver, address = self._context.driver, self._address(*view.mapping) + at
+        with current(driver, self._context.layout.contexts[view.device]):
+            if not self._kernels:
+                return driver.memcpy_dtoh(address, len(expected))
+            found = driver.verify([Area(address, len(expected), _CPU_SEED, at)])
+        return expected if not found.mismatches else f"{found.actual:#018x} at {at + found.offset:#x}"
+
+    def _gpu_readers(self, each: MappedMemory) -> Sequence[MappedView]:
+        """Views through which a GPU itself reads."""
+        managed = each.location.kind is LocationKind.GPU
+        return self._gpu_views(each, Access.R) if managed or self._kernels else ()
+
+    def _gpu_views(self, each: MappedMemory, access: Access) -> list[MappedView]:
+        return list(gpu_views(self._context.process, each, access))
+
+    def _synchronize(self) -> None:
+        """Wait for every GPU: without concurrent access, the CPU may not touch managed memory before."""
+        for context in self._context.layout.contexts.values():
+            with current(self._context.driver, context):
+                self._context.driver.ctx_synchronize()
+
+    def _host_has(self, access: Access, each: MappedMemory, address: int) -> bool:
+        """Query the access of the CPU: a read or write without it ends the process (facts 21, 39, 40)."""
+        driver = self._context.driver
+        if each.by_kernels:
+            return True
+        if not each.addressed:
+            return driver.mem_get_access(address, _NODE) & access == access
+        view = next(iter(self._gpu_views(each, Access.R)))
+        with current(driver, self._context.layout.contexts[view.device]):
+            if each.location.kind is LocationKind.GPU:
+                return driver.pointer_is_managed(address)
+            return bool(driver.mem_host_get_flags(address) & HostFlags.DEVICEMAP)
+
+    def _address(self, label: str, offset: int) -> int:
+        return self._context.layout.address(label) + offset
+
+
+def _host_mappings(each: MappedMemory, access: Access) -> list[tuple[str, int]]:
+    """Mappings, as range or buffer and offset, that the host has this access to."""
+    return [
+        (label, offset)
+        for label, offset, grants in each.views
+        for grant in grants
+        if grant.location.kind is not LocationKind.GPU and grant.access & access == access
+    ]

@@ -176,7 +176,7 @@ class Verification:
         every = (each.views for own in context.memory.values() for each in own)
         distinct = {id(grants): grants for views in every for _, _, grants in views}
         if any(grant.location.kind is not LocationKind.GPU for grants in distinct.values() for grant in grants):
-            from memtopo.run.verification.host_access import HostAccessVerifier
+            from memtopo.run.verification.external import HostAccessVerifier
 
             found.append(HostAccessVerifier(context, kernels=full))
         if any(geometry.produced for geometry in request.processes.values()):

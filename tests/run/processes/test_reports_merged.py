@@ -14,7 +14,7 @@ from memtopo.common.processes import RunningClock
 from memtopo.plans.report import Checks, DeviceMemory, Difference, Failure, Leak, Left, PhaseTime, Report, Tally
 from memtopo.run import messages
 from memtopo.run.messages import FromWorker
-from memtopo.run.processes.reports import merged_report
+from memtopo.run.processes.ensemble import merged_report
 from memtopo.run.processes.worker_process import WorkerProcess
 from memtopo.run.reports import MAX_DIFFERENCES
 from memtopo.sharing.channel import Channel, Received
