@@ -14,6 +14,7 @@ from memtopo.driver.protocol import Driver
 from memtopo.driver.recorder import CallContext
 from memtopo.driver.types import gpu
 from memtopo.kinds.layout import HandleSource
+from memtopo.language import SpecText
 from memtopo.plans.progress import Progress, TeeProgress
 from memtopo.plans.report import Checks, Report
 from memtopo.run.base_run import plans_of
@@ -221,12 +222,11 @@ class Application:
             empty_folder(self.request.trace)
         ensemble = processes.Ensemble(
             self.request,
-            self.composition.document.text,
+            SpecText.of(self.composition.document),
             self.composition.target.machine,
             self.silence,
             sockets,
             tuple(self.allow_uids),
-            settings=self.composition.document.settings,
             log=holder.log if holder else None,  # a pipe of the caller would not end while they live
         )
         hold = holder.hold if holder else None

@@ -60,17 +60,16 @@ class OutsideImports:
             available = {
                 export for export in exports if self._handles.available(holder, export, imported=export in present)
             }
-            old = {export for export in present if export not in available or self._is_old(holder, export)}
+            made = {
+                export for export in present if self._handles.generation(holder, export) != self._made[holder, export]
+            }
+            old = present - available | made
             self._let_go(holder, old)
             self._import(holder, available - (present - old))
 
     def change(self, request: RunRequest) -> None:
         """Bring the layout to a request with other imports; absent exports stay so. Raises as `Conductor.change`."""
         self._conductor.change(request, absent=frozenset(imported_resources(request.geometry, self._absent)))
-
-    def _is_old(self, holder: str, export: str) -> bool:
-        """Return whether the holder has made other objects for an export since it was imported."""
-        return self._handles.generation(holder, export) != self._made[holder, export]
 
     def _let_go(self, holder: str, exports: Iterable[str]) -> None:
         own = self._imported(holder).intersection(exports)

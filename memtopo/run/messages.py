@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from memtopo.kinds.step import Phase
+from memtopo.language import SpecText
 from memtopo.plans.report import Check, Checks, Report
 from memtopo.plans.transition import Stage
 from memtopo.sharing.offers import Offer
@@ -22,8 +23,7 @@ class StartWorker:
     """
 
     process: str
-    spec: str
-    text: str
+    spec: SpecText
     machine: str
     machine_name: str
     simulated: bool
@@ -34,7 +34,6 @@ class StartWorker:
     allow_uids: tuple[int, ...]
     check: Check = "fast"
     seed: int = 0
-    settings: dict[str, str] = field(default_factory=dict)
     cluster: dict[str, str] = field(default_factory=dict)
     origin: float | None = None
     trace: str | None = None

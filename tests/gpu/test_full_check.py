@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.types import Access, Grant
 from memtopo.drivers.target import Target
-from memtopo.language import read_text
+from memtopo.language import SpecText, read_text
 from memtopo.plans.report import Check, Report
 from memtopo.run import apply, processes
 from memtopo.run.verification.rounds import FORBIDDEN, UNSAFE
@@ -126,7 +126,9 @@ def test_a_wrong_export_is_a_difference_of_its_importer(local: Target, monkeypat
     monkeypatch.setenv("MEMTOPO_WRONG_EXPORT", "server")
     document = read_text(("memtopo: 1\nname: lied\n" + SHARED.replace("ACCESS", "r")).encode(), "lied.yaml")
     request = request_of(document, local, check="full")
-    report = processes.apply(processes.Ensemble(request, document.text, local.machine, worker=WRONG_EXPORT_WORKER))
+    report = processes.apply(
+        processes.Ensemble(request, SpecText.of(document), local.machine, worker=WRONG_EXPORT_WORKER)
+    )
     assert (report.outcome, report.exit_code) == ("different", 6), report
     assert report.checks
     assert any(each.subject.startswith("reader: w.0") for each in report.checks.differences)

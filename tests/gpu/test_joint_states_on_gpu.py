@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from memtopo.drivers.target import Target
-from memtopo.language import read_file
+from memtopo.language import SpecText, read_file
 from memtopo.plans.report import Check
 from memtopo.run import processes
 from tests.helpers.specs import request_of
@@ -32,7 +32,7 @@ def spec(tmp_path: Path) -> Path:
 def test_states_of_several_processes_are_rehearsed_with_their_bytes(local: Target, spec: Path, check: Check) -> None:
     document = read_file(str(spec))
     request = request_of(document, local, check=check, rehearse=True)
-    whole = processes.Ensemble(request, document.text, local.machine)
+    whole = processes.Ensemble(request, SpecText.of(document), local.machine)
     report = processes.apply(whole)
     assert report.outcome == "ok", report
     assert "rehearse" in [time.phase for time in report.times]

@@ -11,7 +11,7 @@ import pytest
 
 from memtopo.driver.protocol import Driver
 from memtopo.drivers import target
-from memtopo.language import read_file
+from memtopo.language import SpecText, read_file
 from memtopo.run import processes
 from memtopo.session.composition import Composition
 from tests.helpers.specs import ENSEMBLES
@@ -44,7 +44,9 @@ def test_every_multi_process_spec_is_built_as_declared(path: Path) -> None:
     composition = Composition.of(document, local)
     if {fault.code for fault in composition.diagnostics} & {"MT401"}:
         pytest.skip("needs more GPUs")
-    report = processes.apply(processes.Ensemble(composition.request(machine_facts=None), document.text, local.machine))
+    report = processes.apply(
+        processes.Ensemble(composition.request(machine_facts=None), SpecText.of(document), local.machine)
+    )
     assert report.outcome == "ok", report
 
 

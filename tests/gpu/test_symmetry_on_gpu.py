@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from memtopo.drivers import target
+from memtopo.language import SpecText
 from memtopo.plans.report import Report
 from memtopo.run import processes
 from tests.helpers.reports import tallies
@@ -62,7 +63,7 @@ def test_ranks_on_two_gpus_have_common_addresses_and_their_own_buffers(check: st
     if len(local.machine.devices) < 2:
         pytest.skip("needs two GPUs")
     read = document(RANKS)
-    report = processes.apply(processes.Ensemble(request_of(read, local, check=check), read.text, local.machine))
+    report = processes.apply(processes.Ensemble(request_of(read, local, check=check), SpecText.of(read), local.machine))
     assert report.outcome == "ok", report
     assert {*map(len, addresses(report).values())} == {1}
     found = tallies(report.checks)

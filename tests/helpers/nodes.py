@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from memtopo.drivers.target import of_nodes, recorded
-from memtopo.language import Document, read_file, read_text
+from memtopo.language import Document, SpecText, read_file, read_text
 from memtopo.machine import Cluster, dump
 from memtopo.plans.report import Check
 from memtopo.run.nodes.agent import Agent, NodeResult, NodeTask
@@ -36,7 +36,7 @@ def node_tasks(
     records, run = {node: dump(machine) for node, machine in cluster.nodes.items()}, secrets.token_hex(8)
     return {
         node: NodeTask(
-            node, run, document.name, document.text, dict(document.settings), records,
+            node, run, SpecText.of(document), records,
             dict.fromkeys(records, "test"), simulated=True, check=request.check, seed=request.seed,
             timeout=timeout, **others,
         )

@@ -15,7 +15,7 @@ from memtopo.drivers.sim import SimDriver
 from memtopo.drivers.target import Target, recorded
 from memtopo.geometry import Geometry
 from memtopo.kinds.step import Step
-from memtopo.language import NO_SETTINGS, Document, read_file, read_text
+from memtopo.language import NO_SETTINGS, Document, SpecText, read_file, read_text
 from memtopo.machine import Machine, Machines
 from memtopo.planner import Plan
 from memtopo.plans.report import Check, Report
@@ -121,7 +121,7 @@ def ensemble(
     found = read_file(spec) if isinstance(spec, Path) else document(spec)
     made = run_request(spec, machine, check, settings)
     bound = sockets(made.geometry, machine)
-    return Ensemble(made, found.text, machine, timeout, bound, worker=worker, settings=settings)
+    return Ensemble(made, SpecText(found.name, found.text, dict(settings)), machine, timeout, bound, worker=worker)
 
 
 @dataclass

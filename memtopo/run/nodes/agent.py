@@ -13,12 +13,11 @@ from typing import NamedTuple
 
 from pydantic import TypeAdapter
 
-from memtopo import language
 from memtopo.common.errors import Exit, InternalError, MemtopoError
 from memtopo.common.version import __version__
 from memtopo.drivers import target
 from memtopo.drivers.target import Target
-from memtopo.language import Document
+from memtopo.language import SpecText
 from memtopo.machine import Cluster, dump, parse
 from memtopo.plans.progress import CountedProgress, PhaseState
 from memtopo.plans.report import Check, Report
@@ -64,9 +63,7 @@ class NodeTask:
 
     node: str
     run: str
-    spec: str
-    text: str
-    settings: Mapping[str, str]
+    spec: SpecText
     machines: Mapping[str, str]
     names: Mapping[str, str]
     simulated: bool
@@ -81,7 +78,7 @@ class NodeTask:
         """Plan the layout, and return the part of this node. Raises `MemtopoError`."""
         nodes = {node: self._target(node) for node in self.machines}
         own, every = nodes[self.node], target.of_nodes(nodes)
-        request = Composition.of(self._document, every).request(
+        request = Composition.of(self.spec.read(), every).request(
             machine=own.line,
             machine_facts=own.machine,
             check=self.check,
@@ -91,10 +88,9 @@ class NodeTask:
         )
         return processes.Ensemble(
             request,
-            self.text,
+            self.spec,
             own.machine,
             self.timeout,
-            settings=self.settings,
             worker=self.worker,
             variables={RUN_VARIABLE: f"{self.run}/{self.node}"},
             labels=frozenset(request.geometry.nodes[self.node]),
@@ -104,15 +100,11 @@ class NodeTask:
     @property
     def source(self) -> str:
         """Text from which the layout can be drawn on this node's machine."""
-        return layout_source(self._document, self._target(self.node).machine)
+        return layout_source(self.spec.read(), self._target(self.node).machine)
 
     def _target(self, node: str) -> Target:
         machine = parse(self.machines[node].encode(), self.names[node])
         return target.of_another_host(self.names[node], machine, simulated=self.simulated)
-
-    @property
-    def _document(self) -> Document:
-        return language.read_text(self.text.encode(), self.spec, self.settings)
 
 
 class NodeResult(NamedTuple):
@@ -141,11 +133,11 @@ class Agent:
         """Return what the driver has to know of this agent."""
         return About(__version__, os.getpid(), platform.node(), Path("/proc/self/ns/mnt").stat().st_ino)
 
-    def machine(self, text: str, name: str, settings: Mapping[str, str]) -> MachineOfNode:
+    def machine(self, spec: SpecText) -> MachineOfNode:
         """Record of this node's GPUs, with the trials that a spec needs; the driver validates it with that."""
         try:
-            document = language.read_text(text.encode(), name, settings)
-            return MachineOfNode(dump(with_needed_trials(target.resolve(target.LOCAL), document).machine))
+            found = with_needed_trials(target.resolve(target.LOCAL), spec.read())
+            return MachineOfNode(dump(found.machine))
         except MemtopoError as error:
             return MachineOfNode(error=error.message, hint=error.hint)
 

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any, NamedTuple
+from typing import Any
 
 from memtopo.common.errors import Unavailable, UsageError
 from memtopo.common.signals import ENDING
@@ -31,13 +31,6 @@ _SURVEY = 30.0
 
 class NoCluster(Unavailable):
     """There is no Ray cluster, or it cannot place a run."""
-
-
-class Gone(NamedTuple):
-    """Loss of an actor: `ended` if its process is known to have ended."""
-
-    cause: str
-    ended: bool
 
 
 class ActorCall:
@@ -106,12 +99,12 @@ class RayCluster:
                     self._ray.kill(actor)
             remove_placement_group(group)
 
-    def gone(self, error: BaseException) -> Gone | None:
-        """Return the loss of an actor that an error of a call reports; None if it may be there still."""
+    def loss(self, error: BaseException) -> str | None:
+        """Return the cause of the loss of an actor that an error of a call reports; None if it may be there still."""
         exceptions = self._ray.exceptions
         if isinstance(error, exceptions.ActorUnavailableError) or not isinstance(error, exceptions.RayActorError):
             return None
-        return Gone(_first_line(error), ended=True)
+        return _first_line(error)
 
     def unavailable(self, error: BaseException) -> bool:
         """Return whether an error of a call says that an actor cannot be reached at the moment."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from memtopo.common.errors import Exit, UsageError
 from memtopo.common.version import __version__
-from memtopo.language import Document
+from memtopo.language import Document, SpecText
 from memtopo.machine import Machine, dump, parse
 from memtopo.plans.progress import PhasePart, PhaseState, Progress, SafeProgress
 from memtopo.plans.report import Report
@@ -91,7 +91,7 @@ def local_machines(placed: PlacedAgents, document: Document) -> dict[str, Machin
 
     Raises `NoCluster` for a node without GPUs.
     """
-    found: dict[str, MachineOfNode] = _answers(placed, "machine", document.text, document.name, dict(document.settings))
+    found: dict[str, MachineOfNode] = _answers(placed, "machine", SpecText.of(document))
     for name, each in found.items():
         if each.error:
             raise NoCluster(f"node {name!r}: {each.error}", hint=each.hint)
@@ -196,8 +196,8 @@ class _Drive:
             error = node.pending.exception()
             if error is None and (result := node.pending.result()) is not None:
                 node.end = NodeEnd(result=result)
-            elif error is not None and (gone := self._cluster.gone(error)):
-                self._lose(node, gone.cause)
+            elif error is not None and (cause := self._cluster.loss(error)):
+                self._lose(node, cause)
             elif error is not None and not self._cluster.unavailable(error):
                 node.end = NodeEnd(result=NodeResult(error=f"internal error: {error}", exit_code=Exit.BUG))
                 self._placed.hub("end", node.name, f"internal error: {error}")
@@ -248,9 +248,7 @@ def node_tasks(
         node: NodeTask(
             node=node,
             run=run,
-            spec=document.name,
-            text=document.text,
-            settings=dict(document.settings),
+            spec=SpecText.of(document),
             machines=records,
             names={node: name for node, (name, _) in machines.items()},
             simulated=request.machine.simulated,

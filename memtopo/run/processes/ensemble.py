@@ -12,6 +12,7 @@ from memtopo.driver.trace import process_file
 from memtopo.drivers import target
 from memtopo.executor import StepFailed
 from memtopo.geometry import Geometry
+from memtopo.language import SpecText
 from memtopo.machine import Cluster, Machine
 from memtopo.plans.report import DeviceMemory, Failure, Left, PhaseTime, ProcessReport, Report
 from memtopo.run import messages
@@ -31,21 +32,19 @@ _STARTUP, _SLOWER = 60.0, 10
 
 @dataclass(frozen=True, slots=True)
 class Ensemble:
-    """A multi-process layout: the whole layout as a request, its text, and the machine.
+    """A multi-process layout: the whole layout as a request, the text of its spec, and the machine.
 
     A process that is silent for `timeout` seconds counts as dead. `sockets` are those of external holders, by name, and
     `allow_uids` other users whose holders are trusted. `worker` is a command that replaces memtopo's own worker.
     """
 
     request: RunRequest
-    text: str
+    spec: SpecText
     machine: Machine
     timeout: float = TIMEOUT
     sockets: Mapping[str, str] = field(default_factory=dict)
     allow_uids: tuple[int, ...] = ()
     worker: Sequence[str] = ()
-    settings: Mapping[str, str] = field(default_factory=dict)
-    """Values of the spec's parameters that its text was read with."""
     log: int | None = None
     """Descriptor of the file that receives the standard error of the processes; None for that of this process."""
     variables: Mapping[str, str] = field(default_factory=dict)
@@ -79,8 +78,7 @@ class Ensemble:
         """Return the first message to the worker of a process."""
         return messages.StartWorker(
             process=label,
-            spec=self.request.spec or "<spec>",
-            text=self.text,
+            spec=self.spec,
             machine=machines.dump(self.machine),
             machine_name=self.request.machine.name,
             simulated=self.request.machine.simulated,
@@ -91,7 +89,6 @@ class Ensemble:
             allow_uids=self.allow_uids,
             check=self.request.check,
             seed=self.request.seed,
-            settings=dict(self.settings),
             cluster={node: machines.dump(each) for node, each in self.cluster.nodes.items()} if self.cluster else {},
             trace=str(process_file(self.request.trace, label)) if self.request.trace else None,
         )

@@ -70,7 +70,10 @@ class Router:
                 receive()
             answer, self._answer = self._answer, None
         finally:
-            self._abandon()
+            self._awaiting = None
+            if self._answer:  # one that came although it is not awaited any more
+                self._answer.close()
+                self._answer = None
         if error := answer.message.error:
             message, code = f"process {holder} does not give {export}: {error}", answer.message.code
             raise ExchangeError(code, message) if code else MemtopoError(message)
@@ -108,23 +111,13 @@ class Router:
         requester = self._workers.get(answer.message.requester)
         if requester is None:
             if not self._peers.answer(answer):
-                self._keep(answer)
+                if answer.message.requester == self._awaiting:
+                    self._answer = answer
+                else:
+                    answer.close()
             return
         requester.answer_received()
         requester.channel.send(answer.message, answer.handles)
-
-    def _keep(self, answer: Received[HandleAnswer]) -> None:
-        if answer.message.requester == self._awaiting:
-            self._answer = answer
-        else:
-            answer.close()
-
-    def _abandon(self) -> None:
-        """Await no answer any more, and close one that came."""
-        self._awaiting = None
-        if self._answer:
-            self._answer.close()
-            self._answer = None
 
 
 class Peers:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import get_args
 
-from memtopo import language
 from memtopo.common.errors import InternalError, MemtopoError, Stopped, internal_errors
 from memtopo.common.processes import RunningClock, inherited_socket, signal_on_parent_death
 from memtopo.common.signals import TERMINAL
@@ -125,8 +124,7 @@ class Worker:
 
     def _prepare(self, start: StartWorker, wrap: WrapDriver) -> ProcessRun:
         """Plan all processes of the layout, and open the driver of this one. Raises `MemtopoError`."""
-        document = language.read_text(start.text.encode(), start.spec, start.settings)
-        request, plans = planned(start, document, start.check)
+        request, plans = planned(start, start.spec.read(), start.check)
         driver = _target(start).open()
         commits = CommitWait(start.timeout, self._advance)
         external = HolderHandles(request.geometry, start.gpus, start.sockets, start.allow_uids, commits)

@@ -149,14 +149,13 @@ class Workers(Conductor):
 
     def build(self) -> None:
         with self.timed(_START, len(self.workers)):
-            self._await(Expected.READY, startup_limit(self.ensemble.timeout))
+            limit = startup_limit(self.ensemble.timeout)
+            self._await(Expected.READY, lambda: self._receive_of_all(limit))
             self._barrier()
         super().build()
 
     def each(self, command: Command) -> None:
-        for worker in self.workers.values():
-            worker.command(command)
-        self._await(Expected.DONE, self.ensemble.timeout)
+        self._command(dict.fromkeys(self.workers, command), self._receive_of_all)
         self._barrier()
 
     def agree(self) -> None:
@@ -237,10 +236,7 @@ class Workers(Conductor):
         return replace(report, notes=(*self.hold_result.notes, *report.notes))
 
     def recheck_each(self) -> Mapping[str, Checks]:
-        for worker in self.workers.values():
-            worker.command(Recheck())
-        while any(worker.owes(Expected.DONE) for worker in self.workers.values()):
-            self._receive_for_caller()
+        self._command(dict.fromkeys(self.workers, Recheck()), self._receive_for_caller)
         results = self._answers(ChangeResult)
         if errors := failures(results):
             raise MemtopoError(errors)
@@ -255,24 +251,23 @@ class Workers(Conductor):
 
     def _command_addresses(self, commands: Mapping[str, AgreeOn]) -> Mapping[str, Addresses]:
         """Have processes reserve ranges where they are asked to, and return the addresses that these have."""
-        here = [label for label in commands if label in self.workers]
-        for label in here:
-            self.workers[label].command(commands[label])
-        self._await(Expected.DONE, self.ensemble.timeout)
+        own = {label: command for label, command in commands.items() if label in self.workers}
+        self._command(own, self._receive_of_all)
         found = self._gather(self._answers(Addresses))
         every = {label: addresses for part in found for label, addresses in part.items()}
         return {label: every[label] for label in commands}
 
     def _change(self, command: ChangeCommand) -> Mapping[str, ChangeResult]:
         """Have all processes execute a command of a change. Raises `ChangeFailed` if one has ended or is silent."""
-        for worker in self.workers.values():
-            worker.command(command)
-        while any(worker.owes(Expected.DONE) for worker in self.workers.values()) and not self._over:
-            self._receive(min(_INTERVAL, self.interval))
-            self._kill_silent(self.ensemble.timeout)
-        if self._over:
-            raise ChangeFailed(f"{self._cause() or self._peers.failed}; the layout is taken down", broken=True)
+        self._command(dict.fromkeys(self.workers, command), self._receive_for_change)
+        self._require_changeable()
         return self._answers(ChangeResult)
+
+    def _command(self, commands: Mapping[str, Command], receive: Callable[[], None]) -> None:
+        """Send each process its command, and `receive` messages until all of them have answered or ended."""
+        for label, command in commands.items():
+            self.workers[label].command(command)
+        self._await(Expected.DONE, receive)
 
     def _answers(self, kind: type[A]) -> dict[str, A]:
         """Answers of one kind to the latest command of each worker."""
@@ -288,24 +283,36 @@ class Workers(Conductor):
         """Wait until all conductors of the run are here, and return the values of all; messages are routed."""
         self._peers.arrive(value)
         while (values := self._peers.arrived()) is None:
-            self._receive(min(_INTERVAL, self.interval))
-            self._require_all(self.ensemble.timeout)
+            self._receive_of_all()
         return values
 
-    def _await(self, expected: Expected, timeout: float) -> None:
-        """Wait for a message of every worker, none of which may be silent for `timeout` seconds."""
+    def _await(self, expected: Expected, receive: Callable[[], None]) -> None:
+        """Receive messages until every worker has sent what is expected of it."""
         while any(worker.owes(expected) for worker in self.workers.values()):
-            self._receive(min(_INTERVAL, self.interval))
-            self._require_all(timeout)
+            receive()
 
-    def _require_all(self, timeout: float) -> None:
-        """Raise `Aborted` if the run is to end: by a signal, or since a process has failed or is silent."""
+    def _receive_of_all(self, timeout: float | None = None) -> None:
+        """Receive messages. Raises `Aborted` if the run is to end: by a signal, or since a process failed or is silent.
+
+        None may be silent for `timeout` seconds, by default those of the ensemble.
+        """
+        self._receive(min(_INTERVAL, self.interval))
         if signal := self.stop():
             self.interrupted = signal
             raise Aborted
-        self._kill_silent(timeout)
+        self._kill_silent(timeout or self.ensemble.timeout)
         if self._over:
             raise Aborted
+
+    def _receive_for_change(self) -> None:
+        """Receive messages while the layout is changed. Raises `ChangeFailed` if a process has ended or is silent."""
+        self._receive(min(_INTERVAL, self.interval))
+        self._kill_silent(self.ensemble.timeout)
+        self._require_changeable()
+
+    def _require_changeable(self) -> None:
+        if self._over:
+            raise ChangeFailed(f"{self._cause() or self._peers.failed}; the layout is taken down", broken=True)
 
     def _receive_for_caller(self) -> None:
         """Receive messages while held. Raises `MemtopoError` if the answer that is waited for will not come."""

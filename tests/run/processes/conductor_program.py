@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 
 from memtopo.cli.process import Stopper
 from memtopo.drivers import target
-from memtopo.language import read_file
+from memtopo.language import SpecText, read_file
 from memtopo.plans.report import Report
 from memtopo.run import processes
 from memtopo.session.composition import Composition
@@ -27,7 +27,7 @@ def run(spec: str, machine: str, timeout: float, *, rehearse: bool) -> bytes:
     options = {"check": "none" if rehearse else "fast", "rehearse": rehearse, "machine_facts": None}
     request = Composition.of(document, found).request(None, **options)
     with Stopper() as stopper:
-        ensemble = processes.Ensemble(request, document.text, found.machine, timeout, worker=WORKER)
+        ensemble = processes.Ensemble(request, SpecText.of(document), found.machine, timeout, worker=WORKER)
         report = replace(processes.apply(ensemble, stop=stopper.signal), machine=request.machine)
     return TypeAdapter(Report).dump_json(report)
 

@@ -14,6 +14,7 @@ from memtopo.driver.kernels import KernelDriver
 from memtopo.drivers import target
 from memtopo.drivers.sim import SimDriver
 from memtopo.kinds.step import Phase
+from memtopo.language import SpecText
 from memtopo.plans.report import Report
 from memtopo.run import messages
 from memtopo.run.messages import FromWorker, HandleAnswer, HandleRequest, ToWorker
@@ -58,8 +59,7 @@ class Conversation:
         self.channel.send(
             messages.StartWorker(
                 process=self.label,
-                spec="two.yaml",
-                text=self.text,
+                spec=SpecText("two.yaml", self.text),
                 machine=machines.dump(MACHINE),
                 machine_name="two",
                 simulated=True,

@@ -16,6 +16,7 @@ from memtopo import machine as machines
 from memtopo.common.errors import InternalError, MemtopoError
 from memtopo.driver.handles import close_handles
 from memtopo.drivers import target
+from memtopo.language import SpecText
 from memtopo.machine.records import MachineLine
 from memtopo.plans.progress import Progress
 from memtopo.plans.report import Checks, Report
@@ -45,8 +46,7 @@ def test_the_first_message_has_all_from_which_a_worker_plans() -> None:
     )
     assert made.start_message("reader", (1,)) == StartWorker(
         process="reader",
-        spec=str(TWO),
-        text=TWO.read_text(),
+        spec=SpecText(str(TWO), TWO.read_text()),
         machine=machines.dump(MACHINE),
         machine_name="mine",
         simulated=True,
@@ -58,8 +58,6 @@ def test_the_first_message_has_all_from_which_a_worker_plans() -> None:
         check="full",
         seed=11,
     )
-    unnamed = replace(made, request=replace(made.request, spec=None))
-    assert unnamed.start_message("reader", ()).spec == "<spec>"
 
 
 def test_only_real_workers_of_visible_gpus_have_an_environment() -> None:

@@ -20,6 +20,7 @@ from memtopo.driver.types import DriverError
 from memtopo.driver.wrappers import Forwarder
 from memtopo.drivers import target
 from memtopo.drivers.sim import SimDriver
+from memtopo.language import SpecText
 from memtopo.plans.progress import Progress
 from memtopo.plans.report import Check, Report
 from memtopo.run import processes
@@ -201,7 +202,7 @@ def test_an_interrupted_wait_ends_in_the_teardown(producer: ScriptedProducer) ->
 
 def test_a_wait_in_a_multi_process_layout_has_the_timeout_of_a_process(producer: ScriptedProducer) -> None:
     made = ensemble(PROCESSES, MACHINE, timeout=30.0)
-    text = document(PROCESSES).text
+    text = SpecText.of(document(PROCESSES))
 
     def with_timeout(timeout: float) -> Report:
         return processes.apply(Ensemble(made.request, text, MACHINE, timeout, {"camera": producer.path}))
