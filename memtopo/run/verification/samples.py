@@ -70,12 +70,9 @@ class SampleVerifier(Verifier):
     def __init__(self, context: VerificationContext) -> None:
         self._context = context
         self._events = EventVerification(context)
-        self._alone = not context.process
-        """True for a layout of one process, which writes what it creates in the first round."""
         self._writers = RoundWriters(
             (process, each.identity)
             for process, memory in context.memory.items()
-            if not self._alone
             for each, places in _placed(memory)
             if each.ours and any(map(_WRITERS, places))
         )
@@ -187,7 +184,7 @@ class SampleVerifier(Verifier):
     def _add(
         self, found: _Round, memory: MappedMemory, places: list[_Place], index: int, address_of: Callable[[str], int]
     ) -> None:
-        writer = self._writer(index, memory, places)
+        writer = self._writers.writer(index, memory.identity)
         if index == 0 and (missed := len(memory.views) - (0 if writer is None else len(places))):
             missed *= 1 + has_two_ends(memory.size)
             found.inaccessible += missed if memory.ours else 0
@@ -203,12 +200,6 @@ class SampleVerifier(Verifier):
             if writers and not written:
                 found.writes.setdefault(writers[:1], []).append(view)
                 written = True
-
-    def _writer(self, index: int, memory: MappedMemory, places: list[_Place]) -> str | None:
-        """Process that writes some memory in a round, or None."""
-        if not self._alone:
-            return self._writers.writer(index, memory.identity)
-        return self._context.process if index == 0 and memory.ours and any(map(_WRITERS, places)) else None
 
 
 def _refused(verb: str, copies: WindowCopies, device: int, error: DriverError) -> Exception:
@@ -264,16 +255,11 @@ def _compared(device: int, copies: Sequence[WindowCopies], data: bytes) -> list[
 
 def _placed(memory: Iterable[MappedMemory]) -> Iterator[tuple[MappedMemory, list[_Place]]]:
     """Memory with the places at which GPUs may copy from it. What may copy to memory may copy from it."""
-    known: tuple[Grant, ...] = ()
-    known_on_host = False
-    readers, writers = _copying_gpus(known, known_on_host)
     for each in memory:
         places = list[_Place]()
         on_host = each.location.kind is not _GPU
         for label, offset, grants in () if each.by_kernels else each.views:
-            if grants is not known or on_host is not known_on_host:  # thousands in a row have the same access
-                known, known_on_host = grants, on_host
-                readers, writers = _copying_gpus(grants, on_host)
+            readers, writers = _copying_gpus(grants, on_host)
             if readers:
                 places.append((label, offset, readers, writers))
         yield each, places
