@@ -18,9 +18,8 @@ from memtopo.run import apply, processes
 from memtopo.run.verification.rounds import FORBIDDEN, UNSAFE
 from tests.helpers.forwarding import HandleRecorder
 from tests.helpers.reports import tallies
-from tests.helpers.specs import request_of
+from tests.helpers.specs import request_of, server_and_readers
 from tests.helpers.strategies import specs
-from tests.run.verification.test_full import SHARED as SHARED_BY_TWO
 from tests.run.verification.test_full import WRONG_EXPORT_WORKER
 
 pytestmark = pytest.mark.gpu
@@ -33,7 +32,6 @@ chunks: {hot: {location: gpu0, size: 2MiB}, cold: {location: gpu0, size: 2MiB}, 
 map: {kv: [hot, cold, long], view: hot}
 access: {kv: {gpu0: rw}, view: {gpu0: r}}
 """
-SHARED = SHARED_BY_TWO.replace("gpu1", "gpu0")  # one GPU is enough
 SAME = settings(
     max_examples=50, derandomize=True, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
 )
@@ -124,7 +122,7 @@ def test_memory_of_an_unreleased_chunk_is_noted(local: Target) -> None:
 
 def test_a_wrong_export_is_a_difference_of_its_importer(local: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MEMTOPO_WRONG_EXPORT", "server")
-    document = read_text(("memtopo: 1\nname: lied\n" + SHARED.replace("ACCESS", "r")).encode(), "lied.yaml")
+    document = read_text(("memtopo: 1\nname: lied\n" + server_and_readers(3, access="gpu0: r")).encode(), "lied.yaml")
     request = request_of(document, local, check="full")
     report = processes.apply(
         processes.Ensemble(request, SpecText.of(document), local.machine, worker=WRONG_EXPORT_WORKER)

@@ -18,7 +18,7 @@ from tests.helpers.faults import Faulty
 from tests.helpers.lockstep import apply_together
 from tests.helpers.machines import invented, with_multicast
 from tests.helpers.resource_strategies import shared_file
-from tests.helpers.specs import ROOT, run_request
+from tests.helpers.specs import ROOT, run_request, server_and_readers
 
 MEMORY = """
 ranges: {kv: {size: 32MiB, align: 4MiB}, view: {size: 2MiB}}
@@ -63,21 +63,7 @@ pinned:
   f: {{file: /proc/{os.getpid()}/fd/{shared_file()}, size: 64KiB, count: 2, accessed_by: [gpu0, gpu1]}}
 """
 EVENTS = "events: {e: {device: gpu0}}\n"
-SHARED = """
-processes:
-  server:
-    ranges: {w: {size: 4MiB}}
-    chunks: {w: {location: gpu0, size: 2MiB, count: 2, handles: fd}}
-    map: {w: w}
-    access: {w: {gpu0: rw}}
-    exports: {w: {chunk: w, via: fd}}
-  reader:
-    ranges: {v: {size: 4MiB}}
-    imports: {w: {from: server.w}}
-    map: {v: w}
-    access: {v: {gpu1: rw}}
-"""
-
+SHARED = server_and_readers(2, access="gpu1: rw")
 LENT = """
 processes:
   server:

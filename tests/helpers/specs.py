@@ -108,6 +108,44 @@ def request_of(document: Document, target: Target, **options: Any) -> RunRequest
     return Composition.of(document, target).request(**{"machine_facts": None, "seed": 4711, **options})
 
 
+def server_and_readers(chunks: int, readers: int = 0, access: str = "gpu1: r", via: str = "fd") -> str:
+    """Spec of a server that exports so many chunks `w` of gpu0, and of a reader that maps them, or of several."""
+    size, count = f"{2 * chunks}MiB", f"count: {readers}" if readers else ""
+    return f"""
+processes:
+  server:
+    ranges: {{w: {{size: {size}}}}}
+    chunks: {{w: {{location: gpu0, size: 2MiB, count: {chunks}, handles: {via}}}}}
+    map: {{w: [w]}}
+    access: {{w: {{gpu0: rw}}}}
+    exports: {{w: {{chunk: w, via: {via}}}}}
+  reader:
+    {count}
+    ranges: {{v: {{size: {size}}}}}
+    imports: {{w: {{from: server.w}}}}
+    map: {{v: [w]}}
+    access: {{v: {{{access}}}}}
+"""
+
+
+OWN_AND_IMPORTED = """
+processes:
+  server:
+    ranges: {r: {size: 2MiB}}
+    chunks: {c: {location: gpu0, size: 2MiB, handles: fd}}
+    map: {r: c}
+    access: {r: {gpu0: rw}}
+    exports: {shared: {chunk: c, via: fd}}
+  reader:
+    ranges: {r: {size: 4MiB}}
+    chunks: {c: {location: gpu0, size: 2MiB}}
+    imports: {i: {from: server.shared}}
+    map: {r: [c, i]}
+    access: {r: {gpu0: rw}}
+"""
+"""A server that exports a chunk, and a reader that maps it beside one of its own."""
+
+
 def ensemble(
     spec: str | Path,
     machine: Machine,

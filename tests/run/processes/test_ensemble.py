@@ -25,7 +25,7 @@ from memtopo.session.request import HoldResult
 from tests.helpers.holders import until
 from tests.helpers.machines import identified, invented
 from tests.helpers.processes import open_descriptors
-from tests.helpers.specs import codes, ensemble
+from tests.helpers.specs import codes, ensemble, server_and_readers
 from tests.run.processes.crash_runs import run_with_crash
 
 TWO = Path(__file__).with_name("two.yaml")
@@ -53,21 +53,7 @@ def looked_at(report: Report, aspect: str, process: str | None = None) -> int:
 @pytest.mark.parametrize("count", [1, 3, 7])
 def test_importers_read_what_the_exporter_wrote(count: int) -> None:
     """In two, four and eight processes, at both ends of each chunk"""
-    report = apply_processes(f"""
-        processes:
-          server:
-            ranges: {{w: {{size: 4MiB}}}}
-            chunks: {{w: {{location: gpu0, size: 2MiB, count: 2, handles: fd}}}}
-            map: {{w: [w]}}
-            access: {{w: {{gpu0: rw}}}}
-            exports: {{w: {{chunk: w, via: fd}}}}
-          reader:
-            count: {count}
-            ranges: {{v: {{size: 4MiB}}}}
-            imports: {{w: {{from: server.w}}}}
-            map: {{v: [w]}}
-            access: {{v: {{gpu1: r}}}}
-    """)
+    report = apply_processes(server_and_readers(2, count))
     assert looked_at(report, "bytes") == 4 * (count + 1)
     assert looked_at(report, "imported") == 2 * count
 
@@ -121,21 +107,7 @@ def test_a_process_imports_memory_of_a_gpu_that_is_not_visible() -> None:
 
 def test_handles_are_routed_in_batches_and_closed() -> None:
     """More handles than a message carries"""
-    report = apply_processes("""
-        processes:
-          server:
-            ranges: {w: {size: 2000MiB}}
-            chunks: {w: {location: gpu0, size: 2MiB, count: 1000, handles: fd}}
-            map: {w: [w]}
-            access: {w: {gpu0: rw}}
-            exports: {w: {chunk: w, via: fd}}
-          reader:
-            count: 3
-            ranges: {v: {size: 2000MiB}}
-            imports: {w: {from: server.w}}
-            map: {v: [w]}
-            access: {v: {gpu1: r}}
-    """)
+    report = apply_processes(server_and_readers(1000, 3))
     assert looked_at(report, "imported") == 3000
     assert looked_at(report, "bytes") == 4 * 2000
     for each in report.processes:
@@ -147,21 +119,7 @@ def test_handles_are_routed_in_batches_and_closed() -> None:
 
 def test_fabric_handles_are_routed_as_bytes() -> None:
     """On a machine where a trial worked; it has not been run on hardware"""
-    text = """
-        processes:
-          server:
-            ranges: {w: {size: 2MiB}}
-            chunks: {w: {location: gpu0, size: 2MiB, handles: fabric}}
-            map: {w: [w]}
-            access: {w: {gpu0: rw}}
-            exports: {w: {chunk: w, via: fabric}}
-          reader:
-            ranges: {v: {size: 2MiB}}
-            imports: {w: {from: server.w}}
-            map: {v: [w]}
-            access: {v: {gpu0: r}}
-    """
-    text = dedent(text)
+    text = server_and_readers(1, access="gpu0: r", via="fabric")
     assert codes(text, MACHINE) == ["MT404"]
     report = processes.apply(ensemble(text, invented(2, trials={"fabric": Trial(advertised=True, works=True)})))
     assert report.outcome == "ok", report

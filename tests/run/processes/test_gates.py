@@ -13,22 +13,7 @@ from memtopo.run.processes.gates import Gate, WorkerGates, gate_descriptors
 from tests.helpers.lockstep import apply_together
 from tests.helpers.machines import invented
 from tests.helpers.processes import open_descriptors
-
-SPEC = """
-processes:
-  server:
-    ranges: {r: {size: 2MiB}}
-    chunks: {c: {location: gpu0, size: 2MiB, handles: fd}}
-    map: {r: c}
-    access: {r: {gpu0: rw}}
-    exports: {shared: {chunk: c, via: fd}}
-  reader:
-    ranges: {r: {size: 4MiB}}
-    chunks: {own: {location: gpu0, size: 2MiB}}
-    imports: {i: {from: server.shared}}
-    map: {r: [own, i]}
-    access: {r: {gpu0: rw}}
-"""
+from tests.helpers.specs import OWN_AND_IMPORTED
 
 
 class Observer(TeardownGates):
@@ -53,11 +38,11 @@ class Observer(TeardownGates):
 
 def test_imports_are_released_before_the_first_gate_and_own_memory_between_the_two() -> None:
     seen: dict[str, list[tuple[set[str], set[str], int, int]]] = {}
-    reports = apply_together(SPEC, invented(1), gates=lambda run: Observer(run, seen))
+    reports = apply_together(OWN_AND_IMPORTED, invented(1), gates=lambda run: Observer(run, seen))
     assert all(report.exit_code == 0 for report in reports.values())
     assert seen == {
         "server": [({"c"}, {"r"}, 0, 1), (set(), set(), 0, 1)],
-        "reader": [({"own"}, {"r"}, 0, 1), (set(), set(), 0, 1)],
+        "reader": [({"c"}, {"r"}, 0, 1), (set(), set(), 0, 1)],
     }
 
 

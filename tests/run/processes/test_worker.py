@@ -12,24 +12,10 @@ from memtopo.run import messages
 from memtopo.run.messages import HandleAnswer, HandleRequest
 from tests.helpers.failing_driver import Failing
 from tests.helpers.reports import tallies
+from tests.helpers.specs import server_and_readers
 from tests.run.processes.conversation import GOOD, Conversation, conversations
 
-TEXT = """
-memtopo: 1
-name: two
-processes:
-  server:
-    ranges: {w: {size: 4MiB}}
-    chunks: {w: {location: gpu0, size: 2MiB, count: 2, handles: fd}}
-    map: {w: [w]}
-    access: {w: {gpu0: rw}}
-    exports: {w: {chunk: w, via: fd}}
-  reader:
-    ranges: {v: {size: 4MiB}}
-    imports: {w: {from: server.w}}
-    map: {v: [w]}
-    access: {v: {gpu1: r}}
-"""
+TEXT = f"memtopo: 1\nname: two{server_and_readers(2)}"
 STEPS = {
     Phase.OPEN: 1, Phase.RESERVE: 1, Phase.CREATE: 2, Phase.EXPORT: 1, Phase.MAP: 2, Phase.GRANT: 1, Phase.SETTLE: 1,
 }  # fmt: skip

@@ -17,28 +17,13 @@ from tests.helpers.faults import GRANULE, Faulty, SilentHandles
 from tests.helpers.lockstep import WrapDriver, apply_together
 from tests.helpers.machines import invented
 from tests.helpers.reports import tallies
-from tests.helpers.specs import run_request
+from tests.helpers.specs import OWN_AND_IMPORTED, run_request
 
 ONE = """
 ranges: {r: {size: 4MiB}}
 chunks: {c: {location: gpu0, size: 4MiB}}
 map: {r: c}
 access: {r: {gpu0: rw}}
-"""
-TWO_PROCESSES = """
-processes:
-  server:
-    ranges: {r: {size: 2MiB}}
-    chunks: {c: {location: gpu0, size: 2MiB, handles: fd}}
-    map: {r: c}
-    access: {r: {gpu0: rw}}
-    exports: {shared: {chunk: c, via: fd}}
-  reader:
-    ranges: {r: {size: 4MiB}}
-    chunks: {c: {location: gpu0, size: 2MiB}}
-    imports: {i: {from: server.shared}}
-    map: {r: [c, i]}
-    access: {r: {gpu0: rw}}
 """
 
 
@@ -101,7 +86,7 @@ class MapsOwnChunkForImport(SilentHandles):
 
 @pytest.mark.parametrize("check", ["fast", "full"])
 def test_chunks_of_one_name_in_two_processes_have_different_bytes(check: Check) -> None:
-    reports = apply_together(TWO_PROCESSES, invented(2), check, {"reader": MapsOwnChunkForImport})
+    reports = apply_together(OWN_AND_IMPORTED, invented(2), check, {"reader": MapsOwnChunkForImport})
     assert reports["server"].exit_code == reports["reader"].exit_code == 6
     assert any(each.startswith("i ") for each in subjects(reports["reader"]))
 
@@ -129,7 +114,7 @@ class LosesLaterWrites(Faulty):
 @pytest.mark.parametrize("check", ["fast", "full"])
 def test_each_round_writes_different_bytes(check: Check) -> None:
     """Bytes of an earlier round do not pass for those of a later one."""
-    reports = apply_together(TWO_PROCESSES, invented(2), check, {"reader": LosesLaterWrites})
+    reports = apply_together(OWN_AND_IMPORTED, invented(2), check, {"reader": LosesLaterWrites})
     assert any(each.startswith("c ") for each in subjects(reports["server"]))
 
 

@@ -26,7 +26,7 @@ from tests.helpers import faulty_drivers
 from tests.helpers.faulty_drivers import run_on
 from tests.helpers.machines import invented, with_multicast
 from tests.helpers.reports import tallies
-from tests.helpers.specs import ENSEMBLES, EVERY_SPEC, PLANNED_ONLY, Run, ensemble, run, run_request
+from tests.helpers.specs import ENSEMBLES, EVERY_SPEC, PLANNED_ONLY, Run, ensemble, run, run_request, server_and_readers
 
 SPEC = """
 ranges: {kv: {size: 12MiB}, view: {size: 2MiB}}
@@ -38,20 +38,6 @@ map: {kv: [hot, cold, long], view: hot}
 access: {kv: {gpu0: rw, gpu1: rw}, view: {gpu0: r}}
 """
 WRONG_EXPORT_WORKER = (sys.executable, "-P", str(Path(__file__).parent.parent / "processes" / "wrong_export_worker.py"))
-SHARED = """
-processes:
-  server:
-    ranges: {w: {size: 6MiB}}
-    chunks: {w: {location: gpu0, size: 2MiB, count: 3, handles: fd}}
-    map: {w: [w]}
-    access: {w: {gpu0: rw}}
-    exports: {w: {chunk: w, via: fd}}
-  reader:
-    ranges: {v: {size: 6MiB}}
-    imports: {w: {from: server.w}}
-    map: {v: [w]}
-    access: {v: {gpu1: ACCESS}}
-"""
 ALL = "every byte"
 
 
@@ -146,7 +132,7 @@ def test_an_importer_finds_the_bytes_of_a_wrong_chunk(
     access: str, check: Check, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MEMTOPO_WRONG_EXPORT", "server")
-    text = SHARED.replace("ACCESS", access)
+    text = server_and_readers(3, access=f"gpu1: {access}")
     report = processes.apply(ensemble(text, machine.load("h200x2"), worker=WRONG_EXPORT_WORKER, check=check))
     assert (report.outcome, report.exit_code) == ("different", 6), report
     assert report.checks
@@ -156,7 +142,9 @@ def test_an_importer_finds_the_bytes_of_a_wrong_chunk(
 
 
 def shared(access: str) -> Report:
-    report = processes.apply(ensemble(SHARED.replace("ACCESS", access), machine.load("h200x2"), check="full"))
+    report = processes.apply(
+        ensemble(server_and_readers(3, access=f"gpu1: {access}"), machine.load("h200x2"), check="full")
+    )
     assert (report.outcome, report.check) == ("ok", "full"), report
     return report
 
