@@ -12,7 +12,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import NamedTuple, TypeVar
 
-from memtopo.common.errors import Stopped
+from memtopo.common.errors import MemtopoError, Stopped
 from memtopo.diagnostics.model import Path
 from memtopo.driver.protocol import Driver
 from memtopo.driver.recorder import CallContext
@@ -41,6 +41,15 @@ class StepFailed(Exception):
         super().__init__(f"{action}: {error}")
         self.step, self.action, self.error = step, action, error
         self.path = step.path if step else path
+
+
+@contextmanager
+def failing(action: str) -> Iterator[None]:
+    """Raise an error of the code inside as the failure of an action that no step makes."""
+    try:
+        yield
+    except MemtopoError as error:
+        raise StepFailed(None, action, error) from error
 
 
 @dataclass(slots=True, eq=False)

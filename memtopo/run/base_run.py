@@ -12,8 +12,7 @@ from memtopo import planner
 from memtopo.common.errors import InternalError, MemtopoError, Stopped, outcome
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.recorder import CallContext
-from memtopo.driver.types import DriverError
-from memtopo.executor import Execution, StepFailed, Teardown, TeardownGates
+from memtopo.executor import Execution, StepFailed, Teardown, TeardownGates, failing
 from memtopo.geometry import Geometry
 from memtopo.kinds.layout import HandleSource, NoHandleSource, Reservation
 from memtopo.kinds.step import Phase
@@ -101,13 +100,12 @@ class BaseRun:
         with self.execution.timed("check", len(self.execution.plan.steps)) as count:
             try:
                 self.findings.add(self.execution.check())
-                self.execution.progress.phase("check holes", 0)
-                self._check_isolation(self.request.geometry, self.findings)
-                if self.variant == WHOLE:  # what is absent has no access yet
-                    self.execution.progress.phase("check access", 0)
-                    self.verification.try_permitted()
-            except DriverError as error:
-                raise StepFailed(None, "check of holes, ends and access", error) from error
+                with failing("check of holes, ends and access"):
+                    self.execution.progress.phase("check holes", 0)
+                    self._check_isolation(self.request.geometry, self.findings)
+                    if self.variant == WHOLE:  # what is absent has no access yet
+                        self.execution.progress.phase("check access", 0)
+                        self.verification.try_permitted()
             finally:
                 count.steps = self.execution.checked
 
@@ -126,12 +124,10 @@ class BaseRun:
     def check_changed(self, request: RunRequest, steps: Transition, kept: Fingerprints | None = None) -> FindingTally:
         """Check a changed layout by queries, and what is new in it by bytes. Raises `StepFailed` or `Stopped`."""
         findings = FindingTally()
-        try:
-            self.execution.progress.extend(len(self.execution.plan.steps))
-            findings.add(self.execution.check())
+        self.execution.progress.extend(len(self.execution.plan.steps))
+        findings.add(self.execution.check())
+        with failing("check of holes and ends"):
             self._check_isolation(request.geometry, findings)
-        except DriverError as error:
-            raise StepFailed(None, "check of holes and ends", error) from error
         if kept:
             findings.merge_findings(kept.compared_after(findings), ASPECT)
         verification = Verification(request, self.ledger, self.execution, findings)
@@ -211,15 +207,11 @@ class BaseRun:
         self._teardown = self.execution.take_down(gates)
         if self.failure is None and self._teardown.failures:
             self.failure = self._teardown.failures[0]
-        if self.request.check != "none":
-            self._check_free_memory(self._teardown)
-
-    def _check_free_memory(self, teardown: Teardown) -> None:
-        """Compare the memory that was taken with the plan. Each process has simulated GPUs of its own."""
-        own = self.request.machine.simulated
-        geometries = [self.request.geometry] if own else self.request.processes_of_node.values()
-        left = self.balance.left(teardown, self.hold_result.descriptors)
-        self.findings.add(self.balance.misplaced(geometries, left))
+        if self.request.check != "none":  # each process has simulated GPUs of its own
+            own = self.request.machine.simulated
+            geometries = [self.request.geometry] if own else self.request.processes_of_node.values()
+            left = self.balance.left(self._teardown, self.hold_result.descriptors)
+            self.findings.add(self.balance.misplaced(geometries, left))
 
     def report(self) -> Report:
         """Return the report of the run, after its teardown."""

@@ -10,9 +10,9 @@ from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, S
 from contextlib import AbstractContextManager, contextmanager
 from typing import Self, TypeVar
 
-from memtopo.common.errors import InternalError, MemtopoError, Stopped
+from memtopo.common.errors import InternalError, Stopped
 from memtopo.driver.handles import Handle
-from memtopo.executor import StepFailed
+from memtopo.executor import failing
 from memtopo.kinds.layout import HandleSource
 from memtopo.kinds.step import Phase
 from memtopo.language.names import AWAKE
@@ -111,7 +111,7 @@ class Conductor:
     def rehearse(self) -> None:
         """Have all processes go through the states of the layout and back, and check each."""
         states, full = self.plans.states, self.request.check == "full"
-        with self.timed("rehearse", stops(states)), _failing("rehearsal of the states"):
+        with self.timed("rehearse", stops(states)), failing("rehearsal of the states"):
             for path in paths(states):
                 self.each(messages.WriteKept(path))
                 for state in (*path, AWAKE):
@@ -121,7 +121,7 @@ class Conductor:
     def hold(self, hold: Callable[[Self], HoldResult]) -> None:
         """Call `hold` with the complete layout."""
         self.progress.end()
-        with _failing("hold the layout"):
+        with failing("hold the layout"):
             self.hold_result = hold(self)
         if self.failure:
             raise self.failure
@@ -332,12 +332,3 @@ def conduct(conductor: C, hold: Callable[[C], HoldResult] | None = None) -> Repo
 def failures(results: Mapping[str, ChangeResult]) -> str:
     """Errors of all processes that have one, by label."""
     return "; ".join(f"{label}: {each.error}".removeprefix(": ") for label, each in results.items() if each.error)
-
-
-@contextmanager
-def _failing(action: str) -> Iterator[None]:
-    """Raise an error of the code inside as the failure of an action."""
-    try:
-        yield
-    except MemtopoError as error:
-        raise StepFailed(None, action, error) from error

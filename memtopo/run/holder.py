@@ -20,7 +20,7 @@ from memtopo.plans.report import Check, Checks
 from memtopo.plans.transition import Transition
 from memtopo.run.conductor import Conductor
 from memtopo.run.imports import Follower
-from memtopo.run.layout_plans import WHOLE, Goal, transitions_between
+from memtopo.run.layout_plans import WHOLE, Goal, kept, provided, transitions_between
 from memtopo.run.transition import RollbackFailed
 from memtopo.session.composition import Composition
 from memtopo.session.request import Holding, HoldResult, Revise, RunRequest
@@ -189,7 +189,7 @@ class HeldLayout:
     def states(self) -> Sequence[str]:
         return tuple(self.conductor.plans.states)
 
-    def switch(self, state: str) -> HeldChange:
+    def switch(self, state: str) -> LayoutChange:
         conductor, plans = self.conductor, self.conductor.plans
         now, after = conductor.variant, (state, conductor.absent)
         undone = _undone(plans.transitions(now, after))
@@ -198,9 +198,9 @@ class HeldLayout:
         def act(in_use: Collection[str], check: Check) -> Checks:
             return conductor.switch(state, in_use, check=check)
 
-        return HeldChange(self, plans.touched(undone, plans), plans.touched(lost, plans), act)
+        return LayoutChange(self, plans.touched(undone, plans), plans.touched(lost, plans), act)
 
-    def change(self, source: str, generation: int | None) -> HeldChange:
+    def change(self, source: str, generation: int | None) -> LayoutChange:
         conductor, before = self.conductor, self.conductor.request
         self._require_changeable(generation)
         revision = self._revise(source, before)
@@ -214,12 +214,12 @@ class HeldLayout:
             self.source = revision.source
             return conductor.checks()
 
-        return HeldChange(self, touched, touched, act)
+        return LayoutChange(self, touched, touched, act)
 
-    def renewal(self, exports: frozenset[str]) -> HeldChange:
+    def renewal(self, exports: frozenset[str]) -> LayoutChange:
         resources = frozenset(resource for _, resource in self.conductor.plans.resources_of(exports))
         after = f"the memory of {', '.join(sorted(exports))} is created for the next writer"
-        return HeldChange(self, exports, exports, lambda _in_use, _check: self.conductor.recreate(resources), after)
+        return LayoutChange(self, exports, exports, lambda _in_use, _check: self.conductor.recreate(resources), after)
 
     def _require_changeable(self, generation: int | None) -> None:
         """Raise `ExchangeError` unless the layout is whole, and of the generation that a change was planned for."""
@@ -236,7 +236,7 @@ class HeldLayout:
 
 
 @dataclass(frozen=True, slots=True)
-class HeldChange:
+class LayoutChange:
     """Change of a held layout, the exports that it touches, and those whose bytes it does not keep.
 
     `act` makes it, while importers keep the memory of some exports, with such a check. `after_failure` is what a
@@ -267,13 +267,8 @@ def _undone(steps: Mapping[str, Transition]) -> dict[str, set[Hashable]]:
 
 def _lost(before: Plan, after: Plan, undone: Collection[Hashable]) -> set[Hashable]:
     """Resources whose bytes neither stay in their memory nor are offloaded in a switch that undoes some."""
-    had, has = _kept(before), _kept(after)
-    return ({*undone} - has[1]) | (had[1] - has[0] - has[1])
-
-
-def _kept(plan: Plan) -> tuple[set[Hashable], set[Hashable]]:
-    """Resources that exist in a plan, and those whose bytes are offloaded."""
-    return {step.provides for step in plan.steps}, {step.keeps for step in plan.steps} - {None}
+    offloaded = kept(after)
+    return ({*undone} - offloaded) | (kept(before) - provided(after) - offloaded)
 
 
 def _require_same_view(before: Geometry, after: Geometry) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 
 from memtopo.common.errors import MemtopoError, Stopped
-from memtopo.executor import StepFailed
+from memtopo.executor import StepFailed, failing
 from memtopo.geometry import Geometry
 from memtopo.geometry.groups import Group
 from memtopo.run.conductor import Conductor
@@ -93,10 +93,8 @@ class OutsideImports:
     def _require_declared(self) -> None:
         """Raise `StepFailed` if the layout is not as declared."""
         action = "check of what is imported again"
-        try:
+        with failing(action):
             found = self._conductor.recheck().differences
-        except MemtopoError as error:
-            raise StepFailed(None, action, error) from error
         for each in found:
             message = f"{each.aspect} of {each.subject} is {each.seen}, not {each.wanted}"
             raise StepFailed(None, action, MemtopoError(message))

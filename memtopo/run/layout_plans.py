@@ -145,7 +145,7 @@ def lost(states: Mapping[str, Plans], path: Sequence[str], now: str = AWAKE) -> 
     found = {
         label: frozenset[Hashable]().union(
             *(
-                (_provided(plan) - _provided(states[name][label]) - _kept(states[name][label]))
+                (provided(plan) - provided(states[name][label]) - kept(states[name][label]))
                 | _keepers(states[name][label])
                 for name in path
             )
@@ -156,15 +156,16 @@ def lost(states: Mapping[str, Plans], path: Sequence[str], now: str = AWAKE) -> 
         imports = {step.provides: step.imports for step in plan.steps if step.imports}
         gone = {resource for resource, (holder, source) in imports.items() if source in found[holder]}
         found[label] = found[label] - imports.keys() | gone
-    return {label: each | (_provided(awake[label]) - _provided(states[now][label])) for label, each in found.items()}
+    return {label: each | (provided(awake[label]) - provided(states[now][label])) for label, each in found.items()}
 
 
-def _provided(plan: Plan) -> frozenset[Hashable]:
+def provided(plan: Plan) -> frozenset[Hashable]:
+    """Return the resources that exist in a plan."""
     return frozenset(step.provides for step in plan.steps)
 
 
-def _kept(plan: Plan) -> frozenset[Hashable]:
-    """Resources whose bytes a state keeps elsewhere."""
+def kept(plan: Plan) -> frozenset[Hashable]:
+    """Return the resources whose bytes a plan keeps elsewhere."""
     return frozenset(step.keeps for step in plan.steps)
 
 

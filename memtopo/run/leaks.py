@@ -12,7 +12,7 @@ from memtopo.common.units import rounded
 from memtopo.diagnostics.model import Path
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.types import DriverError
-from memtopo.executor import Execution, ResourceSnapshot, StepFailed, Teardown
+from memtopo.executor import Execution, ResourceSnapshot, Teardown, failing
 from memtopo.geometry import Geometry
 from memtopo.kinds.step import Finding, context_name
 from memtopo.plans.report import DeviceMemory, Leak, Left
@@ -104,11 +104,10 @@ class ResourceBalance:
         """References to the contexts of GPUs; the driver counts them."""
         driver, contexts = self._execution.driver, dict[int, int]()
         try:
-            for device in devices:
-                contexts[device] = driver.device_primary_ctx_retain(device)
-            yield contexts
-        except DriverError as error:
-            raise StepFailed(None, "reference to a context", error) from error
+            with failing("reference to a context"):
+                for device in devices:
+                    contexts[device] = driver.device_primary_ctx_retain(device)
+                yield contexts
         finally:
             for device in contexts:
                 self._release(device)

@@ -38,14 +38,10 @@ def first_calls(plan: Plan, geometry: Geometry) -> dict[str, list[tuple[DriverCa
     try:
         return _calls_of(plan, geometry, firsts, _with_needs(steps, firsts))
     except StepFailed as failure:
-        if not _looks_for_an_object(failure.error):
+        error = failure.error  # that of a step, or of an export, which needs an object that the layout does not have
+        if not (isinstance(error, KeyError) or (isinstance(error, ExchangeError) and error.code == "absent")):
             raise
         return _calls_of(plan, geometry, firsts, steps)
-
-
-def _looks_for_an_object(error: Exception) -> bool:
-    """Return true for the error of a step, or of an export, that needs an object which the layout does not have."""
-    return isinstance(error, KeyError) or (isinstance(error, ExchangeError) and error.code == "absent")
 
 
 def _calls_of(

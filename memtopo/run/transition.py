@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from memtopo.common.errors import Exit, MemtopoError, Stopped
 from memtopo.common.units import rounded
-from memtopo.driver.types import DriverError, Location, LocationKind
-from memtopo.executor import Execution, Pace, StepFailed, note_step
+from memtopo.driver.types import Location, LocationKind
+from memtopo.executor import Execution, Pace, StepFailed, failing, note_step
 from memtopo.kinds.chunks.steps import LimitPool
 from memtopo.kinds.layout import LateError, current
 from memtopo.kinds.step import Step
@@ -213,11 +213,8 @@ def _free(execution: Execution, device: int, machine: Machine | None) -> int | N
     context = execution.layout.contexts.get(device)
     if context is None:
         return machine.devices[device].room - CONTEXT_BYTES if machine else None
-    try:
-        with current(execution.driver, context):
-            return execution.driver.mem_get_info()[0]
-    except DriverError as error:
-        raise StepFailed(None, "free memory before a change", error) from error
+    with failing("free memory before a change"), current(execution.driver, context):
+        return execution.driver.mem_get_info()[0]
 
 
 def _used_on_host(execution: Execution) -> Mapping[Location, int]:

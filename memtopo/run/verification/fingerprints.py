@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from typing import NamedTuple, cast
 
 from memtopo.driver.kernels import MOST_AREAS, KernelDriver
-from memtopo.driver.types import DriverError, LocationKind
-from memtopo.executor import Execution, StepFailed
+from memtopo.driver.types import LocationKind
+from memtopo.executor import Execution, failing
 from memtopo.kinds.layout import current
 from memtopo.kinds.step import Finding, Readable, Step
 from memtopo.planner import Plan
@@ -128,17 +128,14 @@ def _read(execution: Execution, places: Mapping[Hashable, _ReadablePlace]) -> di
     for resource, place in places.items():
         by_device.setdefault(place.device, []).append(resource)
     found: dict[Hashable, int] = {}
-    try:
-        for device, resources in by_device.items():
-            with _kernels(execution, device) as driver:
-                driver.ctx_synchronize()
-                for first in range(0, len(resources), MOST_AREAS):
-                    some = resources[first : first + MOST_AREAS]
-                    execution.raise_if_stopped()
-                    parts = [_part(execution, places[resource].bytes) for resource in some]
-                    found.update(zip(some, driver.fingerprint(parts), strict=True))
-    except DriverError as error:
-        raise StepFailed(None, "fingerprints of what the change keeps", error) from error
+    for device, resources in by_device.items():
+        with failing("fingerprints of what the change keeps"), _kernels(execution, device) as driver:
+            driver.ctx_synchronize()
+            for first in range(0, len(resources), MOST_AREAS):
+                some = resources[first : first + MOST_AREAS]
+                execution.raise_if_stopped()
+                parts = [_part(execution, places[resource].bytes) for resource in some]
+                found.update(zip(some, driver.fingerprint(parts), strict=True))
     return found
 
 

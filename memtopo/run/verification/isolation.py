@@ -181,7 +181,9 @@ def permissions(context: VerificationContext, *, host_only: bool) -> Iterator[Fi
     The last byte is tried, so that memory which is too small is found as well. With `host_only` only host memory that
     is mapped is tried, where a copy without access would end the process. Raises what `raise_if_stopped` raises.
     """
-    memory = _mapped_on_host(context.own_memory) if host_only else context.own_memory
+    memory = context.own_memory
+    if host_only:
+        memory = [each for each in memory if each.location.kind is not LocationKind.GPU and not each.addressed]
     for device, device_context in context.layout.contexts.items():
         # A list, not a generator: the code that takes the findings must not run in the device's context.
         found: list[Finding] = []
@@ -190,11 +192,6 @@ def permissions(context: VerificationContext, *, host_only: bool) -> Iterator[Fi
                 context.raise_if_stopped()
                 found.extend(_permitted(context, view, device))
         yield from found
-
-
-def _mapped_on_host(memory: Sequence[MappedMemory]) -> Sequence[MappedMemory]:
-    of_gpu = LocationKind.GPU
-    return [each for each in memory if each.location.kind is not of_gpu and not each.addressed]
 
 
 def refusals(context: VerificationContext) -> Iterator[Finding]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from memtopo.diagnostics.model import Path
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.types import DriverError, LocationKind
-from memtopo.executor import STRIDE, Execution, StepCount, StepFailed
+from memtopo.executor import STRIDE, Execution, StepCount, StepFailed, failing
 from memtopo.kinds.step import Finding
 from memtopo.kinds.views import MappedMemory, Member, mapped_memory, recorded_events
 from memtopo.machine import Machine
@@ -24,6 +24,8 @@ from memtopo.session.request import RunRequest
 
 if TYPE_CHECKING:  # imported where it is used: a fast check of memory on GPUs needs none of it
     from memtopo.run.verification.replicas import Replica
+
+_REHEARSAL = "rehearsal of the states"
 
 FORBIDDEN = "forbidden, on a replica"
 
@@ -106,10 +108,8 @@ class Verification:
 
         tries = self._replicas()
         with self._execution.timed("forbid", len(tries), announce=False):
-            try:
+            with failing("try of forbidden accesses"):
                 self._findings.add(refusals(self._context))
-            except DriverError as error:
-                raise StepFailed(None, "try of forbidden accesses", error) from error
             if self._request.machine_facts is None:
                 self._findings.not_checked(FORBIDDEN, len(tries), "no process may be started")
             else:
@@ -121,13 +121,13 @@ class Verification:
     def write_kept(self, without: Mapping[str, Container[Hashable]]) -> None:
         """Write the memory of all processes, `without` resources of each by label. Raises `StepFailed` or `Stopped`."""
         if verifier := self._of_others(without):
-            with _rehearsing():
+            with failing(_REHEARSAL):
                 verifier.write(0)
 
     def read_kept(self, without: Mapping[str, Container[Hashable]]) -> None:
         """Read the memory of all processes, as `write_kept` writes it."""
         if verifier := self._of_others(without):
-            with _rehearsing():
+            with failing(_REHEARSAL):
                 self._findings.add(verifier.read(0))
 
     def _of_others(self, without: Mapping[str, Container[Hashable]]) -> Verifier | None:
@@ -272,14 +272,6 @@ class Verification:
     def _count_missed(self, verifier: Verifier, index: int, before: int, why: str) -> None:
         missed = verifier.expected(index) - (self._findings.observed(verifier.aspect) - before)
         self._findings.not_checked(verifier.aspect, max(0, missed), why)
-
-
-@contextmanager
-def _rehearsing() -> Iterator[None]:
-    try:
-        yield
-    except DriverError as error:
-        raise StepFailed(None, "rehearsal of the states", error) from error
 
 
 def _of_bytes(context: VerificationContext, *, full: bool) -> Verifier:
