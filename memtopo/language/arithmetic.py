@@ -120,7 +120,8 @@ class _Evaluation:
             return quantity(text)
         except InvalidValue as wrong:
             message = f"${name} is {shorten(text)!r}, which is neither a number nor a size in bytes"
-            raise InvalidValue("MT903", message, help=wrong.help) from wrong
+            help = wrong.help and f"{wrong.help} for ${name}"
+            raise InvalidValue("MT903", message, help=help) from wrong
 
     def _take(self) -> str:
         token = self._word

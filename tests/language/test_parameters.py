@@ -138,6 +138,12 @@ def test_a_value_of_a_wrong_form_is_reported_and_corrected_where_it_is_written()
     assert where == [("ranges", "a", "size"), ("ranges", "b", "size")]
 
 
+def test_a_value_that_no_arithmetic_can_use_is_corrected_for_its_parameter() -> None:
+    """Not in place of the arithmetic."""
+    (found,) = diagnose("params: {size: 65MB, twice: $size * 2}\nranges: {a: {size: $twice}}\n")
+    assert (found.code, found.path, found.help) == ("MT903", ("params", "twice"), "write 65MiB for $size")
+
+
 def test_several_values_in_one_setting_are_explained() -> None:
     text = "params: {pages: 16}\nchunks: {page: {location: gpu0, size: 2MiB, count: $pages}}"
     (found,) = validate(document(text).with_settings({"pages": "1,2"}), load("h200x2")).diagnostics
