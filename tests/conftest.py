@@ -36,6 +36,7 @@ LONG_FILES = (
     "test_two_nodes.py",
     "test_docs.py",
     "test_specs.py",
+    "test_crashes.py",
 )
 """Files whose few tests take long or wait: they run first, so that none of them runs alone at the end."""
 
