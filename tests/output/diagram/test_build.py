@@ -5,6 +5,7 @@ import random
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -157,6 +158,27 @@ def test_equal_neighbouring_ranges_are_one_with_a_step() -> None:
     found = text_diagram(COUNTED.format("map: {r: [c.0:128]}"))
     assert [(each.first, each.last, each.count) for each in found.ranges] == [("r.0", "r.31", 32)]
     assert [(span.first, span.last, span.step) for span in spans(found)] == [("c.0", "c.3", 4)]
+
+
+class CountedLookups(dict[Any, Any]):
+    """Placements whose lookups are counted."""
+
+    lookups = 0
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        self.lookups += 1
+        return super().get(key, default)
+
+
+def test_equal_empty_ranges_are_looked_at_together() -> None:
+    rest = "map: {r.7: [c.0], r.900000: [c.1]}\naccess: {r.100:200: {gpu0: rw}}"
+    facts = invented(1)
+    given = geometry_of(COUNTED.format(rest).replace("count: 32", "count: 1000000"), facts)
+    placements = CountedLookups(given.placements)
+    found = build_diagram(replace(given, placements=placements), facts)
+    assert [each.first for each in found.ranges] == ["r.0", "r.7", "r.8", "r.100", "r.200", "r.900000", "r.900001"]
+    assert sum(each.count for each in found.ranges) == 1000000
+    assert placements.lookups < 10
 
 
 def test_ranges_with_the_same_chunks_have_step_0() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate, groupby, islice
+from itertools import accumulate, chain, groupby, islice, pairwise
 from typing import NamedTuple
 
 from memtopo.diagnostics.model import Path
@@ -49,40 +49,50 @@ class _Reservations(NamedTuple):
     firsts: list[int]
     steps: list[int]
 
-    def extended(self, placements: Sequence[Placement], shape: tuple[object, ...]) -> _Reservations | None:
-        """These reservations and the next one, or None if that one differs."""
+    def extended(self, placements: Sequence[Placement], shape: tuple[object, ...], more: int) -> _Reservations | None:
+        """These reservations and the next one, or as many `more` that are all empty; None if they differ."""
         if shape != self.shape:
             return None
         firsts = [placement.first for placement in placements]
         steps = [first - before for first, before in zip(firsts, self.firsts, strict=True)]
         if self.number > 1 and steps != self.steps:
             return None
-        return self._replace(number=self.number + 1, firsts=firsts, steps=steps)
+        return self._replace(number=self.number + more, firsts=firsts, steps=steps)
 
 
 def ranges(geometry: Geometry, process: str, marks: Marks) -> Iterator[RangeDiagram]:
     """All ranges of a process in order; entries that one span covers are joined in `marks`."""
     context = _Process(process, MappingCounts(geometry), marks)
     requested = AccessParts(geometry.parts)
+    filled: dict[str, list[int]] = {}
+    for name, instance in geometry.placements:
+        filled.setdefault(name, []).append(instance)
     for group in geometry.of(RangeGroup).values():
-        for reservations in _equal_neighbours(geometry, group, requested, context.counts):
+        bounds = _bounds(group, filled.get(group.name, ()), geometry.parts.get(group.name, ()))
+        for reservations in _equal_neighbours(geometry, group, bounds, requested, context.counts):
             yield _range(reservations, context)
 
 
+def _bounds(group: RangeGroup, filled: Iterable[int], parts: Iterable[Part]) -> list[int]:
+    """Instances at which the content of a group may change: one with placements, and the one after it, among them."""
+    changes = chain.from_iterable((instance, instance + 1) for instance in filled)
+    return sorted({0, group.count, *changes, *chain.from_iterable(part.instances for part in parts)})
+
+
 def _equal_neighbours(
-    geometry: Geometry, group: RangeGroup, requested: AccessParts, counts: MappingCounts
+    geometry: Geometry, group: RangeGroup, bounds: Sequence[int], requested: AccessParts, counts: MappingCounts
 ) -> Iterator[_Reservations]:
     last: _Reservations | None = None
-    for instance in range(group.count):
+    for instance, stop in pairwise(bounds):
         placements, parts = geometry.placements.get((group.name, instance), ()), requested.of(group.name, instance)
         shape = _shape(placements, parts, counts) if group.count > 1 else ()
-        if last and (extended := last.extended(placements, shape)):
+        if last and (extended := last.extended(placements, shape, stop - instance)):
             last = extended
             continue
         if last:
             yield last
         firsts = [placement.first for placement in placements]
-        last = _Reservations(group, instance, 1, placements, parts, shape, firsts, [0] * len(firsts))
+        last = _Reservations(group, instance, stop - instance, placements, parts, shape, firsts, [0] * len(firsts))
     if last:
         yield last
 
