@@ -73,8 +73,9 @@ class RangeDiagram:
     """`count` neighbouring ranges of one entry, `first` to `last`, with the same content.
 
     Each has `size` bytes, of which `mapped` are mapped. `pieces` are the spans of the first range in order of offset;
-    they cover its whole size. In an `elastic` range, a program maps the chunks of these entries in the holes, and the
-    chunk `zero` is mapped wherever it maps none; what is mapped has the access of one of `elastic_access`, by part.
+    they cover its whole size. In an `elastic` range, a program maps the chunks of these entries in the holes, or in
+    place of the chunk `zero`, which is mapped wherever nothing else is; they have the access of one of
+    `elastic_access`, by part.
     Ranges with a `same_address` have it in all processes of their entry.
     """
 

@@ -67,10 +67,15 @@ def test_sums_are_those_of_the_geometry_and_the_plan(path: Path) -> None:
     assert found
     shown = build_diagram(found, facts)
     placements = [each for placed in found.placements.values() for each in placed]
-    ranges = [(each, span) for each in shown.ranges for span in each.pieces]
+    ranges = [(each, span) for each in shown.ranges for span in each.pieces if span.path[-2:] != ("elastic", "zero")]
     assert sum(each.count for each in shown.ranges) == sum(run.count for run in found.of(RangeGroup).values())
     assert sum(each.count * span.count for each, span in ranges) == sum(each.count for each in placements)
-    assert sum(each.count * each.mapped for each in shown.ranges) == sum(each.end - each.offset for each in placements)
+    size = sum(each.count * span.size for each, span in ranges if span.chunk)
+    assert size == sum(each.end - each.offset for each in placements)
+    assert all(
+        each.mapped == (each.size if each.zero else sum(span.size for span in each.pieces if span.chunk))
+        for each in shown.ranges
+    )
     most = Counter(planner.plan(found, facts).memory)
     for group in found.every:  # elastic chunks are drawn with as many as a program may create
         most.update({str(at): number * group.size for at, number in group.largest_shares().items()})
@@ -97,6 +102,33 @@ def test_an_empty_range_is_one_hole() -> None:
     found = text_diagram("ranges: {r: {size: 64MiB}}")
     assert shape(found) == [("", 0, 64)]
     assert found.ranges[0].mapped == 0
+
+
+def test_a_zero_chunk_is_mapped_read_only_wherever_the_layout_maps_nothing_else() -> None:
+    text = """\
+ranges: {{r: {{size: 16MiB, count: 2, elastic: {{chunks: page{}}}}}}}
+chunks:
+  page: {{location: gpu0, size: 2MiB, count: {{min: 0, max: 4}}}}
+  blank: {{location: gpu1, size: 2MiB}}
+  c: {{location: gpu0, size: 2MiB, count: 2}}
+map: {{r.0: [{{chunk: c.0, offset: 4MiB}}], r.1: [{{chunk: c.1, offset: 4MiB}}]}}
+access: {{r: [{{offset: 0, size: 12MiB, grant: {{gpu0: rw, gpu1: r}}}}]}}
+"""
+    (backed,) = text_diagram(text.format(", zero: blank")).ranges
+    words = [
+        (span.first, span.offset // MiB, span.count, [each.access for each in span.access]) for span in backed.pieces
+    ]
+    assert words == [
+        ("blank", 0, 2, ["r", "r"]),
+        ("c.0", 4, 1, ["rw", "r"]),
+        ("blank", 6, 3, ["r", "r"]),
+        ("blank", 12, 2, []),
+    ]
+    first = backed.pieces[0]
+    assert (backed.count, backed.mapped, first.locations, first.interval) == (2, backed.size, ("gpu1",), 0)
+    assert first.elsewhere == 2 * 7 - 2
+    (program_only,) = text_diagram(text.format("")).ranges
+    assert [span.first for span in program_only.pieces] == ["", "c.0", ""]
 
 
 def test_a_span_ends_where_access_changes() -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from heapq import merge
 from itertools import accumulate, chain, groupby, islice, pairwise
+from operator import attrgetter
 from typing import NamedTuple
 
 from memtopo.diagnostics.model import Path
-from memtopo.driver.types import Grant, Location
+from memtopo.driver.types import Access, Grant, Location
 from memtopo.geometry import AccessSpan, Geometry, Placement
 from memtopo.geometry.access import AccessParts, access_spans
 from memtopo.geometry.diagram import DeviceAccess, MappingSpan, RangeDiagram
@@ -115,7 +118,10 @@ def _shape(placements: Sequence[Placement], parts: Sequence[Part], counts: Mappi
 
 def _range(reservations: _Reservations, process: _Process) -> RangeDiagram:
     group, placements, backing = reservations.group, reservations.placements, reservations.group.elastic
-    found = mappings(placements, access_spans(placements, reservations.parts), reservations.steps)
+    fixed = mappings(placements, access_spans(placements, reservations.parts), reservations.steps)
+    zeros = list(_zeros(group, reservations.instance, placements))
+    backed = mappings(zeros, access_spans(zeros, reservations.parts), [0] * len(zeros))
+    found = merge(fixed, map(_read_only, backed), key=attrgetter("offset"))
     spans = tuple(_spans(found, group.size, process))
     return RangeDiagram(
         first=group.label(reservations.instance),
@@ -130,6 +136,20 @@ def _range(reservations: _Reservations, process: _Process) -> RangeDiagram:
         same_address=group.same_address,
         elastic_access=tuple(dict.fromkeys(_access(part.grants) for part in reservations.parts)) if backing else (),
     )
+
+
+def _zeros(group: RangeGroup, instance: int, placements: Iterable[Placement]) -> Iterator[Placement]:
+    """Placements of the zero chunk of a range, if it has one, wherever the layout maps nothing else."""
+    zero, path = group.elastic.zero if group.elastic else None, (*group.path, "elastic", "zero")
+    start = 0
+    for stop, end in [*((each.offset, each.end) for each in placements), (group.size, group.size)]:
+        if zero and stop > start:
+            yield Placement(group, instance, start, zero, 0, (stop - start) // zero.size, path, 0)
+        start = end
+
+
+def _read_only(given: Mappings) -> Mappings:
+    return given._replace(grants=tuple(Grant(each.location, Access.R) for each in given.grants))
 
 
 def _spans(found: Iterable[Mappings], size: int, process: _Process) -> Iterator[MappingSpan]:
@@ -328,11 +348,17 @@ class MappingCounts:
 
     def __init__(self, geometry: Geometry) -> None:
         spans: dict[str, list[_Span]] = {}
-        for placements in geometry.placements.values():
+        mapped: Counter[str] = Counter()
+        for (name, _), placements in geometry.placements.items():
             for placement in placements:
+                mapped[name] += placement.end - placement.offset
                 times = 1 if placement.step else placement.count
                 found = ((*span, times) for span in placement.spans)
                 spans.setdefault(placement.chunk.name, []).extend(found)
+        for group in geometry.of(RangeGroup).values():
+            if group.elastic and (zero := group.elastic.zero):
+                times = (group.count * group.size - mapped[group.name]) // zero.size
+                spans.setdefault(zero.name, []).append((0, 1, times))
         self._sums: Mapping[str, _MappingSum] = {
             name: _MappingSum(found) for name, found in spans.items() if _overlap(found)
         }
