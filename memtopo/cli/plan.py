@@ -43,7 +43,7 @@ from memtopo.plans.calls import CallsDocument, ListedCalls, listed, named
 from memtopo.plans.difference import difference
 from memtopo.plans.report import PlanDifference
 from memtopo.rules.validation import diagnose_processes
-from memtopo.run.planned_calls import first_calls, planned_calls
+from memtopo.run.planned_calls import first_calls, list_calls, planned_calls
 from memtopo.session.composition import Composition
 from memtopo.session.saved import (
     SavedChange,
@@ -137,15 +137,28 @@ def _require_one_output(*, calls: bool, language: str | None, output: str | None
 
 def _list_calls(plan: Plan, geometry: Geometry, target: Target, *, as_json: bool) -> int:
     """Print all driver calls of a plan by process."""
-    found = {label: tuple(named(calls)) for label, calls in planned_calls(plan, geometry).items()}
     if as_json:
-        processes = tuple(ListedCalls(label, tuple(map(listed, calls))) for label, calls in found.items())
+        calls = planned_calls(plan, geometry)
+        processes = tuple(ListedCalls(label, tuple(map(listed, named(each)))) for label, each in calls.items())
         plain.print_document(json.dumps(CallsDocument(1, plan.name, target.line, processes)).splitlines())
     else:
-        from memtopo.output.calls import listing
-
-        plain.print_lines([f"calls  {plan.name}  on {humanize.machine(target.line)}", "", *listing(found)])
+        plain.print_lines([f"calls  {plan.name}  on {humanize.machine(target.line)}", ""])
+        _print_calls(plan, geometry)
     return 0
+
+
+def _print_calls(plan: Plan, geometry: Geometry) -> None:
+    """Print the calls of the first process while they are listed, and those of the others after them."""
+    from memtopo.output.calls import CallLines
+
+    first, *others = plan.steps_by_process
+    kept: dict[str, list[str]] = {label: [] for label in others}
+    lines = {first: CallLines(first, plain.print_lines)}
+    lines |= {label: CallLines(label, each.extend) for label, each in kept.items()}
+    list_calls(plan, geometry, {label: each.add for label, each in lines.items()})
+    for label, each in lines.items():
+        each.end()
+        plain.print_lines(kept.pop(label, ()))
 
 
 def _write_programs(

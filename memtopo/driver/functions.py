@@ -35,18 +35,14 @@ from memtopo.driver.wrappers import parameters
 class Function:
     """C function of a call, with its parameters in order.
 
-    A parameter is the result (`&`), the name of a parameter of the protocol's method, or a constant.
-    `makes` is the kind of object that the result is: `range`, `chunk`, `context`; empty if it is none.
+    A parameter is the result (`&`), the name of a parameter of the protocol's method, or a constant; `arguments` are
+    all but the result. `makes` is the kind of object that the result is: `range`, `chunk`; empty if it is none.
     """
 
     name: str
     parameters: tuple[str, ...]
+    arguments: tuple[str, ...]
     makes: str = ""
-
-    @property
-    def arguments(self) -> tuple[str, ...]:
-        """Parameters but the result."""
-        return tuple(each for each in self.parameters if each != RESULT)
 
 
 RESULT = "&"
@@ -116,7 +112,8 @@ _VERSIONS = {"mem_advise": "cuMemAdvise_v2", "mem_prefetch_async": "cuMemPrefetc
 
 def _function(method: str, signature: str) -> Function:
     before, _, makes = signature.partition("->")
-    return Function(call_name(method), tuple(before.split()), makes.strip())
+    names = tuple(before.split())
+    return Function(call_name(method), names, tuple(each for each in names if each != RESULT), makes.strip())
 
 
 FUNCTIONS: Mapping[str, Function] = {method: _function(method, text) for method, text in _SIGNATURES.items()}
@@ -124,7 +121,7 @@ FUNCTIONS: Mapping[str, Function] = {method: _function(method, text) for method,
 
 def function(method: str) -> Function:
     """C function of a method of the protocol."""
-    return FUNCTIONS.get(method) or Function(call_name(method), parameters(method))
+    return FUNCTIONS.get(method) or Function(call_name(method), parameters(method), parameters(method))
 
 
 def c_name(method: str) -> str:

@@ -126,11 +126,11 @@ class Recorder(Forwarder):
 
 
 class CallList:
-    """Record of calls in memory."""
+    """Record of calls, in memory, or in a receiver of each call as soon as it is made."""
 
-    def __init__(self, context: CallContext) -> None:
-        self.calls: list[Any] = []
-        """Calls, and what the owner of the record adds between them."""
+    def __init__(self, context: CallContext, add: Callable[[DriverCall], object] | None = None) -> None:
+        self.calls: list[DriverCall] = []
+        self._add = add or self.calls.append
         self._context = context
         self._begun: tuple[str, Mapping[str, Any]] = ("", {})
 
@@ -142,7 +142,7 @@ class CallList:
         (method, arguments), at = self._begun, self._context
         name = error_name(error)
         about = at.phase, at.verb, at.subject, at.undo, at.number
-        self.calls.append(DriverCall(method, arguments, result, name, *about))
+        self._add(DriverCall(method, arguments, result, name, *about))
 
 
 def error_name(error: BaseException | None) -> str | None:

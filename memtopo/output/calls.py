@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
-from itertools import groupby
+from functools import lru_cache
 from typing import Any
 
 from memtopo.common.units import exact
 from memtopo.driver.functions import ADDRESSES, CONSTANTS, PLAIN_FLAGS
 from memtopo.driver.recorder import DriverCall
 from memtopo.driver.types import HandleType, Location, PoolProperties, Properties
-from memtopo.plans.calls import Exchange, NamedCall, Object, ObjectAddress, reference
+from memtopo.plans.calls import CallNames, Entry, Exchange, NamedCall, Object, ObjectAddress, reference
 
 _SIZES = ("size", "count", "alignment", "offset", "max_size")
 TEST = "a test: not kept, importers get handles of their own"
@@ -83,22 +83,20 @@ def _constant(method: str, name: str, value: Any) -> str:
 
 def line(call: NamedCall) -> str:
     """One call as in C: `cuMemMap(kv+2MiB, size=2MiB, offset=0, page.1, flags=0)`."""
-    arguments = [
-        *([f"&{call.made.label}"] if call.made else []),
-        *(_argument(call.method, *each) for each in call.arguments),
-    ]
+    arguments = [f"&{call.made.label}"] if call.made else []
+    arguments += [_argument(call.method, name, value) for name, value in call.arguments]
     note = f" /* {TEST} */" if call.is_test else ""
-    return f"{call.function}({', '.join(each for each in arguments if each)}){note}"
+    return f"{call.function}({', '.join(filter(None, arguments))}){note}"
 
 
 def _argument(method: str, name: str, value: Any) -> str:
-    if isinstance(value, int) and not isinstance(value, Enum):
-        return _number(method, name, value)
-    if isinstance(value, Object | Exchange):
-        return f"fd=<from {value.peer}>" if isinstance(value, Exchange) and name == "fd" else str(reference(value))
     match value:
+        case int() if not isinstance(value, Enum):
+            return _number(method, name, value)
         case ObjectAddress(held, offset):
             return f"{held.label}+{exact(offset)}" if offset else held.label
+        case Object() | Exchange():
+            return f"fd=<from {value.peer}>" if isinstance(value, Exchange) and name == "fd" else str(reference(value))
         case Properties() | PoolProperties():
             return f"{{{', '.join((str(value.location), *_property_flags(value)))}}}"
         case tuple() if name == "grants":
@@ -107,6 +105,7 @@ def _argument(method: str, name: str, value: Any) -> str:
     return text if isinstance(value, Location | str) else f"{name}={text}"
 
 
+@lru_cache(typed=True)
 def _number(method: str, name: str, value: int) -> str:
     if name == "0":
         return "0"
@@ -128,15 +127,37 @@ def exchange(what: Exchange) -> str:
             return "/* wait until all others have released what they imported */"
 
 
-def listing(calls: Mapping[str, Sequence[NamedCall | Exchange]]) -> Iterator[str]:
-    """Lines of `memtopo plan --calls`: the calls by process and phase."""
-    for label, entries in calls.items():
-        if label:
-            yield from (label, "")
-        for phase, group in groupby(entries, key=lambda each: each.phase):
-            yield f"  {phase}"
-            yield from (f"    {line(each) if isinstance(each, NamedCall) else exchange(each)}" for each in group)
-            yield ""
+_MOST_LINES = 1024
+
+
+class CallLines:
+    """Lines of `memtopo plan --calls` for one process: its calls by phase, which are written as they are added."""
+
+    def __init__(self, label: str, write: Callable[[list[str]], object]) -> None:
+        self._write, self._names = write, CallNames()
+        self._lines = [label, ""] if label else []
+        self._phase: str | None = None
+
+    def add(self, entry: Entry) -> None:
+        """Add the next call or exchange; a call of no step has no line."""
+        if isinstance(entry, DriverCall) and not entry.of_step:
+            return
+        if entry.phase != self._phase:
+            self._lines += [*([""] if self._phase is not None else []), f"  {entry.phase}"]
+            self._phase = entry.phase
+        named = self._names.of(entry)
+        self._lines.append(f"    {line(named) if isinstance(named, NamedCall) else exchange(named)}")
+        if len(self._lines) >= _MOST_LINES:
+            self._flush()
+
+    def end(self) -> None:
+        """Write the last lines."""
+        self._lines += [""] if self._phase is not None else []
+        self._flush()
+
+    def _flush(self) -> None:
+        self._write(self._lines)
+        self._lines = []
 
 
 _LARGE = 1 << 32

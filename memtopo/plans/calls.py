@@ -6,10 +6,10 @@ was only listed and a run on any machine give equal calls.
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from memtopo.driver.functions import ADDRESSES, AT_ADDRESSES, OBJECTS, function, jsonable
 from memtopo.driver.recorder import DriverCall
@@ -32,6 +32,9 @@ class ObjectAddress:
     offset: int
 
 
+Action = Literal["receive", "send", "leave", "await"]
+
+
 @dataclass(frozen=True, slots=True)
 class Exchange:
     """Exchange of a process with another one between its calls.
@@ -41,15 +44,14 @@ class Exchange:
     all that import from it have left (`peer` is then empty).
     """
 
-    action: Literal["receive", "send", "leave", "await"]
+    action: Action
     peer: str = ""
     export: str = ""
     number: int = 0
     phase: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class NamedCall:
+class NamedCall(NamedTuple):
     """One call with names: arguments in the order of the C function, without the result.
 
     `made` is what it makes. The `value` of an argument is an object, a place, a received handle, or as the protocol has
@@ -135,31 +137,31 @@ def reference(value: Any, method: str = "", name: str = "") -> Any:
 
 def named(entries: Iterable[Entry], *, steps_only: bool = True) -> Iterator[NamedCall | Exchange]:
     """Give names to calls in order, without those that are made for no step if `steps_only`."""
-    names = _Names()
-    received: Exchange | None = None
+    names = CallNames()
     for entry in entries:
-        if isinstance(entry, Exchange):
-            received = entry if entry.action == "receive" else None
-            yield entry
-        elif entry.of_step or not steps_only:
-            yield names.of(entry, received)
+        if isinstance(entry, Exchange) or entry.of_step or not steps_only:
+            yield names.of(entry)
 
 
-class _Names:
-    """Objects that exist, by their number or address."""
+class CallNames:
+    """Names of the objects that exist after some calls of one process."""
 
     def __init__(self) -> None:
         self._numbered: dict[tuple[str, int], Object] = {}
-        self._places: dict[int, Object] = {}
         self._starts: list[int] = []
+        self._kinds: list[str] = []
+        self._labels: list[str] = []
+        self._received: Exchange | None = None
 
-    def of(self, call: DriverCall, received: Exchange | None) -> NamedCall:
-        found = function(call.method)
-        given = call.arguments
+    def of(self, entry: Entry) -> NamedCall | Exchange:
+        """Give names to the next call."""
+        if isinstance(entry, Exchange):
+            self._received = entry if entry.action == "receive" else None
+            return entry
+        call, found, given = entry, function(entry.method), entry.arguments
         if call.method == "mem_host_register" and call.error is None:  # of memory that no call has made
             self._add(Object("registered", call.subject), given["address"])
-        values = ((name, self._value(call.method, name, given.get(name), received)) for name in found.arguments)
-        arguments = tuple(values)
+        arguments = tuple([(name, self._value(call.method, name, given.get(name))) for name in found.arguments])
         made = None
         if found.makes and call.error is None:
             made = Object(found.makes, call.subject)
@@ -168,16 +170,16 @@ class _Names:
 
     def _add(self, made: Object, result: Any) -> None:
         if made.kind in AT_ADDRESSES:
-            if result not in self._places:
-                insort(self._starts, result)
-            self._places[result] = made
+            at = bisect_left(self._starts, result)
+            end = at + (at < len(self._starts) and self._starts[at] == result)
+            self._starts[at:end], self._kinds[at:end], self._labels[at:end] = [result], [made.kind], [made.label]
         elif isinstance(result, int):
             self._numbered[made.kind, result] = made
 
-    def _value(self, method: str, name: str, value: Any, received: Exchange | None) -> Any:
-        external = name == "fd" and received  # a descriptor of another API, from a holder
+    def _value(self, method: str, name: str, value: Any) -> Any:
+        external = name == "fd" and self._received  # a descriptor of another API, from a holder
         if name in ("shared", "data") or (name == "handle" and isinstance(value, bytes)) or external:
-            return received or "a handle"
+            return self._received or "a handle"
         if name == "kind" or not isinstance(value, int) or isinstance(value, bool):
             return name if value is None else value  # a constant of the C function
         if name == "0":
@@ -189,8 +191,7 @@ class _Names:
         return value
 
     def _place(self, address: int) -> ObjectAddress | int:
-        at = bisect_right(self._starts, address)
-        if not at:
+        at = bisect_right(self._starts, address) - 1
+        if at < 0:
             return address
-        start = self._starts[at - 1]
-        return ObjectAddress(self._places[start], address - start)
+        return ObjectAddress(Object(self._kinds[at], self._labels[at]), address - self._starts[at])

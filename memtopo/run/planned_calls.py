@@ -6,7 +6,7 @@ handles that a process imports are exported and sent by the others at that momen
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -21,7 +21,7 @@ from memtopo.kinds.pinned.steps import MapFile
 from memtopo.kinds.step import Phase, Step
 from memtopo.planner import Plan
 from memtopo.plans import folding
-from memtopo.plans.calls import Entry, Exchange
+from memtopo.plans.calls import Action, Entry, Exchange
 from memtopo.plans.report import Checks
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.offers import SEND, LayoutExports
@@ -91,25 +91,39 @@ def planned_calls(plan: Plan, geometry: Geometry) -> dict[str, Sequence[Entry]]:
 
     Calls of no step, which measure free memory, are among them.
     """
-    with _parts(plan, geometry) as parts:
+    found: dict[str, list[Entry]] = {label: [] for label in plan.steps_by_process}
+    list_calls(plan, geometry, {label: each.append for label, each in found.items()})
+    return dict(found)
+
+
+def list_calls(plan: Plan, geometry: Geometry, receivers: Mapping[str, Callable[[Entry], object]]) -> None:
+    """Give each of the `planned_calls` of a process to its receiver, one after another: none of them is kept."""
+    with _parts(plan, geometry, receivers) as parts:
         for phase in Phase:
             for part in parts.values():
                 part.execution.build(phase)
                 part.source.settle()
         for part in parts.values():
-            part.execution.take_down(_Gates(part.record))
-        return {label: part.record.calls for label, part in parts.items()}
+            part.execution.take_down(_Gates(part))
 
 
 class _ListedProcess:
-    """One process: its driver, its execution, and the record of its calls."""
+    """One process: its driver, its execution, and the receiver of its calls and exchanges."""
 
-    def __init__(self, label: str, plan: Plan, geometry: Geometry, parts: Mapping[str, _ListedProcess]) -> None:
+    def __init__(
+        self,
+        label: str,
+        plan: Plan,
+        geometry: Geometry,
+        receive: Callable[[Entry], object],
+        parts: Mapping[str, _ListedProcess],
+    ) -> None:
         self.label = label
         self.context = CallContext()
-        self.record = CallList(self.context)
+        self.exchanged: set[str] = set()
+        self._receive = receive
         self.dry = DryDriver(label)
-        self.driver: KernelDriver = Recorder(self.dry, self.record)
+        self.driver: KernelDriver = Recorder(self.dry, CallList(self.context, receive))
         steps = tuple(step.dry if isinstance(step, MapFile) else step for step in plan.steps)
         self.execution = Execution(replace(plan, steps=steps), self.driver, context=self.context)
         self.exports = LayoutExports(
@@ -121,17 +135,24 @@ class _ListedProcess:
     def send(self, peer: str, export: str, number: int) -> Handle:
         """Export one handle and send it to another process."""
         handle = self.exports.handle(export, number)
-        self.record.calls.append(Exchange("send", peer, export, number, self.context.phase))
+        self.exchange("send", peer, export, number)
         return handle
+
+    def exchange(self, action: Action, peer: str = "", export: str = "", number: int = 0) -> None:
+        """Note an exchange with another process at this point."""
+        self.exchanged.add(action)
+        self._receive(Exchange(action, peer, export, number, self.context.phase))
 
 
 @contextmanager
-def _parts(plan: Plan, geometry: Geometry) -> Iterator[dict[str, _ListedProcess]]:
+def _parts(
+    plan: Plan, geometry: Geometry, receivers: Mapping[str, Callable[[Entry], object]]
+) -> Iterator[dict[str, _ListedProcess]]:
     geometries = geometry.processes or {"": geometry}
     plans = plan.processes or {"": plan}
     parts: dict[str, _ListedProcess] = {}
     for label, each in plans.items():
-        parts[label] = _ListedProcess(label, each, geometries[label], parts)
+        parts[label] = _ListedProcess(label, each, geometries[label], receivers[label], parts)
     try:
         yield parts
     finally:
@@ -157,8 +178,7 @@ class _Handles:
 
     def take(self, holder: str, export: str, index: int) -> Handle:
         self.settle()
-        phase = self._part.context.phase
-        self._part.record.calls.append(Exchange("receive", holder, export, index, phase))
+        self._part.exchange("receive", holder, export, index)
         other = self._parts.get(holder)
         handle = other.send(self._part.label, export, index) if other else self._of_outside(holder, export, index)
         self._open.append(handle)
@@ -191,13 +211,13 @@ class _Handles:
 class _Gates(TeardownGates):
     """Gates at which a process leaves those that it imports from, and waits for those that import from it."""
 
-    def __init__(self, record: CallList) -> None:
-        self._record = record
+    def __init__(self, part: _ListedProcess) -> None:
+        self._part = part
 
     def imports_released(self) -> bool:
-        done = {each.action for each in self._record.calls if isinstance(each, Exchange)}
+        done = set(self._part.exchanged)
         if "receive" in done:
-            self._record.calls.append(Exchange("leave", phase="take down"))
+            self._part.exchange("leave")
         if "send" in done:
-            self._record.calls.append(Exchange("await", phase="take down"))
+            self._part.exchange("await")
         return True

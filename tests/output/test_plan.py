@@ -4,8 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from memtopo.driver.recorder import DriverCall
 from memtopo.machine.records import MachineLine
 from memtopo.output import humanize, plan
+from memtopo.output.calls import CallLines
 from memtopo.output.console import unstyled
 from memtopo.plans.report import PlanSummary, ProcessPlan, Row
 from tests.helpers.console import written_to_pipe
@@ -38,6 +40,19 @@ def plan_text(summary: PlanSummary, machine: MachineLine = MACHINE) -> str:
 
 def named(name: str, where: str = "kv") -> PlanSummary:
     return replace(PLAN, rows=(replace(PAGES, first=f"{name}.0", last=f"{name}.7999", where=(where,), note=""),))
+
+
+def test_lines_of_calls_are_written_while_calls_are_added() -> None:
+    """None is kept for long: a plan of a million ranges has two million calls."""
+    written: list[list[str]] = []
+    lines = CallLines("reader", written.append)
+    for number in range(5000):
+        call = DriverCall("mem_create", {"size": 2 * MIB}, number, None, "create", "create", f"page.{number}")
+        lines.add(call)
+        assert sum(map(len, written)) > number - 2000
+    lines.end()
+    made = [f"    cuMemCreate(&page.{number}, size=2MiB, properties, flags)" for number in range(5000)]
+    assert [line for part in written for line in part] == ["reader", "", "  create", *made, ""]
 
 
 def test_plan_has_folded_rows_memory_address_space_and_calls() -> None:
