@@ -112,7 +112,7 @@ def trace_command(files: Files, as_json: AsJson = False) -> int:
     from memtopo.plans.trace import read_traces, summary
 
     found = summary(read_traces(files))
-    show(found, lambda: pages("trace").page(found), as_json=as_json, marker="trace")
+    show(found, lambda: pages("calls").trace_page(found), as_json=as_json, marker="trace")
     return 0
 
 

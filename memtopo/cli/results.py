@@ -248,7 +248,7 @@ def write_error(file: str, command: str, error: MemtopoError) -> None:
 
 def _traced(path: str) -> Sequence[Section]:
     """The calls of a trace; nothing, with a message, if it cannot be read."""
-    from memtopo.output.trace import driver_calls
+    from memtopo.output.calls import driver_calls
     from memtopo.plans.trace import read_traces, summary
 
     try:
@@ -267,7 +267,7 @@ def refusal(composition: Composition) -> DiagnosticsDocument:
 
 def _error_page(command: str, error: MemtopoError) -> str:
     from memtopo.output import diagnostics, html
-    from memtopo.output.failure import diagnostics_page, error_page
+    from memtopo.output.report import diagnostics_page, error_page
 
     if not isinstance(error, RefusedSpec):
         return html.document(error_page(command, error))

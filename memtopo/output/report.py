@@ -1,10 +1,12 @@
-"""Report of `apply` as a page: machine, plan, checks, failure, leaks, teardown, times and verdict."""
+"""Report of `apply` as a page: plan, checks, failure, leaks, teardown, times, verdict; pages of what was not built."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
+from typing import TYPE_CHECKING
 
+from memtopo.common.errors import MemtopoError
 from memtopo.common.text import numbered
 from memtopo.common.units import rounded
 from memtopo.geometry.diagram import ProcessDiagram
@@ -18,6 +20,7 @@ from memtopo.output.blocks import (
     Page,
     Pairs,
     Section,
+    Source,
     Table,
     Tone,
     Toned,
@@ -37,6 +40,9 @@ from memtopo.plans.report import (
     Report,
     Tally,
 )  # fmt: skip
+
+if TYPE_CHECKING:
+    from memtopo.output.json import DiagnosticsDocument, Fault
 
 _LEFT = columns("", ">before", ">held", ">after", ">change")
 _PROCESSES = columns("process", ">pid", "outcome", ">checked", ">open")
@@ -362,3 +368,26 @@ def _rest(report: Report) -> str:
     if not count:
         return "something is left" if report.outcome == "leaked" else "everything was undone"
     return f"{humanize.plural(count, 'thing')} {'is' if count == 1 else 'are'} left"
+
+
+def diagnostics_page(found: DiagnosticsDocument, lines: Sequence[str], name: str) -> Page:
+    """The diagnostics of a spec that was refused; `lines` show them in the text of the spec."""
+    warnings = f" and {humanize.plural(found.warnings, 'warning')}" if found.warnings else ""
+    verdict = Toned(f"invalid: {humanize.plural(found.errors, 'error')}{warnings}; nothing was built", "bad")
+    machines = ", ".join(dict.fromkeys(each.machine for each in found.results if each.machine))
+    table = Table(columns("place", "code", "message", "help"), [*map(_fault, found.diagnostics)])
+    sections = [Section("diagnostics", [table]), Section("in the spec", [Source(lines)])]
+    return Page("apply", name, f"on {machines}" if machines else "", sections=sections, verdict=verdict)
+
+
+def error_page(command: str, error: MemtopoError) -> Page:
+    """An error without a result of a command."""
+    pairs = [("error", error.message), *(("", line) for line in error.details)]
+    pairs += [("hint", error.hint)] if error.hint else []
+    verdict = Toned(f"failed, exit status {error.exit_code}", "bad")
+    return Page(command, f"{command} failed", sections=[Section("error", [Pairs(pairs)])], verdict=verdict)
+
+
+def _fault(each: Fault) -> tuple[Cell, ...]:
+    place = each.file if each.line is None else f"{each.file}:{each.line}:{each.column}"
+    return place, Toned(each.code, "bad" if each.severity == "error" else "warn"), each.message, each.help or ""

@@ -15,11 +15,10 @@ from memtopo.driver.ledger import Ledger
 from memtopo.drivers.sim import SimDriver
 from memtopo.output import diagnostics
 from memtopo.output.diagram.build import build_diagram
-from memtopo.output.failure import diagnostics_page, error_page
 from memtopo.output.html import document as html
 from memtopo.output.json import diagnostics_document
 from memtopo.output.probe import full_page as probe_page
-from memtopo.output.report import full_page
+from memtopo.output.report import diagnostics_page, error_page, full_page
 from memtopo.plans.report import Difference, Failure, Leak, PhaseTime, ProcessReport, Report
 from memtopo.probe.report import ProbeReport, probe_report
 from memtopo.probe.run import Probed, Timing
