@@ -167,7 +167,7 @@ def who_command(socket: Socket = None, allow_uid: AllowUid = None, as_json: AsJs
     from memtopo.usage import locked_layouts, usage
 
     found = usage(gpu_usage(), answers(Client.status, socket, allow_uids=allow_uid or ()), locked=locked_layouts())
-    show(found, lambda: pages("usage").page(found, pages("held").now()), as_json=as_json, marker="usage")
+    show(found, lambda: pages("held").usage_page(found, pages("held").now()), as_json=as_json, marker="usage")
     return 0
 
 

@@ -165,13 +165,14 @@ def _write_programs(
     plan: Plan, geometry: Geometry, target: Target, language: Literal["c", "cuda-python"], output: str | None
 ) -> int:
     """Print the program of a layout's only process, or write those of all processes into a folder."""
-    from memtopo.output import programs
+    from memtopo.output.programs import NotExpressible
+    from memtopo.output.programs.languages import texts
 
     if geometry.nodes:
-        raise programs.NotExpressible("the layout has several nodes, and a program is of one", hint="see plan --calls")
-    texts = programs.texts(plan.name, target.line, planned_calls(plan, geometry), language, plan.common_ranges)
+        raise NotExpressible("the layout has several nodes, and a program is of one", hint="see plan --calls")
+    written = texts(plan.name, target.line, planned_calls(plan, geometry), language, plan.common_ranges)
     if not geometry.processes:
-        ((_, text),) = texts.items()
+        ((_, text),) = written.items()
         if output is None:
             plain.print_lines(text.splitlines())
         else:
@@ -179,7 +180,7 @@ def _write_programs(
     elif not output or output == "-":
         raise UsageError("the layout has several processes, with a program each", hint="name a folder: -o DIR")
     else:
-        save_in_folder(output, texts)
+        save_in_folder(output, written)
     return 0
 
 

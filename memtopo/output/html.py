@@ -12,8 +12,8 @@ from memtopo.common.version import __version__
 from memtopo.output import blocks
 from memtopo.output.blocks import HEAT, Block, Cell, Column, Drawing, Page, Section, Stacked, Table, Toned, Track
 from memtopo.output.diagram import svg
-from memtopo.output.diagram.context import DARK, LIGHT, Scheme, drawing_context
 from memtopo.output.diagram.markup import MONO_FONTS, SANS_FONTS, text
+from memtopo.output.diagram.notation import DARK, LIGHT, Scheme, drawing_context
 
 T = TypeVar("T")
 

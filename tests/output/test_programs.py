@@ -17,6 +17,8 @@ from memtopo.machine import Machine
 from memtopo.machine.records import MachineLine
 from memtopo.output import programs
 from memtopo.output.calls import TEST, listing
+from memtopo.output.programs import NotExpressible
+from memtopo.output.programs.languages import Language, texts
 from memtopo.output.programs.writer import Names, words_of_parts
 from memtopo.plans.calls import named
 from memtopo.run.planned_calls import planned_calls
@@ -111,13 +113,13 @@ def planned(spec: str | Path, facts: Machine = H200X4) -> dict[str, list[DriverC
     return {label: [each for each in entries if isinstance(each, DriverCall)] for label, entries in calls.items()}
 
 
-def written(spec: str | Path, language: programs.Language, folder: Path, facts: Machine = H200X4) -> dict[str, Path]:
+def written(spec: str | Path, language: Language, folder: Path, facts: Machine = H200X4) -> dict[str, Path]:
     """Programs of a spec by process."""
     found = composed(spec, facts)
     calls = planned_calls(found.plan, found.geometry)
-    texts = programs.texts(found.plan.name, LINE, calls, language, found.plan.common_ranges)
-    files = {label: folder / name for label, name in zip(calls, texts, strict=True)}
-    for file, text in zip(files.values(), texts.values(), strict=True):
+    written = texts(found.plan.name, LINE, calls, language, found.plan.common_ranges)
+    files = {label: folder / name for label, name in zip(calls, written, strict=True)}
+    for file, text in zip(files.values(), written.values(), strict=True):
         file.write_text(text)
     return files
 
@@ -138,9 +140,7 @@ def test_a_program_in_python_makes_the_calls_of_its_plan(path: Path, library: Pa
 
 
 @pytest.mark.parametrize("language", ["c", "cuda-python"])
-def test_programs_make_the_calls_of_every_kind_of_object(
-    language: programs.Language, library: Path, tmp_path: Path
-) -> None:
+def test_programs_make_the_calls_of_every_kind_of_object(language: Language, library: Path, tmp_path: Path) -> None:
     files = written(OTHER_CALLS, language, tmp_path, FABRIC)
     if language == "c":
         files = {label: compile_program(file, library) for label, file in files.items()}
@@ -154,7 +154,7 @@ def test_programs_make_the_calls_of_every_kind_of_object(
 
 @pytest.mark.parametrize("language", ["c", "cuda-python"])
 def test_a_process_releases_nothing_before_its_importers_have(
-    language: programs.Language, library: Path, tmp_path: Path
+    language: Language, library: Path, tmp_path: Path
 ) -> None:
     """Their calls are in one log, in the order in which they were made.
 
@@ -187,7 +187,7 @@ def test_programs_compile_with_the_header_of_cuda(name: str, library: Path, tmp_
 
 @pytest.mark.parametrize("name", sorted(REFUSED))
 def test_what_a_program_cannot_make_is_refused(name: str, tmp_path: Path) -> None:
-    with pytest.raises(programs.NotExpressible, match="a program of its calls cannot"):
+    with pytest.raises(NotExpressible, match="a program of its calls cannot"):
         written(ROOT / "specs" / f"{name}.yaml", "c", tmp_path)
 
 
@@ -195,7 +195,7 @@ def test_thousands_of_chunks_are_loops() -> None:
     request = run_request(ROOT / "specs" / "paged-kv.yaml", H200X4)
     calls = planned_calls(request.plan, request.geometry)
     assert len(calls[""]) > 30_000
-    (text,) = programs.texts(request.plan.name, LINE, calls, "c", {}).values()
+    (text,) = texts(request.plan.name, LINE, calls, "c", {}).values()
     assert len(text.splitlines()) < 130
 
 
@@ -204,7 +204,7 @@ def test_the_name_of_a_machine_cannot_end_the_comment(name: str, library: Path, 
     request = run_request(ROOT / "specs" / "quickstart.yaml", H200X4)
     calls = planned_calls(request.plan, request.geometry)
     for language in ("c", "cuda-python"):
-        (text,) = programs.texts("quickstart", replace(LINE, name=name), calls, language, {}).values()
+        (text,) = texts("quickstart", replace(LINE, name=name), calls, language, {}).values()
         assert text.count("*/") == text.count("/*")
         assert text.count('"""') % 2 == 0
         if language == "c":
@@ -253,7 +253,7 @@ def test_a_pool_called_properties_hides_no_function(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("language", "hint"), [("c", "0x200000000000ULL, "), ("cuda-python", "0x200000000000, ")])
-def test_a_hint_is_written_as_an_address(language: programs.Language, hint: str, tmp_path: Path) -> None:
+def test_a_hint_is_written_as_an_address(language: Language, hint: str, tmp_path: Path) -> None:
     (file,) = written("ranges: {kv: {size: 2MiB, address: 0x200000000000}}\n", language, tmp_path).values()
     (line,) = [line for line in file.read_text().splitlines() if "cuMemAddressReserve" in line]
     assert f"2 * MiB, 0, {hint}" in line
@@ -261,16 +261,14 @@ def test_a_hint_is_written_as_an_address(language: programs.Language, hint: str,
 
 @pytest.mark.parametrize(("spec", "kept"), [("sleep-mode", True), ("elastic-kv", False)])
 def test_the_memory_for_offloaded_chunks_is_explained_in_a_comment(spec: str, kept: bool, tmp_path: Path) -> None:
-    languages: tuple[programs.Language, ...] = ("c", "cuda-python")
+    languages: tuple[Language, ...] = ("c", "cuda-python")
     for language in languages:
         (file,) = written(ROOT / "specs" / f"{spec}.yaml", language, tmp_path).values()
         assert ("keeps the bytes of offloaded chunks" in file.read_text()) == kept
 
 
 @pytest.mark.parametrize("language", ["c", "cuda-python"])
-def test_ranges_at_one_address_in_all_processes_are_named_in_a_comment(
-    language: programs.Language, tmp_path: Path
-) -> None:
+def test_ranges_at_one_address_in_all_processes_are_named_in_a_comment(language: Language, tmp_path: Path) -> None:
     spec = (
         "processes: {pe: {count: 2, ranges: {heap: {size: 2MiB, count: 3, same_address: true}, own: {size: 2MiB}}}}\n"
     )

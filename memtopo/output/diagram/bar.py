@@ -9,7 +9,6 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from memtopo.geometry.diagram import DeviceAccess
-from memtopo.output.diagram.context import DrawingContext
 from memtopo.output.diagram.markup import (
     BODY,
     NAME,
@@ -30,7 +29,7 @@ from memtopo.output.diagram.markup import (
     text_at,
     width,
 )
-from memtopo.output.diagram.notation import first_and_last
+from memtopo.output.diagram.notation import DrawingContext, first_and_last
 
 SHORTEST_BLOCK = 5.0
 MOST_LANES = 6

@@ -9,8 +9,8 @@ from memtopo.common.units import exact, rounded
 from memtopo.geometry.diagram import MappingSpan, MemoryDiagram, MemoryShare, RangeDiagram
 from memtopo.output.diagram import notation
 from memtopo.output.diagram.bar import MOST_LANES, Block, Card, Heading, labelled_bar, lane_devices
-from memtopo.output.diagram.context import SEVERAL, DrawingContext, DrawnSpans, SpanPosition
 from memtopo.output.diagram.markup import Box, hovered, number, path, rect
+from memtopo.output.diagram.notation import SEVERAL, DrawingContext, DrawnSpans, SpanPosition
 
 EarlierSpans = Mapping[int, SpanPosition]
 """Positions of earlier spans with some of the same chunks, by the index of a block."""

@@ -12,8 +12,17 @@ from memtopo.common.text import output_line, printable
 from memtopo.common.units import rounded
 from memtopo.geometry.diagram import Diagram, Export, HandleFlow, MappingSpan, RangeDiagram, Resource
 from memtopo.output.blocks import Drawing
-from memtopo.output.diagram.context import PLAIN, TINTS
-from memtopo.output.diagram.notation import chunk_names, granted, multiple, name_range, offset, processes, remark
+from memtopo.output.diagram.notation import (
+    PLAIN,
+    TINTS,
+    chunk_names,
+    granted,
+    multiple,
+    name_range,
+    offset,
+    processes,
+    remark,
+)
 
 MOST_NODES = 12
 MOST_MAPPINGS = 3

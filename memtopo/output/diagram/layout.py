@@ -10,8 +10,8 @@ from memtopo.geometry.diagram import Diagram, HandleFlow, MemoryDiagram, Process
 from memtopo.output.diagram import notation
 from memtopo.output.diagram.bar import Card, grid, padding
 from memtopo.output.diagram.cards import earlier_spans, memory_card, range_card
-from memtopo.output.diagram.context import DrawingContext
 from memtopo.output.diagram.markup import NAME, Box, Port, beside, fitting, number, path, placed, rect, stacked, text_at
+from memtopo.output.diagram.notation import DrawingContext
 from memtopo.output.diagram.rows import draw_rows, export_port, import_port, rows_of
 
 MOST_PROCESSES = 12

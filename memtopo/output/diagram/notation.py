@@ -1,14 +1,20 @@
-"""Text that all drawings share: sizes, offsets, spans of names, and access."""
+"""What all parts of a drawing share: words for sizes, names and access; letters, colours, positions and limits."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+import string
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import accumulate, groupby
+from typing import NamedTuple
 
 from memtopo.common.text import display_width, numbered, printable
 from memtopo.common.units import exact, rounded, shorten
-from memtopo.geometry.diagram import DeviceAccess, MappingSpan, MemoryDiagram, ProcessDiagram, RangeDiagram
+from memtopo.diagnostics.model import Path
+from memtopo.geometry import diagram as picture
+from memtopo.geometry.diagram import DeviceAccess, Diagram, MappingSpan, MemoryDiagram, ProcessDiagram, RangeDiagram
+from memtopo.output.blocks import Addresses
 
 _FEW = 2  # names that are listed one by one
 _NAMED = 3  # entries of an elastic range, and parts of a chunk
@@ -145,3 +151,183 @@ def _elastic_access(range_: RangeDiagram) -> str:
 def used_bytes(memory: MemoryDiagram) -> str:
     """Bytes of a memory that the layout uses: `32 MiB used`, or `up to 32 MiB used` if a program creates chunks."""
     return f"{'up to ' if memory.growing else ''}{rounded(memory.used)} used"
+
+
+Locate = Callable[[Path], str | None]
+"""Position in the spec of a path (`kv.yaml:14:3`), or None if it is unknown."""
+SEVERAL = "*"
+"""The letter of chunks of several marks, and of marks beyond the alphabet."""
+_LETTERS = string.ascii_lowercase + string.ascii_uppercase
+
+
+class Limits(NamedTuple):
+    """Numbers of elements that are drawn at most, so that the document of any layout stays small; the rest is counted.
+
+    Ranges and rows of a process, blocks of a range's bar, and shares of a memory.
+    """
+
+    ranges: int = 24
+    rows: int = 24
+    blocks: int = 96
+    shares: int = 24
+
+
+@dataclass(frozen=True, slots=True)
+class DrawingContext:
+    """Letters by mark, hues and names by device, positions, addresses, and limits of one drawing.
+
+    `prefix` distinguishes the ids of several drawings on one page.
+    """
+
+    letters: Mapping[str, str]
+    devices: Mapping[str, int]
+    names: Mapping[str, tuple[str, ...]]
+    locate: Locate
+    addresses: Addresses = field(default_factory=dict)
+    prefix: str = ""
+    limits: Limits = field(default_factory=Limits)
+
+    def letter(self, mark: str) -> str:
+        """The letter of a mark, the same in the whole drawing."""
+        return self.letters.get(mark, SEVERAL)
+
+    def hue(self, device: str) -> int:
+        """Index of a device's hue and texture."""
+        return self.devices.get(device, 0) % HUES
+
+    def fill(self, hue: int) -> dict[str, str]:
+        """Attributes that fill a shape with a hue and its texture."""
+        return {"fill": f"url(#{self.prefix}t{hue})"} if hue else {"class": "d0"}
+
+    def position(self, path: Path) -> list[str]:
+        """Position of a path in the spec as a list of one, or of none if it is unknown."""
+        position = self.locate(path) if path else None
+        return [position] if position else []
+
+    def device_name(self, device: str) -> str:
+        """A device with the names that the spec has for it: `gpu0 (prefill)`."""
+        names = self.names.get(device, ())
+        return f"{device} ({', '.join(names)})" if names else device
+
+
+def letters_and_devices(diagram: Diagram) -> tuple[Mapping[str, str], Mapping[str, int]]:
+    """Letters of marks in the order of appearance, and numbers of devices in the order of memory."""
+    letters = dict(zip(dict.fromkeys(picture.marks(diagram)), _LETTERS, strict=False))
+    return letters, {device: index for index, device in enumerate(dict.fromkeys(picture.devices(diagram)))}
+
+
+def drawing_context(
+    diagram: Diagram, locate: Locate | None = None, addresses: Addresses | None = None
+) -> DrawingContext:
+    """The context of a diagram."""
+    letters, devices = letters_and_devices(diagram)
+    names = {memory.device: memory.shown_names for memory in diagram.memory}
+    return DrawingContext(letters, devices, names, locate or (lambda _: None), addresses or {}, limits=_limits(diagram))
+
+
+def _limits(diagram: Diagram) -> Limits:
+    """Limits of each part, from limits of the whole drawing."""
+    parts = [diagram, *(process.picture for process in diagram.processes)]
+    ranges = _portion(32, len(diagram.processes), 2, 24)
+    return Limits(
+        ranges=ranges,
+        rows=_portion(96, len(diagram.processes), 6, 24),
+        blocks=_portion(320, sum(min(ranges, len(part.ranges)) for part in parts), 8, 96),
+        shares=_portion(96, len(diagram.memory), 6, 24),
+    )
+
+
+def _portion(whole: int, parts: int, least: int, most: int) -> int:
+    return min(most, max(least, whole // max(parts, 1)))
+
+
+class Hue(NamedTuple):
+    """Colour of a device in one scheme: the fill of its memory, and the edge and texture on it."""
+
+    fill: str
+    edge: str
+
+
+class Scheme(NamedTuple):
+    """Colours of a drawing in one scheme, light or dark."""
+
+    paper: str
+    card: str
+    line: str
+    edge: str
+    ink: str
+    muted: str
+    hole: str
+    hues: tuple[Hue, ...]
+
+
+LIGHT = Scheme(
+    paper="#ffffff", card="#f7f8fa", line="#d5dae1", edge="#7d8795", ink="#1c2128", muted="#565f6b", hole="#ffffff",
+    hues=(
+        Hue("#86c7ee", "#10608f"), Hue("#f5bd4f", "#7f5200"), Hue("#5ec4a1", "#00573f"), Hue("#e3aac8", "#8b3a68"),
+        Hue("#f3976a", "#8c3800"), Hue("#7aa7dc", "#003f73"), Hue("#e6dc6c", "#615a00"), Hue("#bcc2ca", "#4a515b"),
+    ),
+)  # fmt: skip
+DARK = Scheme(
+    paper="#0e1116", card="#161b22", line="#2d343d", edge="#75808d", ink="#e8edf3", muted="#a3adb9", hole="#0e1116",
+    hues=(
+        Hue("#1d5f8a", "#8fd0f7"), Hue("#7c5405", "#ffcc66"), Hue("#0d6049", "#6fdab6"), Hue("#7c3d60", "#f0b8d6"),
+        Hue("#85401a", "#ffab7f"), Hue("#1f4c80", "#9cc3f0"), Hue("#5c5600", "#f0e778"), Hue("#4b535e", "#d0d6dd"),
+    ),
+)  # fmt: skip
+HUES = len(LIGHT.hues)
+
+# Strokes on a tile of 8 by 8 pixels, one for each hue; the first hue has none.
+TEXTURES = (
+    "", "M-2 2L2 -2M0 8L8 0M6 10L10 6", "M1 2h2M5 6h2", "M0 4H8", "M4 0V8", "M-2 6L2 10M0 0L8 8M6 -2L10 2",
+    "M0 4H8M4 0V8", "M0 2h4M4 6h4",
+)  # fmt: skip
+
+
+class Tint(NamedTuple):
+    """Fill and border of a node in a graph; its text is black."""
+
+    fill: str
+    line: str
+
+
+TINTS = (
+    Tint("#c3e3f6", "#2f7fae"), Tint("#f9dfa9", "#a86e00"), Tint("#a9dfcc", "#00704f"), Tint("#efd3e2", "#9c4a77"),
+    Tint("#f5c6a5", "#a84300"), Tint("#a9cde6", "#004d80"), Tint("#f1e9a0", "#756900"), Tint("#d9d9d9", "#595959"),
+)  # fmt: skip
+PLAIN = Tint("#ffffff", "#57606a")
+"""Tint of nodes that are not memory."""
+
+
+MOST_SPANS = 64
+"""Drawn spans of one mark that are compared with later ones; a drawing shows no more of them apart."""
+
+
+class SpanPosition(NamedTuple):
+    """Position of a drawn span: its range, the index of its block, and its offset."""
+
+    range: str
+    block: int
+    offset: int
+
+
+class DrawnSpans:
+    """The spans drawn so far of chunks that are mapped more than once."""
+
+    def __init__(self) -> None:
+        self._spans: dict[str, list[tuple[int, int, SpanPosition]]] = {}
+
+    def add(self, span: MappingSpan, count: int, position: SpanPosition) -> SpanPosition | None:
+        """Record a span of `count` equal ranges; return the position of an earlier one with some of its chunks.
+
+        A span of the same range comes before those of other ranges.
+        """
+        if not span.elsewhere:
+            return None
+        first, last = span.indices(count)
+        spans = self._spans.setdefault(span.chunk, [])
+        common = [earlier for start, stop, earlier in spans if first < stop and start < last]
+        found = next((each for each in common if each.range == position.range), common[0] if common else None)
+        if len(spans) < MOST_SPANS:
+            spans.append((first, last, position))
+        return found

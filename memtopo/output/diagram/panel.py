@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from memtopo.common.text import display_width
-from memtopo.output.diagram.context import SEVERAL
+from memtopo.output.diagram.notation import SEVERAL
 
 INDENT = 2
 GAP = 2

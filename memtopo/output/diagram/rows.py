@@ -9,7 +9,6 @@ from memtopo.diagnostics.model import Path
 from memtopo.geometry.diagram import Diagram, Export, HandleFlow, Resource
 from memtopo.output.diagram import notation
 from memtopo.output.diagram.bar import badge
-from memtopo.output.diagram.context import DrawingContext
 from memtopo.output.diagram.markup import (
     BODY,
     CAPITALS,
@@ -28,6 +27,7 @@ from memtopo.output.diagram.markup import (
     text_at,
     width,
 )
+from memtopo.output.diagram.notation import DrawingContext
 
 MOST_PARTS = 12
 _TAG, _WIDEST_TAG = 66.0, 120.0

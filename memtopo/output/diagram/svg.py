@@ -8,17 +8,6 @@ from memtopo.geometry.diagram import Diagram, MappingSpan, RangeDiagram, Resourc
 from memtopo.output.blocks import Drawing
 from memtopo.output.diagram import layout
 from memtopo.output.diagram.bar import badge
-from memtopo.output.diagram.context import (
-    DARK,
-    LIGHT,
-    SEVERAL,
-    TEXTURES,
-    DrawingContext,
-    DrawnSpans,
-    Scheme,
-    SpanPosition,
-    drawing_context,
-)
 from memtopo.output.diagram.markup import (
     BODY,
     MONO_FONTS,
@@ -40,6 +29,17 @@ from memtopo.output.diagram.markup import (
     text,
     text_at,
     width,
+)
+from memtopo.output.diagram.notation import (
+    DARK,
+    LIGHT,
+    SEVERAL,
+    TEXTURES,
+    DrawingContext,
+    DrawnSpans,
+    Scheme,
+    SpanPosition,
+    drawing_context,
 )
 from memtopo.output.diagram.tables import description
 

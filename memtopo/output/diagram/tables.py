@@ -11,7 +11,7 @@ from memtopo.geometry.diagram import Diagram, HandleFlow, MappingSpan, MemoryDia
 from memtopo.output.blocks import Cell, Column, Table, columns
 from memtopo.output.diagram import notation
 from memtopo.output.diagram.cards import free_and_taken
-from memtopo.output.diagram.context import DrawingContext, drawing_context
+from memtopo.output.diagram.notation import DrawingContext, drawing_context
 from memtopo.output.diagram.rows import Row, rows_of
 
 MOST_TABLES = 60

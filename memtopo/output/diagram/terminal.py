@@ -16,8 +16,14 @@ from memtopo.geometry import diagram as picture
 from memtopo.geometry.diagram import Diagram, MappingSpan, MemoryDiagram, ProcessDiagram, RangeDiagram, Resource
 from memtopo.output.blocks import Addresses
 from memtopo.output.diagram import notation, panel
-from memtopo.output.diagram.context import DrawnSpans, SpanPosition, letters_and_devices
-from memtopo.output.diagram.notation import multiple, name_range, shortened
+from memtopo.output.diagram.notation import (
+    DrawnSpans,
+    SpanPosition,
+    letters_and_devices,
+    multiple,
+    name_range,
+    shortened,
+)
 from memtopo.output.diagram.panel import Block, Glyphs, Item, ItemList, Panel, Part, TitleLine, drawing_lines
 
 MOST_PROCESSES = 12

@@ -1,36 +1,145 @@
-"""Programs out of plans: the calls of each process as a program in C or Python that needs no memtopo."""
+"""Programs out of plans: the calls of each process as a program that needs no memtopo, as data.
+
+`statements` makes loops of equal calls, `languages` writes a program in C or Python.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
+from memtopo.common.errors import Exit, MemtopoError
+from memtopo.common.text import printable
+from memtopo.driver.recorder import DriverCall
 from memtopo.machine.records import MachineLine
-from memtopo.output.programs import c, python
-from memtopo.output.programs.program import NotExpressible, Program, programs_of
-from memtopo.plans.calls import Entry
+from memtopo.output import humanize
+from memtopo.output.programs.statements import Section, Variable, sections, variables
+from memtopo.plans.calls import Entry, Exchange, NamedCall, named
 
-__all__ = ["Language", "NotExpressible", "texts"]
+_WIDTH = 100
+"""Width of the comment at the begin."""
 
-Language = Literal["c", "cuda-python"]
 
-_WRITERS: Mapping[Language, tuple[str, Callable[[Program], str]]] = {
-    "c": (".c", c.program),
-    "cuda-python": (".py", python.program),
+class NotExpressible(MemtopoError):
+    """A plan that no program of its calls alone can make."""
+
+    exit_code = Exit.FAILED
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Program of one process. `exporters` are the processes that it imports from, `importers` those that it serves."""
+
+    name: str
+    process: str
+    machine: MachineLine
+    sections: tuple[Section, ...]
+    variables: tuple[Variable, ...]
+    exporters: tuple[str, ...]
+    importers: tuple[str, ...]
+    shares: bool
+    """True if it makes or imports shareable handles."""
+    common: tuple[str, ...] = ()
+    """Ranges that have one address in all processes of the layout."""
+
+    @property
+    def file(self) -> str:
+        """Name of its file without the suffix."""
+        return self.process or self.name
+
+    @property
+    def peers(self) -> tuple[str, ...]:
+        """Processes that it exchanges handles with."""
+        return (*self.exporters, *self.importers)
+
+    @property
+    def title(self) -> str:
+        """Title in the first line."""
+        return f"Program of memtopo plan: layout {self.name}{f', process {self.process}' if self.process else ''}."
+
+    @property
+    def about(self) -> tuple[str, ...]:
+        """Lines of the comment at the begin."""
+        lines = [
+            "The driver calls by which memtopo builds this layout and takes it down, in their order.",
+            f"Planned for {_safe(humanize.machine(self.machine))}. GPUs are numbered as in the plan.",
+            "It ends at the first call that fails; the end of the process gives back what it has.",
+        ]
+        if any("@" in each.entry for each in self.variables):  # the area of offloaded chunks, such as weight@host:0
+            lines += [
+                "",
+                "It also makes the memory that keeps the bytes of offloaded chunks in the states of the layout,",
+                "although it changes to none of them: memtopo makes that memory before the first change.",
+            ]
+        if self.common:
+            lines += [
+                "",
+                *textwrap.wrap(f"Ranges that have one address in all processes: {', '.join(self.common)}.", _WIDTH),
+                "All programs ask for the same address, and do not compare what the driver returns. memtopo does, and",
+                "has the processes reserve the range elsewhere if it differs.",
+            ]
+        if self.peers:
+            lines += [
+                "",
+                "The processes exchange handles over sockets in the folder MEMTOPO_SOCKETS, by default in",
+                "the current one. Start all of them, in any order.",
+            ]
+        return tuple(lines)
+
+
+def _safe(text: str) -> str:
+    """A text that neither ends nor begins a comment."""
+    return printable(text).replace("\\", "/").replace('"', "'").replace("*/", "* /").replace("/*", "/ *")
+
+
+_REASONS = {
+    "import_external_memory": "memory of another API, whose producer sends it by memtopo's protocol",
+    "import_external_semaphore": "a semaphore of another API, whose producer sends it by memtopo's protocol",
+    "mem_host_register": "a file that another program shares",
+    "multicast_create": "a multicast object, which was never tried on GPUs (fact 87)",
+    "multicast_add_device": "a multicast object, which was never tried on GPUs (fact 87)",
 }
-"""Suffix of a language's files, and the function that writes a program."""
+_HINT = "'memtopo plan --calls' lists the calls"
 
 
-def texts(
+def programs_of(
+    name: str, machine: MachineLine, calls: Mapping[str, Sequence[Entry]], common: Mapping[str, Sequence[str]]
+) -> list[Program]:
+    """Programs of all processes of a layout. Raises `NotExpressible`."""
+    for label, entries in calls.items():
+        _require_expressible(label, entries, calls)
+    return [
+        replace(_program(name, machine, label, list(named(entries)), calls), common=tuple(common.get(label, ())))
+        for label, entries in calls.items()
+    ]
+
+
+def _require_expressible(label: str, entries: Sequence[Entry], calls: Mapping[str, Sequence[Entry]]) -> None:
+    where = f"process {label!r} has" if label else "the layout has"
+    for each in entries:
+        if isinstance(each, DriverCall) and (reason := _REASONS.get(each.method)):
+            raise NotExpressible(f"{where} {reason}, which a program of its calls cannot make", hint=_HINT)
+        if isinstance(each, Exchange) and each.action == "receive" and each.peer not in calls:
+            what = f"{where} an import from {each.peer!r}, a holder outside of the spec"
+            raise NotExpressible(f"{what}, whose handle a program of its calls cannot request", hint=_HINT)
+
+
+def _program(
     name: str,
     machine: MachineLine,
-    calls: Mapping[str, Sequence[Entry]],
-    language: Language,
-    common: Mapping[str, Sequence[str]],
-) -> dict[str, str]:
-    """Text of the program of each process by the name of its file. Raises `NotExpressible`.
+    label: str,
+    calls: Sequence[NamedCall | Exchange],
+    every: Mapping[str, Sequence[Entry]],
+) -> Program:
+    def peers(action: str) -> tuple[str, ...]:
+        found = [each.peer for each in calls if isinstance(each, Exchange) and each.action == action]
+        return tuple(peer for peer in every if peer in found and peer != label)
 
-    `common` are the ranges of each process that have one address in all processes.
-    """
-    suffix, write = _WRITERS[language]
-    return {f"{each.file}{suffix}": write(each) for each in programs_of(name, machine, calls, common)}
+    # What a process exchanges with itself, it has.
+    calls = [each for each in calls if not (isinstance(each, Exchange) and each.peer == label)]
+    makes = {each.made.kind for each in calls if isinstance(each, NamedCall) and each.made}
+    shares = bool(makes & {"shared", "secret"}) or any(isinstance(each, Exchange) for each in calls)
+    return Program(
+        name, label, machine, tuple(sections(calls)), tuple(variables(calls)), peers("receive"), peers("send"), shares
+    )

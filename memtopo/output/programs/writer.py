@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from memtopo.driver.functions import CONSTANTS, DMA_BUF, PLAIN_FLAGS, Constants
 from memtopo.driver.types import Grant, HandleType, Location, PoolAttribute, PoolProperties, Properties
 from memtopo.output.calls import TEST
-from memtopo.output.programs.program import Program
+from memtopo.output.programs import Program
 from memtopo.output.programs.statements import Call, Cycle, Linear, Loop, Pass, Reference, Statement, Table, Variable
 
 _PASSES = {

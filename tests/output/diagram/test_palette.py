@@ -4,7 +4,7 @@ from itertools import combinations
 
 import pytest
 
-from memtopo.output.diagram.context import DARK, LIGHT, TEXTURES, Scheme
+from memtopo.output.diagram.notation import DARK, LIGHT, TEXTURES, Scheme
 
 
 def luminance(colour: str) -> float:
