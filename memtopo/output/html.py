@@ -84,10 +84,6 @@ class _Body:
         return _MARKUP[type(block)](block)
 
 
-def _container(block: Block) -> str:
-    return "" if not isinstance(block, Table) else "matrices" if block.close else "tables"
-
-
 def _paragraph(words: str, tone: str = "") -> str:
     return f"<p{_classes(tone)}>{text(words.strip())}</p>"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -10,23 +9,14 @@ from itertools import groupby, islice, pairwise
 from typing import NamedTuple
 
 from memtopo.geometry import Geometry
-from memtopo.geometry.diagram import (
-    DeviceAccess,
-    Diagram,
-    Export,
-    HandleFlow,
-    MappingSpan,
-    ProcessDiagram,
-    RangeDiagram,
-    Resource,
-)
+from memtopo.geometry.diagram import Diagram, Export, HandleFlow, ProcessDiagram, Resource
 from memtopo.geometry.groups import Group
 from memtopo.kinds import KINDS
 from memtopo.kinds.bindings import BindGroup
 from memtopo.kinds.exportable import ExportGroup
 from memtopo.kinds.external import ExternalObject
 from memtopo.machine import Machines
-from memtopo.output.diagram.build.memory import Marks, Owner, location_names, memory, process_entry, source
+from memtopo.output.diagram.build.memory import Marks, Owner, memory, process_entry, source
 from memtopo.output.diagram.build.ranges import ranges
 
 __all__ = ["build_diagram"]
@@ -65,15 +55,13 @@ def _choices(geometry: Geometry) -> Iterator[str]:
 
 def _process(owner: Owner, machines: Machines, marks: Marks, taken: Sequence[HandleFlow] = ()) -> Diagram:
     """The diagram of one process."""
-    process, geometry = owner.process, owner.geometry
-    found = Diagram(
-        ranges=tuple(ranges(geometry, process, marks)),
+    return Diagram(
+        ranges=tuple(ranges(owner, marks)),
         memory=tuple(memory([owner._replace(processes=1)], machines, marks)),
-        things=tuple(resources(geometry, process, marks)),
-        exports=tuple(exports(geometry, process, marks)),
+        things=tuple(resources(owner, marks)),
+        exports=tuple(exports(owner, marks)),
         flows=tuple(taken),
     )
-    return on_node(found, owner.node) if owner.node else found
 
 
 def _multi_process(geometry: Geometry, machines: Machines, marks: Marks) -> Diagram:
@@ -124,52 +112,21 @@ def _step(indices: Sequence[int]) -> int:
     return 0 if len(steps) > 1 else steps.pop() if steps else 1
 
 
-_OWN = re.compile("gpu[0-9]+|host(:[0-9]+)?")
-"""Devices of a process by their own names."""
-
-
-def on_node(diagram: Diagram, node: str) -> Diagram:
-    """Diagram of a process of a node, whose devices have it: `a/gpu0`; those of other nodes have theirs already."""
-    return replace(
-        diagram,
-        ranges=tuple(_range(each, node) for each in diagram.ranges),
-        things=tuple(_resource(each, node) for each in diagram.things),
-    )
-
-
-def _range(range_: RangeDiagram, node: str) -> RangeDiagram:
-    return replace(range_, pieces=tuple(_span(each, node) for each in range_.pieces))
-
-
-def _span(span: MappingSpan, node: str) -> MappingSpan:
-    access = tuple(DeviceAccess(_named(each.device, node), each.access) for each in span.access)
-    return replace(span, locations=tuple(_named(each, node) for each in span.locations), access=access)
-
-
-def _resource(resource: Resource, node: str) -> Resource:
-    parts = tuple(_resource(each, node) for each in resource.parts)
-    return replace(resource, locations=tuple(_named(each, node) for each in resource.locations), parts=parts)
-
-
-def _named(device: str, node: str) -> str:
-    return f"{node}/{device}" if _OWN.fullmatch(device) else device
-
-
-def resources(geometry: Geometry, process: str, marks: Marks) -> Iterator[Resource]:
+def resources(owner: Owner, marks: Marks) -> Iterator[Resource]:
     """The resources of a process by kind, those created here before imports."""
     for kind in KINDS:
-        if kind.drawn:
-            for group in geometry.of(kind.group).values():
-                found = _resources_resource(
-                    kind.drawn, group, marks.of(process, group) if group.memory or group.shares() else ""
-                )
-                if isinstance(group, BindGroup):
-                    marked = tuple(dict.fromkeys(marks.of(process, each.chunk) for each in group.bindings))
-                    found = replace(found, target=group.object.name, bound=marked)
-                yield found
+        if not kind.drawn:
+            continue
+        for group in owner.geometry.of(kind.group).values():
+            found = _resource(kind.drawn, group, owner, marks)
+            if isinstance(group, BindGroup):
+                marked = tuple(dict.fromkeys(marks.of(owner.process, each.chunk) for each in group.bindings))
+                found = replace(found, target=group.object.name, bound=marked)
+            yield found
 
 
-def _resources_resource(kind: str, group: Group, mark: str) -> Resource:
+def _resource(kind: str, group: Group, owner: Owner, marks: Marks) -> Resource:
+    mark = marks.of(owner.process, group) if group.memory or group.shares() else ""
     return Resource(
         kind=kind,
         noun="" if group.noun == kind else group.noun,
@@ -178,7 +135,7 @@ def _resources_resource(kind: str, group: Group, mark: str) -> Resource:
         mark=mark,
         count=group.count,
         bytes_each=group.size,
-        locations=location_names(group.locations),
+        locations=owner.names(group.locations),
         origin=source(group.origin),
         via=group.origin.via if group.origin and group.produced and group.memory else "",
         notes=tuple(group.details()),
@@ -190,13 +147,13 @@ def _resources_resource(kind: str, group: Group, mark: str) -> Resource:
     )
 
 
-def exports(geometry: Geometry, process: str, marks: Marks) -> Iterator[Export]:
+def exports(owner: Owner, marks: Marks) -> Iterator[Export]:
     """The exports of a process."""
-    for export in geometry.of(ExportGroup).values():
+    for export in owner.geometry.of(ExportGroup).values():
         yield Export(
             name=export.name,
             kind=export.group.noun,
-            mark=marks.of(process, export.group) if export.group.memory else "",
+            mark=marks.of(owner.process, export.group) if export.group.memory else "",
             first=export.label(0),
             last=export.label(export.count - 1),
             via=export.via,

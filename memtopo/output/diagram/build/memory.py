@@ -26,6 +26,14 @@ class Owner(NamedTuple):
     processes: int = 1
     node: str | None = None
 
+    def name(self, location: Location) -> str:
+        """A location as the process sees it: `a/gpu0` of its node; one of another node has that already."""
+        return str(location if location.node else location.on(self.node))
+
+    def names(self, locations: Sequence[Location]) -> tuple[str, ...]:
+        """The locations of one round-robin cycle; without a cycle, each location once."""
+        return tuple(map(self.name, cycle(locations) or dict.fromkeys(locations)))
+
 
 def memory(owners: Sequence[Owner], machines: Machines, marks: Marks) -> Iterator[MemoryDiagram]:
     """Each memory with chunks of some processes, GPUs by ordinal first; node by node."""
@@ -189,8 +197,3 @@ def _regular_length(locations: Sequence[Location], start: int) -> int:
         if best >= 2 * LONGEST_CYCLE:
             break
     return best
-
-
-def location_names(locations: Sequence[Location]) -> tuple[str, ...]:
-    """The locations of one round-robin cycle; without a cycle, each location once."""
-    return tuple(map(str, cycle(locations) or dict.fromkeys(locations)))

@@ -17,7 +17,7 @@ from memtopo.geometry.access import AccessParts, access_spans
 from memtopo.geometry.diagram import DeviceAccess, MappingSpan, RangeDiagram
 from memtopo.geometry.groups import ChunkGroup, RangeGroup
 from memtopo.geometry.model import Part
-from memtopo.output.diagram.build.memory import Marks, is_regular, location_names, regular_lengths, source
+from memtopo.output.diagram.build.memory import Marks, Owner, is_regular, regular_lengths, source
 
 MOST_SINGLE = 6
 """Adjacent mappings of single chunks that each have a span of their own; more of them are one span."""
@@ -30,11 +30,14 @@ MOST_LOCATIONS = 1 << 16
 
 
 class _Process(NamedTuple):
-    """A process by its label, the numbers of mappings of its chunks, and the marks of the layout."""
+    """A process with the numbers of mappings of its chunks, and the marks of the layout."""
 
-    label: str
+    owner: Owner
     counts: MappingCounts
     marks: Marks
+
+    def access(self, grants: Iterable[Grant]) -> tuple[DeviceAccess, ...]:
+        return tuple(DeviceAccess(self.owner.name(each.location), each.access.word) for each in grants)
 
 
 class _Reservations(NamedTuple):
@@ -63,9 +66,10 @@ class _Reservations(NamedTuple):
         return self._replace(number=self.number + more, firsts=firsts, steps=steps)
 
 
-def ranges(geometry: Geometry, process: str, marks: Marks) -> Iterator[RangeDiagram]:
+def ranges(owner: Owner, marks: Marks) -> Iterator[RangeDiagram]:
     """All ranges of a process in order; entries that one span covers are joined in `marks`."""
-    context = _Process(process, MappingCounts(geometry), marks)
+    geometry = owner.geometry
+    context = _Process(owner, MappingCounts(geometry), marks)
     requested = AccessParts(geometry.parts)
     filled: dict[str, list[int]] = {}
     for name, instance in geometry.placements:
@@ -134,7 +138,9 @@ def _range(reservations: _Reservations, process: _Process) -> RangeDiagram:
         elastic=tuple(chunk.name for chunk in backing.chunks) if backing else (),
         zero=backing.zero.name if backing and backing.zero else "",
         same_address=group.same_address,
-        elastic_access=tuple(dict.fromkeys(_access(part.grants) for part in reservations.parts)) if backing else (),
+        elastic_access=tuple(dict.fromkeys(process.access(part.grants) for part in reservations.parts))
+        if backing
+        else (),
     )
 
 
@@ -200,7 +206,7 @@ def _span(group: Sequence[Mappings], process: _Process) -> MappingSpan:
     return MappingSpan(
         offset=first.offset,
         size=count * first.chunk.size,
-        chunk=process.marks.join(process.label, [each.chunk for each in group]),
+        chunk=process.marks.join(process.owner.process, [each.chunk for each in group]),
         first=first.chunk.label(first.first),
         last=last.chunk.label(last.last),
         index=first.first,
@@ -208,19 +214,15 @@ def _span(group: Sequence[Mappings], process: _Process) -> MappingSpan:
         bytes_each=first.chunk.size,
         step=first.step,
         elsewhere=sum(process.counts.elsewhere(each.chunk, each.first, each.length, each.interval) for each in group),
-        locations=location_names(locations),
+        locations=process.owner.names(locations),
         handles=first.chunk.handles.words,
-        access=_access(first.grants),
+        access=process.access(first.grants),
         path=first.path,
         origin=" … ".join(dict.fromkeys(source(each.chunk.origin) for each in (first, last))),
         interval=first.interval,
         parts=first.chunk.parts,
         mixed=first.mixed,
     )
-
-
-def _access(grants: tuple[Grant, ...]) -> tuple[DeviceAccess, ...]:
-    return tuple(DeviceAccess(str(grant.location), grant.access.word) for grant in grants)
 
 
 _Span = tuple[int, int, int]
