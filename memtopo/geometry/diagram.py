@@ -241,26 +241,24 @@ class Diagram:
     flows: tuple[HandleFlow, ...] = ()
     choices: tuple[str, ...] = ()
 
+    @property
+    def pictures(self) -> tuple[Diagram, ...]:
+        """Diagrams of the processes."""
+        return tuple(each.picture for each in self.processes)
+
 
 def marks(diagram: Diagram) -> Iterator[str]:
     """The marks of memory in the order in which every drawing assigns letters, with repetitions."""
-    for process in diagram.processes:
-        yield from marks(process.picture)
-    for range_ in diagram.ranges:
-        yield from (span.chunk for span in range_.pieces if span.chunk)
-    yield from (resource.mark for resource in diagram.things if resource.mark)
-    yield from (export.mark for export in diagram.exports if export.mark)
-    for memory in diagram.memory:
-        yield from (share.chunk for share in memory.shares)
+    for each in (*diagram.pictures, diagram):
+        yield from (span.chunk for range_ in each.ranges for span in range_.pieces if span.chunk)
+        yield from (thing.mark for thing in each.things if thing.mark)
+        yield from (export.mark for export in each.exports if export.mark)
+        yield from (share.chunk for memory in each.memory for share in memory.shares)
 
 
 def devices(diagram: Diagram) -> Iterator[str]:
     """The devices with memory in the order in which every drawing assigns colours, with repetitions."""
-    yield from (memory.device for memory in diagram.memory)
-    for process in diagram.processes:
-        yield from devices(process.picture)
-    for range_ in diagram.ranges:
-        for span in range_.pieces:
-            yield from span.locations
-    for resource in diagram.things:
-        yield from resource.locations
+    for each in (diagram, *diagram.pictures):
+        yield from (memory.device for memory in each.memory)
+        yield from (name for range_ in each.ranges for span in range_.pieces for name in span.locations)
+        yield from (name for thing in each.things for name in thing.locations)

@@ -336,8 +336,10 @@ def _address(placed: Sequence[Placed], label: str) -> int | None:
 def verdict(report: Report) -> str:
     """Outcome of a run in one line."""
     match report.outcome:
+        case "ok" if report.checks and any(tally.looked_at for tally in report.checks.tallies):
+            return "ok: built, checked and taken down"
         case "ok":
-            return f"ok: {_ok(report)}"
+            return "ok: built and taken down; nothing was checked"
         case "different":
             count = report.checks.different if report.checks else 0
             be = "is" if count == 1 else "are"
@@ -355,12 +357,6 @@ def _left_count(report: Report) -> int:
     open_before = report.left.ledger_before if report.left else {}
     counted = sum(max(count - open_before.get(kind, 0), 0) for kind, count in open_after.items())
     return max(len(named), counted)
-
-
-def _ok(report: Report) -> str:
-    if report.checks and any(tally.looked_at for tally in report.checks.tallies):
-        return "built, checked and taken down"
-    return "built and taken down; nothing was checked"
 
 
 def _rest(report: Report) -> str:

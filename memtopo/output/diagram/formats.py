@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from itertools import islice
 
 from memtopo.output import humanize
@@ -25,25 +26,14 @@ def page(drawing: Drawing) -> str:
     return html.document(Page("draw", drawing.title, drawing.note, sections=sections))
 
 
-def _svg(drawing: Drawing) -> str:
-    from memtopo.output.diagram.svg import svg  # noqa: PLC0415 likewise
-
-    return svg(drawing)
+def _written(module: str, function: str) -> Callable[[Drawing], str]:
+    return lambda drawing: getattr(import_module(f"memtopo.output.diagram.{module}"), function)(drawing)
 
 
-def _dot(drawing: Drawing) -> str:
-    from memtopo.output.diagram.graph import dot  # noqa: PLC0415 likewise
-
-    return dot(drawing)
-
-
-def _mermaid(drawing: Drawing) -> str:
-    from memtopo.output.diagram.graph import mermaid  # noqa: PLC0415 likewise
-
-    return mermaid(drawing)
-
-
-FORMATS: Mapping[str, Callable[[Drawing], str]] = {"svg": _svg, "html": page, "dot": _dot, "mermaid": _mermaid}
+FORMATS: Mapping[str, Callable[[Drawing], str]] = {
+    "svg": _written("svg", "svg"), "html": page,
+    "dot": _written("graph", "dot"), "mermaid": _written("graph", "mermaid"),
+}  # fmt: skip
 SUFFIXES: Mapping[str, str] = {".svg": "svg", ".html": "html", ".dot": "dot", ".gv": "dot", ".mmd": "mermaid"}
 
 

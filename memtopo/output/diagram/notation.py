@@ -227,7 +227,7 @@ def drawing_context(
 
 def _limits(diagram: Diagram) -> Limits:
     """Limits of each part, from limits of the whole drawing."""
-    parts = [diagram, *(process.picture for process in diagram.processes)]
+    parts = [diagram, *diagram.pictures]
     ranges = _portion(32, len(diagram.processes), 2, 24)
     return Limits(
         ranges=ranges,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from memtopo.geometry.diagram import Diagram, MappingSpan, RangeDiagram, Resource
+from memtopo.geometry.diagram import Diagram, MappingSpan, RangeDiagram
 from memtopo.output.blocks import Drawing
 from memtopo.output.diagram import layout
 from memtopo.output.diagram.bar import badge
@@ -173,16 +173,19 @@ def legend(diagram: Diagram, room: float, context: DrawingContext) -> Box:
 
 
 def _entries(diagram: Diagram, context: DrawingContext) -> Iterator[_Entry]:
-    ranges = list(_ranges(diagram))
+    pictures = (*diagram.pictures, diagram)
+    ranges = [range_ for picture in pictures for range_ in picture.ranges]
+    things = [thing for picture in pictures for thing in picture.things]
     spans = [span for range_ in ranges for span in range_.pieces]
-    used = _devices(diagram, spans)
+    used = {name for each in things if each.parts for name in each.locations[:1]}
+    used |= {memory.device for memory in diagram.memory} | {name for span in spans for name in span.locations}
     for device in context.devices:
         if device in used:
             yield _swatch(context.hue(device), context), f"on {context.device_name(device)}"
     yield from _access_entries(spans)
     if any(not span.chunk for span in spans):
         yield rect(0, 2, 20, 16, "o i"), "hole, no memory"
-    if any(span.chunk for span in spans) or any(resource.mark for resource in _resources(diagram)):
+    if any(span.chunk for span in spans) or any(thing.mark for thing in things):
         yield "".join(badge("a", 10, 10)), "same letter, same entry of the spec"
     marks = {span.chunk for span in spans if span.chunk}
     marks |= {share.chunk for memory in diagram.memory for share in memory.shares}
@@ -207,18 +210,6 @@ def _swatch(hue: int, context: DrawingContext) -> str:
     return element("path", {"d": "M0 2h20v16H0z", **context.fill(hue)}) + rect(0, 2, 20, 16, "e")
 
 
-def _ranges(diagram: Diagram) -> Iterator[RangeDiagram]:
-    for process in diagram.processes:
-        yield from _ranges(process.picture)
-    yield from diagram.ranges
-
-
-def _resources(diagram: Diagram) -> Iterator[Resource]:
-    for process in diagram.processes:
-        yield from _resources(process.picture)
-    yield from diagram.things
-
-
 def _folded(range_: RangeDiagram, context: DrawingContext) -> bool:
     """True if some spans of a range share a block."""
     return len(range_.pieces) > context.limits.blocks
@@ -228,9 +219,3 @@ def _mapped_twice(range_: RangeDiagram, context: DrawingContext) -> bool:
     """True if two blocks of a bar show the same memory."""
     drawn, here = DrawnSpans(), SpanPosition(range_.first, 0, 0)
     return not _folded(range_, context) and any(drawn.add(span, 1, here) for span in range_.pieces)
-
-
-def _devices(diagram: Diagram, spans: Sequence[MappingSpan]) -> set[str]:
-    with_parts = {name for each in _resources(diagram) if each.parts for name in each.locations[:1]}
-    memories = {memory.device for memory in diagram.memory}
-    return with_parts | memories | {name for span in spans for name in span.locations}

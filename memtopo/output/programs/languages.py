@@ -94,15 +94,15 @@ class _CWriter(Writer):
     def _main(self) -> Iterator[str]:
         yield from ("", "int main(void) {", "    CHECK(cuInit(0));")
         if self.program.peers:
-            own = _quoted(self.program.process)
+            own = self.quoted(self.program.process)
             yield from ([f"    listen_as({own});"] if self.program.importers else [])
-            yield from (f"    connect_to({_quoted(peer)}, {own});" for peer in self.program.exporters)
+            yield from (f"    connect_to({self.quoted(peer)}, {own});" for peer in self.program.exporters)
             if importers := self.program.importers:
-                names = ", ".join(map(_quoted, importers))
+                names = ", ".join(map(self.quoted, importers))
                 yield f"    accept_importers({own}, (const char *[]){{{names}}}, {len(importers)});"
-        yield from ("    build();", f"    puts({_quoted(f'{self.program.name}: built')});", "    fflush(stdout);")
+        yield from ("    build();", f"    puts({self.quoted(f'{self.program.name}: built')});", "    fflush(stdout);")
         yield from ("    /* Use the memory here. */", "    take_down();")
-        yield from (f"    puts({_quoted(f'{self.program.name}: taken down')});", "    return 0;", "}")
+        yield from (f"    puts({self.quoted(f'{self.program.name}: taken down')});", "    return 0;", "}")
 
     def comment(self, text: str) -> str:
         return f" /* {text} */"
@@ -141,7 +141,7 @@ class _CWriter(Writer):
         return f"&{self.object(call.made)}"
 
     def quoted(self, text: str) -> str:
-        return _quoted(text)
+        return f'"{text}"'
 
     def integer(self, value: int) -> str:
         return in_units(value) or (f"{value}ULL" if value > _SMALL else str(value))
@@ -219,10 +219,6 @@ def _location(value: Location) -> str:
     return f".type = {CONSTANTS[LocationKind].text(value.kind)}, .id = {value.id}"
 
 
-def _quoted(text: str) -> str:
-    return f'"{text}"'
-
-
 _STRUCTS = {
     "ipc_open_mem_handle": "CUipcMemHandle",
     "ipc_open_event_handle": "CUipcEventHandle",
@@ -242,7 +238,8 @@ class _PythonWriter(Writer):
         given = self.program
         yield from (f'"""{given.title}', "", *given.about, "")
         yield from (f"pip install cuda-python; python {given.file}.py", '"""', "")
-        yield from (f"import {name}" for name in self._modules())
+        modules = ["ctypes", *["os"] * given.shares, *["socket", "time"] * bool(given.peers)]
+        yield from (f"import {name}" for name in modules)
         yield from ("", "from cuda.bindings import driver", "", *part("check.py.txt"))
         yield from (part("shared.py.txt") if given.shares else ())
         yield from (part("sockets.py.txt") if given.peers else ())
@@ -255,12 +252,6 @@ class _PythonWriter(Writer):
         yield from ("", f'print("{given.name}: built", flush=True)', "# Use the memory here.")
         yield from self._sections([each for each in given.sections if each.undo])
         yield from ("", f'print("{given.name}: taken down")')
-
-    def _modules(self) -> list[str]:
-        names = {"ctypes"}
-        names |= {"os"} if self.program.shares else set()
-        names |= {"socket", "time"} if self.program.peers else set()
-        return sorted(names)
 
     def _declared(self, variable: Variable) -> str:
         return f"{self.names.variable(variable)} = [0] * {variable.count}"
