@@ -6,7 +6,6 @@ import io
 from dataclasses import replace
 
 import pytest
-from memtopo.sharing.surveys import Entry
 
 from memtopo.driver.types import GpuMemory, ProcessMemory
 from memtopo.machine.records import MachineLine
