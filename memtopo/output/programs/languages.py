@@ -253,6 +253,9 @@ class _PythonWriter(Writer):
         yield from self._sections([each for each in given.sections if each.undo])
         yield from ("", f'print("{given.name}: taken down")')
 
+    def comment(self, text: str) -> str:
+        return f"  # {text}"
+
     def _declared(self, variable: Variable) -> str:
         return f"{self.names.variable(variable)} = [0] * {variable.count}"
 
