@@ -15,12 +15,11 @@ from memtopo.driver.functions import FUNCTIONS
 from memtopo.driver.recorder import DriverCall
 from memtopo.machine import Machine
 from memtopo.machine.records import MachineLine
-from memtopo.output import programs
-from memtopo.output.calls import TEST, listing
+from memtopo.output.calls import TEST, line
 from memtopo.output.programs import NotExpressible
 from memtopo.output.programs.languages import Language, texts
 from memtopo.output.programs.writer import Names, words_of_parts
-from memtopo.plans.calls import named
+from memtopo.plans.calls import NamedCall, named
 from memtopo.run.planned_calls import planned_calls
 from tests.helpers.machines import with_fabric
 from tests.helpers.program_calls import comparable, compile_program, make_library, run_programs
@@ -216,15 +215,15 @@ def test_the_name_of_a_machine_cannot_end_the_comment(name: str, library: Path, 
     ("language", "closed"), [("c", f"    close_handle(); /* {TEST} */"), ("cuda-python", f"close_handle()  # {TEST}")]
 )
 def test_an_export_for_nobody_is_closed_and_called_a_test(
-    language: programs.Language, closed: str, tmp_path: Path
+    language: Language, closed: str, tmp_path: Path
 ) -> None:
     """In the list of calls, too; exports for importers, and handles that are received, are none."""
     for label, file in written(OTHER_CALLS, language, tmp_path, FABRIC).items():
         assert file.read_text().splitlines().count(closed) == (5 if label == "server" else 0)
     found = composed(OTHER_CALLS, FABRIC)
     calls = planned_calls(found.plan, found.geometry)
-    lines = list(listing({label: list(named(entries)) for label, entries in calls.items()}))
-    tests = [line.partition("(")[0].strip() for line in lines if line.endswith(f" /* {TEST} */")]
+    lines = [line(each) for entries in calls.values() for each in named(entries) if isinstance(each, NamedCall)]
+    tests = [each.partition("(")[0].strip() for each in lines if each.endswith(f" /* {TEST} */")]
     assert sorted(tests) == [
         "cuIpcGetEventHandle", "cuIpcGetMemHandle", "cuMemExportToShareableHandle", "cuMemGetHandleForAddressRange",
         "cuMemPoolExportPointer", "cuMemPoolExportToShareableHandle",
