@@ -11,9 +11,6 @@ from dataclasses import replace
 
 from memtopo.common.errors import Exit
 from memtopo.common.processes import pid_namespace
-from memtopo.common.text import nearest
-from memtopo.common.units import shorten
-from memtopo.diagnostics.messages import COMPARED, LISTED, choose
 from memtopo.driver.handles import Handle, close_handles
 from memtopo.plans.progress import PhasePart, Progress
 from memtopo.plans.report import Checks
@@ -33,7 +30,7 @@ from memtopo.sharing.messages import (
     StatusAnswer,
     TextAnswer,
 )
-from memtopo.sharing.offers import Offer
+from memtopo.sharing.offers import Offer, unknown_export
 from memtopo.sharing.sockets import reserve_descriptors
 from memtopo.sharing.status import Changed, Importer, Notice, Released, Statistics, Status, Switched
 from memtopo.sharing.wire import MOST_FDS
@@ -153,7 +150,7 @@ class Client(HolderConnection):
         """
         offer = self.offers().get(export)
         if offer is None:
-            raise self.error("unknown", f"there is no export {shorten(export)!r}", _meant(export, self.offers()))
+            raise self.error("unknown", *unknown_export(export, self.offers()))
         stop = offer.count if count is None else first + count
         if not 0 <= first <= stop <= offer.count:
             message = (
@@ -378,11 +375,3 @@ def connect(
     """
     sock = connected_socket(endpoint, timeout=timeout, allow_uids=allow_uids, suggest=suggest)
     return Client(sock, endpoint.path, timeout=timeout, allow_uids=allow_uids)
-
-
-def _meant(word: str, offers: Mapping[str, Offer]) -> str:
-    known = list(offers)
-    if not known:
-        return "it exports nothing"
-    meant = nearest(word, known[:COMPARED])
-    return choose(word, [meant] if meant else known[:LISTED])

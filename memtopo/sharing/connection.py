@@ -19,7 +19,7 @@ from memtopo.sharing.claims import lock_owner, remove_stale
 from memtopo.sharing.endpoints import Endpoint, endpoint_names
 from memtopo.sharing.errors import BadPacket, ExchangeError, NoLayout, reason
 from memtopo.sharing.messages import NOTICES, ProgressNotice, RefusedAnswer
-from memtopo.sharing.sockets import check_user, connect_at, name_lease, peer
+from memtopo.sharing.sockets import check_user, connect_at, has_ended, name_lease, peer
 from memtopo.sharing.status import Notice
 from memtopo.sharing.wire import Packet
 
@@ -150,11 +150,7 @@ class HolderConnection:
 
     def gone(self) -> bool:
         """Return at once whether the other end has closed; what it sent before can still be read."""
-        if self._sock.fileno() < 0:
-            return True
-        poll = select.poll()
-        poll.register(self._sock, select.POLLRDHUP)
-        return bool(poll.poll(0))
+        return self._sock.fileno() < 0 or has_ended(self._sock)
 
     def fileno(self) -> int:
         return self._sock.fileno()

@@ -9,7 +9,9 @@ from typing import Annotated, Literal, Protocol
 from pydantic import Field
 
 from memtopo.common.errors import Exit, MemtopoError
-from memtopo.common.units import NamedPart
+from memtopo.common.text import nearest
+from memtopo.common.units import NamedPart, shorten
+from memtopo.diagnostics.messages import COMPARED, LISTED, choose
 from memtopo.driver.handles import DESCRIPTORS, Handle, OfferedKind, Via
 from memtopo.driver.protocol import Driver
 from memtopo.driver.recorder import CallContext
@@ -92,6 +94,14 @@ class Offer:
 def ends_with_holder(kind: OfferedKind, via: Via) -> bool:
     """Return whether what is imported becomes invalid when the holder releases it (facts 31, 32, 82)."""
     return via == "ipc" or kind == _POOLED
+
+
+def unknown_export(name: str, offers: Iterable[str]) -> tuple[str, str]:
+    """Message and hint for an export that is not among the offers."""
+    known = list(offers)
+    meant = nearest(name, known[:COMPARED])
+    hint = choose(name, [meant] if meant else known[:LISTED]) if known else "nothing is exported"
+    return f"there is no export {shorten(name)!r}", hint
 
 
 def exported_bytes(offers: Iterable[Offer]) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import secrets
+import select
 import selectors
 import socket
 import stat
@@ -111,6 +112,13 @@ def peer(sock: socket.socket) -> PeerProcess:
     """Return the process at the other end, as the kernel reports it (SO_PEERCRED)."""
     pid, uid, _ = struct.unpack("iII", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     return PeerProcess(pid, uid)
+
+
+def has_ended(sock: socket.socket) -> bool:
+    """Return at once whether the other end has closed; what it sent before can still be read."""
+    poll = select.poll()
+    poll.register(sock, select.POLLRDHUP)
+    return bool(poll.poll(0))
 
 
 def check_user(of: PeerProcess, what: str, allow_uids: Collection[int]) -> None:

@@ -214,9 +214,7 @@ def test_the_name_of_a_machine_cannot_end_the_comment(name: str, library: Path, 
 @pytest.mark.parametrize(
     ("language", "closed"), [("c", f"    close_handle(); /* {TEST} */"), ("cuda-python", f"close_handle()  # {TEST}")]
 )
-def test_an_export_for_nobody_is_closed_and_called_a_test(
-    language: Language, closed: str, tmp_path: Path
-) -> None:
+def test_an_export_for_nobody_is_closed_and_called_a_test(language: Language, closed: str, tmp_path: Path) -> None:
     """In the list of calls, too; exports for importers, and handles that are received, are none."""
     for label, file in written(OTHER_CALLS, language, tmp_path, FABRIC).items():
         assert file.read_text().splitlines().count(closed) == (5 if label == "server" else 0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import selectors
 import socket
 import time
@@ -19,7 +18,7 @@ from memtopo.sharing.errors import BadPacket, ExchangeError
 from memtopo.sharing.holder.state import EventFields, HolderEvents
 from memtopo.sharing.messages import SourcePart, encode_error
 from memtopo.sharing.offers import Offer
-from memtopo.sharing.sockets import PeerProcess, check_user, peer
+from memtopo.sharing.sockets import PeerProcess, check_user, has_ended, peer
 from memtopo.sharing.status import Importer, Taken
 from memtopo.sharing.wire import Packet
 
@@ -152,9 +151,7 @@ class ClientConnection:
 
     def gone(self) -> bool:
         """Return at once whether the client has ended the connection, with or without requests before."""
-        poll = select.poll()
-        poll.register(self.sock, select.POLLRDHUP)
-        return bool(poll.poll(0))
+        return has_ended(self.sock)
 
     def stuck(self, now: float) -> float:
         """Return the seconds for which the client has not read what it was sent."""

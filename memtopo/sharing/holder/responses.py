@@ -13,9 +13,9 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from memtopo.common.errors import MemtopoError, internal_errors
-from memtopo.common.text import nearest, process_name
+from memtopo.common.text import process_name
 from memtopo.common.units import shorten
-from memtopo.diagnostics.messages import COMPARED, LISTED, choose, unknown_state
+from memtopo.diagnostics.messages import unknown_state
 from memtopo.driver.handles import Handle, close_handles
 from memtopo.language.names import AWAKE
 from memtopo.sharing import messages
@@ -30,7 +30,7 @@ from memtopo.sharing.messages import (
     ListRequest,
     Request,
 )
-from memtopo.sharing.offers import ChangeableLayout, ExportProvider, LayoutChange, Offer
+from memtopo.sharing.offers import ChangeableLayout, ExportProvider, LayoutChange, Offer, unknown_export
 from memtopo.sharing.status import MOST_STATES, Importer, NodeStatus, Statistics, Status
 
 _LONGEST_PATH = 1000
@@ -266,10 +266,8 @@ class Responder:
     def _offer(self, name: str) -> Offer:
         if name in self.offers:
             return self.offers[name]
-        known = list(self.offers)
-        meant = nearest(name, known[:COMPARED])
-        hint = choose(name, [meant] if meant else known[:LISTED]) if known else "nothing is exported"
-        raise ExchangeError("unknown", f"there is no export {shorten(name)!r}", hint=hint)
+        message, hint = unknown_export(name, self.offers)
+        raise ExchangeError("unknown", message, hint=hint)
 
 
 def still_bound(bound: Clients) -> ExchangeError:
