@@ -12,18 +12,11 @@ import memtopo
 from memtopo.api.live import Live
 from memtopo.drivers.target import Target
 from tests.api.test_apply import failing
+from tests.api.test_change import SPEC as CACHE
 from tests.helpers.reports import require_taken_down
 
-SPEC = {
-    "memtopo": 1,
+SPEC = CACHE | {
     "name": "sleeper",
-    "ranges": {"weights": {"size": "4MiB"}, "kv": {"size": "4MiB"}},
-    "chunks": {
-        "w": {"location": "gpu0", "size": "2MiB", "count": 2},
-        "page": {"location": "gpu0", "size": "2MiB", "count": 2},
-    },
-    "map": {"weights": ["w"], "kv": ["page"]},
-    "access": {"weights": {"gpu0": "rw"}, "kv": {"gpu0": "rw"}},
     "states": {"asleep": {"offload": {"weights": "host:0"}, "drop": ["kv"]}, "half": {"drop": ["page.1"]}},
 }
 
