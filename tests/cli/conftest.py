@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from memtopo.cli.app import run
-from tests.helpers.command_line import CommandResult, environment, without_crash
+from tests.helpers.command_line import MEMTOPO, ROOT, CommandResult, environment, without_crash
+from tests.helpers.python_process import PythonProcess
 from tests.sharing.conftest import start
 
 __all__ = ["run_inline", "start"]
@@ -44,3 +48,22 @@ def run_inline(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatc
     before = sys.stdout, sys.stderr
     yield InlineRunner(capfd, monkeypatch)
     sys.stdout, sys.stderr = before
+
+
+@contextmanager
+def held(
+    folder: Path, spec: str | Path = "spec.yaml", *options: str | Path, machine: str = "h100x1", **variables: str
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A layout in the runtime directory `folder` that a process holds; unless it was killed, it ends without a leak."""
+    command = [*MEMTOPO, "apply", *map(str, (spec, "--machine", machine, "--hold", "--json", *options))]
+    given = environment(XDG_RUNTIME_DIR=str(folder), PYTHONPATH=str(ROOT), **variables)
+    with PythonProcess(command, cwd=folder, env=given, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stderr
+        assert any(line.startswith(b"holding ") for line in process.stderr)
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                process.terminate()
+                report = json.loads(process.communicate()[0])
+                assert (report["outcome"], report["leaks"]) == ("ok", [])

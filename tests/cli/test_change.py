@@ -5,9 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -19,11 +16,10 @@ from memtopo.machine import load
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError
-from tests.cli.conftest import InlineRunner
-from tests.helpers.command_line import MEMTOPO, ROOT, environment
+from tests.cli.conftest import InlineRunner, held
+from tests.helpers.command_line import ROOT
 from tests.helpers.failing_driver import Failing
 from tests.helpers.held_layouts import held as held_in_thread
-from tests.helpers.python_process import PythonProcess
 
 SPEC = """
 memtopo: 1
@@ -68,23 +64,6 @@ def specs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "spec.yaml").write_text(SPEC)
     (tmp_path / "larger.yaml").write_text(LARGER)
     return tmp_path
-
-
-@contextmanager
-def held(folder: Path, spec: str = "spec.yaml") -> Iterator[subprocess.Popen[bytes]]:
-    """A held layout in the runtime directory `folder`, which is released at the end without a leak."""
-    command = [*MEMTOPO, "apply", spec, "--machine", "h100x1", "--hold", "--json"]
-    variables = environment(XDG_RUNTIME_DIR=str(folder), PYTHONPATH=str(ROOT))
-    with PythonProcess(command, cwd=folder, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stderr
-        assert b"holding cache" in process.stderr.readline()
-        try:
-            yield process
-        finally:
-            process.terminate()
-            out, _ = process.communicate()
-            report = json.loads(out)
-            assert (report["outcome"], report["leaks"]) == ("ok", [])
 
 
 def test_a_held_layout_is_changed_in_place(run_inline: InlineRunner, specs: Path) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import InlineRunner
-from tests.helpers.command_line import MEMTOPO, ROOT, environment
-from tests.helpers.python_process import PythonProcess
+from tests.cli.conftest import InlineRunner, held
+from tests.helpers.command_line import ROOT
 
 SLEEP = ROOT / "specs/sleep-mode.yaml"
 WEIGHTS = ROOT / "specs/weights.yaml"
@@ -85,13 +83,7 @@ def test_diff_compares_a_held_layout_with_a_spec(
 ) -> None:
     """On the machine of its holder."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    command = [*MEMTOPO, "apply", str(SLEEP), "-m", "h100x1", "--hold"]
-    with PythonProcess(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment()) as holder:
-        try:
-            assert holder.stderr
-            assert any(line.startswith(b"holding ") for line in holder.stderr)
-            equal, other = (run_inline("diff", "sleep-mode", spec) for spec in (SLEEP, smaller(tmp_path)))
-        finally:
-            holder.terminate()
+    with held(tmp_path, SLEEP):
+        equal, other = (run_inline("diff", "sleep-mode", spec) for spec in (SLEEP, smaller(tmp_path)))
     assert (equal.status, other.status) == (0, 1)
     assert "on h100x1 (simulated)" in " ".join(equal.out.split())  # a long path wraps it

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import time
 from collections.abc import Callable
 from functools import partial
@@ -16,10 +15,8 @@ from memtopo.cli.service import metrics_target
 from memtopo.common.errors import UsageError
 from memtopo.output import monitoring
 from memtopo.sharing.errors import ExchangeError
-from tests.cli.conftest import InlineRunner
-from tests.helpers.command_line import MEMTOPO, ROOT, environment
+from tests.cli.conftest import InlineRunner, held
 from tests.helpers.holders import until
-from tests.helpers.python_process import PythonProcess
 
 
 def test_metrics_prints_those_of_one_layout_or_of_all(
@@ -56,13 +53,9 @@ def spec(tmp_path: Path) -> Path:
 def test_a_hold_keeps_a_file_of_metrics_and_removes_it(spec: Path, tmp_path: Path, runtime: Path) -> None:
     """It has the memory of the layout by location."""
     file = tmp_path / "memtopo.prom"
-    command = [*MEMTOPO, "apply", str(spec), "--machine", "h200x2", "--hold", "--metrics", str(file)]
-    with PythonProcess(
-        command, cwd=ROOT, env=environment(XDG_RUNTIME_DIR=str(runtime)), stdout=subprocess.DEVNULL
-    ) as holder:
+    with held(runtime, spec, "--metrics", file, machine="h200x2") as holder:
         until(file.exists)
         page = file.read_text()
-        holder.terminate()
     assert holder.returncode == 0
     assert 'memtopo_memory_bytes{layout="kv",location="gpu0",gpu="",state="awake"} 4194304' in page
     assert 'memtopo_allocations{layout="kv",location="gpu1",gpu="",state="awake"} 1' in page
@@ -76,17 +69,12 @@ def _written_since(file: Path, begun: float) -> bool:
 def test_the_file_of_a_killed_holder_stays_with_its_last_heartbeat(spec: Path, tmp_path: Path, runtime: Path) -> None:
     """The next holder replaces the file."""
     file = tmp_path / "memtopo.prom"
-    command = [*MEMTOPO, "apply", str(spec), "--machine", "h200x2", "--hold", "--metrics", str(file)]
-    variables = environment(XDG_RUNTIME_DIR=str(runtime))
     for _ in range(2):
         begun = time.time()
-        with PythonProcess(
-            command, cwd=ROOT, env=variables, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-        ) as holder:
-            assert holder.stderr
-            assert any(line.startswith("holding kv") for line in holder.stderr)
+        with held(runtime, spec, "--metrics", file, machine="h200x2") as holder:
             until(partial(_written_since, file, begun))
             holder.kill()
+            holder.wait()
         page = file.read_text()
         heartbeat = float(re.findall("^memtopo_layout_heartbeat_time_seconds{.*} (.*)$", page, re.MULTILINE)[0])
         assert int(begun) <= heartbeat <= time.time()

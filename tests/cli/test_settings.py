@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from memtopo.cli.options import MOST_COMBINATIONS, settings
 from memtopo.common.errors import UsageError
-from tests.cli.conftest import InlineRunner
-from tests.helpers.command_line import MEMTOPO, ROOT, environment
-from tests.helpers.python_process import PythonProcess
+from tests.cli.conftest import InlineRunner, held
 
 SPEC = """\
 memtopo: 1
@@ -136,23 +131,6 @@ def test_a_saved_plan_keeps_its_settings(run_inline: InlineRunner, spec: str) ->
     assert run_inline("apply", "plan.json", M).status == 7
 
 
-@contextmanager
-def held(folder: Path, *options: str, **variables: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A held layout of spec.yaml with options, which is released at the end without a leak."""
-    command = [*MEMTOPO, "apply", "spec.yaml", M, "--hold", "--reload", "--json", *options]
-    variables = environment(XDG_RUNTIME_DIR=str(folder), PYTHONPATH=str(ROOT), **variables)
-    pipe = subprocess.PIPE
-    with PythonProcess(command, cwd=folder, env=variables, stdout=pipe, stderr=pipe) as process:
-        line_with(process, b"holding cache")
-        try:
-            yield process
-        finally:
-            process.terminate()
-            out, _ = process.communicate()
-            report = json.loads(out)
-            assert (report["outcome"], report["leaks"]) == ("ok", [])
-
-
 def line_with(process: subprocess.Popen[bytes], text: bytes) -> bytes:
     """The next line of a process's stderr that has a text."""
     assert process.stderr
@@ -164,7 +142,8 @@ def test_a_held_layout_keeps_its_settings(run_inline: InlineRunner, spec: str, t
     """What is shown and compared has them, a reload keeps them, and a change has its own."""
     here = {"XDG_RUNTIME_DIR": str(tmp_path)}
     Path(spec).write_text(text)
-    with held(tmp_path, "--set=pages=4", MEMTOPO_SET_page="4MiB", MEMTOPO_SET_other="1") as process:
+    variables = {"MEMTOPO_SET_page": "4MiB", "MEMTOPO_SET_other": "1"}
+    with held(tmp_path, spec, "--reload", "--set=pages=4", machine="h200x2", **variables) as process:
         shown = run_inline("show", "cache", "--json", **here).document
         assert shown["params"] == {"pages": "4", "page": "4MiB"}
         assert shown["picture"]["memory"][0]["used"] == 16 << 20

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -15,11 +14,9 @@ import pytest
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError
-from tests.cli.conftest import InlineRunner
+from tests.cli.conftest import InlineRunner, held
 from tests.helpers.child_process import ChildProcess
-from tests.helpers.command_line import MEMTOPO, ROOT, environment
 from tests.helpers.holders import until
-from tests.helpers.python_process import PythonProcess
 
 SPEC = """
 memtopo: 1
@@ -35,22 +32,10 @@ states: {asleep: {drop: [kv], offload: {w: "host:0"}}, half: {drop: [kv]}}
 """
 
 
-@contextmanager
-def held(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A held layout in the runtime directory `folder`, which is released at the end."""
-    spec = folder / "spec.yaml"
-    spec.write_text(SPEC)
-    command = [*MEMTOPO, "apply", str(spec), "--machine", "h100x1", "--hold", "--json"]
-    with PythonProcess(
-        command, cwd=ROOT, env=environment(XDG_RUNTIME_DIR=str(folder)), stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
-        assert process.stderr
-        assert b"holding sleeper" in process.stderr.readline()
-        try:
-            yield process
-        finally:
-            process.terminate()
-            process.communicate()
+@pytest.fixture(autouse=True)
+def spec(tmp_path: Path) -> None:
+    """`spec.yaml` in the folder of the test."""
+    (tmp_path / "spec.yaml").write_text(SPEC)
 
 
 def test_a_held_layout_goes_to_a_state_and_back(run_inline: InlineRunner, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,7 @@ import pytest
 
 import memtopo
 from memtopo.sharing.errors import ExchangeError
-from tests.cli.conftest import InlineRunner
-from tests.helpers.command_line import MEMTOPO, environment
-from tests.helpers.python_process import PythonProcess
+from tests.cli.conftest import InlineRunner, held
 
 SPEC = """
 memtopo: 1
@@ -49,16 +46,12 @@ def test_a_reader_that_has_seen_the_end_of_its_holder_is_an_orphan_until_it_lets
 ) -> None:
     spec = tmp_path / "kv.yaml"
     spec.write_text(SPEC)
-    command = [*MEMTOPO, "apply", str(spec), "--machine=h100x1", "--hold", "--json"]
-    variables = environment(XDG_RUNTIME_DIR=str(runtime))
 
     def roles() -> list[str]:
         document = run_inline("who", "--json", XDG_RUNTIME_DIR=str(runtime)).document
         return [use["role"] for each in document["processes"] if each["pid"] == os.getpid() for use in each["layouts"]]
 
-    with PythonProcess(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=variables, text=True) as holder:
-        assert holder.stderr
-        assert any(line.startswith("holding kv") for line in holder.stderr)
+    with held(runtime, spec) as holder:
         with memtopo.attach("kv") as reader:
             holder.kill()
             holder.wait()
