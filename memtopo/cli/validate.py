@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import unified_diff
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -23,7 +22,7 @@ from memtopo.output import formats, plain
 from memtopo.output.formats import Format, format_named
 from memtopo.output.humanize import plural
 from memtopo.rules import files
-from memtopo.rules.files import Checked, CheckedFile, Variant
+from memtopo.rules.files import Checked, CheckedFile, Correction, Variant
 from memtopo.rules.paths import SpecPath, collect
 from memtopo.session.trials import with_needed_trials
 
@@ -128,7 +127,7 @@ class Validation:
     def fix(self) -> None:
         """Correct files in place, and print the differences and the number of errors to stderr."""
         for each in corrections(self.sources, self._check):
-            each.write()
+            write_correction(each)
             plain.print_lines(each.difference, sys.stderr)
             plain.print_message(f"{each.file}: corrected {plural(each.errors, 'error')}")
 
@@ -228,33 +227,6 @@ def reports(form: str | None, requested: Iterable[str], *, as_json: bool) -> Rep
     return Reports(format_named(stdout), files)
 
 
-@dataclass(frozen=True, slots=True)
-class Correction:
-    """A spec's file with its text before and after its corrections, and the number of errors that they end."""
-
-    file: str
-    before: str
-    after: str
-    errors: int
-
-    @property
-    def difference(self) -> Iterator[str]:
-        """Lines of a unified difference."""
-        return unified_diff(
-            self.before.splitlines(), self.after.splitlines(), f"a/{self.file}", f"b/{self.file}", lineterm=""
-        )
-
-    def write(self) -> None:
-        """Write the file, completely or not at all. Raises `NotWritten`, also if it has changed since it was read."""
-        try:
-            written = Path(self.file).read_bytes().decode()
-        except (OSError, ValueError):
-            written = ""
-        if written.removeprefix("\ufeff") != self.before:
-            raise NotWritten(f"{self.file!r} has changed while it was corrected", hint="correct it again")
-        write(self.file, "\ufeff" * written.startswith("\ufeff") + self.after)
-
-
 def corrections(sources: Iterable[SpecPath], check: Callable[[Document], CheckedFile]) -> Iterator[Correction]:
     """Yield the corrections of specs that have some. `check` validates a document on all machines.
 
@@ -265,6 +237,17 @@ def corrections(sources: Iterable[SpecPath], check: Callable[[Document], Checked
         if document.name == "<stdin>":
             raise UsageError("standard input cannot be corrected in place", hint="name a file")
         if not of_memtopo(document):
-            done = files.fixed(document, check)
-            if done.text != document.text:
-                yield Correction(document.name, document.text, done.text, done.errors)
+            done = files.corrected(document, check)
+            if done.after != done.before:
+                yield done
+
+
+def write_correction(done: Correction) -> None:
+    """Write a file, completely or not at all. Raises `NotWritten`, also if it has changed since it was read."""
+    try:
+        written = Path(done.file).read_bytes().decode()
+    except (OSError, ValueError):
+        written = ""
+    if written.removeprefix("\ufeff") != done.before:
+        raise NotWritten(f"{done.file!r} has changed while it was corrected", hint="correct it again")
+    write(done.file, "\ufeff" * written.startswith("\ufeff") + done.after)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from unicodedata import category
+from unicodedata import category, name
 
 from memtopo.diagnostics.model import Diagnostic
 
@@ -79,19 +79,9 @@ _NAMES = {
     "\x1b": "ESCAPE",
     "\x7f": "DELETE",
     "\x85": "NEXT LINE",
-    "\u2028": "LINE SEPARATOR",
-    "\u2029": "PARAGRAPH SEPARATOR",
-    "\u202a": "LEFT-TO-RIGHT EMBEDDING",
-    "\u202b": "RIGHT-TO-LEFT EMBEDDING",
-    "\u202c": "POP DIRECTIONAL FORMATTING",
-    "\u202d": "LEFT-TO-RIGHT OVERRIDE",
-    "\u202e": "RIGHT-TO-LEFT OVERRIDE",
-    "\u2066": "LEFT-TO-RIGHT ISOLATE",
-    "\u2067": "RIGHT-TO-LEFT ISOLATE",
-    "\u2068": "FIRST STRONG ISOLATE",
-    "\u2069": "POP DIRECTIONAL ISOLATE",
     "\ufeff": "BYTE ORDER MARK",
 }
+"""Names of the characters that have none in Unicode's table of names, or another one."""
 
 
 def refused_character(value: str) -> str | None:
@@ -103,4 +93,4 @@ def refused_character(value: str) -> str | None:
 def character_name(char: str) -> str:
     """Code point and Unicode name of a character: `U+0085 NEXT LINE`."""
     unnamed = {"Cc": "CONTROL CHARACTER", "Cs": "SURROGATE"}.get(category(char), "NONCHARACTER")
-    return f"U+{ord(char):04X} {_NAMES.get(char, unnamed)}"
+    return f"U+{ord(char):04X} {_NAMES.get(char) or name(char, unnamed)}"

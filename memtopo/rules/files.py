@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import unified_diff
 from itertools import islice
 from typing import NamedTuple
 
@@ -256,20 +257,28 @@ _HARM = ("MT0", "MT203", "MT204")
 
 
 @dataclass(frozen=True, slots=True)
-class Fixed:
-    """Text of a spec with its corrections, and the number of errors that they end."""
+class Correction:
+    """A spec's file with its text before and after its corrections, and the number of errors that they end."""
 
-    text: str
+    file: str
+    before: str
+    after: str
     errors: int
 
+    @property
+    def difference(self) -> Iterator[str]:
+        """Lines of a unified difference."""
+        before, after = self.before.splitlines(), self.after.splitlines()
+        return unified_diff(before, after, f"a/{self.file}", f"b/{self.file}", lineterm="")
 
-def fixed(document: Document, check: Callable[[Document], CheckedFile]) -> Fixed:
+
+def corrected(document: Document, check: Callable[[Document], CheckedFile]) -> Correction:
     """Correct a document. `check` validates it on all machines; an edit is made if all of them ask for it.
 
     Edits of a round are made if an error that they are for is gone, and if they added none of `_HARM`. A text that was
     corrected has no further corrections.
     """
-    found, count = check(document), 0
+    before, found, count = document, check(document), 0
     for _ in range(_ROUNDS):
         edits = replacements(document, _common(found))
         single = ({edit: each} for edit, each in islice(edits.items(), _MOST))
@@ -278,7 +287,7 @@ def fixed(document: Document, check: Callable[[Document], CheckedFile]) -> Fixed
             break
         count += len(_identities(found, edits) - _identities(better))
         document, found = better.document, better
-    return Fixed(document.text, count)
+    return Correction(before.name, before.text, document.text, count)
 
 
 def _common(found: CheckedFile) -> list[Edit]:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from memtopo.cli.validate import Correction
+from memtopo.cli.validate import write_correction
 from memtopo.common.errors import NotWritten
+from memtopo.rules.files import Correction
 from tests.cli.conftest import InlineRunner
 from tests.helpers.command_line import QUICKSTART, ROOT, run_with_input
 
@@ -80,7 +81,7 @@ def test_a_link_stays_one_and_a_byte_order_mark_stays(run_inline: InlineRunner, 
 def test_a_file_that_has_changed_meanwhile_is_not_overwritten(spec: Path) -> None:
     spec.write_text("memtopo: 1\n")
     with pytest.raises(NotWritten, match="has changed"):
-        Correction(str(spec), WRONG, RIGHT, 1).write()
+        write_correction(Correction(str(spec), WRONG, RIGHT, 1))
     assert spec.read_text() == "memtopo: 1\n"
 
 

@@ -9,7 +9,7 @@ import pytest
 from memtopo.language import Document, read_file, read_text
 from memtopo.machine import Machines, load
 from memtopo.rules import files
-from memtopo.rules.files import CheckedFile, Fixed
+from memtopo.rules.files import CheckedFile, Correction
 from memtopo.rules.validation import validate
 from tests.helpers.machines import noted
 from tests.helpers.specs import ROOT
@@ -29,17 +29,17 @@ access: {kv: {gpu0: rw}}
 """
 
 
-def correct(document: Document, *machines: Machines) -> Fixed:
+def correct(document: Document, *machines: Machines) -> Correction:
     known = {str(number): each for number, each in enumerate(machines or (load("h200x2"),))}
 
     def check(each: Document) -> CheckedFile:
         return files.check_document(each, known, lambda name, _: known[name])
 
-    return files.fixed(document, check)
+    return files.corrected(document, check)
 
 
 def corrected(text: str) -> str:
-    return correct(read_text(text.encode(), "spec.yaml")).text
+    return correct(read_text(text.encode(), "spec.yaml")).after
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_no_handle_type_is_added_where_several_would_do(text: str) -> None:
 
 def test_only_what_is_wrong_on_all_machines_is_corrected() -> None:
     wrong = read_text(SPEC.replace("64MiB}", "64MB}").encode(), "spec.yaml")
-    assert correct(wrong, load("h200x2"), load("h100x1")).text == SPEC
+    assert correct(wrong, load("h200x2"), load("h100x1")).after == SPEC
     assert correct(wrong, load("h200x2"), load("h100x1")).errors == 1
 
 
@@ -151,14 +151,14 @@ def test_line_ends_of_windows_and_a_last_line_without_one_stay() -> None:
 def test_a_correction_ends_an_error_and_correcting_again_changes_nothing(path: Path) -> None:
     found, machine = read_file(path), noted(path.read_text(errors="replace"))
     done = correct(found, machine)
-    again = correct(read_text(done.text.encode(), "spec.yaml"), machine)
-    assert (again.text, again.errors) == (done.text, 0)
-    assert bool(done.errors) == (done.text != found.text)
+    again = correct(read_text(done.after.encode(), "spec.yaml"), machine)
+    assert (again.after, again.errors) == (done.after, 0)
+    assert bool(done.errors) == (done.after != found.text)
 
 
 def test_valid_specs_stay_as_they_are() -> None:
     for path in sorted((ROOT / "specs").glob("*.yaml")):
-        assert correct(read_file(path), load("h200x4")).text == path.read_text()
+        assert correct(read_file(path), load("h200x4")).after == path.read_text()
 
 
 def test_read_only_access_is_r() -> None:
