@@ -17,7 +17,7 @@ from memtopo.cli.options import settings, variable_words
 from memtopo.cli.process import Interrupted, Stopper
 from memtopo.cli.results import RunOutput, RunPage, run_output
 from memtopo.cli.service import HoldOptions, claimed_holder, start_detached
-from memtopo.cli.specs import load, print_diagnostics, run_request
+from memtopo.cli.specs import RunOptions, load, print_diagnostics
 from memtopo.common.errors import Stopped, UsageError
 from memtopo.output import plain
 from memtopo.output.progress import activity, progress
@@ -43,7 +43,7 @@ def apply_command(
     given: options.Set = None,
     check: CheckLevel = "fast",
     hold: HoldOptions,
-    run: options.RunOptions,
+    run: RunOptions,
     report: RunPage = None,
     as_json: options.AsJson = False,
     context: typer.Context = None,  # type: ignore[assignment]
@@ -54,7 +54,7 @@ def apply_command(
     """
     output = run_output(report, run.trace, as_json=as_json)
     holding, holders = _holding(hold), _bindings(run, hold.terms)
-    request_of = partial(run_request, check=check, timeout=holders.silence, rehearse=run.rehearse, trace=run.trace)
+    request_of = partial(run.request, check=check)
     if run.on is not None:
         from memtopo.cli.nodes import OnNodes
 
@@ -173,7 +173,7 @@ class BoundHolders:
             yield started
 
 
-def _bindings(run: options.RunOptions, terms: Holding) -> BoundHolders:
+def _bindings(run: RunOptions, terms: Holding) -> BoundHolders:
     """The bindings of the values of `--with`, and of `--socket` if it is a folder. Raises `UsageError`."""
     given, socket = run.bound or [], terms.socket
     typed = given != os.environ.get("MEMTOPO_WITH", "").split()

@@ -8,11 +8,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from memtopo.cli.options import RunOptions, Settings, machine_names
+from memtopo.cli.options import Settings, machine_names
 from memtopo.cli.process import Interrupted, Stopper
 from memtopo.cli.results import RunOutput
 from memtopo.cli.service import HoldOptions
-from memtopo.cli.specs import load, print_diagnostics, valid
+from memtopo.cli.specs import RunOptions, load, print_diagnostics, valid
 from memtopo.common.errors import UsageError
 from memtopo.drivers.target import LOCAL, of_another_host, of_node, of_nodes
 from memtopo.kinds.nodes import names_nodes

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from functools import wraps
 from inspect import Parameter, Signature, signature
 from itertools import product
@@ -130,42 +130,6 @@ WaitForImporters = Annotated[
     str, option("--wait", "Time for importers to let go of memory that goes.", "TIME", "MEMTOPO_CHANGE_WAIT")
 ]
 
-# of runs
-
-
-def _clusters() -> Values:
-    return [("ray", "that of RAY_ADDRESS, or of this host"), ("ray://", "another one: ray://HOST:PORT")]
-
-
-_WITH = "Bind a holder that the spec names to a socket, or to a program to start, which finds its socket's path in "
-With = Annotated[list[str] | None, option("--with", f"{_WITH}MEMTOPO_SOCKET.", "NAME=SOCKET|COMMAND")]
-_LIMIT = "Limit for a silent process (a starting one: ten times that, up to 60s), a semaphore, and a commit."
-_REHEARSE = "Also go through the states of the spec and back, and check each."
-_CLUSTER = "Apply a spec with nodes on a Ray cluster: ray, that of RAY_ADDRESS or of this host, or ray://HOST:PORT."
-On = Annotated[str | None, option("--on", _CLUSTER, "CLUSTER", autocompletion=_clusters, show_default="this host")]
-_GPUS = "With --on: GPUs of each node."
-Gpus = Annotated[int | None, option("--gpus", _GPUS, "N", min=0, show_default="as many as each has")]
-_TRACE = "Write a line of JSON for each driver call, for 'memtopo trace'; of several processes into a folder, "
-
-
-@dataclass(frozen=True, slots=True)
-class RunOptions:
-    """Options of a run: its holders, its limit of time, its cluster, and its trace."""
-
-    bound: With = None
-    timeout: Annotated[str, option("--timeout", _LIMIT, "TIME")] = "30s"
-    rehearse: Annotated[bool, option("--rehearse", _REHEARSE)] = False
-    on: On = None
-    gpus: Gpus = None
-    trace: Annotated[str | None, option("--trace", f"{_TRACE}a file for each.", "FILE")] = None
-
-    @property
-    def silence(self) -> float:
-        """Seconds of `--timeout`. Raises `UsageError`, also for 0."""
-        if not (found := duration(self.timeout)):
-            raise UsageError("a --timeout of 0 waits for nothing", hint="write --timeout 30s")
-        return found
-
 
 def machine_names(given: list[str] | None) -> list[str]:
     """Names of machines. If the whole variable is the path of a file, its spaces do not separate names."""
@@ -242,10 +206,6 @@ class Settings(NamedTuple):
             {name: values[name] for name in self.typed},
             {name: value for name, value in values.items() if name not in self.typed},
         )
-
-
-NONE_SET = Settings({}, {})
-"""Settings that leave all parameters as they are."""
 
 
 def settings(given: list[str] | None) -> Settings:

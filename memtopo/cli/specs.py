@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import replace
-from functools import partial
-from typing import TextIO
+from dataclasses import dataclass, replace
+from typing import Annotated
 
-from memtopo.cli.options import NONE_SET, Settings, one_target
+from memtopo.cli.options import Settings, Values, duration, one_target, option
 from memtopo.cli.process import RefusedSpec
 from memtopo.common.errors import Unavailable, UsageError
 from memtopo.drivers.target import Target
@@ -27,7 +26,7 @@ from memtopo.session.saved import SavedPlan, StalePlan
 from memtopo.session.trials import with_needed_trials
 
 
-def load(spec: str, machines: list[str] | None, given: Settings = NONE_SET, *, one_host: bool = False) -> Composition:
+def load(spec: str, machines: list[str] | None, given: Settings, *, one_host: bool = False) -> Composition:
     """Load a valid spec, or a saved plan, on a machine.
 
     Raises `RefusedSpec` for an invalid spec, `Unavailable` for an unknown machine, `UnreadablePlan` for a damaged
@@ -39,8 +38,9 @@ def load(spec: str, machines: list[str] | None, given: Settings = NONE_SET, *, o
     if plan:
         given.refuse_for_plan(spec)
     document = replace(plan.spec.read(), plan=spec) if plan else given.read(spec)
-    if one_host:
-        _require_one_host(document)
+    if one_host and (nodes := names_nodes(document)):
+        message = f"the processes of {document.name!r} are on nodes: {', '.join(nodes)}"
+        raise UsageError(message, hint=f"start it on a Ray cluster: memtopo apply {document.name} --on ray")
     with activity("plan"):  # the driver may take seconds to start, as trials do
         loaded = loaded_on(_target(machines, plan), document, spec, plan)
     if plan and {*plan.machine.devices} != {*loaded.target.line.devices}:
@@ -77,48 +77,71 @@ def _target(machines: list[str] | None, plan: SavedPlan | None) -> Target:
         raise
 
 
-def _require_one_host(document: Document) -> None:
-    """Raise `UsageError` for a spec whose processes name nodes, which one host cannot build."""
-    if nodes := names_nodes(document):
-        message = f"the processes of {document.name!r} are on nodes: {', '.join(nodes)}"
-        raise UsageError(message, hint=f"start it on a Ray cluster: memtopo apply {document.name} --on ray")
-
-
-def print_diagnostics(composition: Composition, stream: TextIO | None = None) -> None:
+def print_diagnostics(composition: Composition) -> None:
     """Print the diagnostics of a spec with their source lines, to stderr."""
     if not composition.diagnostics:
         return
     from memtopo.output.diagnostics import text
 
-    stream = stream or sys.stderr
-    width, colour = plain.width(stream), plain.colour(stream)
+    width, colour = plain.width(sys.stderr), plain.colour(sys.stderr)
     lines = text(composition.diagnostics, composition.document, width=width, colour=colour)
-    plain.print_lines(lines, stream, styled=True)
+    plain.print_lines(lines, sys.stderr, styled=True)
 
 
-def run_request(
-    composition: Composition, *, check: Check, timeout: float, rehearse: bool, trace: str | None
-) -> RunRequest:
-    """The request to apply a spec. Raises `StalePlan` if a saved plan no longer agrees with it, and `NeverTried`."""
-    if trace:
-        _require_replaceable(trace, composition.geometry)
-    request = composition.request(
-        check=check,
-        timeout=timeout,
-        rehearse=rehearse,
-        trace=os.path.abspath(trace) if trace else None,  # noqa: PTH100 as it is, without its links followed
-    )
-    return _pictured(request, composition.target)
+def _clusters() -> Values:
+    return [("ray", "that of RAY_ADDRESS, or of this host"), ("ray://", "another one: ray://HOST:PORT")]
+
+
+_WITH = "Bind a holder that the spec names to a socket, or to a program to start, which finds its socket's path in "
+With = Annotated[list[str] | None, option("--with", f"{_WITH}MEMTOPO_SOCKET.", "NAME=SOCKET|COMMAND")]
+_LIMIT = "Limit for a silent process (a starting one: ten times that, up to 60s), a semaphore, and a commit."
+_REHEARSE = "Also go through the states of the spec and back, and check each."
+_CLUSTER = "Apply a spec with nodes on a Ray cluster: ray, that of RAY_ADDRESS or of this host, or ray://HOST:PORT."
+On = Annotated[str | None, option("--on", _CLUSTER, "CLUSTER", autocompletion=_clusters, show_default="this host")]
+_GPUS = "With --on: GPUs of each node."
+Gpus = Annotated[int | None, option("--gpus", _GPUS, "N", min=0, show_default="as many as each has")]
+_TRACE = "Write a line of JSON for each driver call, for 'memtopo trace'; of several processes into a folder, "
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """Options of a run: its holders, its limit of time, its cluster, and its trace."""
+
+    bound: With = None
+    timeout: Annotated[str, option("--timeout", _LIMIT, "TIME")] = "30s"
+    rehearse: Annotated[bool, option("--rehearse", _REHEARSE)] = False
+    on: On = None
+    gpus: Gpus = None
+    trace: Annotated[str | None, option("--trace", f"{_TRACE}a file for each.", "FILE")] = None
+
+    @property
+    def silence(self) -> float:
+        """Seconds of `--timeout`. Raises `UsageError`, also for 0."""
+        if not (found := duration(self.timeout)):
+            raise UsageError("a --timeout of 0 waits for nothing", hint="write --timeout 30s")
+        return found
+
+    def request(self, composition: Composition, check: Check) -> RunRequest:
+        """The request to apply a spec. Raises `StalePlan` if a saved plan does not agree with it, and `NeverTried`."""
+        if self.trace:
+            _require_replaceable(self.trace, composition.geometry)
+        request = composition.request(
+            check=check,
+            timeout=self.silence,
+            rehearse=self.rehearse,
+            trace=os.path.abspath(self.trace) if self.trace else None,  # noqa: PTH100 its links are not followed
+        )
+        return _pictured(request, composition.target)
 
 
 def revise(target: Target) -> Revise:
     """Return the function that validates changes of a held layout on a machine."""
-    return partial(_revised, target)
 
+    def revised(source: str, before: RunRequest) -> Revision:
+        found = revision(source, before, target)
+        return found._replace(request=_pictured(found.request, target))
 
-def _revised(target: Target, source: str, before: RunRequest) -> Revision:
-    found = revision(source, before, target)
-    return found._replace(request=_pictured(found.request, target))
+    return revised
 
 
 def _pictured(request: RunRequest, target: Target) -> RunRequest:
