@@ -58,7 +58,7 @@ def ls_command(socket: Socket = None, allow_uid: AllowUid = None, as_json: AsJso
     if not found.layouts and not as_json:
         plain.print_message("no layout is held")
     else:
-        show(found, lambda: pages("held").layout_list(found, pages("held").now()), as_json=as_json, marker="layouts")
+        show(found, lambda: pages("held").layout_list(found, time.time()), as_json=as_json, marker="layouts")
     return 0
 
 
@@ -68,7 +68,7 @@ def show_command(
     """Show a held layout, its exports and its importers."""
     with connect_to(name, socket, allow_uid or ()) as client:
         status = complete_status(client)
-    show(status, lambda: pages("held").layout(status, pages("held").now()), as_json=as_json, marker="layout")
+    show(status, lambda: pages("held").layout(status, time.time()), as_json=as_json, marker="layout")
     return 0
 
 
@@ -167,7 +167,7 @@ def who_command(socket: Socket = None, allow_uid: AllowUid = None, as_json: AsJs
     from memtopo.usage import locked_layouts, usage
 
     found = usage(gpu_usage(), answers(Client.status, socket, allow_uids=allow_uid or ()), locked=locked_layouts())
-    show(found, lambda: pages("held").usage_page(found, pages("held").now()), as_json=as_json, marker="usage")
+    show(found, lambda: pages("held").usage_page(found, time.time()), as_json=as_json, marker="usage")
     return 0
 
 

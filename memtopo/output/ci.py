@@ -40,10 +40,6 @@ def _github(checked: Checked) -> list[str]:
     return list(map(_annotation, sorted(validation.all_located(checked), key=lambda each: each.diagnostic.severity)))
 
 
-def _github_failure(error: MemtopoError) -> list[str]:
-    return [_command("error", {"title": "memtopo"}, validation.error_message(error))]
-
-
 def _annotation(found: Located) -> str:
     code = found.diagnostic.code
     properties = {"file": repository_path(found.file), **_position(found.span), "title": f"{code}: {CODES[code].title}"}
@@ -71,12 +67,6 @@ def _gitlab(checked: Checked) -> list[str]:
     """One entry for each diagnostic."""
     found = validation.all_located(checked)
     return _document([_entry(each, fingerprint) for each, fingerprint in zip(found, fingerprints(found), strict=True)])
-
-
-def _gitlab_failure(error: MemtopoError) -> list[str]:
-    """An empty report, since the format has no field for an error."""
-    del error
-    return ["[]"]
 
 
 def _document(content: object) -> list[str]:
@@ -312,8 +302,8 @@ WRITERS: Mapping[str, _Written] = {
     ),
     "sarif": (_sarif, _sarif_failure),
     "junit": (_junit, _junit_failure),
-    "github": (_github, _github_failure),
-    "gitlab": (_gitlab, _gitlab_failure),
+    "github": (_github, lambda error: [_command("error", {"title": "memtopo"}, validation.error_message(error))]),
+    "gitlab": (_gitlab, lambda _: ["[]"]),  # the format has no field for an error
     "markdown": (_markdown, _markdown_failure),
 }
 """Functions of each format: lines of results, and of an error."""

@@ -93,16 +93,12 @@ def _matrix(checked: Checked, *, colour: bool) -> list[str]:
 
 
 def _row(cells: list[str], widths: list[int], style: str, *, colour: bool) -> str:
-    return _GAP.join(_padded(cells, widths, style, colour=colour)).rstrip()
-
-
-def _padded(cells: list[str], widths: list[int], style: str, *, colour: bool) -> Iterator[str]:
-    for index, (cell, width) in enumerate(zip(cells, widths, strict=True)):
-        used = style or (_verdict_style(cell) if index else "")
-        yield (paint(cell, used, colour=colour) if used else cell) + " " * (width - display_width(cell))
+    styles = [style, *(style or _verdict_style(cell) for cell in cells[1:])]
+    return _GAP.join(
+        (paint(cell, used, colour=colour) if used else cell) + " " * (width - display_width(cell))
+        for cell, used, width in zip(cells, styles, widths, strict=True)
+    ).rstrip()
 
 
 def _verdict_style(verdict: str) -> str:
-    if verdict == "ok":
-        return ""
-    return "error" if "error" in verdict else "warning"
+    return "" if verdict == "ok" else "error" if "error" in verdict else "warning"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
@@ -194,11 +193,6 @@ def _taken(importer: Importer) -> str:
 
 def _time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M:%S")
-
-
-def now() -> float:
-    """The current time in seconds since the epoch."""
-    return time.time()
 
 
 _GPUS = columns(">GPU", "name", ">total", ">used", ">free", ">by processes")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from memtopo.common.units import rounded
 from memtopo.output import humanize, plain
-from memtopo.plans.progress import NO_PROCESSES, CountedProgress, PhasePart, PhaseState, Progress
+from memtopo.plans.progress import CountedProgress, PhasePart, PhaseState, Progress
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -73,12 +73,8 @@ class _Shown(CountedProgress):
         self.in_phase = threading.Event()
         """Set during a phase: a layout may be held for days after one."""
 
-    def phase(self, name: str, steps: int, processes: Mapping[str, int] = NO_PROCESSES) -> None:
-        super().phase(name, steps, processes)
-        self.in_phase.set()
-
-    def volume(self, name: str, size: int, processes: Mapping[str, int] = NO_PROCESSES) -> None:
-        super().volume(name, size, processes)
+    def _begin(self, name: str, total: int, processes: Mapping[str, int], *, in_bytes: bool) -> None:
+        super()._begin(name, total, processes, in_bytes=in_bytes)
         self.in_phase.set()
 
     def end(self) -> None:

@@ -132,12 +132,8 @@ def _columns(processes: Sequence[ProcessDiagram], flows: Sequence[HandleFlow], r
         half = (len(processes) + 1) // 2
         left, right = list(processes[:half]), list(processes[half:])
     columns = {each.first: index for index, column in enumerate((left, right)) for each in column}
-    inside = _flows_within(flows, columns, 0)
+    inside = sum(columns.get(flow.source) == columns.get(flow.target) == 0 for flow in flows)
     return [_Column(left, _channel(inside)), _Column(right, _channel(len(flows) - inside) + 16)]
-
-
-def _flows_within(flows: Sequence[HandleFlow], columns: Mapping[str, int], column: int) -> int:
-    return sum(columns.get(flow.source) == columns.get(flow.target) == column for flow in flows)
 
 
 def _channel(lines: int) -> float:

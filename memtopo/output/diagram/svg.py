@@ -181,7 +181,8 @@ def _entries(diagram: Diagram, context: DrawingContext) -> Iterator[_Entry]:
     used |= {memory.device for memory in diagram.memory} | {name for span in spans for name in span.locations}
     for device in context.devices:
         if device in used:
-            yield _swatch(context.hue(device), context), f"on {context.device_name(device)}"
+            filled = element("path", {"d": "M0 2h20v16H0z", **context.fill(context.hue(device))})
+            yield filled + rect(0, 2, 20, 16, "e"), f"on {context.device_name(device)}"
     yield from _access_entries(spans)
     if any(not span.chunk for span in spans):
         yield rect(0, 2, 20, 16, "o i"), "hole, no memory"
@@ -204,10 +205,6 @@ def _access_entries(spans: Sequence[MappingSpan]) -> Iterator[_Entry]:
         yield rect(0, 2, 20, 16, "w", 4) + text_at(10, 14, "rw", "s v", middle=True), "may read and write"
     if "r" in access:
         yield rect(0, 2, 20, 16, "o", 4) + text_at(10, 14, "r", "s", middle=True), "may read"
-
-
-def _swatch(hue: int, context: DrawingContext) -> str:
-    return element("path", {"d": "M0 2h20v16H0z", **context.fill(hue)}) + rect(0, 2, 20, 16, "e")
 
 
 def _folded(range_: RangeDiagram, context: DrawingContext) -> bool:

@@ -298,7 +298,9 @@ class _PythonWriter(Writer):
         if not value:
             return str(int(value))
         text = constants.text(int(value), f"driver.{constants.type}." if constants.type else "driver.")
-        return " | ".join(f"{each}.value" for each in text.split(" | ")) if _is_number(name, value) else text
+        # Flags are plain numbers for the bindings, although cuda.h has an enumeration of them.
+        is_number = name == "flags" and not isinstance(value, HostFlags)
+        return " | ".join(f"{each}.value" for each in text.split(" | ")) if is_number else text
 
     def shared(self, method: str, *, fabric: bool) -> str:
         if struct := _STRUCTS.get(method):
@@ -341,11 +343,6 @@ class _PythonWriter(Writer):
         words = {access.text(each): each.word.upper() for each in (Access.NONE, Access.R, Access.RW)}
         each = (f"access({self.location(grant.location)}, {words[access.text(grant.access)]})" for grant in value)
         return f"[{', '.join(each)}]"
-
-
-def _is_number(name: str, value: Any) -> bool:
-    """True for flags that are plain numbers for the bindings, although cuda.h has an enumeration of them."""
-    return name == "flags" and not isinstance(value, HostFlags)
 
 
 Language = Literal["c", "cuda-python"]
