@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from memtopo.common.text import process_name
 from memtopo.common.units import rounded
@@ -20,6 +20,8 @@ from memtopo.sharing.status import Changed, Importer, Looked, NodeStatus, Releas
 if TYPE_CHECKING:
     from memtopo.driver.types import GpuMemory, ProcessMemory
     from memtopo.usage.survey import LayoutUse, ProcessUsage, Usage
+
+T = TypeVar("T")
 
 _LAYOUTS = columns("layout", "state", ">process", ">exports", ">importers", ">for")
 _EXPORTS = columns("export", "what", "via", ">count", ">each", "on")
@@ -215,15 +217,20 @@ def _gpu(gpu: GpuMemory, usage: Usage) -> tuple[str, ...]:
     sizes = [memory.bytes for each in usage.processes for memory in each.memory if memory.gpu == gpu.index]
     listed = sum(size for size in sizes if size is not None)
     by_processes = rounded(listed) if None not in sizes else f"{rounded(listed)} and {_UNKNOWN}"
-    return str(gpu.index), gpu.name or _UNKNOWN, *map(_size, (gpu.total, gpu.used, gpu.free)), by_processes
+    return (
+        str(gpu.index),
+        gpu.name or _UNKNOWN,
+        *(_known(size, rounded) for size in (gpu.total, gpu.used, gpu.free)),
+        by_processes,
+    )
 
 
 def _process(process: ProcessUsage, now: float) -> tuple[Cell, ...]:
     return (
-        _number(process.pid),
-        _number(process.uid),
-        _UNKNOWN if process.command is None else process.command,
-        _UNKNOWN if process.since is None else humanize.age(now - process.since),
+        _known(process.pid),
+        _known(process.uid),
+        _known(process.command),
+        _known(process.since, lambda since: humanize.age(now - since)),
         Stacked([*map(_memory, process.memory)]),
         Stacked([*_open(process)]),
         Stacked([*map(_layout, process.layouts)]),
@@ -232,7 +239,7 @@ def _process(process: ProcessUsage, now: float) -> tuple[Cell, ...]:
 
 def _memory(memory: ProcessMemory) -> str:
     instance = "" if memory.instance is None else f".{memory.instance}"
-    return f"GPU {memory.gpu}{instance}: {_size(memory.bytes)}"
+    return f"GPU {memory.gpu}{instance}: {_known(memory.bytes, rounded)}"
 
 
 def _open(process: ProcessUsage) -> Iterator[str]:
@@ -242,7 +249,7 @@ def _open(process: ProcessUsage) -> Iterator[str]:
         yield f"{device.file.removeprefix('/dev/')} × {device.descriptors:,}"
     for buffer in process.dma_buffers or ():
         exporter = f" of {buffer.exporter}" if buffer.exporter else ""
-        yield f"dma-buf{exporter}: {_size(buffer.bytes)}"
+        yield f"dma-buf{exporter}: {_known(buffer.bytes, rounded)}"
 
 
 def _layout(use: LayoutUse) -> str:
@@ -258,9 +265,5 @@ def _layout(use: LayoutUse) -> str:
     return f"imports from {of} of {holder}{size}"
 
 
-def _number(number: int | None) -> str:
-    return _UNKNOWN if number is None else str(number)
-
-
-def _size(size: int | None) -> str:
-    return _UNKNOWN if size is None else rounded(size)
+def _known(value: T | None, words: Callable[[T], str] = str) -> str:
+    return _UNKNOWN if value is None else words(value)

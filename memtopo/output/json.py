@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 VERSION: Literal[1] = 1
 """Version of each of these documents, whose first key is the marker of its type: `memtopo_plan`, `memtopo_report`…"""
 
-_NO_POSITION = {"line": None, "column": None, "end_line": None, "end_column": None}
+_POSITION = ("line", "column", "end_line", "end_column")
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,10 +181,7 @@ def _diagnostic(found: Located, shared: SharedDiagnostic) -> Fault:
 
 
 def _position(span: Span | None) -> dict[str, int | None]:
-    if span is None:
-        return dict(_NO_POSITION)
-    line, column, end_line, end_column = span.line, span.column, span.end_line, span.end_column
-    return {"line": line, "column": column, "end_line": end_line, "end_column": end_column}
+    return {name: getattr(span, name) if span else None for name in _POSITION}
 
 
 def _encodable(data: object) -> object:
