@@ -33,7 +33,7 @@ ELSEWHERE = {
         "tests/run/processes/test_router.py",
         "tests/run/processes/test_worker.py",
         "tests/run/processes/test_joint_change.py",
-        "tests/run/processes/test_reports_merged.py",
+        "tests/run/processes/test_reports.py",
         "tests/run/processes/test_ensemble.py",
         "tests/run/processes",
     ),

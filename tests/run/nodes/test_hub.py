@@ -1,12 +1,22 @@
-"""The hub: meetings of all nodes, gates that a lost node does not block, and ends."""
+"""The hub and the peers of a node: meetings, gates that a lost node does not block, ends, and exchanges of agents."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+import os
+import select
+from collections.abc import Awaitable, Iterator
+from concurrent.futures import Future
 from typing import Any
 
-from memtopo.run.nodes.hub import Hub, RunEnd
+import pytest
+
+from memtopo.driver.handles import Handle
+from memtopo.run.messages import HandleAnswer, HandleRequest
+from memtopo.run.nodes.hub import Hub, NodePeers, RunEnd
+from memtopo.run.processes.router import Peers, Router
+from memtopo.sharing.channel import Received
+from tests.helpers.processes import open_descriptors
 
 
 def settled(*calls: Awaitable[Any]) -> list[Any]:
@@ -84,3 +94,168 @@ def test_ends_keep_their_order() -> None:
     hub = Hub(["a", "b"])
     found = settled(hub.end("b", "first"), hub.end("a", "second"), hub.ends())
     assert found[-1] == [RunEnd("b", "first"), RunEnd("a", "second")]
+
+
+HOMES = {"rank.0": "a", "rank.1": "b"}
+REQUEST = HandleRequest("rank.0", "rank.1", "own", 0, 1)
+
+
+class Line:
+    """Calls to one actor, each with the future that the test completes."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, tuple[Any, ...], Future[Any]]] = []
+
+    def __call__(self, method: str, *arguments: Any) -> Future[Any]:
+        self.calls.append((method, arguments, Future()))
+        return self.calls[-1][2]
+
+    def named(self, method: str) -> list[tuple[Any, ...]]:
+        return [arguments for name, arguments, _ in self.calls if name == method]
+
+    def future(self, method: str) -> Future[Any]:
+        return next(future for name, _, future in reversed(self.calls) if name == method)
+
+
+class Routes(Router):
+    """What a node's router gets from elsewhere."""
+
+    def __init__(self) -> None:
+        super().__init__({}, Peers())
+        self.requests: list[HandleRequest] = []
+        self.answers: list[Received[HandleAnswer]] = []
+
+    def forward_request(self, request: HandleRequest) -> None:
+        self.requests.append(request)
+
+    def forward_answer(self, answer: Received[HandleAnswer]) -> None:
+        self.answers.append(answer)
+
+
+class Node:
+    """The peers of node a, with the lines to the hub and to node b."""
+
+    def __init__(self) -> None:
+        self.hub, self.b, self.routes = Line(), Line(), Routes()
+        self.peers = NodePeers("a", HOMES, self.hub, {"b": self.b})
+
+    def readable(self) -> bool:
+        poll = select.poll()
+        for descriptor in self.peers.descriptors:
+            poll.register(descriptor, select.POLLIN)
+        return bool(poll.poll(0))
+
+    def serve(self) -> Routes:
+        assert self.readable()
+        self.peers.serve(self.routes)
+        return self.routes
+
+
+@pytest.fixture
+def node() -> Iterator[Node]:
+    before = open_descriptors()
+    found = Node()
+    yield found
+    found.peers.close()
+    assert open_descriptors() == before
+
+
+def test_a_request_goes_to_the_node_of_its_holder(node: Node) -> None:
+    assert node.peers.forward(REQUEST)
+    assert node.b.named("ask") == [(REQUEST,)]
+    assert not node.peers.forward(HandleRequest("rank.0", "nobody", "own", 0, 1))
+    assert not node.peers.forward(HandleRequest("rank.0", "rank.0", "own", 0, 1))
+
+
+def test_a_request_that_cannot_be_sent_is_answered_here(node: Node) -> None:
+    node.peers.forward(REQUEST)
+    node.b.future("ask").set_exception(ConnectionError("the actor died"))
+    (answer,) = node.serve().answers
+    assert answer.message == HandleAnswer("rank.0", error="node b cannot be reached")
+
+
+def test_an_answer_has_the_bytes_of_fabric_handles_as_arguments(node: Node) -> None:
+    assert node.peers.answer(Received(HandleAnswer("rank.1"), [Handle.of(b"s" * 64)]))
+    assert node.b.named("answer") == [(HandleAnswer("rank.1"), [(b"s" * 64, 0)])]
+    assert not node.peers.answer(Received(HandleAnswer("#0")))
+
+
+def test_descriptors_do_not_leave_the_node(node: Node) -> None:
+    assert node.peers.answer(Received(HandleAnswer("rank.1"), [Handle(fd=os.dup(0))]))
+    ((answer, handles),) = node.b.named("answer")
+    assert handles == []
+    assert answer.error == "its handles are descriptors, which do not leave a node; other nodes import via fabric"
+
+
+def test_requests_and_answers_of_others_wake_the_conductor_and_go_to_its_router(node: Node) -> None:
+    assert not node.readable()
+    node.peers.receive_request(REQUEST)
+    node.peers.receive_answer(HandleAnswer("rank.0"), [(b"t" * 64, 0)])
+    routes = node.serve()
+    assert routes.requests == [REQUEST]
+    assert [each.handles[0].shared for each in routes.answers] == [b"t" * 64]
+    assert not node.readable()
+
+
+def test_a_meeting_is_over_when_the_hub_answers(node: Node) -> None:
+    node.peers.arrive("here")
+    assert node.hub.named("arrive") == [("a", 1, "here")]
+    assert node.peers.arrived() is None
+    node.hub.future("arrive").set_result(["here", "there"])
+    assert node.readable()
+    assert node.peers.arrived() == ["here", "there"]
+    node.peers.arrive("again")
+    assert node.peers.arrived() is None
+
+
+def test_a_failure_elsewhere_is_known_with_its_node(node: Node) -> None:
+    node.hub.future("ended").set_result(("b", "no memory"))
+    assert node.readable()
+    assert (node.peers.failed, node.peers.released) == ("node b: no memory", False)
+    node.peers.leave("process rank.0 was stopped")
+    assert node.hub.named("end") == [("a", "")]
+    assert node.peers.cause == "node b: no memory"
+
+
+def test_a_release_elsewhere_is_no_failure_and_a_later_failure_is_known(node: Node) -> None:
+    node.hub.future("ended").set_result(("b", ""))
+    assert (node.peers.failed, node.peers.released) == ("", True)
+    node.hub.future("failed").set_result(("b", "a worker died"))
+    assert node.peers.failed == "node b: a worker died"
+
+
+def test_a_hub_that_is_gone_is_a_failure(node: Node) -> None:
+    node.hub.future("ended").set_exception(ConnectionError("the actor died"))
+    assert node.peers.failed == "the hub of the run is gone"
+
+
+def test_the_workers_go_on_once_all_nodes_have_left_a_gate(node: Node) -> None:
+    with node.peers.gates() as ends:
+        (wait, left), (_, other) = [(os.dup(ends[at]), os.dup(ends[at + 1])) for at in (0, 2)]
+    assert not node.readable()
+    os.close(left)
+    node.serve()
+    assert node.hub.named("leave_gate") == [("a", 0)]
+    poll = select.poll()
+    poll.register(wait, select.POLLIN)
+    assert not poll.poll(0)
+    node.hub.future("leave_gate").set_result(True)
+    node.serve()
+    assert poll.poll(0)
+    for descriptor in (wait, other, _):
+        os.close(descriptor)
+
+
+def test_a_gate_opens_without_a_hub(node: Node) -> None:
+    with node.peers.gates() as ends:
+        wait = os.dup(ends[0])
+    node.serve()  # no worker holds an end
+    node.hub.future("leave_gate").set_exception(ConnectionError("the actor died"))
+    for _, _, future in node.hub.calls:
+        if not future.done():
+            future.set_exception(ConnectionError("the actor died"))
+    node.serve()
+    poll = select.poll()
+    poll.register(wait, select.POLLIN)
+    assert poll.poll(0)
+    os.close(wait)
