@@ -103,7 +103,13 @@ def attempt(geometry: Geometry, states: dict[str, Plan], pair: tuple[str, str], 
         assert marked.lost(kept_in(states["awake"], one, other)) == [], (pair, at, layout.failing.failed)
 
 
-def attempt_some(name: str, most: int | None) -> None:
+@pytest.mark.parametrize(
+    "most",
+    [SAMPLE, pytest.param(None, marks=(pytest.mark.exhaustive, pytest.mark.timeout(7200)))],
+    ids=["some", "every"],
+)
+@pytest.mark.parametrize("name", [str(each) for each in WITH_STATES], ids=[each.stem for each in WITH_STATES])
+def test_failing_calls_of_every_transition_restore_state_and_bytes(name: str, most: int | None) -> None:
     geometry = geometry_of(name)
     states = states_of(geometry, MACHINE)
     for pair in permutations(states, 2):
@@ -111,15 +117,3 @@ def attempt_some(name: str, most: int | None) -> None:
         stride = 1 if most is None else max(1, calls // most)
         for at in range(1, calls + 1, stride):
             attempt(geometry, states, pair, at)
-
-
-@pytest.mark.parametrize("name", [str(each) for each in WITH_STATES], ids=[each.stem for each in WITH_STATES])
-def test_some_failing_calls_of_every_transition_restore_state_and_bytes(name: str) -> None:
-    attempt_some(name, SAMPLE)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.timeout(7200)
-@pytest.mark.parametrize("name", [str(each) for each in WITH_STATES], ids=[each.stem for each in WITH_STATES])
-def test_every_failing_call_of_every_transition_restores_state_and_bytes(name: str) -> None:
-    attempt_some(name, None)

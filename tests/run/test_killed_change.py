@@ -27,8 +27,13 @@ def points(folder: Path, number: str, stride: int) -> list[dict[str, Any]]:
     return others
 
 
-def check(folder: Path, number: str, stride: int) -> None:
-    found = points(folder, number, stride)
+SAMPLE = [("SIGKILL", 13), ("SIGTERM", 13)]
+EVERY = [pytest.param(number, 1, marks=pytest.mark.exhaustive) for number in ("SIGKILL", *ENDING)]
+
+
+@pytest.mark.parametrize(("number", "stride"), [*SAMPLE, *EVERY])
+def test_a_signal_during_a_change_leaves_nothing(tmp_path: Path, number: str, stride: int) -> None:
+    found = points(tmp_path, number, stride)
     for point in found:
         assert point["listed"] == 0, point
         if number == "SIGKILL":
@@ -38,14 +43,3 @@ def check(folder: Path, number: str, stride: int) -> None:
             assert (point["outcome"], point["leaks"], point["empty"]) == ("ok", 0, True), point
     if number != "SIGKILL":
         assert found[0]["change"] == "failed"
-
-
-@pytest.mark.parametrize("number", ["SIGKILL", "SIGTERM"])
-def test_a_signal_during_a_change_leaves_nothing(tmp_path: Path, number: str) -> None:
-    check(tmp_path, number, 13)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("number", ["SIGKILL", *ENDING])
-def test_a_signal_at_any_call_of_a_change_leaves_nothing(tmp_path: Path, number: str) -> None:
-    check(tmp_path, number, 1)

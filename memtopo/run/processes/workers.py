@@ -29,6 +29,7 @@ from memtopo.run.messages import (
     ChangeResult,
     Command,
     EndChange,
+    Hold,
     PlanChange,
     Recheck,
 )
@@ -166,7 +167,10 @@ class Workers(Conductor):
         if absent:
             raise ExchangeError("unknown", "exports of several processes are not committed")
         command = PlanChange(state, goal.check, tuple(sorted(goal.in_use)), goal.source)
-        require_planned(self._change(command))
+        results = self._change(command)
+        if failures(results):
+            self._change(Hold())  # without the contexts that the others have retained for their part
+        require_planned(results)
         return LayoutPlans(goal.request.geometry, goal.request.plan) if goal.request else self.plans
 
     def change_each(self, command: ChangeCommand) -> Mapping[str, ChangeResult]:
@@ -257,7 +261,7 @@ class Workers(Conductor):
         every = {label: addresses for part in found for label, addresses in part.items()}
         return {label: every[label] for label in commands}
 
-    def _change(self, command: ChangeCommand) -> Mapping[str, ChangeResult]:
+    def _change(self, command: ChangeCommand | Hold) -> Mapping[str, ChangeResult]:
         """Have all processes execute a command of a change. Raises `ChangeFailed` if one has ended or is silent."""
         self._command(dict.fromkeys(self.workers, command), self._receive_for_change)
         self._require_changeable()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +15,9 @@ from tests.helpers.machines import invented, with_multicast
 from tests.run.processes.crash_runs import GRACE, TIMEOUT, CrashRun, run_with_crash
 
 TWO, TEAM, POOLED = (Path(__file__).with_name(f"{name}.yaml") for name in ("two", "team", "pooled"))
+Case = tuple[str, int | str, str]
+"""Process, driver call, and signal."""
+
 SIGNALS = ("SIGKILL", "SIGTERM", "SIGSTOP")
 STARTUP = 30.0
 """Seconds that starting Python three times may take on a busy machine."""
@@ -23,7 +28,6 @@ CALLS = {"server": 82, "reader": 76}
 TEARDOWN = {"server": 87, "reader": 71}
 """First of these calls that the teardown makes, which no signal interrupts."""
 
-POINTS = [(process, call) for process, calls in CALLS.items() for call in range(1, calls + 1)]
 SAMPLE = [
     ("server", 5, "SIGKILL"), ("server", 30, "SIGTERM"), ("server", 60, "SIGSTOP"), ("server", 80, "SIGKILL"),
     ("reader", 12, "SIGSTOP"), ("reader", 25, "SIGKILL"), ("reader", 50, "SIGTERM"), ("reader", 74, "SIGKILL"),
@@ -50,7 +54,16 @@ POOLED_TEARDOWN = {
     "mem_pool_set_access#2", "mem_pool_destroy#1", "mem_pool_destroy#2",
 }  # fmt: skip
 
-POOLED_POINTS = [(process, call) for process, calls in POOLED_CALLS.items() for call in calls]
+
+def any_call(two: Sequence[Case], pooled: Sequence[Case]) -> list[Any]:
+    """Cases of both specs, and in full every signal at every call."""
+    cases = [(TWO, *case) for case in two] + [(POOLED, *case) for case in pooled]
+    calls = [(TWO, process, call) for process, number in CALLS.items() for call in range(1, number + 1)]
+    calls += [(POOLED, process, call) for process, names in POOLED_CALLS.items() for call in names]  # type: ignore[misc]
+    every = (pytest.param(*call, name, marks=pytest.mark.exhaustive) for call, name in product(calls, SIGNALS))
+    return [*cases, *every]
+
+
 POOLED_SAMPLE = [
     ("server", "mem_pool_create#2", "SIGTERM"), ("server", "mem_get_handle_for_address_range#1", "SIGKILL"),
     ("server", "mem_free_async#1", "SIGSTOP"), ("reader", "mem_pool_import_pointer#2", "SIGKILL"),
@@ -81,9 +94,11 @@ def survived(done: CrashRun, process: str, name: str) -> None:
             assert other.left.fds_after == other.left.fds_before
 
 
-@pytest.mark.parametrize(("process", "call", "name"), SAMPLE)
-def test_a_worker_that_dies_is_named_and_the_others_take_down(process: str, call: int, name: str) -> None:
-    survived(run_with_crash(TWO, process, call, name), process, name)
+@pytest.mark.parametrize(("spec", "process", "call", "name"), any_call(SAMPLE, POOLED_SAMPLE))
+def test_a_worker_that_dies_is_named_and_the_others_take_down(
+    spec: Path, process: str, call: int | str, name: str
+) -> None:
+    survived(run_with_crash(spec, process, call, name), process, name)
 
 
 @pytest.mark.parametrize(
@@ -121,23 +136,6 @@ def test_a_rank_of_a_team_that_dies_is_named_and_the_others_take_down(
     survived(run_with_crash(TEAM, process, call, name, machine=str(facts)), process, name)
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(("point", "name"), list(product(POINTS, SIGNALS)), ids=str)
-def test_a_worker_may_die_at_any_driver_call(point: tuple[str, int], name: str) -> None:
-    survived(run_with_crash(TWO, *point, name), point[0], name)
-
-
-@pytest.mark.parametrize(("process", "call", "name"), POOLED_SAMPLE)
-def test_a_worker_with_pools_that_dies_is_named_and_the_others_take_down(process: str, call: str, name: str) -> None:
-    survived(run_with_crash(POOLED, process, call, name), process, name)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(("point", "name"), list(product(POOLED_POINTS, SIGNALS)), ids=str)
-def test_a_worker_may_die_at_any_call_for_pools_dma_bufs_and_pinned_memory(point: tuple[str, str], name: str) -> None:
-    survived(run_with_crash(POOLED, *point, name), point[0], name)
-
-
 def lost(done: CrashRun, name: str, outcomes: tuple[str, ...] = ("interrupted",)) -> None:
     """Assert that the workers of a dead conductor ended by themselves; `run_with_crash` checks that none is left.
 
@@ -153,43 +151,25 @@ def lost(done: CrashRun, name: str, outcomes: tuple[str, ...] = ("interrupted",)
         assert done.status == -9
 
 
-@pytest.mark.parametrize(
-    ("process", "call", "name"),
-    [
-        ("server", 8, "SIGKILL"), ("reader", 40, "SIGKILL"), ("server", 30, "SIGTERM"), ("reader", 20, "SIGSTOP"),
-        *((process, call - before, "SIGTERM") for process, call in TEARDOWN.items() for before in (1, 0)),
-    ],
-)  # fmt: skip
-def test_workers_of_a_dead_conductor_take_down(process: str, call: int, name: str) -> None:
-    lost(run_with_crash(TWO, process, call, name, "parent"), name, expected(process, call))
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(("point", "name"), list(product(POINTS, SIGNALS)), ids=str)
-def test_the_conductor_may_die_at_any_driver_call(point: tuple[str, int], name: str) -> None:
-    lost(run_with_crash(TWO, *point, name, "parent"), name, expected(*point))
-
-
-def expected(process: str, call: int) -> tuple[str, ...]:
-    """Outcome after a signal to the conductor before a call: one in the teardown comes after all checks."""
+def expected(process: str, call: int | str) -> tuple[str, ...]:
+    """Outcomes after a signal to the conductor before a call: one in the teardown comes after all checks."""
+    if isinstance(call, str):
+        return ("interrupted", "ok") if call in POOLED_TEARDOWN else ("interrupted",)
     return ("ok",) if call >= TEARDOWN[process] else ("interrupted",)
 
 
-@pytest.mark.parametrize(
-    ("process", "call", "name"),
-    [("server", "mem_pool_export_pointer#1", "SIGKILL"), ("reader", "mem_pool_import_pointer#2", "SIGTERM")],
-)
-def test_workers_with_pools_of_a_dead_conductor_take_down(process: str, call: str, name: str) -> None:
-    lost(run_with_crash(POOLED, process, call, name, "parent"), name)
+DEAD_CONDUCTOR = [
+    ("server", 8, "SIGKILL"), ("reader", 40, "SIGKILL"), ("server", 30, "SIGTERM"), ("reader", 20, "SIGSTOP"),
+    *((process, call - before, "SIGTERM") for process, call in TEARDOWN.items() for before in (1, 0)),
+]  # fmt: skip
+POOLED_DEAD_CONDUCTOR = [
+    ("server", "mem_pool_export_pointer#1", "SIGKILL"), ("reader", "mem_pool_import_pointer#2", "SIGTERM")
+]  # fmt: skip
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(("point", "name"), list(product(POOLED_POINTS, SIGNALS)), ids=str)
-def test_the_conductor_may_die_at_any_call_for_pools_dma_bufs_and_pinned_memory(
-    point: tuple[str, str], name: str
-) -> None:
-    outcomes = ("interrupted", "ok") if point[1] in POOLED_TEARDOWN else ("interrupted",)
-    lost(run_with_crash(POOLED, *point, name, "parent"), name, outcomes)
+@pytest.mark.parametrize(("spec", "process", "call", "name"), any_call(DEAD_CONDUCTOR, POOLED_DEAD_CONDUCTOR))
+def test_workers_of_a_dead_conductor_take_down(spec: Path, process: str, call: int | str, name: str) -> None:
+    lost(run_with_crash(spec, process, call, name, "parent"), name, expected(process, call))
 
 
 def test_an_undisturbed_run_is_as_declared_and_leaves_no_file() -> None:

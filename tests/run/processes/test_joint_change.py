@@ -16,7 +16,7 @@ from memtopo.plans.report import Report
 from memtopo.plans.transition import Stage
 from memtopo.run import messages
 from memtopo.run.layout_plans import WHOLE, Goal
-from memtopo.run.messages import ChangeCommand, ChangeResult, CheckChange, MakeStage, StartRollback
+from memtopo.run.messages import ChangeCommand, ChangeResult, CheckChange, Hold, MakeStage, PlanChange, StartRollback
 from memtopo.run.processes.router import Peers
 from memtopo.run.processes.workers import ChangeRefused, Workers
 from tests.helpers.failing_driver import Failing
@@ -51,7 +51,7 @@ class Layout(Workers):
 
     def __init__(self, start: Callable[..., Conversation]) -> None:
         self.failing: list[Failing] = []
-        self.sent: list[ChangeCommand] = []
+        self.sent: list[ChangeCommand | Hold] = []
         self.stop_at: object = None
         self.talks = {label: start(TEXT, label, self._wrap) for label in ("server", "engine")}
         super().__init__(ensemble(TEXT, MACHINE), SafeProgress(Progress()), lambda: 0, Peers())
@@ -67,7 +67,7 @@ class Layout(Workers):
         self.failing.append(Failing(driver, only={"mem_create"}))
         return self.failing[0]
 
-    def _change(self, command: ChangeCommand) -> dict[str, ChangeResult]:
+    def _change(self, command: ChangeCommand | Hold) -> dict[str, ChangeResult]:
         self.sent.append(command)
         found = command_all(self.talks, command)
         assert all(isinstance(each, ChangeResult) for each in found.values()), found
@@ -121,11 +121,12 @@ def test_a_switch_to_the_present_state_touches_nothing(layout: Layout) -> None:
 
 
 def test_a_state_that_does_not_exist_is_refused_before_anything_changes(layout: Layout) -> None:
+    """And all processes release again what they have retained to plan it."""
     with pytest.raises(ChangeRefused, match=r"^server: there is no state 'asleeep'; engine: there is") as refused:
         layout.switch("asleeep")
     assert refused.value.hint == "did you mean 'asleep'?"
     assert refused.value.exit_code == 4
-    assert len(layout.sent) == 1
+    assert [type(each) for each in layout.sent] == [PlanChange, Hold]
     layout.switch("asleep")
     assert layout.where == ("asleep", 2)
 
