@@ -371,7 +371,7 @@ class Teardown:
         return tuple(Leak(each.what, str(each.error), tuple(each.stays), each.step.path) for each in self._failed)
 
     def undo(self, steps: Iterable[Step]) -> None:
-        """Undo steps in order, except those that a failed undo blocks."""
+        """Undo steps in order, except the ones that a failed undo blocks."""
         driver, layout, blocked, context = self._driver, self._layout, self._blocked, self._context
         for step in steps:
             if blocked and (name := step.leak_name()) in blocked:
@@ -391,7 +391,7 @@ class Teardown:
         """Count file descriptors and free memory again, while the contexts still exist."""
         try:
             self.after = ResourceSnapshot.take(self._driver, self._layout.contexts)
-        except Exception as error:  # noqa: BLE001 likewise
+        except Exception as error:  # noqa: BLE001 the other steps must still be undone
             self.failures.append(StepFailed(None, "free memory after taking down", error))
 
     def _record(self, step: Step, error: Exception) -> None:

@@ -40,7 +40,7 @@ class Exchange:
     """Exchange of a process with another one between its calls.
 
     It receives a handle, `number` of an `export` of another process; or sends the one that its last calls made to
-    another. At its teardown it leaves those that it imported from, once it has released all of that, and awaits that
+    another. At its teardown it leaves its exporters, once it has released all imports, and awaits that
     all that import from it have left (`peer` is then empty).
     """
 
@@ -136,7 +136,7 @@ def reference(value: Any, method: str = "", name: str = "") -> Any:
 
 
 def named(entries: Iterable[Entry], *, steps_only: bool = True) -> Iterator[NamedCall | Exchange]:
-    """Give names to calls in order, without those that are made for no step if `steps_only`."""
+    """Give names to calls in order, without calls that are made for no step if `steps_only`."""
     names = CallNames()
     for entry in entries:
         if isinstance(entry, Exchange) or entry.of_step or not steps_only:

@@ -98,7 +98,7 @@ def _lost(undo: Sequence[Step], do: Sequence[Step]) -> Iterator[str]:
 
 
 def _memory(first: Counter[Location], last: Counter[Location], change: Transition) -> dict[Location, MemoryChange]:
-    """Bytes by location, of those where a plan has memory, from those that the plans count.
+    """Bytes at each location where a plan has memory, as the plans count them.
 
     Advice may count managed memory at another location without an action, so that the peak is at least `last`.
     """

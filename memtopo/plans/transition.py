@@ -141,7 +141,7 @@ def transitions(old: Mapping[str, Sequence[Step]], new: Mapping[str, Sequence[St
 
 
 def _by_effect(steps: Sequence[Step]) -> dict[Hashable, Step]:
-    """Steps by their effect, in order, without those that every change repeats and those that leave nothing."""
+    """Steps by their effect, in order, without steps that every change repeats or that leave nothing."""
     return {effect: step for step in steps if not step.repeated and (effect := step.effect) is not None}
 
 
@@ -169,7 +169,7 @@ def _gone_together(
 def _gone(before: _Effects, after: _Effects, elsewhere: AbstractSet[_Resource]) -> tuple[set[Hashable], set[Hashable]]:
     """Effects of the steps that are undone, and the resources that go with them.
 
-    They are those that no step has after, and those whose resources are replaced, here or `elsewhere`.
+    They are effects that no step has after, and effects whose resources are replaced, here or `elsewhere`.
     """
     replaced = {
         need for effect, step in before.items() if step.renews_needs and effect not in after for need in step.needs

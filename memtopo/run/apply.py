@@ -205,7 +205,7 @@ class Application:
     @property
     def _commits(self) -> CommitWait:
         """Wait for the commit of imports, which a signal ends."""
-        from memtopo.sharing.imports import CommitWait  # noqa: PLC0415 likewise
+        from memtopo.sharing.imports import CommitWait  # noqa: PLC0415 most layouts import nothing from outside
 
         def advance() -> None:
             if self.stop():

@@ -149,7 +149,7 @@ class BaseRun:
             self.verification = Verification(request, self.ledger, self.execution, self.findings)
 
     def _placed(self) -> tuple[Placed, ...]:
-        """Addresses of the ranges in the order of the plan: a change reserves new ones after those that stay."""
+        """Addresses of the ranges in the order of the plan: a change reserves new ones after the old ones."""
         ranges = self._reserved
         phases = self.plans.of(WHOLE)[self.request.process].phases
         reserving = chain.from_iterable(steps for phase, steps in phases if phase is Phase.RESERVE)

@@ -183,7 +183,7 @@ class Conductor:
 
     @contextmanager
     def announced(self, phase: str) -> Iterator[None]:
-        """Show the code inside as a phase of a held layout, whose steps are those that the processes begin."""
+        """Show the code inside as a phase of a held layout, whose steps are counted as the processes begin them."""
         self.progress.phase(phase, 0, {label: 0 for label in self.labels if label})
         try:
             yield

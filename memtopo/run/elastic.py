@@ -64,7 +64,7 @@ def create(driver: Driver, layout: Layout, name: str, count: int) -> None:
 
 
 def release(driver: Driver, layout: Layout, name: str, chunks: Iterable[ElasticChunk]) -> int:
-    """Release chunks of a pool that are not mapped, without those that were created with the layout; return how many.
+    """Release chunks of a pool that are not mapped, except chunks of the layout itself; return how many.
 
     Raises `ElasticFailed` after the first error; the others stay in the pool.
     """
@@ -91,7 +91,7 @@ def _create(
 
 
 class _Batch:
-    """One change of a range: the mappings that go and come, and those that a failure has to bring back."""
+    """One change of a range: the mappings to undo and to make, and what a failure has to restore."""
 
     def __init__(
         self,
@@ -155,7 +155,7 @@ class _Batch:
         self._commit()
 
     def _take(self, pool: Pool, count: int) -> list[ElasticChunk]:
-        """Chunks of a pool that are not mapped, then those that this batch unmaps, then new ones."""
+        """Chunks of a pool that are not mapped, then chunks that this batch unmaps, then new ones."""
         found = pool.free[: -count - 1 : -1]
         if len(found) < count and pool.name in self._unused:
             reused = self._unused[pool.name][: count - len(found)]
@@ -183,7 +183,7 @@ class _Batch:
             self._to_map.sort(key=offset_of)
 
     def _out(self) -> list[Mapped]:
-        """Mappings that go, in order; the zero chunks behind what comes are among them. Sets those that come."""
+        """Mappings to undo, in order, with zero chunks at the places of new ones. Sets the zero chunks to map."""
         zero, at = self._content.zero, self._content.at
         if zero is None:
             return self._to_unmap

@@ -170,5 +170,5 @@ def kept(plan: Plan) -> frozenset[Hashable]:
 
 
 def _keepers(plan: Plan) -> frozenset[Hashable]:
-    """Resources whose bytes a state replaces by those that it keeps there."""
+    """Resources whose bytes a state replaces by the ones that it keeps there."""
     return frozenset(need for step in plan.steps if step.keeps is not None for need in step.needs)

@@ -30,7 +30,7 @@ from memtopo.sharing.offers import SEND, LayoutExports
 def first_calls(plan: Plan, geometry: Geometry) -> dict[str, list[tuple[DriverCall, ...]]]:
     """Calls of the first step of each row of a plan, by the label of the process.
 
-    Only these steps are gone through, and those that they need, or all of them where a step looks for an object of one
+    Only these steps and the ones that they need are listed, or all of them where a step looks for an object of one
     that was left out: a range is exported with all that is mapped in it.
     """
     steps = plan.steps_by_process
@@ -209,7 +209,7 @@ class _Handles:
 
 
 class _Gates(TeardownGates):
-    """Gates at which a process leaves those that it imports from, and waits for those that import from it."""
+    """Gates at which a process leaves its exporters, and waits for its importers."""
 
     def __init__(self, part: _ListedProcess) -> None:
         self._part = part

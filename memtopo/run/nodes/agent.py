@@ -31,7 +31,7 @@ from memtopo.session.trials import with_needed_trials
 from memtopo.sharing.held import layout_source
 
 RUN_VARIABLE = "MEMTOPO_RUN_OF_NODES"
-"""Environment variable of all workers of a run, by which those that an agent left behind are found."""
+"""Environment variable of all workers of a run, by which workers without their agent are found."""
 
 _PAUSE = 0.05
 
@@ -55,7 +55,7 @@ class MachineOfNode(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NodeTask:
-    """The part of one node in a run: the whole spec, and the machines of all nodes, from which each agent plans alike.
+    """The part of one node in a run: the spec and the machines of all nodes, from which each agent makes the same plan.
 
     `machines` has a record for each node, `names` what it is called. With `simulated`, the processes get simulators of
     it, else the node's GPUs. `run` identifies the run, and `worker` replaces memtopo's own worker.

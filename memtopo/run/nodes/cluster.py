@@ -112,7 +112,7 @@ class RayCluster:
 
     def lost_processes(self, node: PlacedNode, name: str, run: str, seconds: float) -> list[int] | None:
         """Workers of a run that a lost agent left on its node after so long; None if the node does not answer."""
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: PLC0415 likewise
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: PLC0415 slow to import
 
         there = NodeAffinitySchedulingStrategy(node.ray_node, soft=False)
         survey = self._ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=there)(left_behind)
@@ -139,14 +139,14 @@ class RayCluster:
         return {"strategy": "STRICT_SPREAD"}
 
     def _hub(self, nodes: Sequence[str]) -> Any:
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: PLC0415 likewise
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: PLC0415 slow to import
 
         here = NodeAffinitySchedulingStrategy(self._ray.get_runtime_context().get_node_id(), soft=False)
         options = {"num_cpus": 0, "max_restarts": 0, "scheduling_strategy": here}
         return self._ray.remote(Hub).options(**options).remote(list(nodes))
 
     def _agent(self, group: Any, index: int, gpus: int) -> Any:
-        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy  # noqa: PLC0415 likewise
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy  # noqa: PLC0415 slow to import
 
         options: dict[str, Any] = {
             "num_cpus": 1,

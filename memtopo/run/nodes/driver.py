@@ -1,4 +1,4 @@
-"""The driver of a run on several nodes: places the agents, notices those that are lost, merges the reports."""
+"""The driver of a run on several nodes: places the agents, notices lost ones, merges the reports."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class Router:
         self._answer: Received[HandleAnswer] | None = None
 
     def receive(self, seconds: float) -> Iterator[tuple[WorkerProcess, Received[FromWorker] | None]]:
-        """Messages that arrive within so many seconds, those that are forwarded excepted; None at a channel's end."""
+        """Messages that arrive within so many seconds, without forwarded ones; None at a channel's end."""
         poll = select.poll()
         by_fd = {worker.channel.fileno(): worker for worker in self._workers.values() if not worker.gone}
         for fd, worker in by_fd.items():

@@ -34,7 +34,7 @@ WINDOW = 64
 """Bytes verified at each end; where kernels load them, from a multiple of 16 on, at the second end up to 15 more."""
 
 LAST_SIGNAL = 0.5
-"""Seconds in which the last signal of a producer that has ended may still arrive."""
+"""Seconds in which the last signal of a producer that has ended may still come."""
 
 
 def pauses() -> Iterator[float]:

@@ -254,10 +254,10 @@ def _seed(run: int, identity: Identity, index: int) -> int:
 
 def batches(tasks: Iterable[Task]) -> Iterator[list[Task]]:
     """Yield tasks in batches, each of one GPU on memory of one location, with at most so many bytes and areas."""
-    for _, alike in groupby(sorted(tasks, key=lambda task: task.rate_key), key=lambda task: task.rate_key):
+    for _, similar in groupby(sorted(tasks, key=lambda task: task.rate_key), key=lambda task: task.rate_key):
         batch: list[Task] = []
         size = 0
-        for task in alike:
+        for task in similar:
             if batch and (size + task.area.size > MAX_BATCH_BYTES or len(batch) == MAX_BATCH_AREAS):
                 yield batch
                 batch, size = [], 0

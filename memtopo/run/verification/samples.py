@@ -39,7 +39,7 @@ from memtopo.run.verification.windows import (
 )
 
 _Place = tuple[str, int, tuple[int, ...], tuple[int, ...]]
-"""Range or buffer and offset of memory, with the GPUs that may copy from it there, and those that may copy to it."""
+"""Range or buffer and offset of memory, with the GPUs that may copy from it there, and to it."""
 
 _WRITERS = itemgetter(3)
 
@@ -85,7 +85,7 @@ class SampleVerifier(Verifier):
         return _windows(self._round(index).writes)
 
     def write(self, index: int) -> None:
-        """Write every chunk's pattern once, and wait until it has arrived. Raises `DriverError` or `CopyRefused`."""
+        """Write every chunk's pattern once, and wait until that is complete. Raises `DriverError` or `CopyRefused`."""
         context = self._context
         for device, views in _by_device(self._round(index).writes):
             with self._staging(device, views) as memory:

@@ -74,7 +74,7 @@ class Verifier:
         return 0
 
     def write(self, index: int) -> None:
-        """Write this process's part of a round, and wait until it has arrived."""
+        """Write this process's part of a round, and wait until the writes are complete."""
 
     def read(self, index: int) -> Iterator[Finding]:
         """Read what all processes wrote in a round, as far as this process has access."""

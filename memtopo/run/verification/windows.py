@@ -200,7 +200,7 @@ class Staging:
     def write(self, addresses: Sequence[int], counts: Sequence[int], data: bytes) -> None:
         """Copy `data` to addresses, so many bytes to each, and wait.
 
-        Raises `DriverError`; those before the refused copy may have arrived.
+        Raises `DriverError`; copies before the refused one may be complete.
         """
         self._require(len(data))
         self.driver.host_write(self.address, data)
