@@ -181,9 +181,9 @@ class Execution:
             step = self._suspended[-1]
             self._attempt(step, "", step.do, self._suspended.pop)
 
-    def relocate(self, step: Step, address: int) -> None:
-        """Bring a step that is done to another address. Raises `StepFailed`."""
-        self._attempt(step, "", lambda driver, layout: step.relocate(driver, layout, address))
+    def remake(self, step: Step, act: Callable[[Driver, Layout], None]) -> None:
+        """Make a step that is done in another way. Raises `StepFailed`."""
+        self._attempt(step, "", act)
 
     def _attempt(
         self,

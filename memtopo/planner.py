@@ -13,9 +13,11 @@ from operator import attrgetter
 from memtopo.diagnostics.model import Path
 from memtopo.driver.types import Location
 from memtopo.geometry.diagram import Diagram
+from memtopo.geometry.groups import from_outside
 from memtopo.geometry.model import Geometry
 from memtopo.kinds import KINDS
 from memtopo.kinds.external.semaphores import SEMAPHORES
+from memtopo.kinds.ranges.steps import common_ranges
 from memtopo.kinds.resources import Attach, CreateStream, LoadKernels, RetainContext, Synchronize
 from memtopo.kinds.states import STATES
 from memtopo.kinds.step import Phase, Step, remaining
@@ -57,9 +59,10 @@ class Plan:
     @property
     def common_ranges(self) -> Mapping[str, tuple[str, ...]]:
         """Names of the ranges at the same address in all processes, by the label of the process."""
-        common = {label: [step.common_range for step in steps] for label, steps in self.steps_by_process.items()}
-        names = {label: [each.label.partition(".")[0] for each in found if each] for label, found in common.items()}
-        return {label: tuple(dict.fromkeys(each)) for label, each in names.items()}
+        return {
+            label: tuple(dict.fromkeys(step.label.partition(".")[0] for step in common_ranges(steps)))
+            for label, steps in self.steps_by_process.items()
+        }
 
     def summary(
         self,
@@ -198,7 +201,7 @@ def _resources(geometry: Geometry) -> Iterator[Step]:
     for group in geometry.every:
         if group.stream is not None:
             streams.setdefault(group.stream, group.path)
-        if group.origin and group.external:
+        if group.origin and from_outside(group):
             holders.setdefault(group.origin.holders[0], group.path)
     yield from (CreateStream(path, device) for device, path in sorted(streams.items()))
     yield from (Attach(path, holder) for holder, path in holders.items())

@@ -9,16 +9,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from itertools import islice
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 from pydantic import AfterValidator, Field, TypeAdapter
 from pydantic import ValidationError as PydanticError
 
 from memtopo.diagnostics import messages
 from memtopo.diagnostics.model import Diagnostic, InvalidValue, Label, Path
-from memtopo.kinds import KINDS
-from memtopo.kinds.devices import DEVICES
-from memtopo.kinds.kind import Kind
+from memtopo.kinds import DEVICES, KINDS
+from memtopo.kinds.kind import Keys, Kind
 from memtopo.kinds.resolution import Resolution, collected
 from memtopo.language.entries import Entry, Spec
 from memtopo.language.fields import LARGEST_PROCESSES, NAME, Gpus, Names, OwnName, ProcessCount, parse_reference
@@ -204,7 +203,7 @@ def _section(path: Path, value: object, known: set[str]) -> Resolution[tuple[dic
     """Entries of a section, and the names of those with errors; errors of `known` names are already reported."""
     name = str(path[-1])
     if not isinstance(value, dict):
-        form = SECTIONS[name].form
+        form = SECTIONS[name].words.form
         help = f"write '{name}: {{{form}}}'" if form else None
         yield Diagnostic("MT103", f"{name!r} is a mapping from names to entries", path, help=help)
         return {}, {""}
@@ -216,21 +215,29 @@ def _section(path: Path, value: object, known: set[str]) -> Resolution[tuple[dic
     try:
         return adapter.validate_python(entries), bad
     except PydanticError as error:
-        yield from messages.diagnose(error, path, partial(_keys, SECTIONS[name]), SECTIONS[name].form)
+        yield from messages.diagnose(error, path, partial(_keys, SECTIONS[name]), SECTIONS[name].words.form)
         bad |= {str(each["loc"][0]) for each in error.errors(include_url=False, include_context=False)}
     return adapter.validate_python({key: entry for key, entry in entries.items() if key not in bad}), bad
 
 
 def _keys(kind: Kind, loc: tuple[str | int, ...]) -> list[str]:
     """Keys allowed at a position in a section; `loc` begins with the name of an entry."""
-    inside = kind.nested is not None and loc[1:2] == (kind.nested[0],) and len(loc) > 2  # noqa: PLR2004
-    model = kind.nested[1] if kind.nested and inside else kind.model
+    model = _model(kind.entry)
+    if model and len(loc) > 2 and (field := model.model_fields.get(str(loc[1]))):  # noqa: PLR2004
+        model = _model(field.annotation) or model
     return [field.alias or key for key, field in model.model_fields.items()] if model else []
+
+
+def _model(annotation: Any) -> type[Entry] | None:
+    """First model with keys in the type of an entry or a field; None if it has none."""
+    if isinstance(annotation, type) and issubclass(annotation, Entry):
+        return annotation
+    return next(filter(None, map(_model, get_args(annotation))), None)
 
 
 def _misnamed(path: Path, key: str) -> Diagnostic | None:
     """Diagnostic of a key that is no plain name; None for a reference in a section that has them."""
-    if not SECTIONS[str(path[-1])].referring:
+    if SECTIONS[str(path[-1])].keys is not Keys.REFERENCES:
         return messages.bad_name(key, (*path, key))
     try:
         parse_reference(key)

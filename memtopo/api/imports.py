@@ -89,7 +89,7 @@ def _import(offer: Offer, locations: Sequence[str], *, counted: bool) -> dict[st
     declared: dict[str, Any] = {**placed, "size": exact(offer.size)}
     count = {"count": offer.count} if counted else {}
     kind = EXPORTABLE[offer.kind]
-    keys = [*kind.import_keys, *(["parts"] if kind.has_parts and offer.parts else [])]
+    keys = [*kind.import_keys, *(["parts"] if "parts" in kind.optional_keys and offer.parts else [])]
     declared["parts"] = {part.name: exact(part.size) for part in offer.parts}
     return {"from": f"{HOLDER}/{offer.name}", "via": offer.via, **{key: declared[key] for key in keys}, **count}
 
@@ -99,8 +99,8 @@ def _locations(offer: Offer, gpus: Sequence[str]) -> list[str]:
     if offer.kind == "semaphore":
         message = f"export {offer.name!r} is a semaphore, which only a spec can wait for and signal"
         raise Unsuitable(message, hint="name the exports to attach to")
-    if offer.kind in EXPORTABLE and not EXPORTABLE[offer.kind].outside:
-        message = f"export {offer.name!r} is {EXPORTABLE[offer.kind].article}, for the processes of its own spec"
+    if offer.kind in EXPORTABLE and (outside := EXPORTABLE[offer.kind].refusals.outside):
+        message = f"export {offer.name!r} is {EXPORTABLE[offer.kind].words.article}, {outside}"
         raise Unsuitable(message, hint="name the exports to attach to")
     if offer.gpu is None:
         return offer.location.split(", ")

@@ -13,6 +13,7 @@ from typing import Any
 
 from memtopo.driver.protocol import call_name
 from memtopo.driver.types import (
+    PROPERTY_FLAGS,
     Access,
     Advice,
     DmaBufFlags,
@@ -248,8 +249,7 @@ def _properties(value: Properties) -> Mapping[str, Any]:
     return {
         "location": str(value.location),
         "handles": list(value.handles.words),
-        "rdma": bool(value.rdma),
-        "compressible": bool(value.compressible),
+        **{word: word in value.flags for word in PROPERTY_FLAGS},
     }
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 from functools import cache
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 from memtopo.common.errors import MemtopoError
 
@@ -196,6 +197,21 @@ class SemaphoreHandleType(IntEnum):
     TIMELINE_WIN32 = 10
 
 
+PROPERTY_FLAGS: Mapping[str, tuple[str, str]] = {
+    "rdma": ("gpuDirectRDMACapable", "1"),
+    "compressible": ("compressionType", "CU_MEM_ALLOCATION_COMP_GENERIC"),
+}
+"""Properties that are true or false, each with its field in `CUmemAllocationProp.allocFlags` and the value, which is 1.
+
+They are fields of `Properties`, of a chunk in a spec, and of a recorded granularity, and names of trials.
+"""
+
+
+def flags_of(properties: object) -> tuple[str, ...]:
+    """Names of the flags that are set in properties, a granularity or an entry."""
+    return tuple(word for word in PROPERTY_FLAGS if getattr(properties, word) is True)
+
+
 class Properties(NamedTuple):
     """Properties of a chunk (`CUmemAllocationProp`)."""
 
@@ -208,8 +224,18 @@ class Properties(NamedTuple):
     @property
     def words(self) -> tuple[str, ...]:
         """Properties that are set, as a spec names them: `("fd", "compressible")`."""
-        flags = ("rdma",) * self.rdma + ("compressible",) * self.compressible
-        return (*self.handles.words, *flags)
+        return (*self.handles.words, *self.flags)
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """Properties besides handle types that are set, as a spec names them."""
+        return flags_of(self)
+
+    @classmethod
+    def with_flags(cls, location: Location, handles: HandleType, flags: Collection[str]) -> Self:
+        """Return properties with the flags of some names."""
+        found: dict[str, Any] = {word: word in flags for word in PROPERTY_FLAGS}
+        return cls(location, handles, **found)
 
     def __str__(self) -> str:
         return ", ".join((str(self.location), *self.words))

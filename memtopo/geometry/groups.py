@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import ClassVar, NamedTuple
 
-from memtopo.common.units import NamedPart, Share
+from memtopo.common.units import NamedPart, Share, Size
 from memtopo.diagnostics.model import Path
 from memtopo.driver.handles import OfferedKind, Via
 from memtopo.driver.types import Grant, HandleType, Location, LocationKind, Properties
@@ -69,6 +70,18 @@ def gpus(locations: Iterable[Location]) -> frozenset[int]:
     return frozenset(location.id for location in locations if location.kind is LocationKind.GPU)
 
 
+class Residence(Enum):
+    """Place of memory: at its location, or where the driver moves it, between GPUs and the host.
+
+    Memory that migrates is not page-locked on the host; what is `EXCEEDING` is there as far as a GPU has no room for
+    it. The driver keeps a block of such memory until the process ends (fact 60).
+    """
+
+    FIXED = "fixed"
+    MIGRATING = "migrating"
+    EXCEEDING = "exceeding"
+
+
 class InnerPart(NamedTuple):
     """Part of an object: its label, offset and size in bytes, and the path of its entry."""
 
@@ -92,11 +105,6 @@ class Group:
     """True if the objects have their own addresses, so that they cannot share a name with a range."""
     memory: ClassVar[bool] = False
     """True if the objects are physical memory."""
-    migrates: ClassVar[bool] = False
-    """True if the driver moves the objects between GPUs and the host, where they are not page-locked.
-
-    It keeps a block of such memory until the process ends (fact 60).
-    """
     bound_to_context: ClassVar[bool] = True
     """True if the objects end with the contexts that they need; chunks and their mappings do not (fact 73)."""
     offered_as: ClassVar[OfferedKind | None] = None
@@ -112,16 +120,6 @@ class Group:
     def produced(self) -> bool:
         """True if another API or program creates the objects, outside of the spec."""
         return False
-
-    @property
-    def external(self) -> bool:
-        """True if the objects are imported from outside of the spec."""
-        return self.origin is not None and not self.origin.siblings
-
-    @property
-    def declared_as(self) -> str:
-        """Noun for the entry in messages: `import` if the objects are imported."""
-        return "import" if self.origin else self.noun
 
     @property
     def stream(self) -> int | None:
@@ -164,27 +162,50 @@ class Group:
         return {}
 
     @property
-    def exceeds(self) -> bool:
-        """True if the objects may exceed the memory of a GPU; what does not fit is on the host."""
-        return False
+    def residence(self) -> Residence:
+        """Place of the objects' memory while they exist."""
+        return Residence.FIXED
 
     @property
     def growing(self) -> bool:
         """True if a program creates and releases objects while the layout exists."""
         return False
 
-    def largest_shares(self) -> Mapping[Location, int]:
-        """Largest number of objects that may exist in the memory of each location."""
-        return self.shares()
-
     def demand(self) -> Mapping[Location, int]:
         """Largest number of bytes that the objects may occupy in the memory of each location."""
-        return {location: count * self.size for location, count in self.largest_shares().items()}
+        return {location: count * self.size for location, count in largest_shares(self).items()}
 
     @property
     def contexts(self) -> frozenset[int]:
         """Ordinals of the GPUs whose contexts are needed to create or use the objects."""
         return frozenset()
+
+
+def from_outside(group: Group) -> bool:
+    """Return true if the objects of a group are imported from outside of the spec."""
+    return group.origin is not None and not group.origin.siblings
+
+
+def declared_as(group: Group) -> str:
+    """Noun for the entry of a group in messages: `import` if the spec has it under imports."""
+    return "import" if group.origin and not group.produced else group.noun
+
+
+def has_size(size: Size, imported: Group, exported: Group) -> bool:
+    """Return true if a size that an import declares is that of its objects, before or after rounding."""
+    if isinstance(imported, ChunkGroup) and isinstance(exported, ChunkGroup):
+        return size.bytes(imported.granule) in (imported.size, exported.declared)
+    return size.bytes(1) in (imported.size, exported.declared_size)
+
+
+def property_words(group: Group) -> tuple[str, ...]:
+    """Properties of the memory of a group, besides handle types, that importers are told."""
+    return group.properties[0].flags if isinstance(group, ChunkGroup) else ()
+
+
+def largest_shares(group: Group) -> Mapping[Location, int]:
+    """Largest number of objects of a group that may exist in the memory of each location."""
+    return group.largest_shares() if isinstance(group, ChunkGroup) else group.shares()
 
 
 class TakenShare(NamedTuple):

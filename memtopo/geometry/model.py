@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, cast
 from memtopo.common.units import Size
 from memtopo.diagnostics.model import Path
 from memtopo.driver.types import Grant, Location
-from memtopo.geometry.groups import ChunkGroup, Group, RangeGroup, gpus
+from memtopo.geometry.groups import ChunkGroup, Group, RangeGroup, from_outside, gpus
 from memtopo.language.names import Reference
 from memtopo.machine.records import Choice
 
@@ -227,7 +227,7 @@ class Geometry:
     @property
     def imports_from_outside(self) -> bool:
         """True if a process imports objects from outside of the spec."""
-        return any(group.external for member in self.members.values() for group in member.every)
+        return any(from_outside(group) for member in self.members.values() for group in member.every)
 
     def has_unresolved(self, section: str) -> bool:
         """Return true if an entry of a section was left out or depends on such an entry."""

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from memtopo.common.units import exact, rounded
 from memtopo.diagnostics.model import Diagnostic, Path
 from memtopo.driver.types import Location, LocationKind, Properties, gpu
-from memtopo.geometry.groups import ChunkGroup, Group
+from memtopo.geometry.groups import ChunkGroup, Group, Residence
 from memtopo.geometry.model import Geometry
 from memtopo.machine import CONTEXT_BYTES, Machine, Machines
 
@@ -113,7 +113,9 @@ def _rooms(geometry: Geometry, machine: Machine, node: str | None) -> Rooms:
 def _kept(group: Group) -> dict[Location, int]:
     """Bytes that a group takes from shares by location: on GPUs none of memory that may exceed them (fact 79)."""
     demand = group.demand().items()
-    return {at: size for at, size in demand if not (group.exceeds and at.kind is LocationKind.GPU)}
+    return {
+        at: size for at, size in demand if not (group.residence is Residence.EXCEEDING and at.kind is LocationKind.GPU)
+    }
 
 
 def _memory(machine: Machine) -> dict[Location, int]:

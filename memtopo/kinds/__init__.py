@@ -13,7 +13,7 @@ from memtopo.kinds.external import EXTERNAL
 from memtopo.kinds.external.semaphores import SEMAPHORES
 from memtopo.kinds.imports import IMPORTS
 from memtopo.kinds.ipc import BUFFERS, EVENTS
-from memtopo.kinds.kind import Kind
+from memtopo.kinds.kind import Kind, Words
 from memtopo.kinds.managed import MANAGED
 from memtopo.kinds.mappings import MAPPINGS
 from memtopo.kinds.multicast import MULTICAST
@@ -22,8 +22,21 @@ from memtopo.kinds.pools import POOLS
 from memtopo.kinds.pools.allocations import ALLOCATIONS
 from memtopo.kinds.ranges import RANGES
 from memtopo.kinds.states import STATES
+from memtopo.language.fields import Identities
 
-__all__ = ["KINDS", "Kind"]
+__all__ = ["DEVICES", "KINDS", "Kind"]
+
+
+class Devices(Kind):
+    """Section `devices`, which names locations and has no groups; `memtopo.kinds.device_names` resolves them."""
+
+    section = "devices"
+    description = "Names for GPUs, each an ordinal, a UUID (GPU-…) or a bus id. gpu0, host and host:0 are built in."
+    words = Words("a device", "devices")
+    entry = Identities
+
+
+DEVICES = Devices()
 
 KINDS: tuple[Kind, ...] = (
     RANGES,

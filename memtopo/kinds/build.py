@@ -122,7 +122,7 @@ def _resolve(scope: Scope, stages: Iterable[Stage]) -> Iterator[Diagnostic]:
 def _joint_limits(scopes: Sequence[Scope]) -> Iterator[Diagnostic]:
     """Yield MT109 for limits that no process exceeds alone, but all of them do together."""
     totals: Counter[str] = Counter()
-    plurals = {kind.section: kind.plural for kind in KINDS}
+    plurals = {kind.section: kind.words.plural for kind in KINDS}
     for scope in scopes:
         totals.update(scope.totals)
     for section, total in totals.items():

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import chain
 
+from memtopo.common.text import enumerated
 from memtopo.common.units import shorten
 from memtopo.diagnostics.model import At, Diagnostic, Label, Path
-from memtopo.driver.types import Attribute, Location, LocationKind, gpu
+from memtopo.driver.types import PROPERTY_FLAGS, Attribute, Location, LocationKind, gpu
 from memtopo.kinds.nodes import rank
 from memtopo.kinds.resolution import NameErrors, Resolution, collected
 from memtopo.language.entries import Spec
@@ -353,7 +354,8 @@ class DeviceNames:
         if match := re.fullmatch(_RANGE, name, re.IGNORECASE):
             return _each_of(int(match[1]), int(match[2]))
         if " else " in name:
-            return "name one device: only 'handles', 'rdma', 'compressible' and 'via' have alternatives"
+            fields = enumerated(map(repr, ("handles", *PROPERTY_FLAGS, "via")), "and")
+            return f"name one device: only {fields} have alternatives"
         return None
 
     def _gpu(self, ordinal: int, path: Path, at: At) -> Resolution[Location | None]:

@@ -15,10 +15,8 @@ from memtopo.driver.handles import Handle, Via
 from memtopo.driver.types import DmaBufFlags, Location
 from memtopo.geometry.groups import ChunkGroup, Group, LocatedGroup, Origin, RangeGroup, gpus
 from memtopo.geometry.model import Placement
-from memtopo.kinds.alternatives import Support
-from memtopo.kinds.kind import Kind, Scope
+from memtopo.kinds.kind import Kind
 from memtopo.kinds.resolution import Resolution
-from memtopo.language.names import NamedDevice
 from memtopo.machine import Machine
 
 if TYPE_CHECKING:
@@ -30,53 +28,43 @@ if TYPE_CHECKING:
 L = TypeVar("L", bound=LocatedGroup)
 
 
+class Refusals(NamedTuple):
+    """Reasons in messages for what is refused of exported objects; empty for what is not refused.
+
+    They are about a size in `granules`, another `transport`, an export with a `commit`, whose memory is replaced, an
+    import by the exporting process (`own`), of objects on a GPU that the importing process does not see (`unseen`), and
+    from or by processes `outside` of the spec.
+    """
+
+    granules: str = "has no granules"
+    transport: str = "legacy IPC supports buffers and events, but not VMM chunks (fact 31)"
+    commit: str = ""
+    own: str = ""
+    unseen: str = ""
+    outside: str = ""
+
+
+IPC_OWN = "legacy IPC returns INVALID_CONTEXT (fact 31)"
+"""Reason against an import via legacy IPC by the exporting process."""
+
+
 class ExportKind(Kind):
     """Kind whose objects can be exported to other processes, and imported from them."""
 
     transports: ClassVar[tuple[Via, ...]]
     """Supported transports; messages suggest the first, which is the default of an import from outside of the spec."""
-    transport_note: ClassVar[str] = "legacy IPC supports buffers and events, but not VMM chunks (fact 31)"
-    """Note for exports via another transport."""
     trials: ClassVar[Mapping[Via, str]] = {}
     """Trials of a machine that show whether a transport works, apart from those of the kind's own rules."""
     import_keys: ClassVar[tuple[str, ...]] = ("location", "size")
     """Keys by which an import declares its objects: all of them outside of the spec, any of them from a process."""
-    commit_note: ClassVar[str] = "memory over legacy IPC is invalid once it is freed, so it is not replaced (fact 31)"
-    """Note for exports that cannot be committed; empty if a writer can fill the objects, whose memory is replaced."""
-    outside: ClassVar[bool] = True
-    """True if processes outside of the spec can import the objects, and a spec can import those of others."""
-    in_granules: ClassVar[bool] = False
-    """True if an import may declare the size in granules."""
-    anywhere: ClassVar[bool] = False
-    """True if a process can import objects of locations other than its visible GPUs."""
-
-    opens_own: ClassVar[bool] = True
-    """True if a process can import what it exports itself."""
-    own_note: ClassVar[str] = "legacy IPC returns INVALID_CONTEXT (fact 31)"
-    """Note for an import from the process that exports it, of objects that cannot be opened there."""
-    unseen_note: ClassVar[str] = "legacy IPC opens it on its own GPU"
-    """Note for an import of objects of a GPU that the process does not see, where not `anywhere`."""
-
-    takes_access: ClassVar[bool] = False
-    """True if an import declares the devices with access by a key of its own, `accessed_by`, and may be of the host."""
-    has_parts: ClassVar[bool] = False
-    """True if the objects can have named parts, which an import from outside of the spec may declare."""
+    optional_keys: ClassVar[tuple[str, ...]] = ()
+    """Keys of an import that few kinds have: `parts`, and `accessed_by` of objects with access of their own, which may
+    be of the host."""
+    refusals: ClassVar[Refusals] = Refusals()
 
     def handle_types(self, group: Group) -> tuple[str, ...]:
         """Transports that the objects of a group are created for."""
         return self.transports
-
-    def other_handle_types(self, scope: Scope, group: Group) -> tuple[str, ...]:
-        """Handle types that the entry of a group declares as alternatives, taken or not."""
-        return ()
-
-    def properties(self, group: Group) -> tuple[str, ...]:
-        """Properties that are reported to importers."""
-        return ()
-
-    def supports(self, scope: Scope, names: Sequence[NamedDevice], via: Via) -> Support:
-        """Support of a transport for objects of other processes, at the locations of some names."""
-        raise NotImplementedError
 
     def export_step(self) -> type[TryExport]:
         """Class of the step that exports a handle as a test."""
@@ -98,10 +86,6 @@ class ExportKind(Kind):
     def import_declared(self, imported: Imported, size: Size, machine: Machine) -> Resolution[Group | None]:
         """Group of an import from outside of the spec, as declared; `size` is 0 if no key declares bytes."""
         raise NotImplementedError
-
-    def has_size(self, size: Size, imported: Group, exported: Group) -> bool:
-        """Return true if a declared size is that of the objects, before or after rounding."""
-        return size.bytes(1) in (imported.size, exported.declared_size)
 
 
 class Span(NamedTuple):

@@ -17,7 +17,7 @@ from memtopo.kinds.chunks import CHUNKS
 from memtopo.kinds.dmabuf import DMABUF, DmaBufs, resolve_memory
 from memtopo.kinds.exportable import ExportGroup, ExportKind
 from memtopo.kinds.ipc import BUFFERS, EVENTS
-from memtopo.kinds.kind import Kind, Rule, Scope, Stage
+from memtopo.kinds.kind import Keys, Kind, Rule, Scope, Stage, Words
 from memtopo.kinds.multicast import MULTICAST
 from memtopo.kinds.pools import POOLS
 from memtopo.kinds.pools.allocations import ALLOCATIONS, AllocationGroup
@@ -59,9 +59,9 @@ def _transports() -> str:
     """Return the transports of all exportable kinds: `fd or fabric for chunks, ipc for buffers and events`."""
     sections: dict[tuple[Via, ...], list[str]] = {}
     for kind in EXPORTABLE.values():
-        sections.setdefault(kind.transports, []).append(kind.plural)
+        sections.setdefault(kind.transports, []).append(kind.words.plural)
     each = (f"{enumerated(transports)} for {enumerated(names, 'and')}" for transports, names in sections.items())
-    memory = enumerated((kind.plural for kind in DMA_BUFS.values()), "and")
+    memory = enumerated((kind.words.plural for kind in DMA_BUFS.values()), "and")
     return f"{', '.join(each)}; dmabuf for {memory}"
 
 
@@ -99,7 +99,7 @@ class Export(Entry):
     def _of_one_kind(self) -> Self:
         if not self.what:
             examples = [f"'{{{key}: NAME, via: {usual_transport(kind)}}}'" for key, kind in ALL.items()]
-            message = f"an export names {enumerated(kind.article for kind in ALL.values())}"
+            message = f"an export names {enumerated(kind.words.article for kind in ALL.values())}"
             raise InvalidValue("MT102", message, help=f"write {enumerated(examples)}")
         if len(self.what) > 1:
             both = " and ".join(f"{kind} {str(reference)!r}" for kind, reference in self.what)
@@ -152,12 +152,11 @@ class Exports(Kind):
 
     section = "exports"
     description = "Objects that other processes can import: w: {chunk: hot, via: fd}."
-    plural = "handles of exports"
-    article = "an export"
-    form = "w: {chunk: hot, via: fd}"
-    referred = "which cannot be exported to other processes"
-    entry = model = Export
-    unique = False
+    words = Words(
+        "an export", "handles of exports", "w: {chunk: hot, via: fd}", "which cannot be exported to other processes"
+    )
+    entry = Export
+    keys = Keys.OWN
     group = ExportGroup
     stage = Stage.EXPORTED
 
@@ -243,7 +242,7 @@ def _missing(scope: Scope, path: Path, kind: Kind, name: str, entry: Export) -> 
         help = f"import it from {source} directly"
         yield Diagnostic("MT602", message, where, notes=(note,), help=help)
     elif other:
-        message = f"export {path[-1]!r}: {name!r} is {other.article}, not {kind.article}"
+        message = f"export {path[-1]!r}: {name!r} is {other.words.article}, not {kind.words.article}"
         via = entry.via if entry.via == DMABUF and other.group.noun in DMA_BUFS else usual_transport(other)
         yield Diagnostic("MT201", message, where, help=f"write '{{{other.group.noun}: {name}, via: {via}}}'")
     elif not (spec.may_have("imports", name) or (yield from scope.unusable(name, EXPORTS, where))):
@@ -257,7 +256,7 @@ def _via(scope: Scope, path: Path, entry: Export, group: Group) -> Resolution[Vi
     kind = EXPORTABLE[entry.what[0][0]]
     has, what = kind.handle_types(group), f"{group.noun} {group.name} is created"
     options: Sequence[Via] = entry.via.options if isinstance(entry.via, Alternatives) else (entry.via,)
-    others = kind.other_handle_types(scope, group)
+    others = _other_handle_types(scope, kind, group)
     possible = {*has, *others} if len(options) > 1 else {*has}
     if wrong := next(filter(None, (_unsupported(path, kind, each, group, possible) for each in options)), None):
         written = len(options) == 1 and options[0] in others
@@ -276,18 +275,25 @@ def _via(scope: Scope, path: Path, entry: Export, group: Group) -> Resolution[Vi
     return via
 
 
+def _other_handle_types(scope: Scope, kind: ExportKind, group: Group) -> tuple[str, ...]:
+    """Handle types that the entry of a group declares as alternatives, taken or not."""
+    entry = scope.spec.section(kind.section).get(group.name)
+    found = (each for each in getattr(entry, "handles", ()) if isinstance(each, Alternatives))
+    return tuple(word for each in found for word in each.words)
+
+
 def _misplaced(path: Path, entry: Export, kind: Kind) -> Diagnostic | None:
     """Return MT601 for a kind that cannot be a dma-buf, and for what only a dma-buf can be of."""
     if entry.via == DMABUF:
         if kind.group.noun in DMA_BUFS:
             return None
-        message = f"export {path[-1]!r}: {kind.article} cannot be shared via {DMABUF}"
+        message = f"export {path[-1]!r}: {kind.words.article} cannot be shared via {DMABUF}"
         pooled = kind is ALLOCATIONS  # the driver exports it, too (fact 83)
         note = "memtopo exports no memory of pools as dma-bufs" if pooled else "a dma-buf is of memory (fact 83)"
         help = "declare a buffer, or export it via fd to processes" if pooled else None
         return Diagnostic("MT601", message, (*path, "via"), notes=(note,), help=help)
     if not isinstance(kind, ExportKind):
-        message = f"export {path[-1]!r}: {kind.article} has no handle, and cannot be shared via {entry.via}"
+        message = f"export {path[-1]!r}: {kind.words.article} has no handle, and cannot be shared via {entry.via}"
         help = f"write 'via: {DMABUF}' for other devices, or export its chunks to other processes"
         return Diagnostic("MT601", message, (*path, "via"), help=help)
     for key in ("part", "mapping"):
@@ -301,10 +307,9 @@ def _misplaced(path: Path, entry: Export, kind: Kind) -> Diagnostic | None:
 def _unsupported(path: Path, kind: ExportKind, via: Via, group: Group, possible: Collection[str]) -> Diagnostic | None:
     """Return MT601 for a transport that the kind does not support, or that the objects are never created for."""
     if via not in kind.transports:
-        message = f"export {path[-1]!r}: {kind.article} cannot be shared via {via}"
-        return Diagnostic(
-            "MT601", message, (*path, "via"), notes=(kind.transport_note,), help=f"write 'via: {kind.transports[0]}'"
-        )
+        message = f"export {path[-1]!r}: {kind.words.article} cannot be shared via {via}"
+        notes, help = (kind.refusals.transport,), f"write 'via: {kind.transports[0]}'"
+        return Diagnostic("MT601", message, (*path, "via"), notes=notes, help=help)
     if via in possible:
         return None
     has, created, created_at = kind.handle_types(group), f"{group.noun} {group.name!r}", group.path
@@ -317,7 +322,7 @@ def _unsupported(path: Path, kind: ExportKind, via: Via, group: Group, possible:
     return Diagnostic("MT601", message, (*path, "via"), labels=(label,), help=help, edit=edit)
 
 
-_COMMITTABLE = next(noun for noun, kind in EXPORTABLE.items() if not kind.commit_note)
+_COMMITTABLE = next(noun for noun, kind in EXPORTABLE.items() if not kind.refusals.commit)
 
 
 def transports(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
@@ -327,7 +332,7 @@ def transports(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
         if what is None:
             continue
         via = {"ipc": "legacy IPC", "dmabuf": "dma-buf"}.get(export.via, export.via)
-        objects = f"{via} of {export.exporter.plural}"
+        objects = f"{via} of {export.exporter.words.plural}"
         for location in sorted(set(export.locations)):
             if (trial := machine.trial(location, what)).refused:
                 message = f"export {export.name!r}: {objects} does not work on {geometry.place(location)}"
@@ -340,12 +345,12 @@ def transports(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
 def committed_kinds(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """Yield MT607 for committed exports of objects that a writer cannot fill, or whose memory cannot be replaced."""
     for export in _committed(geometry):
-        if export.exporter.commit_note:
-            what = "a dma-buf" if export.dma_buf else export.exporter.article
+        if export.exporter.refusals.commit:
+            what = "a dma-buf" if export.dma_buf else export.exporter.words.article
             message = f"export {export.name!r}: {what} cannot be committed"
-            help = f"remove 'commit', or export {EXPORTABLE[_COMMITTABLE].article}"
+            help = f"remove 'commit', or export {EXPORTABLE[_COMMITTABLE].words.article}"
             help += f" via {EXPORTABLE[_COMMITTABLE].transports[0]}" * bool(export.dma_buf)
-            notes = (export.exporter.commit_note,)
+            notes = (export.exporter.refusals.commit,)
             yield Diagnostic("MT607", message, (*export.path, "commit"), notes=notes, help=help)
 
 
@@ -376,8 +381,8 @@ def committed_processes(geometry: Geometry, machine: Machine) -> Iterator[Diagno
 def without_importers(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """Yield MT601 for exports of a spec of one process that only processes of the same spec could import."""
     for export in geometry.of(ExportGroup).values():
-        if not export.exporter.outside:
-            message = f"export {export.name!r}: {export.exporter.article} is for processes of the same spec"
+        if export.exporter.refusals.outside:
+            message = f"export {export.name!r}: {export.exporter.words.article} is {export.exporter.refusals.outside}"
             help = "declare the processes that import it under 'processes', or leave the export out"
             yield Diagnostic("MT601", message, export.path, help=help)
 

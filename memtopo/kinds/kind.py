@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from enum import IntEnum
+from enum import Enum, IntEnum
 from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
@@ -15,7 +15,7 @@ from memtopo.geometry.sizing import Rooms
 from memtopo.kinds.device_names import DeviceNames
 from memtopo.kinds.nodes import rank
 from memtopo.kinds.resolution import NameErrors, Resolution
-from memtopo.language.entries import Entry, Spec
+from memtopo.language.entries import Spec
 from memtopo.language.fields import LARGEST_COUNT, parse_reference
 from memtopo.machine import Machine, Machines
 from memtopo.machine.records import Choice
@@ -41,35 +41,42 @@ class Stage(IntEnum):
     STATES = 6
 
 
+class Words(NamedTuple):
+    """Words of messages for a section: one entry with its article, `a buffer`, and its objects in the plural.
+
+    `form` is an entry as a spec writes it, and `referred` the end of the message about an entry that the section cannot
+    refer to.
+    """
+
+    article: str
+    plural: str
+    form: str = ""
+    referred: str = ""
+
+
+class Keys(Enum):
+    """Keys of a section: names that no other such section has, names of its own, or references to other entries."""
+
+    UNIQUE = "unique"
+    OWN = "own"
+    REFERENCES = "references"
+
+
 class Kind:
     """One section of the spec: its entries, their resolution to groups, their rules and their steps."""
 
     section: ClassVar[str]
     description: ClassVar[str]
     """Description of the section in a JSON Schema."""
-    plural: ClassVar[str]
-    """Plural noun for its objects in messages."""
-    article: ClassVar[str]
-    """Name of one entry in messages, with its article: `a buffer`."""
-    form: ClassVar[str] = ""
-    """An entry as a spec writes it, for messages about entries of another form."""
+    words: ClassVar[Words]
     entry: ClassVar[Any]
     """Type of one entry, for pydantic."""
-    model: ClassVar[type[Entry] | None]
-    """Model with the keys of an entry; None if an entry has no keys."""
-    nested: ClassVar[tuple[str, type[Entry]] | None] = None
-    """Key of an entry with nested entries by name, and their model."""
-    referring: ClassVar[bool] = False
-    """True if the keys of the section are references to entries of another section."""
+    keys: ClassVar[Keys] = Keys.UNIQUE
     group: ClassVar[type[Group]] = Group
     """Class of the groups that its entries are resolved to."""
-    unique: ClassVar[bool] = True
-    """True if an entry cannot share its name with entries of other kinds."""
     stage: ClassVar[Stage] = Stage.OWN
     drawn: ClassVar[str | None] = None
     """Word for an entry in the data of a diagram, if it is drawn separately from ranges."""
-    referred: ClassVar[str] = ""
-    """End of the message about an entry that this section cannot refer to."""
     unusable: ClassVar[Mapping[str, tuple[str, str]]] = {}
     """Sections that cannot refer to its entries, each with a note and a help text."""
 
@@ -265,7 +272,7 @@ class Scope:
         """Add the groups of several entries by name, likewise."""
         if self._repeated is None:
             self._repeated = self._names_of_several()
-        repeated = self._repeated if kind.unique else ()
+        repeated = self._repeated if kind.keys is Keys.UNIQUE else ()
         for name, group in groups.items():
             taken = name in repeated and (yield from self._taken(kind, name, group))
             if group is None or taken:
@@ -287,7 +294,7 @@ class Scope:
         for kind in others:
             if name in self.spec.section(kind.section) or (kind.section, name) in self.spec.left_out:
                 note, help = kind.unusable[user.section]
-                message = f"{name!r} is {kind.article}, {user.referred}"
+                message = f"{name!r} is {kind.words.article}, {user.words.referred}"
                 yield Diagnostic("MT706", message, path, at, notes=(note,), help=help)
                 return True
         return any(self.spec.may_have(kind.section, name) for kind in others)
@@ -299,14 +306,14 @@ class Scope:
             return False
         over = [kind for kind in self.kinds if totals.get(kind.section, 0) > LARGEST_COUNT]
         for kind in over:
-            count = f"{totals[kind.section]:,} {kind.plural}"
+            count = f"{totals[kind.section]:,} {kind.words.plural}"
             message = f"{count} are more than the {LARGEST_COUNT:,} that one spec may declare"
             yield Diagnostic("MT109", message, self.spec.at(kind.section), "key")
         return True
 
     def _names_of_several(self) -> frozenset[str]:
         """Names that more than one section has."""
-        unique = {kind.section for kind in self.kinds if kind.unique}
+        unique = {kind.section for kind in self.kinds if kind.keys is Keys.UNIQUE}
         sections = [found for section, found in self.spec.sections.items() if section in unique]
         if sum(map(len, sections)) == len(set().union(*sections)):
             return frozenset()
@@ -316,13 +323,13 @@ class Scope:
     def _taken(self, kind: Kind, name: str, group: Group | None) -> Resolution[bool]:
         """Yield MT203 and return true if an entry of an earlier section has the same name."""
         for other in self.kinds[: self.kinds.index(kind)]:
-            if name not in self.spec.section(other.section) or not other.unique:
+            if name not in self.spec.section(other.section) or other.keys is not Keys.UNIQUE:
                 continue
             if other.group is RangeGroup and not (group and group.addressed):
                 continue  # what has no address of its own may be named like the range that it is mapped into
-            what = kind.article.removeprefix("a ").removeprefix("an ")
-            message = f"{what} {name!r} has the same name as {other.article}"
-            label = Label(f"{name!r} is {other.article}", self.spec.at(other.section, name), "key")
+            what = kind.words.article.removeprefix("a ").removeprefix("an ")
+            message = f"{what} {name!r} has the same name as {other.words.article}"
+            label = Label(f"{name!r} is {other.words.article}", self.spec.at(other.section, name), "key")
             where = self.spec.at(kind.section, name)
             yield Diagnostic("MT203", message, where, "key", labels=(label,), help="choose another name")
             return True

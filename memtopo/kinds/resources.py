@@ -10,7 +10,7 @@ from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import EventFlags
 from memtopo.kinds.layout import Layout, current
-from memtopo.kinds.step import Finding, Phase, Step, StepDescription, context_name, kernels_name
+from memtopo.kinds.step import Finding, InChange, Phase, Step, StepDescription, context_name, kernels_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ class Synchronize(DeviceStep):
     verb = "synchronize"
     call = "cuCtxSynchronize"
     undo_call = "cuCtxSynchronize"
-    repeated = True
+    in_change = InChange(repeated=True)
 
     def do(self, driver: Driver, layout: Layout) -> None:
         self._wait(driver, layout, 0)

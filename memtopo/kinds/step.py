@@ -101,14 +101,6 @@ class CheckedSteps(NamedTuple):
     error: DriverError | None = None
 
 
-class CommonRange(NamedTuple):
-    """Range that all instances of a counted process reserve at one address: its label, and its bytes and alignment."""
-
-    label: str
-    size: int
-    align: int
-
-
 class HandleReference(NamedTuple):
     """One handle of another process: holder, export, and index in the export; `text` is the export as in a spec.
 
@@ -162,6 +154,30 @@ class Readable(NamedTuple):
     gpus: tuple[int, ...]
 
 
+class Reading(NamedTuple):
+    """Work that reads `resources`, which must not be undone before the step that waits for its end, `wait`, is done."""
+
+    resources: tuple[Hashable, ...]
+    wait: Step
+
+
+class InChange(NamedTuple):
+    """Treatment of a step by a change of a layout.
+
+    A `repeated` step is undone first, and done again last if the change does any other. With `renews_needs`, the
+    resources that the step needs are created again when it is undone: only their end undoes it, or it has used them
+    up. With `ends_with_needs`, the step is in effect for as long as these, whatever else is undone. A step that is
+    `undone_late` is undone after all memory is released, so that a failure before that leaves it. If the GPU `runs_on`
+    after `do`, the change goes on to create and map memory part by part.
+    """
+
+    repeated: bool = False
+    renews_needs: bool = False
+    ends_with_needs: bool = False
+    undone_late: bool = False
+    runs_on: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """One state-changing call, required by the spec's entry at `path`.
@@ -176,27 +192,14 @@ class Step:
     verb: ClassVar[str]
     call: ClassVar[str]
     """Driver call of `do`; empty if `do` and `undo` have no effect, so that changes leave the step out."""
-    holds_chunk: ClassVar[bool] = False
-    """True if the layout has a handle of a chunk under the step's label while it is done."""
-    repeated: ClassVar[bool] = False
-    """True if every change of a layout undoes the step first, and does it again last, if it does any other."""
-    renews_needs: ClassVar[bool] = False
-    """True if the resources that the step needs are created again when it goes, since only their end undoes the step,
-    or the step has used them up."""
-    ends_with_needs: ClassVar[bool] = False
-    """True if the step is in effect for as long as the resources that it needs, whatever else is undone."""
-    undone_late: ClassVar[bool] = False
-    """True if a change undoes the step after all memory is released, so that a failure before that leaves it."""
-    runs_on: ClassVar[bool] = False
-    """True if the GPU works on after `do`, so that a change goes on to create and map memory part by part."""
+    in_change: ClassVar[InChange] = InChange()
+    """Treatment of the step by a change of a layout."""
     undo_verb: ClassVar[str] = ""
     """Verb for the undo in the plan of a change; empty if such a plan does not show it."""
     undo_call: ClassVar[str] = ""
     """Driver call that undoes it; empty if the undo of another step ends it."""
     hints: ClassVar[Mapping[str, ErrorHint]] = {}
     """Hints for errors of `call`, by the error's name without `CUDA_ERROR_`."""
-    undo_hints: ClassVar[Mapping[str, ErrorHint]] = {}
-    """Hints for errors of `undo_call`."""
 
     @property
     def calls(self) -> int:
@@ -210,11 +213,6 @@ class Step:
         None if the state belongs to other steps, as access belongs to mappings; see `Kind.changes`.
         """
         return self.verb, _parameters(cast("Hashable", type(self)))(self)
-
-    @property
-    def parts(self) -> tuple[Step, ...]:
-        """Steps of the plan that this one undoes together; none for a step of the plan."""
-        return ()
 
     @property
     def provides(self) -> Hashable:
@@ -252,23 +250,9 @@ class Step:
         return None
 
     @property
-    def reads(self) -> tuple[Hashable, ...]:
-        """Resources that must not be undone before `awaited` is done."""
-        return ()
-
-    @property
-    def awaited(self) -> Step | None:
-        """Step that waits for the end of this one's work, which a change begins before it undoes any step."""
+    def reading(self) -> Reading | None:
+        """Work that a change begins before it undoes any step; None for other steps."""
         return None
-
-    @property
-    def common_range(self) -> CommonRange | None:
-        """Range that all instances of a counted process reserve at one address; None for other steps."""
-        return None
-
-    def relocate(self, driver: Driver, layout: Layout, address: int) -> None:
-        """Reserve a range anew, with an address as the hint, before anything is mapped in it."""
-        raise NotImplementedError
 
     @property
     def position(self) -> tuple[str, int]:
@@ -325,7 +309,7 @@ def remaining(steps: Iterable[Step], gone: Iterable[Hashable]) -> Iterator[Step]
         if step.provides in gone or step.imports in gone or not gone.isdisjoint(step.needs):
             if step.provides is not None:
                 gone.add(step.provides)
-        elif step.effect is not None or step.repeated:
+        elif step.effect is not None or step.in_change.repeated:
             yield step
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from memtopo.diagnostics.model import Path
 from memtopo.driver.types import Grant, Location
 from memtopo.geometry.access import granted, mappings
-from memtopo.geometry.groups import Group
+from memtopo.geometry.groups import Group, from_outside
 from memtopo.geometry.model import Geometry
 from memtopo.kinds.exportable import ExportGroup
 from memtopo.kinds.ipc import EventGroup
@@ -96,7 +96,7 @@ def _memory_of(
     """Memory of a group, whose `views` are by index."""
     # What is the same for thousands of objects is computed once.
     size, path, noun = group.declared_size, group.path, group.noun
-    ours, addressed = not group.external, group.addressed
+    ours, addressed = not from_outside(group), group.addressed
     by_kernels = isinstance(group, AllocationGroup) and group.by_kernels
     for index in range(group.count):
         label = group.label(index)
@@ -137,7 +137,7 @@ class RecordedEvent(NamedTuple):
 def recorded_events(member: Member) -> Iterator[RecordedEvent]:
     """Events of a process: created by it, or opened from processes of the same spec."""
     for group in member.geometry.every:
-        if isinstance(group, EventGroup) and not group.external:
+        if isinstance(group, EventGroup) and not from_outside(group):
             for index, event in enumerate(map(group.label, range(group.count))):
                 yield RecordedEvent(
                     member.identity(group, index, event), event, group.location_of(index).id, group.path

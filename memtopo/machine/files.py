@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from functools import cache
-from itertools import combinations
+from itertools import compress, product
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from memtopo.common.errors import Unavailable
 from memtopo.common.files import TooLarge, read_file
 from memtopo.common.text import nearest
 from memtopo.common.units import shorten
-from memtopo.driver.types import Attribute, HandleType
+from memtopo.driver.types import PROPERTY_FLAGS, Attribute, HandleType, Location, LocationKind, Properties
 from memtopo.machine.records import (
     Device,
     DriverFacts,
@@ -156,13 +156,8 @@ def _machine(*, gpus: int, granule: int, gpu_bytes: int, host_bytes: int, fabric
 
 
 def _granularities(granule: int) -> list[Granularity]:
-    words = [str(kind.name).lower() for kind in HandleType if kind]
-    return [
-        Granularity.model_construct(
-            handles=[*handles], rdma=rdma, compressible=compressible, minimum=granule, recommended=granule
-        )
-        for count in range(len(words) + 1)
-        for handles in combinations(words, count)
-        for rdma in (False, True)
-        for compressible in (False, True)
-    ]
+    handles = [HandleType(value) for value in range(2 * max(HandleType))]
+    flags = [[*compress(PROPERTY_FLAGS, each)] for each in product((False, True), repeat=len(PROPERTY_FLAGS))]
+    anywhere = Location(LocationKind.HOST)
+    sets = (Properties.with_flags(anywhere, *each) for each in product(handles, flags))
+    return [Granularity.of(properties, granule, granule) for properties in sets]

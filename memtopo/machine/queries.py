@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import product
+from itertools import compress, product
 from typing import ParamSpec, TypeVar
 
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import (
+    PROPERTY_FLAGS,
     Attribute,
     DriverError,
     HandleType,
@@ -113,18 +114,14 @@ def _granularities(
     driver: Driver, location: Location, handles: Sequence[HandleType], flags: Sequence[bool]
 ) -> list[Granularity]:
     """Return an entry for each set of properties that the driver supports."""
-    sets = (Properties(location, *mixed) for mixed in product(handles, flags, flags))
+    chosen = product(handles, product(flags, repeat=len(PROPERTY_FLAGS)))
+    sets = (Properties.with_flags(location, kind, [*compress(PROPERTY_FLAGS, flags)]) for kind, flags in chosen)
     return [entry for properties in sets if (entry := _or_none(_granularity, driver, properties))]
 
 
 def _granularity(driver: Driver, properties: Properties) -> Granularity:
-    return Granularity.model_construct(
-        handles=list(properties.handles.words),
-        rdma=properties.rdma,
-        compressible=properties.compressible,
-        minimum=driver.mem_get_allocation_granularity(properties),
-        recommended=driver.mem_get_allocation_granularity(properties, recommended=True),
-    )
+    minimum = driver.mem_get_allocation_granularity(properties)
+    return Granularity.of(properties, minimum, driver.mem_get_allocation_granularity(properties, recommended=True))
 
 
 def _host(driver: Driver, nodes: Sequence[int], sizes: Mapping[int, int]) -> dict[str, HostMemory]:

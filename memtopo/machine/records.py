@@ -9,13 +9,13 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from memtopo.common.units import shorten
 from memtopo.diagnostics.model import Path
-from memtopo.driver.types import HandleType, Location, LocationKind, Properties, gpu
+from memtopo.driver.types import PROPERTY_FLAGS, HandleType, Location, LocationKind, Properties, flags_of, gpu
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +113,13 @@ class Granularity(_Record):
     compressible: bool
     minimum: Granule
     recommended: Granule
+
+    @classmethod
+    def of(cls, properties: Properties, minimum: int, recommended: int) -> Granularity:
+        """Return the granularity of properties, in bytes."""
+        flags: dict[str, Any] = {word: word in properties.flags for word in PROPERTY_FLAGS}
+        handles = [*properties.handles.words]
+        return cls.model_construct(handles=handles, **flags, minimum=minimum, recommended=recommended)
 
 
 class Trial(_Record):
@@ -300,7 +307,7 @@ class Machine(_Record):
     @cached_property
     def _granularities(self) -> dict[Properties, Granularity]:
         return {
-            Properties(location, _flags(entry.handles), entry.rdma, entry.compressible): entry
+            Properties.with_flags(location, _flags(entry.handles), flags_of(entry)): entry
             for location, memory in self.locations.items()
             for entry in memory.granularity
         }

@@ -10,7 +10,7 @@ from typing import Any
 from memtopo.common.units import exact
 from memtopo.driver.functions import ADDRESSES, CONSTANTS, PLAIN_FLAGS
 from memtopo.driver.recorder import DriverCall
-from memtopo.driver.types import HandleType, Location, PoolProperties, Properties
+from memtopo.driver.types import PROPERTY_FLAGS, HandleType, Location, PoolProperties, Properties
 from memtopo.output import humanize
 from memtopo.output.blocks import Page, Pairs, Section, Table, columns, notes, sections
 from memtopo.plans.calls import CallNames, Entry, Exchange, NamedCall, Object, ObjectAddress, reference
@@ -54,10 +54,8 @@ def _property_flags(value: Properties | PoolProperties) -> Iterator[str]:
         if value.max_size:
             yield f"maxSize={exact(value.max_size)}"
         return
-    if value.rdma:
-        yield "gpuDirectRDMACapable=1"
-    if value.compressible:
-        yield "compressionType=GENERIC"
+    for field, number in map(PROPERTY_FLAGS.__getitem__, value.flags):
+        yield f"{field}={_short(number)}"
 
 
 def _short(constants: str) -> str:
@@ -69,6 +67,7 @@ def _short(constants: str) -> str:
 
 _PREFIXES = (
     "CU_MEM_HANDLE_TYPE_", "CU_MEM_ACCESS_FLAGS_PROT_", "CU_MEM_LOCATION_TYPE_", "CU_MEM_ATTACH_", "CU_MEM_ADVISE_",
+    "CU_MEM_ALLOCATION_COMP_",
     "CU_MEMPOOL_ATTR_", "CU_MEMHOSTALLOC_", "CU_MEMHOSTREGISTER_", "CU_EVENT_", "CU_MEM_RANGE_FLAG_", "CU_STREAM_",
     "CU_IPC_MEM_", "CU_MEM_RANGE_HANDLE_TYPE_",
 )  # fmt: skip

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from memtopo.common.units import rounded
-from memtopo.driver.types import HandleType, Location, gpu
+from memtopo.driver.types import PROPERTY_FLAGS, HandleType, Location, flags_of, gpu
 from memtopo.machine import Copies, Device, Granularity, Machine, Memory, Peer, Surroundings, Trial
 from memtopo.output.blocks import Cell, Page, Section, Table, Tone, Toned, columns
 from memtopo.output.humanize import devices as counted
@@ -162,7 +162,7 @@ def _granularity(memories: Mapping[Location, Memory]) -> Iterator[str | Table]:
             sizes = rounded(entry.minimum), rounded(entry.recommended)
             rows.append(("" if n else where, *_properties(entry), *sizes))
     if rows:
-        yield Table(columns("", "handles", "rdma", "compressible", "minimum", "recommended"), rows)
+        yield Table(columns("", "handles", *PROPERTY_FLAGS, "minimum", "recommended"), rows)
 
 
 def _granularity_key(memory: Memory) -> Hashable:
@@ -172,8 +172,9 @@ def _granularity_key(memory: Memory) -> Hashable:
     return frozenset(pairs if len(pairs) == 1 else entries)
 
 
-def _properties(entry: Granularity) -> tuple[str, str, str]:
-    return "+".join(entry.handles) or "none", yes_or_no(entry.rdma), yes_or_no(entry.compressible)
+def _properties(entry: Granularity) -> tuple[str, ...]:
+    flags = flags_of(entry)
+    return "+".join(entry.handles) or "none", *(yes_or_no(word in flags) for word in PROPERTY_FLAGS)
 
 
 def _granularity_pair(minimum: int, recommended: int) -> str:

@@ -14,6 +14,7 @@ from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode
 
 from memtopo import machine, spec
+from memtopo.kinds.kind import Keys
 from memtopo.language.arithmetic import PARAMETER_NAME, USE
 from memtopo.language.fields import LARGEST_PROCESSES, NAME, NAME_MESSAGE, Name, ReferringName
 from memtopo.language.limits import MOST_PARAMETERS
@@ -92,7 +93,7 @@ class _OutputGenerator(_Generator):
 
 def _spec() -> _Schema:
     inputs: list[tuple[str, JsonSchemaMode, TypeAdapter[Any]]] = [
-        (name, "validation", TypeAdapter(_entries(section.entry, referring=section.referring)))
+        (name, "validation", TypeAdapter(_entries(section.entry, referring=section.keys is Keys.REFERENCES)))
         for name, section in spec.SECTIONS.items()
     ]
     found, definitions = TypeAdapter.json_schemas(inputs, schema_generator=_InputGenerator)

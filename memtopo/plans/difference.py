@@ -64,8 +64,8 @@ def _changed(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, t
 
 
 def _of_process(label: str, before: Sequence[Step], change: Transition) -> ProcessDifference:
-    undo = [step for step in change.undo if not step.repeated]
-    do = _by_number(step for step in change.do if not step.repeated)
+    undo = [step for step in change.undo if not step.in_change.repeated]
+    do = _by_number(step for step in change.do if not step.in_change.repeated)
     changed = {step.effect for step in undo}
     return ProcessDifference(
         label,
@@ -73,7 +73,11 @@ def _of_process(label: str, before: Sequence[Step], change: Transition) -> Proce
         1,
         undo=tuple(folding.rows((step for step in undo if step.undo_verb), undo=True)),
         do=tuple(folding.rows(do)),
-        kept=sum(1 for step in before if not step.repeated and step.effect is not None and step.effect not in changed),
+        kept=sum(
+            1
+            for step in before
+            if not step.in_change.repeated and step.effect is not None and step.effect not in changed
+        ),
         lost=tuple(reversed(list(_lost(undo, do)))),
     )
 

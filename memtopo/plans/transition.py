@@ -16,7 +16,7 @@ from memtopo.driver.types import Location
 from memtopo.kinds import KINDS
 from memtopo.kinds.kind import Difference
 from memtopo.kinds.mappings.steps import joined
-from memtopo.kinds.step import Phase, Step
+from memtopo.kinds.step import Phase, Reading, Step
 
 _ORDER: Mapping[Phase, int] = {phase: index for index, phase in enumerate(Phase)}
 _PLACED = (Phase.MAP, Phase.GRANT)
@@ -142,7 +142,7 @@ def transitions(old: Mapping[str, Sequence[Step]], new: Mapping[str, Sequence[St
 
 def _by_effect(steps: Sequence[Step]) -> dict[Hashable, Step]:
     """Steps by their effect, in order, without steps that every change repeats or that leave nothing."""
-    return {effect: step for step in steps if not step.repeated and (effect := step.effect) is not None}
+    return {effect: step for step in steps if not step.in_change.repeated and (effect := step.effect) is not None}
 
 
 def _imported(plans: Mapping[str, _Effects]) -> frozenset[_Resource]:
@@ -172,7 +172,10 @@ def _gone(before: _Effects, after: _Effects, elsewhere: AbstractSet[_Resource]) 
     They are effects that no step has after, and effects whose resources are replaced, here or `elsewhere`.
     """
     replaced = {
-        need for effect, step in before.items() if step.renews_needs and effect not in after for need in step.needs
+        need
+        for effect, step in before.items()
+        if step.in_change.renews_needs and effect not in after
+        for need in step.needs
     }
     gone: set[Hashable] = set()
     for effect, step in before.items():
@@ -210,23 +213,22 @@ class _Difference:
         """Transition of the process. Other processes have `imported` resources before, and import others after."""
         if not (self._do or self._undo or self._changes):
             return Transition()
-        first = [step for step in self._changes if step.awaited]
-        do = self._do + [step for step in self._changes if not step.awaited]
-        do += [step for step in self._new if step.repeated]
+        first = {step: reading for step in self._changes if (reading := step.reading)}
+        do = self._do + [step for step in self._changes if step not in first]
+        do += [step for step in self._new if step.in_change.repeated]
         do.sort(key=lambda step: (_ORDER[step.phase], step.position))
-        repeated = [step for step in reversed(self._old) if step.repeated]
-        waits = {step: wait for step in first if (wait := step.awaited)}
+        repeated = [step for step in reversed(self._old) if step.in_change.repeated]
         acting = [step for step in do if step.call]
-        if all(step.repeated for step in acting):
+        if all(step.in_change.repeated for step in acting):
             acting = []  # nothing was begun that they would wait for
         used, needed = (self._own(each) for each in imported)
         actions = chain(
             ((Stage.SETTLE, Action(step, undo=True)) for step in repeated),
             ((Stage.COPY, Action(step)) for step in first),
-            _undo(_joined(self._undo), waits, used),
-            _by_parts(acting, needed) if any(step.runs_on for step in do) else _by_phases(acting),
+            _undo(_joined(self._undo), first, used),
+            _by_parts(acting, needed) if any(step.in_change.runs_on for step in do) else _by_phases(acting),
         )
-        return Transition.of(actions, (*repeated, *self._undo), (*first, *waits.values(), *do))
+        return Transition.of(actions, (*repeated, *self._undo), (*first, *(each.wait for each in first.values()), *do))
 
     def _own(self, imported: AbstractSet[_Resource]) -> set[Hashable]:
         return {resource for label, resource in imported if label == self._label}
@@ -234,7 +236,7 @@ class _Difference:
 
 def undo_stage(step: Step) -> Stage:
     """Return the stage in which a step is undone, unless memory is released as it is unmapped."""
-    if step.undone_late:
+    if step.in_change.undone_late:
         return Stage.CREATE
     return Stage.UNMAP if step.phase.uses_imports else Stage.RELEASE
 
@@ -244,10 +246,10 @@ def _joined(undo: Sequence[Step]) -> Sequence[Step]:
     return list(joined([step for step in undo if step.call]))
 
 
-def _undo(undo: Sequence[Step], waits: Mapping[Step, Step], used: AbstractSet[Hashable]) -> Iterator[StagedAction]:
+def _undo(undo: Sequence[Step], reading: Mapping[Step, Reading], used: AbstractSet[Hashable]) -> Iterator[StagedAction]:
     """Undo steps, each after the work that reads its resources; the other work is awaited at the end."""
-    left = dict(waits)
-    readers = {resource: step for step in waits for resource in step.reads}
+    left = {step: each.wait for step, each in reading.items()}
+    readers = {resource: step for step, each in reading.items() for resource in each.resources}
     staged = _with_early_release(undo, used) if readers else ((undo_stage(step), step) for step in undo)
     for stage, step in staged:
         if readers:
@@ -308,13 +310,13 @@ def _by_parts(do: Sequence[Step], needed: AbstractSet[Hashable]) -> Iterator[Sta
 def _by_position(steps: Iterable[Step]) -> list[Step]:
     """Mappings, grants and copies by position; copies after the first grant that does not end before them."""
     placed = list(steps)
-    ends = sorted(step.position for step in placed if step.phase is Phase.GRANT and not step.runs_on)
+    ends = sorted(step.position for step in placed if step.phase is Phase.GRANT and not step.in_change.runs_on)
 
     def key(step: Step) -> tuple[tuple[str, int], int, bool]:
         position = step.position
-        index = bisect_left(ends, position) if step.runs_on else len(ends)
+        index = bisect_left(ends, position) if step.in_change.runs_on else len(ends)
         if index < len(ends) and ends[index][0] == position[0]:
             position = ends[index]
-        return position, _ORDER[step.phase], step.runs_on
+        return position, _ORDER[step.phase], step.in_change.runs_on
 
     return sorted(placed, key=key)

@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NamedTuple
 
-from memtopo.driver.types import Location, LocationKind, gpu
+from memtopo.driver.types import PROPERTY_FLAGS, Location, LocationKind, gpu
 from memtopo.machine import Machine, Surroundings, Trial
 from memtopo.probe.trial_resources import VULKAN
 
@@ -157,7 +157,7 @@ def _cause(where: str, case: _Case) -> Cause:
 
 
 def _silent(case: _Case) -> str:
-    if case.name in ("rdma", "compressible"):
+    if case.name in PROPERTY_FLAGS:
         return "it was created without"
     return "no error, but the bytes did not arrive"
 

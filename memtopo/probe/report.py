@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, Literal
 
+from memtopo.driver.types import flags_of
 from memtopo.machine import Copies, Device, Machine, Memory, Peer, Trial
 from memtopo.machine.queries import anonymous
 from memtopo.probe.diagnosis import Cause, causes
@@ -128,10 +129,10 @@ def _device(where: str, old: Device, new: Device) -> Iterator[Difference]:
 
 
 def _memory(where: str, old: Memory, new: Memory) -> Iterator[Difference]:
-    found = {(*each.handles, each.rdma, each.compressible): each for each in new.granularity}
+    found = {(*each.handles, *flags_of(each)): each for each in new.granularity}
     for each in old.granularity:
-        same = found.get((*each.handles, each.rdma, each.compressible))
-        words = [*each.handles, *["rdma"] * each.rdma, *["compressible"] * each.compressible]
+        words = (*each.handles, *flags_of(each))
+        same = found.get(words)
         what = f"granularity of {'+'.join(words) or 'plain'}"
         if same:
             breaks = same.minimum > each.minimum

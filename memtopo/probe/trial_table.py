@@ -28,8 +28,6 @@ class Method(NamedTuple):
     how: str
     advertised_by: tuple[Attribute, ...] = ()
     handles: HandleType = HandleType.NONE
-    rdma: bool = False
-    compressible: bool = False
     bit: int = -1
     never: str | None = None
 
@@ -60,7 +58,7 @@ class PlannedTrial(NamedTuple):
     def properties(self) -> Properties:
         """Properties of the trial's chunk."""
         method = self.method
-        return Properties(self.location, method.handles, method.rdma, method.compressible)
+        return Properties.with_flags(self.location, method.handles, (method.name,))
 
 
 _FD, _FABRIC = HandleType.FD, HandleType.FABRIC
@@ -76,8 +74,8 @@ METHODS: dict[LocationKind, tuple[Method, ...]] = {
         Method("fabric", "share", (_ADVERTISED_FABRIC,), _FABRIC),
         Method("win32", "create", (Attribute.HANDLE_TYPE_WIN32_HANDLE_SUPPORTED,), HandleType.WIN32),
         Method("fd+fabric", "share", (_ADVERTISED_FD, _ADVERTISED_FABRIC), _FD | _FABRIC),
-        Method("rdma", "use", (Attribute.GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED,), rdma=True),
-        Method("compressible", "use", (Attribute.GENERIC_COMPRESSION_SUPPORTED,), compressible=True),
+        Method("rdma", "use", (Attribute.GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED,)),
+        Method("compressible", "use", (Attribute.GENERIC_COMPRESSION_SUPPORTED,)),
         Method("managed", "managed", (Attribute.MANAGED_MEMORY,)),
         Method("concurrent", "concurrent", (Attribute.CONCURRENT_MANAGED_ACCESS,)),
         Method("pinned", "pinned"),

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from memtopo.common.units import rounded
 from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.driver.types import Location, LocationKind, gpu
-from memtopo.geometry.groups import ChunkGroup, RangeGroup
+from memtopo.geometry.groups import ChunkGroup, RangeGroup, Residence, declared_as, from_outside
 from memtopo.geometry.model import Geometry
 from memtopo.kinds.exportable import ExportGroup
 from memtopo.machine import CONTEXT_BYTES, Machine
@@ -25,9 +25,9 @@ ADDRESS_SPACE = 1 << 47
 def address_space(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """Yield MT310 if reservations, or one object, exceed the address space of a process (fact 9)."""
     for group in geometry.every:
-        if group.memory and group.size >= ADDRESS_SPACE and (group.external or not group.origin):
+        if group.memory and group.size >= ADDRESS_SPACE and (from_outside(group) or not group.origin):
             limit = f"do not fit into {rounded(ADDRESS_SPACE)} of addresses"
-            message = f"{group.declared_as} {group.name!r}: {rounded(group.size)} {limit}"
+            message = f"{declared_as(group)} {group.name!r}: {rounded(group.size)} {limit}"
             yield Diagnostic("MT310", message, (*group.path, "size"), help="lower its size")
     total = 0
     for range_ in geometry.of(RangeGroup).values():
@@ -46,7 +46,7 @@ def fits(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     excess: dict[Path, _Share] = {}
     for ordinal, device in enumerate(machine.devices):
         shares = _largest_first(needed.get(gpu(ordinal), {}))
-        bound = [share for share in shares if not share.exceeds]
+        bound = [share for share in shares if share.residence is not Residence.EXCEEDING]
         contexts = sum(ordinal in each for each in gpus)
         over = sum(share.size for share in bound) + contexts * CONTEXT_BYTES - device.room
         if over > 0 and (bound or len(gpus) > 1):
@@ -61,16 +61,12 @@ _HOST = Location(LocationKind.HOST)
 
 
 class _Share(NamedTuple):
-    """Bytes that one entry needs at a location, page-locked on the host unless it migrates.
-
-    With `exceeds`, what does not fit on a GPU is on the host.
-    """
+    """Bytes that one entry needs at a location."""
 
     name: str
     path: Path
     size: int
-    migrates: bool
-    exceeds: bool
+    residence: Residence
 
 
 _Needed = Mapping[Location, Mapping[Path, _Share]]
@@ -79,7 +75,7 @@ _Needed = Mapping[Location, Mapping[Path, _Share]]
 def _exceeding(shares: Iterable[_Share], room: int) -> Iterator[_Share]:
     """Parts of the oversubscribed memory of a GPU that do not fit into the `room` that all else leaves, in bytes."""
     for share in shares:
-        if share.exceeds:
+        if share.residence is Residence.EXCEEDING:
             if share.size > room:
                 yield share._replace(size=share.size - room)
             room = max(0, room - share.size)
@@ -106,7 +102,7 @@ def _fits_on_host(
         assumed = "" if machine.host_bytes else "; the record does not have its memory, so 1 TiB is assumed"
         yield _needs(shares, f"{host}, which has {rounded(machine.host_room)}: {rounded(over)} too much", assumed)
     elif machine.pinned_bytes:
-        locked = [share for share in shares if not share.migrates]
+        locked = [share for share in shares if share.residence is Residence.FIXED]
         over = sum(share.size for share in locked) - machine.pinned_bytes
         if over > missing:
             room = rounded(machine.pinned_bytes)
@@ -142,12 +138,12 @@ def _needed(geometry: Geometry) -> _Needed:
     needed: dict[Location, dict[Path, _Share]] = {}
     for member in geometry.members.values():
         for group in member.every:
-            path, migrates = group.path, group.migrates
+            path, migrates = group.path, group.residence is not Residence.FIXED
             for location, size in group.demand().items():
                 anywhere = migrates and location.kind is not LocationKind.GPU
                 shares = needed.setdefault(_HOST if anywhere else location, {})
                 whole = size + shares[path].size if path in shares else size
-                shares[path] = _Share(group.name, path, whole, migrates, group.exceeds)
+                shares[path] = _Share(group.name, path, whole, group.residence)
     return needed
 
 

@@ -13,11 +13,16 @@ from memtopo.kinds.step import PROBE_ADVICE, ErrorHint, Step, StepDescription
 from memtopo.plans.report import Failure
 from memtopo.session.request import RunRequest
 
-_OF_COPIES = {
-    "cuMemcpyHtoD": "the device has no write access there (fact 23)",
-    "cuMemcpyDtoH": "the device has no access there (fact 23)",
+_COMPARE = "compare the checks of access above"
+
+_INVALID_VALUE = {
+    "cuMemcpyHtoD": ErrorHint("the device has no write access there (fact 23)", _COMPARE),
+    "cuMemcpyDtoH": ErrorHint("the device has no access there (fact 23)", _COMPARE),
+    "cuMemAddressFree": ErrorHint(
+        "a range cannot be freed while anything is mapped inside (fact 12)", "see which mapping could not be undone"
+    ),
 }
-"""Cause of INVALID_VALUE of the copies by which bytes are verified, which are no steps."""
+"""Hints for INVALID_VALUE of calls that verify bytes, or undo a step."""
 
 _BY_ERROR: dict[str, ErrorHint] = {
     "ILLEGAL_ADDRESS": ErrorHint(
@@ -73,11 +78,9 @@ def _exhausted(call: str, step: Step | None) -> ErrorHint | None:
 
 
 def _hint_of_call(call: str, name: str, step: Step | None) -> ErrorHint | None:
-    if name == "INVALID_VALUE" and call in _OF_COPIES:
-        return ErrorHint(_OF_COPIES[call], "compare the checks of access above")
-    if step and call == step.call:
-        return step.hints.get(name)
-    return step.undo_hints.get(name) if step and call == step.undo_call else None
+    if name == "INVALID_VALUE" and call in _INVALID_VALUE:
+        return _INVALID_VALUE[call]
+    return step.hints.get(name) if step and call == step.call else None
 
 
 def failure(failed: StepFailed, request: RunRequest) -> Failure:

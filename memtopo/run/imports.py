@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from memtopo.common.errors import MemtopoError, Stopped
 from memtopo.executor import StepFailed, failing
 from memtopo.geometry import Geometry
-from memtopo.geometry.groups import Group
+from memtopo.geometry.groups import Group, from_outside
 from memtopo.run.conductor import Conductor
 from memtopo.run.transition import RollbackFailed
 from memtopo.session.request import RunRequest
@@ -153,7 +153,7 @@ def _resources(group: Group) -> Iterator[Hashable]:
 
 def _imports(geometry: Geometry) -> Iterator[Group]:
     """Imports without memory of other APIs, which no holder takes back."""
-    return (each for each in geometry.every if each.external and not each.produced)
+    return (each for each in geometry.every if from_outside(each) and not each.produced)
 
 
 def _key(group: Group) -> ExportKey:

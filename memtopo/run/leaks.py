@@ -14,8 +14,12 @@ from memtopo.driver.ledger import Ledger
 from memtopo.driver.types import DriverError
 from memtopo.executor import Execution, ResourceSnapshot, Teardown, failing
 from memtopo.geometry import Geometry
+from memtopo.geometry.groups import Residence
 from memtopo.kinds.step import Finding, context_name
 from memtopo.plans.report import DeviceMemory, Leak, Left
+
+_RELEASE = "cuMemRelease"
+"""Call that undoes the steps which have a handle of a chunk under their label."""
 
 _BLOCK = 2 << 20
 
@@ -195,7 +199,7 @@ class ResourceBalance:
 
     def _named(self, labels: Iterable[str], position_of: PositionOf) -> Iterator[Leak]:
         """Leaks of chunks by label."""
-        steps = {step.describe().subject: step for step in self._execution.plan.steps if step.holds_chunk}
+        steps = {step.describe().subject: step for step in self._execution.plan.steps if step.undo_call == _RELEASE}
         for label in labels:
             own = steps.get(label)
             step = own or steps.get(numbered(label)[0])  # elastic chunks have one step in common
@@ -209,7 +213,7 @@ def _created(geometries: Iterable[Geometry]) -> dict[str, int]:
     A chunk takes its own size (fact 3); allocations below a block may take none, since they share one (fact 45).
     """
     found: dict[str, int] = {}
-    for group in (group for geometry in geometries for group in geometry.every if not group.migrates):
+    for group in (group for geometry in geometries for group in geometry.every if group.residence is Residence.FIXED):
         for location, count in group.shares().items():
             found[str(location)] = found.get(str(location), 0) + count * (group.size - group.size % _BLOCK)
     return found
@@ -225,7 +229,12 @@ def descriptor_notes(left: Left | None) -> Iterator[str]:
 
 def memory_notes(left: Left | None, geometry: Geometry) -> Iterator[str]:
     """Note the devices whose free memory differs from before, with the likely cause."""
-    migrated = {f"gpu{device}" for group in geometry.every if group.migrates for device in group.contexts}
+    migrated = {
+        f"gpu{device}"
+        for group in geometry.every
+        if group.residence is not Residence.FIXED
+        for device in group.contexts
+    }
     for device in left.memory if left else ():
         if device.after == device.before:
             continue

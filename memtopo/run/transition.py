@@ -10,6 +10,7 @@ from memtopo.driver.types import Location, LocationKind
 from memtopo.executor import Execution, Pace, StepFailed, failing, note_step
 from memtopo.kinds.chunks.steps import LimitPool
 from memtopo.kinds.layout import LateError, current
+from memtopo.kinds.mappings.steps import parts_of
 from memtopo.kinds.step import Step
 from memtopo.machine import CONTEXT_BYTES, Machine
 from memtopo.planner import Plan
@@ -81,7 +82,7 @@ class StagedTransition:
     def end(self) -> bool:
         """End the transition: the layout has the new plan, or again the old one. Return true if it touched anything."""
         self.adopt_new_plan()
-        touched = any(not step.repeated for step in (*self._attempted, *self._undone))
+        touched = any(not step.in_change.repeated for step in (*self._attempted, *self._undone))
         self._execution.generation += touched
         return touched
 
@@ -114,10 +115,10 @@ class StagedTransition:
     def _rollback(self, back: Transition) -> Iterator[StagedAction]:
         """Actions of the rollback. Work that a stage of the transition has begun ends before anything is unmapped."""
         if back.actions or self._attempted:
-            settled = (step for step in reversed(self._old.steps) if step.repeated)
+            settled = (step for step in reversed(self._old.steps) if step.in_change.repeated)
             yield from ((Stage.SETTLE, Action(step, undo=True)) for step in settled)
         for step in reversed(self._attempted):
-            yield Stage.COPY if step.awaited else undo_stage(step), Action(step, undo=True)
+            yield Stage.COPY if step.reading else undo_stage(step), Action(step, undo=True)
         for stage in (stage for stage in Stage if stage is not Stage.SETTLE):
             yield from ((stage, action) for action in back.stages[stage])
 
@@ -127,16 +128,16 @@ class StagedTransition:
         A kept step is taken from the new plan, since its access may have been changed: a failed `cuMemSetAccess` may
         have made some of its grants (fact 62).
         """
-        undone = {each.effect for step in self._undone for each in step.parts or (step,) if not each.ends_with_needs}
+        undone = {each.effect for step in self._undone for each in parts_of(step) if not each.in_change.ends_with_needs}
         gone = {step.provides for step in self._undone if step.provides is not None}
         changed = {step.effect: step for step in self._new.steps} if self._attempted else {}
         for step in self._old.steps:
-            if step.effect not in undone and not (step.ends_with_needs and not gone.isdisjoint(step.needs)):
+            if step.effect not in undone and not (step.in_change.ends_with_needs and not gone.isdisjoint(step.needs)):
                 yield changed.get(step.effect, step)
         made = {step.provides for step in self._attempted}
         for step in self._attempted:
-            ends = step.ends_with_needs and not made.isdisjoint(step.needs)
-            if step.renews_needs and not step.undo_call and not ends:
+            ends = step.in_change.ends_with_needs and not made.isdisjoint(step.needs)
+            if step.in_change.renews_needs and not step.undo_call and not ends:
                 yield step
         if self._undone:
             # What was undone had been copied before.

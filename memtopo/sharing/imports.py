@@ -15,7 +15,7 @@ from memtopo.common.units import NamedPart, exact
 from memtopo.driver.handles import Handle, close_handles
 from memtopo.driver.types import LocationKind
 from memtopo.geometry import Geometry
-from memtopo.geometry.groups import Group
+from memtopo.geometry.groups import Group, declared_as, from_outside
 from memtopo.kinds.dmabuf import DMABUF
 from memtopo.kinds.external import ExternalObject, ProducedGroup
 from memtopo.sharing.client import IN_FLIGHT, Client, connect
@@ -81,7 +81,7 @@ class HolderHandles:
         self._open: list[Handle] = []
 
     def expect(self, geometry: Geometry) -> None:
-        self._imports = [group for group in geometry.every if group.external]
+        self._imports = [group for group in geometry.every if from_outside(group)]
 
     def attach(self, holder: str) -> int:
         imports = [each for each in self._imports if each.origin and each.origin.holders == (holder,)]
@@ -307,4 +307,4 @@ def _kind(kind: str, via: str) -> str:
 
 def _described(each: Group) -> str:
     """Return an import as the spec names it: `import 'w'`, `external 'frame'`, `semaphore 'ready'`."""
-    return f"{each.declared_as.removesuffix(' object')} {each.name!r}"
+    return f"{declared_as(each).removesuffix(' object')} {each.name!r}"

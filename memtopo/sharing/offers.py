@@ -17,6 +17,7 @@ from memtopo.driver.protocol import Driver
 from memtopo.driver.recorder import CallContext
 from memtopo.driver.types import LocationKind
 from memtopo.geometry import Geometry
+from memtopo.geometry.groups import property_words
 from memtopo.kinds.exportable import ExportGroup
 from memtopo.kinds.layout import Layout
 from memtopo.language.limits import LARGEST_PARTS
@@ -36,7 +37,7 @@ class Offer:
     """One export: `count` equal objects of `size` bytes each, at a `location` (`gpu0`, `host:0`).
 
     The size of events and semaphores is 0. `gpu` is the UUID of the GPU in hexadecimal digits, since ordinals differ
-    between processes (fact 38). `properties` are words: rdma, compressible; of external memory, dedicated. `declared`
+    between processes (fact 38). `properties` are words: the flags of a chunk; of external memory, dedicated. `declared`
     is the size before it was rounded up to whole blocks, if it is known. `parts` are those of each object, which are
     names only, so that they change without the generation of the layout. `commit` is None unless a writer commits the
     content, and `writer` the process that is writing it, by its number in the pid namespace of the holder; both change
@@ -255,7 +256,7 @@ class LayoutExports:
         if len(gpus) == len(locations):
             uuids = ",".join(self._driver.device_get_uuid(each).hex() for each in gpus)
         words = ", ".join(map(str, locations))
-        objects, properties = group.group, group.exporter.properties(group.group)
+        objects = group.group
         assert objects.offered_as
         whole = group.size == objects.size
         return Offer(
@@ -266,7 +267,7 @@ class LayoutExports:
             size=group.size,
             location=words,
             gpu=uuids,
-            properties=properties,
+            properties=property_words(objects),
             declared=objects.declared_size if whole else group.size,
             parts=tuple(objects.parts) if whole else (),
             commit="empty" if group.commit else None,

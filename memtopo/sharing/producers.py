@@ -77,7 +77,7 @@ def in_folder(folder: str, names: Iterable[str]) -> dict[str, Bound]:
 
 def holders(geometry: Geometry) -> set[str]:
     """Return the names of all holders outside of a spec from which it imports."""
-    every = (group for member in geometry.members.values() for group in member.every if group.external)
+    every = (group for member in geometry.members.values() for group in member.every if from_outside(group))
     return {holder for group in every if group.origin for holder in group.origin.holders}
 
 

@@ -7,7 +7,7 @@ import pytest
 from memtopo.common.units import MiB
 from memtopo.driver.types import HandleType, Location, LocationKind, gpu
 from memtopo.geometry.access import from_offset
-from memtopo.geometry.groups import ChunkGroup, Group, RangeGroup, gpus, round_robin
+from memtopo.geometry.groups import ChunkGroup, Group, RangeGroup, declared_as, from_outside, gpus, round_robin
 from memtopo.geometry.model import Geometry
 from memtopo.kinds.build import lay_out
 from memtopo.kinds.ipc import BufferGroup
@@ -37,16 +37,16 @@ processes:
         *(("w.1", index) for index in range(3)),
     ]
     assert (origin.text("w.1"), origin.identity) == ("w.1.c", (("w.0", "w.1"), "c"))
-    assert (imported.external, imported.declared_as) == (False, "import")
+    assert (from_outside(imported), declared_as(imported)) == (False, "import")
     assert (imported.shares(), imported.demand(), imported.contexts) == ({}, {}, frozenset())
 
 
 def test_an_import_of_another_layout_is_external() -> None:
     imported = group("imports: {i: {from: l/w, location: gpu0, size: 2MiB}}", "i")
     assert imported.origin
-    assert (imported.external, imported.declared_as, imported.origin.text("l")) == (True, "import", "l/w")
+    assert (from_outside(imported), declared_as(imported), imported.origin.text("l")) == (True, "import", "l/w")
     own = group("chunks: {c: {location: gpu0, size: 2MiB}}", "c")
-    assert (own.external, own.declared_as, own.produced, own.stream) == (False, "chunk", False, None)
+    assert (from_outside(own), declared_as(own), own.produced, own.stream) == (False, "chunk", False, None)
 
 
 def test_round_robin_gives_the_rest_to_the_first_locations() -> None:
@@ -97,7 +97,7 @@ def test_counted_ranges_ask_for_aligned_consecutive_addresses(
     entry: str, stride: int, extent: int, hints: list[int]
 ) -> None:
     ranges = geometry_of(f"ranges: {{r: {{{entry}}}}}").of(RangeGroup)["r"]
-    assert ranges.declared_as == "range"
+    assert declared_as(ranges) == "range"
     assert (ranges.stride, ranges.extent) == (stride * MiB, extent * MiB)
     assert [ranges.address_hint(index) for index in range(ranges.count)] == hints
 

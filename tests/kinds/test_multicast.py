@@ -306,5 +306,5 @@ def test_a_step_on_the_driver_for_gpus_raises_before_a_call() -> None:
 def test_a_program_cannot_join_a_team() -> None:
     """An offer of a multicast object is for the processes of its own spec."""
     offer = Offer("creator.team", "multicast", "fd", 1, 2 * MiB, "gpu0", "00" * 16, (), 2 * MiB)
-    with pytest.raises(errors.Unsuitable, match="a multicast object, for the processes of its own spec"):
+    with pytest.raises(errors.Unsuitable, match="a multicast object, for processes of the same spec"):
         importing_spec("nvls", {offer.name: offer}, ["00" * 16], None, {offer.name: "rw"}, {})

@@ -7,6 +7,7 @@ import pytest
 from memtopo import planner
 from memtopo.common.units import GiB, MiB
 from memtopo.driver.types import Access, HostFlags, Location, LocationKind, RegisterFlags, gpu
+from memtopo.geometry.groups import from_outside
 from memtopo.kinds.pinned import PinnedGroup
 from memtopo.kinds.pinned.steps import PINNED, AllocatePinned, MapFile, RegisterMemory
 from memtopo.kinds.states.groups import OffloadArea, kept_at
@@ -63,7 +64,7 @@ def test_memory_of_a_file_is_that_of_another_program() -> None:
 def test_memory_from_a_producer_is_an_export_via_memfd(source: str, holder: str, export: str) -> None:
     p = clean_geometry(f"pinned: {{p: {{from: {source}, size: 2MiB}}}}").of(PinnedGroup)["p"]
     assert p.origin
-    assert (p.origin.holders, p.origin.export, p.origin.via, p.external) == ((holder,), export, "memfd", True)
+    assert (p.origin.holders, p.origin.export, p.origin.via, from_outside(p)) == ((holder,), export, "memfd", True)
 
 
 def test_allocated_memory_counts_as_memory_of_the_host() -> None:

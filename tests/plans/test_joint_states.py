@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from memtopo import planner
+from memtopo.kinds.mappings.steps import parts_of
 from memtopo.planner import Plan
 from memtopo.plans.transition import Stage, transitions
 from tests.helpers.machines import invented
@@ -75,7 +76,7 @@ def test_a_switch_gives_imports_back_before_and_takes_them_after_their_memory() 
     steps = [{label: plan.steps for label, plan in plans.items()} for plans in (awake, asleep)]
     there, back = transitions(*steps), transitions(*reversed(steps))
     assert not there["idle"].actions
-    undone = [each for step, _ in there["engine.0"].stages[Stage.UNMAP] for each in step.parts or (step,)]
+    undone = [each for step, _ in there["engine.0"].stages[Stage.UNMAP] for each in parts_of(step)]
     assert [step.verb for step in undone] == ["map"] * 6 + ["import"] * 4
     assert [action.step.verb for action in there["server"].stages[Stage.RELEASE]] == ["export"] + ["create"] * 4
     assert [action.step.verb for action in back["server"].stages[Stage.CREATE]] == ["create"] * 4 + ["export"]

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from memtopo.kinds.mappings.steps import parts_of
 from memtopo.kinds.step import Step
 from memtopo.plans.transition import Action, Stage, Transition, transition, transitions
 from tests.helpers import multi_process_strategies, strategies
@@ -66,8 +67,10 @@ class Existing:
                 self._import(label, step)
 
     def take(self, label: str, action: Action) -> None:
-        for part in reversed(action.step.parts):
-            self.take(label, Action(part, action.undo))
+        for part in reversed(parts_of(action.step)):
+            self._take_part(label, Action(part, action.undo))
+
+    def _take_part(self, label: str, action: Action) -> None:
         step = action.step
         if not _counts(step):
             return
@@ -98,7 +101,7 @@ class Existing:
     def _users(self, label: str, resource: object) -> Iterator[list[Step]]:
         for other, made in self.effects.items():
             for step in made.values():
-                if (other == label and resource in step.needs and not step.renews_needs) or step.imports == (
+                if (other == label and resource in step.needs and not step.in_change.renews_needs) or step.imports == (
                     label,
                     resource,
                 ):
@@ -115,7 +118,7 @@ class Existing:
 
 
 def _counts(step: Step) -> bool:
-    return step.effect is not None and not step.repeated
+    return step.effect is not None and not step.in_change.repeated
 
 
 def follows_the_model(old: Steps, new: Steps) -> None:

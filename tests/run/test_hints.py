@@ -23,7 +23,7 @@ from memtopo.kinds.pinned.steps import PINNED, AllocatePinned
 from memtopo.kinds.ranges.steps import ReserveRange
 from memtopo.kinds.step import Step
 from memtopo.run.apply import apply
-from memtopo.run.hints import _BY_ERROR, _OF_COPIES, error_hint
+from memtopo.run.hints import _BY_ERROR, _INVALID_VALUE, error_hint
 from tests.helpers.failing_driver import Failing
 from tests.helpers.machines import invented
 from tests.helpers.specs import run_request
@@ -41,10 +41,9 @@ def _step_classes(base: type[Step] = Step) -> Iterator[type[Step]]:
 
 
 def _causes() -> Iterator[str | None]:
-    yield from _OF_COPIES.values()
-    yield from (hint.cause for hint in _BY_ERROR.values())
+    yield from (hint.cause for hint in (*_INVALID_VALUE.values(), *_BY_ERROR.values()))
     for step in _step_classes():
-        yield from (hint.cause for hint in [*step.hints.values(), *step.undo_hints.values()])
+        yield from (hint.cause for hint in step.hints.values())
 
 
 def test_every_cited_fact_exists() -> None:
@@ -62,8 +61,7 @@ def test_every_hint_is_for_a_call_that_memtopo_makes() -> None:
     calls = {call_name(method) for method in dir(Driver) if not method.startswith("_")}
     steps = list(_step_classes())
     assert {step.call for step in steps if step.hints and hasattr(step, "call")} <= calls
-    assert {step.undo_call for step in steps if step.undo_hints} <= calls
-    assert _OF_COPIES.keys() <= calls
+    assert _INVALID_VALUE.keys() <= calls
 
 
 def test_a_hint_depends_on_call_and_error() -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from enum import IntEnum
 from functools import lru_cache
-from itertools import starmap
+from itertools import compress, starmap
 from struct import Struct
 from typing import Any, Protocol, TypeVar
 
@@ -19,6 +19,7 @@ from cuda.bindings import driver
 
 from memtopo.common.errors import MemtopoError, Unavailable
 from memtopo.driver.types import (
+    PROPERTY_FLAGS,
     AllocationType,
     DriverError,
     Grant,
@@ -92,7 +93,9 @@ _POOL = Struct("=iiiiQQH54x")
 _LOCATION = Struct("=ii")
 _ACCESS = Struct("=iii")
 
-_COMPRESSION_GENERIC = 1
+_FIELDS = ("compressionType", "gpuDirectRDMACapable")
+_ALLOC_FLAGS = sorted(PROPERTY_FLAGS, key=lambda word: _FIELDS.index(PROPERTY_FLAGS[word][0]))
+"""Properties that are flags, in the order of `allocFlags`."""
 SHARED_BYTES = 64
 """Size of every handle that is passed to another process as bytes."""
 
@@ -110,8 +113,8 @@ _Named = TypeVar("_Named", bound=IntEnum)
 def allocation_prop(properties: Properties) -> Record:
     """A `CUmemAllocationProp`, cached for equal properties; not to be changed."""
     kind, number, _ = properties.location
-    flags = _COMPRESSION_GENERIC * properties.compressible, int(properties.rdma), 0
-    packed = _PROP.pack(properties.type, properties.handles, kind, number, 0, *flags)
+    flags = [int(word in properties.flags) for word in _ALLOC_FLAGS]
+    packed = _PROP.pack(properties.type, properties.handles, kind, number, 0, *flags, 0)
     return _filled(driver.CUmemAllocationProp(), packed)
 
 
@@ -170,9 +173,10 @@ def properties_of(prop: Record) -> Properties:
 
 @lru_cache(maxsize=1024)
 def _read(memory: bytes) -> Properties:
-    kind, handles, location_kind, number, _, compression, rdma, _ = _PROP.unpack(memory)
+    kind, handles, location_kind, number, _, *flags, _ = _PROP.unpack(memory)
     location = Location(_named(LocationKind, location_kind), number)
-    return Properties(location, HandleType(handles), bool(rdma), bool(compression), _named(AllocationType, kind))
+    found = Properties.with_flags(location, HandleType(handles), [*compress(_ALLOC_FLAGS, flags)])
+    return found._replace(type=_named(AllocationType, kind))
 
 
 def _filled(record: Record, packed: bytes) -> Record:

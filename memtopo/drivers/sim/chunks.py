@@ -215,7 +215,7 @@ class Creation:
         location = properties.location
         if location.kind == LocationKind.HOST_NUMA_CURRENT:
             raise invalid("memory cannot be created on the current NUMA node")
-        if properties.rdma or properties.compressible:
+        if properties.flags:
             raise invalid("host memory is neither rdma nor compressible")
         if location.kind == LocationKind.HOST and properties.handles != HandleType.NONE:
             raise invalid("host memory takes no handle types; a NUMA node's does")
@@ -240,7 +240,7 @@ class Creation:
 def _extras(properties: Properties) -> list[str]:
     """Features requested beyond plain memory, by the names of a machine's trials."""
     both = ["fd+fabric"] * (HandleType.FD | HandleType.FABRIC in properties.handles)
-    return [*properties.handles.words, *both, *["rdma"] * properties.rdma, *["compressible"] * properties.compressible]
+    return [*properties.handles.words, *both, *properties.flags]
 
 
 @dataclass(slots=True, eq=False)

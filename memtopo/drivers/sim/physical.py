@@ -132,11 +132,11 @@ class Arena:
         self._used = used
         return Physical(self._fd, offset, size)
 
-    def share(self, physical: Physical, kind: str, granule: int, location: str, *extras: bool) -> Tag:
+    def share(self, physical: Physical, kind: str, granule: int, location: str, flags: tuple[str, ...] = ()) -> Tag:
         """Move memory with its bytes into a file of its own, unless it is in one; returns the file's tag."""
         if physical.tag and not physical.is_beside:
             return physical.tag
-        tag = Tag(kind, physical.size, granule, location, nonce(), *extras)
+        tag = Tag(kind, physical.size, granule, location, nonce(), flags)
         fd = self._files.create(tag)
         try:
             if physical.touched or physical.tag:

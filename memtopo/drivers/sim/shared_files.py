@@ -16,13 +16,14 @@ from struct import Struct
 from typing import NamedTuple
 
 from memtopo.common.processes import process_stat
+from memtopo.driver.types import PROPERTY_FLAGS
 from memtopo.drivers.sim.calls import Refused, invalid
 
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _SPARE = 200  # descriptors that the process may need beside
 _NAME = re.compile(
     r"/memfd:memtopo (chunk|multicast|allocation|event|memory|timeline|binary|dmabuf|pool) ([0-9]{1,19}) ([0-9]{1,19})"
-    r" ((?:gpu|node) [0-9a-f]{1,32}) ([01]) ([01]) ([0-9a-f]{16}) \(deleted\)"
+    r" ((?:gpu|node) [0-9a-f]{1,32}) ([01](?: [01])*) ([0-9a-f]{16}) \(deleted\)"
 )
 
 
@@ -40,13 +41,13 @@ class Tag(NamedTuple):
     granule: int
     location: str
     nonce: str
-    rdma: bool = False
-    compressible: bool = False
+    flags: tuple[str, ...] = ()
+    """Properties of a chunk that are true."""
 
     @property
     def name(self) -> str:
-        extras = f"{int(self.rdma)} {int(self.compressible)}"
-        return f"memtopo {self.kind} {self.size} {self.granule} {self.location} {extras} {self.nonce}"
+        flags = " ".join(str(int(word in self.flags)) for word in PROPERTY_FLAGS)
+        return f"memtopo {self.kind} {self.size} {self.granule} {self.location} {flags} {self.nonce}"
 
 
 def nonce() -> str:
@@ -74,8 +75,9 @@ def read_tag(fd: str) -> Tag | None:
         return None
     if match is None:
         return None
-    kind, size, granule, location, rdma, compressible, nonce = match.groups()
-    return Tag(kind, int(size), int(granule), location, nonce, rdma == "1", compressible == "1")
+    kind, size, granule, location, flags, nonce = match.groups()
+    set_ = tuple(word for word, flag in zip(PROPERTY_FLAGS, flags.split(), strict=False) if flag == "1")
+    return Tag(kind, int(size), int(granule), location, nonce, set_)
 
 
 class Files:

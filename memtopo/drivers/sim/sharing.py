@@ -157,14 +157,13 @@ class ChunkSharing:
             self._files.close(fd)
             raise Refused("CUDA_ERROR_UNKNOWN", "the memory's size is not a multiple of the granularity")
         location = self._devices.locate(tag.location)
-        properties = Properties(location, HandleType.NONE, compressible=tag.compressible)
+        properties = Properties.with_flags(location, HandleType.NONE, tag.flags)
         return self._chunks.adopt(properties, tag.granule, self._arena.adopt(fd, tag))
 
     def own_file(self, chunk: Chunk) -> Tag:
         """Move the memory into a file of its own, unless it is in one; returns its tag."""
-        location, _, rdma, compressible, _ = chunk.properties
-        name = self._devices.location_name(location)
-        return self._arena.share(chunk.physical, "chunk", chunk.granule, name, rdma, compressible)
+        name = self._devices.location_name(chunk.properties.location)
+        return self._arena.share(chunk.physical, "chunk", chunk.granule, name, chunk.properties.flags)
 
 
 def _check_kind(kind: HandleType) -> None:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated
+from itertools import product
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from pydantic import Discriminator, Field, Tag
 
 from memtopo.common.units import Size, exact
 from memtopo.diagnostics.model import Diagnostic, Label, Path
-from memtopo.geometry.access import LONGEST_GRANT, from_offset, granted
+from memtopo.driver.types import Access, Location
+from memtopo.geometry.access import LONGEST_GRANT, Granted, from_offset, granted
 from memtopo.geometry.groups import RangeGroup
 from memtopo.geometry.model import AccessSpan, Geometry, Part, Placement
 from memtopo.geometry.sizing import size_error
 from memtopo.kinds.access.grants import Extent, peer_access, resolve_grants
-from memtopo.kinds.access.views import unequal_views, views_of_chunks
-from memtopo.kinds.kind import Difference, Kind, Rule, Scope, Stage
+from memtopo.kinds.kind import Difference, Keys, Kind, Rule, Scope, Stage, Words
 from memtopo.kinds.resolution import Resolution, instances
 from memtopo.language.entries import Entry
 from memtopo.language.fields import Amount, Grants, PositiveAmount
@@ -24,6 +25,7 @@ from memtopo.machine import Machine
 
 if TYPE_CHECKING:
     from memtopo.kinds.step import Step
+
 
 _Span = tuple[int, int, str]
 """First index and end of instances of a range, and the key of the section that names them."""
@@ -54,14 +56,9 @@ class AccessKind(Kind):
 
     section = "access"
     description = "Devices with access to a range: kv: {gpu0: rw, gpu1: r}. No other access is granted."
-    plural = "parts of access"
-    article = "access"
-    form = "kv: {gpu0: rw}"
-    referred = "and access can be granted to ranges only"
+    words = Words("access", "parts of access", "kv: {gpu0: rw}", "and access can be granted to ranges only")
     entry = Shaped
-    model = AccessPart
-    referring = True
-    unique = False
+    keys = Keys.REFERENCES
     stage = Stage.GRANTED
 
     def resolve(self, scope: Scope) -> Iterator[Diagnostic]:
@@ -244,6 +241,56 @@ def _split(part: Part, instance: int, bound: int, split: Placement) -> Diagnosti
     help = f"write 'offset: {near[0]}' or 'offset: {near[-1]}'" if field == "offset" else f"write 'size: {near[-1]}'"
     notes = ("the driver grants access to whole mappings only",)
     return Diagnostic("MT308", message, (*part.path, field), labels=(label,), notes=notes, help=help)
+
+
+class View(NamedTuple):
+    """Chunks of one group as a location accesses them through one range."""
+
+    first: int
+    stop: int
+    location: Location
+    access: Access
+    range: str
+
+
+def views_of_chunks(geometry: Geometry, access_of: Granted) -> dict[str, list[View]]:
+    """Views of the chunks that more than one entry maps."""
+    placed: dict[str, list[Placement]] = {}
+    for placements in geometry.placements.values():
+        for placement in placements:
+            placed.setdefault(placement.chunk.name, []).append(placement)
+    return {
+        name: [view for placement in several for view in _views_of(access_of[placement.where], placement)]
+        for name, several in placed.items()
+        if len(several) > 1
+    }
+
+
+def _views_of(access_spans: Sequence[AccessSpan], placement: Placement) -> Iterator[View]:
+    start = bisect_right(access_spans, placement.offset, key=lambda span: span.end)
+    for index in range(start, len(access_spans)):
+        span = access_spans[index]
+        if span.offset >= placement.end:
+            return
+        low, high = max(span.offset, placement.offset), min(span.end, placement.end)
+        size, label = placement.chunk.size, placement.range.label(placement.instance)
+        first, stop = (low - placement.offset) // size, (high - placement.offset) // size
+        for (begin, end), (location, access) in product(placement.spans_between(first, stop), span.grants):
+            yield View(begin, end, location, access, label)
+
+
+def unequal_views(views: list[View]) -> tuple[View, View] | None:
+    """Two views of one chunk by one location in different ranges with different access, or None."""
+    latest: dict[tuple[Location, Access], View] = {}
+    for view in views:
+        for access in (Access.R, Access.RW):
+            other = latest.get((view.location, access))
+            if other and access != view.access and view.first < other.stop and other.range != view.range:
+                return other, view
+        known = latest.get((view.location, view.access))
+        if known is None or view.stop > known.stop:
+            latest[view.location, view.access] = view
+    return None
 
 
 ACCESS = AccessKind()

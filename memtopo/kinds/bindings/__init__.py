@@ -14,7 +14,7 @@ from memtopo.driver.types import Grant, Location, LocationKind, gpu
 from memtopo.geometry.groups import ChunkGroup, Group, RangeGroup
 from memtopo.geometry.model import Geometry
 from memtopo.kinds.access import access_steps
-from memtopo.kinds.kind import Difference, Kind, Rule, Scope, Stage
+from memtopo.kinds.kind import Difference, Keys, Kind, Rule, Scope, Stage, Words
 from memtopo.kinds.mappings import mapping_steps
 from memtopo.kinds.multicast import MulticastGroup
 from memtopo.kinds.resolution import Resolution, indices, refuses_growing
@@ -125,16 +125,11 @@ class Bindings(Kind):
 
     section = "bind"
     description = "Memory that is bound to a multicast object, one chunk after another on each GPU: team: [part]."
-    plural = "bindings"
-    article = "a binding"
-    form = "team: [part]"
-    referred = "and memory can be bound to multicast objects only"
+    words = Words("a binding", "bindings", "team: [part]", "and memory can be bound to multicast objects only")
     entry = BindList
-    model = BindEntry
     group = BindGroup
     drawn = "binding"
-    referring = True
-    unique = False
+    keys = Keys.REFERENCES
     stage = Stage.MAPPED
 
     def resolve(self, scope: Scope) -> Iterator[Diagnostic]:
@@ -197,9 +192,12 @@ def _target(scope: Scope, path: Path) -> Resolution[MulticastGroup | None]:
     name = parse_reference(str(path[-1])).name
     if found := scope.of(MulticastGroup).get(name):
         return found
-    other = next((kind.article for kind in scope.kinds if kind.unique and name in scope.of(kind.group)), None)
+    other = next(
+        (kind.words.article for kind in scope.kinds if kind.keys is Keys.UNIQUE and name in scope.of(kind.group)),
+        None,
+    )
     if other:
-        message = f"{name!r} is {other}, {BINDINGS.referred}"
+        message = f"{name!r} is {other}, {BINDINGS.words.referred}"
         yield Diagnostic("MT201", message, path, "key", help="declare it under 'multicast'")
     elif not (scope.spec.may_have("multicast", name) or scope.spec.may_have("imports", name)):
         yield scope.errors.undeclared("multicast object", name, path, scope.spec.names("multicast"), "key")

@@ -9,22 +9,18 @@ from typing import TYPE_CHECKING
 
 from memtopo.common.units import Size, exact
 from memtopo.diagnostics.model import Diagnostic
-from memtopo.driver.handles import Handle, Via
+from memtopo.driver.handles import Handle
 from memtopo.driver.types import HandleType, Location, LocationKind, Properties, gpu
 from memtopo.geometry.groups import ChunkGroup, Group
 from memtopo.geometry.model import Geometry
 from memtopo.geometry.sizing import granularity_note, granule, size_error
-from memtopo.kinds.alternatives import Support
 from memtopo.kinds.chunks.amounts import amount_notes, resolve_chunks
-from memtopo.kinds.chunks.entry import Chunk, ElasticCount
-from memtopo.kinds.chunks.parts import resolve_parts
-from memtopo.kinds.chunks.support import handle_types, properties, supported_at
-from memtopo.kinds.exportable import ExportGroup, ExportKind, Imported
-from memtopo.kinds.kind import Difference, Rule, Scope
+from memtopo.kinds.chunks.entry import Chunk, resolve_parts
+from memtopo.kinds.chunks.support import handle_types, properties
+from memtopo.kinds.exportable import ExportGroup, ExportKind, Imported, Refusals
+from memtopo.kinds.kind import Difference, Rule, Scope, Words
 from memtopo.kinds.mappings.fill import MapEntries
 from memtopo.kinds.resolution import Resolution, collected
-from memtopo.language.fields import Alternatives
-from memtopo.language.names import NamedDevice
 from memtopo.machine import Machine
 
 if TYPE_CHECKING:
@@ -42,17 +38,12 @@ class Chunks(ExportKind):
 
     section = "chunks"
     description = "Physical memory on GPUs or the host, by name."
-    plural = "chunks"
-    article = "a chunk"
-    form = "hot: {location: gpu0, size: 2MiB}"
-    entry = model = Chunk
-    nested = ("count", ElasticCount)
+    words = Words("a chunk", "chunks", "hot: {location: gpu0, size: 2MiB}")
+    entry = Chunk
     group = ChunkGroup
     transports = ("fd", "fabric")
-    commit_note = ""
-    has_parts = True
-    in_granules = True
-    anywhere = True
+    optional_keys = ("parts",)
+    refusals = Refusals(granules="")
 
     def resolve(self, scope: Scope) -> Iterator[Diagnostic]:
         """Resolve chunks, those whose number follows from ranges after all others, which are mapped beside them."""
@@ -96,19 +87,6 @@ class Chunks(ExportKind):
         assert isinstance(group, ChunkGroup)
         return tuple(group.handles.words)
 
-    def other_handle_types(self, scope: Scope, group: Group) -> tuple[str, ...]:
-        entry: Chunk | None = scope.spec.section(self.section).get(group.name)
-        found = (each for each in entry.handles if isinstance(each, Alternatives)) if entry else ()
-        return tuple(word for each in found for word in each.words)
-
-    def properties(self, group: Group) -> tuple[str, ...]:
-        assert isinstance(group, ChunkGroup)
-        first = group.properties[0]
-        return tuple(word for word, has in (("rdma", first.rdma), ("compressible", first.compressible)) if has)
-
-    def supports(self, scope: Scope, names: Sequence[NamedDevice], via: Via) -> Support:
-        return supported_at(scope, names, via)
-
     def export_step(self) -> type[TryExport]:
         from memtopo.kinds.chunks.steps import TryExportChunk
 
@@ -123,8 +101,7 @@ class Chunks(ExportKind):
         groups = [group for group in exported if isinstance(group, ChunkGroup)]
         size, plain = groups[0].size, groups[0].properties[0]
         found = {
-            location: Properties(location, rdma=plain.rdma, compressible=plain.compressible)
-            for location in set(imported.locations)
+            location: plain._replace(location=location, handles=HandleType.NONE) for location in set(imported.locations)
         }
         unit = max(group.granule for group in groups)
         return replace(_imported(imported, size, unit, found), parts=groups[0].parts)
@@ -140,11 +117,6 @@ class Chunks(ExportKind):
             return None
         parts = yield from resolve_parts(imported.path, imported.parts, declared, unit)
         return None if parts is None else replace(_imported(imported, declared, unit, found), parts=parts)
-
-    def has_size(self, size: Size, imported: Group, exported: Group) -> bool:
-        assert isinstance(imported, ChunkGroup)
-        assert isinstance(exported, ChunkGroup)
-        return size.bytes(imported.granule) in (imported.size, exported.declared)
 
     def notes(self, geometry: Geometry) -> Iterator[str]:
         for group in geometry.of(ChunkGroup).values():

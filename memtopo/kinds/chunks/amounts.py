@@ -12,8 +12,7 @@ from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.driver.types import Location, Properties
 from memtopo.geometry.groups import ChunkGroup, TakenShare, round_robin
 from memtopo.geometry.sizing import Room, Rooms, granularity_note, granule, rounded_to_multiple, size_error
-from memtopo.kinds.chunks.entry import Chunk
-from memtopo.kinds.chunks.parts import resolve_parts
+from memtopo.kinds.chunks.entry import Chunk, resolve_parts
 from memtopo.kinds.chunks.support import taken_properties
 from memtopo.kinds.device_names import has_set
 from memtopo.kinds.kind import Scope
@@ -69,7 +68,7 @@ def resolve_chunks(
     largest = entry.largest or (len(listed) if has_set(entry.location) else 1)
     if isinstance(largest, int):
         listed = [*(yield from scope.devices.distributed(listed, largest, path))]
-    properties = tuple([Properties(location, *taken) for location in listed])
+    properties = tuple([taken._replace(location=location) for location in listed])
     unit = _granule(scope.machine, properties)
     request = _Request(scope, entry, path, tuple(listed), unit, largest, known, mapped)
     amounts = yield from _amounts(request)

@@ -39,7 +39,6 @@ class CreateChunk(Step):
     size: int
     properties: Properties
 
-    holds_chunk = True
     phase = Phase.CREATE
     verb = "create"
     call = "cuMemCreate"
@@ -99,7 +98,6 @@ class KeepPool(Step):
     kept: int
     limit: int
 
-    holds_chunk = True
     phase = Phase.CREATE
     verb = "keep"
     call = "cuMemCreate"
@@ -216,7 +214,6 @@ class ImportChunk(ImportStep):
     kind: HandleType
     source: HandleReference
 
-    holds_chunk = True
     verb = "import"
     call = "cuMemImportFromShareableHandle"
     undo_verb = "release"

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from memtopo.diagnostics.model import Diagnostic, Label, Path
-from memtopo.driver.types import HandleType, Location, LocationKind
+from memtopo.driver.types import PROPERTY_FLAGS, HandleType, Location, LocationKind, Properties, flags_of
 from memtopo.geometry.groups import ChunkGroup
 from memtopo.geometry.model import Geometry
 from memtopo.kinds.alternatives import Support, chosen, confined, weakest
@@ -23,24 +22,21 @@ _LISTED = 7
 FABRIC_HELP = "fabric handles need an IMEX channel (/dev/nvidia-caps-imex-channels) in this machine or container"
 
 _WINDOWS = ("win32", "win32_kmt")
-_PROPERTIES = ("rdma", "compressible")
 _FD_AND_FABRIC = HandleType.FD | HandleType.FABRIC
 
 
-class Taken(NamedTuple):
-    """Handle types and properties of an entry on a machine."""
-
-    handles: HandleType
-    rdma: bool
-    compressible: bool
-
-
-def taken_properties(scope: Scope, entry: Chunk, path: Path) -> Resolution[Taken | None]:
-    """Handle types and properties of a chunk's entry, the same in all instances of its process."""
+def taken_properties(scope: Scope, entry: Chunk, path: Path) -> Resolution[Properties | None]:
+    """Properties of a chunk's entry, the same in all instances of its process and at all of its locations."""
     handles = yield from _taken_handles(scope, entry, path)
-    rdma = yield from _taken_property(scope, entry, path, "rdma", beside=entry.compressible is True)
-    compressible = yield from _taken_property(scope, entry, path, "compressible", beside=rdma is True)
-    return None if handles is None or rdma is None or compressible is None else Taken(handles, rdma, compressible)
+    taken, complete = {*flags_of(entry)}, handles is not None
+    for word in PROPERTY_FLAGS:
+        found = yield from _taken_property(scope, entry, path, word, beside=bool(taken - {word}))
+        complete &= found is not None
+        if found:
+            taken.add(word)
+    if handles is None or not complete:
+        return None
+    return Properties.with_flags(Location(LocationKind.HOST), handles, taken)
 
 
 def supported_at(scope: Scope, names: Sequence[NamedDevice], word: str) -> Support:
@@ -72,7 +68,7 @@ def _taken_handles(scope: Scope, entry: Chunk, path: Path) -> Resolution[HandleT
 
 
 def _taken_property(scope: Scope, entry: Chunk, path: Path, word: str, *, beside: bool) -> Resolution[bool | None]:
-    """A property, `rdma` or `compressible`; memory `beside` the other one cannot have both."""
+    """A property that is a flag; memory with another one `beside` it cannot have both."""
 
     def support(option: bool) -> Support:  # noqa: FBT001 one of the alternatives
         if option and beside:
@@ -85,7 +81,7 @@ def _taken_property(scope: Scope, entry: Chunk, path: Path, word: str, *, beside
 
 
 def _support(location: Location, word: str, machine: Machine) -> Support:
-    if word in _PROPERTIES and location.kind is not LocationKind.GPU:
+    if word in PROPERTY_FLAGS and location.kind is not LocationKind.GPU:
         return Support(works=False, reason=f"memory of {location} cannot have it")
     if location.kind is LocationKind.HOST:
         return Support(works=False, reason="memory of 'host' has no handle types")
@@ -167,9 +163,7 @@ def _unsupported(group: ChunkGroup, location: Location, machine: Machine, geomet
         message = f"chunk {group.name!r} cannot be both rdma and compressible"
         note = "the driver creates it without compression, and reports no error"
         return Diagnostic("MT405", message, (*group.path, "compressible"), notes=(note,), help="keep one of them")
-    for word, requested in (("rdma", first.rdma), ("compressible", first.compressible)):
-        if not requested:
-            continue
+    for word in first.flags:
         path = (*group.path, word)
         if location.kind is not LocationKind.GPU:
             return Diagnostic("MT405", f"chunk {group.name!r}: host memory cannot be {word}", path)

@@ -12,7 +12,7 @@ from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.driver.handles import Handle, Via
 from memtopo.driver.types import DmaBufFlags, Location
 from memtopo.geometry.groups import ChunkGroup, Group, RangeGroup
-from memtopo.kinds.exportable import DmaBufMemory, ExportGroup, ExportKind
+from memtopo.kinds.exportable import DmaBufMemory, ExportGroup, ExportKind, Refusals
 from memtopo.kinds.kind import Kind, Scope
 from memtopo.kinds.resolution import Resolution, requires_gpu
 
@@ -190,11 +190,12 @@ class DmaBufs(ExportKind):
 
     transports = (DMABUF,)
     trials: ClassVar[Mapping[Via, str]] = {DMABUF: "dmabuf"}
-    commit_note = "a process that imports committed memory maps it, and a dma-buf cannot be imported (fact 84)"
+    refusals = Refusals(
+        commit="a process that imports committed memory maps it, and a dma-buf cannot be imported (fact 84)"
+    )
 
     def __init__(self, kind: Kind) -> None:
-        self._kind = kind
-        self.group, self.plural, self.article = kind.group, kind.plural, kind.article  # type: ignore[misc]
+        self.group, self.words = kind.group, kind.words  # type: ignore[misc]
 
     def try_export(self, path: Path, export: ExportGroup) -> Step:
         from memtopo.kinds.dmabuf.steps import TryExportDmaBuf
@@ -207,9 +208,6 @@ class DmaBufs(ExportKind):
         handle = partial(self.handle, export=export, index=0)
         first_handle = export.name, export.label(0), via, export.count, handle
         return TryExportDmaBuf(path, *first_handle, *memory.bytes, tuple(needs))
-
-    def properties(self, group: Group) -> tuple[str, ...]:
-        return self._kind.properties(group) if isinstance(self._kind, ExportKind) else ()
 
     def handle(self, driver: Driver, layout: Layout, export: ExportGroup, index: int) -> Handle:
         """Export one object in the context of its GPU (fact 83).

@@ -15,7 +15,7 @@ from memtopo.driver.types import Location, MemoryHandleType
 from memtopo.geometry.groups import Group, InnerPart, Origin
 from memtopo.geometry.model import Geometry
 from memtopo.kinds.dmabuf import DMABUF
-from memtopo.kinds.kind import Kind, Rule, Scope
+from memtopo.kinds.kind import Kind, Rule, Scope, Words
 from memtopo.kinds.resolution import Resolution, requires_gpu
 from memtopo.language.entries import Entry
 from memtopo.language.fields import Boolean, DeviceName, OffsetBytes, OwnName, PositiveBytes, ProducerText
@@ -114,11 +114,6 @@ class ProducedGroup(Group):
         return self.location
 
     @property
-    def declared_as(self) -> str:
-        """Noun for the entry in messages."""
-        return self.noun
-
-    @property
     def requires(self) -> Requirement:
         """Requirement of the machine for the import of such objects."""
         raise NotImplementedError
@@ -169,13 +164,10 @@ class ExternalMemory(Kind):
 
     section = "external"
     description = "Memory allocated by another API such as Vulkan, by name."
-    plural = "external"
-    article = "an external object"
-    form = "frame: {from: camera, via: opaque_fd, device: gpu0, size: 8MiB}"
-    entry = model = External
+    words = Words("an external object", "external", "frame: {from: camera, via: opaque_fd, device: gpu0, size: 8MiB}")
+    entry = External
     group = ExternalObject
     drawn = "external"
-    nested = ("buffers", ExternalPart)
     unusable: ClassVar[Mapping[str, tuple[str, str]]] = {
         "map": (
             "the driver maps its buffers at their own addresses (fact 53)",

@@ -22,7 +22,7 @@ from memtopo.kinds.external import (
     producer_origin,
     unsupported,
 )
-from memtopo.kinds.kind import Kind, Rule, Scope
+from memtopo.kinds.kind import Kind, Rule, Scope, Words
 from memtopo.kinds.resolution import Resolution
 from memtopo.language.entries import Entry
 from memtopo.language.fields import DeviceName, Point, ProducerText
@@ -136,10 +136,8 @@ class Semaphores(Kind):
 
     section = "semaphores"
     description = "Semaphores created by another API, by name, which order its work and that of CUDA."
-    plural = "semaphores"
-    article = "a semaphore"
-    form = "ready: {from: camera, via: timeline_fd, device: gpu0, wait: 1}"
-    entry = model = Semaphore
+    words = Words("a semaphore", "semaphores", "ready: {from: camera, via: timeline_fd, device: gpu0, wait: 1}")
+    entry = Semaphore
     group = ImportedSemaphore
     drawn = "semaphore"
     unusable: ClassVar[Mapping[str, tuple[str, str]]] = {

@@ -17,7 +17,7 @@ from memtopo.kinds.ipc.steps import BufferStep
 from memtopo.kinds.layout import Descriptor, LateError, Layout, Reservation, Wait, current
 from memtopo.kinds.objects import ObjectStep
 from memtopo.kinds.resources import DeviceStep
-from memtopo.kinds.step import ErrorHint, HandleReference, Phase, Step, StepDescription
+from memtopo.kinds.step import ErrorHint, HandleReference, InChange, Phase, Step, StepDescription
 
 GRACE = 5.0
 """Seconds that teardown waits for a signal of the producer."""
@@ -82,7 +82,7 @@ class ImportObject(ObjectStep):
 
     phase = Phase.IMPORT
     undo_verb = "destroy"
-    renews_needs = True
+    in_change = InChange(renews_needs=True)
 
     @property
     def needs(self) -> tuple[Hashable, ...]:

@@ -9,13 +9,13 @@ from memtopo.common.text import enumerated
 from memtopo.common.units import exact
 from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.driver.types import Location
-from memtopo.geometry.groups import Group, Origin
+from memtopo.geometry.groups import Group, Origin, has_size
 from memtopo.kinds.dmabuf import DMABUF
 from memtopo.kinds.exportable import ExportGroup, ExportKind, Imported
 from memtopo.kinds.exports import EXPORTABLE, EXPORTS
 from memtopo.kinds.imports.crossing import crosses, crossing_fault, in_order, none_on_node, outside_order, unequal_order
 from memtopo.kinds.imports.entry import LOCATIONS, Import, declared_access, from_outside, no_granules
-from memtopo.kinds.kind import Kind, Scope, Sibling, Stage
+from memtopo.kinds.kind import Kind, Scope, Sibling, Stage, Words
 from memtopo.kinds.resolution import Resolution
 from memtopo.language.entries import Spec
 from memtopo.language.fields import LARGEST_COUNT, OWN_NODE, ImportSource
@@ -27,12 +27,10 @@ class Imports(Kind):
     section = "imports"
     description = (
         "Objects exported by other processes, used like "
-        f"{enumerated((kind.plural for kind in EXPORTABLE.values()), 'and')}: w: {{from: server.w}}."
+        f"{enumerated((kind.words.plural for kind in EXPORTABLE.values()), 'and')}: w: {{from: server.w}}."
     )
-    plural = "handles of imports"
-    article = "an import"
-    form = "w: {from: server.w}"
-    entry = model = Import
+    words = Words("an import", "handles of imports", "w: {from: server.w}")
+    entry = Import
     stage = Stage.IMPORTED
 
     def resolve_entry(self, scope: Scope, entry: Import, path: Path) -> Resolution[Group | None]:
@@ -52,7 +50,7 @@ def depends_on_number(process: Spec) -> bool:
     imports = process.section(IMPORTS.section).values()
     own = (exports.get(each.source.export) for each in imports if is_own(process, each))
     kinds = (EXPORTABLE[key] for export in own if export for key, _ in export.what)
-    return any(each.order for each in imports) or any(not kind.opens_own for kind in kinds)
+    return any(each.order for each in imports) or any(kind.refusals.own for kind in kinds)
 
 
 def crossing_exports(spec: Spec) -> Iterator[tuple[tuple[str, str], str]]:
@@ -94,7 +92,7 @@ def from_sibling(scope: Scope, path: Path, entry: Import) -> Resolution[Group | 
     exports = yield from _exports(scope, path, entry, sibling)
     if not exports:
         return None
-    itself = not exports[0].exporter.opens_own and sibling.spec.path == scope.spec.path
+    itself = bool(exports[0].exporter.refusals.own) and sibling.spec.path == scope.spec.path
     if itself and scope.spec.instances is None:
         yield _own_export(path, entry, exports[0])
         return None
@@ -188,9 +186,9 @@ def _of_a_dma_buf(path: Path, source: ImportSource, sibling: Sibling) -> Diagnos
 
 def _own_export(path: Path, entry: Import, export: ExportGroup) -> Diagnostic:
     message = f"import {path[-1]!r} would open {entry.source} in the process that exports it"
-    note = export.exporter.own_note
-    same = enumerated(key for key, kind in EXPORTABLE.items() if not kind.opens_own and export.via in kind.transports)
-    others = enumerated(kind.plural for kind in EXPORTABLE.values() if kind.opens_own)
+    note = export.exporter.refusals.own
+    same = enumerated(key for key, kind in EXPORTABLE.items() if kind.refusals.own and export.via in kind.transports)
+    others = enumerated(kind.words.plural for kind in EXPORTABLE.values() if not kind.refusals.own)
     help = f"use the {same} directly, or share {others} via fd, which a process can import from itself"
     label = Label("exported here", export.path, "key")
     return Diagnostic("MT605", message, (*path, "from"), labels=(label,), notes=(note,), help=help)
@@ -198,10 +196,11 @@ def _own_export(path: Path, entry: Import, export: ExportGroup) -> Diagnostic:
 
 def _unseen(scope: Scope, path: Path, kind: ExportKind, imported: Imported) -> Iterator[Diagnostic]:
     """Yield MT606 for a GPU that is not visible, unless objects of the kind can be on any GPU (fact 43)."""
-    if kind.anywhere:
+    note = kind.refusals.unseen
+    if not note:
         return
     if hidden := next((each for each in dict.fromkeys(imported.locations) if not scope.devices.sees(each)), None):
-        yield scope.devices.unseen(str(hidden), hidden, path, notes=(kind.unseen_note,))
+        yield scope.devices.unseen(str(hidden), hidden, path, notes=(note,))
 
 
 def _distributed(exports: Sequence[ExportGroup], nodes: Sequence[str | None]) -> tuple[Location, ...]:
@@ -250,14 +249,14 @@ def _differences(scope: Scope, entry: Import, group: Group, export: ExportGroup)
             locations = yield from scope.devices.resolve_all(entry.locations(key), group.path, key, anywhere=True)
             if locations and _on_other_locations(locations, group):
                 found.append((key, _listed(locations), f"is on {_listed(group.locations)}"))
-        elif (amount := entry.amount([key])) and not export.exporter.has_size(amount, group, export.group):
+        elif (amount := entry.amount([key])) and not has_size(amount, group, export.group):
             size = f"has {exact(group.size)} each" if group.counted else f"has {exact(group.size)}"
             found.append((key, str(amount), size))
     return found
 
 
 def _not_of(kind: ExportKind, key: str) -> str:
-    return f"is {kind.article}, which has {' and '.join(f'a {each}' for each in kind.import_keys)}, not a {key}"
+    return f"is {kind.words.article}, which has {' and '.join(f'a {each}' for each in kind.import_keys)}, not a {key}"
 
 
 def _on_other_locations(locations: Sequence[Location], group: Group) -> bool:

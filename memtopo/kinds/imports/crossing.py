@@ -136,7 +136,7 @@ def _not_carried(scope: Scope, path: Path, sibling: Sibling, export: ExportGroup
     label = Label(f"exported via {export.via} here", (*export.path, "via"))
     help = f"write 'via: {CROSSING}', and 'handles: {CROSSING}' for {export.group.name!r}"
     if CROSSING not in export.exporter.transports:
-        help = f"share {export.exporter.plural} within a node only, or chunks via {CROSSING}"
+        help = f"share {export.exporter.words.plural} within a node only, or chunks via {CROSSING}"
     help += ", or 'order: own-node' for those of the same node alone" if own else ", or keep both processes on one node"
     choice = sibling.instances[0][1].choices.get((*export.path, "via"))
     notes = (choice.text,) if choice else ()

@@ -14,7 +14,8 @@ from memtopo.driver.handles import Via
 from memtopo.driver.types import Location, LocationKind
 from memtopo.geometry.groups import Group, Origin
 from memtopo.kinds.alternatives import Support, chosen
-from memtopo.kinds.chunks.parts import Parts
+from memtopo.kinds.chunks.entry import Parts
+from memtopo.kinds.chunks.support import supported_at
 from memtopo.kinds.device_names import has_set
 from memtopo.kinds.exportable import ExportKind, Imported
 from memtopo.kinds.exports import EXPORTABLE
@@ -36,7 +37,7 @@ from memtopo.language.names import NamedDevice
 LOCATIONS = ("location", "device", "pool")
 """Keys that declare locations."""
 
-FORMS = tuple(dict.fromkeys(kind.import_keys for kind in EXPORTABLE.values() if kind.outside))
+FORMS = tuple(dict.fromkeys(kind.import_keys for kind in EXPORTABLE.values() if not kind.refusals.outside))
 """Keys by which imports declare their objects, each for some of the kinds."""
 
 _KEYS = tuple(dict.fromkeys(chain(LOCATIONS, *FORMS)))
@@ -91,10 +92,10 @@ def no_granules(path: Path, entry: Import, kind: ExportKind) -> Diagnostic | Non
     """Return MT105 for an amount in granules of a kind without granules."""
     amounts = {key: entry.amount([key]) for key in kind.import_keys}
     key = next((key for key, amount in amounts.items() if amount and amount.in_granules), None)
-    if kind.in_granules or key is None:
+    if not kind.refusals.granules or key is None:
         return None
     noun = kind.group.noun
-    message = f"import {path[-1]!r} is {kind.article}, and a {noun} has no granules"
+    message = f"import {path[-1]!r} is {kind.words.article}, and a {noun} {kind.refusals.granules}"
     return Diagnostic("MT105", message, (*path, key), help="write bytes: 2MiB")
 
 
@@ -102,8 +103,8 @@ def declared_access(
     scope: Scope, path: Path, entry: Import, kind: ExportKind
 ) -> Resolution[tuple[tuple[Location, ...], int] | None]:
     """Devices that an import declares to have access, and the ordinal of a GPU to import with; None for an error."""
-    if entry.accessed_by and not kind.takes_access:
-        message = f"import {path[-1]!r} declares 'accessed_by', and is {kind.article}"
+    if entry.accessed_by and "accessed_by" not in kind.optional_keys:
+        message = f"import {path[-1]!r} declares 'accessed_by', and is {kind.words.article}"
         help = f"leave it out: only {enumerated(_taking_access())} take it; access to a range is in 'access'"
         if entry.location:
             help += "; for an allocation, write 'pool: …' in place of 'location: …'"
@@ -117,7 +118,7 @@ def declared_access(
 
 
 def _taking_access() -> list[str]:
-    return [kind.plural for kind in EXPORTABLE.values() if kind.takes_access]
+    return [kind.words.plural for kind in EXPORTABLE.values() if "accessed_by" in kind.optional_keys]
 
 
 def from_outside(scope: Scope, path: Path, entry: Import) -> Resolution[Group | None]:
@@ -128,7 +129,7 @@ def from_outside(scope: Scope, path: Path, entry: Import) -> Resolution[Group | 
         yield _undeclared_properties(path, entry, form)
         return None
     key = next(key for key in form if key in LOCATIONS)
-    listed = yield from scope.devices.resolve_all(entry.locations(key), path, key, anywhere=kind.anywhere)
+    listed = yield from scope.devices.resolve_all(entry.locations(key), path, key, anywhere=not kind.refusals.unseen)
     if listed is None:
         return None
     each = entry.count is None and has_set(entry.locations(key))  # one handle for each device of a set
@@ -137,7 +138,7 @@ def from_outside(scope: Scope, path: Path, entry: Import) -> Resolution[Group | 
     if wrong := no_granules(path, entry, kind) or _no_parts(path, entry, kind):
         yield wrong
         return None
-    on_gpus = not (kind.anywhere or kind.takes_access)
+    on_gpus = kind.refusals.unseen and "accessed_by" not in kind.optional_keys
     if on_gpus and (yield from requires_gpu(f"import {path[-1]!r}", locations, (*path, key))):
         return None
     via = yield from _via(scope, path, entry, kind, key)
@@ -151,9 +152,9 @@ def from_outside(scope: Scope, path: Path, entry: Import) -> Resolution[Group | 
 
 def _no_parts(path: Path, entry: Import, kind: ExportKind) -> Diagnostic | None:
     """Return MT603 for parts of objects that have none."""
-    if kind.has_parts or not entry.parts:
+    if "parts" in kind.optional_keys or not entry.parts:
         return None
-    message = f"import {path[-1]!r} declares parts, and {kind.article} has none"
+    message = f"import {path[-1]!r} declares parts, and {kind.words.article} has none"
     return Diagnostic("MT603", message, (*path, "parts"), help="leave 'parts' out: only chunks have parts")
 
 
@@ -161,7 +162,7 @@ def _via(scope: Scope, path: Path, entry: Import, kind: ExportKind, key: str) ->
     """Transport of an import from outside of the spec, whose holder chooses among alternatives alike."""
 
     def support(via: Via) -> Support:
-        return kind.supports(scope, entry.locations(key), via)
+        return supported_at(scope, entry.locations(key), via)
 
     written = entry.via or kind.transports[0]
     via: Via | None = yield from chosen(scope, written, f"import {path[-1]}: via", (*path, "via"), support)
@@ -176,12 +177,12 @@ def _form(entry: Import) -> tuple[str, ...]:
 
 
 def _kinds(form: tuple[str, ...]) -> list[ExportKind]:
-    return [kind for kind in EXPORTABLE.values() if kind.outside and kind.import_keys == form]
+    return [kind for kind in EXPORTABLE.values() if not kind.refusals.outside and kind.import_keys == form]
 
 
 def _objects(form: tuple[str, ...]) -> str:
     """Objects that an import declares by some keys: `memory`, `an event` or `an allocation`."""
-    return "memory" if form == FORMS[0] else _kinds(form)[0].article
+    return "memory" if form == FORMS[0] else _kinds(form)[0].words.article
 
 
 def _undeclared_properties(path: Path, entry: Import, form: tuple[str, ...]) -> Diagnostic:
@@ -196,8 +197,8 @@ def _undeclared_properties(path: Path, entry: Import, form: tuple[str, ...]) -> 
     if missing := [key for key in form if key not in entry.declared]:
         return _missing(path, form, missing)
     like = next(kind for kind in EXPORTABLE.values() if set(entry.transports) <= set(kind.transports))
-    help = f"leave 'via' out, or declare the {' and '.join(like.import_keys)} of {like.article}"
-    return Diagnostic("MT603", f"{message}via {entry.via} like {like.article}", (*path, "via"), help=help)
+    help = f"leave 'via' out, or declare the {' and '.join(like.import_keys)} of {like.words.article}"
+    return Diagnostic("MT603", f"{message}via {entry.via} like {like.words.article}", (*path, "via"), help=help)
 
 
 def _missing(path: Path, form: tuple[str, ...], missing: Sequence[str]) -> Diagnostic:

@@ -15,8 +15,8 @@ from memtopo.driver.types import Access, Grant, Location
 from memtopo.geometry.groups import Group, LocatedGroup, round_robin
 from memtopo.geometry.model import Geometry
 from memtopo.kinds.device_names import has_set
-from memtopo.kinds.exportable import ExportGroup, ExportKind, Imported
-from memtopo.kinds.kind import Scope
+from memtopo.kinds.exportable import IPC_OWN, ExportGroup, ExportKind, Imported, Refusals
+from memtopo.kinds.kind import Scope, Words
 from memtopo.kinds.resolution import Resolution, requires_gpu
 from memtopo.language.entries import Entry
 from memtopo.language.fields import Count, DeviceName, Devices, PositiveBytes
@@ -79,7 +79,6 @@ class IpcKind(ExportKind):
     """Base of the kinds that legacy IPC shares: objects of GPUs, which other processes open."""
 
     transports = ("ipc",)
-    opens_own = False
 
 
 class Buffers(IpcKind):
@@ -87,13 +86,15 @@ class Buffers(IpcKind):
 
     section = "buffers"
     description = "Memory of cuMemAlloc, by name, which legacy IPC can share."
-    plural = "buffers"
-    article = "a buffer"
-    form = "b: {location: gpu0, size: 2MiB}"
-    entry = model = Buffer
+    words = Words("a buffer", "buffers", "b: {location: gpu0, size: 2MiB}")
+    entry = Buffer
     group = BufferGroup
     drawn = "buffer"
-    unseen_note = "legacy IPC opens a buffer on its own GPU"
+    refusals = Refusals(
+        commit="memory over legacy IPC is invalid once it is freed, so it is not replaced (fact 31)",
+        own=IPC_OWN,
+        unseen="legacy IPC opens a buffer on its own GPU",
+    )
     trials: ClassVar[Mapping[Via, str]] = {"ipc": "ipc"}
 
     def resolve_entry(self, scope: Scope, entry: Buffer, path: Path) -> Resolution[BufferGroup | None]:
@@ -171,14 +172,11 @@ class Events(IpcKind):
 
     section = "events"
     description = "Events of GPUs, by name."
-    plural = "events"
-    article = "an event"
-    form = "done: {device: gpu0}"
-    entry = model = Event
+    words = Words("an event", "events", "done: {device: gpu0}")
+    entry = Event
     group = EventGroup
     drawn = "event"
-    unseen_note = "legacy IPC opens an event on its own GPU"
-    commit_note = "an event has no memory"
+    refusals = Refusals(commit="an event has no memory", own=IPC_OWN, unseen="legacy IPC opens an event on its own GPU")
     trials: ClassVar[Mapping[Via, str]] = {"ipc": "ipc-event"}
     import_keys = ("device",)
 

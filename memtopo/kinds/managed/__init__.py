@@ -10,9 +10,9 @@ from pydantic import Field
 
 from memtopo.diagnostics.model import Diagnostic, Path
 from memtopo.driver.types import Access, Advice, Attribute, Grant, Location, LocationKind, MemAttach, gpu
-from memtopo.geometry.groups import Group, gpus
+from memtopo.geometry.groups import Group, Residence, gpus
 from memtopo.geometry.model import Geometry
-from memtopo.kinds.kind import Kind, Rule, Scope
+from memtopo.kinds.kind import Kind, Rule, Scope, Words
 from memtopo.kinds.resolution import Resolution, lacks_gpu, trial_reason
 from memtopo.language.entries import Entry
 from memtopo.language.fields import Boolean, DeviceName, Devices, PositiveBytes
@@ -63,7 +63,7 @@ class ManagedAllocation(Group):
     """
 
     noun = "managed memory"
-    addressed = memory = migrates = True
+    addressed = memory = True
 
     name: str
     path: Path
@@ -86,9 +86,9 @@ class ManagedAllocation(Group):
         return gpus(named) | {self.home}
 
     @property
-    def exceeds(self) -> bool:
-        """True if it may exceed the memory of its GPUs."""
-        return self.oversubscribe
+    def residence(self) -> Residence:
+        """Any of its GPUs, or the host."""
+        return Residence.EXCEEDING if self.oversubscribe else Residence.MIGRATING
 
     @property
     def stream(self) -> int | None:
@@ -148,10 +148,8 @@ class ManagedMemory(Kind):
 
     section = "managed"
     description = "Memory of cuMemAllocManaged, by name, which migrates between GPUs and the host."
-    plural = "managed"
-    article = "managed memory"
-    form = "m: {size: 2MiB}"
-    entry = model = Managed
+    words = Words("managed memory", "managed", "m: {size: 2MiB}")
+    entry = Managed
     group = ManagedAllocation
     drawn = "managed"
     unusable: ClassVar[Mapping[str, tuple[str, str]]] = {

@@ -18,7 +18,7 @@ from memtopo.driver.types import (
 )
 from memtopo.kinds.layout import Layout, Reservation, current
 from memtopo.kinds.objects import ObjectStep
-from memtopo.kinds.step import ErrorHint, Finding, Phase, Step, StepDescription
+from memtopo.kinds.step import ErrorHint, Finding, InChange, Phase, Step, StepDescription
 
 _ADVICE = {
     Advice.SET_READ_MOSTLY: ("read mostly", RangeAttribute.READ_MOSTLY),
@@ -115,7 +115,7 @@ class Advise(ManagedStep):
     verb = "advise"
     call = "cuMemAdvise"
     hints: ClassVar = {"INVALID_DEVICE": ErrorHint(_NOT_CONCURRENT, "remove the advice for that GPU")}
-    renews_needs = True
+    in_change = InChange(renews_needs=True)
 
     def do(self, driver: Driver, layout: Layout) -> None:
         address, size = layout.managed[self.label]
@@ -154,7 +154,7 @@ class AttachStream(ManagedStep):
     phase = Phase.CREATE
     verb = "attach to stream"
     call = "cuStreamAttachMemAsync"
-    renews_needs = True
+    in_change = InChange(renews_needs=True)
 
     @property
     def needs(self) -> tuple[Hashable, ...]:

@@ -16,7 +16,7 @@ from memtopo.driver.types import Access, Grant, Location, LocationKind, gpu
 from memtopo.geometry.access import granted, mappings
 from memtopo.geometry.groups import ChunkGroup, RangeGroup
 from memtopo.geometry.model import Geometry, Placement, Slice
-from memtopo.kinds.kind import Kind, Rule, Scope, Stage
+from memtopo.kinds.kind import Keys, Kind, Rule, Scope, Stage, Words
 from memtopo.kinds.mappings.placements import Content, resolve_content
 from memtopo.kinds.resolution import Resolution, indices, refuses_growing
 from memtopo.language.entries import Entry
@@ -102,14 +102,9 @@ class Mappings(Kind):
 
     section = "map"
     description = "Chunks mapped into a range, one after another: kv: [hot, page.0:4, {chunk: cold, offset: 64MiB}]."
-    plural = "mappings"
-    article = "a mapping"
-    form = "kv: [hot]"
-    referred = "and only chunks can be mapped into ranges"
+    words = Words("a mapping", "mappings", "kv: [hot]", "and only chunks can be mapped into ranges")
     entry = MapList
-    model = MapEntry
-    referring = True
-    unique = False
+    keys = Keys.REFERENCES
     stage = Stage.MAPPED
 
     def resolve(self, scope: Scope) -> Iterator[Diagnostic]:
@@ -242,8 +237,8 @@ def _unknown_chunk(scope: Scope, name: str, where: Path) -> Iterator[Diagnostic]
 
 def _unmappable(scope: Scope, name: str) -> str | None:
     """Kind of a name that cannot be mapped, with its article: `a buffer`; None for other names."""
-    kinds = (kind for kind in scope.kinds if kind.unique and MAPPINGS.section not in kind.unusable)
-    return next((kind.article for kind in kinds if name in scope.of(kind.group)), None)
+    kinds = (kind for kind in scope.kinds if kind.keys is Keys.UNIQUE and MAPPINGS.section not in kind.unusable)
+    return next((kind.words.article for kind in kinds if name in scope.of(kind.group)), None)
 
 
 def _in_granules(scope: Scope) -> Iterator[str]:

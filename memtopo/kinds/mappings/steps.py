@@ -207,11 +207,7 @@ class UnmapChunks(Step):
 
     @property
     def effect(self) -> None:
-        """None: it is only undone, in place of its parts."""
-
-    @property
-    def parts(self) -> tuple[Step, ...]:
-        return self.mappings
+        """None: it is only undone, in place of its mappings."""
 
     @property
     def needs(self) -> tuple[Hashable, ...]:
@@ -252,6 +248,11 @@ def joined(undo: Sequence[Step]) -> Iterator[Step]:
             yield step
     if run:
         yield _together(run)
+
+
+def parts_of(step: Step) -> tuple[Step, ...]:
+    """Steps of a plan that an undone step stands for: `joined` ones, or the step itself."""
+    return step.mappings if isinstance(step, UnmapChunks) else (step,)
 
 
 def _precedes(step: MapChunk, other: MapChunk) -> bool:

@@ -11,19 +11,18 @@ from pydantic import Field
 
 from memtopo.common.units import Size, exact
 from memtopo.diagnostics.model import Diagnostic, Path
-from memtopo.driver.handles import Handle, Via
+from memtopo.driver.handles import Handle
 from memtopo.driver.types import MULTICAST_SLOTS, HandleType, Location, Properties
 from memtopo.geometry.groups import ChunkGroup, Group
 from memtopo.geometry.model import Geometry
 from memtopo.geometry.sizing import rounded_to_multiple, size_error
 from memtopo.kinds.alternatives import Support, chosen, confined
 from memtopo.kinds.chunks.support import FABRIC_HELP, supported_at
-from memtopo.kinds.exportable import ExportGroup, ExportKind, Imported
-from memtopo.kinds.kind import Rule, Scope
+from memtopo.kinds.exportable import ExportGroup, ExportKind, Imported, Refusals
+from memtopo.kinds.kind import Rule, Scope, Words
 from memtopo.kinds.resolution import Resolution, requires_gpu
 from memtopo.language.entries import Entry
-from memtopo.language.fields import Alternatives, Devices, Handles, PositiveAmount, Rounding
-from memtopo.language.names import NamedDevice
+from memtopo.language.fields import Devices, Handles, PositiveAmount, Rounding
 from memtopo.machine import Machine
 
 if TYPE_CHECKING:
@@ -74,19 +73,18 @@ class Multicast(ExportKind):
 
     section = "multicast"
     description = "Multicast objects of teams of GPUs, by name: team: {devices: gpus, size: 32MiB}."
-    plural = "multicast objects"
-    article = "a multicast object"
-    form = "team: {devices: gpus, size: 32MiB}"
-    entry = model = MulticastObject
+    words = Words("a multicast object", "multicast objects", "team: {devices: gpus, size: 32MiB}")
+    entry = MulticastObject
     group = MulticastGroup
     drawn = "multicast"
     transports = ("fd", "fabric")
-    transport_note = "legacy IPC supports buffers and events only (fact 31)"
     import_keys = ("size",)
-    outside = False
-    in_granules = True
-    anywhere = True
-    commit_note = "a multicast object has no memory of its own"
+    refusals = Refusals(
+        granules="",
+        transport="legacy IPC supports buffers and events only (fact 31)",
+        commit="a multicast object has no memory of its own",
+        outside="for processes of the same spec",
+    )
 
     def resolve_entry(self, scope: Scope, entry: MulticastObject, path: Path) -> Resolution[MulticastGroup | None]:
         name = str(path[-1])
@@ -127,14 +125,6 @@ class Multicast(ExportKind):
     def handle_types(self, group: Group) -> tuple[str, ...]:
         assert isinstance(group, MulticastGroup)
         return tuple(group.handles.words)
-
-    def other_handle_types(self, scope: Scope, group: Group) -> tuple[str, ...]:
-        entry: MulticastObject | None = scope.spec.section(self.section).get(group.name)
-        found = (each for each in entry.handles if isinstance(each, Alternatives)) if entry else ()
-        return tuple(word for each in found for word in each.words)
-
-    def supports(self, scope: Scope, names: Sequence[NamedDevice], via: Via) -> Support:
-        return supported_at(scope, names, via)
 
     def export_step(self) -> type[TryExport]:
         from memtopo.kinds.multicast.steps import TryExportMulticast

@@ -17,7 +17,7 @@ from memtopo.kinds.chunks.steps import TryExportChunk, release_chunk
 from memtopo.kinds.layout import Layout
 from memtopo.kinds.mappings.steps import MapChunk
 from memtopo.kinds.objects import ImportStep
-from memtopo.kinds.step import ErrorHint, HandleReference, Phase, Step, StepDescription
+from memtopo.kinds.step import ErrorHint, HandleReference, InChange, Phase, Step, StepDescription
 
 _SYSTEM = ErrorHint("the fabric manager or the switches do not work as they should (fact 87)", "see its log")
 
@@ -32,8 +32,7 @@ class MulticastStep(Step):
     label: str
     size: int
 
-    undone_late = True
-    holds_chunk = True
+    in_change = InChange(undone_late=True)
     undo_verb = "release"
     undo_call = "cuMemRelease"
 
@@ -106,8 +105,7 @@ class AddDevice(Step):
     phase = Phase.IMPORT
     verb = "add"
     call = "cuMulticastAddDevice"
-    renews_needs = True
-    ends_with_needs = True
+    in_change = InChange(renews_needs=True, ends_with_needs=True)
     hints: ClassVar = {
         "INVALID_DEVICE": ErrorHint("the GPU is not of the clique of the others (fact 87)", "see nvidia-smi topo -m"),
         "ILLEGAL_STATE": _SYSTEM,

@@ -15,7 +15,7 @@ from memtopo.geometry.groups import Group, Origin
 from memtopo.geometry.model import Geometry
 from memtopo.kinds.device_names import built_in
 from memtopo.kinds.external import FROM, from_process
-from memtopo.kinds.kind import Kind, Rule, Scope
+from memtopo.kinds.kind import Kind, Rule, Scope, Words
 from memtopo.kinds.resolution import Resolution, lacks_gpu, trial_reason
 from memtopo.language.entries import Entry
 from memtopo.language.fields import Boolean, Count, Devices, OffsetBytes, PositiveBytes, ProducerText
@@ -154,10 +154,8 @@ class PinnedMemory(Kind):
 
     section = "pinned"
     description = "Page-locked host memory, by name: allocated, or registered memory of another program."
-    plural = "objects of pinned memory"
-    article = "pinned memory"
-    form = "p: {size: 2MiB}"
-    entry = model = Pinned
+    words = Words("pinned memory", "objects of pinned memory", "p: {size: 2MiB}")
+    entry = Pinned
     group = PinnedGroup
     drawn = "pinned"
     unusable: ClassVar[Mapping[str, tuple[str, str]]] = {

@@ -26,7 +26,7 @@ from memtopo.geometry.groups import LocatedGroup, gpus
 from memtopo.geometry.model import Geometry
 from memtopo.kinds.access.grants import access_trial, can_access
 from memtopo.kinds.device_names import has_set
-from memtopo.kinds.kind import Kind, Rule, Scope
+from memtopo.kinds.kind import Kind, Rule, Scope, Words
 from memtopo.kinds.resolution import Resolution, lacks_gpu, trial_reason
 from memtopo.language.entries import Entry
 from memtopo.language.fields import Boolean, Devices, one_or_more
@@ -162,10 +162,8 @@ class Pools(Kind):
 
     section = "pools"
     description = "Stream-ordered memory pools, by name, from which allocations are made."
-    plural = "pools"
-    article = "a pool"
-    form = "p: {location: gpu0, handles: fd}"
-    entry = model = Pool
+    words = Words("a pool", "pools", "p: {location: gpu0, handles: fd}")
+    entry = Pool
     group = PoolGroup
     drawn = "pool"
     unusable: ClassVar[Mapping[str, tuple[str, str]]] = {

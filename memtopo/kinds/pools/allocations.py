@@ -15,8 +15,8 @@ from memtopo.driver.handles import Handle, Secret
 from memtopo.driver.types import Access, Grant, HandleType, Location, LocationKind
 from memtopo.geometry.groups import Group, gpus
 from memtopo.geometry.model import Geometry
-from memtopo.kinds.exportable import ExportGroup, ExportKind, Imported
-from memtopo.kinds.kind import Rule, Scope
+from memtopo.kinds.exportable import ExportGroup, ExportKind, Imported, Refusals
+from memtopo.kinds.kind import Rule, Scope, Words
 from memtopo.kinds.pools import ALIGNED, RESERVED, PooledGroup, PoolGroup, other_grants, unreachable
 from memtopo.kinds.resolution import Resolution
 from memtopo.language.entries import Entry
@@ -93,20 +93,19 @@ class Allocations(ExportKind):
 
     section = "allocations"
     description = "Allocations of memory pools, by name, which can be exported with their pools."
-    plural = "allocations"
-    article = "an allocation"
-    form = "a: {pool: p, size: 8MiB}"
-    entry = model = Allocation
+    words = Words("an allocation", "allocations", "a: {pool: p, size: 8MiB}")
+    entry = Allocation
     group = AllocationGroup
     drawn = "allocation"
     transports = ("fd",)
-    transport_note = "a pool is shared via fd (fact 82), together with 64 bytes for each of its allocations"
     import_keys = ("pool", "size")
-    commit_note = "importers free an allocation before its exporter does (fact 82), so it is not replaced"
-    opens_own = False
-    own_note = "the driver does not import an allocation into the process that has it (fact 82)"
-    unseen_note = "an allocation is imported for the GPU of its pool"
-    takes_access = True
+    optional_keys = ("accessed_by",)
+    refusals = Refusals(
+        transport="a pool is shared via fd (fact 82), together with 64 bytes for each of its allocations",
+        commit="importers free an allocation before its exporter does (fact 82), so it is not replaced",
+        own="the driver does not import an allocation into the process that has it (fact 82)",
+        unseen="an allocation is imported for the GPU of its pool",
+    )
     unusable: ClassVar[Mapping[str, tuple[str, str]]] = {
         "access": (
             "access to an allocation is that to its pool (fact 81)",

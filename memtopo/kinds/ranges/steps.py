@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import DriverError
 from memtopo.kinds.layout import Layout, Reservation
-from memtopo.kinds.step import DEFECT_ADVICE, CommonRange, ErrorHint, Finding, Phase, Step, StepDescription, range_name
+from memtopo.kinds.step import DEFECT_ADVICE, ErrorHint, Finding, Phase, Step, StepDescription, range_name
 
 SAME_ADDRESS = "same address in all processes"
 
@@ -49,20 +49,10 @@ class ReserveRange(Step):
             "a size must be a multiple of the granularity, an alignment a power of two (facts 9, 10)", DEFECT_ADVICE
         ),
     }
-    undo_hints: ClassVar = {
-        "INVALID_VALUE": ErrorHint(
-            "a range cannot be freed while anything is mapped inside (fact 12)",
-            "see which mapping could not be undone",
-        )
-    }
 
     @property
     def provides(self) -> Hashable:
         return ("range", self.label)
-
-    @property
-    def common_range(self) -> CommonRange | None:
-        return CommonRange(self.label, self.size, self.align) if self.same else None
 
     def do(self, driver: Driver, layout: Layout) -> None:
         self._reserve(driver, layout, self.address or (max(FIRST_AGREED, self.align) if self.same else 0))
@@ -77,6 +67,7 @@ class ReserveRange(Step):
             del layout.ranges[self.label]
 
     def relocate(self, driver: Driver, layout: Layout, address: int) -> None:
+        """Reserve the range anew, with an address as the hint, before anything is mapped in it."""
         driver.mem_address_free(*layout.ranges[self.label])
         try:
             self._reserve(driver, layout, address)  # at its place in the order of the ranges
@@ -101,3 +92,8 @@ class ReserveRange(Step):
 
     def leak_name(self) -> str:
         return range_name(self.label)
+
+
+def common_ranges(steps: Iterable[Step]) -> list[ReserveRange]:
+    """Steps that reserve ranges for which all instances of a counted process agree on an address."""
+    return [step for step in steps if isinstance(step, ReserveRange) and step.same]

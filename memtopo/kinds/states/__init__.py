@@ -13,11 +13,20 @@ from memtopo.driver.types import Location, LocationKind, Properties
 from memtopo.geometry.groups import ChunkGroup, RangeGroup
 from memtopo.geometry.model import Geometry
 from memtopo.geometry.sizing import granule, rounded_to_multiple
-from memtopo.kinds.kind import Difference, Kind, Rule, Scope, Stage
+from memtopo.kinds.kind import Difference, Keys, Kind, Rule, Scope, Stage, Words
 from memtopo.kinds.pinned import PINNED_MEMORY, PinnedGroup
 from memtopo.kinds.resolution import Resolution, indices, refuses_growing
-from memtopo.kinds.states.groups import Absent, OffloadArea, StateGroup, kept_at
-from memtopo.kinds.states.offload import copying_mappings, offloaded_in_place, offloaded_to_entries, offloading, windows
+from memtopo.kinds.states.groups import (
+    Absent,
+    OffloadArea,
+    StateGroup,
+    copying_mappings,
+    kept_at,
+    offloaded_in_place,
+    offloaded_to_entries,
+    offloading,
+    windows,
+)
 from memtopo.language.entries import Entry
 from memtopo.language.fields import ChunkReference, DeviceName, one_or_more
 from memtopo.language.names import AWAKE, NamedDevice, Reference
@@ -63,12 +72,10 @@ class States(Kind):
 
     section = "states"
     description = "States without some of the memory: asleep: {offload: {weights: host:0}, drop: [kv]}."
-    plural = "absent chunks of states"
-    article = "a state"
-    referred = "and a state drops chunks alone"
-    entry = model = State
+    words = Words("a state", "absent chunks of states", referred="and a state drops chunks alone")
+    entry = State
     group = StateGroup
-    unique = False
+    keys = Keys.OWN
     stage = Stage.STATES
 
     def resolve(self, scope: Scope) -> Iterator[Diagnostic]:

@@ -1,17 +1,20 @@
-"""Groups of states: absent chunks, the memory that keeps their bytes, and the geometry of a layout in a state."""
+"""Groups of states: absent chunks, what keeps their bytes, and by which mappings; the geometry of a state."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from memtopo.diagnostics.model import At, Path
-from memtopo.driver.types import Location
+from memtopo.common.units import exact, rounded
+from memtopo.diagnostics.model import At, Diagnostic, Label, Path
+from memtopo.driver.types import Access, Location, LocationKind
+from memtopo.geometry.access import granted, mappings
 from memtopo.geometry.groups import ChunkGroup, Group, RangeGroup
 from memtopo.geometry.model import Geometry, Instance, Placement
 from memtopo.kinds.pinned import PinnedGroup
 from memtopo.language.names import AWAKE
+from memtopo.machine import Machine
 
 
 class Absent(NamedTuple):
@@ -223,3 +226,142 @@ def _reached(placement: Placement, index: int) -> int:
     if not placement.step:
         return placement.count if index > placement.first else 0
     return min(max(-((placement.first - index) // placement.step), 0), placement.count)
+
+
+def offloading(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
+    """Yield MT802 for offloaded chunks that no copy of the driver can reach, or that another process owns."""
+    if not any(each.area for state in geometry.of(StateGroup).values() for each in state.absent):
+        return
+    reached = copying_mappings(geometry)
+    for state in geometry.of(StateGroup).values():
+        for each in state.absent:
+            if each.area is None:
+                continue
+            label = Label("declared here", each.group.path, "key")
+            if each.group.origin:
+                message = f"{each.group.name!r} is imported, so its bytes belong to another process"
+                yield Diagnostic("MT802", message, each.path, "key", labels=(label,), help="drop it instead")
+                continue
+            labels = (each.group.label(index) for index in range(each.first, each.stop))
+            if chunk := next((name for name in labels if name not in reached), None):
+                message = f"{chunk!r} cannot be offloaded: this process uses no GPU that could copy it"
+                help = "grant a GPU access to a range that it is mapped in, or drop it"
+                yield Diagnostic("MT802", message, each.path, "key", labels=(label,), help=help)
+
+
+def offloaded_in_place(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
+    """Yield MT809 for bytes that are offloaded to the memory in which they are."""
+    areas = geometry.of(OffloadArea)
+    for state in geometry.of(StateGroup).values():
+        for each in state.absent:
+            if each.area is None:
+                continue
+            area, indices = areas[each.area], range(each.first, each.stop)[: len(each.group.locations)]
+            own = [index for index in indices if _same(each.group.location_of(index), area.location)]
+            if own:
+                yield _in_place(each, own[0], area)
+
+
+def offloaded_to_entries(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
+    """Yield MT717 for bytes that are offloaded to pinned memory that cannot keep them, beside all others."""
+    areas = geometry.of(OffloadArea).values()
+    places = kept_at(areas)
+    for area in areas:
+        if area.inside and (diagnostic := _does_not_fit(area, area.inside, places[area.name][1])):
+            yield diagnostic
+
+
+def _does_not_fit(area: OffloadArea, entry: PinnedGroup, offset: int) -> Diagnostic | None:
+    what, label = area.name.rpartition("@")[0], Label("declared here", entry.path, "key")
+    if entry.counted:
+        message = f"{what!r} is offloaded to {entry.name!r}, which is counted: no object of it is named"
+        help = "offload it to pinned memory without a count"
+        return Diagnostic("MT717", message, area.path, labels=(label,), help=help)
+    if entry.read_only:
+        message = f"{what!r} is offloaded to {entry.name!r}, which is read-only"
+        label = Label("declared here", (*entry.path, "read_only"))
+        return Diagnostic("MT717", message, area.path, labels=(label,), help="map its file for writing, too")
+    end = offset + area.size
+    if end <= entry.size:
+        return None
+    others = f" after {rounded(offset)} that other chunks take" if offset else ""
+    message = f"{what!r} needs {rounded(area.size)} of {entry.name!r}{others}, which has {rounded(entry.size)}"
+    label = Label(f"{exact(entry.size)} declared here", (*entry.path, "size"))
+    return Diagnostic("MT717", message, area.path, labels=(label,), help=f"write 'size: {exact(end)}' at least")
+
+
+def _same(chunk: Location, keeper: Location) -> bool:
+    """Return whether memory that keeps bytes is, or may be, that of their chunk: `host` may be any node."""
+    if chunk == keeper or LocationKind.GPU in (chunk.kind, keeper.kind):
+        return chunk == keeper
+    return LocationKind.HOST in (chunk.kind, keeper.kind)
+
+
+def _in_place(absent: Absent, index: int, area: OffloadArea) -> Diagnostic:
+    """Return MT809 for a chunk that is offloaded to its own memory."""
+    chunk, location = absent.group.label(index), absent.group.location_of(index)
+    to = "pinned host memory" if area.pinned is not None or area.inside else str(area.location)
+    message = f"{chunk!r} is on {location}, and is offloaded to {to}, which frees nothing there"
+    labels = (Label("declared here", absent.group.path, "key"),)
+    host = location.kind is not LocationKind.GPU
+    help = "leave it out, or drop it" if host else "offload it to 'host:0', to 'pinned' memory or to another GPU"
+    return Diagnostic("MT809", message, absent.path, labels=labels, help=help)
+
+
+class Window(NamedTuple):
+    """Range of memtopo's own, for copies by the GPU `device` of chunks that no GPU may write where a spec maps them."""
+
+    name: str
+    path: Path
+    device: int
+    size: int
+    chunks: tuple[str, ...]
+
+
+def windows(geometry: Geometry) -> list[Window]:
+    """Windows of the chunks that are offloaded; they are mapped there for as long as they exist (fact 19)."""
+    return _windows(geometry, _writable(geometry))
+
+
+def _windows(geometry: Geometry, reached: Container[str]) -> list[Window]:
+    found: dict[tuple[ChunkGroup, int], dict[str, None]] = {}
+    offloaded = (each for state in geometry.of(StateGroup).values() for each in state.absent if each.area is not None)
+    for group, first, stop, *_ in offloaded:
+        for index in range(first, stop):
+            own = group.location_of(index)
+            device = own.id if own.kind is LocationKind.GPU else next(iter(geometry.gpus), -1)
+            if not group.origin and group.label(index) not in reached and device in geometry.gpus:
+                found.setdefault((group, device), {})[group.label(index)] = None
+    return [
+        Window(f"{group.name}@copies:gpu{device}", group.path, device, group.size, tuple(labels))
+        for (group, device), labels in found.items()
+    ]
+
+
+def copying_mappings(geometry: Geometry) -> dict[str, tuple[str, int, int]]:
+    """Range, offset and GPU by which each chunk can be copied: a GPU with write access, its own if possible."""
+    found = _writable(geometry)
+    for window in _windows(geometry, {*found}):
+        found |= {
+            label: (window.name, number * window.size, window.device) for number, label in enumerate(window.chunks)
+        }
+    return found
+
+
+def _writable(geometry: Geometry) -> dict[str, tuple[str, int, int]]:
+    """Range, offset and GPU of each chunk that a GPU may write where it is mapped."""
+    access_of = granted(geometry)
+    found: dict[str, tuple[str, int, int]] = {}
+    for placements in geometry.placements.values():
+        where = placements[0].range.label(placements[0].instance)
+        for placement, index, offset, access in mappings(placements, access_of):
+            gpus = [at.id for at, right in access if at.kind is LocationKind.GPU and right is Access.RW]
+            if not gpus:
+                continue
+            own = placement.chunk.location_of(index)
+            label = placement.chunk.label(index)
+            if own.kind is LocationKind.GPU and own.id in gpus:
+                found[label] = where, offset, own.id
+            else:
+                found.setdefault(label, (where, offset, gpus[0]))
+    return found

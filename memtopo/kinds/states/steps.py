@@ -17,8 +17,8 @@ from memtopo.kinds.layout import Layout, current
 from memtopo.kinds.mappings.steps import LONGEST_RUN, MapChunk
 from memtopo.kinds.pinned.steps import PINNED, AllocatePinned
 from memtopo.kinds.ranges.steps import ReserveRange
-from memtopo.kinds.states.offload import Window
-from memtopo.kinds.step import Phase, Readable, Step, StepDescription
+from memtopo.kinds.states.groups import Window
+from memtopo.kinds.step import InChange, Phase, Readable, Reading, Step, StepDescription
 from memtopo.machine import Machine
 
 
@@ -136,18 +136,15 @@ class _Copy(Step):
 
 @dataclass(frozen=True, slots=True)
 class CopyOut(_Copy):
-    """Copy of chunks to their area, before their memory is released. `awaited` is the step that waits for its end."""
+    """Copy of chunks to their area, before their memory is released."""
 
     phase = Phase.SETTLE
     verb = "copy out"
 
     @property
-    def reads(self) -> tuple[Hashable, ...]:
-        return tuple(("chunk", label) for label in self.chunks)
-
-    @property
-    def awaited(self) -> Step:
-        return AwaitCopy(self.path, self.chunks[0], self.target.range, self.device)
+    def reading(self) -> Reading:
+        chunks = tuple(("chunk", label) for label in self.chunks)
+        return Reading(chunks, AwaitCopy(self.path, self.chunks[0], self.target.range, self.device))
 
     def do(self, driver: Driver, layout: Layout) -> None:
         with current(driver, layout.contexts[self.device]):
@@ -191,7 +188,7 @@ class CopyIn(_Copy):
 
     phase = Phase.GRANT
     verb = "copy in"
-    runs_on = True
+    in_change = InChange(runs_on=True)
 
     @property
     def position(self) -> tuple[str, int]:

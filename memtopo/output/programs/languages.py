@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from memtopo.driver.functions import ADDRESS, C_TYPES, CONSTANTS, DMA_BUF, RESULT, Constants, c_name, function
 from memtopo.driver.types import (
+    PROPERTY_FLAGS,
     Access,
     Grant,
     HandleType,
@@ -174,8 +175,7 @@ class _CWriter(Writer):
 
     def properties(self, value: Properties) -> str:
         name = self.names.of(value, f"properties {word_of(value)}")
-        flags = [".gpuDirectRDMACapable = 1"] * value.rdma
-        flags += [".compressionType = CU_MEM_ALLOCATION_COMP_GENERIC"] * value.compressible
+        flags = [f".{field} = {number}" for field, number in map(PROPERTY_FLAGS.__getitem__, value.flags)]
         fields = [
             ".type = CU_MEM_ALLOCATION_TYPE_PINNED",
             f".requestedHandleTypes = {CONSTANTS[HandleType].text(value.handles)}",
@@ -326,7 +326,7 @@ class _PythonWriter(Writer):
             given.append(f"handles=driver.{handles.type}.{handles.text(value.handles)}")
         elif value.handles:
             given.append(f"handles={int(value.handles)}")
-        given += ["rdma=1"] * value.rdma + ["compressible=1"] * value.compressible
+        given += [f"{PROPERTY_FLAGS[word][0]}=1" for word in value.flags]
         return f"properties({', '.join(given)})"
 
     def pool_properties(self, value: PoolProperties) -> str:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from functools import partial
 from itertools import chain, groupby
 
 from memtopo.common.errors import Exit, MemtopoError
 from memtopo.driver.types import ADDRESS_BLOCK, LAST_ADDRESS
 from memtopo.executor import Execution
-from memtopo.kinds.step import CommonRange
+from memtopo.kinds.ranges.steps import ReserveRange, common_ranges
 from memtopo.planner import Plan
 from memtopo.run.messages import Addresses, AgreeOn
 
@@ -37,17 +38,17 @@ class NoCommonAddress(MemtopoError):
 def bring_to(execution: Execution, command: AgreeOn) -> Addresses:
     """Reserve ranges of a process where they are asked for, if they are free there. Raises `StepFailed`."""
     layout = execution.layout
-    steps = {found.label: step for step in execution.plan.steps if (found := step.common_range)}
+    steps = {step.label: step for step in common_ranges(execution.plan.steps)}
     layout.agreed |= command.addresses
     for label, address in command.addresses.items():
         if layout.address(label) != address:
-            execution.relocate(steps[label], address)
+            execution.remake(steps[label], partial(steps[label].relocate, address=address))
     return Addresses({label: layout.address(label) for label in steps})
 
 
 def agree(plans: Mapping[str, Plan], command_each: CommandEach) -> None:
     """Bring the instances of each counted process to common addresses. Raises `NoCommonAddress` after `TRIES` each."""
-    ranges = {label: [found for step in plan.steps if (found := step.common_range)] for label, plan in plans.items()}
+    ranges = {label: common_ranges(plan.steps) for label, plan in plans.items()}
     common = (label for label in plans if ranges[label])
     for _, labels in groupby(common, key=lambda label: label.partition(".")[0]):
         instances = list(labels)
@@ -57,11 +58,12 @@ def agree(plans: Mapping[str, Plan], command_each: CommandEach) -> None:
 class _Agreement:
     """Search for the common addresses of the `ranges` of all instances of a process."""
 
-    def __init__(self, instances: Sequence[str], ranges: Iterable[CommonRange], command_each: CommandEach) -> None:
+    def __init__(self, instances: Sequence[str], ranges: Iterable[ReserveRange], command_each: CommandEach) -> None:
         self._instances, self._command_each = instances, command_each
         self._strides: dict[str, int] = {}
-        for label, size, align in ranges:
-            self._strides[label] = max(self._strides.get(label, 0), _aligned(size, max(align, ADDRESS_BLOCK)))
+        for step in ranges:
+            stride = _aligned(step.size, max(step.align, ADDRESS_BLOCK))
+            self._strides[step.label] = max(self._strides.get(step.label, 0), stride)
         self._tried: dict[str, set[int]] = {label: set() for label in self._strides}
         self._end = _LOWEST
         """Address from which on nothing was tried."""

@@ -154,9 +154,8 @@ class _Task(NamedTuple):
     def from_json(cls, text: str) -> Self:
         """Decode a message of `to_json`."""
         simulated, visible, (properties, granule, device, access) = json.loads(text)
-        (kind, number, _), handles, rdma, compressible, *_ = properties
-        location = Location(LocationKind(kind), number)
-        created = Properties(location, HandleType(handles), rdma, compressible)
+        (kind, number, _), handles, *flags, _ = properties
+        created = Properties(Location(LocationKind(kind), number), HandleType(handles), *flags)
         return cls(simulated, tuple(visible), Replica(created, granule, device, Access(access)))
 
 

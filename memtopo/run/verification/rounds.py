@@ -12,6 +12,7 @@ from memtopo.diagnostics.model import Path
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.types import DriverError, LocationKind
 from memtopo.executor import STRIDE, Execution, StepCount, StepFailed, failing
+from memtopo.geometry.groups import from_outside
 from memtopo.kinds.step import Finding
 from memtopo.kinds.views import MappedMemory, Member, mapped_memory, recorded_events
 from memtopo.machine import Machine
@@ -70,7 +71,7 @@ class Verification:
         A fast check tries those to host memory alone, and finds others as it copies.
         """
         groups = self._request.geometry.every
-        if self._findings.differs("access") or not any(each.memory and not each.external for each in groups):
+        if self._findings.differs("access") or not any(each.memory and not from_outside(each) for each in groups):
             return
         self._findings.add(permissions(self._context, host_only=self._request.check != "full"))
 

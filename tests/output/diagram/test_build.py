@@ -14,7 +14,7 @@ from memtopo.cli.apply import apply_command
 from memtopo.cli.plan import plan_command
 from memtopo.common.units import GiB, MiB
 from memtopo.geometry.diagram import DeviceAccess, Diagram, MappingSpan
-from memtopo.geometry.groups import ChunkGroup, RangeGroup
+from memtopo.geometry.groups import ChunkGroup, RangeGroup, largest_shares
 from memtopo.kinds.ipc import BufferGroup
 from memtopo.kinds.managed import ManagedAllocation
 from memtopo.kinds.pinned import PinnedGroup
@@ -78,7 +78,7 @@ def test_sums_are_those_of_the_geometry_and_the_plan(path: Path) -> None:
     )
     most = Counter(planner.plan(found, facts).memory)
     for group in found.every:  # elastic chunks are drawn with as many as a program may create
-        most.update({str(at): number * group.size for at, number in group.largest_shares().items()})
+        most.update({str(at): number * group.size for at, number in largest_shares(group).items()})
         most.subtract({str(at): number * group.size for at, number in group.shares().items()})
     assert {each.device: each.used for each in shown.memory} == most
     held = Counter[str]()

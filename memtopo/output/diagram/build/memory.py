@@ -9,7 +9,7 @@ from typing import NamedTuple
 from memtopo.driver.types import Location, LocationKind, gpu
 from memtopo.geometry import Geometry
 from memtopo.geometry.diagram import MemoryDiagram, MemoryShare
-from memtopo.geometry.groups import Group, Origin
+from memtopo.geometry.groups import Group, Origin, largest_shares
 from memtopo.kinds.exportable import ExportGroup
 from memtopo.kinds.states.groups import OffloadArea
 from memtopo.machine import CONTEXT_BYTES, Machine, Machines
@@ -72,7 +72,7 @@ def _shares(owners: Sequence[Owner], marks: Marks) -> Mapping[Location, _Shares]
     for owner in owners:
         for group in owner.geometry.every:
             key = marks.of(owner.process, group), group.size
-            for location, number in group.largest_shares().items():
+            for location, number in largest_shares(group).items():
                 shares = found.setdefault(location, {})
                 if number:
                     before, first = shares.get(key, (0, group))
