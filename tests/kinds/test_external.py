@@ -168,38 +168,6 @@ def test_one_export_is_not_both_memory_and_semaphore() -> None:
     assert diagnostic.message == "'s' is camera/frame, whose kind is a timeline semaphore here and memory for 'frame'"
 
 
-OTHERS = {
-    "ranges": "ranges: {frame: {size: 2MiB}}  # memtopo: ignore[MT502]\n",
-    "chunks": "chunks: {frame: {location: gpu0, size: 2MiB}}  # memtopo: ignore[MT501]\n",
-    "buffers": "buffers: {frame: {location: gpu0, size: 2MiB}}\n",
-    "events": "events: {frame: {device: gpu0}}\n",
-    "imports": "imports: {frame: {from: elsewhere/m, device: gpu0}}\n",
-    "managed": "managed: {frame: {size: 2MiB}}\n",
-    "external": FRAME,
-}
-
-
-@pytest.mark.parametrize("section", OTHERS)
-def test_external_objects_and_semaphores_share_no_names_with_other_kinds(section: str) -> None:
-    for kind, text in (("external", FRAME), ("semaphores", TIMELINE.replace("s0:", "frame:"))):
-        if (kind, section) == ("semaphores", "ranges"):
-            assert codes(OTHERS[section] + text) == []
-        elif kind != section:
-            (diagnostic,) = diagnose(OTHERS[section] + text)
-            assert (diagnostic.code, diagnostic.path, diagnostic.at) == ("MT203", (kind, "frame"), "key")
-
-
-@pytest.mark.parametrize("name", ["frame", "s0"])
-@pytest.mark.parametrize(
-    "use", ["access: {%s: {gpu0: r}}", "exports: {x: {buffer: %s, via: ipc}}", "exports: {x: {event: %s, via: ipc}}"]
-)
-def test_access_and_export_are_refused_with_the_reason(use: str, name: str) -> None:
-    (diagnostic,) = diagnose(FRAME + TIMELINE + use % name)
-    assert diagnostic.code == "MT706"
-    assert diagnostic.notes
-    assert diagnostic.help
-
-
 @pytest.mark.parametrize("entry", ["device: host", "device: host:0", "device: gpu9", "device: nobody"])
 def test_the_device_is_an_existing_gpu(entry: str) -> None:
     for text in (FRAME, TIMELINE):

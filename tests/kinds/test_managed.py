@@ -144,47 +144,6 @@ def test_a_prefetch_to_the_host_needs_support_of_the_home_gpu() -> None:
     assert codes(text % 1, mixed) == ["MT701"]
 
 
-TAKEN = {
-    "ranges": "ranges: {m: {size: 2MiB}}  # memtopo: ignore[MT502]",
-    "chunks": "chunks: {m: {location: gpu0, size: 2MiB}}  # memtopo: ignore[MT501]",
-    "buffers": "buffers: {m: {location: gpu0, size: 2MiB}}",
-    "events": "events: {m: {device: gpu0}}",
-    "imports": "imports: {m: {from: elsewhere/m, device: gpu0}}",
-}
-
-
-@pytest.mark.parametrize("section", TAKEN)
-def test_managed_memory_shares_no_names_with_other_kinds(section: str) -> None:
-    (diagnostic,) = diagnose(f"{TAKEN[section]}\nmanaged: {{m: {{size: 2MiB}}}}")
-    assert (diagnostic.code, diagnostic.path, diagnostic.at) == ("MT203", ("managed", "m"), "key")
-    assert diagnostic.message.startswith("managed memory 'm' has the same name as")
-    assert diagnostic.labels[0].path == (section, "m")
-
-
-VIEW = "ranges: {r: {size: 2MiB}}\nchunks: {c: {location: gpu0, size: 2MiB}}\nmap: {r: c}\naccess: {r: {gpu0: r}}\n"
-
-MANAGED = "managed: {m: {size: 2MiB}}\n"
-
-
-@pytest.mark.parametrize(
-    ("use", "path", "why"),
-    [
-        ("map: {r: [c, m]}", ("map", "r", 1, "chunk"), "VMM cannot map it"),
-        ("map: {r: c, m: c}", ("map", "m"), "VMM cannot map it"),
-        ("access: {r: {gpu0: r}, m: {gpu0: rw}}", ("access", "m"), "VMM access does not apply to it"),
-        ("exports: {x: {chunk: m, via: fd}}", ("exports", "x", "chunk"), "legacy IPC returns INVALID_VALUE"),
-        ("exports: {x: {buffer: m, via: ipc}}", ("exports", "x", "buffer"), "legacy IPC returns INVALID_VALUE"),
-    ],
-)
-def test_map_access_and_export_are_refused_with_the_reason(use: str, path: tuple[str, ...], why: str) -> None:
-    section = use.partition(":")[0]
-    rest = "".join(line for line in VIEW.splitlines(keepends=True) if not line.startswith(section))
-    (diagnostic,) = diagnose(rest + MANAGED + use)
-    assert (diagnostic.code, diagnostic.path) == ("MT706", path)
-    assert why in diagnostic.notes[0]
-    assert diagnostic.help
-
-
 def test_uses_of_entries_with_errors_are_reported_if_the_kind_is_certain() -> None:
     assert codes("managed: {m: {size: none}}\nexports: {x: {buffer: m, via: ipc}}") == ["MT105", "MT706"]
     assert codes("managed: []\nexports: {x: {buffer: m, via: ipc}}") == ["MT103"]

@@ -250,8 +250,6 @@ def one_pool(text: str, pool: str = "location: gpu0, handles: fd", size: str = "
         (one_pool("exports: {x: {allocation: [a], via: fd}}"), "MT103", "write a without brackets"),
         (one_pool("exports: {x: {allocation: a, via: dmabuf}}"), "MT601", "declare a buffer"),
         (one_pool("exports: {x: {pool: p, via: fd}}"), "MT101", "export an allocation of it: {allocation: a, via: fd}"),
-        (one_pool("access: {a: {gpu0: rw}}"), "MT706", "'accessed_by' of its pool"),
-        (one_pool("states: {asleep: {drop: [a]}}"), "MT706", "declare a chunk"),
         (
             "imports: {i: {from: s/a, location: gpu0, size: 8MiB, accessed_by: gpu1}}",
             "MT603",
