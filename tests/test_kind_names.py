@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -23,11 +24,12 @@ ENGLISH = {"access", "bind", "export", "external", "map", "range"}
 WORDS = {kind.section for kind in KINDS} | {kind.group.noun for kind in KINDS if hasattr(kind.group, "noun")}
 WORDS -= ENGLISH
 MODULES = {kind.__class__.__module__ for kind in KINDS}
-STATE = {"ranges", "chunks", "mappings", "buffers", "events", "managed", "pinned", "external", "semaphores"}
-"""Attributes of a layout, by kind."""
+STATE = {"ranges", "chunks", "mappings", "buffers"}
+"""Attributes of a layout that are of one kind; the others have tables beside their steps."""
 
 COMMON = ("chunks", "ranges", "exports")
 """Sections that much of the package is about."""
+MOST_FOR_A_PROPERTY = 12
 MOST = 20
 """Modules that may name one of the other kinds, its own among them."""
 
@@ -101,8 +103,9 @@ def named(text: str) -> tuple[str, ...]:
 def _named(tree: ast.AST) -> Iterator[str]:
     for node in ast.walk(tree):
         match node:
-            case ast.ImportFrom(module=str(module)) if {module, module.removesuffix(".steps")} & MODULES:
+            case ast.ImportFrom(module=str(module), names=names) if {module, module.removesuffix(".steps")} & MODULES:
                 yield module
+                yield from (f"{module} {each.name.lower()}" for each in names)
             case ast.Name(id=name) if name in CLASSES:
                 yield name
             case ast.Constant(value=str(word)) if word in WORDS:
@@ -129,9 +132,17 @@ def every_module() -> Mapping[str, frozenset[str]]:
 @pytest.mark.parametrize("kind", [each for each in KINDS if each.section not in COMMON], ids=lambda each: each.section)
 def test_a_kind_is_named_in_at_most_twenty_modules(kind: Kind) -> None:
     module, state = kind.__class__.__module__, f"layout.{kind.section}"
-    words = {module, f"{module}.steps", state, repr(kind.section), kind.group.__name__}
-    words |= {repr(kind.group.noun)} if hasattr(kind.group, "noun") else set()
-    found = sorted(name for name, kinds in every_module().items() if kinds & words)
+    noun = getattr(kind.group, "noun", "")
+    alone = [each.__class__.__module__ for each in KINDS].count(module) == 1
+    modules = {module, f"{module}.steps"}
+    words = {state, repr(kind.section), kind.group.__name__, repr(noun), *(modules if alone else ())}
+
+    def named_in(found: frozenset[str]) -> bool:
+        """An import from a module of several kinds names the kind whose noun is in what is imported."""
+        imports = (each.split() for each in found if " " in each and "'" not in each)
+        return bool(found & words) or any(where in modules and noun in what for where, what in imports)
+
+    found = sorted(name for name, kinds in every_module().items() if named_in(kinds))
     assert 1 < len(found) <= MOST, found
 
 
@@ -167,3 +178,17 @@ def test_imports_know_no_kind_of_the_objects_by_name() -> None:
     assert modules
     for module in modules:
         assert set(named(module.read_text())) & (kinds | classes | words) == set(), module
+
+
+def test_a_property_of_chunks_is_in_the_files_that_contributing_lists() -> None:
+    recipe = (
+        (ROOT.parent / "CONTRIBUTING.md")
+        .read_text()
+        .partition("## Adding a property of chunks")[2]
+        .partition("\n## ")[0]
+    )
+    listed = set(re.findall(r"`([\w/]+\.\w+)`", recipe))
+    files = (each for each in ROOT.rglob("*") if each.is_file() and each.suffix != ".pyc")
+    found = {each.relative_to(ROOT).as_posix() for each in files if b"compressible" in each.read_bytes()}
+    assert found == listed
+    assert len(found) <= MOST_FOR_A_PROPERTY

@@ -15,7 +15,7 @@ from memtopo.api.views import View, ViewFactory
 from memtopo.common.signals import deferred
 from memtopo.common.units import exact
 from memtopo.geometry.groups import ChunkGroup, RangeGroup
-from memtopo.kinds.elastic import ElasticContent, Pool
+from memtopo.kinds.elastic import ELASTIC_CONTENTS, ELASTIC_POOLS, ElasticContent, Pool
 from memtopo.run import elastic
 from memtopo.run.elastic import ElasticFailed, ElasticRefused, MapRequest, UnmapRequest
 
@@ -53,7 +53,7 @@ class ElasticMemory:
     def content(self, label: str) -> ElasticContent:
         """Return what is mapped in a range. Raises `Unsuitable` after the end, and in states that drop the range."""
         self._require_open(f"range {label!r}")
-        found = self._session.layout.elastic.get(label)
+        found = self._session.layout.of(ELASTIC_CONTENTS).get(label)
         if found is None:
             raise self._absent(f"range {label!r}", changed=label not in self.ranges)
         return found
@@ -73,7 +73,7 @@ class ElasticMemory:
     def pool(self, name: str) -> Pool:
         """Return elastic chunks. Raises `Unsuitable` after the end, and in states that drop them."""
         self._require_open(f"chunks {name!r}")
-        found = self._session.layout.pools.get(name)
+        found = self._session.layout.of(ELASTIC_POOLS).get(name)
         if found is None:
             raise self._absent(f"chunks {name!r}", changed=name not in self.pools)
         return found

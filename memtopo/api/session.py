@@ -17,7 +17,8 @@ from memtopo.driver.protocol import Driver
 from memtopo.executor import StepFailed
 from memtopo.geometry import Geometry
 from memtopo.kinds.ipc import EventGroup
-from memtopo.kinds.layout import HandleSource, NoHandleSource, current
+from memtopo.kinds.layout import HandleSource, current
+from memtopo.kinds.resources import AWAITED
 from memtopo.language.names import AWAKE
 from memtopo.plans.report import Check, Checks, PlanSummary, Report
 from memtopo.run.apply import ThisProcess
@@ -134,7 +135,7 @@ class Session:
         planned = valid(plan_spec(spec, self._planned.target, params).after(self.geometry))
         require_tried(planned)
         request = planned.request(run.request, check=check)
-        if isinstance(self.layout.handle_source, NoHandleSource):
+        if type(self.layout.handle_source) is HandleSource:
             self.layout.handle_source = self._handles_for(planned.geometry) or self.layout.handle_source
         with self._changing(NotChanged, "the layout is as before"):
             self.conductor.change(request)
@@ -156,11 +157,11 @@ class Session:
         chosen = gpus[0] if device is None and gpus else device
         if chosen not in gpus:
             raise Unsuitable(f"the layout does not use gpu{chosen}" if gpus else "the layout uses no GPU")
-        self.layout.awaited[chosen] = stream
+        self.layout.of(AWAITED)[chosen] = stream
         try:
             yield
         finally:
-            self.layout.awaited.clear()
+            self.layout.of(AWAITED).clear()
 
     def change_imports(self, imports: OutsideImports, planned: Composition) -> None:
         """Bring the layout to other imports, unverified. Raises `NotSwitched` with the imports as they were."""

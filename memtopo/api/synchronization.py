@@ -9,6 +9,8 @@ from typing import ClassVar, SupportsIndex, SupportsInt
 
 from memtopo.api.errors import Unsuitable
 from memtopo.driver.protocol import Driver
+from memtopo.kinds.external.steps import SEMAPHORE_HANDLES
+from memtopo.kinds.ipc.steps import EVENT_HANDLES
 from memtopo.kinds.layout import Layout, current
 
 
@@ -48,7 +50,7 @@ class Event(_Synchronizing):
 
     def record(self, stream: object = 0) -> None:
         """Record the event in a stream, after the work that is currently in it."""
-        with self._on_device(self._layout.events) as event:
+        with self._on_device(self._layout.of(EVENT_HANDLES)) as event:
             self._driver.event_record(event, stream_handle(stream))
 
     def wait(self, stream: object = 0) -> None:
@@ -56,16 +58,16 @@ class Event(_Synchronizing):
 
         The stream must be of the event's GPU: with another GPU's, the driver ends the process (fact 76).
         """
-        with self._on_device(self._layout.events) as event:
+        with self._on_device(self._layout.of(EVENT_HANDLES)) as event:
             self._driver.stream_wait_event(stream_handle(stream), event)
 
     def query(self) -> bool:
         """Return true if the last recording is complete, or if there was none (fact 47)."""
-        return self._driver.event_query(self._handle(self._layout.events))
+        return self._driver.event_query(self._handle(self._layout.of(EVENT_HANDLES)))
 
     def synchronize(self) -> None:
         """Wait until the last recording is complete."""
-        with self._on_device(self._layout.events) as event:
+        with self._on_device(self._layout.of(EVENT_HANDLES)) as event:
             self._driver.event_synchronize(event)
 
 
@@ -94,12 +96,12 @@ class ExternalSemaphore(_Synchronizing):
 
     def wait(self, value: SupportsIndex = 0, stream: object = 0) -> None:
         """Make later work of a stream wait until a timeline is at `value` or above; return immediately."""
-        with self._on_device(self._layout.semaphores) as semaphore:
+        with self._on_device(self._layout.of(SEMAPHORE_HANDLES)) as semaphore:
             self._driver.wait_external_semaphore(semaphore, _whole(value), stream_handle(stream))
 
     def signal(self, value: SupportsIndex = 0, stream: object = 0) -> None:
         """Signal the semaphore after the work that is currently in a stream; a timeline is set to `value` (fact 56)."""
-        with self._on_device(self._layout.semaphores) as semaphore:
+        with self._on_device(self._layout.of(SEMAPHORE_HANDLES)) as semaphore:
             self._driver.signal_external_semaphore(semaphore, _whole(value), stream_handle(stream))
 
 

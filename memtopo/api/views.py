@@ -18,6 +18,7 @@ from memtopo.api.ranges import access_at
 from memtopo.api.session import Session
 from memtopo.common.units import exact
 from memtopo.driver.types import Access, Location, LocationKind
+from memtopo.kinds.elastic import ELASTIC_CONTENTS
 from memtopo.kinds.layout import Reservation
 from memtopo.language.names import AWAKE
 
@@ -252,7 +253,7 @@ class ViewFactory:
         self._memory = memory
         stays = {label for label, each in before.items() if self._exists(label) and layout.reservation(label) == each}
         for view, part in self._views.items():
-            if part.label not in stays or not memory.covers(part, layout.elastic.get(part.label)):
+            if part.label not in stays or not memory.covers(part, layout.of(ELASTIC_CONTENTS).get(part.label)):
                 self._gone.add(view)
         for key in [key for key in self._mappings if key[0] not in stays]:
             mapping = self._mappings.pop(key)
@@ -279,7 +280,7 @@ class ViewFactory:
         for offset, size, access in self._memory.mappings(label, location):
             if base is None or base + offset in layout.mappings:
                 yield offset, size, access
-        if content := layout.elastic.get(label):
+        if content := layout.of(ELASTIC_CONTENTS).get(label):
             for offset, chunk in content.present():
                 piece = next(content.access(offset, offset + chunk.size))
                 grants = piece.zero_grants if chunk is content.zero else piece.grants

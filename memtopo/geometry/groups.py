@@ -239,8 +239,6 @@ class ChunkGroup(Group):
     declared: int
     granule: int
     properties: tuple[Properties, ...]
-    distinct_locations: tuple[Location, ...]
-    """Locations of the chunks, without repetition."""
     origin: Origin | None = None
     limit: int | None = None
     parts: tuple[NamedPart, ...] = field(default=())
@@ -287,6 +285,11 @@ class ChunkGroup(Group):
     def locations(self) -> tuple[Location, ...]:
         """Locations of the chunks in the order of the round-robin distribution."""
         return tuple(properties.location for properties in self.properties)
+
+    @property
+    def distinct_locations(self) -> tuple[Location, ...]:
+        """Locations of the chunks, without repetition."""
+        return tuple(dict.fromkeys(self.locations))
 
     @property
     def handles(self) -> HandleType:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from memtopo.diagnostics import messages
@@ -54,7 +54,11 @@ def _lay_out(spec: Spec, machines: Machines, rooms: Rooms | None) -> ResolvedLay
     crossing = dict(crossing_exports(spec)) if len(nodes_of(spec)) > 1 else {}
     alone = Siblings(frozenset(spec.processes), unread, crossing=crossing)
     scopes = dict(_scopes(spec, machines, alone, rooms))
-    siblings = alone._replace(processes=_siblings(spec, scopes))
+    instances = {
+        name: Sibling(process, tuple((label, scope) for label, scope in scopes.items() if scope.spec is process))
+        for name, process in spec.processes.items()
+    }
+    siblings = alone._replace(processes=instances)
     distinct = list({id(scope): scope for scope in scopes.values()}.values())
     # Imports require the exports of all processes.
     found = {id(scope): list(_resolve_own(scope)) for scope in distinct}
@@ -88,13 +92,6 @@ def _scopes(spec: Spec, machines: Machines, siblings: Siblings, rooms: Rooms | N
             if like not in shared:
                 shared[like] = Scope(process, machines, KINDS, index, siblings, rooms)
             yield (f"{name}.{index}" if process.instances else name), shared[like]
-
-
-def _siblings(spec: Spec, scopes: Mapping[str, Scope]) -> dict[str, Sibling]:
-    return {
-        name: Sibling(process, tuple((label, scope) for label, scope in scopes.items() if scope.spec is process))
-        for name, process in spec.processes.items()
-    }
 
 
 def _resolve_own(scope: Scope) -> Iterator[Diagnostic]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from memtopo.driver.types import Grant, Properties
+from memtopo.kinds.layout import Table
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -166,6 +167,13 @@ class ElasticContent:
         for low, high in (*self.fixed, (self.size, self.size)):
             yield from range(at, low, self.zero.size)
             at = high
+
+
+ELASTIC_POOLS: Table[str, Pool] = Table("elastic chunks")
+"""Elastic chunks by the name of their entry; their handles are in `Layout.chunks`."""
+
+ELASTIC_CONTENTS: Table[str, ElasticContent] = Table("elastic ranges")
+"""What is mapped in elastic ranges; `Layout.mappings` has the fixed mappings only."""
 
 
 def runs(mapped: Sequence[Mapped]) -> list[MappedRun]:

@@ -73,7 +73,8 @@ class ExportKind(Kind):
     def try_export(self, path: Path, export: ExportGroup) -> Step:
         """Step that exports the first handle as a test."""
         handle = partial(self.handle, export=export, index=0)
-        return self.export_step()(path, export.name, export.label(0), export.via, export.count, handle)
+        of_first = self.group.noun, export.label(0), export.via, export.count, handle
+        return self.export_step()(path, export.name, *of_first)
 
     def handle(self, driver: Driver, layout: Layout, export: ExportGroup, index: int) -> Handle:
         """Export one handle, which the caller closes."""

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections import ChainMap
+from collections import ChainMap, defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from memtopo.common.errors import InternalError
 from memtopo.driver.handles import Handle
 from memtopo.driver.protocol import Driver
-from memtopo.driver.types import DriverError, Grant
+from memtopo.driver.types import DriverError
 from memtopo.geometry.model import Geometry
-from memtopo.kinds.elastic import ElasticContent, Pool
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 class Reservation(NamedTuple):
@@ -23,34 +25,15 @@ class Reservation(NamedTuple):
     size: int
 
 
-class Descriptor(NamedTuple):
-    """File descriptor with the device, inode and device type of its file, since the number may have been reused."""
+class HandleSource:
+    """Source of imported handles; this base has none, for a layout without imports.
 
-    fd: int
-    file: tuple[int, int, int]
-
-
-class SharedFile(NamedTuple):
-    """File that another program shares, mapped at `address` with `size` bytes; its descriptor stays open."""
-
-    fd: int
-    address: int
-    size: int
-
-
-class Wait(NamedTuple):
-    """Wait of a stream until the producer, `holder`, signals a value of a semaphore, which has a label."""
-
-    semaphore: str
-    value: int
-    holder: str
-
-
-class HandleSource(Protocol):
-    """Source of imported handles. Every method raises `MemtopoError` if the other side is not as declared."""
+    Every method raises `MemtopoError` if the other side is not as declared.
+    """
 
     def attach(self, holder: str) -> int:
         """Connect to a holder outside of this spec and return its process id."""
+        raise InternalError(f"no connection to {holder}")
 
     def detach(self, holder: str) -> None:
         """Close the connection, which ends the lease on everything received over it."""
@@ -60,9 +43,12 @@ class HandleSource(Protocol):
 
         Descriptors are closed in batches: after a close, the driver's next export takes a millisecond (fact 50).
         """
+        raise InternalError(f"no connection to {holder}, requested {export}.{index}")
 
     def gone(self, holder: str) -> bool:
         """Return true if an attached holder has closed the connection. Does not wait."""
+        del holder
+        return False
 
     def expect(self, geometry: Geometry) -> None:
         """Import what another geometry declares from now on."""
@@ -71,86 +57,44 @@ class HandleSource(Protocol):
         """Close the received descriptors; connections stay open."""
 
 
-class NoHandleSource:
-    """Handle source of a layout without imports."""
+class Table(Generic[K, V]):
+    """Kind of live objects, declared beside the steps that create them; `Layout.of` returns these by their label."""
 
-    def attach(self, holder: str) -> int:
-        raise InternalError(f"no connection to {holder}")
+    __slots__ = ("name",)
 
-    def detach(self, holder: str) -> None:
-        raise InternalError(f"no connection to {holder}")
+    def __init__(self, name: str) -> None:
+        self.name = name
 
-    def take(self, holder: str, export: str, index: int) -> Handle:
-        raise InternalError(f"no connection to {holder}, requested {export}.{index}")
-
-    def gone(self, holder: str) -> bool:
-        raise InternalError(f"no connection to {holder}")
-
-    def expect(self, geometry: Geometry) -> None:
-        pass
-
-    def settle(self) -> None:
-        pass
+    def __repr__(self) -> str:
+        return f"Table({self.name!r})"
 
 
 @dataclass(slots=True, eq=False)
 class Layout:
-    """Everything that exists now, by the labels of the spec (`kv`, `page.3`); GPUs by ordinal."""
+    """Everything that exists now, by the labels of the spec (`kv`, `page.3`); GPUs by ordinal.
+
+    What several kinds need is in fields, all else in the tables of the kinds.
+    """
 
     contexts: dict[int, int] = field(default_factory=dict)
     ranges: dict[str, Reservation] = field(default_factory=dict)
-    agreed: dict[str, int] = field(default_factory=dict)
-    """Addresses that all instances of a counted process have agreed on, by the label of the range."""
+    buffers: dict[str, Reservation] = field(default_factory=dict)
+    """Buffers, allocations of pools, and mapped buffers of external memory: `frame`, and `frame.y`."""
+    memory: dict[str, Reservation] = field(default_factory=dict)
+    """Managed memory, and page-locked memory of the host."""
     chunks: dict[str, int] = field(default_factory=dict)
-    bound: dict[tuple[str, int, int], int] = field(default_factory=dict)
-    """Bytes that are bound to a multicast object, by its label, GPU, and offset in it; its handle is in `chunks`."""
     mappings: dict[int, str] = field(default_factory=dict)
     """Addresses of mappings, each with the label of its chunk."""
-    buffers: dict[str, Reservation] = field(default_factory=dict)
-    memory_pools: dict[str, int] = field(default_factory=dict)
-    """Stream-ordered pools, created and imported. Their allocations are in `buffers`."""
-    pool_imports: dict[int, int] = field(default_factory=dict)
-    """Number of imports of each imported pool: the driver returns the same handle for a pool each time (fact 82)."""
-    pool_pointers: dict[str, tuple[int, bytes]] = field(default_factory=dict)
-    """Imported pool of each imported allocation, and a digest of the bytes that name it there, by label."""
-    pool_settings: set[tuple[str, int]] = field(default_factory=set)
-    """Labels of pools with the attributes that are set."""
-    pool_grants: dict[str, tuple[Grant, ...]] = field(default_factory=dict)
-    """Access that is set for pools besides that of their own locations."""
-    events: dict[str, int] = field(default_factory=dict)
-    modules: dict[int, int] = field(default_factory=dict)
-    """Loaded kernels by GPU."""
-    copies: dict[str, int] = field(default_factory=dict)
-    """Event of each copy to an offload area that is under way, by the label of its first chunk."""
-    managed: dict[str, Reservation] = field(default_factory=dict)
-    pinned: dict[str, Reservation] = field(default_factory=dict)
-    """Page-locked memory of the host by label."""
-    files: dict[str, SharedFile] = field(default_factory=dict)
-    """Mapped files of other programs, by the name of the entry that registers them."""
-    streams: dict[int, int] = field(default_factory=dict)
-    """Stream of each GPU that waits for external semaphores, or that managed memory is attached to."""
-    waiting: dict[int, Wait] = field(default_factory=dict)
-    """Pending wait of each GPU's stream; removed when a query reports the stream as done."""
-    descriptors: dict[str, Descriptor] = field(default_factory=dict)
-    """Descriptors of external objects that the driver has not imported yet, by label."""
-    external: dict[str, int] = field(default_factory=dict)
-    """External memory by label. Its mapped buffers are in `buffers`: `frame`, and `frame.y`."""
-    semaphores: dict[str, int] = field(default_factory=dict)
-    awaited: dict[int, int] = field(default_factory=dict)
-    """Stream of a GPU for whose work a change waits, in place of all work of the GPU."""
-    attached: dict[str, int] = field(default_factory=dict)
-    """Process id of each holder that this layout has a connection to."""
-    handle_source: HandleSource = field(default_factory=NoHandleSource)
+    handle_source: HandleSource = field(default_factory=HandleSource)
     ending: bool = False
     """True from the start of the teardown, which brings nothing back if an undo fails."""
     timeout: float = 60.0
     """Seconds to wait for processes outside of the spec."""
-    pools: dict[str, Pool] = field(default_factory=dict)
-    """Elastic chunks by the name of their entry; their handles are in `chunks`."""
-    elastic: dict[str, ElasticContent] = field(default_factory=dict)
-    """What is mapped in elastic ranges, by label; `mappings` has the fixed mappings only."""
-    retained: dict[str, int] = field(default_factory=dict)
-    """References that a check has retained and not yet released, by the label of the expected chunk."""
+    _tables: dict[Table[Any, Any], dict[Any, Any]] = field(default_factory=lambda: defaultdict(dict))
+
+    def of(self, table: Table[K, V]) -> dict[K, V]:
+        """Live objects of a kind by label."""
+        return self._tables[table]
 
     def address(self, label: str) -> int:
         """Address of a range, a buffer, managed or pinned memory."""
@@ -162,8 +106,8 @@ class Layout:
 
     @property
     def addressed(self) -> Mapping[str, Reservation]:
-        """Everything that has an address of its own: ranges, buffers, managed and pinned memory, by label."""
-        return ChainMap(self.ranges, self.buffers, self.managed, self.pinned)
+        """Everything that has an address of its own, by label."""
+        return ChainMap(self.ranges, self.buffers, self.memory)
 
 
 class LateError(DriverError):

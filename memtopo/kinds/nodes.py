@@ -66,7 +66,7 @@ def _without_node(spec: Spec) -> Iterator[Diagnostic]:
     """Yield MT611 for processes without a node beside others that have one."""
     first = next(process for process in spec.processes.values() if process.nodes)
     for process in spec.processes.values():
-        if not process.nodes and not _unread(process):
+        if not (process.nodes or {("node", ""), ("<<", "")} & process.left_out):  # or its keys have errors
             message = f"process {process.name!r} is on no node, and process {first.name!r} is on {first.nodes[0]!r}"
             label = Label("on a node", first.at(first.node_key))
             help = f"write 'node: {first.nodes[0]}', or the name of another node"
@@ -104,8 +104,3 @@ def _without_machine(spec: Spec, machines: Cluster) -> Iterator[Diagnostic]:
                 where = process.at("nodes", index) if several else process.at(process.node_key)
                 message = f"no machine is named for node {node!r}, only for {', '.join(machines.nodes)}"
                 yield Diagnostic("MT615", message, where, help=f"add --machine {node}=NAME")
-
-
-def _unread(process: Spec) -> bool:
-    """Return true if the keys of a process had errors."""
-    return ("node", "") in process.left_out or ("<<", "") in process.left_out

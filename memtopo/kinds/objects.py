@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from memtopo.driver.handles import Handle
 from memtopo.driver.protocol import Driver
 from memtopo.geometry.groups import Group
-from memtopo.kinds.layout import Layout
+from memtopo.kinds.layout import Layout, Table
 from memtopo.kinds.step import HandleReference, Phase, Step, StepDescription, handles_tested
 
 OWN = "this process's own"
@@ -24,7 +24,7 @@ class ObjectStep(Step):
 
     noun: ClassVar[str]
     """Noun for the objects in resources."""
-    table: ClassVar[str]
+    table: ClassVar[Table[str, Any]]
     """Table of the layout with the objects of the kind."""
     leaks_as: ClassVar[str]
     """Noun for the objects in leak names."""
@@ -38,10 +38,10 @@ class ObjectStep(Step):
     def provides(self) -> Hashable:
         return (self.noun, self.label)
 
-    def objects(self, layout: Layout) -> dict[str, Any]:
+    @classmethod
+    def objects(cls, layout: Layout) -> dict[str, Any]:
         """Live objects of the kind, by label."""
-        found: dict[str, Any] = getattr(layout, self.table)
-        return found
+        return layout.of(cls.table)
 
     def undo(self, driver: Driver, layout: Layout) -> None:
         if self.label in self.objects(layout):
@@ -104,11 +104,11 @@ class Alias(Step):
         return ((self.opens.noun, self.own),)
 
     def do(self, driver: Driver, layout: Layout) -> None:
-        objects = getattr(layout, self.opens.table)
+        objects = self.opens.objects(layout)
         objects[self.label] = objects[self.own]
 
     def undo(self, driver: Driver, layout: Layout) -> None:
-        getattr(layout, self.opens.table).pop(self.label, None)
+        self.opens.objects(layout).pop(self.label, None)
 
     def describe(self) -> StepDescription:
         return StepDescription(self.label, self.own, self.size, self.own.partition(".")[0], OWN)
@@ -123,13 +123,12 @@ class TryExport(Step):
     """
 
     label: str
+    noun: str
     object: str
     via: str
     count: int
     export: Callable[[Driver, Layout], Handle] = field(compare=False)
 
-    noun: ClassVar[str]
-    """Noun for the objects in resources."""
     phase = Phase.EXPORT
 
     @property

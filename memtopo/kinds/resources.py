@@ -4,13 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
-from typing import cast
+from typing import NamedTuple, cast
 
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import EventFlags
-from memtopo.kinds.layout import Layout, current
+from memtopo.kinds.layout import Layout, Table, current
 from memtopo.kinds.step import Finding, InChange, Phase, Step, StepDescription, context_name, kernels_name
+
+
+class Wait(NamedTuple):
+    """Wait of a stream until the producer, `holder`, signals a value of a semaphore, which has a label."""
+
+    semaphore: str
+    value: int
+    holder: str
+
+
+WAITING: Table[int, Wait] = Table("waits")
+"""Pending wait of each GPU's stream; removed when a query reports the stream as done."""
+
+MODULES: Table[int, int] = Table("kernels")
+"""Loaded kernels by GPU."""
+STREAMS: Table[int, int] = Table("streams")
+"""Stream of each GPU that waits for external semaphores, or that managed memory is attached to."""
+AWAITED: Table[int, int] = Table("awaited streams")
+"""Stream of a GPU for whose work a change waits, in place of all work of the GPU."""
+ATTACHED: Table[str, int] = Table("holders")
+"""Process id of each holder that this layout has a connection to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +93,13 @@ class LoadKernels(DeviceStep):
 
     def do(self, driver: Driver, layout: Layout) -> None:
         with current(driver, layout.contexts[self.device]):
-            layout.modules[self.device] = cast("KernelDriver", driver).module_load_data()
+            layout.of(MODULES)[self.device] = cast("KernelDriver", driver).module_load_data()
 
     def undo(self, driver: Driver, layout: Layout) -> None:
-        if self.device in layout.modules:
+        if self.device in layout.of(MODULES):
             with current(driver, layout.contexts[self.device]):
-                cast("KernelDriver", driver).module_unload(layout.modules[self.device])
-                del layout.modules[self.device]
+                cast("KernelDriver", driver).module_unload(layout.of(MODULES)[self.device])
+                del layout.of(MODULES)[self.device]
 
     def leak_name(self) -> str:
         return kernels_name(self.device)
@@ -107,15 +128,15 @@ class CreateStream(DeviceStep):
 
     def do(self, driver: Driver, layout: Layout) -> None:
         with current(driver, layout.contexts[self.device]):
-            layout.streams[self.device] = driver.stream_create()
+            layout.of(STREAMS)[self.device] = driver.stream_create()
 
     def undo(self, driver: Driver, layout: Layout) -> None:
-        if self.device in layout.streams:
-            driver.stream_destroy(layout.streams[self.device])
-            del layout.streams[self.device]
+        if self.device in layout.of(STREAMS):
+            driver.stream_destroy(layout.of(STREAMS)[self.device])
+            del layout.of(STREAMS)[self.device]
 
     def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
-        observed = "idle" if driver.stream_query(layout.streams[self.device]) else "busy"
+        observed = "idle" if driver.stream_query(layout.of(STREAMS)[self.device]) else "busy"
         yield Finding("stream", f"gpu{self.device}", "idle", observed, self.path)
 
     def leak_name(self) -> str:
@@ -140,12 +161,12 @@ class Synchronize(DeviceStep):
         self._wait(driver, layout, 0)
 
     def undo(self, driver: Driver, layout: Layout) -> None:
-        if self.device in layout.contexts and self.device not in layout.waiting:
-            self._wait(driver, layout, layout.awaited.get(self.device, 0))
+        if self.device in layout.contexts and self.device not in layout.of(WAITING):
+            self._wait(driver, layout, layout.of(AWAITED).get(self.device, 0))
 
     def _wait(self, driver: Driver, layout: Layout, stream: int) -> None:
         with current(driver, layout.contexts[self.device]):
-            if self.device in layout.awaited:
+            if self.device in layout.of(AWAITED):
                 _await_stream(driver, stream)
             else:
                 driver.ctx_synchronize()
@@ -178,12 +199,12 @@ class Attach(Step):
         return ("holder", self.holder)
 
     def do(self, driver: Driver, layout: Layout) -> None:
-        layout.attached[self.holder] = layout.handle_source.attach(self.holder)
+        layout.of(ATTACHED)[self.holder] = layout.handle_source.attach(self.holder)
 
     def undo(self, driver: Driver, layout: Layout) -> None:
-        if self.holder in layout.attached:
+        if self.holder in layout.of(ATTACHED):
             layout.handle_source.detach(self.holder)
-            del layout.attached[self.holder]
+            del layout.of(ATTACHED)[self.holder]
 
     def describe(self) -> StepDescription:
         return StepDescription(self.holder, "")

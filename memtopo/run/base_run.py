@@ -14,7 +14,7 @@ from memtopo.driver.ledger import Ledger
 from memtopo.driver.recorder import CallContext
 from memtopo.executor import Execution, StepFailed, Teardown, TeardownGates, failing
 from memtopo.geometry import Geometry
-from memtopo.kinds.layout import HandleSource, NoHandleSource, Reservation
+from memtopo.kinds.layout import HandleSource, Reservation
 from memtopo.kinds.step import Phase
 from memtopo.language.names import AWAKE
 from memtopo.planner import Plan
@@ -59,7 +59,7 @@ class BaseRun:
         self.variant: Variant = AWAKE, absent
         plan = self.plans.to_build(request.process, absent)
         self.execution = Execution(plan, ledger, progress=progress, stop=stop, origin=origin, context=context)
-        self.execution.layout.handle_source = handle_source or NoHandleSource()
+        self.execution.layout.handle_source = handle_source or HandleSource()
         self.execution.layout.timeout = request.timeout
         self.failure: StepFailed | None = None
         self.stopped = False

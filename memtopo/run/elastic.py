@@ -13,9 +13,10 @@ from memtopo.driver.batches import create_each
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import DriverError
 from memtopo.kinds.chunks.steps import release_batch
-from memtopo.kinds.elastic import ElasticChunk, ElasticContent, Mapped, Pool, runs
+from memtopo.kinds.elastic import ELASTIC_CONTENTS, ELASTIC_POOLS, ElasticChunk, ElasticContent, Mapped, Pool, runs
 from memtopo.kinds.layout import Layout, current
 from memtopo.kinds.ranges.elastic_steps import grant, map_chunks, restore, unmap_run
+from memtopo.kinds.resources import WAITING
 
 
 class ElasticFailed(MemtopoError):
@@ -39,7 +40,7 @@ def change_range(
     map, grant, release, and one call unmaps, or grants access to, each run of adjacent chunks. With `wait`, the work of
     all GPUs is awaited before anything is unmapped (fact 18). Raises `ElasticRefused` or `ElasticFailed`.
     """
-    content = layout.elastic[label]
+    content = layout.of(ELASTIC_CONTENTS)[label]
     if content.broken:
         raise ElasticRefused(f"range {label!r} can only be taken down: {content.broken}")
     batch = _Batch(driver, layout, content, maps, unmaps)
@@ -51,7 +52,7 @@ def change_range(
 
 def create(driver: Driver, layout: Layout, name: str, count: int) -> None:
     """Create chunks of a pool without mapping them, all or none. Raises `ElasticRefused` or `ElasticFailed`."""
-    pool = layout.pools[name]
+    pool = layout.of(ELASTIC_POOLS)[name]
     if count > pool.limit - len(pool.created):
         left = max(0, pool.limit - len(pool.created))
         message = f"chunks {name!r}: {count:,} more are requested, and {left:,} of {pool.limit:,} do not exist yet"
@@ -68,7 +69,7 @@ def release(driver: Driver, layout: Layout, name: str, chunks: Iterable[ElasticC
 
     Raises `ElasticFailed` after the first error; the others stay in the pool.
     """
-    pool = layout.pools[name]
+    pool = layout.of(ELASTIC_POOLS)[name]
     chosen = [chunk for chunk in chunks if chunk.number >= pool.kept]
     released, error = release_batch(driver, layout, pool, chosen)
     pool.drop_removed()
@@ -105,14 +106,14 @@ class _Batch:
         self._driver, self._layout, self._content, self._maps = driver, layout, content, maps
         self._to_unmap = mappings_to_unmap(content, unmaps)
         for each in maps:
-            require_fit(content, each, layout.pools)
-        require_free(content, maps, self._to_unmap, layout.pools)
+            require_fit(content, each, layout.of(ELASTIC_POOLS))
+        require_free(content, maps, self._to_unmap, layout.of(ELASTIC_POOLS))
         self._unused = _by_pool(content, self._to_unmap)
         self._needed: dict[str, int] = {}
         for each in maps:
             self._needed[each.pool] = self._needed.get(each.pool, 0) + each.count
         for name, count in self._needed.items():
-            require_chunks(layout.pools[name], count, len(self._unused.get(name, ())))
+            require_chunks(layout.of(ELASTIC_POOLS)[name], count, len(self._unused.get(name, ())))
         released = [each for each in unmaps if each.release]
         whole = len(released) == len(unmaps)
         self._released = self._to_unmap if whole else [item for each in released for item in part(content, each)]
@@ -133,7 +134,9 @@ class _Batch:
         """Make the driver calls. Raises `ElasticFailed` after everything was brought back."""
         driver, layout, content = self._driver, self._layout, self._content
         try:
-            self._place({name: self._take(layout.pools[name], count) for name, count in self._needed.items()})
+            self._place(
+                {name: self._take(layout.of(ELASTIC_POOLS)[name], count) for name, count in self._needed.items()}
+            )
             out = runs(self._out())
             if out and wait:
                 _await_gpus(driver, layout)
@@ -176,7 +179,7 @@ class _Batch:
             first = used[each.pool]
             chunks = taken[each.pool][first : first + each.count]
             used[each.pool] += each.count
-            size = self._layout.pools[each.pool].size
+            size = self._layout.of(ELASTIC_POOLS)[each.pool].size
             self._to_map += zip(range(each.offset, each.offset + each.count * size, size), chunks, strict=True)
             self.labels += [chunk.label for chunk in chunks]
         if len(self._maps) > 1:
@@ -197,11 +200,13 @@ class _Batch:
 
     def _commit(self) -> None:
         for name, count in self._needed.items():
-            free = self._layout.pools[name].free
+            free = self._layout.of(ELASTIC_POOLS)[name].free
             del free[max(0, len(free) - count) :]
         for name, chunks in self._unused.items():
             unused = [chunk for chunk in chunks if chunk not in self._reused] if self._reused else chunks
-            self._layout.pools[name].free += reversed(unused)  # the last one is taken first: they keep their order
+            self._layout.of(ELASTIC_POOLS)[name].free += reversed(
+                unused
+            )  # the last one is taken first: they keep their order
 
     def _roll_back(self, failure: DriverError) -> None:
         """Unmap what came, map what went, and release what was created. Raises `ElasticFailed` if it cannot."""
@@ -214,7 +219,7 @@ class _Batch:
             if (error := restore(driver, layout, content, self._unmapped, failure)) is not None:
                 raise error
             for name, chunks in _by_pool(content, [(0, chunk) for chunk in self._created]).items():
-                _, error = release_batch(driver, layout, layout.pools[name], chunks)
+                _, error = release_batch(driver, layout, layout.of(ELASTIC_POOLS)[name], chunks)
                 if error:
                     raise error
         except DriverError as error:
@@ -226,17 +231,17 @@ class _Batch:
 def _rebuild(layout: Layout) -> None:
     """Bring the indices of all ranges, and the lists of unmapped chunks, up to date with what is mapped."""
     mapped: set[ElasticChunk] = set()
-    for content in layout.elastic.values():
+    for content in layout.of(ELASTIC_CONTENTS).values():
         content.rebuild()
         mapped.update(content.at.values())
-    for pool in layout.pools.values():
+    for pool in layout.of(ELASTIC_POOLS).values():
         pool.free = [chunk for chunk in pool.created.values() if chunk not in mapped]
 
 
 def _await_gpus(driver: Driver, layout: Layout) -> None:
     """Wait for the work of all GPUs, without those whose stream waits for a producer (fact 58)."""
     for device, context in layout.contexts.items():
-        if device not in layout.waiting:
+        if device not in layout.of(WAITING):
             with current(driver, context):
                 driver.ctx_synchronize()
 

@@ -15,6 +15,7 @@ from memtopo.driver.types import DriverError
 from memtopo.executor import Execution, ResourceSnapshot, Teardown, failing
 from memtopo.geometry import Geometry
 from memtopo.geometry.groups import Residence
+from memtopo.kinds.resources import ATTACHED
 from memtopo.kinds.step import Finding, context_name
 from memtopo.plans.report import DeviceMemory, Leak, Left
 
@@ -55,7 +56,7 @@ class ResourceBalance:
     def record_before_teardown(self) -> None:
         """Record the handles and external holders that the layout loses in the teardown."""
         layout = self._execution.layout
-        self._handles, self._holders = dict(layout.chunks), dict(layout.attached)
+        self._handles, self._holders = dict(layout.chunks), dict(layout.of(ATTACHED))
 
     @contextmanager
     def rebaseline(self, gpus: Collection[int]) -> Iterator[Callable[[], None]]:

@@ -17,6 +17,7 @@ from memtopo.driver.recorder import CallContext, CallList, DriverCall, Recorder
 from memtopo.driver.types import HandleType
 from memtopo.executor import Execution, StepFailed, TeardownGates
 from memtopo.geometry import Geometry
+from memtopo.kinds.layout import HandleSource
 from memtopo.kinds.pinned.steps import MapFile
 from memtopo.kinds.step import Phase, Step
 from memtopo.planner import Plan
@@ -161,7 +162,7 @@ def _parts(
             part.dry.close()
 
 
-class _Handles:
+class _Handles(HandleSource):
     """Handles that a process imports: those of the other processes, and others as if their holder gave them."""
 
     def __init__(self, part: _ListedProcess, parts: Mapping[str, _ListedProcess]) -> None:
@@ -173,9 +174,6 @@ class _Handles:
         del holder
         return 0
 
-    def detach(self, holder: str) -> None:
-        del holder
-
     def take(self, holder: str, export: str, index: int) -> Handle:
         self.settle()
         self._part.exchange("receive", holder, export, index)
@@ -183,13 +181,6 @@ class _Handles:
         handle = other.send(self._part.label, export, index) if other else self._of_outside(holder, export, index)
         self._open.append(handle)
         return handle
-
-    def gone(self, holder: str) -> bool:
-        del holder
-        return False
-
-    def expect(self, geometry: Geometry) -> None:
-        del geometry
 
     def settle(self) -> None:
         for handle in self._open:

@@ -18,6 +18,7 @@ from memtopo.geometry import Geometry
 from memtopo.geometry.groups import Group, declared_as, from_outside
 from memtopo.kinds.dmabuf import DMABUF
 from memtopo.kinds.external import ExternalObject, ProducedGroup
+from memtopo.kinds.layout import HandleSource
 from memtopo.sharing.client import IN_FLIGHT, Client, connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError, NoLayout
@@ -57,7 +58,7 @@ class CommitWait:
     report: Callable[[str], None] = lambda _: None
 
 
-class HolderHandles:
+class HolderHandles(HandleSource):
     """Source of handles from holders. `bound` has paths of sockets by names of holders (`--with NAME=PATH`).
 
     `gpus` are the UUIDs of this process's GPUs in hexadecimal digits, which are the same in every process (fact 38).

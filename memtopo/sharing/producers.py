@@ -22,6 +22,7 @@ from memtopo.common.units import shorten
 from memtopo.diagnostics.messages import COMPARED, listed
 from memtopo.drivers import target
 from memtopo.geometry import Geometry
+from memtopo.geometry.groups import from_outside
 from memtopo.kinds.external import ExternalObject
 from memtopo.kinds.external.semaphores import ImportedSemaphore
 from memtopo.kinds.pinned import PinnedGroup

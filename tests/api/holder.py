@@ -10,6 +10,7 @@ from memtopo.cli.process import Stopper
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.types import DriverError
 from memtopo.drivers import target
+from memtopo.kinds.ipc.steps import EVENT_HANDLES
 from memtopo.kinds.layout import current
 from memtopo.language import read_file
 from memtopo.run import apply
@@ -62,7 +63,7 @@ def _mark(made: Conducted) -> None:
 
 def _record(made: Conducted) -> None:
     layout, driver = made.run.execution.layout, made.run.execution.driver
-    for event in layout.events.values():
+    for event in layout.of(EVENT_HANDLES).values():
         with current(driver, layout.contexts[min(layout.contexts)]):
             driver.event_record(event)
 

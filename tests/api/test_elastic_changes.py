@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import memtopo
 from memtopo.common.errors import MemtopoError
 from memtopo.drivers.target import Target
+from memtopo.kinds.elastic import ELASTIC_CONTENTS
 from tests.api.test_apply import failing
 from tests.helpers.elastic import M, offsets, spec
 from tests.helpers.examples import examples
@@ -205,7 +206,7 @@ def test_a_change_between_any_two_specs_leaves_what_the_new_one_declares(
     """With pages mapped where there is room, and after a state, both ways; nothing is left at the end."""
     with memtopo.applied(before, failing(0)) as layout:
         for found in (after, before):
-            if layout._session.layout.elastic:
+            if layout._session.layout.of(ELASTIC_CONTENTS):
                 kv = layout.range("kv")
                 for page in pages:
                     with contextlib.suppress(memtopo.Unsuitable):

@@ -11,7 +11,7 @@ from memtopo.kinds.layout import current
 def main(spec: str) -> None:
     with memtopo.applied(spec) as layout:
         session = layout._session
-        address, size = session.layout.managed["m"]
+        address, size = session.layout.memory["m"]
         with current(session.driver, session.layout.contexts[0]):
             session.driver.memset_d8(address, 0x5A, size)
             session.driver.ctx_synchronize()

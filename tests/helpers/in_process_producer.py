@@ -11,13 +11,13 @@ from memtopo.driver.handles import Handle
 from memtopo.driver.types import MemoryHandleType
 from memtopo.drivers import target
 from memtopo.drivers.sim import SimDriver, external_api
-from memtopo.geometry import Geometry
+from memtopo.kinds.layout import HandleSource
 from memtopo.machine import Machine
 
 BYTES = b"written by another API"
 
 
-class InProcessProducer:
+class InProcessProducer(HandleSource):
     """Handle source with a descriptor for each export, all of which stay open; `left` is true after its end."""
 
     def __init__(self, given: Mapping[str, int]) -> None:
@@ -47,12 +47,6 @@ class InProcessProducer:
     def gone(self, holder: str) -> bool:
         del holder
         return self.left
-
-    def expect(self, geometry: Geometry) -> None:
-        del geometry
-
-    def settle(self) -> None:
-        pass
 
 
 def uuid(machine: Machine, device: int = 0) -> bytes:

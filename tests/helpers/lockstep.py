@@ -16,7 +16,7 @@ from memtopo.driver.types import DriverError
 from memtopo.drivers.sim import SimDriver
 from memtopo.executor import TeardownGates
 from memtopo.geometry import Geometry
-from memtopo.kinds.layout import NoHandleSource
+from memtopo.kinds.layout import HandleSource
 from memtopo.kinds.step import Phase
 from memtopo.machine import Machine
 from memtopo.planner import Plan
@@ -201,7 +201,7 @@ def _run(
                 break
         return found
 
-    handle_source = SiblingHandles(request.geometry, handles, NoHandleSource())
+    handle_source = SiblingHandles(request.geometry, handles, HandleSource())
     return ProcessRun(request, Ledger(driver), handle_source=handle_source, plans=_plans(whole, label))
 
 

@@ -11,6 +11,7 @@ from memtopo.kinds.layout import Layout
 from memtopo.kinds.pools import PoolGroup
 from memtopo.kinds.pools.allocations import AllocationGroup
 from memtopo.kinds.pools.steps import (
+    POOL_HANDLES,
     AliasAllocation,
     AliasPool,
     AllocateFromPool,
@@ -166,7 +167,7 @@ def test_a_pool_with_two_names_keeps_access_until_the_last_of_them_goes() -> Non
         driver.init()
         layout, pools = Layout(), steps_of(plan_of("pools: {p: {location: gpu0}}", MACHINE), CreatePool)
         pools[0].do(driver, layout)
-        layout.memory_pools["q"] = pool = layout.memory_pools["p"]
+        layout.of(POOL_HANDLES)["q"] = pool = layout.of(POOL_HANDLES)["p"]
         one, other = (SetImportedAccess(("imports", label), label, 0, (Grant(gpu(1), RW),)) for label in "pq")
         for each in (one, other):
             each.do(driver, layout)

@@ -10,7 +10,7 @@ from memtopo.driver.types import ADDRESS_BLOCK
 from memtopo.drivers.sim import SimDriver
 from memtopo.geometry.groups import RangeGroup
 from memtopo.kinds.layout import Layout
-from memtopo.kinds.ranges.steps import SAME_ADDRESS, ReserveRange
+from memtopo.kinds.ranges.steps import AGREED, SAME_ADDRESS, ReserveRange
 from memtopo.output.diagram.build import build_diagram
 from tests.helpers.machines import invented
 from tests.helpers.specs import clean_geometry, codes, diagnose, plan_of, steps_of
@@ -79,7 +79,8 @@ def test_a_check_finds_an_address_that_was_not_agreed_on(agreed: dict[str, int])
     step = ReserveRange((), "heap", ADDRESS_BLOCK, ADDRESS_BLOCK, 0, fixed=False, same=True)
     with closing(SimDriver(invented(2))) as driver:
         driver.init()
-        layout = Layout(agreed=agreed)
+        layout = Layout()
+        layout.of(AGREED).update(agreed)
         step.do(driver, layout)
         (wrong,) = (each for each in step.check(driver, layout) if each.expected != each.observed)
         assert (wrong.aspect, wrong.observed) == ("address", hex(layout.address("heap")))

@@ -14,7 +14,7 @@ import pytest
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.types import Properties, gpu
 from memtopo.drivers.sim import SimDriver
-from memtopo.kinds.layout import NoHandleSource
+from memtopo.kinds.layout import HandleSource
 from memtopo.plans.progress import NO_PROCESSES, Progress
 from memtopo.plans.report import Report
 from memtopo.run import apply
@@ -194,7 +194,7 @@ def test_report_lists_the_first_differences_and_counts_all() -> None:
 
 def test_a_run_leaves_no_reference_cycle() -> None:
     """A run has a few objects for each chunk, which the collector would have to go through."""
-    driver, source = SimDriver(MACHINE), NoHandleSource()
+    driver, source = SimDriver(MACHINE), HandleSource()
     alive = weakref.ref(source)
     driver.init()
     gc.disable()

@@ -12,6 +12,7 @@ from memtopo.driver.ledger import Ledger
 from memtopo.driver.types import DriverError, gpu
 from memtopo.drivers.sim import SimDriver
 from memtopo.executor import Execution, StepFailed
+from memtopo.kinds.elastic import ELASTIC_CONTENTS, ELASTIC_POOLS
 from memtopo.run import elastic
 from memtopo.run.elastic import ElasticRefused, MapRequest, UnmapRequest
 from tests.helpers.conducted import make_transition
@@ -112,7 +113,7 @@ class ElasticRange(RuleBasedStateMachine):
     def accept(self, after: tuple[dict[int, str], set[int]], labels: list[str] | None) -> None:
         """Take over what the layout has, where it is of the kinds that the model expects."""
         kinds, _ = after
-        content = self.layout.elastic["kv"]
+        content = self.layout.of(ELASTIC_CONTENTS)["kv"]
         here = {offset // M: chunk for offset, chunk in content.present() if chunk is not content.zero}
         assert {page: chunk.pool for page, chunk in here.items()} == kinds
         assert len({chunk.label for chunk in here.values()}) == len(here)
@@ -124,7 +125,7 @@ class ElasticRange(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(["page", "pair"]), count=st.integers(1, 4))
     def create(self, name: str, count: int) -> None:
-        pool = self.layout.pools[name]
+        pool = self.layout.of(ELASTIC_POOLS)[name]
         room = pool.limit - len(pool.created)
         try:
             elastic.create(self.ledger, self.layout, name, count)
@@ -133,7 +134,7 @@ class ElasticRange(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(["page", "pair"]))
     def trim(self, name: str) -> None:
-        pool = self.layout.pools[name]
+        pool = self.layout.of(ELASTIC_POOLS)[name]
         elastic.release(self.ledger, self.layout, name, pool.releasable)
         assert all(chunk.number < pool.kept for chunk in pool.free)
 
@@ -143,10 +144,10 @@ class ElasticRange(RuleBasedStateMachine):
             return
         assert [each for each in self.execution.check() if each.expected != each.observed] == []
         zeros = PAGES - sum(WIDTH[kind] for kind, _ in self.mapped.values()) if self.zero else 0
-        created = sum(len(pool.created) for pool in self.layout.pools.values())
+        created = sum(len(pool.created) for pool in self.layout.of(ELASTIC_POOLS).values())
         counts = self.ledger.counts()
         assert (counts["mappings"], counts["handles"]) == (len(self.mapped) + zeros, created + 1)
-        for pool in self.layout.pools.values():
+        for pool in self.layout.of(ELASTIC_POOLS).values():
             used = [label for kind, label in self.mapped.values() if kind == pool.name]
             assert sorted([*used, *(chunk.label for chunk in pool.free)]) == sorted(
                 chunk.label for chunk in pool.created.values()
@@ -158,7 +159,7 @@ class ElasticRange(RuleBasedStateMachine):
 
     def reachable(self, page: int) -> bool:
         try:
-            return bool(self.simulator.mem_get_access(self.layout.elastic["kv"].base + page * M, gpu(1)))
+            return bool(self.simulator.mem_get_access(self.layout.of(ELASTIC_CONTENTS)["kv"].base + page * M, gpu(1)))
         except DriverError:
             return False
 

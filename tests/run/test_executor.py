@@ -13,7 +13,7 @@ from memtopo.driver.ledger import Ledger
 from memtopo.driver.types import Access, Grant, gpu
 from memtopo.drivers.sim import SimDriver
 from memtopo.executor import STRIDE, Execution, StepFailed
-from memtopo.kinds.chunks.steps import CreateChunk
+from memtopo.kinds.chunks.steps import RETAINED, CreateChunk
 from memtopo.kinds.mappings.steps import MapChunk
 from memtopo.kinds.ranges.steps import ReserveRange
 from memtopo.kinds.step import Phase
@@ -70,7 +70,13 @@ def test_teardown_leaves_nothing_open() -> None:
         teardown = execution.take_down()
         assert driver.empty
         layout = execution.layout
-        assert (layout.ranges, layout.chunks, layout.mappings, layout.contexts, layout.retained) == ({}, {}, {}, {}, {})
+        assert (layout.ranges, layout.chunks, layout.mappings, layout.contexts, layout.of(RETAINED)) == (
+            {},
+            {},
+            {},
+            {},
+            {},
+        )
         assert (teardown.leaks, teardown.failures) == ((), [])
         assert [time.phase for time in execution.times] == [
             *(each for each in Phase if each not in (Phase.EXPORT, Phase.IMPORT, Phase.BIND)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from memtopo.driver.types import Access, PoolAttribute, gpu
+from memtopo.kinds.pools.steps import POOL_HANDLES
 from memtopo.run.process_run import ProcessRun
 from tests.helpers.conducted import Conducted
 from tests.helpers.failing_driver import Failing
@@ -32,7 +33,7 @@ MACHINE = invented(2)
 
 
 def pool_of(run: ProcessRun, label: str = "p") -> int:
-    return run.execution.layout.memory_pools[label]
+    return run.execution.layout.of(POOL_HANDLES)[label]
 
 
 def test_every_process_sees_the_bytes_of_every_other_in_shared_pools() -> None:

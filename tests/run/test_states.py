@@ -105,7 +105,7 @@ def test_offloaded_bytes_return_under_the_same_addresses(text: str) -> None:
         for written in ([b"one", b"two", b"six", b"ten"], [b"1st", b"2nd", b"3rd", b"4th"]):
             write(layout, "weights", written)
             make_transition(layout.execution, states["asleep"])
-            areas = layout.execution.layout.pinned if text == PINNED else layout.execution.layout.chunks
+            areas = layout.execution.layout.memory if text == PINNED else layout.execution.layout.chunks
             assert sorted(each for each in areas if "@" in each) == [f"{each}@{keeper}" for each in ("w.1", "w")]
             make_transition(layout.execution, states["awake"])
             assert load(layout, "weights", 3) == written

@@ -13,6 +13,7 @@ from memtopo.common.errors import Stopped
 from memtopo.driver.ledger import Ledger
 from memtopo.drivers.sim import SimDriver
 from memtopo.executor import Execution, StepFailed
+from memtopo.kinds.ipc.steps import EVENT_HANDLES
 from memtopo.machine import Machine
 from memtopo.planner import Plan
 from memtopo.plans.transition import Stage, transition
@@ -65,7 +66,7 @@ class Built:
             if base <= address < base + size
         }
         sizes = {label: size for label, (_, size) in layout.ranges.items()}
-        labels = [sorted(each) for each in (layout.chunks, layout.buffers, layout.events, layout.managed)]
+        labels = [sorted(each) for each in (layout.chunks, layout.buffers, layout.of(EVENT_HANDLES), layout.memory)]
         counts = {what: count for what, count in self.ledger.counts().items() if count}
         return counts, sizes, mapped, labels, sorted(layout.contexts)
 

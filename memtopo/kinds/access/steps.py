@@ -12,7 +12,7 @@ from memtopo.driver.protocol import Driver
 from memtopo.driver.types import Access, Grant, Location, LocationKind
 from memtopo.kinds.kind import Difference
 from memtopo.kinds.layout import Layout
-from memtopo.kinds.mappings.steps import MapChunk
+from memtopo.kinds.mappings.steps import MapChunk, runs
 from memtopo.kinds.step import DEFECT_ADVICE, PROBE_ADVICE, ErrorHint, Phase, Step, StepDescription
 
 SHORT_GRANT = 128
@@ -70,6 +70,10 @@ class SetAccess(Step):
         return StepDescription(self.range, granted, 0, (group, self.grants))
 
 
+_Change = tuple[MapChunk, tuple[Grant, ...]]
+"""Mapping, and the grants by which its access changes."""
+
+
 def access_changes(
     difference: Difference, mapping: type[MapChunk] = MapChunk, grant: type[SetAccess] = SetAccess
 ) -> Iterator[SetAccess]:
@@ -77,36 +81,23 @@ def access_changes(
 
     `mapping` and `grant` are the classes of the steps.
     """
-    _, kept, after = difference
-    run: list[MapChunk] = []
-    size = 0
-    granted: tuple[Grant, ...] = ()
-    expected: tuple[str, int] | None = None
-    for effect, step in after.items():
-        if type(step) is not mapping or not (grants := _differing(kept.get(effect), step)):
-            continue
-        full = len(run) == SHORT_GRANT or size + step.size > SHORT_GRANT_BYTES
-        if full or (step.range, step.offset) != expected or grants != granted:
-            yield from _joint(run, size, granted, grant)
-            run, size, granted = [], 0, grants
-        run.append(step)
-        size += step.size
-        expected = step.range, step.offset + step.size
-    yield from _joint(run, size, granted, grant)
+    steps = ((step, difference.kept.get(effect)) for effect, step in difference.after.items() if type(step) is mapping)
+    changed = (
+        (step, grants) for step, old in steps if old is not step and (grants := _changed(_access(old), step.access))
+    )
+    for run in runs(changed, _granted_together):
+        (first, grants), (last, _) = run[0], run[-1]
+        yield grant(first.path, first.range, first.offset, last.offset + last.size - first.offset, grants)
 
 
-def _joint(
-    run: Sequence[MapChunk], size: int, grants: tuple[Grant, ...], grant: type[SetAccess]
-) -> Iterator[SetAccess]:
-    """One grant for adjacent mappings; none for no mappings."""
-    if run:
-        yield grant(run[0].path, run[0].range, run[0].offset, size, grants)
+def _granted_together(run: Sequence[_Change], change: _Change) -> bool:
+    (first, grants), (last, _), (step, own) = run[0], run[-1], change
+    adjacent = (step.range, step.offset) == (last.range, last.offset + last.size) and own == grants
+    return adjacent and len(run) < SHORT_GRANT and step.offset + step.size - first.offset <= SHORT_GRANT_BYTES
 
 
-def _differing(old: Step | None, new: MapChunk) -> tuple[Grant, ...]:
-    if old is new:
-        return ()
-    return _changed(old.access if isinstance(old, MapChunk) else (), new.access)
+def _access(step: Step | None) -> tuple[Grant, ...]:
+    return step.access if isinstance(step, MapChunk) else ()
 
 
 @lru_cache(maxsize=1024)
@@ -114,13 +105,12 @@ def _changed(old: tuple[Grant, ...], new: tuple[Grant, ...]) -> tuple[Grant, ...
     """Grants by which one access becomes another."""
     before, after = dict(old), dict(new)
     changed = (
-        Grant(_granted_to(location), after.get(location, Access.NONE))
+        # The driver has one access for the host and all its NUMA nodes.
+        Grant(
+            location if location.kind is LocationKind.GPU else Location(LocationKind.HOST),
+            after.get(location, Access.NONE),
+        )
         for location in sorted({*before, *after})
         if before.get(location, Access.NONE) != after.get(location, Access.NONE)
     )
     return tuple(changed)
-
-
-def _granted_to(location: Location) -> Location:
-    """Location of a grant: the driver has one access for the host and all its NUMA nodes."""
-    return location if location.kind is LocationKind.GPU else Location(LocationKind.HOST)

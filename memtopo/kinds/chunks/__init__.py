@@ -33,7 +33,26 @@ UNSEEN = -2
 """Ordinal that the driver reports for an imported chunk on a GPU that is not visible to the process (fact 43)."""
 
 
-class Chunks(ExportKind):
+class HandleKind(ExportKind):
+    """Kind of objects that are mapped as chunks are, and shared by the handle types that they are created with."""
+
+    transports = ("fd", "fabric")
+
+    def handle_types(self, group: Group) -> tuple[str, ...]:
+        assert isinstance(group, ChunkGroup)
+        return tuple(group.handles.words)
+
+    def export_step(self) -> type[TryExport]:
+        from memtopo.kinds.chunks.steps import TryExportChunk
+
+        return TryExportChunk
+
+    def handle(self, driver: Driver, layout: Layout, export: ExportGroup, index: int) -> Handle:
+        kind = HandleType[export.via.upper()]
+        return Handle.of(driver.mem_export_to_shareable_handle(layout.chunks[export.label(index)], kind))
+
+
+class Chunks(HandleKind):
     """Section `chunks`."""
 
     section = "chunks"
@@ -41,7 +60,6 @@ class Chunks(ExportKind):
     words = Words("a chunk", "chunks", "hot: {location: gpu0, size: 2MiB}")
     entry = Chunk
     group = ChunkGroup
-    transports = ("fd", "fabric")
     optional_keys = ("parts",)
     refusals = Refusals(granules="")
 
@@ -83,19 +101,6 @@ class Chunks(ExportKind):
 
         return limit_changes(difference)
 
-    def handle_types(self, group: Group) -> tuple[str, ...]:
-        assert isinstance(group, ChunkGroup)
-        return tuple(group.handles.words)
-
-    def export_step(self) -> type[TryExport]:
-        from memtopo.kinds.chunks.steps import TryExportChunk
-
-        return TryExportChunk
-
-    def handle(self, driver: Driver, layout: Layout, export: ExportGroup, index: int) -> Handle:
-        kind = HandleType[export.via.upper()]
-        return Handle.of(driver.mem_export_to_shareable_handle(layout.chunks[export.label(index)], kind))
-
     def import_exported(self, imported: Imported, exported: Sequence[Group]) -> ChunkGroup:
         """Group with the largest granule, and the properties that the driver reports: no handle types (fact 7)."""
         groups = [group for group in exported if isinstance(group, ChunkGroup)]
@@ -134,11 +139,8 @@ class Chunks(ExportKind):
 
 def _imported(imported: Imported, size: int, unit: int, found: Mapping[Location, Properties]) -> ChunkGroup:
     properties = tuple(map(found.__getitem__, imported.locations))
-    distinct = tuple(dict.fromkeys(imported.locations))
-    count, counted = imported.count, imported.counted
-    return ChunkGroup(
-        imported.name, imported.path, count, counted, size, size, unit, properties, distinct, imported.origin
-    )
+    name, path, count, counted = imported.name, imported.path, imported.count, imported.counted
+    return ChunkGroup(name, path, count, counted, size, size, unit, properties, imported.origin)
 
 
 def _import(group: ChunkGroup, index: int, geometry: Geometry) -> Step:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
+from itertools import accumulate
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import AfterValidator, Field, WrapValidator
@@ -150,14 +151,7 @@ def resolve_parts(
         return None
     if rest:
         sizes[rest] = left
-    return tuple(_consecutive(sizes))
-
-
-def _consecutive(sizes: Mapping[str, int]) -> Iterable[NamedPart]:
-    offset = 0
-    for name, size in sizes.items():
-        yield NamedPart(name, offset, size)
-        offset += size
+    return tuple(map(NamedPart, sizes, accumulate(sizes.values(), initial=0), sizes.values()))
 
 
 def _misfit(path: Path, rest: str | None, size: int, total: int, unit: int) -> Diagnostic:

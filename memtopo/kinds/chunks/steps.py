@@ -10,9 +10,9 @@ from typing import ClassVar
 from memtopo.driver.batches import properties_each, release_each
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import DriverError, HandleType, Location, LocationKind, Properties
-from memtopo.kinds.elastic import ElasticChunk, Pool
+from memtopo.kinds.elastic import ELASTIC_CONTENTS, ELASTIC_POOLS, ElasticChunk, Pool
 from memtopo.kinds.kind import Difference
-from memtopo.kinds.layout import Layout
+from memtopo.kinds.layout import Layout, Table
 from memtopo.kinds.objects import ImportStep, TryExport
 from memtopo.kinds.step import (
     DEFECT_ADVICE,
@@ -31,19 +31,43 @@ _HOST = LocationKind.HOST
 """Looked up once: a member of an enumeration takes longer to find than the rest of what is done for a chunk."""
 
 
+RETAINED: Table[str, int] = Table("retained chunks")
+"""References that a check has retained and not yet released, by the label of the expected chunk."""
+
+
 @dataclass(frozen=True, slots=True)
-class CreateChunk(Step):
-    """Create a chunk of `size` bytes with exactly these properties (fact 3)."""
+class ChunkStep(Step):
+    """Base of the steps that have a handle of an object of `size` bytes under its label."""
 
     label: str
     size: int
+
+    noun: ClassVar[str] = "chunk"
+    leak: ClassVar[str] = "chunk"
+    """Noun of the object in messages about leaks."""
+    undo_verb = "release"
+    undo_call = "cuMemRelease"
+
+    @property
+    def provides(self) -> Hashable:
+        return (self.noun, self.label)
+
+    def undo(self, driver: Driver, layout: Layout) -> None:
+        release_chunk(driver, layout, self.label)
+
+    def leak_name(self) -> str:
+        return f"{self.leak} {self.label}"
+
+
+@dataclass(frozen=True, slots=True)
+class CreateChunk(ChunkStep):
+    """Create a chunk of `size` bytes with exactly these properties (fact 3)."""
+
     properties: Properties
 
     phase = Phase.CREATE
     verb = "create"
     call = "cuMemCreate"
-    undo_verb = "release"
-    undo_call = "cuMemRelease"
     hints: ClassVar = {
         "NOT_PERMITTED": ErrorHint(
             "a fabric handle needs an IMEX channel, also where it is advertised (fact 4)",
@@ -56,18 +80,11 @@ class CreateChunk(Step):
     }
 
     @property
-    def provides(self) -> Hashable:
-        return ("chunk", self.label)
-
-    @property
     def allocates(self) -> tuple[Location, int]:
         return self.properties.location, self.size
 
     def do(self, driver: Driver, layout: Layout) -> None:
         layout.chunks[self.label] = driver.mem_create(self.size, self.properties)
-
-    def undo(self, driver: Driver, layout: Layout) -> None:
-        release_chunk(driver, layout, self.label)
 
     def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
         observed = driver.mem_get_allocation_properties_from_handle(layout.chunks[self.label])
@@ -82,9 +99,6 @@ class CreateChunk(Step):
 
     def describe(self) -> StepDescription:
         return StepDescription(self.label, *_described(self.properties, self.size))
-
-    def leak_name(self) -> str:
-        return f"chunk {self.label}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,13 +134,13 @@ class KeepPool(Step):
     def do(self, driver: Driver, layout: Layout) -> None:
         pool = Pool(self.name, self.size, self.properties, self.granule, self.kept, self.limit)
         pool.free += reversed(pool.add(self.kept))
-        layout.pools[self.name] = pool
+        layout.of(ELASTIC_POOLS)[self.name] = pool
 
     def undo(self, driver: Driver, layout: Layout) -> None:
         """Release what a program has created; raises the first error after all were tried."""
-        if self.name not in layout.pools:
+        if self.name not in layout.of(ELASTIC_POOLS):
             return
-        pool, errors = layout.pools[self.name], []
+        pool, errors = layout.of(ELASTIC_POOLS)[self.name], []
         for chunk in [chunk for number, chunk in pool.created.items() if number >= self.kept]:
             try:
                 release_elastic(driver, layout, pool, chunk)
@@ -134,10 +148,10 @@ class KeepPool(Step):
                 errors.append(error)
         if errors:
             raise errors[0]
-        del layout.pools[self.name]
+        del layout.of(ELASTIC_POOLS)[self.name]
 
     def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
-        pool = layout.pools[self.name]
+        pool = layout.of(ELASTIC_POOLS)[self.name]
         for number, chunk in list(pool.created.items()):
             if number >= self.kept:
                 yield from CreateChunk(self.path, chunk.label, self.size, pool.properties_of([chunk])[0]).check(
@@ -173,14 +187,16 @@ class LimitPool(Step):
 
     def refusal(self, layout: Layout, undone: Container[Hashable]) -> str | None:
         """Return why a layout does not admit the limit in a change that undoes some resources; None if it does."""
-        contents = (each for each in layout.elastic.values() if ("elastic range", each.label) not in undone)
+        contents = (
+            each for each in layout.of(ELASTIC_CONTENTS).values() if ("elastic range", each.label) not in undone
+        )
         mapped = sum(chunk.pool == self.name for content in contents for chunk in content.at.values())
         return (
             f"chunks {self.name!r}: {mapped:,} are mapped, and max is {self.limit:,}" if mapped > self.limit else None
         )
 
     def do(self, driver: Driver, layout: Layout) -> None:
-        pool = layout.pools[self.name]
+        pool = layout.of(ELASTIC_POOLS)[self.name]
         surplus = max(len(pool.created) - self.limit, 0)
         try:
             for chunk in pool.releasable[:surplus]:
@@ -202,38 +218,28 @@ def limit_changes(difference: Difference) -> Iterator[LimitPool]:
 
 
 @dataclass(frozen=True, slots=True)
-class ImportChunk(ImportStep):
+class ImportChunk(ChunkStep, ImportStep):
     """Request one handle and import it; `location` is the location that the driver reports here (fact 43).
 
     The imported handle has its own reference, so the handle source may close the descriptor afterwards.
     """
 
-    label: str
-    size: int
     location: Location
     kind: HandleType
     source: HandleReference
 
+    leak = "imported chunk"
     verb = "import"
     call = "cuMemImportFromShareableHandle"
-    undo_verb = "release"
-    undo_call = "cuMemRelease"
     hints: ClassVar = {
         "UNKNOWN": ErrorHint(
             "what was received is not a handle of this driver (fact 27)", "see what the exporter sends"
         )
     }
 
-    @property
-    def provides(self) -> Hashable:
-        return ("chunk", self.label)
-
     def do(self, driver: Driver, layout: Layout) -> None:
         handle = self.source.fetch(layout.handle_source)
         layout.chunks[self.label] = driver.mem_import_from_shareable_handle(handle.shared, self.kind)
-
-    def undo(self, driver: Driver, layout: Layout) -> None:
-        release_chunk(driver, layout, self.label)
 
     def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
         properties = driver.mem_get_allocation_properties_from_handle(layout.chunks[self.label])
@@ -245,9 +251,6 @@ class ImportChunk(ImportStep):
     def describe(self) -> StepDescription:
         return StepDescription(self.label, self.source.text, self.size, self.source.holder, ", ".join(self.kind.words))
 
-    def leak_name(self) -> str:
-        return f"imported chunk {self.label}"
-
 
 @dataclass(frozen=True, slots=True)
 class TryExportChunk(TryExport):
@@ -255,7 +258,6 @@ class TryExportChunk(TryExport):
 
     verb = "export"
     call = "cuMemExportToShareableHandle"
-    noun = "chunk"
     hints: ClassVar = {
         "INVALID_VALUE": ErrorHint(
             "the chunk was created without that handle type, or is itself imported (fact 26)", DEFECT_ADVICE
@@ -265,9 +267,9 @@ class TryExportChunk(TryExport):
 
 def release_chunk(driver: Driver, layout: Layout, label: str) -> None:
     """Release the reference to a chunk, after a reference that a failed check has not released."""
-    if label in layout.retained:
-        driver.mem_release(layout.retained[label])
-        del layout.retained[label]
+    if label in layout.of(RETAINED):
+        driver.mem_release(layout.of(RETAINED)[label])
+        del layout.of(RETAINED)[label]
     chunks = layout.chunks
     if label in chunks:
         driver.mem_release(chunks[label])
@@ -284,7 +286,7 @@ def release_batch(
     driver: Driver, layout: Layout, pool: Pool, batch: Sequence[ElasticChunk]
 ) -> tuple[int, DriverError | None]:
     """Release chunks that are not mapped, in order, until a call fails; return how many, and the error."""
-    chunks, retained = layout.chunks, layout.retained
+    chunks, retained = layout.chunks, layout.of(RETAINED)
     for each in [each for each in batch if each.label in retained] if retained else ():  # by a check that failed
         try:
             driver.mem_release(retained[each.label])

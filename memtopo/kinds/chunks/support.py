@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import reduce
+from operator import or_
+from typing import Any
 
 from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.driver.types import PROPERTY_FLAGS, HandleType, Location, LocationKind, Properties, flags_of
@@ -27,7 +30,7 @@ _FD_AND_FABRIC = HandleType.FD | HandleType.FABRIC
 
 def taken_properties(scope: Scope, entry: Chunk, path: Path) -> Resolution[Properties | None]:
     """Properties of a chunk's entry, the same in all instances of its process and at all of its locations."""
-    handles = yield from _taken_handles(scope, entry, path)
+    handles = yield from taken_handles(scope, "chunk", path, entry.handles, entry.location)
     taken, complete = {*flags_of(entry)}, handles is not None
     for word in PROPERTY_FLAGS:
         found = yield from _taken_property(scope, entry, path, word, beside=bool(taken - {word}))
@@ -47,20 +50,19 @@ def supported_at(scope: Scope, names: Sequence[NamedDevice], word: str) -> Suppo
     return found._replace(reason=f"it worked in a trial on {where}") if found.works else found
 
 
-def _taken_handles(scope: Scope, entry: Chunk, path: Path) -> Resolution[HandleType | None]:
-    handles = HandleType.NONE
-    for each in entry.handles:
-        if not isinstance(each, Alternatives):
-            handles |= each
-    for index, each in enumerate(entry.handles):
-        where = (*path, "handles") if len(entry.handles) == 1 else (*path, "handles", index)
-        fixed = handles
+def taken_handles(
+    scope: Scope, noun: str, path: Path, written: Sequence[Any], names: Sequence[NamedDevice]
+) -> Resolution[HandleType | None]:
+    """Handle types of an entry; of alternatives, the first that works at all of its locations."""
+    handles = reduce(or_, (each for each in written if not isinstance(each, Alternatives)), HandleType.NONE)
+    for index, each in enumerate(written):
 
-        def support(option: HandleType, fixed: HandleType = fixed, written: object = each) -> Support:
+        def support(option: HandleType, fixed: HandleType = handles, written: object = each) -> Support:
             refused = confined(scope, str(path[-1]), written, fixed | option)
-            return refused or supported_at(scope, entry.location, "+".join((fixed | option).words))
+            return refused or supported_at(scope, names, "+".join((fixed | option).words))
 
-        found = yield from chosen(scope, each, f"chunk {path[-1]}: handles", where, support)
+        where = (*path, "handles") if len(written) == 1 else (*path, "handles", index)
+        found = yield from chosen(scope, each, f"{noun} {path[-1]}: handles", where, support)
         if found is None:
             return None
         handles |= found
@@ -97,13 +99,11 @@ def handle_types(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """Yield MT404 for handle types whose trial failed; an attribute alone is not sufficient (fact 4)."""
     alike: dict[tuple[object, ...], list[Diagnostic]] = {}
     for group in geometry.of(ChunkGroup).values():
-        for location in group.distinct_locations:
-            if diagnostic := _handles(group, location, machine, geometry) or _received(
-                group, location, machine, geometry
-            ):
-                key = (diagnostic.message.partition(": ")[2].partition(" on ")[0], diagnostic.notes)
-                alike.setdefault(key, []).append(diagnostic)
-                break
+        places = ((location, geometry.place(location)) for location in group.distinct_locations)
+        faults = (_handles(group, *each, machine) or _received(group, *each, machine) for each in places)
+        if fault := next(filter(None, faults), None):
+            what, diagnostic = fault
+            alike.setdefault((what, diagnostic.notes), []).append(diagnostic)
     for first, *others in alike.values():
         labels = tuple(Label(f"likewise {str(each.path[-2])!r}", each.path) for each in others[:_LISTED])
         more = (f"and {len(others) - _LISTED:,} more entries",) if len(others) > _LISTED else ()
@@ -123,29 +123,31 @@ def properties(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
                 break
 
 
-def _handles(group: ChunkGroup, location: Location, machine: Machine, geometry: Geometry) -> Diagnostic | None:
-    words = group.handles.words
-    path = (*group.path, "handles")
+_Fault = tuple[str, Diagnostic]
+"""What does not work, and the diagnostic of an entry with it."""
+
+
+def _handles(group: ChunkGroup, location: Location, place: str, machine: Machine) -> _Fault | None:
+    words, path = group.handles.words, (*group.path, "handles")
     received = group.origin is not None and not group.origin.siblings
     if (words or received) and location.kind is LocationKind.HOST:
         message = f"{_kind(group)} {group.name!r}: memory of 'host' has no handle types"
         where = (*group.path, "location") if received else path
-        return Diagnostic("MT404", message, where, help="name a NUMA node: location: host:0")
+        return "host", Diagnostic("MT404", message, where, help="name a NUMA node: location: host:0")
     for word in (*words, *(["fd+fabric"] if _FD_AND_FABRIC in group.handles else [])):
         trial = machine.trial(location, word)
         untried = word == "fabric" and trial.works is None and trial.advertised is None
         if trial.refused or untried or (word in _WINDOWS and not trial.works):
-            return _not_supported("MT404", group, f"handle type {word!r}", geometry.place(location), trial, path)
+            return word, _not_supported("MT404", group, f"handle type {word!r}", place, trial, path)
     return None
 
 
-def _received(group: ChunkGroup, location: Location, machine: Machine, geometry: Geometry) -> Diagnostic | None:
+def _received(group: ChunkGroup, location: Location, place: str, machine: Machine) -> _Fault | None:
     """Check an import from outside of the spec; other chunks are checked in the process that creates them."""
     if not group.origin or group.origin.siblings or not (trial := machine.trial(location, group.origin.via)).refused:
         return None
-    return _not_supported(
-        "MT404", group, f"handle type {group.origin.via!r}", geometry.place(location), trial, (*group.path, "via")
-    )
+    word, path = group.origin.via, (*group.path, "via")
+    return word, _not_supported("MT404", group, f"handle type {word!r}", place, trial, path)
 
 
 def _vmm(group: ChunkGroup, location: Location, machine: Machine, geometry: Geometry) -> Diagnostic | None:

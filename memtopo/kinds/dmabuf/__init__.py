@@ -206,8 +206,8 @@ class DmaBufs(ExportKind):
         needs = dict.fromkeys([(noun, memory.span(first).label), *memory.resources(first)])
         via = f"{DMABUF}, pcie" if memory.flags else DMABUF
         handle = partial(self.handle, export=export, index=0)
-        first_handle = export.name, export.label(0), via, export.count, handle
-        return TryExportDmaBuf(path, *first_handle, *memory.bytes, tuple(needs))
+        of_first = self.group.noun, export.label(0), via, export.count, handle
+        return TryExportDmaBuf(path, export.name, *of_first, *memory.bytes, tuple(needs))
 
     def handle(self, driver: Driver, layout: Layout, export: ExportGroup, index: int) -> Handle:
         """Export one object in the context of its GPU (fact 83).

@@ -8,15 +8,15 @@ import time
 from collections.abc import Hashable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from memtopo.common.errors import MemtopoError
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import MemoryHandleType, SemaphoreHandleType
 from memtopo.kinds.ipc.steps import BufferStep
-from memtopo.kinds.layout import Descriptor, LateError, Layout, Reservation, Wait, current
+from memtopo.kinds.layout import LateError, Layout, Reservation, Table, current
 from memtopo.kinds.objects import ObjectStep
-from memtopo.kinds.resources import DeviceStep
+from memtopo.kinds.resources import STREAMS, WAITING, DeviceStep, Wait
 from memtopo.kinds.step import ErrorHint, HandleReference, InChange, Phase, Step, StepDescription
 
 GRACE = 5.0
@@ -27,6 +27,22 @@ LAST_SIGNAL = 1.5
 they do not take a signal from here for one of the producer."""
 
 _PAUSE = 0.002
+
+
+class Descriptor(NamedTuple):
+    """File descriptor with the device, inode and device type of its file, since the number may have been reused."""
+
+    fd: int
+    file: tuple[int, int, int]
+
+
+DESCRIPTORS: Table[str, Descriptor] = Table("descriptors")
+"""Descriptors of external objects that the driver has not imported yet."""
+
+SEMAPHORE_HANDLES: Table[str, int] = Table("semaphores")
+
+EXTERNAL_HANDLES: Table[str, int] = Table("external memory")
+"""External memory. Its mapped buffers are in `Layout.memory`: `frame`, and `frame.y`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +75,10 @@ class DuplicateDescriptor(Step):
         except OSError as error:
             message = f"{self.source.text}: the received descriptor cannot be duplicated: {error.strerror}"
             raise MemtopoError(message, hint="check the descriptor that the producer exports") from error
-        layout.descriptors[self.label] = Descriptor(fd, _file(fd))
+        layout.of(DESCRIPTORS)[self.label] = Descriptor(fd, _file(fd))
 
     def undo(self, driver: Driver, layout: Layout) -> None:
-        duplicate = layout.descriptors.pop(self.label, None)
+        duplicate = layout.of(DESCRIPTORS).pop(self.label, None)
         with suppress(OSError):
             if duplicate and _file(duplicate.fd) == duplicate.file:
                 os.close(duplicate.fd)
@@ -94,9 +110,9 @@ class ImportObject(ObjectStep):
 
     def do(self, driver: Driver, layout: Layout) -> None:
         with current(driver, layout.contexts[self.device]):
-            found = self.import_descriptor(driver, layout.descriptors[self.label].fd)
+            found = self.import_descriptor(driver, layout.of(DESCRIPTORS)[self.label].fd)
             self.objects(layout)[self.label] = found
-            del layout.descriptors[self.label]
+            del layout.of(DESCRIPTORS)[self.label]
 
     def undo(self, driver: Driver, layout: Layout) -> None:
         """Destroy the object, at most once: a second call would end the process (fact 57)."""
@@ -115,7 +131,8 @@ class ImportMemory(ImportObject):
     kind: MemoryHandleType
     dedicated: bool
 
-    noun = table = "external"
+    noun = "external"
+    table = EXTERNAL_HANDLES
     leaks_as = "external memory"
     verb = "import memory"
     call = "cuImportExternalMemory"
@@ -169,7 +186,9 @@ class MapExternal(BufferStep):
 
     def do(self, driver: Driver, layout: Layout) -> None:
         with current(driver, layout.contexts[self.device]):
-            address = driver.external_memory_get_mapped_buffer(layout.external[self.memory], self.offset, self.size)
+            address = driver.external_memory_get_mapped_buffer(
+                layout.of(EXTERNAL_HANDLES)[self.memory], self.offset, self.size
+            )
             layout.buffers[self.label] = Reservation(address, self.size)
 
     def describe(self) -> StepDescription:
@@ -191,7 +210,7 @@ class ImportSemaphore(ImportObject):
     kind: SemaphoreHandleType
 
     noun = "semaphore"
-    table = "semaphores"
+    table = SEMAPHORE_HANDLES
     leaks_as = "semaphore"
     verb = "import semaphore"
     call = "cuImportExternalSemaphore"
@@ -238,10 +257,10 @@ class AwaitStream(DeviceStep):
         return (("stream", self.device),)
 
     def do(self, driver: Driver, layout: Layout) -> None:
-        driver.stream_query(layout.streams[self.device])
+        driver.stream_query(layout.of(STREAMS)[self.device])
 
     def undo(self, driver: Driver, layout: Layout) -> None:
-        wait = layout.waiting.get(self.device)
+        wait = layout.of(WAITING).get(self.device)
         if wait is None:
             return
         ended = self._done(driver, layout, min(GRACE, layout.timeout), wait)
@@ -249,7 +268,7 @@ class AwaitStream(DeviceStep):
             with suppress(LateError):  # it is signalled; the wait is what counts
                 self._signal(driver, layout, wait)
             self._done(driver, layout, GRACE)
-        if self.device in layout.waiting:
+        if self.device in layout.of(WAITING):
             value = f" to reach {wait.value:,}" if wait.value else ""
             message = f"it waits for semaphore {wait.semaphore!r} of {wait.holder}{value}, which was not signalled"
             raise MemtopoError(f"{message}; the end of this process ends the wait")
@@ -263,11 +282,11 @@ class AwaitStream(DeviceStep):
     def _done(self, driver: Driver, layout: Layout, seconds: float, wait: Wait | None = None) -> bool:
         """Return true if the stream is done in time. Returns early if the producer of `wait` disconnects."""
         until = time.monotonic() + seconds
-        while not driver.stream_query(layout.streams[self.device]):
+        while not driver.stream_query(layout.of(STREAMS)[self.device]):
             if time.monotonic() > until or (wait and layout.handle_source.gone(wait.holder)):
                 return False
             time.sleep(_PAUSE)
-        del layout.waiting[self.device]
+        del layout.of(WAITING)[self.device]
         return True
 
     def _signal(self, driver: Driver, layout: Layout, wait: Wait) -> None:
@@ -275,6 +294,6 @@ class AwaitStream(DeviceStep):
         with current(driver, layout.contexts[self.device]):
             stream = driver.stream_create()
             try:
-                driver.signal_external_semaphore(layout.semaphores[wait.semaphore], wait.value, stream)
+                driver.signal_external_semaphore(layout.of(SEMAPHORE_HANDLES)[wait.semaphore], wait.value, stream)
             finally:
                 driver.stream_destroy(stream)

@@ -203,10 +203,11 @@ class Events(IpcKind):
         return TryExportEvent
 
     def handle(self, driver: Driver, layout: Layout, export: ExportGroup, index: int) -> Handle:
+        from memtopo.kinds.ipc.steps import EVENT_HANDLES
         from memtopo.kinds.layout import current
 
         with current(driver, layout.contexts[export.location_of(index).id]):
-            return Handle.of(driver.ipc_get_event_handle(layout.events[export.label(index)]))
+            return Handle.of(driver.ipc_get_event_handle(layout.of(EVENT_HANDLES)[export.label(index)]))
 
     def import_exported(self, imported: Imported, exported: Sequence[Group]) -> EventGroup:
         return imported.located(EventGroup, 0)

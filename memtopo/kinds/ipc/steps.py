@@ -8,9 +8,11 @@ from typing import ClassVar
 
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import DriverError, EventFlags, Location, gpu
-from memtopo.kinds.layout import Layout, Reservation, current
+from memtopo.kinds.layout import Layout, Reservation, Table, current
 from memtopo.kinds.objects import OWN, Alias, ImportStep, ObjectStep, TryExport
 from memtopo.kinds.step import DEFECT_ADVICE, ErrorHint, Finding, HandleReference, Phase, Readable, StepDescription
+
+EVENT_HANDLES: Table[str, int] = Table("events")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +26,13 @@ class BufferStep(ObjectStep):
     size: int
 
     noun = "buffer"
-    table = "buffers"
     leaks_as = "buffer"
     aspect: ClassVar = "buffer"
     """Aspect of the finding that compares its address and size."""
+
+    @classmethod
+    def objects(cls, layout: Layout) -> dict[str, Reservation]:
+        return layout.buffers
 
     def end(self, driver: Driver, layout: Layout, found: Reservation) -> None:
         driver.mem_free(found.address)
@@ -132,7 +137,6 @@ class TryExportBuffer(TryExport):
 
     verb = "export buffer"
     call = "cuIpcGetMemHandle"
-    noun = "buffer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +147,7 @@ class EventStep(ObjectStep):
     size: int
 
     noun = "event"
-    table = "events"
+    table = EVENT_HANDLES
     leaks_as = "event"
     undo_verb = "destroy"
     undo_call = "cuEventDestroy"
@@ -165,11 +169,11 @@ class CreateEvent(EventStep):
     def do(self, driver: Driver, layout: Layout) -> None:
         flags = EventFlags.DISABLE_TIMING | (EventFlags.INTERPROCESS if self.shared else EventFlags(0))
         with current(driver, layout.contexts[self.device]):
-            layout.events[self.label] = driver.event_create(flags)
+            layout.of(EVENT_HANDLES)[self.label] = driver.event_create(flags)
 
     def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
         """Compare the state: an event is complete before its first recording (fact 47)."""
-        state = "complete" if driver.event_query(layout.events[self.label]) else "not ready"
+        state = "complete" if driver.event_query(layout.of(EVENT_HANDLES)[self.label]) else "not ready"
         yield Finding("event", self.label, "complete", state, self.path)
 
     def describe(self) -> StepDescription:
@@ -195,10 +199,11 @@ class OpenEvent(EventStep, ImportStep):
     def do(self, driver: Driver, layout: Layout) -> None:
         handle = self.source.fetch_bytes(layout.handle_source)
         with current(driver, layout.contexts[self.device]):
-            layout.events[self.label] = driver.ipc_open_event_handle(handle)
+            layout.of(EVENT_HANDLES)[self.label] = driver.ipc_open_event_handle(handle)
 
     def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
-        yield Finding("event", self.label, "open", "open" if self.label in layout.events else "gone", self.path)
+        state = "open" if self.label in layout.of(EVENT_HANDLES) else "gone"
+        yield Finding("event", self.label, "open", state, self.path)
 
     def describe(self) -> StepDescription:
         return StepDescription(self.label, self.source.text, like=self.source.holder, note="ipc")
@@ -225,7 +230,6 @@ class TryExportEvent(TryExport):
 
     verb = "export event"
     call = "cuIpcGetEventHandle"
-    noun = "event"
     hints: ClassVar = {
         "INVALID_HANDLE": ErrorHint("the event was created for one process (facts 32, 47)", DEFECT_ADVICE)
     }

@@ -18,6 +18,7 @@ from memtopo.driver.types import (
 )
 from memtopo.kinds.layout import Layout, Reservation, current
 from memtopo.kinds.objects import ObjectStep
+from memtopo.kinds.resources import STREAMS
 from memtopo.kinds.step import ErrorHint, Finding, InChange, Phase, Step, StepDescription
 
 _ADVICE = {
@@ -49,7 +50,6 @@ class AllocateManaged(ObjectStep):
     preferred: Location = field(compare=False)
 
     noun = leaks_as = "managed memory"
-    table = "managed"
     phase = Phase.CREATE
     verb = "allocate managed"
     undo_verb = "free"
@@ -68,13 +68,17 @@ class AllocateManaged(ObjectStep):
 
     def do(self, driver: Driver, layout: Layout) -> None:
         with current(driver, layout.contexts[self.device]):
-            layout.managed[self.label] = Reservation(driver.mem_alloc_managed(self._whole, self.attach), self.size)
+            layout.memory[self.label] = Reservation(driver.mem_alloc_managed(self._whole, self.attach), self.size)
+
+    @classmethod
+    def objects(cls, layout: Layout) -> dict[str, Reservation]:
+        return layout.memory
 
     def end(self, driver: Driver, layout: Layout, found: Reservation) -> None:
         driver.mem_free(found.address)
 
     def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
-        address = layout.managed[self.label].address
+        address = layout.memory[self.label].address
         with current(driver, layout.contexts[self.device]):
             base, size = driver.mem_get_address_range(address)
             managed = driver.pointer_is_managed(address)
@@ -118,14 +122,14 @@ class Advise(ManagedStep):
     in_change = InChange(renews_needs=True)
 
     def do(self, driver: Driver, layout: Layout) -> None:
-        address, size = layout.managed[self.label]
+        address, size = layout.memory[self.label]
         with current(driver, layout.contexts[self.device]):
             driver.mem_advise(address, size, self.advice, self.location)
 
     def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
         if self.location.kind not in _REPORTED:
             return
-        (address, size), (aspect, attribute) = layout.managed[self.label], _ADVICE[self.advice]
+        (address, size), (aspect, attribute) = layout.memory[self.label], _ADVICE[self.advice]
         with current(driver, layout.contexts[self.device]):
             values = driver.mem_range_get_attribute(address, size, attribute)
         yield Finding(aspect, self.label, *self._compared(values), self.path)
@@ -161,9 +165,9 @@ class AttachStream(ManagedStep):
         return (AllocateManaged.noun, self.label), ("stream", self.device)
 
     def do(self, driver: Driver, layout: Layout) -> None:
-        address = layout.managed[self.label].address
+        address = layout.memory[self.label].address
         with current(driver, layout.contexts[self.device]):
-            driver.stream_attach_mem_async(layout.streams[self.device], address, MemAttach.SINGLE)
+            driver.stream_attach_mem_async(layout.of(STREAMS)[self.device], address, MemAttach.SINGLE)
 
     def describe(self) -> StepDescription:
         return StepDescription(self.label, f"gpu{self.device}")
@@ -185,13 +189,13 @@ class Prefetch(ManagedStep):
     hints: ClassVar = {"INVALID_DEVICE": ErrorHint(_NOT_CONCURRENT, "remove 'prefetch'")}
 
     def do(self, driver: Driver, layout: Layout) -> None:
-        address, size = layout.managed[self.label]
-        stream = layout.streams[self.device] if self.own else 0
+        address, size = layout.memory[self.label]
+        stream = layout.of(STREAMS)[self.device] if self.own else 0
         with current(driver, layout.contexts[self.device]):
             driver.mem_prefetch_async(address, size, self.location, stream)
 
     def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
-        address, size = layout.managed[self.label]
+        address, size = layout.memory[self.label]
         with current(driver, layout.contexts[self.device]):
             values = driver.mem_range_get_attribute(address, size, RangeAttribute.LAST_PREFETCH_LOCATION)
         observed = ", ".join(map(device_name, values)) or "none"

@@ -226,19 +226,14 @@ def _slice(scope: Scope, entry: MapEntry | Named, path: Path) -> Resolution[Slic
 def _unknown_chunk(scope: Scope, name: str, where: Path) -> Iterator[Diagnostic]:
     """Yield MT201 for a name that is no chunk, unless its entry has an error."""
     spec = scope.spec
-    if other := _unmappable(scope, name):
+    unmappable = (kind for kind in scope.kinds if kind.keys is Keys.UNIQUE and MAPPINGS.section not in kind.unusable)
+    if other := next((kind.words.article for kind in unmappable if name in scope.of(kind.group)), None):
         message = f"{name!r} is {other}, and only chunks can be mapped"
         help = "share a chunk via fd instead" if name in spec.section("imports") else "declare it under 'chunks'"
         yield Diagnostic("MT201", message, where, help=help)
     elif not (scope.may_be_mapped(name) or (yield from scope.unusable(name, MAPPINGS, where))):
         known = chain(spec.names("chunks"), spec.names("imports"))
         yield scope.errors.undeclared("chunk", name, where, known)
-
-
-def _unmappable(scope: Scope, name: str) -> str | None:
-    """Kind of a name that cannot be mapped, with its article: `a buffer`; None for other names."""
-    kinds = (kind for kind in scope.kinds if kind.keys is Keys.UNIQUE and MAPPINGS.section not in kind.unusable)
-    return next((kind.words.article for kind in kinds if name in scope.of(kind.group)), None)
 
 
 def _in_granules(scope: Scope) -> Iterator[str]:

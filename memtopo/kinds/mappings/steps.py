@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from memtopo.common.errors import InternalError
 from memtopo.common.signals import deferred
@@ -14,6 +14,7 @@ from memtopo.common.text import numbered
 from memtopo.driver.batches import access_each, release_each
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import Access, DriverError, Grant, LocationKind
+from memtopo.kinds.chunks.steps import RETAINED
 from memtopo.kinds.layout import Layout
 from memtopo.kinds.step import (
     CheckedSteps,
@@ -26,6 +27,8 @@ from memtopo.kinds.step import (
     first_difference,
     range_name,
 )
+
+T = TypeVar("T")
 
 LONGEST_RUN = 128 << 20
 """Maximum bytes of one call that copies or unmaps adjacent chunks: memory is released while the next copy runs."""
@@ -116,7 +119,7 @@ class MapChunk(Step):
     @classmethod
     def check_each(cls, steps: Sequence[MapChunk], driver: Driver, layout: Layout) -> CheckedSteps:
         chunks = {each.chunk for each in steps}
-        if len(chunks) < len(steps) or not layout.retained.keys().isdisjoint(chunks):  # a chunk is retained once
+        if len(chunks) < len(steps) or not layout.of(RETAINED).keys().isdisjoint(chunks):  # a chunk is retained once
             return CheckedSteps(0)
         base_of = {label: layout.address(label) for label in {each.range for each in steps}}
         addresses = [base_of[each.range] + each.offset for each in steps]
@@ -138,10 +141,10 @@ class MapChunk(Step):
 
     def _mapped_handle(self, driver: Driver, layout: Layout, address: int) -> int | None:
         """Handle of the chunk mapped at an address; None if nothing is mapped there."""
-        if self.chunk in layout.retained:  # by a check whose release failed
+        if self.chunk in layout.of(RETAINED):  # by a check whose release failed
             self._release_retained(driver, layout)
         try:
-            handle = layout.retained[self.chunk] = driver.mem_retain_allocation_handle(address)
+            handle = layout.of(RETAINED)[self.chunk] = driver.mem_retain_allocation_handle(address)
         except DriverError as error:
             if error.name != _UNMAPPED:
                 raise
@@ -150,8 +153,8 @@ class MapChunk(Step):
         return handle
 
     def _release_retained(self, driver: Driver, layout: Layout) -> None:
-        driver.mem_release(layout.retained[self.chunk])
-        del layout.retained[self.chunk]
+        driver.mem_release(layout.of(RETAINED)[self.chunk])
+        del layout.of(RETAINED)[self.chunk]
 
     def describe(self) -> StepDescription:
         group, _ = numbered(self.range)
@@ -168,7 +171,7 @@ def _as_mapped(
     steps: Sequence[MapChunk], addresses: Sequence[int], driver: Driver, layout: Layout
 ) -> tuple[int, DriverError | None]:
     """Number of the first mappings that are of their chunks, and the error of the next, if it is no finding."""
-    retained = layout.retained
+    retained = layout.of(RETAINED)
     with deferred():
         unknown = _retain(steps, addresses, driver, retained)
         held = [each.chunk for each in steps if each.chunk in retained]
@@ -232,32 +235,33 @@ class UnmapChunks(Step):
         return replace(first.describe(), subject=f"{first.chunk} to {last.chunk}")
 
 
+def runs(items: Iterable[T], joins: Callable[[Sequence[T], T], bool]) -> Iterator[list[T]]:
+    """Divide items, in order, before each one that does not join the run before it."""
+    run: list[T] = []
+    for item in items:
+        if run and not joins(run, item):
+            yield run
+            run = []
+        run.append(item)
+    if run:
+        yield run
+
+
 def joined(undo: Sequence[Step]) -> Iterator[Step]:
     """Steps to undo, with adjacent mappings, of which the last is undone first, as one step."""
-    run: list[MapChunk] = []
-    size = 0
-    for step in undo:
-        one = step if isinstance(step, MapChunk) and type(step) is MapChunk else None
-        if run and not (one and _precedes(one, run[-1]) and size + one.size <= LONGEST_RUN):
-            yield _together(run)
-            run, size = [], 0
-        if one:
-            run.append(one)
-            size += one.size
-        else:
-            yield step
-    if run:
-        yield _together(run)
+    for run in runs(undo, _unmapped_together):
+        mappings = tuple(each for each in reversed(run) if isinstance(each, MapChunk))
+        yield UnmapChunks(run[-1].path, mappings) if len(run) > 1 else run[0]
+
+
+def _unmapped_together(run: Sequence[Step], step: Step) -> bool:
+    first, last = run[0], run[-1]
+    if type(first) is not MapChunk or type(last) is not MapChunk or type(step) is not MapChunk:
+        return False
+    adjacent = step.range == last.range and step.offset + step.size == last.offset
+    return adjacent and first.offset + first.size - step.offset <= LONGEST_RUN
 
 
 def parts_of(step: Step) -> tuple[Step, ...]:
     """Steps of a plan that an undone step stands for: `joined` ones, or the step itself."""
     return step.mappings if isinstance(step, UnmapChunks) else (step,)
-
-
-def _precedes(step: MapChunk, other: MapChunk) -> bool:
-    return step.range == other.range and step.offset + step.size == other.offset
-
-
-def _together(run: Sequence[MapChunk]) -> Step:
-    return UnmapChunks(run[-1].path, tuple(reversed(run))) if len(run) > 1 else run[0]

@@ -11,14 +11,13 @@ from pydantic import Field
 
 from memtopo.common.units import Size, exact
 from memtopo.diagnostics.model import Diagnostic, Path
-from memtopo.driver.handles import Handle
 from memtopo.driver.types import MULTICAST_SLOTS, HandleType, Location, Properties
 from memtopo.geometry.groups import ChunkGroup, Group
 from memtopo.geometry.model import Geometry
 from memtopo.geometry.sizing import rounded_to_multiple, size_error
-from memtopo.kinds.alternatives import Support, chosen, confined
-from memtopo.kinds.chunks.support import FABRIC_HELP, supported_at
-from memtopo.kinds.exportable import ExportGroup, ExportKind, Imported, Refusals
+from memtopo.kinds.chunks import HandleKind
+from memtopo.kinds.chunks.support import FABRIC_HELP, taken_handles
+from memtopo.kinds.exportable import Imported, Refusals
 from memtopo.kinds.kind import Rule, Scope, Words
 from memtopo.kinds.resolution import Resolution, requires_gpu
 from memtopo.language.entries import Entry
@@ -26,9 +25,6 @@ from memtopo.language.fields import Devices, Handles, PositiveAmount, Rounding
 from memtopo.machine import Machine
 
 if TYPE_CHECKING:
-    from memtopo.driver.protocol import Driver
-    from memtopo.kinds.layout import Layout
-    from memtopo.kinds.objects import TryExport
     from memtopo.kinds.step import Step
 
 FROM_DOCUMENTATION = "from documentation: memtopo makes no multicast call on GPUs, and none was measured (fact 87)"
@@ -68,7 +64,7 @@ class MulticastGroup(ChunkGroup):
         yield from self.handles.words
 
 
-class Multicast(ExportKind):
+class Multicast(HandleKind):
     """Section `multicast`."""
 
     section = "multicast"
@@ -77,7 +73,6 @@ class Multicast(ExportKind):
     entry = MulticastObject
     group = MulticastGroup
     drawn = "multicast"
-    transports = ("fd", "fabric")
     import_keys = ("size",)
     refusals = Refusals(
         granules="",
@@ -96,7 +91,7 @@ class Multicast(ExportKind):
                 "MT204", f"{twice} is in the team of {name!r} twice", (*path, "devices"), help="name it once"
             )
             return None
-        handles = yield from _handles(scope, entry, path)
+        handles = yield from taken_handles(scope, "multicast", path, entry.handles, entry.devices)
         unit = scope.machine.multicast_granule(listed)
         declared = entry.size.bytes(unit)
         size = rounded_to_multiple(declared, unit, rounding=entry.round is not None)
@@ -106,9 +101,8 @@ class Multicast(ExportKind):
         if size is None or handles is None:
             return None
         found = tuple(Properties(each, handles) for each in listed)
-        team = tuple(listed)
-        counted = False
-        return MulticastGroup(name, path, 1, counted, size, declared, unit, found, team, devices=team)
+        single = False
+        return MulticastGroup(name, path, 1, single, size, declared, unit, found, devices=tuple(listed))
 
     def group_steps(self, groups: Sequence[Any]) -> Iterator[Step]:
         from memtopo.kinds.multicast.steps import CreateMulticast, ImportMulticast
@@ -121,19 +115,6 @@ class Multicast(ExportKind):
             else:
                 team = ", ".join(map(str, group.devices))
                 yield CreateMulticast(group.path, group.name, group.size, len(group.devices), team, group.handles)
-
-    def handle_types(self, group: Group) -> tuple[str, ...]:
-        assert isinstance(group, MulticastGroup)
-        return tuple(group.handles.words)
-
-    def export_step(self) -> type[TryExport]:
-        from memtopo.kinds.multicast.steps import TryExportMulticast
-
-        return TryExportMulticast
-
-    def handle(self, driver: Driver, layout: Layout, export: ExportGroup, index: int) -> Handle:
-        kind = HandleType[export.via.upper()]
-        return Handle.of(driver.mem_export_to_shareable_handle(layout.chunks[export.label(index)], kind))
 
     def import_exported(self, imported: Imported, exported: Sequence[Group]) -> MulticastGroup:
         group = exported[0]
@@ -218,23 +199,6 @@ def _created(geometry: Geometry) -> Iterator[MulticastGroup]:
 
 def _untried(group: MulticastGroup, machine: Machine) -> list[Location]:
     return [each for each in group.devices if machine.trial(each, "multicast").works is None]
-
-
-def _handles(scope: Scope, entry: MulticastObject, path: Path) -> Resolution[HandleType | None]:
-    """Handle types of an entry; of alternatives, the first that works on all GPUs of the team."""
-
-    def support(option: HandleType) -> Support:
-        refused = confined(scope, str(path[-1]), each, handles | option)
-        return refused or supported_at(scope, entry.devices, "+".join((handles | option).words))
-
-    handles = HandleType.NONE
-    for index, each in enumerate(entry.handles):
-        where = (*path, "handles") if len(entry.handles) == 1 else (*path, "handles", index)
-        found = yield from chosen(scope, each, f"multicast {path[-1]}: handles", where, support)
-        if found is None:
-            return None
-        handles |= found
-    return handles
 
 
 MULTICAST = Multicast()

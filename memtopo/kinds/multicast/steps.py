@@ -13,8 +13,8 @@ from typing import ClassVar
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import HandleType
 from memtopo.kinds.access.steps import SetAccess
-from memtopo.kinds.chunks.steps import TryExportChunk, release_chunk
-from memtopo.kinds.layout import Layout
+from memtopo.kinds.chunks.steps import ChunkStep
+from memtopo.kinds.layout import Layout, Table
 from memtopo.kinds.mappings.steps import MapChunk
 from memtopo.kinds.objects import ImportStep
 from memtopo.kinds.step import ErrorHint, HandleReference, InChange, Phase, Step, StepDescription
@@ -23,28 +23,15 @@ _SYSTEM = ErrorHint("the fabric manager or the switches do not work as they shou
 
 
 @dataclass(frozen=True, slots=True)
-class MulticastStep(Step):
-    """Base of the steps that have a handle of an object of `size` bytes under its label.
+class MulticastStep(ChunkStep):
+    """Base of the steps that have a handle of a multicast object.
 
     A change gives it back after all else: GPUs that were added once cannot be added again if the change fails before.
     """
 
-    label: str
-    size: int
-
+    noun = "multicast"
+    leak = "multicast object"
     in_change = InChange(undone_late=True)
-    undo_verb = "release"
-    undo_call = "cuMemRelease"
-
-    @property
-    def provides(self) -> Hashable:
-        return ("multicast", self.label)
-
-    def undo(self, driver: Driver, layout: Layout) -> None:
-        release_chunk(driver, layout, self.label)
-
-    def leak_name(self) -> str:
-        return f"multicast object {self.label}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +76,6 @@ class ImportMulticast(MulticastStep, ImportStep):
 
 
 @dataclass(frozen=True, slots=True)
-class TryExportMulticast(TryExportChunk):
-    """Export an object as a test, as a chunk."""
-
-    noun = "multicast"
-
-
-@dataclass(frozen=True, slots=True)
 class AddDevice(Step):
     """Add a GPU to the team of an object, until the object ends."""
 
@@ -126,6 +106,10 @@ class AddDevice(Step):
         return StepDescription(f"gpu{self.device}", self.object)
 
 
+BOUND_BYTES: Table[tuple[str, int, int], int] = Table("bound memory")
+"""Bytes that are bound to a multicast object, by its label, GPU, and offset in it; its handle is in `Layout.chunks`."""
+
+
 @dataclass(frozen=True, slots=True)
 class BindStep(Step):
     """Base of the steps that bind a whole chunk of a GPU at an offset of an object. No call queries what is bound."""
@@ -151,12 +135,12 @@ class BindStep(Step):
 
     def do(self, driver: Driver, layout: Layout) -> None:
         self._bind(driver, layout, layout.chunks[self.object])
-        layout.bound[self._place] = self.size
+        layout.of(BOUND_BYTES)[self._place] = self.size
 
     def undo(self, driver: Driver, layout: Layout) -> None:
-        if self._place in layout.bound:
+        if self._place in layout.of(BOUND_BYTES):
             driver.multicast_unbind(layout.chunks[self.object], self.device, self.offset, self.size)
-            del layout.bound[self._place]
+            del layout.of(BOUND_BYTES)[self._place]
 
     def describe(self) -> StepDescription:
         return StepDescription(self.chunk, self.object, self.size, (self.object, self.device), f"gpu{self.device}")

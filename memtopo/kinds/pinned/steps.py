@@ -10,14 +10,14 @@ from collections.abc import Hashable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntFlag
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from memtopo.common.errors import Exit, MemtopoError
 from memtopo.common.mapped_files import map_shared, unmap
 from memtopo.common.units import exact
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import HostFlags, Location, LocationKind, RegisterFlags
-from memtopo.kinds.layout import Layout, Reservation, SharedFile, current
+from memtopo.kinds.layout import Layout, Reservation, Table, current
 from memtopo.kinds.objects import ObjectStep
 from memtopo.kinds.step import ErrorHint, Finding, HandleReference, Phase, Readable, Step, StepDescription
 
@@ -29,6 +29,18 @@ _BLOCK = 2 << 20
 """Bytes of the blocks that smaller allocations share (fact 74)."""
 
 
+class SharedFile(NamedTuple):
+    """File that another program shares, mapped at `address` with `size` bytes; its descriptor stays open."""
+
+    fd: int
+    address: int
+    size: int
+
+
+FILES: Table[str, SharedFile] = Table("files")
+"""Mapped files of other programs, by the name of the entry that registers them."""
+
+
 @dataclass(frozen=True, slots=True)
 class PinnedStep(ObjectStep):
     """Base of steps that page-lock `size` bytes, in the context of the first of `gpus` and for all of them."""
@@ -37,7 +49,10 @@ class PinnedStep(ObjectStep):
     gpus: tuple[int, ...]
 
     noun = "pinned memory"
-    table = "pinned"
+
+    @classmethod
+    def objects(cls, layout: Layout) -> dict[str, Reservation]:
+        return layout.memory
 
     def check_access(self, driver: Driver, layout: Layout, flags: IntFlag, of_block: int = 0) -> Iterator[Finding]:
         """Compare the flags, and the address for each GPU, which is that for the CPU (facts 74, 85).
@@ -55,7 +70,7 @@ class PinnedStep(ObjectStep):
 
     def address(self, layout: Layout) -> int:
         """Address of the memory in a layout."""
-        return layout.pinned[self.label].address
+        return layout.memory[self.label].address
 
     def blocked_by_wait(self, device: int) -> tuple[str, ...]:
         return (self.leak_name(),)
@@ -94,7 +109,7 @@ class AllocatePinned(PinnedStep):
 
     def do(self, driver: Driver, layout: Layout) -> None:
         with current(driver, layout.contexts[self.gpus[0]]):
-            layout.pinned[self.label] = Reservation(driver.mem_host_alloc(self.size, self.flags), self.size)
+            layout.memory[self.label] = Reservation(driver.mem_host_alloc(self.size, self.flags), self.size)
 
     def end(self, driver: Driver, layout: Layout, found: Reservation) -> None:
         driver.mem_free_host(found.address)
@@ -127,7 +142,7 @@ class MapFile(ObjectStep):
     writable: bool
 
     noun = "file"
-    table = "files"
+    table = FILES
     leaks_as = "mapped file of"
     phase = Phase.IMPORT
     verb = "map file"
@@ -147,7 +162,7 @@ class MapFile(ObjectStep):
     def do(self, driver: Driver, layout: Layout) -> None:
         fd = self._open(layout)
         try:
-            layout.files[self.label] = map_file(fd, self.file, self.offset, self.size, writable=self.writable)
+            layout.of(FILES)[self.label] = map_file(fd, self.file, self.offset, self.size, writable=self.writable)
         except BaseException:
             os.close(fd)
             raise
@@ -161,7 +176,7 @@ class MapFile(ObjectStep):
 
     def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
         """Compare the length of the file: behind its end, the CPU is refused by SIGBUS (fact 86)."""
-        needed, has = self.offset + self.size, length(layout.files[self.label].fd)
+        needed, has = self.offset + self.size, length(layout.of(FILES)[self.label].fd)
         expected = f"{exact(needed)} or more"
         hint = "the program that shares the file has shortened it; seal it with F_SEAL_SHRINK"
         yield Finding("file", self.label, expected, expected if has >= needed else exact(has), self.path, hint)
@@ -187,9 +202,9 @@ class DryFile(MapFile):
     """A file that is not mapped: it has an address by itself."""
 
     def do(self, driver: Driver, layout: Layout) -> None:
-        before = layout.files.values()
+        before = layout.of(FILES).values()
         address = max((each.address + each.size for each in before), default=_DRY_ADDRESSES)
-        layout.files[self.label] = SharedFile(-1, address, self.size)
+        layout.of(FILES)[self.label] = SharedFile(-1, address, self.size)
 
     def end(self, driver: Driver, layout: Layout, found: SharedFile) -> None:
         """Nothing: no call was made."""
@@ -226,24 +241,24 @@ class RegisterMemory(PinnedStep):
         return ("file", self.label), *(("context", device) for device in self.gpus)
 
     def do(self, driver: Driver, layout: Layout) -> None:
-        address, each = layout.files[self.label].address, self.size // len(self.labels)
+        address, each = layout.of(FILES)[self.label].address, self.size // len(self.labels)
         with current(driver, layout.contexts[self.gpus[0]]):
             driver.mem_host_register(address, self.size, self.flags)
             for number, label in enumerate(self.labels):
-                layout.pinned[label] = Reservation(address + number * each, each)
+                layout.memory[label] = Reservation(address + number * each, each)
 
     def undo(self, driver: Driver, layout: Layout) -> None:
-        if self.labels[0] in layout.pinned:
+        if self.labels[0] in layout.memory:
             driver.mem_host_unregister(self.address(layout))
             for label in self.labels:
-                del layout.pinned[label]
+                del layout.memory[label]
 
     def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
         reported = self.flags & ~RegisterFlags.READ_ONLY  # fact 85
         return self.check_access(driver, layout, reported)
 
     def address(self, layout: Layout) -> int:
-        return layout.pinned[self.labels[0]].address
+        return layout.memory[self.labels[0]].address
 
     def describe(self) -> StepDescription:
         note = "read-only" if RegisterFlags.READ_ONLY in self.flags else ""

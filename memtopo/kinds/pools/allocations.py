@@ -176,8 +176,10 @@ class Allocations(ExportKind):
 
         The pool is exported first: before any export of it, the driver may refuse its pointers (fact 82).
         """
+        from memtopo.kinds.pools.steps import POOL_HANDLES
+
         assert isinstance(export.group, AllocationGroup)
-        pool = layout.memory_pools[export.group.pool_of(export.first + index)]
+        pool = layout.of(POOL_HANDLES)[export.group.pool_of(export.first + index)]
         fd = driver.mem_pool_export_to_shareable_handle(pool, HandleType.FD)
         assert isinstance(fd, int)
         try:

@@ -11,12 +11,24 @@ from memtopo.common.units import rounded
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import Access, Grant, HandleType, Location, PoolAttribute, PoolProperties
 from memtopo.kinds.ipc.steps import BufferStep
-from memtopo.kinds.layout import Layout, Reservation, current
+from memtopo.kinds.layout import Layout, Reservation, Table, current
 from memtopo.kinds.objects import Alias, ImportStep, ObjectStep, TryExport
 from memtopo.kinds.step import PROBE_ADVICE, ErrorHint, Finding, HandleReference, Phase, Readable, Step, StepDescription
 
 _DEFAULTS = {PoolAttribute.RELEASE_THRESHOLD: 0}
 """Values that a new pool has; every other attribute that can be set is 1 (fact 80)."""
+
+
+POOL_HANDLES: Table[str, int] = Table("pools")
+"""Stream-ordered pools, created and imported. Their allocations are in `Layout.memory`."""
+POOL_IMPORTS: Table[int, int] = Table("imports of pools")
+"""Number of imports of each imported pool: the driver returns the same handle for a pool each time (fact 82)."""
+POOL_SETTINGS: Table[tuple[str, PoolAttribute], bool] = Table("settings of pools")
+"""Labels of pools with the attributes that are set."""
+POOL_POINTERS: Table[str, tuple[int, bytes]] = Table("imported allocations")
+"""Imported pool of each imported allocation, and a digest of the bytes that name it there."""
+POOL_GRANTS: Table[str, tuple[Grant, ...]] = Table("access of pools")
+"""Access that is set for pools besides that of their own locations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +38,7 @@ class OpenPool(ObjectStep):
     device: int
 
     noun = "pool"
-    table = "memory_pools"
+    table = POOL_HANDLES
     leaks_as = "pool"
     undo_verb = "destroy pool"
     undo_call = "cuMemPoolDestroy"
@@ -67,11 +79,11 @@ class CreatePool(OpenPool):
     }
 
     def do(self, driver: Driver, layout: Layout) -> None:
-        layout.memory_pools[self.label] = driver.mem_pool_create(self.properties)
+        layout.of(POOL_HANDLES)[self.label] = driver.mem_pool_create(self.properties)
 
     def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
         """Compare the access of the location that has the memory."""
-        found = Access(driver.mem_pool_get_access(layout.memory_pools[self.label], self.properties.location))
+        found = Access(driver.mem_pool_get_access(layout.of(POOL_HANDLES)[self.label], self.properties.location))
         subject = f"{self.label} for {self.properties.location}"
         yield Finding("pool access", subject, Access.RW.word, found.word, self.path)
 
@@ -94,17 +106,17 @@ class SetPoolAttribute(PoolSetting):
     undo_call = "cuMemPoolSetAttribute"
 
     def do(self, driver: Driver, layout: Layout) -> None:
-        driver.mem_pool_set_attribute(layout.memory_pools[self.label], self.attribute, self.value)
-        layout.pool_settings.add((self.label, self.attribute))
+        driver.mem_pool_set_attribute(layout.of(POOL_HANDLES)[self.label], self.attribute, self.value)
+        layout.of(POOL_SETTINGS)[self.label, self.attribute] = True
 
     def undo(self, driver: Driver, layout: Layout) -> None:
-        if (self.label, self.attribute) in layout.pool_settings:
+        if (self.label, self.attribute) in layout.of(POOL_SETTINGS):
             default = _DEFAULTS.get(self.attribute, 1)
-            driver.mem_pool_set_attribute(layout.memory_pools[self.label], self.attribute, default)
-            layout.pool_settings.remove((self.label, self.attribute))
+            driver.mem_pool_set_attribute(layout.of(POOL_HANDLES)[self.label], self.attribute, default)
+            layout.of(POOL_SETTINGS).pop((self.label, self.attribute))
 
     def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
-        found = driver.mem_pool_get_attribute(layout.memory_pools[self.label], self.attribute)
+        found = driver.mem_pool_get_attribute(layout.of(POOL_HANDLES)[self.label], self.attribute)
         yield Finding("pool", f"{self.label} {self._word}", self.value, found, self.path)
 
     def describe(self) -> StepDescription:
@@ -136,20 +148,20 @@ class SetPoolAccess(PoolSetting):
     }
 
     def do(self, driver: Driver, layout: Layout) -> None:
-        driver.mem_pool_set_access(layout.memory_pools[self.label], self.grants)
-        layout.pool_grants[self.label] = self.grants
+        driver.mem_pool_set_access(layout.of(POOL_HANDLES)[self.label], self.grants)
+        layout.of(POOL_GRANTS)[self.label] = self.grants
 
     def undo(self, driver: Driver, layout: Layout) -> None:
-        if self.label in layout.pool_grants:
-            kept = {grant for label in sharing(layout, self.label) for grant in layout.pool_grants.get(label, ())}
+        if self.label in layout.of(POOL_GRANTS):
+            kept = {grant for label in sharing(layout, self.label) for grant in layout.of(POOL_GRANTS).get(label, ())}
             none = tuple(grant._replace(access=Access.NONE) for grant in self.grants if grant not in kept)
             if none:
-                driver.mem_pool_set_access(layout.memory_pools[self.label], none)
-            del layout.pool_grants[self.label]
+                driver.mem_pool_set_access(layout.of(POOL_HANDLES)[self.label], none)
+            del layout.of(POOL_GRANTS)[self.label]
 
     def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
         for location, access in self.grants:
-            found = Access(driver.mem_pool_get_access(layout.memory_pools[self.label], location))
+            found = Access(driver.mem_pool_get_access(layout.of(POOL_HANDLES)[self.label], location))
             yield Finding("pool access", f"{self.label} for {location}", access.word, found.word, self.path)
 
     def describe(self) -> StepDescription:
@@ -183,23 +195,23 @@ class ImportPool(OpenPool, ImportStep):
     def do(self, driver: Driver, layout: Layout) -> None:
         fd = self.source.fetch_descriptor(layout.handle_source)
         pool = driver.mem_pool_import_from_shareable_handle(fd, HandleType.FD)
-        layout.pool_imports[pool] = layout.pool_imports.get(pool, 0) + 1
-        layout.memory_pools[self.label] = pool
+        layout.of(POOL_IMPORTS)[pool] = layout.of(POOL_IMPORTS).get(pool, 0) + 1
+        layout.of(POOL_HANDLES)[self.label] = pool
 
     def undo(self, driver: Driver, layout: Layout) -> None:
         """Destroy the pool once for each import of it, with the last of its labels.
 
         Two exports of one pool give the same handle, which cannot be destroyed while anything of it is used (fact 82).
         """
-        if self.label not in layout.memory_pools:
+        if self.label not in layout.of(POOL_HANDLES):
             return
-        pool = layout.memory_pools[self.label]
+        pool = layout.of(POOL_HANDLES)[self.label]
         if not sharing(layout, self.label):
-            while layout.pool_imports[pool]:
+            while layout.of(POOL_IMPORTS)[pool]:
                 driver.mem_pool_destroy(pool)
-                layout.pool_imports[pool] -= 1
-            del layout.pool_imports[pool]
-        del layout.memory_pools[self.label]
+                layout.of(POOL_IMPORTS)[pool] -= 1
+            del layout.of(POOL_IMPORTS)[pool]
+        del layout.of(POOL_HANDLES)[self.label]
 
     def describe(self) -> StepDescription:
         return StepDescription(self.label, self.source.text, like=self.source.holder, note="fd")
@@ -216,8 +228,8 @@ class AliasPool(Alias):
 
 def sharing(layout: Layout, label: str) -> list[str]:
     """Other labels of the same pool: of further imports, and of an own pool that is imported."""
-    pool = layout.memory_pools[label]
-    return [other for other, handle in layout.memory_pools.items() if handle == pool and other != label]
+    pool = layout.of(POOL_HANDLES)[label]
+    return [other for other, handle in layout.of(POOL_HANDLES).items() if handle == pool and other != label]
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +284,7 @@ class AllocateFromPool(AllocationStep):
 
     def do(self, driver: Driver, layout: Layout) -> None:
         with current(driver, layout.contexts[self.device]):
-            address = driver.mem_alloc_from_pool_async(self.size, layout.memory_pools[self.pool])
+            address = driver.mem_alloc_from_pool_async(self.size, layout.of(POOL_HANDLES)[self.pool])
             layout.buffers[self.label] = Reservation(address, self.size)
 
     def undo(self, driver: Driver, layout: Layout) -> None:
@@ -317,21 +329,21 @@ class ImportPointer(AllocationStep, ImportStep):
         return (("holder", self.source.holder), ("pool", self.pool))
 
     def do(self, driver: Driver, layout: Layout) -> None:
-        data, pool = self.source.fetch_bytes(layout.handle_source), layout.memory_pools[self.pool]
+        data, pool = self.source.fetch_bytes(layout.handle_source), layout.of(POOL_HANDLES)[self.pool]
         named = pool, sha256(data).digest()
-        same = next((label for label, other in layout.pool_pointers.items() if other == named), None)
+        same = next((label for label, other in layout.of(POOL_POINTERS).items() if other == named), None)
         address = layout.buffers[same].address if same else driver.mem_pool_import_pointer(pool, data)
-        layout.pool_pointers[self.label] = named
+        layout.of(POOL_POINTERS)[self.label] = named
         layout.buffers[self.label] = Reservation(address, self.size)
 
     def undo(self, driver: Driver, layout: Layout) -> None:
         """Free it with the last of its labels: the first free would unmap it for all (fact 82)."""
-        named = layout.pool_pointers.get(self.label)
+        named = layout.of(POOL_POINTERS).get(self.label)
         if named is None:
             return
-        if sum(other == named for other in layout.pool_pointers.values()) == 1:
+        if sum(other == named for other in layout.of(POOL_POINTERS).values()) == 1:
             driver.mem_free(layout.buffers[self.label].address)
-        del layout.buffers[self.label], layout.pool_pointers[self.label]
+        del layout.buffers[self.label], layout.of(POOL_POINTERS)[self.label]
 
     def describe(self) -> StepDescription:
         return StepDescription(self.label, self.source.text, self.size, self.source.holder, "fd")
@@ -352,7 +364,6 @@ class TryExportAllocation(TryExport):
 
     verb = "export allocation"
     call = "cuMemPoolExportToShareableHandle"
-    noun = "allocation"
     hints: ClassVar = {
         "INVALID_VALUE": ErrorHint("the pool cannot be shared (fact 82)", "'memtopo probe' shows what can")
     }

@@ -14,7 +14,18 @@ from memtopo.geometry.access import AccessParts, segments
 from memtopo.geometry.groups import Backing, RangeGroup
 from memtopo.geometry.model import Geometry, Part
 from memtopo.kinds.chunks.steps import release_elastic
-from memtopo.kinds.elastic import AccessPiece, ElasticChunk, ElasticContent, Mapped, MappedRun, Pool, run_size, runs
+from memtopo.kinds.elastic import (
+    ELASTIC_CONTENTS,
+    ELASTIC_POOLS,
+    AccessPiece,
+    ElasticChunk,
+    ElasticContent,
+    Mapped,
+    MappedRun,
+    Pool,
+    run_size,
+    runs,
+)
 from memtopo.kinds.layout import LateError, Layout, current
 from memtopo.kinds.mappings import expected_access, host_has_access
 from memtopo.kinds.mappings.steps import MapChunk
@@ -71,7 +82,7 @@ class OpenRange(Step):
         base, size = layout.ranges[self.label]
         zero = ElasticChunk(self.zero.label, self.zero.size, -1) if self.zero else None
         content = ElasticContent(self.label, base, size, self.pools, self.pieces, self.fixed, zero)
-        layout.elastic[self.label] = content
+        layout.of(ELASTIC_CONTENTS)[self.label] = content
         if self.zero and zero and (offsets := list(content.uncovered())):
             _fill(driver, layout, content, (offsets[0], zero), self.zero.device)
             mapped = [(offset, zero) for offset in offsets]
@@ -85,7 +96,7 @@ class OpenRange(Step):
         At the end of the layout, what a refused call leaves is unmapped chunk by chunk, and what stays is not mapped
         anew.
         """
-        content = layout.elastic.get(self.label)
+        content = layout.of(ELASTIC_CONTENTS).get(self.label)
         if content is None:
             return
         content.rebuild()
@@ -101,15 +112,15 @@ class OpenRange(Step):
                 raise MemtopoError(f"{error}; {len(content.at):,} of {len(mapped):,} mappings stay") from error
         for _, chunk in mapped:
             if chunk is not content.zero:
-                layout.pools[chunk.pool].free.append(chunk)
+                layout.of(ELASTIC_POOLS)[chunk.pool].free.append(chunk)
         for name in self.pools:
-            _release_free(driver, layout, layout.pools[name])
-        del layout.elastic[self.label]
+            _release_free(driver, layout, layout.of(ELASTIC_POOLS)[name])
+        del layout.of(ELASTIC_CONTENTS)[self.label]
         if error:
             raise LateError(error)
 
     def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
-        content = layout.elastic[self.label]
+        content = layout.of(ELASTIC_CONTENTS)[self.label]
         if content.broken:
             yield Finding("elastic range", self.label, "what was mapped", content.broken, self.path)
         for offset, chunk in list(content.present()):

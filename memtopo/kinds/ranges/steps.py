@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import DriverError
-from memtopo.kinds.layout import Layout, Reservation
+from memtopo.kinds.layout import Layout, Reservation, Table
 from memtopo.kinds.step import DEFECT_ADVICE, ErrorHint, Finding, Phase, Step, StepDescription, range_name
 
 SAME_ADDRESS = "same address in all processes"
@@ -18,6 +18,10 @@ FIRST_AGREED = 1 << 45
 and what sanitizers reserve is below."""
 
 _IN_USE = "the addresses are in use in this process: choose others, or leave 'fixed' out (fact 11)"
+
+
+AGREED: Table[str, int] = Table("agreed addresses")
+"""Addresses that all instances of a counted process have agreed on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +86,7 @@ class ReserveRange(Step):
         if self.fixed:
             yield Finding("address", self.label, hex(self.address), hex(address), self.path, _IN_USE)
         if self.same:
-            agreed = layout.agreed.get(self.label)
+            agreed = layout.of(AGREED).get(self.label)
             expected = "one of all processes" if agreed is None else hex(agreed)
             yield Finding("address", self.label, expected, hex(address), self.path)
 

@@ -13,8 +13,8 @@ from memtopo.geometry.model import Geometry
 from memtopo.kinds.access.steps import SetAccess
 from memtopo.kinds.chunks.steps import CreateChunk
 from memtopo.kinds.kind import Difference
-from memtopo.kinds.layout import Layout, current
-from memtopo.kinds.mappings.steps import LONGEST_RUN, MapChunk
+from memtopo.kinds.layout import Layout, Table, current
+from memtopo.kinds.mappings.steps import LONGEST_RUN, MapChunk, runs
 from memtopo.kinds.pinned.steps import PINNED, AllocatePinned
 from memtopo.kinds.ranges.steps import ReserveRange
 from memtopo.kinds.states.groups import Window
@@ -69,6 +69,10 @@ class Place(NamedTuple):
     def after(self, size: int) -> Place:
         """Place that is `size` bytes further."""
         return Place(self.range, self.offset + size)
+
+
+COPIES: Table[str, int] = Table("copies")
+"""Event of each copy to an offload area that is under way, by the label of its first chunk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +152,7 @@ class CopyOut(_Copy):
 
     def do(self, driver: Driver, layout: Layout) -> None:
         with current(driver, layout.contexts[self.device]):
-            event = layout.copies[self.chunks[0]] = driver.event_create(EventFlags.DISABLE_TIMING)
+            event = layout.of(COPIES)[self.chunks[0]] = driver.event_create(EventFlags.DISABLE_TIMING)
             self.copy(driver, layout)
             driver.event_record(event)
 
@@ -201,11 +205,11 @@ class CopyIn(_Copy):
 
 def await_copy(driver: Driver, layout: Layout, label: str, device: int) -> None:
     """Wait for the copy of a chunk, and destroy its event; no effect if it is not under way."""
-    if label in layout.copies:
+    if label in layout.of(COPIES):
         with current(driver, layout.contexts[device]):
-            driver.event_synchronize(layout.copies[label])
-            driver.event_destroy(layout.copies[label])
-            del layout.copies[label]
+            driver.event_synchronize(layout.of(COPIES)[label])
+            driver.event_destroy(layout.of(COPIES)[label])
+            del layout.of(COPIES)[label]
 
 
 def copies(difference: Difference) -> Iterator[Step]:
@@ -244,20 +248,13 @@ class _Part(NamedTuple):
 
 def _joined(kind: type[_Copy], parts: Iterable[_Part]) -> Iterator[_Copy]:
     """Copies of parts; adjacent ones are copied as one, unless that would be too long."""
-    run: list[_Part] = []
-    size, following = 0, None
-    for part in parts:
-        of, source, target = part
-        if run and ((source, target, of.device) != following or size + of.size > LONGEST_RUN):
-            yield _copy(kind, run, size)
-            run, size = [], 0
-        run.append(part)
-        size += of.size
-        following = source.after(of.size), target.after(of.size), of.device
-    if run:
-        yield _copy(kind, run, size)
+    for run in runs(parts, _copied_together):
+        of, source, target = run[0]
+        chunks, size = tuple(part.of.chunk for part in run), sum(part.of.size for part in run)
+        yield kind(of.path, chunks, size, source, target, of.device)
 
 
-def _copy(kind: type[_Copy], run: Sequence[_Part], size: int) -> _Copy:
-    first, source, target = run[0]
-    return kind(first.path, tuple(part.of.chunk for part in run), size, source, target, first.device)
+def _copied_together(run: Sequence[_Part], part: _Part) -> bool:
+    first, (of, source, target) = run[0], run[-1]
+    adjacent = (part.source, part.target, part.of.device) == (source.after(of.size), target.after(of.size), of.device)
+    return adjacent and part.source.offset + part.of.size - first.source.offset <= LONGEST_RUN

@@ -15,7 +15,7 @@ from itertools import chain, groupby
 from memtopo.common.errors import Exit, MemtopoError
 from memtopo.driver.types import ADDRESS_BLOCK, LAST_ADDRESS
 from memtopo.executor import Execution
-from memtopo.kinds.ranges.steps import ReserveRange, common_ranges
+from memtopo.kinds.ranges.steps import AGREED, ReserveRange, common_ranges
 from memtopo.planner import Plan
 from memtopo.run.messages import Addresses, AgreeOn
 
@@ -39,7 +39,7 @@ def bring_to(execution: Execution, command: AgreeOn) -> Addresses:
     """Reserve ranges of a process where they are asked for, if they are free there. Raises `StepFailed`."""
     layout = execution.layout
     steps = {step.label: step for step in common_ranges(execution.plan.steps)}
-    layout.agreed |= command.addresses
+    layout.of(AGREED).update(command.addresses)
     for label, address in command.addresses.items():
         if layout.address(label) != address:
             execution.remake(steps[label], partial(steps[label].relocate, address=address))

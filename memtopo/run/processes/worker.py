@@ -313,7 +313,7 @@ class _WorkerProgress(Progress):
         self._send(messages.StepsDone(steps))
 
 
-class SiblingHandles:
+class SiblingHandles(HandleSource):
     """Handles that a process imports from its siblings, in batches; handles of other holders come from `external`."""
 
     def __init__(self, geometry: Geometry, request: RequestHandles, external: HandleSource) -> None:

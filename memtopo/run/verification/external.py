@@ -24,8 +24,11 @@ from memtopo.driver.types import Access, HostFlags, Location, LocationKind
 from memtopo.geometry import Geometry
 from memtopo.kinds.external import ExternalObject
 from memtopo.kinds.external.semaphores import ImportedSemaphore
-from memtopo.kinds.layout import Layout, Wait, current
+from memtopo.kinds.external.steps import SEMAPHORE_HANDLES
+from memtopo.kinds.layout import Layout, current
 from memtopo.kinds.pinned import PinnedGroup
+from memtopo.kinds.pinned.steps import FILES
+from memtopo.kinds.resources import STREAMS, WAITING, Wait
 from memtopo.kinds.step import Finding
 from memtopo.kinds.views import MappedMemory
 from memtopo.run.verification.verifier import MappedView, Unsignalled, VerificationContext, Verifier, gpu_views
@@ -91,18 +94,20 @@ class ExternalVerifier(Verifier):
         return any(other.origin.identity == entry.origin.identity for other in others)
 
     def _wait(self, entry: ImportedSemaphore, value: int) -> Finding:
-        device, waiting = entry.location.id, self.layout.waiting
+        device, waiting = entry.location.id, self.layout.of(WAITING)
         # Noted first: the teardown must find every wait that a stream may have.
         waiting[device] = Wait(entry.name, value, entry.origin.of(0)[0])
-        self.driver.wait_external_semaphore(self.layout.semaphores[entry.name], value, self.layout.streams[device])
+        self.driver.wait_external_semaphore(
+            self.layout.of(SEMAPHORE_HANDLES)[entry.name], value, self.layout.of(STREAMS)[device]
+        )
         missing = f"did not reach {value:,}" if value else "was not signalled"
         self._await_stream(entry, missing, waiting[device].holder)
         del waiting[device]
         return Finding("wait", _subject(entry, value), "done", "done", entry.path)
 
     def _signal(self, entry: ImportedSemaphore, value: int) -> Finding:
-        stream = self.layout.streams[entry.location.id]
-        self.driver.signal_external_semaphore(self.layout.semaphores[entry.name], value, stream)
+        stream = self.layout.of(STREAMS)[entry.location.id]
+        self.driver.signal_external_semaphore(self.layout.of(SEMAPHORE_HANDLES)[entry.name], value, stream)
         self._await_stream(entry, f"was not signalled by {entry.location}", None)
         return Finding("signal", _subject(entry, value), "done", "done", entry.path)
 
@@ -110,7 +115,7 @@ class ExternalVerifier(Verifier):
         """Poll a stream until it is done, has timed out, or depends on a holder that has ended."""
         message = f"semaphore {entry.name!r} of {entry.origin.of(0)[0]} {missing}"
         start, ended_at, intervals = time.monotonic(), None, pauses()
-        while not self.driver.stream_query(self.layout.streams[entry.location.id]):
+        while not self.driver.stream_query(self.layout.of(STREAMS)[entry.location.id]):
             self.poll()
             now = time.monotonic()
             if ended_at is None and holder and self.layout.handle_source.gone(holder):
@@ -195,8 +200,8 @@ class SharedFileVerifier(Verifier):
 
     def _windows(self) -> Iterator[_FileWindow]:
         for entry in self.geometry.of(PinnedGroup).values():
-            if entry.registered and entry.name in self.layout.files:
-                fd = self.layout.files[entry.name].fd
+            if entry.registered and entry.name in self.layout.of(FILES):
+                fd = self.layout.of(FILES)[entry.name].fd
                 for index, device in product(range(entry.count), entry.gpus):
                     for at, size in _ends(index * entry.size, entry.size):
                         file_at = entry.offset + index * entry.size + at

@@ -13,6 +13,7 @@ from memtopo.driver.kernels import MOST_AREAS, KernelDriver
 from memtopo.driver.types import LocationKind
 from memtopo.executor import Execution, failing
 from memtopo.kinds.layout import current
+from memtopo.kinds.resources import MODULES
 from memtopo.kinds.step import Finding, Readable, Step
 from memtopo.planner import Plan
 from memtopo.plans.transition import transition
@@ -148,7 +149,7 @@ def _kernels(execution: Execution, device: int) -> Iterator[KernelDriver]:
     """The driver with a GPU's context current and its kernels loaded, for this time if the layout has none."""
     driver, layout = cast("KernelDriver", execution.driver), execution.layout
     with current(driver, layout.contexts[device]):
-        if device in layout.modules:
+        if device in layout.of(MODULES):
             yield driver
             return
         module = driver.module_load_data()

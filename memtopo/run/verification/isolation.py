@@ -18,6 +18,7 @@ from memtopo.driver.types import Access, DriverError, Grant, Location, LocationK
 from memtopo.geometry import Geometry, Placement
 from memtopo.geometry.access import granted
 from memtopo.geometry.groups import ChunkGroup, RangeGroup
+from memtopo.kinds.elastic import ELASTIC_CONTENTS
 from memtopo.kinds.layout import Layout, current
 from memtopo.kinds.step import Finding
 from memtopo.kinds.views import MappedMemory
@@ -82,7 +83,7 @@ def isolation(geometry: Geometry, unmapped: Holes, driver: Driver, layout: Layou
     location = gpu(geometry.gpus[0]) if geometry.gpus else Location(LocationKind.HOST_NUMA, 0)
     stride = unmapped.stride
     for hole in unmapped.holes:
-        base, content = layout.address(hole.label), layout.elastic.get(hole.label)
+        base, content = layout.address(hole.label), layout.of(ELASTIC_CONTENTS).get(hole.label)
         for at in _queries(hole, stride):
             if content and content.taken(at, at + 1, frozenset()):
                 continue  # a program has mapped something there

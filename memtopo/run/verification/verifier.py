@@ -154,7 +154,7 @@ class EventVerification:
         driver, layout = self.context.driver, self.context.layout
         for event in self._of(index, own=True):
             with current(driver, layout.contexts[event.device]):
-                driver.event_record(layout.events[event.event])
+                driver.event_record(self._handle(event))
 
     def wait(self, index: int) -> Iterator[Finding]:
         """Wait on each GPU for the events that other processes recorded in a round. Raises `DriverError`."""
@@ -162,11 +162,16 @@ class EventVerification:
         for event in self._of(index, own=False):
             self.context.raise_if_stopped()
             with current(driver, layout.contexts[event.device]):
-                driver.stream_wait_event(0, layout.events[event.event])
+                driver.stream_wait_event(0, self._handle(event))
                 driver.ctx_synchronize()
-            observed = "complete" if driver.event_query(layout.events[event.event]) else "not ready"
+            observed = "complete" if driver.event_query(self._handle(event)) else "not ready"
             subject = f"{event.event}, recorded by {event.identity.owner or 'this process'}"
             yield Finding("event", subject, "complete", observed, event.path)
+
+    def _handle(self, event: RecordedEvent) -> int:
+        from memtopo.kinds.ipc.steps import EVENT_HANDLES
+
+        return self.context.layout.of(EVENT_HANDLES)[event.event]
 
     def _of(self, index: int, *, own: bool) -> Iterator[RecordedEvent]:
         for event in self.context.events[self.context.process]:

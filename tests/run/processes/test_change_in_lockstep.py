@@ -11,7 +11,9 @@ from hypothesis import HealthCheck, given, settings
 
 from memtopo.driver.types import gpu
 from memtopo.executor import StepFailed
+from memtopo.kinds.ipc.steps import EVENT_HANDLES
 from memtopo.kinds.layout import current
+from memtopo.kinds.pools.steps import POOL_HANDLES
 from memtopo.language.names import AWAKE
 from memtopo.plans.transition import Stage
 from memtopo.run.messages import MakeStage
@@ -64,7 +66,9 @@ def state_of(layout: Together) -> dict[str, tuple[object, ...]]:
             if base <= address < base + size
         }
         sizes = {name: size for name, (_, size) in made.ranges.items()}
-        names = [sorted(each) for each in (made.chunks, made.buffers, made.events, made.managed, made.contexts)]
+        names = [
+            sorted(each) for each in (made.chunks, made.buffers, made.of(EVENT_HANDLES), made.memory, made.contexts)
+        ]
         counts = {what: count for what, count in run.ledger.counts().items() if count}
         found[label] = counts, sizes, mapped, names
     return found
@@ -165,7 +169,7 @@ processes:
 
 def users_of_pools(layout: Together) -> list[set[str]]:
     """GPUs with access to the pool of each process, there."""
-    drivers = [(run.execution.driver, run.execution.layout.memory_pools["p"]) for run in layout.runs.values()]
+    drivers = [(run.execution.driver, run.execution.layout.of(POOL_HANDLES)["p"]) for run in layout.runs.values()]
     return [{f"gpu{n}" for n in range(4) if driver.mem_pool_get_access(pool, gpu(n))} for driver, pool in drivers]
 
 

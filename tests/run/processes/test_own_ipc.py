@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memtopo.kinds.ipc.steps import AliasBuffer, AliasEvent, OpenBuffer, OpenEvent
+from memtopo.kinds.ipc.steps import EVENT_HANDLES, AliasBuffer, AliasEvent, OpenBuffer, OpenEvent
 from memtopo.run import processes
 from tests.helpers.lockstep import together
 from tests.helpers.machines import invented
@@ -61,6 +61,6 @@ def test_a_change_of_the_own_buffer_changes_its_alias() -> None:
         assert before == layout.buffers["data.1"]
         found.change_to(run_request(ranks(1, "3MiB"), MACHINE))
         assert layout.buffers["all.1"] == layout.buffers["data.1"] != before
-        assert layout.events["dones.0"] == layout.events["done"]
+        assert layout.of(EVENT_HANDLES)["dones.0"] == layout.of(EVENT_HANDLES)["done"]
         found.write()
         assert found.read()

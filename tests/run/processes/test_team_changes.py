@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from memtopo.executor import StepFailed
+from memtopo.kinds.multicast.steps import BOUND_BYTES
 from memtopo.run.processes.workers import ChangeRefused
 from memtopo.run.transition import RollbackFailed
 from tests.helpers.lockstep import Together, together
@@ -38,7 +39,7 @@ def spec(size: str = "2MiB", bound: str = "[part]", access: str = "rw") -> str:
 def state_of(layout: Together) -> dict[str, tuple[object, ...]]:
     """What is open and bound in each process, and its ranges."""
     return {
-        label: (run.ledger.counts(), dict(run.execution.layout.bound), sorted(run.execution.layout.ranges))
+        label: (run.ledger.counts(), dict(run.execution.layout.of(BOUND_BYTES)), sorted(run.execution.layout.ranges))
         for label, run in layout.runs.items()
     }
 
@@ -66,7 +67,7 @@ def test_memory_that_returns_is_bound_again(bound: str) -> None:
     with together(spec(bound=bound), MACHINE) as layout:
         before = state_of(layout)
         layout.switch("idle")
-        assert not any(run.execution.layout.bound for run in layout.runs.values())
+        assert not any(run.execution.layout.of(BOUND_BYTES) for run in layout.runs.values())
         layout.switch("awake")
         assert state_of(layout) == before
 
