@@ -105,7 +105,8 @@ def declared_access(
     """Devices that an import declares to have access, and the ordinal of a GPU to import with; None for an error."""
     if entry.accessed_by and "accessed_by" not in kind.optional_keys:
         message = f"import {path[-1]!r} declares 'accessed_by', and is {kind.words.article}"
-        help = f"leave it out: only {enumerated(_taking_access())} take it; access to a range is in 'access'"
+        takers = enumerated(kind.words.plural for kind in EXPORTABLE.values() if "accessed_by" in kind.optional_keys)
+        help = f"leave it out: only {takers} take it; access to a range is in 'access'"
         if entry.location:
             help += "; for an allocation, write 'pool: …' in place of 'location: …'"
         yield Diagnostic("MT603", message, (*path, "accessed_by"), help=help)
@@ -115,10 +116,6 @@ def declared_access(
         return None
     users = [each.id for each in (*listed, *scope.devices.gpus) if each.kind is LocationKind.GPU]
     return tuple(dict.fromkeys(listed)), users[0] if users else 0
-
-
-def _taking_access() -> list[str]:
-    return [kind.words.plural for kind in EXPORTABLE.values() if "accessed_by" in kind.optional_keys]
 
 
 def from_outside(scope: Scope, path: Path, entry: Import) -> Resolution[Group | None]:
