@@ -218,7 +218,18 @@ class TakenShare(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class ChunkGroup(Group):
+class EqualGroup(Group):
+    """Base of groups of `count` equal objects of `size` bytes."""
+
+    name: str
+    path: Path
+    count: int
+    counted: bool
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkGroup(EqualGroup):
     """Equal chunks that one entry declares: `count` of `size` bytes, distributed round-robin over `locations`.
 
     Locations without a chunk are left out. `declared` is the size before `round: up`, and `granule` the granularity of
@@ -231,14 +242,11 @@ class ChunkGroup(Group):
     memory = True
     bound_to_context = False
 
-    name: str
-    path: Path
-    count: int
-    counted: bool
-    size: int
     declared: int
     granule: int
     properties: tuple[Properties, ...]
+    distinct_locations: tuple[Location, ...]
+    """Locations of the chunks, without repetition."""
     origin: Origin | None = None
     limit: int | None = None
     parts: tuple[NamedPart, ...] = field(default=())
@@ -287,11 +295,6 @@ class ChunkGroup(Group):
         return tuple(properties.location for properties in self.properties)
 
     @property
-    def distinct_locations(self) -> tuple[Location, ...]:
-        """Locations of the chunks, without repetition."""
-        return tuple(dict.fromkeys(self.locations))
-
-    @property
     def handles(self) -> HandleType:
         """Handle types that the chunks can be exported as."""
         return self.properties[0].handles
@@ -308,19 +311,19 @@ class Backing(NamedTuple):
     chunks: tuple[ChunkGroup, ...]
     zero: ChunkGroup | None
 
+    @property
+    def every(self) -> tuple[ChunkGroup, ...]:
+        """All of them, the zero chunk last."""
+        return self.chunks if self.zero is None else (*self.chunks, self.zero)
+
 
 @dataclass(frozen=True, slots=True)
-class RangeGroup(Group):
+class RangeGroup(EqualGroup):
     """Equal ranges that one entry declares: `count` reservations of `size` bytes; elastic ones have an `elastic`."""
 
     noun = "range"
     offered_as = "range"
 
-    name: str
-    path: Path
-    count: int
-    counted: bool
-    size: int
     declared: int
     granule: int
     align: int
@@ -349,14 +352,9 @@ class RangeGroup(Group):
 
 
 @dataclass(frozen=True, slots=True)
-class LocatedGroup(Group):
+class LocatedGroup(EqualGroup):
     """Equal objects distributed round-robin over `locations`: `count` of them, created by this process or imported."""
 
-    name: str
-    path: Path
-    count: int
-    counted: bool
-    size: int
     locations: tuple[Location, ...] = field()  # else the property of the base would be its default
     origin: Origin | None = None
 

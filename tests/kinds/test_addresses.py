@@ -1,10 +1,19 @@
-"""Fixed addresses that are known to miss, and the nearest that do not (fact 11)."""
+"""Addresses of ranges: fixed ones that are known to miss (fact 11), and those that all processes agree on."""
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import pytest
 
-from tests.helpers.specs import diagnose
+from memtopo.driver.types import ADDRESS_BLOCK
+from memtopo.drivers.sim import SimDriver
+from memtopo.geometry.groups import RangeGroup
+from memtopo.kinds.layout import Layout
+from memtopo.kinds.ranges.steps import AGREED, SAME_ADDRESS, ReserveRange
+from memtopo.output.diagram.build import build_diagram
+from tests.helpers.machines import invented
+from tests.helpers.specs import clean_geometry, codes, diagnose, plan_of, steps_of
 
 CHUNK = "chunks: {c: {location: gpu0, size: 2MiB}}\nmap: {r: c}\naccess: {r: {gpu0: rw}}\n"
 
@@ -75,3 +84,79 @@ def test_only_the_first_of_many_overlaps_have_a_suggestion() -> None:
     """Each compares the range with all others."""
     found = helps(", ".join(f"r{n}: {{size: 2MiB, address: 0x20000000000, fixed: true}}" for n in range(20)))
     assert [bool(each) for each in found] == [True] * 10 + [False] * 9
+
+
+PE = (
+    "processes:\n pe: {COUNTranges: {heap: {size: 4MiB, same_address: trueMORE}, own: {size: 64MiB}}, "
+    "chunks: {c: {location: gpu0, size: 4MiB}}, map: {heap: c, own: c}, access: {heap: {gpu0: rw}, own: {gpu0: rw}}}\n"
+)
+
+
+def pe(more: str = "", count: str = "count: 2, ") -> str:
+    return PE.replace("MORE", more).replace("COUNT", count)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (pe(count=""), "and this one is not counted"),
+        ("ranges: {heap: {size: 4MiB, same_address: true}}\n", "and this spec has none"),
+        (pe(", address: 0x30000000000, fixed: true"), "range 'heap' has a fixed address"),
+    ],
+)
+def test_only_processes_of_a_counted_process_agree_on_an_address(text: str, message: str) -> None:
+    diagnostic = next(each for each in diagnose(text) if each.code == "MT609")
+    assert diagnostic.path[-3:] == ("ranges", "heap", "same_address")
+    assert message in diagnostic.message
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ("", []),
+        (", address: 0x30000000000", []),
+        (", address: 0x30000200000", ["MT307"]),
+        (", address: 0x7fffffe00000", ["MT307"]),
+        (", count: 1000000", ["MT109", "MT109", "MT502"]),
+        (", align: 64TiB", []),
+    ],
+)
+def test_an_address_of_such_a_range_is_the_first_that_is_tried(more: str, expected: list[str]) -> None:
+    assert codes(pe(more)) == expected
+
+
+def test_a_count_with_an_error_is_not_judged() -> None:
+    assert codes(pe(count="count: 0, ")) == ["MT106"]
+
+
+def test_such_a_range_begins_at_a_block_and_is_reserved_first() -> None:
+    """Fact 11."""
+    machine = invented(2)
+    member = plan_of(pe().replace("own", "aaa"), machine).processes["pe.1"]
+    steps = steps_of(member, ReserveRange)
+    assert [(step.label, step.align, step.same) for step in steps] == [("heap", ADDRESS_BLOCK, True), ("aaa", 0, False)]
+    assert [row.note for row in member.summary().rows if row.verb == "reserve"] == [SAME_ADDRESS, ""]
+
+
+def test_a_drawing_says_that_the_address_is_the_same() -> None:
+    geometry = clean_geometry(pe())
+    assert geometry.processes["pe.0"].of(RangeGroup)["heap"].same_address
+    drawn = build_diagram(geometry, invented(2)).processes[0].picture.ranges
+    assert {each.first: each.same_address for each in drawn} == {"heap": True, "own": False}
+
+
+@pytest.mark.parametrize("agreed", [{}, {"heap": 5 << 40}])
+def test_a_check_finds_an_address_that_was_not_agreed_on(agreed: dict[str, int]) -> None:
+    step = ReserveRange((), "heap", ADDRESS_BLOCK, ADDRESS_BLOCK, 0, fixed=False, same=True)
+    with closing(SimDriver(invented(2))) as driver:
+        driver.init()
+        layout = Layout()
+        layout.of(AGREED).update(agreed)
+        step.do(driver, layout)
+        (wrong,) = (each for each in step.check(driver, layout) if each.expected != each.observed)
+        assert (wrong.aspect, wrong.observed) == ("address", hex(layout.address("heap")))
+        step.relocate(driver, layout, 5 << 40)
+        assert layout.address("heap") == 5 << 40
+        assert bool([each for each in step.check(driver, layout) if each.expected != each.observed]) is not bool(agreed)
+        step.undo(driver, layout)
+        assert not layout.ranges

@@ -76,10 +76,9 @@ def _elastic_access(geometry: Geometry, machine: Machine, unreachable: _Unreacha
         if group.elastic is None or ("access", group.name) in geometry.unresolved:
             continue
         reported: set[tuple[object, ...]] = set()
-        backing = [*group.elastic.chunks, *([group.elastic.zero] if group.elastic.zero else [])]
         for part in geometry.parts.get(group.name, ()):
             devices = unreachable.of(tuple(grant for grant in part.grants if grant.access))
-            for chunk, owner in ((each, owner) for each in backing for owner in each.distinct_locations):
+            for chunk, owner in ((each, owner) for each in group.elastic.every for owner in each.distinct_locations):
                 for location in devices.get(owner, ()):
                     if (subject := _subject(part, location, owner)) not in reported:
                         reported.add(subject)
@@ -254,8 +253,7 @@ def _memory(scope: Scope, extent: Extent) -> Iterator[tuple[Location, ChunkGroup
                 left -= found
                 yield from ((owner, chunk) for owner in found)
     if elastic := extent.range.elastic:
-        backing = (*elastic.chunks, *([elastic.zero] if elastic.zero else []))
-        yield from ((owner, chunk) for chunk in backing for owner in chunk.distinct_locations)
+        yield from ((owner, chunk) for chunk in elastic.every for owner in chunk.distinct_locations)
 
 
 def _twice(location: Location, name: str, other: str, path: Path) -> Diagnostic:

@@ -138,9 +138,9 @@ class Chunks(HandleKind):
 
 
 def _imported(imported: Imported, size: int, unit: int, found: Mapping[Location, Properties]) -> ChunkGroup:
-    properties = tuple(map(found.__getitem__, imported.locations))
+    properties, distinct = tuple(map(found.__getitem__, imported.locations)), tuple(dict.fromkeys(imported.locations))
     name, path, count, counted = imported.name, imported.path, imported.count, imported.counted
-    return ChunkGroup(name, path, count, counted, size, size, unit, properties, imported.origin)
+    return ChunkGroup(name, path, count, counted, size, size, unit, properties, distinct, imported.origin)
 
 
 def _import(group: ChunkGroup, index: int, geometry: Geometry) -> Step:

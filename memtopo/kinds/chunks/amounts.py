@@ -100,6 +100,7 @@ def _group(
         amounts.declared,
         unit,
         properties,
+        tuple(dict.fromkeys([each.location for each in properties])),
         limit=amounts.number if entry.elastic else None,
         parts=parts,
         share=amounts.share,

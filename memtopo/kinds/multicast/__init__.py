@@ -100,9 +100,9 @@ class Multicast(HandleKind):
             yield size_error("MT301", f"multicast {name!r}", declared, unit, (*path, "size"), note, rounding=True)
         if size is None or handles is None:
             return None
-        found = tuple(Properties(each, handles) for each in listed)
+        found, team = tuple(Properties(each, handles) for each in listed), tuple(listed)
         single = False
-        return MulticastGroup(name, path, 1, single, size, declared, unit, found, devices=tuple(listed))
+        return MulticastGroup(name, path, 1, single, size, declared, unit, found, team, devices=team)
 
     def group_steps(self, groups: Sequence[Any]) -> Iterator[Step]:
         from memtopo.kinds.multicast.steps import CreateMulticast, ImportMulticast

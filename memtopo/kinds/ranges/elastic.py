@@ -59,10 +59,7 @@ def resolve_backing(scope: Scope, path: Path, entry: Elastic) -> Resolution[tupl
 
 def granule_of(backing: Backing | None) -> int:
     """Largest granularity of the chunks that may be mapped in an elastic range; 0 if there are none."""
-    if backing is None:
-        return 0
-    every = [*backing.chunks, *([backing.zero] if backing.zero else [])]
-    return max((group.granule for group in every), default=0)
+    return max((group.granule for group in backing.every), default=0) if backing else 0
 
 
 def zero_chunks(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
