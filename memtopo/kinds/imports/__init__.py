@@ -244,7 +244,8 @@ def _differences(scope: Scope, entry: Import, group: Group, export: ExportGroup)
             written = (
                 ", ".join(map(str, entry.locations(key)[:_LISTED])) if key in LOCATIONS else str(entry.amount([key]))
             )
-            found.append((key, written, _not_of(export.exporter, key)))
+            has = " and ".join(f"a {each}" for each in export.exporter.import_keys)
+            found.append((key, written, f"is {export.exporter.words.article}, which has {has}, not a {key}"))
         elif key in LOCATIONS:
             locations = yield from scope.devices.resolve_all(entry.locations(key), group.path, key, anywhere=True)
             if locations and _on_other_locations(locations, group):
@@ -253,10 +254,6 @@ def _differences(scope: Scope, entry: Import, group: Group, export: ExportGroup)
             size = f"has {exact(group.size)} each" if group.counted else f"has {exact(group.size)}"
             found.append((key, str(amount), size))
     return found
-
-
-def _not_of(kind: ExportKind, key: str) -> str:
-    return f"is {kind.words.article}, which has {' and '.join(f'a {each}' for each in kind.import_keys)}, not a {key}"
 
 
 def _on_other_locations(locations: Sequence[Location], group: Group) -> bool:

@@ -179,12 +179,13 @@ class ManagedMemory(Kind):
         if wrong := _by_node(path, accessed_by):
             yield wrong
             return None
+        named = (*prefer, *prefetch, *accessed_by, *scope.devices.visible)
         return ManagedAllocation(
             name=str(path[-1]),
             path=path,
             size=entry.size.bytes(1),
             attach=entry.attach,
-            home=_home([*prefer, *prefetch, *accessed_by, *scope.devices.visible]),
+            home=next((each.id for each in named if each.kind is LocationKind.GPU), 0),
             prefer=prefer[0] if prefer else None,
             accessed_by=tuple(dict.fromkeys(accessed_by)),
             read_mostly=entry.read_mostly,
@@ -244,11 +245,6 @@ def _one(scope: Scope, name: NamedDevice | None, path: Path) -> Resolution[list[
         return []
     location = yield from scope.devices.resolve(name, path)
     return None if location is None else [location]
-
-
-def _home(locations: Sequence[Location]) -> int:
-    """Ordinal of the first GPU of some locations, 0 if there is none."""
-    return next((location.id for location in locations if location.kind is LocationKind.GPU), 0)
 
 
 def _by_node(path: Path, locations: Sequence[Location]) -> Diagnostic | None:

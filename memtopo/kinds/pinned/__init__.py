@@ -11,7 +11,7 @@ from pydantic import Field
 from memtopo.common.units import exact, shorten
 from memtopo.diagnostics.model import Diagnostic, InvalidValue, Label, Path
 from memtopo.driver.types import Access, Grant, HostFlags, Location, LocationKind, RegisterFlags, gpu
-from memtopo.geometry.groups import Group, Origin
+from memtopo.geometry.groups import EqualGroup, Origin
 from memtopo.geometry.model import Geometry
 from memtopo.kinds.device_names import built_in
 from memtopo.kinds.external import FROM, from_process
@@ -77,7 +77,7 @@ class Pinned(Entry):
 
 
 @dataclass(frozen=True, slots=True)
-class PinnedGroup(Group):
+class PinnedGroup(EqualGroup):
     """Equal objects of page-locked host memory that one entry declares: `count` of `size` bytes.
 
     They are allocated in the context of the first of `gpus` (ordinals). With a `file` or an `origin` they are parts of
@@ -88,11 +88,6 @@ class PinnedGroup(Group):
     addressed = memory = True
     offered_as = "shm"
 
-    name: str
-    path: Path
-    count: int
-    counted: bool
-    size: int
     gpus: tuple[int, ...]
     write_combined: bool = False
     file: str = ""
