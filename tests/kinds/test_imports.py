@@ -85,7 +85,7 @@ def test_an_import_from_a_process_needs_processes() -> None:
     assert "LAYOUT/EXPORT" in (diagnostic.help or "")
 
 
-def test_an_import_has_the_properties_of_its_export() -> None:
+def test_an_import_has_the_properties_of_its_export_and_creates_no_memory() -> None:
     """Fact 7."""
     chunk = member(reader("{from: server.w}"), "reader").of(ChunkGroup)["x"]
     assert (chunk.size, chunk.count, chunk.counted, chunk.distinct_locations) == (2 * MiB, 4, True, (gpu(0),))
@@ -97,6 +97,7 @@ def test_an_import_has_the_properties_of_its_export() -> None:
     assert [buffer.location_of(index) for index in range(3)] == [gpu(0), gpu(1), gpu(0)]
     event = member(reader("{from: server.e}", ""), "reader").of(EventGroup)["x"]
     assert (event.count, event.counted, event.locations) == (1, False, (gpu(1),))
+    assert not any(group.shares() for group in (chunk, buffer, event))
 
 
 @pytest.mark.parametrize(
@@ -260,14 +261,6 @@ def test_support_is_checked_where_a_chunk_is_created_only() -> None:
     refused = {"compressible": Trial(advertised=True, works=False)}
     text = reader("{from: server.w}").replace("handles: fd}", "handles: fd, compressible: true}")
     assert [diagnostic.code for diagnostic in validate_text(text, invented(2, trials=refused)).diagnostics] == ["MT405"]
-
-
-def test_imports_are_groups_of_their_kind_and_create_no_memory() -> None:
-    found = member(reader("{from: server.w}"), "reader")
-    assert list(found.of(ChunkGroup)) == ["x"]
-    assert not any(group.shares() for group in found.every)
-    assert list(member(reader("{from: server.b}", ""), "reader").of(BufferGroup)) == ["x"]
-    assert list(member(reader("{from: server.e}", ""), "reader").of(EventGroup)) == ["x"]
 
 
 def test_outside_holders_are_distinct_from_processes() -> None:
