@@ -19,6 +19,7 @@ from memtopo.machine import Cluster, Fabric, Machine, Machines, load, parse
 if TYPE_CHECKING:
     from memtopo.driver.kernels import ExternalApi, KernelDriver, TrialCalls
     from memtopo.drivers.cuda import CudaMeter
+    from memtopo.drivers.sim import SimDriver
     from memtopo.machine.records import MachineLine
 
 _NODE = re.compile("[A-Za-z][A-Za-z0-9_-]*")
@@ -139,10 +140,9 @@ def open_for_trials(record: bytes | None) -> tuple[KernelDriver, TrialCalls]:
         from memtopo.drivers.cuda import CudaTrialCalls, open_cuda  # noqa: PLC0415
 
         return open_cuda(), CudaTrialCalls()
-    from memtopo.drivers.sim import SimDriver, SimTrialCalls  # noqa: PLC0415
+    from memtopo.drivers.sim import SimTrialCalls  # noqa: PLC0415
 
-    simulated = SimDriver(parse(record, "the probed machine"))
-    simulated.init()
+    simulated = _simulator(parse(record, "the probed machine"))
     return simulated, SimTrialCalls(simulated)
 
 
@@ -206,10 +206,7 @@ def _fabric(clique: tuple[str, int] | None) -> Fabric | None:
 
 def uuids(machine: Machine) -> list[str]:
     """Return the UUIDs of a machine's GPUs as hex text: the recorded ones, or those that all its simulators use."""
-    from memtopo.drivers.sim import SimDriver  # noqa: PLC0415
-
-    with SimDriver(machine) as driver:
-        driver.init()
+    with _simulator(machine) as driver:
         return [driver.device_get_uuid(ordinal).hex() for ordinal in range(len(machine.devices))]
 
 
@@ -221,7 +218,7 @@ def _visible_part(machine: Machine, visible: Sequence[int]) -> Machine:
     return queries.with_gpus(machine, visible, [uuid_text(bytes.fromhex(found[ordinal])) for ordinal in visible])
 
 
-def _simulator(machine: Machine) -> KernelDriver:
+def _simulator(machine: Machine) -> SimDriver:
     from memtopo.drivers.sim import SimDriver  # noqa: PLC0415
 
     driver = SimDriver(machine)

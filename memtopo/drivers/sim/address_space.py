@@ -5,11 +5,16 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Self, TypeVar
+from typing import Self
 
 from memtopo.driver.types import ADDRESS_BLOCK, gpu
 from memtopo.drivers.sim.calls import Refused, invalid
 from memtopo.drivers.sim.devices import WHOLE_HOST, MemoryBudget
+
+
+def round_up(size: int, unit: int) -> int:
+    """Return the smallest multiple of a unit that is not less than a size."""
+    return -(-size // unit) * unit
 
 
 class FreeRanges:
@@ -168,7 +173,6 @@ PAGE = 4 << 10
 FIRST, LAST = HIGHEST + (12 << 40), HIGHEST + (76 << 40)  # where no reservation is, with room for fact 60
 
 
-_Key = TypeVar("_Key")
 _Room = tuple[int, int, int]
 """Free range of a block: its size, the number of the block, and its start."""
 
@@ -211,7 +215,7 @@ class _SharedBlocks:
 
     def take(self, size: int) -> int:
         """Take a part that is rounded up to, and aligned to, `UNIT`."""
-        size = _round_up(size, UNIT)
+        size = round_up(size, UNIT)
         at = bisect_left(self._room, (size, 0, 0))
         if at == len(self._room):
             start = self._take()
@@ -229,7 +233,7 @@ class _SharedBlocks:
         """Give a part back."""
         start = address - address % BLOCK
         block = self._blocks[start]
-        block.give(address, _round_up(size, UNIT))
+        block.give(address, round_up(size, UNIT))
         block.parts -= 1
         if not block.parts:
             block.leave()
@@ -238,44 +242,40 @@ class _SharedBlocks:
 
 
 class AllocationBlocks:
-    """Addresses and device memory of allocations, in whole blocks; small allocations share a block (fact 45)."""
+    """Addresses and memory of allocations, in whole blocks; small allocations share a block (fact 45)."""
 
     def __init__(self, budget: MemoryBudget) -> None:
         self._budget = budget
         self._free = FreeRanges(FIRST, LAST)
-        self._shared: dict[int, _SharedBlocks] = {}  # by device
-        self._managed: dict[int, _SharedBlocks] = {}
-        self._pinned: dict[tuple[int, int], _SharedBlocks] = {}  # by device, those of write-combined memory apart
+        self._shared: dict[tuple[int, str, int], _SharedBlocks] = {}
+        """Blocks of small allocations by device, use of the memory, and flags that separate them."""
 
     def take(self, device: int, size: int) -> int:
         """Take addresses and memory for an allocation; refuses with `CUDA_ERROR_OUT_OF_MEMORY`."""
         if size < BLOCK:
-            return self._shared_of(device).take(size)
-        self._budget.take(gpu(device), _round_up(size, BLOCK))
+            return self._blocks(device, "device").take(size)
+        self._budget.take(gpu(device), round_up(size, BLOCK))
         try:
             return self.take_addresses(size)
         except Refused:
-            self._budget.give(gpu(device), _round_up(size, BLOCK))
+            self._budget.give(gpu(device), round_up(size, BLOCK))
             raise
 
     def give(self, device: int, address: int, size: int) -> None:
         """Free an allocation; a shared block is freed with its last allocation."""
-        if size >= BLOCK:
-            self._budget.give(gpu(device), _round_up(size, BLOCK))
-            self.give_addresses(address, size)
+        if size < BLOCK:
+            self._blocks(device, "device").give(address, size)
             return
-        self._shared_of(device).give(address, size)
+        self._budget.give(gpu(device), round_up(size, BLOCK))
+        self.give_addresses(address, size)
 
     def take_managed(self, device: int, size: int) -> int:
         """Take addresses for managed memory; small allocations share a block and its pages (fact 70)."""
-        return self._managed_of(device).take(size) if size < BLOCK else self.take_addresses(size)
+        return self._take(device, "managed", 0, size)
 
     def give_managed(self, device: int, address: int, size: int) -> None:
         """Return addresses of managed memory."""
-        if size < BLOCK:
-            self._managed_of(device).give(address, size)
-        else:
-            self.give_addresses(address, size)
+        self._give(device, "managed", 0, address, size)
 
     def take_host(self, device: int, size: int, combined: int) -> int:
         """Take addresses, and memory of the host, for page-locked memory.
@@ -284,7 +284,7 @@ class AllocationBlocks:
         """
         self.lock(size)
         try:
-            return self._pinned_of(device, combined).take(size) if size < BLOCK else self.take_addresses(size)
+            return self._take(device, "pinned", combined, size)
         except Refused:
             self.unlock(size)
             raise
@@ -292,49 +292,40 @@ class AllocationBlocks:
     def give_host(self, device: int, address: int, size: int, combined: int) -> None:
         """Return such addresses and memory."""
         self.unlock(size)
-        if size < BLOCK:
-            self._pinned_of(device, combined).give(address, size)
-        else:
-            self.give_addresses(address, size)
+        self._give(device, "pinned", combined, address, size)
 
     def lock(self, size: int) -> None:
         """Take memory of the host in whole pages."""
-        self._budget.take(WHOLE_HOST, _round_up(size, PAGE))
+        self._budget.take(WHOLE_HOST, round_up(size, PAGE))
 
     def unlock(self, size: int) -> None:
         """Return such memory."""
-        self._budget.give(WHOLE_HOST, _round_up(size, PAGE))
+        self._budget.give(WHOLE_HOST, round_up(size, PAGE))
 
     def take_addresses(self, size: int) -> int:
         """Take addresses alone, for memory of other processes or large managed memory."""
-        address = self._free.take(_round_up(size, BLOCK), BLOCK)
+        address = self._free.take(round_up(size, BLOCK), BLOCK)
         if address is None:
             raise Refused("CUDA_ERROR_OUT_OF_MEMORY", "no free addresses are left")
         return address
 
     def give_addresses(self, address: int, size: int) -> None:
         """Return such addresses."""
-        self._free.give(address, _round_up(size, BLOCK))
+        self._free.give(address, round_up(size, BLOCK))
 
-    def _shared_of(self, device: int) -> _SharedBlocks:
-        if device not in self._shared:
-            take, give = partial(self.take, device, BLOCK), partial(self.give, device, size=BLOCK)
-            self._shared[device] = _SharedBlocks(take, give)
-        return self._shared[device]
+    def _take(self, device: int, use: str, flags: int, size: int) -> int:
+        return self._blocks(device, use, flags).take(size) if size < BLOCK else self.take_addresses(size)
 
-    def _managed_of(self, device: int) -> _SharedBlocks:
-        return self._of_addresses(self._managed, device)
+    def _give(self, device: int, use: str, flags: int, address: int, size: int) -> None:
+        give = self._blocks(device, use, flags).give if size < BLOCK else self.give_addresses
+        give(address, size)
 
-    def _pinned_of(self, device: int, combined: int) -> _SharedBlocks:
-        return self._of_addresses(self._pinned, (device, combined))
-
-    def _of_addresses(self, known: dict[_Key, _SharedBlocks], key: _Key) -> _SharedBlocks:
-        """Blocks of addresses alone by a key."""
-        if key not in known:
+    def _blocks(self, device: int, use: str, flags: int = 0) -> _SharedBlocks:
+        """Shared blocks: of addresses alone, or with memory of a device."""
+        key = device, use, flags
+        if key not in self._shared:
             take, give = partial(self.take_addresses, BLOCK), partial(self.give_addresses, size=BLOCK)
-            known[key] = _SharedBlocks(take, give)
-        return known[key]
-
-
-def _round_up(size: int, unit: int) -> int:
-    return -(-size // unit) * unit
+            if use == "device":
+                take, give = partial(self.take, device, BLOCK), partial(self.give, device, size=BLOCK)
+            self._shared[key] = _SharedBlocks(take, give)
+        return self._shared[key]

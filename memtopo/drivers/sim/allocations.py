@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 from weakref import WeakValueDictionary
 
 from memtopo.driver.types import HOST, HostFlags, Location, LocationKind, RangeAttribute
-from memtopo.drivers.sim.address_space import BLOCK, PAGE, AllocationBlocks
+from memtopo.drivers.sim.address_space import BLOCK, PAGE, AllocationBlocks, round_up
 from memtopo.drivers.sim.calls import invalid
 from memtopo.drivers.sim.devices import Contexts
 from memtopo.drivers.sim.events import Streams
@@ -88,14 +88,14 @@ class Allocations:
         except OSError:
             self._blocks.give(device, address, size)
             raise
-        self._add(Allocation(address, address + size, device, {device}, physical))
+        self.add(Allocation(address, address + size, device, {device}, physical))
         return address
 
     def manage(self, device: int, size: int, users: Iterable[int]) -> int:
         """Allocate managed memory in a device's context for the CPU and the devices `users`; takes no device memory."""
         address = self._blocks.take_managed(device, size)
         physical, advised = self._arena.take(size), self._pages(address, size)
-        self._add(Allocation(address, address + size, device, set(users), physical, "managed", advised=advised))
+        self.add(Allocation(address, address + size, device, set(users), physical, "managed", advised=advised))
         return address
 
     def mem_host_alloc(self, size: int, flags: HostFlags) -> int:
@@ -112,7 +112,7 @@ class Allocations:
         block = address - address % BLOCK
         kept = next((each.flags for each in self.within(block, block + BLOCK)), flags)
         users, physical = set(range(self._devices)), self._arena.take(size)
-        self._add(Allocation(address, address + size, device, users, physical, "pinned", flags=kept))
+        self.add(Allocation(address, address + size, device, users, physical, "pinned", flags=kept))
         return address
 
     def mem_free_host(self, address: int) -> None:
@@ -137,7 +137,7 @@ class Allocations:
         """Add memory of the process, for the CPU and all devices, in a device's context (fact 85)."""
         self._blocks.lock(size)
         users = set(range(self._devices))
-        self._add(Allocation(address, address + size, device, users, memory, "registered", flags=flags))
+        self.add(Allocation(address, address + size, device, users, memory, "registered", flags=flags))
 
     def unregister(self, address: int) -> None:
         """Remove memory of the process by its start."""
@@ -146,17 +146,13 @@ class Allocations:
     def map(self, physical: Physical, device: int) -> int:
         """Map a part of external memory; returns its address (fact 53)."""
         address = self._blocks.take_addresses(physical.size)
-        self._add(Allocation(address, address + physical.size, device, {device}, physical, "buffer"))
+        self.add(Allocation(address, address + physical.size, device, {device}, physical, "buffer"))
         return address
 
     def free(self, address: int) -> None:
         """Free an allocation of this process or a buffer; 0 is accepted and ignored (facts 45, 53)."""
         if address:
             self._end(self._starting(address, "own", "buffer", "managed"))
-
-    def add(self, allocation: Allocation) -> None:
-        """Add an allocation of a pool."""
-        self._add(allocation)
 
     def remove(self, allocation: Allocation) -> None:
         """Remove an allocation of a pool, whose memory the pool has."""
@@ -190,7 +186,7 @@ class Allocations:
         """Map another process's memory; it takes no memory of this process's budget (fact 46)."""
         address = self._blocks.take_addresses(physical.size)
         allocation = Allocation(address, address + physical.size, device, {device}, physical, "opened")
-        self._add(allocation)
+        self.add(allocation)
         return allocation
 
     def openings(self, nonce: str) -> list[Allocation]:
@@ -226,7 +222,8 @@ class Allocations:
             raise invalid(f"the address is not the start of {_STARTING.get(kinds[0], 'an allocation of this process')}")
         return allocation
 
-    def _add(self, allocation: Allocation) -> None:
+    def add(self, allocation: Allocation) -> None:
+        """Add an allocation; that of a pool, too."""
         insort(self._starts, allocation.start)
         self._at[allocation.start] = allocation
 
@@ -265,11 +262,11 @@ class AdvisedPages:
     """
 
     def __init__(self, start: int, size: int) -> None:
-        self._starts, self._uses = [start, start + _round_up(size)], [PageUse()]
+        self._starts, self._uses = [start, start + round_up(size, PAGE)], [PageUse()]
 
     def change(self, start: int, end: int, change: Callable[[PageUse], PageUse]) -> None:
         """Change the advice for the pages that contain a range of bytes, but for those that the driver misses."""
-        at, end = start // PAGE * PAGE, _round_up(end)
+        at, end = start // PAGE * PAGE, round_up(end, PAGE)
         self._split(at)
         while at < end:
             index = self._index(at)
@@ -280,7 +277,7 @@ class AdvisedPages:
 
     def value(self, start: int, end: int, attribute: RangeAttribute) -> tuple[int, ...]:
         """Value of an attribute that the parts of a range have in common, but for those that the driver misses."""
-        found = list(self._advice(start // PAGE * PAGE, _round_up(end)))
+        found = list(self._advice(start // PAGE * PAGE, round_up(end, PAGE)))
         match attribute:
             case RangeAttribute.READ_MOSTLY:
                 return (int(all(uses.read_mostly for uses in found)),)
@@ -327,7 +324,3 @@ def _ordinals(location: Location | None) -> tuple[int, ...]:
 
 def _common(values: list[tuple[int, ...]]) -> tuple[int, ...]:
     return values[0] if len(set(values)) == 1 else ()
-
-
-def _round_up(size: int) -> int:
-    return -(-size // PAGE) * PAGE

@@ -6,7 +6,6 @@ in a file, for every process that has it open.
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections import deque
 from collections.abc import Callable
@@ -204,9 +203,6 @@ class Events:
 
 def _count_one(fd: int) -> None:
     """Increment the count in a shared file, under a lock, so that no process's record is lost."""
-    fcntl.lockf(fd, fcntl.LOCK_EX)
-    try:
+    with shared_files.exclusive(fd):
         value = int.from_bytes(os.pread(fd, _COUNT, 0), "little")
         os.pwrite(fd, (value + 1).to_bytes(_COUNT, "little"), 0)
-    finally:
-        fcntl.lockf(fd, fcntl.LOCK_UN)

@@ -5,10 +5,7 @@ The payload of a semaphore is 8 bytes of a file, which every process that shares
 
 from __future__ import annotations
 
-import fcntl
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 from memtopo.driver.types import MemoryHandleType, SemaphoreHandleType, gpu
@@ -17,7 +14,7 @@ from memtopo.drivers.sim.calls import Numbered, Refused, invalid, unsupported
 from memtopo.drivers.sim.devices import Contexts, Devices
 from memtopo.drivers.sim.events import Stream, Streams
 from memtopo.drivers.sim.physical import Physical
-from memtopo.drivers.sim.shared_files import Files, Tag, check_descriptor, close_descriptor
+from memtopo.drivers.sim.shared_files import Files, Tag, check_descriptor, close_descriptor, exclusive
 
 FIRST_MEMORY = 0x6E00_0000
 
@@ -203,7 +200,7 @@ def signal(fd: int, kind: str, value: int) -> None:
     if kind == TIMELINE:
         os.pwrite(fd, value.to_bytes(SIZE, "little"), 0)
         return
-    with _exclusive(fd) as own:
+    with exclusive(fd) as own:
         os.pwrite(own, (1).to_bytes(SIZE, "little"), 0)
 
 
@@ -211,20 +208,8 @@ def try_wait(fd: int, kind: str, value: int) -> bool:
     """Return whether a wait is over. It consumes a binary semaphore's signal, so that only one of several waits is."""
     if kind == TIMELINE:
         return payload(fd) >= value
-    with _exclusive(fd) as own:
+    with exclusive(fd) as own:
         signalled = payload(own) != 0
         if signalled:
             os.pwrite(own, bytes(SIZE), 0)
         return signalled
-
-
-@contextmanager
-def _exclusive(fd: int) -> Iterator[int]:
-    """Lock the file against other threads and processes; yields a descriptor."""
-    # Reopened: a lock belongs to the open file description, which passed-on descriptors share.
-    own = os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
-    try:
-        fcntl.flock(own, fcntl.LOCK_EX)
-        yield own
-    finally:
-        os.close(own)

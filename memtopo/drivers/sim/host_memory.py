@@ -15,7 +15,7 @@ from memtopo.driver.types import (
     RangeAttribute,
     RegisterFlags,
 )
-from memtopo.drivers.sim.address_space import PAGE
+from memtopo.drivers.sim.address_space import PAGE, round_up
 from memtopo.drivers.sim.allocations import AdvisedPages, Allocation, Allocations, PageUse
 from memtopo.drivers.sim.calls import Refused, invalid, unsupported
 from memtopo.drivers.sim.devices import Contexts
@@ -140,7 +140,7 @@ class PinnedMemory:
         device = self._contexts.current()
         if size <= 0 or not 0 < address < _LAST or int(flags) & ~int(_KNOWN):
             raise invalid("the size or the address is 0, or a flag is unknown")
-        start, end = address // PAGE * PAGE, -(-(address + size) // PAGE) * PAGE
+        start, end = address // PAGE * PAGE, round_up(address + size, PAGE)
         self._check_registered(address, address + size, flags)
         if self._allocations.any_in(address, address + size):
             raise invalid("the memory is an allocation of the driver")
@@ -152,7 +152,7 @@ class PinnedMemory:
 
     def _check_registered(self, start: int, end: int, flags: int) -> None:
         """Refuse bytes that are registered, and pages that are locked with other flags, in the driver's order."""
-        pages = start // PAGE * PAGE, -(-end // PAGE) * PAGE
+        pages = start // PAGE * PAGE, round_up(end, PAGE)
         locked = [each for each in self._allocations.within(*pages) if each.kind == "registered"]
         if any(each.start <= start < each.end or (start <= each.start and each.end <= end) for each in locked):
             raise Refused("CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED", "some of it is registered already")

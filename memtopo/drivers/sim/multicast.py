@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from struct import Struct
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 from memtopo.driver.types import MULTICAST_SLOTS, HandleType, Properties, gpu
 from memtopo.drivers.sim.calls import Refused
 from memtopo.drivers.sim.chunks import Chunk, Chunks, Creation, Mappings
 from memtopo.drivers.sim.devices import Devices
 from memtopo.drivers.sim.physical import PAGE, Physical
-from memtopo.drivers.sim.shared_files import Files, Tag, nonce
+from memtopo.drivers.sim.shared_files import Files, Tag, exclusive, nonce
 from memtopo.machine import Machine
 
 KIND = "multicast"
@@ -51,7 +48,7 @@ class Broadcast(Physical):
 
     def read(self, at: int, count: int) -> bytes:
         del at, count
-        _no_load()
+        raise documented("a multicast address is read by multimem instructions alone, which are not simulated")
 
     def write(self, at: int, data: bytes | bytearray | memoryview) -> None:
         rest = memoryview(data)
@@ -65,10 +62,6 @@ class Broadcast(Physical):
             low, high = max(at, each.offset), min(at + count, each.end)
             if low < high:
                 each.chunk.physical.copy(each.at + low - each.offset, source, from_at + low - at, high - low)
-
-
-def _no_load() -> NoReturn:
-    raise documented("a multicast address is read by multimem instructions alone, which are not simulated")
 
 
 @dataclass(slots=True, eq=False)
@@ -96,7 +89,7 @@ class MulticastObject(Chunk):
 
     def add(self, uuid: bytes) -> None:
         """Add a GPU to the team; refuses one too many, and one that is added already."""
-        with _locked(self.broadcast.fd) as fd:
+        with exclusive(self.broadcast.fd) as fd:
             expected, added, size = self.team()
             if uuid in self.members():
                 raise documented("the gpu is added already")
@@ -104,17 +97,6 @@ class MulticastObject(Chunk):
                 raise documented(f"all {expected} GPUs of the team are added already")
             os.pwrite(fd, uuid, _HEAD.size + added * _UUID)
             os.pwrite(fd, _HEAD.pack(expected, added + 1, size), 0)
-
-
-@contextmanager
-def _locked(fd: int) -> Iterator[int]:
-    """Keep other processes from changing a team, by a description of its file that no other call has."""
-    own = os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
-    try:
-        fcntl.flock(own, fcntl.LOCK_EX)
-        yield own
-    finally:
-        os.close(own)
 
 
 def documented(reason: str, name: str = "INVALID_VALUE") -> Refused:

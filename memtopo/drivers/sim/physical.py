@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from memtopo.common.mapped_files import punch_hole
+from memtopo.drivers.sim.address_space import round_up
 from memtopo.drivers.sim.shared_files import Files, Tag, nonce
 
 STEP = 1 << 40
@@ -124,7 +125,7 @@ class Arena:
 
     def take(self, size: int) -> Physical:
         """Allocate `size` bytes, which take no memory until they are touched. Raises `OSError`."""
-        offset, used = self._used, self._used + _whole_pages(size)
+        offset, used = self._used, self._used + round_up(size, PAGE)
         if used > self._length:
             length = -(-used // STEP) * STEP
             os.ftruncate(self._fd, length)
@@ -173,7 +174,7 @@ class Arena:
         if physical.tag:
             self._files.close(physical.fd)
         elif physical.touched:
-            self._give(physical.offset, physical.offset + _whole_pages(physical.size))
+            self._give(physical.offset, physical.offset + round_up(physical.size, PAGE))
 
     def _give(self, start: int, end: int) -> None:
         low, high = self._given
@@ -201,10 +202,6 @@ class Arena:
     def close(self) -> None:
         """Close the memfd, which frees all its memory; a second call does nothing."""
         self._close()
-
-
-def _whole_pages(size: int) -> int:
-    return -(-size // PAGE) * PAGE
 
 
 def _copy(physical: Physical, fd: int, to: int = 0) -> None:

@@ -15,7 +15,7 @@ from memtopo.driver.types import (
     PoolProperties,
     Properties,
 )
-from memtopo.drivers.sim.address_space import PAGE, AllocationBlocks, FreeRanges
+from memtopo.drivers.sim.address_space import PAGE, AllocationBlocks, FreeRanges, round_up
 from memtopo.drivers.sim.allocations import Allocation, Allocations, PoolPlace
 from memtopo.drivers.sim.calls import Numbered, Refused, invalid, unsupported
 from memtopo.drivers.sim.chunks import Creation
@@ -161,7 +161,7 @@ class Pools:
         self._check(properties)
         pool = Pool(properties, {processor(location)})
         if HandleType.FD in handles or HandleType.FABRIC in handles:
-            whole = _round_up(size or self._budget.total(_budgeted(location)), RESERVED)
+            whole = round_up(size or self._budget.total(_budgeted(location)), RESERVED)
             pool.tag = Tag("pool", whole, PAGE, self._devices.location_name(location), nonce())
             pool.fd, pool.pages = self._files.create(pool.tag), FreeRanges(0, whole)
         return self._open.add(pool)
@@ -187,7 +187,7 @@ class Pools:
 
     def exceeds(self, location: Location, size: int) -> bool:
         """Return whether a maximum size is more than a location has, or is 1 TiB, the only one that was tried."""
-        return size >= _UNSHARED or size > _round_up(self._budget.total(_budgeted(location)), RESERVED)
+        return size >= _UNSHARED or size > round_up(self._budget.total(_budgeted(location)), RESERVED)
 
     def mem_pool_set_attribute(self, pool: int, attribute: PoolAttribute, value: int) -> None:
         """Set a reuse flag or the release threshold, or reset a highest number of bytes (fact 80)."""
@@ -228,7 +228,7 @@ class Pools:
         own = self.own(pool)
         if size <= 0:
             return 0
-        segment, address = self._room(own, _round_up(size, UNIT))
+        segment, address = self._room(own, round_up(size, UNIT))
         physical = self._arena.take(size) if own.pages is None else self._pages(own, size)
         own.count(PoolAttribute.USED_MEM_CURRENT, size)
         self.add(own, address, physical, segment)
@@ -308,7 +308,7 @@ class Pools:
             if (address := segment.take(size)) is not None:
                 break
         else:
-            span = max(_SPAN, _round_up(size, RESERVED))
+            span = max(_SPAN, round_up(size, RESERVED))
             start = self._addresses.take_addresses(span)
             segment = Segment(start, span, FreeRanges(start, start + span))
             pool.segments.append(segment)
@@ -325,7 +325,7 @@ class Pools:
         """Reserve the memory of units that have none yet."""
         units = segment.units(address, size)
         new = sum(unit not in segment.backed for unit in units) * RESERVED
-        limit = _round_up(pool.properties.max_size, RESERVED)
+        limit = round_up(pool.properties.max_size, RESERVED)
         if limit and pool.attributes[PoolAttribute.RESERVED_MEM_CURRENT] + new > limit:
             raise Refused("CUDA_ERROR_OUT_OF_MEMORY", "the pool has reserved its maximum size")
         self._budget.take(_budgeted(pool.location), new)
@@ -335,7 +335,7 @@ class Pools:
 
     def _pages(self, pool: Pool, size: int) -> Physical:
         assert pool.pages
-        offset = pool.pages.take(_round_up(size, PAGE), PAGE)
+        offset = pool.pages.take(round_up(size, PAGE), PAGE)
         if offset is None:
             raise Refused("CUDA_ERROR_OUT_OF_MEMORY", "the pool's file has no room")
         return Physical(pool.fd, offset, size, tag=pool.tag)
@@ -354,14 +354,14 @@ class Pools:
             self._addresses.give_addresses(allocation.start, allocation.size)
             del pool.pointers[allocation.physical.offset]
         else:
-            size = _round_up(allocation.size, UNIT)
+            size = round_up(allocation.size, UNIT)
             segment.give(allocation.start, size, at_once=at_once)
             for unit in segment.units(allocation.start, size):
                 segment.backed[unit] -= 1
             if pool.pages is None:
                 self._arena.give(allocation.physical)
             else:
-                pool.pages.give(allocation.physical.offset, _round_up(allocation.size, PAGE))
+                pool.pages.give(allocation.physical.offset, round_up(allocation.size, PAGE))
         pool.allocations -= 1
         self._settle(pool)
 
@@ -397,7 +397,3 @@ def processor(location: Location) -> int:
 
 def _budgeted(location: Location) -> Location:
     return WHOLE_HOST if location.kind == LocationKind.HOST else location
-
-
-def _round_up(size: int, unit: int) -> int:
-    return -(-size // unit) * unit

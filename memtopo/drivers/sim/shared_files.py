@@ -10,7 +10,8 @@ import os
 import re
 import resource
 import weakref
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from struct import Struct
 from typing import NamedTuple
@@ -147,6 +148,18 @@ class Files:
     def close_all(self) -> None:
         """Close every file; a second call does nothing."""
         self._close()
+
+
+@contextmanager
+def exclusive(fd: int) -> Iterator[int]:
+    """Lock the file behind a descriptor against other threads and processes; yields a descriptor of its own."""
+    # Reopened: a lock belongs to the open file description, which passed-on descriptors share.
+    own = os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
+    try:
+        fcntl.flock(own, fcntl.LOCK_EX)
+        yield own
+    finally:
+        os.close(own)
 
 
 def dma_buf(fd: int) -> int:
