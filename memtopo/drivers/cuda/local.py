@@ -43,9 +43,8 @@ def numa_bytes(folder: Path = Path("/sys/devices/system/node"), host: int | None
     None is known if all of them have less than nine tenths of the host's memory, which is `host` bytes: the nodes of a
     virtual machine do not count memory that was added after its start.
     """
-    found = {
-        int(name[4:]): _TOTAL.search(_text(folder / name / "meminfo")) for name in _names(folder) if _is_node(name)
-    }
+    nodes = [name for name in _names(folder) if name.startswith("node") and name[4:].isdecimal()]
+    found = {int(name[4:]): _TOTAL.search(_text(folder / name / "meminfo")) for name in nodes}
     sizes = {node: size for node, match in found.items() if match and (size := int(match[1]) << 10)}
     whole = sum(sizes.values()) * 10 >= (host_memory() or 0 if host is None else host) * 9
     return sizes if whole else {}
@@ -70,10 +69,6 @@ def _text(file: Path) -> str:
         return file.read_text()
     except OSError:
         return ""
-
-
-def _is_node(name: str) -> bool:
-    return name.startswith("node") and name[4:].isdecimal()
 
 
 def _is_gpu(name: str) -> bool:

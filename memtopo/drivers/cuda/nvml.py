@@ -9,13 +9,11 @@ import ctypes
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from ctypes import c_ubyte, c_uint, c_ulonglong
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from memtopo.common.units import shorten
 from memtopo.driver.types import GpuMemory, GpuUsage, ProcessMemory, Work
-
-T = TypeVar("T")
 
 _NO_VALUE = 1 << 63
 """Numbers of bytes from here on are NVML's "not available"."""
@@ -65,9 +63,9 @@ def _usage(nvml: Any) -> GpuUsage:
 
 
 def _gpu(nvml: Any, index: int, gpu: Any) -> GpuMemory:
-    name = _or_none(lambda: str(nvml.device_get_name(gpu)))
-    uuid = _or_none(lambda: str(nvml.device_get_uuid(gpu)))
-    memory = _or_none(lambda: nvml.device_get_memory_info_v2(gpu))
+    name = _or_none(nvml.device_get_name, gpu)
+    uuid = _or_none(nvml.device_get_uuid, gpu)
+    memory = _or_none(nvml.device_get_memory_info_v2, gpu)
     if memory is None:
         return GpuMemory(index, name, uuid, None, None, None, None)
     return GpuMemory(index, name, uuid, *map(int, (memory.total, memory.used, memory.reserved, memory.free)))
@@ -102,9 +100,9 @@ def _merged(before: ProcessMemory, each: ProcessMemory) -> ProcessMemory:
     return ProcessMemory(before.gpu, before.pid, work, size, before.instance)
 
 
-def _or_none(query: Callable[[], T]) -> T | None:
+def _or_none(query: Callable[..., Any], *arguments: object) -> Any:
     with suppress(Exception):
-        return query()
+        return query(*arguments)
     return None
 
 
@@ -218,28 +216,19 @@ def links(uuids: Sequence[str | None]) -> list[list[tuple[str | None, int | None
     except Exception:  # noqa: BLE001  # without NVML, the peers are still known
         return found
     try:
-        gpus = [_handle(nvml, uuid) for uuid in uuids]
-        buses = [_bus(nvml, gpu) for gpu in gpus]
+        # None for MIG instances, and GPUs that a container does not show.
+        gpus = [_or_none(nvml.device_get_handle_by_uuid, uuid) for uuid in uuids]
+        infos = [_or_none(nvml.device_get_pci_info_v3, gpu) for gpu in gpus]
+        buses = [None if info is None else _address(info) for info in infos]
         for a, gpu in enumerate(gpus):
             nvlinks = _nvlinks(nvml, gpu, buses)
             for b, other in enumerate(gpus):
                 if a != b and gpu is not None and other is not None:
-                    found[a][b] = ("NV", nvlinks[b]) if nvlinks[b] else (_pcie(nvml, gpu, other), None)
+                    level = _or_none(nvml.device_get_topology_common_ancestor, gpu, other)
+                    found[a][b] = ("NV", nvlinks[b]) if nvlinks[b] else (_PCIE.get(int(level or 0)), None)
     finally:
         nvml.shutdown()
     return found
-
-
-def _handle(nvml: Any, uuid: str | None) -> Any:
-    with suppress(Exception):  # MIG instances, containers
-        return nvml.device_get_handle_by_uuid(uuid)
-    return None
-
-
-def _bus(nvml: Any, gpu: Any) -> tuple[int, ...] | None:
-    with suppress(Exception):
-        return _address(nvml.device_get_pci_info_v3(gpu))
-    return None
 
 
 def _address(info: Any) -> tuple[int, ...]:
@@ -260,9 +249,3 @@ def _nvlinks(nvml: Any, gpu: Any, buses: Sequence[tuple[int, ...] | None]) -> li
                 remote = _address(nvml.device_get_nvlink_remote_pci_info_v2(gpu, link))
                 counts[buses.index(remote)] += 1
     return [count + switched for count in counts]
-
-
-def _pcie(nvml: Any, gpu: Any, other: Any) -> str | None:
-    with suppress(Exception):
-        return _PCIE.get(int(nvml.device_get_topology_common_ancestor(gpu, other)))
-    return None

@@ -45,7 +45,8 @@ class ExternalMemory:
         Neither the size nor the kind of object is checked, so that a semaphore is accepted (facts 53, 55).
         """
         device = self._contexts.current()
-        _check(check_descriptor(fd), kind, size, dma_bufs=self._imports_dma_bufs(device), dedicated=dedicated)
+        tried = self._devices.get(device).memory.trials.get("external-dmabuf")  # of their import (fact 84)
+        _check(check_descriptor(fd), kind, size, dma_bufs=bool(tried and tried.works), dedicated=dedicated)
         if kind == MemoryHandleType.DMABUF_FD:
             found = self._files.adopt_dma_buf(fd)
         else:
@@ -58,11 +59,6 @@ class ExternalMemory:
             self._files.close(own)
             raise Refused("CUDA_ERROR_UNKNOWN", f"the memory is not of gpu{device}; its file descriptor is closed now")
         return self._open.add(Memory(device, size, own, tag, dedicated))
-
-    def _imports_dma_bufs(self, device: int) -> bool:
-        """Return whether a trial of the machine has shown that dma-bufs can be imported (fact 84)."""
-        found = self._devices.get(device).memory.trials.get("external-dmabuf")
-        return found is not None and found.works is True
 
     def external_memory_get_mapped_buffer(self, memory: int, offset: int, size: int) -> int:
         """Map a part of an object; returns the address. The buffer outlives the object (fact 53)."""

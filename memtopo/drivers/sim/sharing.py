@@ -345,7 +345,8 @@ class DmaBufs:
         if len(each) == len(pieces) and _is_one_file(each, size):
             return dma_buf(each[0].fd)
         tag = Tag("dmabuf", size, 1, _NOWHERE, nonce())
-        if all(piece.whole for piece in pieces) and _can_move(each):
+        are_own = not any(physical.tag for physical in each) and len(set(map(id, each))) == len(each)
+        if are_own and all(piece.whole for piece in pieces):
             self._arena.gather(each, tag)
             return dma_buf(each[0].fd)
         return _of_size(size)
@@ -366,8 +367,3 @@ def _is_one_file(each: Sequence[Physical], size: int) -> bool:
     if tag is None or tag.size != size or any(physical.tag != tag for physical in each):
         return False
     return not each[0].offset and all(one.offset + one.size == other.offset for one, other in pairwise(each))
-
-
-def _can_move(each: Sequence[Physical]) -> bool:
-    """Return whether memories are not shared, and none of them is twice among them."""
-    return not any(physical.tag for physical in each) and len({id(physical) for physical in each}) == len(each)
