@@ -71,8 +71,6 @@ _BATCHED = cuda.CUDA_VERSION >= 13_000  # noqa: PLR2004
 """Whether the bindings have the function for batches of copies as it is since CUDA 13."""
 
 _DEDICATED = 1  # a flag of CUDA_EXTERNAL_MEMORY_HANDLE_DESC
-
-
 _NO_MULTICAST = "memtopo makes no multicast call on GPUs: it was never tried, and others may share the switch (fact 87)"
 
 
@@ -80,10 +78,7 @@ def _refused(method: str) -> Callable[..., NoReturn]:
     @wraps(getattr(Driver, method))
     def refused(*arguments: object, **named: object) -> NoReturn:
         del arguments, named
-        reason = (
-            "memtopo makes no multicast call on GPUs: it was never tried, and others may share the switch (fact 87)"
-        )
-        raise DriverError(call_name(method), "CUDA_ERROR_NOT_SUPPORTED", reason)
+        raise DriverError(call_name(method), "CUDA_ERROR_NOT_SUPPORTED", _NO_MULTICAST)
 
     return refused
 
@@ -325,8 +320,8 @@ _PLAIN = (
     "ctx_push_current", "ctx_pop_current", "ctx_synchronize",
     "mem_get_info", "mem_address_reserve", "mem_address_free", "mem_release", "mem_unmap",
     "mem_retain_allocation_handle", "mem_get_address_range", "mem_alloc", "mem_free", "mem_alloc_managed",
-    "mem_host_alloc", "mem_host_get_flags", "mem_free_host", "mem_host_register", "mem_host_unregister", "memset_d8",
-    "memcpy_async",
+    "mem_host_alloc", "mem_host_get_flags", "mem_free_host", "mem_host_register", "mem_host_unregister",
+    "memset_d8", "memcpy_async",
     "mem_pool_destroy", "mem_alloc_from_pool_async", "mem_free_async", "mem_pool_trim_to", "mem_pool_export_pointer",
     "ipc_get_mem_handle", "ipc_close_mem_handle", "event_create", "event_destroy", "event_record",
     "event_synchronize", "ipc_get_event_handle", "stream_wait_event", "stream_create", "stream_destroy",
@@ -345,6 +340,7 @@ _RESULTS: Mapping[str, Callable[[tuple[Any, ...]], object]] = {
 
 
 def _plain(method: str) -> Callable[..., object]:
+    """Method that gives its arguments to the function of its call."""
     function, names, omitted = call_name(method), parameters(method), defaults(method)
     result = _RESULTS[getattr(Driver, method).__annotations__["return"]]
 
