@@ -206,7 +206,10 @@ def _fabric(clique: tuple[str, int] | None) -> Fabric | None:
 
 def uuids(machine: Machine) -> list[str]:
     """Return the UUIDs of a machine's GPUs as hex text: the recorded ones, or those that all its simulators use."""
-    with _simulator(machine) as driver:
+    from memtopo.drivers.sim import SimDriver  # noqa: PLC0415
+
+    with SimDriver(machine) as driver:
+        driver.init()
         return [driver.device_get_uuid(ordinal).hex() for ordinal in range(len(machine.devices))]
 
 

@@ -21,7 +21,7 @@ _simulator = target._simulator
 
 def stopping(machine: Machine) -> KernelDriver:
     """A simulator that stops this process."""
-    driver = _simulator(machine)
+    driver: KernelDriver = _simulator(machine)
     for stop in STOPS.split(","):
         method, _, number = stop.partition("#")
         driver = SignalAtCall(driver, int(number), signal.SIGSTOP, os.getpid(), method)

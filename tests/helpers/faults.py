@@ -391,13 +391,13 @@ class RefusesNothing(Faulty):
 
 
 class LosesWrite(Faulty):
-    """Loses the second copy to memory."""
+    """Loses the second copy to memory, or the one of another number."""
 
-    writes = 0
+    writes, lost = 0, 2
 
     def memcpy_htod(self, address: int, data: bytes) -> None:
         self.writes += 1
-        if self.writes != 2:
+        if self.writes != self.lost:
             self._driver.memcpy_htod(address, data)
 
 

@@ -19,7 +19,7 @@ from memtopo.plans.progress import NO_PROCESSES, Progress
 from memtopo.plans.report import Report
 from memtopo.run import apply
 from memtopo.run.reports import MAX_DIFFERENCES
-from tests.helpers import faulty_drivers
+from tests.helpers import faults, faulty_drivers
 from tests.helpers.faulty_drivers import run_on
 from tests.helpers.machines import invented
 from tests.helpers.reports import tallies
@@ -184,7 +184,7 @@ def test_report_lists_the_first_differences_and_counts_all() -> None:
     count = MAX_DIFFERENCES + 50
     text = f"ranges: {{kv: {{size: {2 * count}MiB}}}}\nchunks: {{p: {{location: gpu0, size: 2MiB, count: {count}}}}}\n"
     text += "map: {kv: p}\naccess: {kv: {gpu0: rw}}"
-    report = run_on(faulty_drivers.GrantsTooMuch(MACHINE), run_request(text, MACHINE)).report
+    report = run_on(faults.GrantsTooMuch(SimDriver(MACHINE)), run_request(text, MACHINE)).report
     assert report.checks
     assert len(report.checks.differences) == MAX_DIFFERENCES
     assert report.checks.different == count

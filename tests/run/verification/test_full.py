@@ -22,8 +22,9 @@ from memtopo.run import processes
 from memtopo.run.verification.full import MAX_BATCH_AREAS, MAX_BATCH_BYTES, Task, batches, views
 from memtopo.run.verification.rounds import FORBIDDEN, UNSAFE
 from memtopo.run.verification.verifier import MappedView
-from tests.helpers import faulty_drivers
-from tests.helpers.faulty_drivers import run_on
+from tests.helpers import faults, faulty_drivers
+from tests.helpers.faults import Faulty
+from tests.helpers.faulty_drivers import MakesFaulty, run_on
 from tests.helpers.machines import invented, with_multicast
 from tests.helpers.reports import tallies
 from tests.helpers.specs import ENSEMBLES, EVERY_SPEC, PLANNED_ONLY, Run, ensemble, run, run_request, server_and_readers
@@ -41,10 +42,10 @@ WRONG_EXPORT_WORKER = (sys.executable, "-P", str(Path(__file__).parent.parent / 
 ALL = "every byte"
 
 
-def checked(kind: type[SimDriver], check: Check = "full", text: str = SPEC) -> tuple[Run, Checks]:
+def checked(kind: MakesFaulty, check: Check = "full", text: str = SPEC) -> tuple[Run, Checks]:
     """The run of a spec on a driver; everything was undone all the same."""
     made = invented(2)
-    done = run_on(kind(made), run_request(text, made, check))
+    done = run_on(kind(SimDriver(made)), run_request(text, made, check))
     assert done.ledger.empty
     assert done.report.checks, done.report
     return done, done.report.checks
@@ -56,7 +57,7 @@ def differing(checks: Checks) -> set[tuple[str, str]]:
 
 
 def test_every_reader_verifies_the_first_fill_and_two_verify_later_ones() -> None:
-    done, checks = checked(SimDriver)
+    done, checks = checked(Faulty)
     assert (checks.different, done.report.exit_code) == (0, 0)
     assert tallies(checks)[ALL] == Tally(ALL, 7 + 5, 7 + 5)
     assert checks.rates == ()
@@ -66,16 +67,16 @@ def test_every_reader_verifies_the_first_fill_and_two_verify_later_ones() -> Non
 @pytest.mark.parametrize(
     ("kind", "whole", "fast"),
     [
-        (faulty_drivers.SwapsChunks, {"hot + 0x0 in view at 0x0 by gpu0"}, True),
-        (faulty_drivers.DropsFills, {
+        (faults.SwapsMappings, {"hot + 0x0 in view at 0x0 by gpu0"}, True),
+        (faults.LosesFillsOfOneGpu, {
             "hot + 0x0 in kv at 0x0 by gpu0", "hot + 0x0 in view at 0x0 by gpu0",
             "cold + 0x0 in kv at 0x200000 by gpu0", "long + 0x0 in kv at 0x400000 by gpu0",
             "long + 0x0 in kv at 0x400000 by gpu1",
         }, False),
-        (faulty_drivers.MapsOneTwice, {
+        (faults.MapsFirstInPlaceOfSecond, {
             "hot + 0x0 in kv at 0x0 by gpu0", "hot + 0x0 in kv at 0x0 by gpu1", "hot + 0x0 in view at 0x0 by gpu0",
         }, True),
-        (faulty_drivers.Aliases, {
+        (faults.SharesMemoryOfChunks, {
             "hot + 0x0 in kv at 0x0 by gpu0", "hot + 0x0 in kv at 0x0 by gpu1", "hot + 0x0 in view at 0x0 by gpu0",
         }, True),
         (faulty_drivers.LosesTheLastGranule, {
@@ -84,9 +85,7 @@ def test_every_reader_verifies_the_first_fill_and_two_verify_later_ones() -> Non
     ],
     ids=lambda each: each.__name__ if isinstance(each, type) else "",
 )  # fmt: skip
-def test_wrong_bytes_are_named_by_chunk_offset_range_and_gpu(
-    kind: type[SimDriver], whole: set[str], fast: bool
-) -> None:
+def test_wrong_bytes_are_named_by_chunk_offset_range_and_gpu(kind: MakesFaulty, whole: set[str], fast: bool) -> None:
     """A fast check finds what its samples can show."""
     done, checks = checked(kind)
     assert {each.subject for each in checks.differences if each.aspect == ALL} == whole
@@ -97,7 +96,7 @@ def test_wrong_bytes_are_named_by_chunk_offset_range_and_gpu(
 
 
 def test_a_difference_names_the_writer_and_the_number_of_words() -> None:
-    _, checks = checked(faulty_drivers.DropsFills)
+    _, checks = checked(faults.LosesFillsOfOneGpu)
     found = next(each for each in checks.differences if each.subject.startswith("cold"))
     assert found.wanted.endswith("stored by gpu1")
     assert found.seen.endswith("1,024 words differ")
@@ -105,10 +104,8 @@ def test_a_difference_names_the_writer_and_the_number_of_words() -> None:
     assert found.wanted[:18] != found.seen[:18]
 
 
-@pytest.mark.parametrize(
-    "kind", [faulty_drivers.GrantsTooMuch, faulty_drivers.ReadOnlyGrants, faulty_drivers.GrantsNothing]
-)
-def test_no_kernel_runs_when_an_access_is_not_as_declared(kind: type[SimDriver]) -> None:
+@pytest.mark.parametrize("kind", [faults.GrantsTooMuch, faults.GrantsReadingOnly, faults.GrantsNothing])
+def test_no_kernel_runs_when_an_access_is_not_as_declared(kind: MakesFaulty) -> None:
     text = SPEC.replace("{gpu0: rw, gpu1: rw}", "{gpu0: rw}").replace("gpu1, size", "gpu0, size")
     done, checks = checked(kind, text=text)
     assert {aspect for aspect, _ in differing(checks)} <= {"access", "end of range"}
@@ -121,7 +118,7 @@ def test_no_kernel_runs_when_an_access_is_not_as_declared(kind: type[SimDriver])
 def test_memory_that_the_driver_keeps_is_noted() -> None:
     """Its handle was released, and no call with a released handle is safe (fact 27)."""
     made = invented(2)
-    done = run_on(faulty_drivers.UnreleasedHandle(made), run_request(SPEC, made, "full"))
+    done = run_on(faults.KeepsChunk(SimDriver(made)), run_request(SPEC, made, "full"))
     (note,) = (note for note in done.report.notes if "less free than before" in note)
     assert note.startswith("gpu0 has 2,097,152 bytes less")
     assert done.report.exit_code == 0
@@ -170,7 +167,7 @@ def test_an_imported_chunk_of_a_sibling_has_a_replica() -> None:
     ],
 )  # fmt: skip
 def test_mappings_without_writer_or_reader_are_not_checked(text: str, count: int, why: str) -> None:
-    done, checks = checked(SimDriver, text=text)
+    done, checks = checked(Faulty, text=text)
     found = tallies(checks)[ALL]
     assert (found.not_checked, found.why_not) == (count, why)
     assert done.report.exit_code == 0
@@ -230,7 +227,7 @@ def test_a_mapped_hole_is_a_difference() -> None:
     text = SPEC.replace("kv: {size: 12MiB}", "kv: {size: 14MiB}")
     checks: tuple[Check, ...] = ("fast", "full")
     for check in checks:
-        report = run_on(faulty_drivers.FillsHoles(made), run_request(text, made, check)).report
+        report = run_on(faults.ReportsHolesAsMapped(SimDriver(made)), run_request(text, made, check)).report
         assert report.checks
         assert ("hole", "kv at 0xa00000") in differing(report.checks)
 
@@ -242,7 +239,7 @@ chunks: {one: {location: gpu0, size: 2MiB}, two: {location: gpu0, size: 2MiB}}
 map: {a: one, b: two}
 access: {a: {gpu0: rw}, b: {gpu0: rw, gpu1: rw}}
 """
-    _, checks = checked(faulty_drivers.Spills, text=text)
+    _, checks = checked(faults.StoresIntoFirstMapping, text=text)
     assert {(each.aspect, each.subject) for each in checks.differences} == {(ALL, "one + 0x0 in a at 0x0 by gpu0")}
 
 
@@ -254,7 +251,7 @@ def test_rates_are_measured_by_gpu_and_location_on_real_machines() -> None:
     report = run_on(SimDriver(made), real).report
     assert report.checks
     rates = {(each.verb, each.device, each.memory): each.bytes for each in report.checks.rates}
-    granule = faulty_drivers.GRANULE
+    granule = faults.GRANULE
     assert rates == {
         ("fill", "gpu0", "gpu0"): 2 * granule, ("fill", "gpu0", "gpu1"): 3 * granule,
         ("fill", "gpu1", "gpu0"): 2 * granule, ("fill", "gpu1", "gpu1"): 3 * granule,

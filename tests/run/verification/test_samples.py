@@ -22,9 +22,10 @@ from memtopo.run.verification.full import FullVerifier
 from memtopo.run.verification.samples import SampleVerifier
 from memtopo.run.verification.verifier import VerificationContext
 from memtopo.run.verification.windows import WINDOW
-from tests.helpers import faulty_drivers
+from tests.helpers import faults
 from tests.helpers.failing_driver import Failing
-from tests.helpers.faulty_drivers import run_on
+from tests.helpers.faults import Faulty
+from tests.helpers.faulty_drivers import MakesFaulty, run_on
 from tests.helpers.machines import invented
 from tests.helpers.reports import tallies
 from tests.helpers.specs import Run, run, run_request, validate_text
@@ -37,10 +38,16 @@ access: {kv: {gpu0: rw}, view: {gpu0: r}}
 """
 
 
-def lied(kind: type[SimDriver], text: str = SPEC) -> tuple[Run, Checks]:
+class LosesThirdWrite(faults.LosesWrite):
+    """Loses the third copy to memory."""
+
+    lost = 3
+
+
+def lied(kind: MakesFaulty, text: str = SPEC) -> tuple[Run, Checks]:
     """The run of a spec on a driver that lies; everything was undone all the same."""
     machine = invented(2)
-    done = run_on(kind(machine), run_request(text, machine))
+    done = run_on(kind(SimDriver(machine)), run_request(text, machine))
     assert done.ledger.empty
     assert done.report.checks, done.report
     return done, done.report.checks
@@ -49,28 +56,28 @@ def lied(kind: type[SimDriver], text: str = SPEC) -> tuple[Run, Checks]:
 @pytest.mark.parametrize(
     ("kind", "expected"),
     [
-        (faulty_drivers.SwapsChunks, {
+        (faults.SwapsMappings, {
             ("mapped chunk", "hot in kv at 0x0"), ("mapped chunk", "cold in kv at 0x200000"),
             ("bytes", "hot in view at 0x0 by gpu0"), ("bytes", "hot in view at 0x1fffc0 by gpu0"),
         }),
-        (faulty_drivers.DropsAWrite, {("bytes", "cold in kv at 0x3fffc0 by gpu0")}),
-        (faulty_drivers.FlipsABit, {("bytes", "hot in kv at 0x1fffc0 by gpu0")}),
-        (faulty_drivers.GrantsTooMuch, {
+        (LosesThirdWrite, {("bytes", "cold in kv at 0x3fffc0 by gpu0")}),
+        (faults.FlipsBit, {("bytes", "hot in kv at 0x1fffc0 by gpu0")}),
+        (faults.GrantsTooMuch, {
             ("access", "hot in kv at 0x0 for gpu1"), ("access", "cold in kv at 0x200000 for gpu1"),
             ("access", "hot in view at 0x0 for gpu1"),
         }),
-        (faulty_drivers.ReadOnlyGrants, {
+        (faults.GrantsReadingOnly, {
             ("access", "hot in kv at 0x0 for gpu0"), ("access", "cold in kv at 0x200000 for gpu0"),
         }),
-        (faulty_drivers.GrantsNothing, {
+        (faults.GrantsNothing, {
             ("access", "hot in kv at 0x0 for gpu0"), ("access", "cold in kv at 0x200000 for gpu0"),
             ("access", "hot in view at 0x0 for gpu0"),
         }),
-        (faulty_drivers.ForgetsHandles, {("properties", "hot")}),
+        (faults.LosesHandleTypes, {("properties", "hot")}),
     ],
     ids=lambda each: each.__name__ if isinstance(each, type) else "",
 )  # fmt: skip
-def test_every_difference_is_found_and_no_other(kind: type[SimDriver], expected: set[tuple[str, str]]) -> None:
+def test_every_difference_is_found_and_no_other(kind: MakesFaulty, expected: set[tuple[str, str]]) -> None:
     done, checks = lied(kind)
     assert {(each.aspect, each.subject) for each in checks.differences} == expected
     assert checks.different == len(checks.differences) == len(expected)
@@ -88,23 +95,19 @@ access: {kv: {gpu0: rw, gpu1: r}}
 
 
 def test_the_ends_of_many_chunks_are_verified_in_batches() -> None:
-    done, checks = lied(SimDriver, MANY)
+    done, checks = lied(Faulty, MANY)
     tally = tallies(checks)["bytes"]
     assert (tally.looked_at, tally.as_declared, checks.different) == (1200, 1200, 0)
     assert done.report.outcome == "ok"
 
 
 def test_one_of_many_chunks_that_differs_is_found() -> None:
-    class Stale(SimDriver):
+    class Stale(Faulty):
         """Drops what is copied to the start of one chunk."""
 
-        def mem_map(self, address: int, size: int, handle: int, offset: int = 0, flags: int = 0) -> None:
-            super().mem_map(address, size, handle, offset, flags)
-            self.mapped = [*getattr(self, "mapped", []), address]
-
         def memcpy_async(self, destination: int, source: int, count: int, stream: int = 0) -> None:
-            ours = self.mapped[200] if len(self.mapped) > 200 else 0
-            super().memcpy_async(
+            ours = [*self.mapped][200] if len(self.mapped) > 200 else 0
+            self._driver.memcpy_async(
                 destination, source, count // 2 if destination < ours < destination + count else count, stream
             )
 
@@ -115,16 +118,16 @@ def test_one_of_many_chunks_that_differs_is_found() -> None:
 
 @pytest.mark.parametrize("access", [Access.R, Access.NONE])
 def test_one_of_many_chunks_without_access_is_named(access: Access) -> None:
-    class LosesAccess(SimDriver):
+    class LosesAccess(Faulty):
         """Takes the access of the 200th mapping away after all are granted, and claims that it has it."""
 
         def mem_set_access(self, address: int, size: int, grants: tuple[Grant, ...]) -> None:
-            super().mem_set_access(address, size, grants)
+            self._driver.mem_set_access(address, size, grants)
             self.lost = address + 200 * (2 << 20)
-            super().mem_set_access(self.lost, 2 << 20, (Grant(gpu(0), access),))
+            self._driver.mem_set_access(self.lost, 2 << 20, (Grant(gpu(0), access),))
 
         def mem_get_access(self, address: int, location: Location) -> int:
-            found = super().mem_get_access(address, location)
+            found = self._driver.mem_get_access(address, location)
             return Access.RW if (address, location) == (self.lost, gpu(0)) else found
 
     _, checks = lied(LosesAccess, MANY)
@@ -133,15 +136,15 @@ def test_one_of_many_chunks_without_access_is_named(access: Access) -> None:
 
 
 def test_a_correct_driver_has_no_differences() -> None:
-    done, checks = lied(SimDriver)
+    done, checks = lied(Faulty)
     assert (checks.differences, done.report.exit_code) == ((), 0)
 
 
 def test_a_difference_has_expected_and_observed_value_and_path() -> None:
-    _, checks = lied(faulty_drivers.GrantsTooMuch)
+    _, checks = lied(faults.GrantsTooMuch)
     first = checks.differences[0]
     assert (first.wanted, first.seen, first.path) == ("none", "rw", ("map", "kv", 0))
-    _, checks = lied(faulty_drivers.DropsAWrite)
+    _, checks = lied(LosesThirdWrite)
     (lost,) = checks.differences
     assert lost.seen == "00000000 00000000 00000000 00000000"
     assert len(lost.wanted) == len(lost.seen)
@@ -149,7 +152,7 @@ def test_a_difference_has_expected_and_observed_value_and_path() -> None:
 
 
 def test_bytes_are_not_checked_after_the_driver_refuses_to_write() -> None:
-    _, checks = lied(faulty_drivers.ReadOnlyGrants)
+    _, checks = lied(faults.GrantsReadingOnly)
     tally = tallies(checks)["bytes"]
     assert (tally.looked_at, tally.not_checked) == (0, 6)
     assert tally.why_not
@@ -179,7 +182,7 @@ def test_a_fixed_address_that_is_met_is_as_declared() -> None:
 
 
 def test_a_missed_alignment_is_a_difference() -> None:
-    _, checks = lied(faulty_drivers.IgnoresAlignment, SPEC.replace("kv: {size", "kv: {align: 4MiB, size"))
+    _, checks = lied(faults.IgnoresAlignment, SPEC.replace("kv: {size", "kv: {align: 4MiB, size"))
     assert [(each.aspect, each.subject) for each in checks.differences] == [("alignment", "kv")]
 
 
