@@ -284,7 +284,7 @@ class AllocationBlocks:
         """
         self.lock(size)
         try:
-            return self._take(device, "pinned", combined, size)
+            return self._take(device, "page-locked", combined, size)
         except Refused:
             self.unlock(size)
             raise
@@ -292,7 +292,7 @@ class AllocationBlocks:
     def give_host(self, device: int, address: int, size: int, combined: int) -> None:
         """Return such addresses and memory."""
         self.unlock(size)
-        self._give(device, "pinned", combined, address, size)
+        self._give(device, "page-locked", combined, address, size)
 
     def lock(self, size: int) -> None:
         """Take memory of the host in whole pages."""
