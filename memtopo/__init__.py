@@ -14,8 +14,10 @@ if TYPE_CHECKING:
         NotApplied,
         NotBuilt,
         NotChanged,
+        NotJoined,
         NotMapped,
         NotSwitched,
+        ProcessLost,
         Semaphore,
         Unsuitable,
         ViewOutlived,
@@ -23,8 +25,10 @@ if TYPE_CHECKING:
         attach,
         dma_bufs,
         hold,
+        join,
         load,
         plan,
+        rank,
         serve,
     )
 
@@ -36,8 +40,10 @@ __all__ = [
     "NotApplied",
     "NotBuilt",
     "NotChanged",
+    "NotJoined",
     "NotMapped",
     "NotSwitched",
+    "ProcessLost",
     "Semaphore",
     "Unsuitable",
     "ViewOutlived",
@@ -46,8 +52,10 @@ __all__ = [
     "attach",
     "dma_bufs",
     "hold",
+    "join",
     "load",
     "plan",
+    "rank",
     "serve",
 ]
 

@@ -29,6 +29,7 @@ settings.register_profile("thorough", settings.get_profile("full"), max_examples
 
 LONG_FILES = (
     "test_on_ray.py",
+    "test_join.py",
     "test_pages.py",
     "test_site.py",
     "test_release.py",

@@ -12,15 +12,18 @@ from memtopo.api.errors import (
     NotApplied,
     NotBuilt,
     NotChanged,
+    NotJoined,
     NotMapped,
     NotSwitched,
     Unsuitable,
     ViewOutlived,
 )
+from memtopo.api.joined import Joined, JoinedLayout, join, rank
 from memtopo.api.live import Live
 from memtopo.api.specs import Loaded, load, plan
 from memtopo.api.synchronization import Event
 from memtopo.api.views import GpuView, HostView, View
+from memtopo.run.processes.member import ProcessLost
 from memtopo.sharing.external import ExternalMemory, HostMemory, Semaphore, Serving, serve
 
 __all__ = [
@@ -40,13 +43,17 @@ __all__ = [
     "HostMemory",
     "HostView",
     "InvalidSpec",
+    "Joined",
+    "JoinedLayout",
     "Live",
     "Loaded",
     "NotApplied",
     "NotBuilt",
     "NotChanged",
+    "NotJoined",
     "NotMapped",
     "NotSwitched",
+    "ProcessLost",
     "Semaphore",
     "Serving",
     "Unsuitable",
@@ -56,7 +63,9 @@ __all__ = [
     "attach",
     "dma_bufs",
     "hold",
+    "join",
     "load",
     "plan",
+    "rank",
     "serve",
 ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -17,7 +16,7 @@ from memtopo.api.session import Session, uuids
 from memtopo.api.specs import MachineLike, Params, SpecLike, plan_new
 from memtopo.common.signals import deferred
 from memtopo.geometry import Geometry
-from memtopo.language import read_text
+from memtopo.language import SpecText
 from memtopo.machine.records import MachineLine
 from memtopo.output import monitoring
 from memtopo.plans.report import Check, Report
@@ -120,8 +119,7 @@ def _composed(
         )
     require_tried(composition)
     if not document.text:
-        text = json.dumps(document.written(())).encode()
-        composition = Composition.of(read_text(text, document.name, document.settings), composition.target)
+        composition = Composition.of(SpecText.of(document).read(), composition.target)
     return composition, composition.request(check=check, timeout=timeout, exclusive=False)
 
 

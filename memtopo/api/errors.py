@@ -57,6 +57,14 @@ class NotApplied(ApiError):
         super().__init__("; ".join(_summary(report)), hint=report.failure.hint if report.failure else None)
 
 
+class NotJoined(ApiError):
+    """Layout that this process did not join: the processes that came do not make it. Nothing is left of it."""
+
+    def __init__(self, message: str, *, hint: str | None = None, exit_code: int = Exit.FAILED) -> None:
+        super().__init__(message, hint=hint)
+        self.exit_code = exit_code
+
+
 class NotBuilt(ApiError):
     """Valid spec with objects that were never tried on the machine, which are planned only; nothing was built."""
 

@@ -102,7 +102,7 @@ class Session:
                 self.conductor.check()
                 if verify:
                     self.conductor.verify()
-            self._descriptors = _descriptors()
+            self._descriptors = descriptors()
         except BaseException:
             self.end()
             raise
@@ -191,7 +191,7 @@ class Session:
 
     def _end(self) -> Report:
         if self._descriptors:  # descriptors that the program opened in the meantime are not leaks
-            self.conductor.hold_result = HoldResult(descriptors=len(_descriptors() - self._descriptors))
+            self.conductor.hold_result = HoldResult(descriptors=len(descriptors() - self._descriptors))
         try:
             self.conductor.take_down()
             return self._noted(self.run.report())
@@ -205,7 +205,7 @@ def uuids(driver: Driver) -> list[str]:
     return [driver.device_get_uuid(device).hex() for device in range(driver.device_get_count())]
 
 
-def _descriptors() -> set[tuple[str, str]]:
+def descriptors() -> set[tuple[str, str]]:
     """Open descriptors with their targets, since numbers are reused."""
     found = set()
     for fd in os.listdir("/proc/self/fd"):

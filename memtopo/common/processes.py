@@ -112,20 +112,23 @@ _END_WITH = (
     "os.getppid() == {} or os._exit(1)"
 )
 """Beginning of a program that ends with its parent: imports take seconds on a busy machine."""
+_DETACH = "import os; os.fork() and os._exit(0)"
 
 Stream = int | IO[bytes] | None
 
 
-def python_command(entry: str, parent: int = 0) -> tuple[str, ...]:
+def python_command(entry: str, parent: int = 0, *, detached: bool = False) -> tuple[str, ...]:
     """Command that calls a function of memtopo, `package.module:function`, with the arguments appended to the command.
 
     The package is imported from where this process imported it; the working directory is not on the path. With the id
     of its `parent`, the process is killed when the parent dies, from before its imports on until the function changes
-    that, and does nothing if the parent has died already.
+    that, and does nothing if the parent has died already. If `detached`, it ends at once, and a child of it calls the
+    function, which is nobody's child from then on.
     """
     module, _, function = entry.partition(":")
     code = f"import sys; sys.path.insert(0, {_ROOT!r}); from {module} import {function}; {function}(*sys.argv[1:])"
-    return (sys.executable, "-P", "-c", f"{_END_WITH.format(parent)}; {code}" if parent else code)
+    before = _END_WITH.format(parent) if parent else _DETACH if detached else ""
+    return (sys.executable, "-P", "-c", f"{before}; {code}" if before else code)
 
 
 def spawn(

@@ -5,6 +5,7 @@ No function raises: a file that cannot be read becomes a document with one diagn
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import time
@@ -40,8 +41,8 @@ class SpecText:
 
     @classmethod
     def of(cls, document: Document) -> SpecText:
-        """Text of a document that was read from one."""
-        return cls(document.name, document.text, dict(document.settings))
+        """Text of a document, as JSON if it was not read from a text."""
+        return cls(document.name, document.text or json.dumps(document.written(())), dict(document.settings))
 
     def read(self) -> Document:
         """Read the spec."""

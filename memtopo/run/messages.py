@@ -38,6 +38,70 @@ class StartWorker:
     origin: float | None = None
     trace: str | None = None
     """File for the trace of the worker's driver calls."""
+    exclusive: bool = True
+    """False for a process that a user started: it has memory and descriptors of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """First message of a process that a user started, which is to be a process of a layout.
+
+    `gpus` are the UUIDs of the GPUs that it sees as hex text, in the order of its ordinals; `record` is the machine
+    that it simulates in their place. `world` is the number of processes that its launcher started as one program, if
+    that is known.
+    """
+
+    version: str
+    process: str
+    spec: SpecText
+    machine: str
+    record: str | None
+    gpus: tuple[str, ...]
+    check: Check
+    timeout: float
+    world: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NotJoined:
+    """Answer to `Join`: the layout is not built."""
+
+    error: str
+    hint: str | None
+    exit_code: int
+
+
+@dataclass(frozen=True, slots=True)
+class Attend:
+    """Take part in changes and checks until `Resume`; answered by `Attending` with the same number."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Attending:
+    """A process takes part, and executes commands as they come."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """Go on with the user's program, with the layout in a generation."""
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """A process that a user started takes its part of the layout down."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """Report of all processes, after all have taken down."""
+
+    report: Report
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +242,10 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class TakeDown:
-    """Undo all steps and send `WorkerFinished`."""
+    """Undo all steps and send `WorkerFinished`. `reason` is why the layout ends, by a failure if `failed`."""
+
+    reason: str = ""
+    failed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,6 +352,8 @@ ChangeCommand = PlanChange | MakeStage | CheckChange | StartRollback | EndChange
 Verification = CheckSteps | WriteRound | ReadRound | TryForbidden | SkipVerification | WriteKept | ReadKept
 Command = BuildPhase | AgreeOn | Verification | Recheck | Hold | ChangeCommand
 ToWorker = StartWorker | Command | TakeDown | KeepAlive | HandleRequest | HandleAnswer
+ToMember = ToWorker | NotJoined | Attend | Resume | Ended
 Answer = Done | Addresses | ChangeResult
 Results = WorkerReady | StepsDone | Answer | WorkerFailed | WorkerBroken | WorkerFinished
 FromWorker = Results | HandleRequest | HandleAnswer
+FromMember = FromWorker | Join | Attending | Leave

@@ -111,7 +111,7 @@ class Worker:
     def _work(self, wrap: WrapDriver) -> None:
         start = self._start_message()
         self._label, self._timeout = start.process, start.timeout
-        run = self._prepare(start, wrap)
+        run = self.prepare(start, wrap)
         self._channel.send(messages.WorkerReady(run.verification.rounds, run.verification.volume))
         try:
             with run.recording_failure():
@@ -122,7 +122,7 @@ class Worker:
             run.take_down(WorkerGates(*self._gates, start.timeout, self.alive))
         self._channel.send(messages.WorkerFinished(run.report()))
 
-    def _prepare(self, start: StartWorker, wrap: WrapDriver) -> ProcessRun:
+    def prepare(self, start: StartWorker, wrap: WrapDriver) -> ProcessRun:
         """Plan all processes of the layout, and open the driver of this one. Raises `MemtopoError`."""
         request, plans = planned(start, start.spec.read(), start.check)
         driver = _target(start).open()
@@ -155,7 +155,7 @@ class Worker:
             while not isinstance(command := self._next_command(), messages.TakeDown):
                 if isinstance(command, messages.StartWorker):
                     raise InternalError("a worker was started twice")
-                self._channel.send(_answer(run, start, command))
+                self._channel.send(answer(run, start, command))
         finally:
             self._run = None
 
@@ -241,7 +241,7 @@ class Worker:
         return self._run.exports
 
 
-def _answer(run: ProcessRun, start: messages.StartWorker, command: Command) -> FromWorker:
+def answer(run: ProcessRun, start: messages.StartWorker, command: Command) -> FromWorker:
     """Execute a command. A failure to check or to change leaves the layout as it is, and is the answer.
 
     Raises `StepFailed` or `Stopped`; `RollbackFailed` after which the layout can only be taken down.
@@ -281,7 +281,7 @@ def _goal(run: ProcessRun, start: StartWorker, command: PlanChange) -> tuple[Goa
 def planned(start: StartWorker, document: Document, check: Check) -> tuple[RunRequest, LayoutPlans]:
     """Plan all processes of a spec, and return the request of this one, too. Raises `MemtopoError`."""
     composed = Composition.of(document, _target(start))
-    whole = composed.request(check=check, seed=start.seed, timeout=start.timeout)
+    whole = composed.request(check=check, seed=start.seed, timeout=start.timeout, exclusive=start.exclusive)
     request = whole.of_process(start.process)
     return request, LayoutPlans(composed.geometry, composed.plan).built_with(start.process, built_plan(request))
 

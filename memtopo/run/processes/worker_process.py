@@ -92,10 +92,10 @@ class WorkerProcess:
         self.activity = command.activity
         self.channel.send(command)
 
-    def take_down(self) -> None:
+    def take_down(self, reason: str = "", *, failed: bool = False) -> None:
         """Send the command to take down, and a signal to interrupt a worker in the middle of many steps."""
         self._received = self._clock.time()
-        self.channel.send(TakeDown())
+        self.channel.send(TakeDown(reason, failed))
         if self.expected is not Expected.NOTHING and not self.gone:
             self._signal(signal.SIGTERM)
 

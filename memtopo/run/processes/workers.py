@@ -214,9 +214,10 @@ class Workers(Conductor):
     def take_down(self) -> None:
         """Have all processes take down, and receive their reports; a process that takes too long is killed."""
         with self.timed("take down", len(self.workers)):
-            self._peers.leave(self._cause())
+            cause = self._cause()
+            self._peers.leave(cause)
             for worker in self.workers.values():
-                worker.take_down()
+                worker.take_down(cause, failed=bool(self._first_over or self._failed))
             deadline = self._clock.time() + 2 * self.ensemble.timeout + SPARE
             while remaining := [worker for worker in self.workers.values() if not worker.gone]:
                 self._receive(min(_INTERVAL, self.interval))

@@ -1,0 +1,254 @@
+"""A member: a process that a user started, which is one process of a layout for the duration of a `with`.
+
+It executes the commands of the coordinator (`memtopo.run.processes.joining`) while the layout is built, and afterwards
+at the points that its program chooses. No thread of memtopo runs meanwhile, and no signal is sent to it.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import cast, get_args
+
+from memtopo.common.errors import Exit, MemtopoError
+from memtopo.common.processes import RunningClock, python_command, spawn
+from memtopo.common.text import process_name
+from memtopo.driver.kernels import KernelDriver
+from memtopo.executor import StepFailed
+from memtopo.plans.report import Report
+from memtopo.run import messages
+from memtopo.run.messages import (
+    Attend,
+    ChangeResult,
+    Command,
+    Ended,
+    Hold,
+    Join,
+    NotJoined,
+    Resume,
+    StartWorker,
+    TakeDown,
+)
+from memtopo.run.process_run import ProcessRun
+from memtopo.run.processes.gates import Gate, WorkerGates
+from memtopo.run.processes.worker import ConductorLost, Worker, WrapDriver, answer
+from memtopo.session.request import HoldResult
+from memtopo.sharing.channel import Channel
+from memtopo.sharing.claims import lock_owner
+from memtopo.sharing.endpoints import Endpoint
+from memtopo.sharing.errors import NoLayout, reason
+from memtopo.sharing.sockets import connect_at
+
+_COORDINATOR = "memtopo.run.processes.joining:main"
+_RETRY = 0.01
+"""Seconds between two attempts to connect to a coordinator that is starting."""
+
+_MERGING = 5.0
+"""Seconds that the coordinator has for the report of all processes, once all have taken down."""
+
+
+class JoinRefused(MemtopoError):
+    """Layout that a process did not join; nothing is left of it here."""
+
+    def __init__(self, message: str, hint: str | None = None, exit_code: int = Exit.FAILED) -> None:
+        super().__init__(message, hint=hint)
+        self.exit_code = exit_code
+
+
+class ProcessLost(MemtopoError):
+    """Layout that can only be taken down, because one of its processes has ended or failed."""
+
+    exit_code = Exit.FAILED
+
+
+class Member(Worker):
+    """This process as a process of a layout; `check_signals` is called between steps, and may raise."""
+
+    run: ProcessRun
+    driver: KernelDriver
+    wrap: WrapDriver = staticmethod(lambda _process, driver: driver)
+
+    def __init__(self, channel: Channel[messages.ToMember], check_signals: Callable[[], int]) -> None:
+        super().__init__(channel, (), check_signals)  # type: ignore[arg-type]
+        self.over: str | None = None
+        """Reason for which the layout can only be taken down; None as long as it is complete."""
+        self.lost = False
+        """True if that is the end or the failure of another process, or of the coordinator."""
+        self.generation = 1
+        self._attending = False
+        self._start: StartWorker
+
+    def join(self, request: Join, timeout: float) -> None:
+        """Ask for a process of the layout, wait until all others have come, and plan. Raises `JoinRefused`."""
+        self._channel.send(request)
+        self._label = request.process
+        clock = RunningClock()
+        while not self._channel.wait(_RETRY * 10):
+            self._stopped()
+            if clock.time() > timeout:
+                raise JoinRefused(f"the coordinator of the layout gave no answer within {timeout:g} s")
+        received = self._channel.receive()
+        match received and received.message:
+            case StartWorker() as start if received:
+                self._start, self._timeout = start, start.timeout
+                ends = [handle.fd for handle in received.handles if handle.fd is not None]
+                self._gates = Gate(*ends[:2]), Gate(*ends[2:])
+            case NotJoined(error, hint, exit_code):
+                raise JoinRefused(error, hint, exit_code)
+            case _:
+                raise JoinRefused("the coordinator of the layout has ended before all processes came")
+        self.run = self._run = self.prepare(self._start, self._keep)
+
+    def _keep(self, process: str, driver: KernelDriver) -> KernelDriver:
+        self.driver = driver
+        return self.wrap(process, driver)
+
+    def build(self) -> None:
+        """Execute commands until the layout is complete and served. Raises `ProcessLost` if another process failed."""
+        self._channel.send(messages.WorkerReady(self.run.verification.rounds, self.run.verification.volume))
+        self._attending = True
+        while self._attending:
+            self._execute(self._next_command())
+            if self.over is not None:
+                raise ProcessLost(self.over)
+
+    def poll(self) -> bool:
+        """Execute the commands that have come, and those of a change until it is over. Return whether there were any.
+
+        Raises `ProcessLost`, and then the layout stays as it is until `leave`.
+        """
+        took_part = False
+        while self.over is None and (self._attending or self._channel.wait(0)):
+            try:
+                if self._attending:
+                    self._execute(self._next_command())
+                elif command := self._receive_command():
+                    self._execute(command)
+            except (StepFailed, ConductorLost) as error:
+                self.over, self.lost = str(error) or "the coordinator has ended", True
+            took_part = True
+        self.require_complete()
+        return took_part
+
+    def wait(self, seconds: float) -> None:
+        """Wait until a message has come, for at most so many seconds."""
+        if self.over is None:
+            self._channel.wait(seconds)
+
+    def leave(self, descriptors: int) -> Report:
+        """Take this part down, and return its report, or that of all processes if they have left by then."""
+        run, failed = self.run, self.run.failure or self.run.stopped
+        run.hold_result = HoldResult(descriptors=descriptors)
+        self._channel.send(messages.WorkerFailed(str(run.failure or "interrupted")) if failed else messages.Leave())
+        run.take_down(WorkerGates(*self._gates, self._timeout, self.alive))
+        report = run.report()
+        self._channel.send(messages.WorkerFinished(report))
+        report = (None if self.lost else self._merged_report()) or report
+        self.close()
+        return report
+
+    def close(self) -> None:
+        """Close the channel and the gates."""
+        for gate in self._gates:
+            gate.close()
+        self._gates = ()  # type: ignore[assignment]
+        self._channel.drain(_MERGING)
+        self._channel.close()
+
+    def _merged_report(self) -> Report | None:
+        """Report of all processes; None if some of them go on."""
+        deadline = time.monotonic() + _MERGING
+        while not self._gates[1].wait(0) or time.monotonic() < deadline:
+            if not self._gates[1].wait(0):
+                return None
+            if not self._channel.wait(_RETRY):
+                continue
+            received = self._channel.receive()
+            if received is None:
+                return None
+            if isinstance(received.message, Ended):
+                return received.message.report
+        return None
+
+    def _execute(self, command: object) -> None:
+        match cast(Command | Hold | Attend | Resume | TakeDown, command):
+            case Hold():
+                self._channel.send(ChangeResult(offers=tuple(self.run.exports.offers())))
+            case Attend(number):
+                self._attending = True
+                self._channel.send(messages.Attending(number))
+            case Resume(generation):
+                self._attending, self.generation = False, generation
+            case TakeDown(why, failed):
+                self.over, self.lost = why or "it was released", failed
+            case other:
+                self._channel.send(answer(self.run, self._start, other))
+
+    def require_complete(self) -> None:
+        """Raise `ProcessLost` if another process has failed."""
+        if self.lost:
+            raise ProcessLost(f"the layout can only be taken down: {self.over}")
+
+
+def joining_endpoint(held: Endpoint) -> Endpoint:
+    """Return the endpoint at which processes join, beside that of the held layout."""
+    return replace(held, file=held.file.removesuffix(".sock") + ".join.sock")
+
+
+@contextmanager
+def coordinated(where: Endpoint, timeout: float, check_signals: Callable[[], int]) -> Iterator[Member]:
+    """Connect to the coordinator of a layout, and start one if there is none. Raises `JoinRefused` and `NoLayout`."""
+    clock, started = RunningClock(), False
+    while (sock := _connected(where)) is None:
+        if not started:
+            _start_coordinator(where, timeout)
+            started = True
+        check_signals()
+        if clock.time() > timeout:
+            raise NoLayout(*_nobody(where, timeout))
+        time.sleep(_RETRY)
+    member = Member(Channel(sock, get_args(messages.ToMember)), check_signals)
+    try:
+        yield member
+    except BaseException:
+        member.close()
+        raise
+
+
+def _connected(where: Endpoint) -> socket.socket | None:
+    try:
+        folder = where.open_folder(make=True)
+    except OSError:
+        return None
+    try:
+        sock = connect_at(folder, where.file, 1.0)
+    except OSError:
+        return None
+    finally:
+        os.close(folder)
+    sock.setblocking(False)  # noqa: FBT003 the signature is the library's
+    return sock
+
+
+def _start_coordinator(where: Endpoint, timeout: float) -> None:
+    """Start a process that coordinates the layout, unless another one does; it is no child of this process."""
+    command = python_command(_COORDINATOR, detached=True)
+    try:
+        spawn([*command, where.folder, where.file, where.name or "", f"{timeout:g}"], new_session=True).wait()
+    except OSError as error:
+        raise JoinRefused(f"the coordinator of the layout cannot be started: {reason(error)}") from error
+
+
+def _nobody(where: Endpoint, timeout: float) -> tuple[str]:
+    folder = where.open_folder()
+    try:
+        owner = lock_owner(folder, where.lock)
+    finally:
+        os.close(folder)
+    if owner:
+        return (f"the layout at {where.path!r} has all its processes, which {process_name(owner)} coordinates",)
+    return (f"no process coordinates the layout at {where.path!r} within {timeout:g} s",)

@@ -1,0 +1,100 @@
+"""A process of a layout that executes the requests of a test: one line of JSON each, a method with its arguments."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import memtopo
+from memtopo.common.errors import MemtopoError
+from memtopo.driver.protocol import Driver
+from memtopo.driver.wrappers import Forwarder
+from memtopo.output import json as output
+from memtopo.run.processes.member import Member
+from tests.helpers.processes import print_json
+
+
+def main(arguments: dict[str, Any]) -> None:
+    """Join, answer each line of the standard input, and leave at its end."""
+    lost: list[str] = []
+    callback = arguments.pop("callback", False)
+    if kill := arguments.pop("kill", None):
+        Member.wrap = staticmethod(lambda _process, driver: Killing(driver, *kill))
+    try:
+        with memtopo.join(**arguments, **({"on_lost": lost.append} if callback else {})) as layout:
+            say(ranges={name: each.address for name, each in layout.ranges.items()})
+            while line := sys.stdin.readline():
+                method, *given = json.loads(line)
+                try:
+                    answer = ACTIONS.get(method, call)(layout, method, given)
+                    say(answer=answer, state=layout.state, generation=layout.generation, over=layout.over, lost=lost)
+                except MemtopoError as error:
+                    say(error=type(error).__name__, message=str(error), over=layout.over)
+        say(report=report(layout.report))
+    except MemtopoError as error:
+        found = getattr(error, "report", None)
+        say(error=type(error).__name__, message=str(error), report=found and report(found))
+
+
+class Killing(Forwarder):
+    """A driver whose `at`-th call kills a process: this one, or the coordinator of its layout."""
+
+    def __init__(self, driver: Driver, lock: str, at: int) -> None:
+        self._lock, self._at, self._calls = lock, at, 0
+        super().__init__(driver)
+
+    def _wrap(self, _method: str, call: Any) -> Any:
+        def counted(*given: Any, **named: Any) -> Any:
+            self._calls += 1
+            if self._calls == self._at:
+                lock = Path(self._lock)
+                os.kill(int(re.findall("process ([0-9]+)", lock.read_text())[0]) if self._lock else os.getpid(), 9)
+            return call(*given, **named)
+
+        return counted
+
+
+def report(found: Any) -> Any:
+    return json.loads(output.dumps(asdict(found)))
+
+
+def call(layout: Any, method: str, given: list[Any]) -> Any:
+    found = getattr(layout, method)(*given)
+    return found.different if hasattr(found, "different") else None
+
+
+def idle(layout: Any, _method: str, _given: list[Any]) -> None:
+    """Wait within `idle` for a line of standard input."""
+    with layout.idle():
+        say(idle=True)
+        sys.stdin.readline()
+
+
+def write(layout: Any, _method: str, given: list[Any]) -> None:
+    name, value = given
+    view = layout.range(name)
+    view.memory[:] = bytes([value]) * view.size
+
+
+def read(layout: Any, _method: str, given: list[Any]) -> list[int]:
+    return sorted({*bytes(layout.range(given[0]).memory[:: 1 << 16])})
+
+
+def done(_layout: Any, _method: str, _given: list[Any]) -> None:
+    """Nothing: the answer has the state."""
+
+
+ACTIONS = {"done": done, "idle": idle, "write": write, "read": read}
+
+
+def say(**fields: Any) -> None:
+    print_json(fields)
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

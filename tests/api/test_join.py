@@ -1,0 +1,403 @@
+"""`memtopo.join`: processes of a user as the processes of a layout."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import memtopo
+from memtopo.api.errors import Unsuitable
+from memtopo.sharing.client import connect
+from memtopo.sharing.endpoints import endpoint, endpoint_names
+from tests.api.child_process import Process
+from tests.helpers.holders import until
+from tests.helpers.python_process import run_python
+from tests.helpers.specs import ENSEMBLES, ROOT
+
+MACHINE = "h200x4"
+SLEEPING = ROOT / "specs" / "tensor-parallel-sleep.yaml"
+TIMEOUT = 60
+
+PAIR = """
+memtopo: 1
+name: pair
+processes:
+  rank:
+    count: 2
+    devices: {mine: [gpu0, gpu1]}
+    ranges: {own: {size: 4MiB}, all: {size: 8MiB}}
+    chunks: {c: {location: mine, size: 4MiB, handles: fd}}
+    exports: {c: {chunk: c, via: fd}}
+    imports: {of-all: {from: rank.c}}
+    map: {own: [c], all: [of-all]}
+    access: {own: {mine: rw}, all: {mine: r}}
+    states: {level-1: {drop: [c]}}
+"""
+
+
+class Joined:
+    """A process that joins, and executes the requests of a test."""
+
+    def __init__(self, runtime: Path, spec: Path, process: str, **arguments: Any) -> None:
+        arguments = {"machine": MACHINE, "timeout": TIMEOUT, **arguments}
+        self._process = Process("joiner", runtime, spec=str(spec), process=process, **arguments)
+        self.pid = self._process.pid
+        self.send, self.read, self.kill = self._process.send, self._process.read_line, self._process.kill
+
+    def request(self, method: str, *given: Any) -> None:
+        stdin = self._process.process.stdin
+        assert stdin
+        stdin.write(json.dumps([method, *given]).encode() + b"\n")
+        stdin.flush()
+
+    def call(self, method: str, *given: Any) -> Any:
+        self.request(method, *given)
+        return self.read()
+
+    def leave(self) -> None:
+        self._process.close_input()
+
+    def ended(self) -> int:
+        return self._process.ended()
+
+
+Start = Callable[..., list[Joined]]
+
+
+@pytest.fixture
+def join(runtime: Path) -> Iterator[Start]:
+    """A function that starts processes of a spec, which join it; afterwards no coordinator and no file is left."""
+    started: list[Joined] = []
+
+    def begin(spec: Path, processes: Sequence[str], **arguments: Any) -> list[Joined]:
+        new = [Joined(runtime, spec, process, **arguments) for process in processes]
+        started.extend(new)
+        return new
+
+    yield begin
+    for each in started:
+        each.kill()
+    until(lambda: [*(runtime / "memtopo").glob("*")] == [])
+
+
+def coordinators(runtime: Path) -> list[int]:
+    """Return the processes that coordinate a layout in a runtime directory."""
+    locks = [each.read_text() for each in (runtime / "memtopo").glob("*.join.sock.lock")]
+    return [int(re.findall("process ([0-9]+)", text)[0]) for text in locks]
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Path:
+    """A spec of two ranks that import from each other."""
+    file = tmp_path / "pair.yaml"
+    file.write_text(PAIR)
+    return file
+
+
+def labels(spec: Path) -> list[str]:
+    return [*memtopo.plan(spec, machine=MACHINE).processes]
+
+
+def ready(members: Sequence[Joined]) -> list[Any]:
+    """Return the first lines of all members, which they print once the layout is complete."""
+    return [each.read() for each in members]
+
+
+def reports(members: Sequence[Joined]) -> list[Any]:
+    """Let all leave at once, and return their last lines."""
+    for each in members:
+        each.leave()
+    return [each.read() for each in members]
+
+
+@pytest.mark.parametrize("spec", ENSEMBLES, ids=lambda path: path.stem)
+def test_every_spec_of_several_processes_is_joined_with_the_report_of_apply(join: Start, spec: Path) -> None:
+    members = join(spec, labels(spec))
+    assert all("ranges" in first for first in ready(members))
+    found = [last["report"] for last in reports(members)]
+    command = [sys.executable, "-m", "memtopo", "apply", str(spec), "--machine", MACHINE, "--json"]
+    applied = json.loads(run_python(command, capture_output=True, check=True).stdout)
+    for report in found:
+        assert (report["outcome"], report["exit_code"]) == ("ok", 0)
+        assert report["leaks"] == []
+    merged = [report for report in found if report["processes"]]
+    assert merged, "no process has the report of all"
+    assert checked(merged[0]) == checked(applied)
+
+
+def checked(report: Any) -> list[Any]:
+    """Return the results of the checks of each process, and of all, and where the ranges are."""
+    parts = [report, *report["processes"]]
+    return [[each.get("name"), each["outcome"], each["checks"], each.get("placed")] for each in parts]
+
+
+def test_a_process_switches_all_others_which_take_part_when_they_poll(join: Start) -> None:
+    server, *engines = members = join(SLEEPING, labels(SLEEPING))
+    before = ready(members)
+    assert server.call("write", "weights", 7)["answer"] is None
+    for each in engines:
+        each.request("poll", TIMEOUT)
+    answer = server.call("switch", "asleep")
+    assert (answer["answer"], answer["state"]) == (0, "asleep")
+    assert [each.read()["state"] for each in engines] == ["asleep"] * 2
+    for each in engines:
+        each.request("poll", TIMEOUT)
+    assert server.call("switch", "awake")["state"] == "awake"
+    assert [each.read()["state"] for each in engines] == ["awake"] * 2
+    assert [each.call("read", "weights")["answer"] for each in engines] == [[7]] * 2, "the bytes were not kept"
+    assert before[1]["ranges"].keys() == {"weights", "kv-cache"}
+    assert {each["report"]["outcome"] for each in reports(members)} == {"ok"}
+
+
+def test_all_processes_may_ask_for_the_same_state_at_once(join: Start) -> None:
+    members = join(SLEEPING, labels(SLEEPING))
+    ready(members)
+    for state in ("asleep", "awake"):
+        for each in members:
+            each.request("switch", state)
+        assert [each.read().get("state") for each in members] == [state] * 3
+    reports(members)
+
+
+def test_a_shell_switches_processes_that_are_idle(join: Start, pair: Path) -> None:
+    members = join(pair, labels(pair))
+    ready(members)
+    for each in members:
+        assert each.call("idle") == {"idle": True}
+    command = [sys.executable, "-m", "memtopo", "switch", "pair", "level-1"]
+    assert run_python(command, capture_output=True).returncode == 0
+    with connect(endpoint("pair")) as client:
+        assert client.status().layout_state == "level-1"
+    for each in members:
+        each.request("done")
+        answer = each.read()
+        assert (answer["state"], answer["generation"]) == ("level-1", 2)
+    assert {each["report"]["exit_code"] for each in reports(members)} == {0}
+
+
+def test_a_switch_is_refused_while_a_process_does_not_take_part(join: Start, pair: Path) -> None:
+    first, second = join(pair, labels(pair), timeout=2)
+    ready([first, second])
+    answer = first.call("switch", "level-1")
+    assert answer["error"] == "NotSwitched"
+    assert "rank.1 did not take part within 2 s" in answer["message"]
+    assert second.call("poll")["state"] == "awake"
+    second.request("poll", TIMEOUT)
+    assert first.call("switch", "level-1")["state"] == "level-1"
+    assert second.read()["state"] == "level-1"
+    reports([first, second])
+
+
+def test_a_process_that_leaves_ends_the_layout_of_the_others_in_order(join: Start, pair: Path) -> None:
+    first, second = join(pair, labels(pair), timeout=2)
+    ready([first, second])
+    first.leave()
+    assert first.read()["report"]["outcome"] == "ok"
+    assert second.call("poll", TIMEOUT)["over"] == "rank.0 has left"
+    assert second.call("read", "all")["answer"] is not None, "its memory is gone before it leaves"
+    assert "rank.0 has left" in second.call("switch", "level-1")["message"]
+    assert reports([second])[0]["report"]["exit_code"] == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_the_death_of_a_process_is_raised_in_the_others_whose_imports_stay(
+    join: Start, pair: Path, number: signal.Signals
+) -> None:
+    first, second = join(pair, labels(pair))
+    ready([first, second])
+    assert first.call("write", "own", 5)
+    first.send(number)
+    answer = second.call("poll", TIMEOUT)
+    assert answer["error"] == "ProcessLost"
+    assert "rank.0 has ended" in answer["message"]
+    assert 5 in second.call("read", "all")["answer"]
+    assert second.call("poll")["error"] == "ProcessLost"
+    assert reports([second])[0]["report"]["outcome"] == "ok"
+
+
+def test_a_function_is_called_once_with_the_death_of_a_process(join: Start, pair: Path) -> None:
+    first, second = join(pair, labels(pair), callback=True)
+    ready([first, second])
+    first.kill()
+    assert "rank.0 has ended" in second.call("poll", TIMEOUT)["lost"][0]
+    assert len(second.call("poll")["lost"]) == 1
+    reports([second])
+
+
+def test_the_death_of_the_coordinator_is_raised_and_the_memory_stays(join: Start, pair: Path, runtime: Path) -> None:
+    members = join(pair, labels(pair))
+    ready(members)
+    (coordinator,) = coordinators(runtime)
+    os.kill(coordinator, signal.SIGKILL)
+    for each in members:
+        assert each.call("poll", TIMEOUT)["error"] == "ProcessLost"
+        assert each.call("read", "all")["answer"] is not None
+    assert [each["report"]["leaks"] for each in reports(members)] == [[], []]
+    for left in (runtime / "memtopo").iterdir():  # as those of any holder that was killed
+        left.unlink()
+
+
+def test_a_process_that_never_comes_is_named_to_those_that_wait(join: Start, pair: Path) -> None:
+    (first,) = join(pair, ["rank.0"], timeout=1)
+    answer = first.read()
+    assert answer["error"] == "NotJoined"
+    assert f"rank.1 did not join within 1 s; rank.0 (process {first.pid}) did" in answer["message"]
+
+
+def test_a_process_that_joins_twice_is_refused_in_all(join: Start, pair: Path) -> None:
+    members = join(pair, ["rank.0", "rank.0"])
+    for each in members:
+        assert "rank.0 has joined twice" in each.read()["message"]
+
+
+def test_a_process_with_another_spec_is_refused_in_all(join: Start, pair: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.yaml"
+    other.write_text(PAIR.replace("8MiB", "16MiB"))
+    members = [*join(pair, ["rank.0"]), *join(other, ["rank.1"])]
+    for each in members:
+        message = each.read()["message"]
+        assert "has another spec, sha256:" in message
+
+
+def test_a_process_that_the_spec_does_not_have_is_refused_with_those_that_it_has(join: Start, pair: Path) -> None:
+    (member,) = join(pair, ["rank.2"])
+    message = member.read()["message"]
+    assert "rank.2" in message
+    assert "rank.0 or rank.1" in message
+
+
+def test_a_layout_that_does_not_fit_the_machine_is_refused_in_all(join: Start, pair: Path) -> None:
+    for each in join(pair, labels(pair), machine="h100x1"):
+        assert "gpu1" in each.read()["message"]
+
+
+def test_the_name_of_a_layout_that_is_held_is_refused(join: Start, pair: Path, tmp_path: Path) -> None:
+    held = tmp_path / "held.yaml"
+    held.write_text("memtopo: 1\nname: pair\nranges: {r: {size: 2MiB}}\n")
+    with memtopo.hold(held, machine=MACHINE):
+        for each in join(pair, labels(pair)):
+            assert "already held" in each.read()["message"]
+
+
+def test_another_process_of_a_complete_layout_is_refused(join: Start, pair: Path) -> None:
+    members = join(pair, labels(pair))
+    ready(members)
+    (late,) = join(pair, ["rank.0"], timeout=1)
+    answer = late.read()
+    assert answer["error"] == "NoLayout"
+    assert "has all its processes" in answer["message"]
+    reports(members)
+
+
+def test_a_joined_layout_is_listed_and_checked_as_any_other(join: Start, pair: Path) -> None:
+    members = join(pair, labels(pair))
+    ready(members)
+    assert endpoint_names() == ["pair"]
+    for each in members:
+        each.call("idle")
+    command = [sys.executable, "-m", "memtopo", "check", "pair"]
+    assert run_python(command, capture_output=True).returncode == 0
+    for each in members:
+        each.request("done")
+        each.read()
+    reports(members)
+
+
+def test_a_change_to_another_spec_is_made_with_all(join: Start, pair: Path, tmp_path: Path) -> None:
+    first, second = join(pair, labels(pair))
+    ready([first, second])
+    first.call("write", "own", 3)
+    other = tmp_path / "more.yaml"
+    other.write_text(PAIR.replace("ranges: {", "ranges: {more: {size: 2MiB}, "))
+    second.request("poll", TIMEOUT)
+    assert first.call("change", str(other))["answer"] == 0
+    assert second.read()["generation"] == 2
+    assert second.call("address", "more")["answer"] is None
+    assert 3 in second.call("read", "all")["answer"]
+    reports([first, second])
+
+
+CALLS = 60
+"""Driver calls that a process of the pair makes at least while it is built, switched twice and taken down."""
+
+VICTIMS = [(victim, call) for victim in ("process", "coordinator") for call in range(1, CALLS + 1, 2)]
+
+
+@pytest.mark.parametrize(("victim", "call"), VICTIMS[4::12])
+def test_a_kill_leaves_nothing_and_ends_no_other_process(join: Start, pair: Path, victim: str, call: int) -> None:
+    killed_at(join, pair, victim, call)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("victim", "call"), VICTIMS)
+def test_every_kill_leaves_nothing_and_ends_no_other_process(join: Start, pair: Path, victim: str, call: int) -> None:
+    killed_at(join, pair, victim, call)
+
+
+def killed_at(join: Start, pair: Path, victim: str, call: int) -> None:
+    """Kill a process at one of the driver calls of the first one; the second one raises or ends in order."""
+    lock = pair.parent / "run" / "memtopo" / "pair.join.sock.lock"
+    (first,) = join(pair, ["rank.0"], timeout=5, kill=["" if victim == "process" else str(lock), call])
+    (second,) = join(pair, ["rank.1"], timeout=5)
+    for request in (None, ["switch", "level-1"], ["switch", "awake"]):
+        if request:
+            second.request("poll", TIMEOUT)
+            with suppress(BrokenPipeError):
+                first.request(*request)
+        answer = second.read()
+        if request is None and "ranges" not in answer:
+            assert answer["error"] in ("NotApplied", "ProcessLost", "NotJoined"), answer
+            break
+        if request and answer.get("error"):
+            assert answer["error"] == "ProcessLost", answer
+            break
+    with suppress(BrokenPipeError):
+        first.leave()
+    second.leave()
+    last = second.read() or answer
+    assert last["report"] is None or last["report"]["leaks"] == [], last
+    if victim == "coordinator":
+        first.ended()
+        for left in lock.parent.iterdir():  # as those of any holder that was killed
+            left.unlink()
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}, ("rank.1", 2)),
+        ({"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4"}, ("rank.3", 4)),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "1"}, ("rank.0", 1)),
+    ],
+)
+def test_a_rank_is_that_of_its_launcher(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], expected: tuple[str, int]
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    found = memtopo.rank()
+    assert (found, found.world) == expected
+
+
+def test_a_process_without_a_launcher_has_no_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "PMI_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(Unsuitable, match="no launcher"):
+        memtopo.rank()
+
+
+def test_a_spec_of_one_process_is_not_joined() -> None:
+    with (
+        pytest.raises(Unsuitable, match="applied"),
+        memtopo.join(ROOT / "specs" / "quickstart.yaml", "rank.0", MACHINE),
+    ):
+        pass
