@@ -65,7 +65,7 @@ def main(folder: str, file: str, name: str, timeout: str) -> None:
         with claimed.listen() as listener:
             try:
                 composition = gathered.wait(listener)
-            except NotComplete as error:
+            except MemtopoError as error:
                 gathered.refuse(error)
                 return
             claimed.unlink_socket()
@@ -131,7 +131,7 @@ class Gathering:
     def refuse(self, error: MemtopoError) -> None:
         """Have all processes that have come raise an error."""
         answer = NotJoined(error.message, error.hint, error.exit_code)
-        for channel in [each.channel for each in self.joined.values()] + [each for each, _ in self._connected.values()]:
+        for channel, _ in self._connected.values():
             channel.send(answer)
             channel.drain(1.0)
             channel.close()
@@ -140,7 +140,10 @@ class Gathering:
         with suppress(BlockingIOError):
             sock, _ = listener.accept()
             sock.setblocking(False)  # noqa: FBT003 likewise
-            self._connected[sock.fileno()] = Channel(sock, get_args(messages.FromMember)), peer(sock).pid
+            if peer(sock).uid == os.geteuid():
+                self._connected[sock.fileno()] = Channel(sock, get_args(messages.FromMember)), peer(sock).pid
+            else:
+                sock.close()
 
     def _receive(self, fd: int) -> None:
         channel, pid = self._connected[fd]
