@@ -104,7 +104,7 @@ class JoinedSession(Session):
         except BaseException:
             self.end()
             raise
-        if lost or self.run.failure:
+        if lost or self.run.failure or self.run.stopped:
             report = self.end()
             if report.exit_code:
                 raise NotApplied(report)
