@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from memtopo.driver.protocol import Driver
     from memtopo.kinds.layout import Layout
     from memtopo.kinds.objects import TryExport
-    from memtopo.kinds.step import Step
 
 L = TypeVar("L", bound=LocatedGroup)
 
@@ -66,15 +65,9 @@ class ExportKind(Kind):
         """Transports that the objects of a group are created for."""
         return self.transports
 
-    def export_step(self) -> type[TryExport]:
-        """Class of the step that exports a handle as a test."""
-        raise NotImplementedError
-
-    def try_export(self, path: Path, export: ExportGroup) -> Step:
+    def try_export(self, export: ExportGroup) -> TryExport:
         """Step that exports the first handle as a test."""
-        handle = partial(self.handle, export=export, index=0)
-        of_first = self.group.noun, export.label(0), export.via, export.count, handle
-        return self.export_step()(path, export.name, *of_first)
+        raise NotImplementedError
 
     def handle(self, driver: Driver, layout: Layout, export: ExportGroup, index: int) -> Handle:
         """Export one handle, which the caller closes."""
@@ -216,6 +209,11 @@ class ExportGroup(Group):
             each = map(self.dma_buf.resources, range(self.first, self.first + self.count))
             return chain.from_iterable(each)
         return ((self.group.noun, self.label(index)) for index in range(self.count))
+
+    def first_handle(self, via: str = "") -> tuple[Path, str, str, str, str, int, Callable[[Driver, Layout], Handle]]:
+        """Fields of the step that exports the first handle as a test; `via` is its transport in a plan."""
+        handle = partial(self.exporter.handle, export=self, index=0)
+        return self.path, self.name, self.group.noun, self.label(0), via or self.via, self.count, handle
 
     def continued_by(self, after: ExportGroup) -> bool:
         """Return whether handles of another export are of the same objects as these, and perhaps of more."""

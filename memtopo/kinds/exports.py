@@ -189,7 +189,7 @@ class Exports(Kind):
     def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
         """One test export per entry, since all objects of a group have the same properties."""
         for export in geometry.of(ExportGroup).values():
-            yield export.exporter.try_export(export.path, export)
+            yield export.exporter.try_export(export)
 
     def rules(self) -> tuple[Rule, ...]:
         return transports, committed_kinds, committed_alone

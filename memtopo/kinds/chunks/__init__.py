@@ -42,10 +42,10 @@ class HandleKind(ExportKind):
         assert isinstance(group, ChunkGroup)
         return tuple(group.handles.words)
 
-    def export_step(self) -> type[TryExport]:
+    def try_export(self, export: ExportGroup) -> TryExport:
         from memtopo.kinds.chunks.steps import TryExportChunk
 
-        return TryExportChunk
+        return TryExportChunk(*export.first_handle())
 
     def handle(self, driver: Driver, layout: Layout, export: ExportGroup, index: int) -> Handle:
         kind = HandleType[export.via.upper()]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from memtopo.common.units import NamedPart, exact, shorten
@@ -19,7 +18,7 @@ from memtopo.kinds.resolution import Resolution, requires_gpu
 if TYPE_CHECKING:
     from memtopo.driver.protocol import Driver
     from memtopo.kinds.layout import Layout
-    from memtopo.kinds.step import Step
+    from memtopo.kinds.objects import TryExport
 
 
 DMABUF: Via = "dmabuf"
@@ -197,7 +196,7 @@ class DmaBufs(ExportKind):
     def __init__(self, kind: Kind) -> None:
         self.group, self.words = kind.group, kind.words  # type: ignore[misc]
 
-    def try_export(self, path: Path, export: ExportGroup) -> Step:
+    def try_export(self, export: ExportGroup) -> TryExport:
         from memtopo.kinds.dmabuf.steps import TryExportDmaBuf
 
         memory, first = export.dma_buf, export.first
@@ -205,9 +204,7 @@ class DmaBufs(ExportKind):
         noun = RangeGroup.noun if memory.placements else memory.group.noun
         needs = dict.fromkeys([(noun, memory.span(first).label), *memory.resources(first)])
         via = f"{DMABUF}, pcie" if memory.flags else DMABUF
-        handle = partial(self.handle, export=export, index=0)
-        of_first = self.group.noun, export.label(0), via, export.count, handle
-        return TryExportDmaBuf(path, export.name, *of_first, *memory.bytes, tuple(needs))
+        return TryExportDmaBuf(*export.first_handle(via), *memory.bytes, tuple(needs))
 
     def handle(self, driver: Driver, layout: Layout, export: ExportGroup, index: int) -> Handle:
         """Export one object in the context of its GPU (fact 83).

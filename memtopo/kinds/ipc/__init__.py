@@ -118,10 +118,10 @@ class Buffers(IpcKind):
                 yield AllocateBuffer(group.path, group.label(index), group.location_of(index).id, group.size)
         yield from import_each(groups, OpenBuffer, AliasBuffer)
 
-    def export_step(self) -> type[TryExport]:
+    def try_export(self, export: ExportGroup) -> TryExport:
         from memtopo.kinds.ipc.steps import TryExportBuffer
 
-        return TryExportBuffer
+        return TryExportBuffer(*export.first_handle())
 
     def handle(self, driver: Driver, layout: Layout, export: ExportGroup, index: int) -> Handle:
         from memtopo.kinds.layout import current
@@ -197,10 +197,10 @@ class Events(IpcKind):
                 yield CreateEvent(group.path, group.name, group.location_of(0).id, group.size, group.shared)
         yield from import_each(groups, OpenEvent, AliasEvent)
 
-    def export_step(self) -> type[TryExport]:
+    def try_export(self, export: ExportGroup) -> TryExport:
         from memtopo.kinds.ipc.steps import TryExportEvent
 
-        return TryExportEvent
+        return TryExportEvent(*export.first_handle())
 
     def handle(self, driver: Driver, layout: Layout, export: ExportGroup, index: int) -> Handle:
         from memtopo.kinds.ipc.steps import EVENT_HANDLES

@@ -166,10 +166,10 @@ class Allocations(ExportKind):
     def rules(self) -> tuple[Rule, ...]:
         return within_pools, imported_once, imported_access
 
-    def export_step(self) -> type[TryExport]:
+    def try_export(self, export: ExportGroup) -> TryExport:
         from memtopo.kinds.pools.steps import TryExportAllocation
 
-        return TryExportAllocation
+        return TryExportAllocation(*export.first_handle())
 
     def handle(self, driver: Driver, layout: Layout, export: ExportGroup, index: int) -> Handle:
         """Descriptor of a pool with the bytes of one of its allocations.
