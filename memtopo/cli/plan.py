@@ -56,7 +56,8 @@ from memtopo.session.saved import (
 )
 from memtopo.sharing.client import Client
 from memtopo.sharing.errors import ExchangeError
-from memtopo.sharing.held import held_source, parsed_source
+from memtopo.sharing.held import held_source
+from memtopo.sharing.wire import parsed_source
 from memtopo.sharing.offers import Offer
 from memtopo.sharing.status import Status
 

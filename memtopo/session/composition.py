@@ -22,7 +22,7 @@ from memtopo.session import saved
 from memtopo.session.request import Revision, RunRequest
 from memtopo.session.saved import SavedPlan
 from memtopo.sharing.errors import ExchangeError
-from memtopo.sharing.held import layout_source, parsed_source
+from memtopo.sharing.wire import layout_source, parsed_source
 
 
 class InvalidOnMachine(MemtopoError):

@@ -1,25 +1,21 @@
-"""Held layouts as clients find them: a survey of all under a folder, and the spec and the machine of one.
-
-The source of a layout is one text of both, which its holder sends to clients.
-"""
+"""Held layouts as clients find them: a survey of all under a folder, and the spec and the machine of one."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from memtopo.common.errors import MemtopoError
-from memtopo.machine import Machine, dump, parse
+from memtopo.machine import Machine, parse
 from memtopo.machine.records import MachineLine
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoints
-from memtopo.sharing.errors import BadPacket, ExchangeError, NoLayout
+from memtopo.sharing.errors import ExchangeError, NoLayout
 from memtopo.sharing.offers import exported_bytes
 from memtopo.sharing.status import Status
-from memtopo.sharing.wire import LONGEST_SOURCE, read
+from memtopo.sharing.wire import ORIGIN, parsed_source
 
 if TYPE_CHECKING:
     from memtopo.language import Document
@@ -107,46 +103,12 @@ def _entry(status: Status) -> Entry:
     )
 
 
-_ORIGIN = "the holder"
-
-
-@dataclass(frozen=True, slots=True)
-class LayoutSource:
-    """Spec of a layout with the name of its file, the text of its machine, empty if it is not known, and settings."""
-
-    spec: str
-    name: str = _ORIGIN
-    machine: str = ""
-    settings: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def document(self) -> Document:
-        """The spec."""
-        from memtopo.language import read_text  # noqa: PLC0415 most clients read no spec
-
-        return read_text(self.spec.encode(), self.name, self.settings)
-
-
-def layout_source(document: Document, machine: Machine) -> str:
-    """Encode a spec and its machine as one text; empty if it is longer than `LONGEST_SOURCE`."""
-    source = {"spec": document.text, "name": document.name, "machine": dump(machine)}
-    text = json.dumps(source | ({"settings": dict(document.settings)} if document.settings else {}))
-    return text if len(text) <= LONGEST_SOURCE else ""
-
-
-def parsed_source(text: str) -> LayoutSource:
-    """Read the text of a source. Raises `ExchangeError`."""
-    with suppress(ValueError, RecursionError, BadPacket):
-        return read(LayoutSource, json.loads(text), "the source")
-    raise ExchangeError("invalid", "the source is not a JSON object with a spec")
-
-
 def held_source(client: Client) -> tuple[Document, Machine] | None:
     """Spec of a held layout and its machine; None if the holder sends none that can be read."""
     text = _requested(client)
     with suppress(MemtopoError):
         source = parsed_source(text)
-        return replace(source, name=_ORIGIN).document, parse(source.machine.encode(), _ORIGIN)
+        return replace(source, name=ORIGIN).document, parse(source.machine.encode(), ORIGIN)
     return None
 
 
@@ -154,7 +116,7 @@ def held_machine(client: Client) -> Machine | None:
     """Recorded machine of a held layout; None if the holder sends none that can be read."""
     text = _requested(client)
     with suppress(MemtopoError):
-        return parse(parsed_source(text).machine.encode(), _ORIGIN)
+        return parse(parsed_source(text).machine.encode(), ORIGIN)
     return None
 
 

@@ -1,7 +1,8 @@
 """Packets: one JSON object each, of at most 64 KiB, with at most 253 descriptors, over a SOCK_SEQPACKET socket.
 
 `send` and `receive` never block. A malformed packet raises `BadPacket`, and the descriptors that came with it are
-closed. `read` validates an object by a dataclass, whose fields have the types below.
+closed. `read` validates an object by a dataclass, whose fields have the types below. The source of a layout is one
+text, which its holder sends in parts: the spec and the machine.
 """
 
 from __future__ import annotations
@@ -18,12 +19,16 @@ from dataclasses import dataclass, field, fields
 from fcntl import ioctl
 from functools import cache
 from termios import TIOCOUTQ
-from typing import Annotated, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
 from memtopo.common.errors import InternalError
-from memtopo.sharing.errors import BadPacket
+from memtopo.machine import Machine, dump
+from memtopo.sharing.errors import BadPacket, ExchangeError
+
+if TYPE_CHECKING:
+    from memtopo.language import Document
 
 VERSION = 1
 LARGEST = 64 << 10
@@ -201,3 +206,38 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _constant(_: str) -> None:
     raise BadPacket("a number that is not JSON")
+
+
+ORIGIN = "the holder"
+"""Name of a spec or of a machine that a holder has sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutSource:
+    """Spec of a layout with the name of its file, the text of its machine, empty if it is not known, and settings."""
+
+    spec: str
+    name: str = ORIGIN
+    machine: str = ""
+    settings: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def document(self) -> Document:
+        """The spec."""
+        from memtopo.language import read_text  # noqa: PLC0415 most clients read no spec
+
+        return read_text(self.spec.encode(), self.name, self.settings)
+
+
+def layout_source(document: Document, machine: Machine) -> str:
+    """Encode a spec and its machine as one text; empty if it is longer than `LONGEST_SOURCE`."""
+    source = {"spec": document.text, "name": document.name, "machine": dump(machine)}
+    text = json.dumps(source | ({"settings": dict(document.settings)} if document.settings else {}))
+    return text if len(text) <= LONGEST_SOURCE else ""
+
+
+def parsed_source(text: str) -> LayoutSource:
+    """Read the text of a source. Raises `ExchangeError`."""
+    with suppress(ValueError, RecursionError, BadPacket):
+        return read(LayoutSource, json.loads(text), "the source")
+    raise ExchangeError("invalid", "the source is not a JSON object with a spec")

@@ -16,8 +16,8 @@ from memtopo.machine import load
 from memtopo.plans.report import Checks, Failure, Leak, Report
 from memtopo.sharing.claims import claim
 from memtopo.sharing.endpoints import endpoint
-from memtopo.sharing.held import layout_source
 from memtopo.sharing.holder import HolderInfo, Supervision, hold
+from memtopo.sharing.wire import layout_source
 from tests.cli.conftest import InlineRunner
 from tests.helpers.child_process import PATIENCE
 from tests.helpers.command_line import ROOT

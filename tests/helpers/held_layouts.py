@@ -26,10 +26,10 @@ from memtopo.session.request import HoldResult, Revise
 from memtopo.sharing.claims import claim
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
-from memtopo.sharing.held import layout_source
 from memtopo.sharing.holder import HolderInfo, hold
 from memtopo.sharing.imports import HolderHandles
 from memtopo.sharing.status import Switched
+from memtopo.sharing.wire import layout_source
 from tests.helpers.child_process import PATIENCE
 from tests.helpers.conducted import Conducted
 from tests.helpers.specs import request_of

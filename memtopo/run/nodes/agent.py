@@ -28,7 +28,7 @@ from memtopo.run.nodes.hub import Call, HandleBytes, NodePeers
 from memtopo.session.composition import Composition
 from memtopo.session.request import Holding
 from memtopo.session.trials import with_needed_trials
-from memtopo.sharing.held import layout_source
+from memtopo.sharing.wire import layout_source
 
 RUN_VARIABLE = "MEMTOPO_RUN_OF_NODES"
 """Environment variable of all workers of a run, by which workers without their agent are found."""

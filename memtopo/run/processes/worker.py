@@ -40,9 +40,9 @@ from memtopo.session.request import RunRequest
 from memtopo.sharing.channel import Channel, Received
 from memtopo.sharing.client import IN_FLIGHT
 from memtopo.sharing.errors import ExchangeError
-from memtopo.sharing.held import parsed_source
 from memtopo.sharing.imports import CommitWait, HolderHandles
 from memtopo.sharing.offers import LayoutExports
+from memtopo.sharing.wire import parsed_source
 
 _STARTUP = 60.0
 """Seconds that the conductor has for its first message."""
