@@ -19,9 +19,8 @@ from memtopo.api.errors import (
     ViewOutlived,
 )
 from memtopo.api.joined import Joined, JoinedLayout, join, rank
-from memtopo.api.live import Live
+from memtopo.api.live import Event, Live
 from memtopo.api.specs import Loaded, load, plan
-from memtopo.api.synchronization import Event
 from memtopo.api.views import GpuView, HostView, View
 from memtopo.run.processes.member import ProcessLost
 from memtopo.sharing.external import ExternalMemory, HostMemory, Semaphore, Serving, serve

@@ -40,8 +40,8 @@ from memtopo.output import humanize, json, plain
 from memtopo.output.diagram.build import build_diagram
 from memtopo.planner import Plan
 from memtopo.plans.calls import CallsDocument, ListedCalls, listed, named
-from memtopo.plans.difference import difference
 from memtopo.plans.report import PlanDifference
+from memtopo.plans.transition import difference
 from memtopo.rules.validation import diagnose_processes
 from memtopo.run.planned_calls import first_calls, list_calls, planned_calls
 from memtopo.session.composition import Composition
@@ -57,9 +57,9 @@ from memtopo.session.saved import (
 from memtopo.sharing.client import Client
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.held import held_source
-from memtopo.sharing.wire import parsed_source
 from memtopo.sharing.offers import Offer
 from memtopo.sharing.status import Status
+from memtopo.sharing.wire import parsed_source
 
 SpecOrName = Annotated[str, argument("SPEC", "A spec; - reads standard input. With AFTER: a held layout.")]
 After = Annotated[str | None, argument("[AFTER]", "A spec that a held layout is to be changed to.")]

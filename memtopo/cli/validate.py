@@ -22,8 +22,7 @@ from memtopo.output import formats, plain
 from memtopo.output.formats import Format, format_named
 from memtopo.output.humanize import plural
 from memtopo.rules import files
-from memtopo.rules.files import Checked, CheckedFile, Correction, Variant
-from memtopo.rules.paths import SpecPath, collect
+from memtopo.rules.files import Checked, CheckedFile, Correction, SpecPath, Variant, collect
 from memtopo.session.trials import with_needed_trials
 
 

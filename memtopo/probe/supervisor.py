@@ -20,9 +20,18 @@ from memtopo.common.processes import python_command, spawn_connected
 from memtopo.common.text import signal_name
 from memtopo.driver.handles import Handle, close_handles
 from memtopo.plans.progress import Progress
-from memtopo.probe import messages
-from memtopo.probe.messages import FromChild, ImportAnswer, ImportRequest, Start, TrialEnded
-from memtopo.probe.trial_resources import FATAL
+from memtopo.probe.trial_resources import (
+    FATAL,
+    Broken,
+    Finished,
+    FromChild,
+    ImportAnswer,
+    ImportRequest,
+    Ready,
+    Start,
+    TrialBegun,
+    TrialEnded,
+)
 from memtopo.probe.trial_table import PlannedTrial
 from memtopo.sharing.channel import Channel, Received
 from memtopo.sharing.errors import BadPacket
@@ -139,7 +148,7 @@ class _Importer:
         match received and received.message:
             case None:
                 yield from self._ended(child.end(wait=True) or "SIGKILL")
-            case messages.Ready():
+            case Ready():
                 self._ready = True
                 self._deadline = time.monotonic() + self._limits.request
             case ImportAnswer() as answer if self._current:
@@ -246,18 +255,18 @@ class Supervisor:
             self._died(lane, child)
             return
         match received.message:
-            case messages.TrialBegun(number):
+            case TrialBegun(number):
                 lane.current, lane.deadline = number, time.monotonic() + self._limits.trial
             case TrialEnded() as ended:
                 self._trial_ended(lane, ended)
             case ImportRequest() as request:
                 lane.importing = True
                 self._importer.add(_Request(lane, child, request, received.handles))
-            case messages.Ready(seconds):
+            case Ready(seconds):
                 self._findings.starting = max(self._findings.starting, seconds)
-            case messages.Broken(error):
+            case Broken(error):
                 lane.error = error
-            case messages.Finished(leaked):
+            case Finished(leaked):
                 counts = ", ".join(f"{count} {kind}" for kind, count in leaked.items() if count)
                 self._findings.notes += [f"trials left {counts}, which went with their process"] * bool(counts)
                 self._end(lane, wait=True)
@@ -321,7 +330,7 @@ def _receive(child: ChildProcess) -> Received[FromChild] | None:
     try:
         return child.channel.receive()
     except BadPacket as error:
-        return Received(messages.Broken(error.message))
+        return Received(Broken(error.message))
 
 
 _COMMAND = python_command("memtopo.probe.child:main")

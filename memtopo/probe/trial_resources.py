@@ -1,16 +1,109 @@
-"""Resources of trials: the driver and its contexts, memory released after a trial, and the importing child."""
+"""Resources of trials: the driver and its contexts, memory released after a trial, and the importing child.
+
+Messages are between a probe and its children: some make trials, and one imports what these share.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from memtopo.driver.handles import Handle
 from memtopo.driver.kernels import WORD, ExternalApi, TrialCalls
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import Access, DriverError, Grant, HandleType, Location, LocationKind, Properties, gpu
-from memtopo.probe.messages import ImportAnswer, ImportRequest, SharedObject
+from memtopo.probe.trial_table import PlannedTrial
+
+SharedObject = Literal["chunk", "ipc", "ipc_event", "pool"]
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """First message to a child: the trials to make, each with its number, or None for the importing child.
+
+    `record` is the machine to simulate; None for real GPUs.
+    """
+
+    trials: tuple[tuple[int, PlannedTrial], ...] | None
+    record: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ImportRequest:
+    """Request to import what a trial shares, by the driver of one GPU: its handle is beside the message.
+
+    `handle_type` is that of chunks and pools, `size` that of chunks, in bytes, and `pointer` that of an allocation of a
+    pool, in hexadecimal digits.
+    """
+
+    what: SharedObject
+    device: int
+    handle_type: int = 0
+    size: int = 0
+    pointer: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ImportAnswer:
+    """Answer to an `ImportRequest`: whether the bytes were as expected, or the error and the call that returned it."""
+
+    as_expected: bool = False
+    error: str | None = None
+    call: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A child has its driver, after so many seconds."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class TrialBegun:
+    """A child begins the trial of a number."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class TrialEnded:
+    """Result of a trial: `works`, or the driver's error and the call that returned it, or `data` that was measured.
+
+    `reason` explains an error that is not the driver's. `contexts` is the part of the seconds spent creating contexts,
+    which is not in `seconds`.
+    """
+
+    number: int
+    works: bool | None = None
+    error: str | None = None
+    call: str | None = None
+    reason: str | None = None
+    seconds: float = 0.0
+    contexts: float = 0.0
+    data: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """All trials of a child are made; `leaked` counts what they did not release, by kind."""
+
+    leaked: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A child ends by an exception."""
+
+    error: str
+
+
+ToChild = Start | ImportRequest | ImportAnswer
+FromChild = Ready | TrialBegun | TrialEnded | ImportRequest | ImportAnswer | Finished | Broken
+
 
 FIRST, SECOND, THIRD = 0x5A, 0xA5, 0x3C
 """Bytes written one after another, so that a write that is lost is noticed."""

@@ -29,8 +29,17 @@ from memtopo.driver.types import (
     SemaphoreHandleType,
     gpu,
 )
-from memtopo.probe.messages import ImportAnswer, ImportRequest, SharedObject
-from memtopo.probe.trial_resources import FIRST, SECOND, THIRD, TrialResources, users, word
+from memtopo.probe.trial_resources import (
+    FIRST,
+    SECOND,
+    THIRD,
+    ImportAnswer,
+    ImportRequest,
+    SharedObject,
+    TrialResources,
+    users,
+    word,
+)
 from memtopo.probe.trial_table import DMABUF_PCIE, STORE, PlannedTrial
 
 BUFFER = 64 << 10

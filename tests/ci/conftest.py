@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from memtopo import machine
-from memtopo.rules.files import Checked, Selection, check
-from memtopo.rules.paths import collect
+from memtopo.rules.files import Checked, Selection, check, collect
 from tests.cli.conftest import run_inline
 
 __all__ = ["run_inline"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from memtopo.common.errors import Unavailable, UsageError
-from memtopo.rules.paths import collect
+from memtopo.rules.files import collect
 from tests.ci.conftest import GOOD
 from tests.helpers.command_line import environment, run_memtopo, run_shell
 from tests.helpers.python_process import run_python
@@ -135,7 +135,7 @@ def test_unreadable_folders_are_named_and_others_traversed(folder: Path) -> None
     (folder / "open" / "x.yaml").touch()
     folder.chmod(0o755)
     script = (
-        "import os; from memtopo.rules.paths import collect; os.geteuid() or os.setuid(65534);"
+        "import os; from memtopo.rules.files import collect; os.geteuid() or os.setuid(65534);"
         "print(*(source.name for each in ('.', '**/*.yaml') for source in collect([each])))"
     )
     done = run_python([sys.executable, "-c", script], env=environment(), capture_output=True, text=True, check=True)

@@ -8,8 +8,7 @@ from memtopo.common.errors import Unavailable
 from memtopo.common.text import output_line
 from memtopo.diagnostics import CODES
 from memtopo.output import formats
-from memtopo.rules.files import check
-from memtopo.rules.paths import collect
+from memtopo.rules.files import check, collect
 from tests.ci.conftest import BAD, GOOD, TWO_GPUS, WARNED, Checking
 from tests.ci.forms import github, text
 from tests.ci.runner import commands, marked

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from memtopo.rules.files import check
-from memtopo.rules.paths import collect
+from memtopo.rules.files import check, collect
 from tests.ci.conftest import BAD, GOOD, TWO_GPUS, Checking
 from tests.ci.forms import gitlab, text
 from tests.helpers.machines import invented

@@ -10,8 +10,7 @@ from urllib.parse import unquote_to_bytes
 import pytest
 
 from memtopo import machine
-from memtopo.rules.files import Checked, check
-from memtopo.rules.paths import collect
+from memtopo.rules.files import Checked, check, collect
 from tests.ci import forms
 from tests.ci.conftest import GOOD
 from tests.ci.forms import text

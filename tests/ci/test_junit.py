@@ -4,8 +4,7 @@ from pathlib import Path
 
 from memtopo.common.errors import Unavailable
 from memtopo.output import formats
-from memtopo.rules.files import check
-from memtopo.rules.paths import collect
+from memtopo.rules.files import check, collect
 from tests.ci.conftest import BAD, GOOD, TWO_GPUS, WARNED, Checking
 from tests.ci.forms import junit, text
 from tests.helpers.machines import invented

@@ -7,8 +7,7 @@ import pytest
 from memtopo.common.errors import Unavailable
 from memtopo.diagnostics import CODES
 from memtopo.output import formats
-from memtopo.rules.files import check
-from memtopo.rules.paths import collect
+from memtopo.rules.files import check, collect
 from tests.ci.conftest import BAD, GOOD, TWO_GPUS, Checking
 from tests.ci.forms import sarif, text
 from tests.helpers.machines import invented

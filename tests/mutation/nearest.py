@@ -28,7 +28,6 @@ ELSEWHERE = {
         "tests/ci/test_selecting.py",
         "tests/ci",
     ),
-    "memtopo/rules/paths.py": ("tests/ci/test_collecting.py",),
     "memtopo/run/processes": (
         "tests/run/processes/test_router.py",
         "tests/run/processes/test_worker.py",

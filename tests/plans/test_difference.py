@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from memtopo.plans.difference import difference
 from memtopo.plans.report import MemoryChange, PlanDifference
+from memtopo.plans.transition import difference
 from tests.helpers.machines import invented
 from tests.helpers.specs import plan_of
 
