@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -29,7 +28,6 @@ STATE = {"ranges", "chunks", "mappings", "buffers"}
 
 COMMON = ("chunks", "ranges", "exports")
 """Sections that much of the package is about."""
-MOST_FOR_A_PROPERTY = 12
 MOST = 20
 """Modules that may name one of the other kinds, its own among them."""
 
@@ -176,17 +174,3 @@ def test_imports_know_no_kind_of_the_objects_by_name() -> None:
     assert modules
     for module in modules:
         assert set(named(module.read_text())) & (kinds | classes | words) == set(), module
-
-
-def test_a_property_of_chunks_is_in_the_files_that_contributing_lists() -> None:
-    recipe = (
-        (ROOT.parent / "CONTRIBUTING.md")
-        .read_text()
-        .partition("## Adding a property of chunks")[2]
-        .partition("\n## ")[0]
-    )
-    listed = set(re.findall(r"`([\w/]+\.\w+)`", recipe))
-    files = (each for each in ROOT.rglob("*") if each.is_file() and each.suffix != ".pyc")
-    found = {each.relative_to(ROOT).as_posix() for each in files if b"compressible" in each.read_bytes()}
-    assert found == listed
-    assert len(found) <= MOST_FOR_A_PROPERTY
