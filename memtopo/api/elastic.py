@@ -15,7 +15,7 @@ from memtopo.api.views import View, ViewFactory
 from memtopo.common.signals import deferred
 from memtopo.common.units import exact
 from memtopo.geometry.groups import ChunkGroup, RangeGroup
-from memtopo.kinds.elastic import ELASTIC_CONTENTS, ELASTIC_POOLS, ElasticContent, Pool
+from memtopo.kinds.elastic import ELASTIC_CONTENTS, ELASTIC_POOLS, ElasticChunkPool, ElasticContent
 from memtopo.run import elastic
 from memtopo.run.elastic import ElasticFailed, ElasticRefused, MapRequest, UnmapRequest
 
@@ -70,7 +70,7 @@ class ElasticMemory:
         self.pool(name)
         return ElasticChunks(name, self)
 
-    def pool(self, name: str) -> Pool:
+    def pool(self, name: str) -> ElasticChunkPool:
         """Return elastic chunks. Raises `Unsuitable` after the end, and in states that drop them."""
         self._require_open(f"chunks {name!r}")
         found = self._session.layout.of(ELASTIC_POOLS).get(name)

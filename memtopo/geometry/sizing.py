@@ -50,7 +50,7 @@ def rounded_to_multiple(amount: int, unit: int, *, rounding: bool) -> int | None
     return amount + unit - amount % unit if rounding else None
 
 
-class Room(NamedTuple):
+class MemoryBudget(NamedTuple):
     """Memory of a location: `whole` bytes, of which everything but shares takes `used`.
 
     `thousandths` is the sum of the shares of all processes, in thousandths of a percent.
@@ -66,31 +66,31 @@ class Room(NamedTuple):
         return max(0, self.whole - self.used)
 
 
-class Rooms(NamedTuple):
+class MemoryBudgets(NamedTuple):
     """Memory by location, and the locations of each entry with a share; locations of unknown memory are left out.
 
     `spread` has the locations of each instance of a counted process, in the order of the round-robin distribution, by
     the path of the entry: its chunks are of the same size and number in all instances.
     """
 
-    by_location: Mapping[Location, Room]
+    by_location: Mapping[Location, MemoryBudget]
     spread: Mapping[Path, Sequence[tuple[Location, ...]]]
 
 
-def remaining_rooms(geometry: Geometry, machines: Machines) -> Rooms:
+def memory_budgets(geometry: Geometry, machines: Machines) -> MemoryBudgets:
     """Memory of each location that a geometry leaves besides its shares and the contexts of its processes.
 
     Locations have their nodes.
     """
-    every = [_rooms(each, machines.of(node), node) for node, each in geometry.by_node]
+    every = [_budgets_of(each, machines.of(node), node) for node, each in geometry.by_node]
     spread: dict[Path, tuple[tuple[Location, ...], ...]] = {}
-    for rooms in every:
-        for path, locations in rooms.spread.items():
+    for budgets in every:
+        for path, locations in budgets.spread.items():
             spread[path] = (*spread.get(path, ()), *locations)
-    return Rooms({at: room for rooms in every for at, room in rooms.by_location.items()}, spread)
+    return MemoryBudgets({at: budget for budgets in every for at, budget in budgets.by_location.items()}, spread)
 
 
-def _rooms(geometry: Geometry, machine: Machine, node: str | None) -> Rooms:
+def _budgets_of(geometry: Geometry, machine: Machine, node: str | None) -> MemoryBudgets:
     """Memory of each location of one node."""
     used: Counter[Location] = Counter()
     shares: Counter[Location] = Counter()
@@ -105,9 +105,9 @@ def _rooms(geometry: Geometry, machine: Machine, node: str | None) -> Rooms:
                 used.update(_kept(group))
     host = Location(LocationKind.HOST)
     used[host] = sum(size for location, size in used.items() if location.kind is not LocationKind.GPU)
-    rooms = {at.on(node): Room(whole, used[at], shares[at]) for at, whole in _memory(machine).items()}
+    budgets = {at.on(node): MemoryBudget(whole, used[at], shares[at]) for at, whole in _memory(machine).items()}
     spread_on = {path: tuple(tuple(at.on(node) for at in each) for each in found) for path, found in spread.items()}
-    return Rooms(rooms, spread_on)
+    return MemoryBudgets(budgets, spread_on)
 
 
 def _kept(group: Group) -> dict[Location, int]:

@@ -10,7 +10,7 @@ from memtopo.diagnostics import messages
 from memtopo.diagnostics.model import Diagnostic
 from memtopo.geometry.groups import ChunkGroup
 from memtopo.geometry.model import Geometry
-from memtopo.geometry.sizing import Rooms, remaining_rooms
+from memtopo.geometry.sizing import MemoryBudgets, memory_budgets
 from memtopo.kinds import KINDS
 from memtopo.kinds.device_names import assigned
 from memtopo.kinds.exports import EXPORTS
@@ -42,18 +42,18 @@ def lay_out(spec: Spec, machines: Machines) -> ResolvedLayout:
     members = found.geometry.members.values()
     if not any(group.share for member in members for group in member.of(ChunkGroup).values()):
         return found
-    return _lay_out(spec, machines, remaining_rooms(found.geometry, machines))
+    return _lay_out(spec, machines, memory_budgets(found.geometry, machines))
 
 
-def _lay_out(spec: Spec, machines: Machines, rooms: Rooms | None) -> ResolvedLayout:
+def _lay_out(spec: Spec, machines: Machines, budgets: MemoryBudgets | None) -> ResolvedLayout:
     if not spec.processes:
-        scope = Scope(spec, machines, KINDS, rooms=rooms)
+        scope = Scope(spec, machines, KINDS, budgets=budgets)
         diagnostics = messages.first([*_resolve_own(scope), *_resolve_dependent(scope)])
         return ResolvedLayout(scope.geometry(), diagnostics)
     unread = frozenset(entry for section, entry in spec.left_out if section == "processes")
     crossing = dict(crossing_exports(spec)) if len(nodes_of(spec)) > 1 else {}
     alone = Siblings(frozenset(spec.processes), unread, crossing=crossing)
-    scopes = dict(_scopes(spec, machines, alone, rooms))
+    scopes = dict(_scopes(spec, machines, alone, budgets))
     instances = {
         name: Sibling(process, tuple((label, scope) for label, scope in scopes.items() if scope.spec is process))
         for name, process in spec.processes.items()
@@ -75,7 +75,9 @@ def _lay_out(spec: Spec, machines: Machines, rooms: Rooms | None) -> ResolvedLay
     return ResolvedLayout(geometry, messages.first(diagnostics))
 
 
-def _scopes(spec: Spec, machines: Machines, siblings: Siblings, rooms: Rooms | None) -> Iterator[tuple[str, Scope]]:
+def _scopes(
+    spec: Spec, machines: Machines, siblings: Siblings, budgets: MemoryBudgets | None
+) -> Iterator[tuple[str, Scope]]:
     """Scope of each process by label.
 
     Processes of a counted process on one node with the same devices share one, unless an entry depends on their
@@ -90,7 +92,7 @@ def _scopes(spec: Spec, machines: Machines, siblings: Siblings, rooms: Rooms | N
             devices = (assigned(values, machine, local) for values in process.section("devices").values())
             like = (node, *devices, *([index] if numbered else ()))
             if like not in shared:
-                shared[like] = Scope(process, machines, KINDS, index, siblings, rooms)
+                shared[like] = Scope(process, machines, KINDS, index, siblings, budgets)
             yield (f"{name}.{index}" if process.instances else name), shared[like]
 
 

@@ -43,7 +43,7 @@ class AccessPiece(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class Pool:
+class ElasticChunkPool:
     """Chunks of one elastic entry: those that exist, by number, and those of them that are not mapped (`free`).
 
     The first `kept` were created with the layout, and stay. At most `limit` exist at once.
@@ -169,7 +169,7 @@ class ElasticContent:
             at = high
 
 
-ELASTIC_POOLS: Table[str, Pool] = Table("elastic chunks")
+ELASTIC_POOLS: Table[str, ElasticChunkPool] = Table("elastic chunks")
 """Elastic chunks by the name of their entry; their handles are in `Layout.chunks`."""
 
 ELASTIC_CONTENTS: Table[str, ElasticContent] = Table("elastic ranges")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 from memtopo.diagnostics.model import At, Diagnostic, Label, Path
 from memtopo.geometry.groups import ChunkGroup, Group, RangeGroup
 from memtopo.geometry.model import Geometry, Instance, Part, Placement, Slice
-from memtopo.geometry.sizing import Rooms
+from memtopo.geometry.sizing import MemoryBudgets
 from memtopo.kinds.device_names import DeviceNames
 from memtopo.kinds.nodes import rank
 from memtopo.kinds.resolution import NameErrors, Resolution
@@ -138,13 +138,13 @@ class Scope:
         kinds: Sequence[Kind],
         index: int = 0,
         siblings: Siblings | None = None,
-        rooms: Rooms | None = None,
+        budgets: MemoryBudgets | None = None,
     ) -> None:
         """`index` is the number of the process within a counted process.
 
-        `rooms` is None while the memory that shares are of is not known; then they are as small as possible.
+        `budgets` is None while the memory that shares are of is not known; then they are as small as possible.
         """
-        self.rooms = rooms
+        self.budgets = budgets
         self.spec, self.machines, self.kinds, self.index = spec, machines, kinds, index
         self.node = rank(spec, index).node
         self.machine = machines.of(self.node)

@@ -13,7 +13,15 @@ from memtopo.driver.batches import create_each
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import DriverError
 from memtopo.kinds.chunks.steps import release_batch
-from memtopo.kinds.elastic import ELASTIC_CONTENTS, ELASTIC_POOLS, ElasticChunk, ElasticContent, Mapped, Pool, runs
+from memtopo.kinds.elastic import (
+    ELASTIC_CONTENTS,
+    ELASTIC_POOLS,
+    ElasticChunk,
+    ElasticChunkPool,
+    ElasticContent,
+    Mapped,
+    runs,
+)
 from memtopo.kinds.layout import Layout, current
 from memtopo.kinds.ranges.elastic_steps import grant, map_chunks, restore, unmap_run
 from memtopo.kinds.resources import WAITING
@@ -80,7 +88,7 @@ def release(driver: Driver, layout: Layout, name: str, chunks: Iterable[ElasticC
 
 
 def _create(
-    driver: Driver, layout: Layout, pool: Pool, count: int
+    driver: Driver, layout: Layout, pool: ElasticChunkPool, count: int
 ) -> tuple[Sequence[ElasticChunk], DriverError | None]:
     """Create chunks of a pool until a call fails; return those created, and the error."""
     chunks = pool.add(count)
@@ -157,7 +165,7 @@ class _Batch:
         content.replace(out, (*coming, *zeros))
         self._commit()
 
-    def _take(self, pool: Pool, count: int) -> list[ElasticChunk]:
+    def _take(self, pool: ElasticChunkPool, count: int) -> list[ElasticChunk]:
         """Chunks of a pool that are not mapped, then chunks that this batch unmaps, then new ones."""
         found = pool.free[: -count - 1 : -1]
         if len(found) < count and pool.name in self._unused:
@@ -339,7 +347,7 @@ def _not_mapped(content: ElasticContent, at: int) -> ElasticRefused:
     )
 
 
-def require_fit(content: ElasticContent, request: MapRequest, pools: Mapping[str, Pool]) -> None:
+def require_fit(content: ElasticContent, request: MapRequest, pools: Mapping[str, ElasticChunkPool]) -> None:
     """Raise `ElasticRefused` for a request that the range could never fulfil."""
     where = f"range {content.label!r}"
     if request.pool not in content.pools:
@@ -374,7 +382,10 @@ def _unknown_pool(content: ElasticContent, name: str) -> ElasticRefused:
 
 
 def require_free(
-    content: ElasticContent, maps: Sequence[MapRequest], mappings_to_unmap: Sequence[Mapped], pools: Mapping[str, Pool]
+    content: ElasticContent,
+    maps: Sequence[MapRequest],
+    mappings_to_unmap: Sequence[Mapped],
+    pools: Mapping[str, ElasticChunkPool],
 ) -> None:
     """Raise `ElasticRefused` if something is mapped where chunks are to be mapped, or if two are to be mapped there."""
     gone = {offset for offset, _ in mappings_to_unmap}
@@ -391,7 +402,7 @@ def require_free(
         last = end
 
 
-def require_chunks(pool: Pool, count: int, returning: int) -> None:
+def require_chunks(pool: ElasticChunkPool, count: int, returning: int) -> None:
     """Raise `ElasticRefused` if a pool cannot have that many chunks more, of which the batch itself returns some."""
     left = max(0, pool.limit - len(pool.created)) + len(pool.free) + returning
     if count > left:

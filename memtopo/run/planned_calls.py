@@ -131,8 +131,8 @@ class _ListedProcess:
         self.context = CallContext()
         self.exchanged: set[str] = set()
         self._receive = receive
-        self.dry = DryDriver(label)
-        self.driver: KernelDriver = Recorder(self.dry, CallList(self.context, receive))
+        self.listing = ListingDriver(label)
+        self.driver: KernelDriver = Recorder(self.listing, CallList(self.context, receive))
         steps = tuple(step.dry if isinstance(step, MapFile) else step for step in plan.steps)
         self.execution = Execution(replace(plan, steps=steps), self.driver, context=self.context)
         self.exports = LayoutExports(
@@ -167,7 +167,7 @@ def _parts(
     finally:
         for part in parts.values():
             part.source.close()
-            part.dry.close()
+            part.listing.close()
 
 
 class _Handles(HandleSource):
@@ -175,7 +175,7 @@ class _Handles(HandleSource):
 
     def __init__(self, part: _ListedProcess, parts: Mapping[str, _ListedProcess]) -> None:
         self._part, self._parts = part, parts
-        self._outside = DryDriver("outside")
+        self._outside = ListingDriver("outside")
         self._open: list[Handle] = []
 
     def attach(self, holder: str) -> int:
@@ -229,7 +229,7 @@ _UNKNOWN_SIZE = 1 << 40
 _ANSWERS = {"event_query": True, "stream_query": True, "mem_get_info": (0, 0)}
 
 
-class DryDriver(EveryCall):
+class ListingDriver(EveryCall):
     """A driver that makes no call. `name` distinguishes its shareable handles from those of others.
 
     Descriptors that it exports are open files of this process, the caller's to close as any.

@@ -11,7 +11,14 @@ from memtopo.common.units import WHOLE_SHARE, Share, exact, rounded
 from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.driver.types import Location, Properties
 from memtopo.geometry.groups import ChunkGroup, TakenShare, round_robin
-from memtopo.geometry.sizing import Room, Rooms, granularity_note, granule, rounded_to_multiple, size_error
+from memtopo.geometry.sizing import (
+    MemoryBudget,
+    MemoryBudgets,
+    granularity_note,
+    granule,
+    rounded_to_multiple,
+    size_error,
+)
 from memtopo.kinds.chunks.entry import Chunk, resolve_parts
 from memtopo.kinds.chunks.support import taken_properties
 from memtopo.kinds.device_names import has_set
@@ -87,7 +94,7 @@ def _group(
 ) -> Resolution[ChunkGroup | None]:
     """Group of chunks with `properties` in the order of the round-robin distribution."""
     entry, path, unit = request.entry, request.path, request.unit
-    unknown = amounts.share and request.scope.rooms is None
+    unknown = amounts.share and request.scope.budgets is None
     parts = yield from resolve_parts(path, None if unknown else entry.parts, amounts.size, unit)
     if parts is None:
         return None
@@ -151,7 +158,7 @@ def _created(request: _Request, found: _Amounts) -> Resolution[int | None]:
             return None
         number = shared[0]
     assert isinstance(number, int)
-    if number > found.number and (request.scope.rooms or not found.share):
+    if number > found.number and (request.scope.budgets or not found.share):
         yield _min_above_max(request, number, found)
         return None
     return number
@@ -162,8 +169,8 @@ def amount_notes(group: ChunkGroup) -> Iterator[str]:
     most = group.count if group.limit is None else group.limit
     number = f"{most:,} of {exact(group.size)}" if group.counted else exact(group.size)
     if group.share:
-        share, location, room, taken = group.share
-        of = f"{share} of the {rounded(room)} that all other entries leave on {location}"
+        share, location, left, taken = group.share
+        of = f"{share} of the {rounded(left)} that all other entries leave on {location}"
         yield f"chunk {group.name}: {number}; {rounded(taken)} are {of}"
     if group.filled:
         needs = "have room for" if group.limit is not None else "needs"
@@ -172,13 +179,13 @@ def amount_notes(group: ChunkGroup) -> Iterator[str]:
 
 def _shared_size(request: _Request, share: Share, number: int) -> Resolution[_Amounts | None]:
     """Amounts of `number` chunks that take a share of each location, in whole granules."""
-    path, unit, rooms = (*request.path, "size"), request.unit, request.scope.rooms
-    if rooms is None:
+    path, unit, budgets = (*request.path, "size"), request.unit, request.scope.budgets
+    if budgets is None:
         return _Amounts(number, unit, unit, TakenShare(share, request.locations[0], 0, 0))
-    spread = yield from _spread(rooms, share, request, path)
+    spread = yield from _spread(budgets, share, request, path)
     if spread is None:
         return None
-    at = rooms.by_location
+    at = budgets.by_location
     size, least = min(
         (share.of(at[location].left) // each // unit * unit, location)
         for locations in spread
@@ -196,27 +203,27 @@ def _shared_number(request: _Request, share: Share, size: int, path: Path) -> Re
 
     It has equal parts for the elements of a counted range without a size. The share is written at `path`.
     """
-    scope, locations, rooms = request.scope, request.locations, request.scope.rooms
+    scope, locations, budgets = request.scope, request.locations, request.scope.budgets
     parts = equal_parts(scope, request.mapped(), str(request.path[-1]))
-    if rooms is None:
+    if budgets is None:
         return -(-len(locations) // parts) * parts, TakenShare(share, locations[0], 0, 0)
-    spread = yield from _spread(rooms, share, request, path)
+    spread = yield from _spread(budgets, share, request, path)
     if spread is None:
         return None
-    room = rooms.by_location
-    number, least = min(_most({at: share.of(room[at].left) // size for at in each}, each) for each in spread)
+    at_location = budgets.by_location
+    number, least = min(_most({at: share.of(at_location[at].left) // size for at in each}, each) for each in spread)
     number -= number % parts
     if not number:
         what = f"chunk of {exact(size)}" + (f" in each of {parts:,} ranges" if parts > 1 else "")
-        yield _nothing(share, least, room[least], what, path)
+        yield _nothing(share, least, at_location[least], what, path)
         return None
     if number > LARGEST_COUNT:
-        of = f"{share} of {rounded(room[least].left)} on {least}"
+        of = f"{share} of {rounded(at_location[least].left)} on {least}"
         message = f"{of} are {number:,} chunks, more than the {LARGEST_COUNT:,} that one spec may declare"
         yield Diagnostic("MT109", message, path, help="make the chunks larger")
         return None
     taken = size * max(round_robin(number, each).get(least, 0) for each in spread)
-    return number, TakenShare(share, least, room[least].left, taken)
+    return number, TakenShare(share, least, at_location[least].left, taken)
 
 
 def _most(fits: Mapping[Location, int], locations: Sequence[Location]) -> tuple[int, Location]:
@@ -234,21 +241,21 @@ def _most(fits: Mapping[Location, int], locations: Sequence[Location]) -> tuple[
 
 
 def _spread(
-    rooms: Rooms, share: Share, request: _Request, path: Path
+    budgets: MemoryBudgets, share: Share, request: _Request, path: Path
 ) -> Resolution[Sequence[tuple[Location, ...]] | None]:
     """Locations of the chunks in each instance of the process.
 
     Yields MT407 if their memory is not known, or if all shares of one are more than the whole.
     """
-    spread = rooms.spread.get(request.path, (request.locations,))
+    spread = budgets.spread.get(request.path, (request.locations,))
     for location in dict.fromkeys(chain.from_iterable(spread)):
-        room = rooms.by_location.get(location)
-        if room is None:
+        budget = budgets.by_location.get(location)
+        if budget is None:
             message = f"the memory of {location} is not recorded, so that {share} of it is not known"
             yield Diagnostic("MT407", message, path, help="write a size, or record the machine again")
             return None
-        if room.thousandths > WHOLE_SHARE.thousandths:
-            message = f"the shares of {location} are {Share(room.thousandths)} together"
+        if budget.thousandths > WHOLE_SHARE.thousandths:
+            message = f"the shares of {location} are {Share(budget.thousandths)} together"
             note = "the shares of all entries of all processes at one location are added up"
             yield Diagnostic("MT407", message, path, notes=(note,), help="reduce them to 100% or less")
             return None
@@ -277,8 +284,8 @@ def _min_above_max(request: _Request, created: int, found: _Amounts) -> Diagnost
     return Diagnostic("MT803", message, (*request.path, "count", "min"), labels=(label,), help=help)
 
 
-def _nothing(share: Share, location: Location, room: Room, what: str, path: Path) -> Diagnostic:
-    left = f"{rounded(room.left)} that are left on {location}"
+def _nothing(share: Share, location: Location, budget: MemoryBudget, what: str, path: Path) -> Diagnostic:
+    left = f"{rounded(budget.left)} that are left on {location}"
     message = f"{share} of the {left} have no room for a {what}"
-    note = f"everything else takes {rounded(room.used)} of {rounded(room.whole)} there"
+    note = f"everything else takes {rounded(budget.used)} of {rounded(budget.whole)} there"
     return Diagnostic("MT407", message, path, notes=(note,), help="make room, or increase the share")

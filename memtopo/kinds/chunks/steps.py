@@ -10,7 +10,7 @@ from typing import ClassVar
 from memtopo.driver.batches import properties_each, release_each
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import DriverError, HandleType, Location, LocationKind, Properties
-from memtopo.kinds.elastic import ELASTIC_CONTENTS, ELASTIC_POOLS, ElasticChunk, Pool
+from memtopo.kinds.elastic import ELASTIC_CONTENTS, ELASTIC_POOLS, ElasticChunk, ElasticChunkPool
 from memtopo.kinds.kind import Difference
 from memtopo.kinds.layout import Layout, Table
 from memtopo.kinds.objects import ImportStep, TryExport
@@ -132,7 +132,7 @@ class KeepPool(Step):
         return ("elastic chunks", self.name)
 
     def do(self, driver: Driver, layout: Layout) -> None:
-        pool = Pool(self.name, self.size, self.properties, self.granule, self.kept, self.limit)
+        pool = ElasticChunkPool(self.name, self.size, self.properties, self.granule, self.kept, self.limit)
         pool.free += reversed(pool.add(self.kept))
         layout.of(ELASTIC_POOLS)[self.name] = pool
 
@@ -276,14 +276,14 @@ def release_chunk(driver: Driver, layout: Layout, label: str) -> None:
         del chunks[label]
 
 
-def release_elastic(driver: Driver, layout: Layout, pool: Pool, chunk: ElasticChunk) -> None:
+def release_elastic(driver: Driver, layout: Layout, pool: ElasticChunkPool, chunk: ElasticChunk) -> None:
     """Release a chunk that is not mapped, and remove it from its pool. Raises `DriverError`; then it stays there."""
     release_chunk(driver, layout, chunk.label)
     pool.remove(chunk)
 
 
 def release_batch(
-    driver: Driver, layout: Layout, pool: Pool, batch: Sequence[ElasticChunk]
+    driver: Driver, layout: Layout, pool: ElasticChunkPool, batch: Sequence[ElasticChunk]
 ) -> tuple[int, DriverError | None]:
     """Release chunks that are not mapped, in order, until a call fails; return how many, and the error."""
     chunks, retained = layout.chunks, layout.of(RETAINED)

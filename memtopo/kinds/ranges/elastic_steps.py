@@ -19,10 +19,10 @@ from memtopo.kinds.elastic import (
     ELASTIC_POOLS,
     AccessPiece,
     ElasticChunk,
+    ElasticChunkPool,
     ElasticContent,
     Mapped,
     MappedRun,
-    Pool,
     run_size,
     runs,
 )
@@ -246,7 +246,7 @@ def restore(
     return None
 
 
-def _release_free(driver: Driver, layout: Layout, pool: Pool) -> None:
+def _release_free(driver: Driver, layout: Layout, pool: ElasticChunkPool) -> None:
     """Release the chunks of a pool that are not mapped, but those that were created with the layout.
 
     If one cannot be released, it stays in the pool, whose own undo tries again.
