@@ -8,9 +8,9 @@ from operator import add, itemgetter
 
 from memtopo.driver.types import HOST as CPU
 from memtopo.driver.types import Access, Grant, Location, LocationKind, RegisterFlags, gpu
-from memtopo.drivers.sim.allocations import Allocation, Allocations
+from memtopo.drivers.sim.allocations import SimAllocation, SimAllocations
 from memtopo.drivers.sim.calls import Refused, invalid, unsupported
-from memtopo.drivers.sim.chunks import Mapping, Mappings
+from memtopo.drivers.sim.chunks import Mapping, SimMappings
 from memtopo.drivers.sim.devices import Contexts
 from memtopo.drivers.sim.events import Stream, Streams
 from memtopo.drivers.sim.physical import PAGE, Physical
@@ -25,7 +25,9 @@ _GPU = LocationKind.GPU
 class AccessRules:
     """Sets, queries and enforces access to mappings and allocations."""
 
-    def __init__(self, machine: Machine, contexts: Contexts, mappings: Mappings, allocations: Allocations) -> None:
+    def __init__(
+        self, machine: Machine, contexts: Contexts, mappings: SimMappings, allocations: SimAllocations
+    ) -> None:
         self._machine, self._contexts, self._mappings, self._allocations = machine, contexts, mappings, allocations
 
     def mem_set_access(self, address: int, size: int, grants: tuple[Grant, ...]) -> None:
@@ -73,7 +75,7 @@ class AccessRules:
 
     def reach(
         self, address: int, count: int, device: int, wanted: Access, *, copying: bool
-    ) -> list[Mapping] | list[Allocation]:
+    ) -> list[Mapping] | list[SimAllocation]:
         """Mappings, or the one allocation, behind `count` bytes; checks the device's access (facts 23, 40)."""
         if allocation := self._allocations.find(address):
             if count:
@@ -110,7 +112,7 @@ class AccessRules:
     def cpu_reach(self, address: int, count: int, wanted: Access) -> tuple[Physical, int]:
         """Memory and offset for a load or store by the CPU (facts 21, 39); on hardware a refusal ends the process."""
         area = self._allocations.find(address) or self._mappings.around(address)
-        allowed = area.by_cpu if isinstance(area, Allocation) else area.access.get(HOST, 0) & wanted == wanted
+        allowed = area.by_cpu if isinstance(area, SimAllocation) else area.access.get(HOST, 0) & wanted == wanted
         if not allowed or address + count > area.end:
             raise invalid("the CPU may not do this there: on hardware the process dies of SIGSEGV")
         return area.physical, address - area.start
@@ -129,7 +131,7 @@ class AccessRules:
         if found and found.kind == "pooled" and CPU in found.users:
             raise invalid("memory of a pool of the host is copied by cuMemcpyAsync alone")
 
-    def _check_use(self, allocation: Allocation, end: int, device: int, wanted: Access, *, copying: bool) -> None:
+    def _check_use(self, allocation: SimAllocation, end: int, device: int, wanted: Access, *, copying: bool) -> None:
         # From a peer's context copies work, fills do not (facts 46, 55, 68). What else is refused was never tried.
         copied = allocation.kind in ("own", "opened") or (allocation.kind == "buffer" and wanted == Access.R)
         peer = copying and copied and self._machine.can_access(device, allocation.device)

@@ -9,7 +9,7 @@ from typing import Self
 
 from memtopo.driver.types import ADDRESS_BLOCK, gpu
 from memtopo.drivers.sim.calls import Refused, invalid
-from memtopo.drivers.sim.devices import WHOLE_HOST, MemoryBudget
+from memtopo.drivers.sim.devices import WHOLE_HOST, SimMemoryBudget
 
 
 def round_up(size: int, unit: int) -> int:
@@ -244,7 +244,7 @@ class _SharedBlocks:
 class AllocationBlocks:
     """Addresses and memory of allocations, in whole blocks; small allocations share a block (fact 45)."""
 
-    def __init__(self, budget: MemoryBudget) -> None:
+    def __init__(self, budget: SimMemoryBudget) -> None:
         self._budget = budget
         self._free = FreeRanges(FIRST, LAST)
         self._shared: dict[tuple[int, str, int], _SharedBlocks] = {}

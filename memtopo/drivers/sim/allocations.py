@@ -13,7 +13,7 @@ from memtopo.drivers.sim.address_space import BLOCK, PAGE, AllocationBlocks, rou
 from memtopo.drivers.sim.calls import invalid
 from memtopo.drivers.sim.devices import Contexts
 from memtopo.drivers.sim.events import Streams
-from memtopo.drivers.sim.physical import Arena, Physical, ProcessMemory
+from memtopo.drivers.sim.physical import Arena, Physical, SimProcessMemory
 
 Kind = Literal["own", "opened", "buffer", "managed", "pinned", "registered", "pooled"]
 _PINNED = HostFlags.PORTABLE | HostFlags.DEVICEMAP | HostFlags.WRITECOMBINED
@@ -27,7 +27,7 @@ class PoolPlace(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class Allocation:
+class SimAllocation:
     """An allocation that the contexts of the devices `users` (ordinals) may read and write.
 
     It is freed with the context of `device`, -1 of a pool. `opens` is the number of openings of another process's
@@ -65,7 +65,7 @@ _STARTING: dict[Kind, str] = {
 }
 
 
-class Allocations:
+class SimAllocations:
     """Allocations that one process can use, in order of their addresses."""
 
     def __init__(
@@ -74,7 +74,7 @@ class Allocations:
         self._contexts, self._streams = contexts, streams
         self._blocks, self._arena, self._devices = blocks, arena, devices
         self._starts: list[int] = []
-        self._at: dict[int, Allocation] = {}
+        self._at: dict[int, SimAllocation] = {}
         self._advised: WeakValueDictionary[int, AdvisedPages] = WeakValueDictionary()  # of shared blocks
 
     def mem_alloc(self, size: int) -> int:
@@ -88,14 +88,14 @@ class Allocations:
         except OSError:
             self._blocks.give(device, address, size)
             raise
-        self.add(Allocation(address, address + size, device, {device}, physical))
+        self.add(SimAllocation(address, address + size, device, {device}, physical))
         return address
 
     def manage(self, device: int, size: int, users: Iterable[int]) -> int:
         """Allocate managed memory in a device's context for the CPU and the devices `users`; takes no device memory."""
         address = self._blocks.take_managed(device, size)
         physical, advised = self._arena.take(size), self._pages(address, size)
-        self.add(Allocation(address, address + size, device, set(users), physical, "managed", advised=advised))
+        self.add(SimAllocation(address, address + size, device, set(users), physical, "managed", advised=advised))
         return address
 
     def mem_host_alloc(self, size: int, flags: HostFlags) -> int:
@@ -112,7 +112,7 @@ class Allocations:
         block = address - address % BLOCK
         kept = next((each.flags for each in self.within(block, block + BLOCK)), flags)
         users, physical = set(range(self._devices)), self._arena.take(size)
-        self.add(Allocation(address, address + size, device, users, physical, "pinned", flags=kept))
+        self.add(SimAllocation(address, address + size, device, users, physical, "pinned", flags=kept))
         return address
 
     def mem_free_host(self, address: int) -> None:
@@ -125,7 +125,7 @@ class Allocations:
         """Return whether an allocation, of some kinds, has an address from `start` to `end`."""
         return any(not kinds or each.kind in kinds for each in self.within(start, end))
 
-    def within(self, start: int, end: int) -> Iterator[Allocation]:
+    def within(self, start: int, end: int) -> Iterator[SimAllocation]:
         """Allocations that have an address from `start` to `end`, in order."""
         for first in self._starts[max(0, bisect_right(self._starts, start) - 1) :]:
             if first >= end:
@@ -133,11 +133,11 @@ class Allocations:
             if self._at[first].end > start:
                 yield self._at[first]
 
-    def register(self, device: int, address: int, size: int, flags: int, memory: ProcessMemory) -> None:
+    def register(self, device: int, address: int, size: int, flags: int, memory: SimProcessMemory) -> None:
         """Add memory of the process, for the CPU and all devices, in a device's context (fact 85)."""
         self._blocks.lock(size)
         users = set(range(self._devices))
-        self.add(Allocation(address, address + size, device, users, memory, "registered", flags=flags))
+        self.add(SimAllocation(address, address + size, device, users, memory, "registered", flags=flags))
 
     def unregister(self, address: int) -> None:
         """Remove memory of the process by its start."""
@@ -146,7 +146,7 @@ class Allocations:
     def map(self, physical: Physical, device: int) -> int:
         """Map a part of external memory; returns its address (fact 53)."""
         address = self._blocks.take_addresses(physical.size)
-        self.add(Allocation(address, address + physical.size, device, {device}, physical, "buffer"))
+        self.add(SimAllocation(address, address + physical.size, device, {device}, physical, "buffer"))
         return address
 
     def free(self, address: int) -> None:
@@ -154,12 +154,12 @@ class Allocations:
         if address:
             self._end(self._starting(address, "own", "buffer", "managed"))
 
-    def remove(self, allocation: Allocation) -> None:
+    def remove(self, allocation: SimAllocation) -> None:
         """Remove an allocation of a pool, whose memory the pool has."""
         del self._at[allocation.start]
         del self._starts[bisect_left(self._starts, allocation.start)]
 
-    def find(self, address: int) -> Allocation | None:
+    def find(self, address: int) -> SimAllocation | None:
         """Allocation around an address; None if there is none."""
         at = bisect_right(self._starts, address) - 1
         if at < 0:
@@ -182,14 +182,14 @@ class Allocations:
                 return end, each.device
         return end, None
 
-    def open(self, physical: Physical, device: int) -> Allocation:
+    def open(self, physical: Physical, device: int) -> SimAllocation:
         """Map another process's memory; it takes no memory of this process's budget (fact 46)."""
         address = self._blocks.take_addresses(physical.size)
-        allocation = Allocation(address, address + physical.size, device, {device}, physical, "opened")
+        allocation = SimAllocation(address, address + physical.size, device, {device}, physical, "opened")
         self.add(allocation)
         return allocation
 
-    def openings(self, nonce: str) -> list[Allocation]:
+    def openings(self, nonce: str) -> list[SimAllocation]:
         """Allocations for another process's memory that is already open here, at most one in each device's context."""
         opened = [each for each in self._at.values() if each.kind == "opened"]
         return [each for each in opened if each.physical.tag and each.physical.tag.nonce == nonce]
@@ -216,18 +216,18 @@ class Allocations:
         self._advised[start] = shared
         return shared
 
-    def _starting(self, address: int, *kinds: Kind) -> Allocation:
+    def _starting(self, address: int, *kinds: Kind) -> SimAllocation:
         allocation = self._at.get(address)
         if allocation is None or allocation.kind not in kinds:
             raise invalid(f"the address is not the start of {_STARTING.get(kinds[0], 'an allocation of this process')}")
         return allocation
 
-    def add(self, allocation: Allocation) -> None:
+    def add(self, allocation: SimAllocation) -> None:
         """Add an allocation; that of a pool, too."""
         insort(self._starts, allocation.start)
         self._at[allocation.start] = allocation
 
-    def _end(self, allocation: Allocation) -> None:
+    def _end(self, allocation: SimAllocation) -> None:
         self.remove(allocation)
         if allocation.kind == "own":
             self._blocks.give(allocation.device, allocation.start, allocation.size)

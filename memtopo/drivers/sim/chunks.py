@@ -9,7 +9,7 @@ from itertools import pairwise
 from memtopo.driver.types import AllocationType, HandleType, Location, LocationKind, Properties, gpu
 from memtopo.drivers.sim.address_space import Reservations
 from memtopo.drivers.sim.calls import Numbered, Refused, invalid, unsupported
-from memtopo.drivers.sim.devices import HOST_NODE, MemoryBudget
+from memtopo.drivers.sim.devices import HOST_NODE, SimMemoryBudget
 from memtopo.drivers.sim.physical import Arena, Physical
 from memtopo.machine import Machine
 
@@ -17,7 +17,7 @@ FIRST_HANDLE = 0x3E00_0000
 
 
 @dataclass(slots=True, eq=False)
-class Chunk:
+class SimChunk:
     """Physical memory, which lives as long as a handle reference or a mapping of this process.
 
     It takes memory of the budget at `takes`; an imported chunk takes none.
@@ -89,12 +89,12 @@ def _beside_stray() -> Refused:
     return Refused("CUDA_ERROR_UNKNOWN", reason)
 
 
-class Chunks:
+class SimChunks:
     """Chunks of one process."""
 
-    def __init__(self, creation: Creation, budget: MemoryBudget, arena: Arena) -> None:
+    def __init__(self, creation: Creation, budget: SimMemoryBudget, arena: Arena) -> None:
         self._creation, self._budget, self._arena = creation, budget, arena
-        self._open: Numbered[Chunk] = Numbered(FIRST_HANDLE, "the handle is not open")
+        self._open: Numbered[SimChunk] = Numbered(FIRST_HANDLE, "the handle is not open")
 
     def mem_create(self, size: int, properties: Properties, flags: int = 0) -> int:
         """Create a chunk with one reference (fact 3)."""
@@ -103,18 +103,18 @@ class Chunks:
         self._creation.check_permitted(properties)
         physical = self._arena.take(size)
         self._budget.add(properties.location, size)
-        return self.add(Chunk(size, granule, created, physical, takes=properties.location))
+        return self.add(SimChunk(size, granule, created, physical, takes=properties.location))
 
     def adopt(self, properties: Properties, granule: int, physical: Physical) -> int:
         """Return a new handle, with one reference, to a chunk of another process (fact 27)."""
-        return self.add(Chunk(physical.size, granule, properties, physical, imported=True))
+        return self.add(SimChunk(physical.size, granule, properties, physical, imported=True))
 
-    def add(self, chunk: Chunk) -> int:
+    def add(self, chunk: SimChunk) -> int:
         """Add a chunk, or an object that is mapped, exported and released as chunks are; returns its handle."""
         chunk.handle = self._open.add(chunk)
         return chunk.handle
 
-    def get(self, handle: int) -> Chunk:
+    def get(self, handle: int) -> SimChunk:
         """Chunk of an open handle."""
         return self._open[handle]
 
@@ -126,18 +126,18 @@ class Chunks:
             del self._open[handle]
             self._settle(chunk)
 
-    def retain(self, chunk: Chunk) -> int:
+    def retain(self, chunk: SimChunk) -> int:
         """Add a reference to a mapped chunk, under the handle that it was created with (fact 18)."""
         chunk.references += 1
         self._open[chunk.handle] = chunk
         return chunk.handle
 
-    def unmapped(self, chunk: Chunk) -> None:
+    def unmapped(self, chunk: SimChunk) -> None:
         """Remove one mapping from the chunk's count."""
         chunk.mappings -= 1
         self._settle(chunk)
 
-    def _settle(self, chunk: Chunk) -> None:
+    def _settle(self, chunk: SimChunk) -> None:
         if chunk.freed:
             if chunk.takes:
                 self._budget.give(chunk.takes, chunk.size)
@@ -249,7 +249,7 @@ class Mapping:
 
     start: int
     end: int
-    chunk: Chunk
+    chunk: SimChunk
     access: dict[Location, int] = field(default_factory=dict)
 
     @property
@@ -258,10 +258,10 @@ class Mapping:
         return self.chunk.physical
 
 
-class Mappings:
+class SimMappings:
     """Mappings of one process, in order of their addresses."""
 
-    def __init__(self, addresses: Reservations, chunks: Chunks) -> None:
+    def __init__(self, addresses: Reservations, chunks: SimChunks) -> None:
         self._addresses, self._chunks = addresses, chunks
         self._starts: list[int] = []
         self._at: dict[int, Mapping] = {}

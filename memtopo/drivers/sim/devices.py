@@ -13,7 +13,7 @@ INVISIBLE_GPU = gpu(-2)
 """Location of imported memory whose GPU this process does not have (fact 43)."""
 
 
-class Devices:
+class SimDevices:
     """The GPUs of a machine by ordinal."""
 
     def __init__(self, machine: Machine) -> None:
@@ -103,7 +103,7 @@ _HOST_NUMA = LocationKind.HOST_NUMA
 """Looked up once: to find a member of an enumeration takes longer than the rest of what is done for a chunk."""
 
 
-class MemoryBudget:
+class SimMemoryBudget:
     """Free and total bytes of every location of a machine; what a NUMA node takes is taken of the whole host, too."""
 
     def __init__(self, machine: Machine) -> None:
@@ -159,7 +159,7 @@ class _Stack(threading.local):
 class Contexts:
     """Primary contexts of one process, and the stack of current contexts of each thread."""
 
-    def __init__(self, devices: Devices, budget: MemoryBudget) -> None:
+    def __init__(self, devices: SimDevices, budget: SimMemoryBudget) -> None:
         self._devices, self._budget = devices, budget
         self._retains: dict[int, int] = {}
         self._stack = _Stack()

@@ -12,26 +12,26 @@ from memtopo.driver.protocol import call_name
 from memtopo.driver.types import DriverError, Location, Properties
 from memtopo.drivers.sim.access import AccessRules, MemoryOperations
 from memtopo.drivers.sim.address_space import AllocationBlocks, Reservations
-from memtopo.drivers.sim.allocations import Allocations
+from memtopo.drivers.sim.allocations import SimAllocations
 from memtopo.drivers.sim.calls import CallGate, Refused, driver_call, with_calls_of
-from memtopo.drivers.sim.chunks import Chunks, Creation, Mappings
-from memtopo.drivers.sim.devices import Contexts, Devices, MemoryBudget
-from memtopo.drivers.sim.events import Events, Streams
-from memtopo.drivers.sim.external import ExternalMemory, Semaphores
-from memtopo.drivers.sim.host_memory import ManagedMemory, PinnedMemory
+from memtopo.drivers.sim.chunks import Creation, SimChunks, SimMappings
+from memtopo.drivers.sim.devices import Contexts, SimDevices, SimMemoryBudget
+from memtopo.drivers.sim.events import SimEvents, Streams
+from memtopo.drivers.sim.external import SimImportedMemory, SimSemaphores
+from memtopo.drivers.sim.host_memory import SimManagedMemory, SimPinnedMemory
 from memtopo.drivers.sim.kernels import ILLEGAL, SimKernels
-from memtopo.drivers.sim.multicast import Broadcast, Multicast
+from memtopo.drivers.sim.multicast import Broadcast, SimMulticast
 from memtopo.drivers.sim.physical import Arena
 from memtopo.drivers.sim.shared_files import Files
-from memtopo.drivers.sim.sharing import AllocationSharing, ChunkSharing, DmaBufs, SharedPools
+from memtopo.drivers.sim.sharing import AllocationSharing, ChunkSharing, SharedPools, SimDmaBufs
 from memtopo.machine import Machine
 
 if TYPE_CHECKING:
 
     class _Calls(  # type: ignore[misc]
-        Devices, Contexts, Creation, Reservations, Chunks, Mappings, Allocations, AccessRules, MemoryOperations,
-        SimKernels, Multicast, ChunkSharing, AllocationSharing, DmaBufs, Streams, Events, ManagedMemory,
-        PinnedMemory, SharedPools, ExternalMemory, Semaphores
+        SimDevices, Contexts, Creation, Reservations, SimChunks, SimMappings, SimAllocations, AccessRules,
+        MemoryOperations, SimKernels, SimMulticast, ChunkSharing, AllocationSharing, SimDmaBufs, Streams, SimEvents,
+        SimManagedMemory, SimPinnedMemory, SharedPools, SimImportedMemory, SimSemaphores
     ):  # fmt: skip
         """Every call with its type."""
 else:
@@ -41,27 +41,27 @@ else:
 
 
 @with_calls_of(
-    _devices=Devices,
+    _devices=SimDevices,
     _contexts=Contexts,
     _creation=Creation,
     _addresses=Reservations,
-    _chunks=Chunks,
-    _mappings=Mappings,
-    _allocations=Allocations,
+    _chunks=SimChunks,
+    _mappings=SimMappings,
+    _allocations=SimAllocations,
     _access=AccessRules,
     _contents=MemoryOperations,
     _kernels=SimKernels,
-    _multicast=Multicast,
+    _multicast=SimMulticast,
     _sharing=ChunkSharing,
     _memory_handles=AllocationSharing,
-    _dma_bufs=DmaBufs,
+    _dma_bufs=SimDmaBufs,
     _streams=Streams,
-    _events=Events,
-    _managed=ManagedMemory,
-    _pinned=PinnedMemory,
+    _events=SimEvents,
+    _managed=SimManagedMemory,
+    _pinned=SimPinnedMemory,
     _pools=SharedPools,
-    _external=ExternalMemory,
-    _semaphores=Semaphores,
+    _external=SimImportedMemory,
+    _semaphores=SimSemaphores,
 )
 class SimDriver(CallGate, BatchDriver, _Calls):  # type: ignore[misc]  # parts have private names of their own
     """A driver without a GPU: a recorded machine, every rule of `docs/driver-facts.md`, and memory that holds bytes.
@@ -76,28 +76,30 @@ class SimDriver(CallGate, BatchDriver, _Calls):  # type: ignore[misc]  # parts h
         self._closed: tuple[str, str] | None = None
         self._files = Files()
         self._arena = Arena(self._files)
-        budget = MemoryBudget(machine)
+        budget = SimMemoryBudget(machine)
         blocks = AllocationBlocks(budget)
-        self._devices = Devices(machine)
+        self._devices = SimDevices(machine)
         self._contexts = Contexts(self._devices, budget)
         self._streams = Streams(self._contexts)
-        self._events = Events(self._devices, self._contexts, self._streams, self._files)
+        self._events = SimEvents(self._devices, self._contexts, self._streams, self._files)
         self._creation = Creation(machine)
         self._addresses = Reservations(self._creation.address_granule())
-        self._chunks = Chunks(self._creation, budget, self._arena)
-        self._mappings = Mappings(self._addresses, self._chunks)
-        self._allocations = Allocations(self._contexts, self._streams, blocks, self._arena, len(machine.devices))
+        self._chunks = SimChunks(self._creation, budget, self._arena)
+        self._mappings = SimMappings(self._addresses, self._chunks)
+        self._allocations = SimAllocations(self._contexts, self._streams, blocks, self._arena, len(machine.devices))
         self._access = AccessRules(machine, self._contexts, self._mappings, self._allocations)
         self._contents = MemoryOperations(self._contexts, self._streams, self._access)
         self._kernels = SimKernels(self._contexts, self._streams, self._access, self._creation.address_granule())
-        self._multicast = Multicast(machine, self._devices, self._creation, self._chunks, self._mappings, self._files)
+        self._multicast = SimMulticast(
+            machine, self._devices, self._creation, self._chunks, self._mappings, self._files
+        )
         self._sharing = ChunkSharing(
             self._devices, self._creation, self._chunks, self._arena, self._files, self._multicast.adopt
         )
         self._memory_handles = AllocationSharing(
             self._devices, self._contexts, self._allocations, self._arena, self._files
         )
-        self._dma_bufs = DmaBufs(
+        self._dma_bufs = SimDmaBufs(
             machine,
             self._contexts,
             self._mappings,
@@ -106,8 +108,8 @@ class SimDriver(CallGate, BatchDriver, _Calls):  # type: ignore[misc]  # parts h
             self._memory_handles,
             self._arena,
         )
-        self._managed = ManagedMemory(machine, self._contexts, self._streams, self._allocations)
-        self._pinned = PinnedMemory(self._contexts, self._streams, self._allocations)
+        self._managed = SimManagedMemory(machine, self._contexts, self._streams, self._allocations)
+        self._pinned = SimPinnedMemory(self._contexts, self._streams, self._allocations)
         self._pools = SharedPools(
             machine,
             self._devices,
@@ -119,8 +121,8 @@ class SimDriver(CallGate, BatchDriver, _Calls):  # type: ignore[misc]  # parts h
             self._arena,
             self._files,
         )
-        self._external = ExternalMemory(self._devices, self._contexts, self._allocations, self._files)
-        self._semaphores = Semaphores(self._contexts, self._streams, self._files)
+        self._external = SimImportedMemory(self._devices, self._contexts, self._allocations, self._files)
+        self._semaphores = SimSemaphores(self._contexts, self._streams, self._files)
 
     def close(self) -> None:
         """Return all memory to the system; every later call is refused. A second call does nothing."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from memtopo.driver.types import EventFlags, gpu
 from memtopo.drivers.sim import shared_files
 from memtopo.drivers.sim.calls import Numbered, Refused, WouldBlock, invalid
-from memtopo.drivers.sim.devices import Contexts, Devices
+from memtopo.drivers.sim.devices import Contexts, SimDevices
 from memtopo.drivers.sim.shared_files import Files, Tag, nonce
 
 FIRST_STREAM = 0x5A00_0000
@@ -111,7 +111,7 @@ _ERRORS = shared_files.HandleErrors("CUDA_ERROR_MAP_FAILED", "CUDA_ERROR_MAP_FAI
 
 
 @dataclass(slots=True, eq=False)
-class Event:
+class SimEvent:
     """An event of a device's context; an interprocess event counts its records in a file with a tag."""
 
     device: int
@@ -121,12 +121,12 @@ class Event:
     records: int = 0
 
 
-class Events:
+class SimEvents:
     """Events of one process, created or opened."""
 
-    def __init__(self, devices: Devices, contexts: Contexts, streams: Streams, files: Files) -> None:
+    def __init__(self, devices: SimDevices, contexts: Contexts, streams: Streams, files: Files) -> None:
         self._devices, self._contexts, self._streams, self._files = devices, contexts, streams, files
-        self._open: Numbered[Event] = Numbered(FIRST_EVENT, "the event is not open", "INVALID_HANDLE")
+        self._open: Numbered[SimEvent] = Numbered(FIRST_EVENT, "the event is not open", "INVALID_HANDLE")
 
     def event_create(self, flags: EventFlags) -> int:
         """Create an event in the current context."""
@@ -134,11 +134,11 @@ class Events:
         if flags & ~int(_EVERY_FLAG):  # a flag without a name is in no complement of an enumeration
             raise invalid("the flags are not an event's")
         if not flags & EventFlags.INTERPROCESS:
-            return self._open.add(Event(device))
+            return self._open.add(SimEvent(device))
         if not flags & EventFlags.DISABLE_TIMING:
             raise invalid("an interprocess event keeps no time: it is created with DISABLE_TIMING too")
         tag = Tag("event", _COUNT, 1, self._devices.location_name(gpu(device)), nonce())
-        return self._open.add(Event(device, self._files.create(tag), tag))
+        return self._open.add(SimEvent(device, self._files.create(tag), tag))
 
     def event_destroy(self, event: int) -> None:
         """Destroy an event in this process; other processes keep theirs."""
@@ -193,7 +193,7 @@ class Events:
         if shared_handle.is_own:
             raise Refused("CUDA_ERROR_INVALID_CONTEXT", "an event cannot be opened in the process that created it")
         fd, tag = shared_files.open_handle(shared_handle, self._files, _ERRORS, "event")
-        return self._open.add(Event(device, fd, tag, imported=True))
+        return self._open.add(SimEvent(device, fd, tag, imported=True))
 
     def drop(self, device: int) -> None:
         """Destroy all events of a device's context."""

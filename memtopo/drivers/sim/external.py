@@ -9,9 +9,9 @@ import os
 from dataclasses import dataclass
 
 from memtopo.driver.types import MemoryHandleType, SemaphoreHandleType, gpu
-from memtopo.drivers.sim.allocations import Allocations
+from memtopo.drivers.sim.allocations import SimAllocations
 from memtopo.drivers.sim.calls import Numbered, Refused, invalid, unsupported
-from memtopo.drivers.sim.devices import Contexts, Devices
+from memtopo.drivers.sim.devices import Contexts, SimDevices
 from memtopo.drivers.sim.events import Stream, Streams
 from memtopo.drivers.sim.physical import Physical
 from memtopo.drivers.sim.shared_files import Files, Tag, check_descriptor, close_descriptor, exclusive
@@ -20,7 +20,7 @@ FIRST_MEMORY = 0x6E00_0000
 
 
 @dataclass(slots=True, eq=False)
-class Memory:
+class SimMemory:
     """An object in a device's context, imported with a declared size."""
 
     device: int
@@ -30,12 +30,12 @@ class Memory:
     dedicated: bool
 
 
-class ExternalMemory:
+class SimImportedMemory:
     """Objects that one process has imported."""
 
-    def __init__(self, devices: Devices, contexts: Contexts, allocations: Allocations, files: Files) -> None:
+    def __init__(self, devices: SimDevices, contexts: Contexts, allocations: SimAllocations, files: Files) -> None:
         self._devices, self._contexts, self._allocations, self._files = devices, contexts, allocations, files
-        self._open: Numbered[Memory] = Numbered(
+        self._open: Numbered[SimMemory] = Numbered(
             FIRST_MEMORY, "the object is not open: on hardware the process dies of SIGSEGV"
         )
 
@@ -58,7 +58,7 @@ class ExternalMemory:
         if tag.kind != "dmabuf" and not _is_semaphore(tag) and self._devices.locate(tag.location) != gpu(device):
             self._files.close(own)
             raise Refused("CUDA_ERROR_UNKNOWN", f"the memory is not of gpu{device}; its file descriptor is closed now")
-        return self._open.add(Memory(device, size, own, tag, dedicated))
+        return self._open.add(SimMemory(device, size, own, tag, dedicated))
 
     def external_memory_get_mapped_buffer(self, memory: int, offset: int, size: int) -> int:
         """Map a part of an object; returns the address. The buffer outlives the object (fact 53)."""
@@ -115,7 +115,7 @@ _VALUES = 1 << 64
 
 
 @dataclass(slots=True, eq=False)
-class Semaphore:
+class SimSemaphore:
     """A semaphore in a device's context, with the kind that it was imported as, which may be wrong (fact 55)."""
 
     device: int
@@ -124,12 +124,12 @@ class Semaphore:
     tag: Tag
 
 
-class Semaphores:
+class SimSemaphores:
     """Semaphores that one process has imported."""
 
     def __init__(self, contexts: Contexts, streams: Streams, files: Files) -> None:
         self._contexts, self._streams, self._files = contexts, streams, files
-        self._open: Numbered[Semaphore] = Numbered(
+        self._open: Numbered[SimSemaphore] = Numbered(
             FIRST_SEMAPHORE, "the semaphore is not open: destroying it again ends the process on hardware"
         )
 
@@ -144,7 +144,7 @@ class Semaphores:
         if found is None:
             raise Refused("CUDA_ERROR_UNKNOWN", "the file descriptor is no semaphore's")
         close_descriptor(fd)
-        return self._open.add(Semaphore(device, _KINDS[kind], *found))
+        return self._open.add(SimSemaphore(device, _KINDS[kind], *found))
 
     def signal_external_semaphore(self, semaphore: int, value: int, stream: int) -> None:
         """Make a stream signal; a timeline may be set to a lower value, too (fact 56)."""
@@ -175,7 +175,7 @@ class Semaphores:
         for number in self._open.in_context(device):
             self._files.close(self._open.remove(number).fd)
 
-    def _usable(self, semaphore: int, value: int, stream: Stream) -> Semaphore:
+    def _usable(self, semaphore: int, value: int, stream: Stream) -> SimSemaphore:
         found = self._open[semaphore]
         if not 0 <= value < _VALUES:
             raise invalid("the value is no number of 64 bits")

@@ -16,18 +16,18 @@ from memtopo.driver.types import (
     RegisterFlags,
 )
 from memtopo.drivers.sim.address_space import PAGE, round_up
-from memtopo.drivers.sim.allocations import AdvisedPages, Allocation, Allocations, PageUse
+from memtopo.drivers.sim.allocations import AdvisedPages, PageUse, SimAllocation, SimAllocations
 from memtopo.drivers.sim.calls import Refused, invalid, unsupported
 from memtopo.drivers.sim.devices import Contexts
 from memtopo.drivers.sim.events import Streams
-from memtopo.drivers.sim.physical import ProcessMemory
+from memtopo.drivers.sim.physical import SimProcessMemory
 from memtopo.machine import Machine
 
 
-class ManagedMemory:
+class SimManagedMemory:
     """Rules of managed memory on one machine."""
 
-    def __init__(self, machine: Machine, contexts: Contexts, streams: Streams, allocations: Allocations) -> None:
+    def __init__(self, machine: Machine, contexts: Contexts, streams: Streams, allocations: SimAllocations) -> None:
         self._machine, self._contexts, self._streams, self._allocations = machine, contexts, streams, allocations
 
     def mem_alloc_managed(self, size: int, flags: MemAttach) -> int:
@@ -86,7 +86,7 @@ class ManagedMemory:
         if flags == MemAttach.SINGLE and not stream:
             raise invalid("memory cannot be attached to stream 0 alone")
 
-    def _around(self, address: int) -> Allocation:
+    def _around(self, address: int) -> SimAllocation:
         found = self._allocations.find(address)
         if found is None or found.advised is None:
             raise invalid("the address is in no managed memory")
@@ -129,10 +129,10 @@ _KNOWN = RegisterFlags.PORTABLE | RegisterFlags.DEVICEMAP | RegisterFlags.IOMEMO
 _LAST = 1 << 47
 
 
-class PinnedMemory:
+class SimPinnedMemory:
     """Rules of page-locked host memory."""
 
-    def __init__(self, contexts: Contexts, streams: Streams, allocations: Allocations) -> None:
+    def __init__(self, contexts: Contexts, streams: Streams, allocations: SimAllocations) -> None:
         self._contexts, self._streams, self._allocations = contexts, streams, allocations
 
     def mem_host_register(self, address: int, size: int, flags: RegisterFlags) -> None:
@@ -144,7 +144,7 @@ class PinnedMemory:
         self._check_registered(address, address + size, flags)
         if self._allocations.any_in(address, address + size):
             raise invalid("the memory is an allocation of the driver")
-        memory = ProcessMemory(-1, address, size)
+        memory = SimProcessMemory(-1, address, size)
         self._allocations.register(device, address, size, flags, memory)
         if not (_is_mapped(start, end, writable=not flags & RegisterFlags.READ_ONLY) and memory.present(start, end)):
             self._allocations.unregister(address)

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from memtopo.driver.types import MULTICAST_SLOTS, HandleType, Properties, gpu
 from memtopo.drivers.sim.calls import Refused
-from memtopo.drivers.sim.chunks import Chunk, Chunks, Creation, Mappings
-from memtopo.drivers.sim.devices import Devices
+from memtopo.drivers.sim.chunks import Creation, SimChunk, SimChunks, SimMappings
+from memtopo.drivers.sim.devices import SimDevices
 from memtopo.drivers.sim.physical import PAGE, Physical
 from memtopo.drivers.sim.shared_files import Files, Tag, exclusive, nonce
 from memtopo.machine import Machine
@@ -22,13 +22,13 @@ _HEAD = Struct("=IIQ")  # GPUs of the team, GPUs that are added, bytes of the ob
 _UUID = 16
 
 
-class Binding(NamedTuple):
+class SimBinding(NamedTuple):
     """Memory of a GPU that this process has bound: bytes from `at` on of a chunk, at an offset of the object."""
 
     device: int
     offset: int
     size: int
-    chunk: Chunk
+    chunk: SimChunk
     at: int
 
     @property
@@ -44,7 +44,7 @@ class Broadcast(Physical):
     The file has the team, which all processes share, and no bytes.
     """
 
-    bindings: list[Binding] = field(default_factory=list)
+    bindings: list[SimBinding] = field(default_factory=list)
 
     def read(self, at: int, count: int) -> bytes:
         del at, count
@@ -65,7 +65,7 @@ class Broadcast(Physical):
 
 
 @dataclass(slots=True, eq=False)
-class MulticastObject(Chunk):
+class SimMulticastObject(SimChunk):
     """A multicast object, which is mapped, exported and released as a chunk is; `broadcast` is its memory."""
 
     broadcast: Broadcast = field(kw_only=True)
@@ -104,15 +104,21 @@ def documented(reason: str, name: str = "INVALID_VALUE") -> Refused:
     return Refused(f"CUDA_ERROR_{name}", f"{reason} (fact 87: from documentation, not tried on hardware)")
 
 
-class Multicast:
+class SimMulticast:
     """Multicast objects of one process."""
 
     def __init__(
-        self, machine: Machine, devices: Devices, creation: Creation, chunks: Chunks, mappings: Mappings, files: Files
+        self,
+        machine: Machine,
+        devices: SimDevices,
+        creation: Creation,
+        chunks: SimChunks,
+        mappings: SimMappings,
+        files: Files,
     ) -> None:
         self._machine, self._devices, self._creation = machine, devices, creation
         self._chunks, self._mappings, self._files = chunks, mappings, files
-        self._bound: set[MulticastObject] = set()
+        self._bound: set[SimMulticastObject] = set()
         """Objects with bindings, each of which takes a slot of the switch."""
 
     def multicast_get_granularity(
@@ -164,11 +170,15 @@ class Multicast:
         mapping = self._mappings.around(address)
         self._bind(handle, offset, mapping.chunk, address - mapping.start, size, flags)
 
-    def _bind(self, handle: int, offset: int, chunk: Chunk, at: int, size: int, flags: int) -> None:
+    def _bind(self, handle: int, offset: int, chunk: SimChunk, at: int, size: int, flags: int) -> None:
         team = self._get(handle)
         if flags:
             raise documented("flags must be 0")
-        if isinstance(chunk, MulticastObject) or any(each % team.granule for each in (offset, at, size)) or size <= 0:
+        if (
+            isinstance(chunk, SimMulticastObject)
+            or any(each % team.granule for each in (offset, at, size))
+            or size <= 0
+        ):
             raise documented("size and offsets of memory must be multiples of the granularity")
         if at + size > chunk.size or offset + size > team.team()[2]:
             raise documented("the bytes run past the end of the chunk or of the multicast object")
@@ -179,7 +189,7 @@ class Multicast:
         device = chunk.properties.location
         if device not in self._machine.locations or self._devices.device_get_uuid(device.id) not in team.members():
             raise documented(f"{device} is not in the team", "INVALID_DEVICE")
-        bound = Binding(device.id, offset, size, chunk, at)
+        bound = SimBinding(device.id, offset, size, chunk, at)
         if any(_overlap(bound, each) for each in team.broadcast.bindings):
             raise documented("something of the gpu is bound there")
         if team not in self._bound and len(self._bound) >= MULTICAST_SLOTS:
@@ -204,7 +214,7 @@ class Multicast:
 
     def mem_get_allocation_properties_from_handle(self, handle: int) -> Properties:
         found = self._chunks.get(handle)
-        if isinstance(found, MulticastObject):
+        if isinstance(found, SimMulticastObject):
             raise documented("the properties of a multicast object are not documented", "NOT_SUPPORTED")
         return found.properties
 
@@ -212,12 +222,12 @@ class Multicast:
         size = _HEAD.unpack(os.pread(fd, _HEAD.size, 0))[2]
         memory = Broadcast(fd, 0, size, tag=tag)
         return self._chunks.add(
-            MulticastObject(size, tag.granule, properties, memory, imported=imported, broadcast=memory)
+            SimMulticastObject(size, tag.granule, properties, memory, imported=imported, broadcast=memory)
         )
 
-    def _get(self, handle: int) -> MulticastObject:
+    def _get(self, handle: int) -> SimMulticastObject:
         found = self._chunks.get(handle)
-        if not isinstance(found, MulticastObject):
+        if not isinstance(found, SimMulticastObject):
             raise documented("the handle is no multicast object's")
         return found
 
@@ -225,5 +235,5 @@ class Multicast:
         return self._machine.trial(gpu(device), "multicast").works is True
 
 
-def _overlap(one: Binding, other: Binding) -> bool:
+def _overlap(one: SimBinding, other: SimBinding) -> bool:
     return one.device == other.device and one.offset < other.end and other.offset < one.end

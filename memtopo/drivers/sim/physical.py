@@ -76,7 +76,7 @@ class Physical:
             yield start - self.offset, end - self.offset
 
 
-class ProcessMemory(Physical):
+class SimProcessMemory(Physical):
     """Memory of this process at the address `offset`. A page that is gone is an `OSError`, and no signal."""
 
     __slots__ = ()

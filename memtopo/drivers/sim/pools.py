@@ -16,10 +16,10 @@ from memtopo.driver.types import (
     Properties,
 )
 from memtopo.drivers.sim.address_space import PAGE, AllocationBlocks, FreeRanges, round_up
-from memtopo.drivers.sim.allocations import Allocation, Allocations, PoolPlace
+from memtopo.drivers.sim.allocations import PoolPlace, SimAllocation, SimAllocations
 from memtopo.drivers.sim.calls import Numbered, Refused, invalid, unsupported
 from memtopo.drivers.sim.chunks import Creation
-from memtopo.drivers.sim.devices import WHOLE_HOST, Devices, MemoryBudget
+from memtopo.drivers.sim.devices import WHOLE_HOST, SimDevices, SimMemoryBudget
 from memtopo.drivers.sim.events import Streams
 from memtopo.drivers.sim.physical import Arena, Physical
 from memtopo.drivers.sim.shared_files import Files, Tag, nonce
@@ -33,7 +33,7 @@ UNIT = 512
 
 
 @dataclass(slots=True, eq=False)
-class Segment:
+class SimSegment:
     """Addresses of a pool; `backed` has the units with memory, with the number of allocations in each.
 
     `freed` has what was freed since the last synchronisation, which is allocated again first (fact 80).
@@ -90,7 +90,7 @@ _REUSE = (
 
 
 @dataclass(slots=True, eq=False)
-class Pool:
+class SimPool:
     """A pool that this process created, or imported `imports` times.
 
     `users` are the ordinals of the processors with access, the host's `HOST` among them. A pool that can be shared has
@@ -109,7 +109,7 @@ class Pool:
     attributes: dict[PoolAttribute, int] = field(
         default_factory=lambda: dict.fromkeys(PoolAttribute, 0) | dict.fromkeys(_REUSE, 1)
     )
-    segments: list[Segment] = field(default_factory=list)
+    segments: list[SimSegment] = field(default_factory=list)
     pointers: dict[int, int] = field(default_factory=dict)
 
     @property
@@ -128,23 +128,23 @@ class Pool:
 class _Part:
     """An allocation of a pool; one of an imported pool is in no segment."""
 
-    pool: Pool
-    allocation: Allocation
-    segment: Segment | None
+    pool: SimPool
+    allocation: SimAllocation
+    segment: SimSegment | None
 
 
-class Pools:
+class SimPools:
     """Pools of one process."""
 
     def __init__(
         self,
         machine: Machine,
-        devices: Devices,
+        devices: SimDevices,
         streams: Streams,
         creation: Creation,
-        budget: MemoryBudget,
+        budget: SimMemoryBudget,
         addresses: AllocationBlocks,
-        allocations: Allocations,
+        allocations: SimAllocations,
         arena: Arena,
         files: Files,
     ) -> None:
@@ -152,21 +152,21 @@ class Pools:
         self._creation, self._addresses = creation, addresses
         self._allocations, self._arena, self._files = allocations, arena, files
         reason = "the pool is not open: on hardware the process may die (fact 80)"
-        self._open: Numbered[Pool] = Numbered(FIRST_POOL, reason)
+        self._open: Numbered[SimPool] = Numbered(FIRST_POOL, reason)
         self._parts: dict[int, _Part] = {}
 
     def mem_pool_create(self, properties: PoolProperties) -> int:
         """Create a pool, which takes no memory yet (fact 80)."""
         location, handles, size = properties
         self._check(properties)
-        pool = Pool(properties, {processor(location)})
+        pool = SimPool(properties, {processor(location)})
         if HandleType.FD in handles or HandleType.FABRIC in handles:
             whole = round_up(size or self._budget.total(_budgeted(location)), RESERVED)
             pool.tag = Tag("pool", whole, PAGE, self._devices.location_name(location), nonce())
             pool.fd, pool.pages = self._files.create(pool.tag), FreeRanges(0, whole)
         return self._open.add(pool)
 
-    def own(self, number: int) -> Pool:
+    def own(self, number: int) -> SimPool:
         """Return an open pool that this process created (fact 82)."""
         pool = self._open[number]
         if pool.imports:
@@ -234,12 +234,12 @@ class Pools:
         self.add(own, address, physical, segment)
         return address
 
-    def add(self, pool: Pool, address: int, physical: Physical, segment: Segment | None = None) -> None:
+    def add(self, pool: SimPool, address: int, physical: Physical, segment: SimSegment | None = None) -> None:
         """Add an allocation of a pool at an address."""
         pool.allocations += 1
         place = PoolPlace(pool.location, segment.start if segment else address)
         end = address + physical.size
-        allocation = Allocation(address, end, -1, pool.users, physical, "pooled", pool=place)
+        allocation = SimAllocation(address, end, -1, pool.users, physical, "pooled", pool=place)
         self._allocations.add(allocation)
         self._parts[address] = _Part(pool, allocation, segment)
 
@@ -280,14 +280,14 @@ class Pools:
         if not 0 <= size < _LARGEST:
             raise Refused("CUDA_ERROR_OUT_OF_MEMORY", "the maximum size exceeds the addresses of a process")
 
-    def _check_supported(self, pool: Pool, grant: Grant) -> None:
+    def _check_supported(self, pool: SimPool, grant: Grant) -> None:
         location, access = grant
         if access == Access.R:
             raise unsupported("access to a pool is none, or read and write")
         if location.kind != LocationKind.GPU and (pool.location.kind == LocationKind.GPU or access != Access.RW):
             raise unsupported("the host has access to its own pools, and to no gpu's")
 
-    def _check_grant(self, pool: Pool, grant: Grant) -> None:
+    def _check_grant(self, pool: SimPool, grant: Grant) -> None:
         location, access = grant
         on_gpu = pool.location.kind == LocationKind.GPU
         if location.kind != LocationKind.GPU:
@@ -302,7 +302,7 @@ class Pools:
         if known and not self._machine.can_access(location.id, pool.location.id):
             raise Refused("CUDA_ERROR_INVALID_DEVICE", f"{location} cannot access the memory of {pool.location}")
 
-    def _room(self, pool: Pool, size: int) -> tuple[Segment, int]:
+    def _room(self, pool: SimPool, size: int) -> tuple[SimSegment, int]:
         """Segment with room for `size` bytes, and their address in it, with memory; a new segment if none has any."""
         for segment in pool.segments:
             if (address := segment.take(size)) is not None:
@@ -310,7 +310,7 @@ class Pools:
         else:
             span = max(_SPAN, round_up(size, RESERVED))
             start = self._addresses.take_addresses(span)
-            segment = Segment(start, span, FreeRanges(start, start + span))
+            segment = SimSegment(start, span, FreeRanges(start, start + span))
             pool.segments.append(segment)
             address = segment.take(size)
             assert address is not None
@@ -321,7 +321,7 @@ class Pools:
             raise
         return segment, address
 
-    def _back(self, pool: Pool, segment: Segment, address: int, size: int) -> None:
+    def _back(self, pool: SimPool, segment: SimSegment, address: int, size: int) -> None:
         """Reserve the memory of units that have none yet."""
         units = segment.units(address, size)
         new = sum(unit not in segment.backed for unit in units) * RESERVED
@@ -333,7 +333,7 @@ class Pools:
             segment.backed[unit] = segment.backed.get(unit, 0) + 1
         pool.count(PoolAttribute.RESERVED_MEM_CURRENT, new)
 
-    def _pages(self, pool: Pool, size: int) -> Physical:
+    def _pages(self, pool: SimPool, size: int) -> Physical:
         assert pool.pages
         offset = pool.pages.take(round_up(size, PAGE), PAGE)
         if offset is None:
@@ -365,7 +365,7 @@ class Pools:
         pool.allocations -= 1
         self._settle(pool)
 
-    def _settle(self, pool: Pool) -> None:
+    def _settle(self, pool: SimPool) -> None:
         """Give back all that a destroyed pool without allocations has."""
         if pool.allocations or not pool.destroyed:
             return
@@ -379,7 +379,7 @@ class Pools:
             self._files.close(pool.fd)
             pool.tag = None
 
-    def _trim(self, pool: Pool, keep: int) -> None:
+    def _trim(self, pool: SimPool, keep: int) -> None:
         reserved = PoolAttribute.RESERVED_MEM_CURRENT
         for segment in pool.segments:
             for unit in segment.unused():

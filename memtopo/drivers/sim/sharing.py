@@ -13,13 +13,13 @@ from struct import Struct
 from typing import NamedTuple
 
 from memtopo.driver.types import DmaBufFlags, HandleType, Location, LocationKind, PoolProperties, Properties, gpu
-from memtopo.drivers.sim.allocations import Allocation, Allocations
+from memtopo.drivers.sim.allocations import SimAllocation, SimAllocations
 from memtopo.drivers.sim.calls import Refused, invalid, unsupported
-from memtopo.drivers.sim.chunks import Chunk, Chunks, Creation, Mapping, Mappings
-from memtopo.drivers.sim.devices import INVISIBLE_GPU, Contexts, Devices
+from memtopo.drivers.sim.chunks import Creation, Mapping, SimChunk, SimChunks, SimMappings
+from memtopo.drivers.sim.devices import INVISIBLE_GPU, Contexts, SimDevices
 from memtopo.drivers.sim.multicast import KIND
 from memtopo.drivers.sim.physical import Arena, Physical
-from memtopo.drivers.sim.pools import RESERVED, Pool, Pools, processor
+from memtopo.drivers.sim.pools import RESERVED, SimPool, SimPools, processor
 from memtopo.drivers.sim.shared_files import (
     Files,
     HandleErrors,
@@ -44,7 +44,7 @@ class AllocationSharing:
     """Exports allocations of one process by IPC handles, and opens those of others."""
 
     def __init__(
-        self, devices: Devices, contexts: Contexts, allocations: Allocations, arena: Arena, files: Files
+        self, devices: SimDevices, contexts: Contexts, allocations: SimAllocations, arena: Arena, files: Files
     ) -> None:
         self._devices, self._contexts, self._allocations = devices, contexts, allocations
         self._arena, self._files = arena, files
@@ -72,7 +72,7 @@ class AllocationSharing:
         allocation.opens += 1
         return allocation.start
 
-    def _open_first(self, shared_handle: SharedHandle, device: int) -> Allocation:
+    def _open_first(self, shared_handle: SharedHandle, device: int) -> SimAllocation:
         fd, tag = open_handle(shared_handle, self._files, _ERRORS, "allocation")
         try:
             self._check_owner(self._devices.locate(tag.location), device)
@@ -88,7 +88,7 @@ class AllocationSharing:
         if owner != gpu(device) and not self._devices.device_can_access_peer(device, owner.id):
             raise Refused("CUDA_ERROR_PEER_ACCESS_UNSUPPORTED", f"gpu{device} cannot access the memory of {owner}")
 
-    def own_file(self, allocation: Allocation) -> Tag:
+    def own_file(self, allocation: SimAllocation) -> Tag:
         """Move the memory into a file of its own, unless it is in one; returns its tag."""
         return self._arena.share(
             allocation.physical, "allocation", 1, self._devices.location_name(gpu(allocation.device))
@@ -124,9 +124,9 @@ class ChunkSharing:
 
     def __init__(
         self,
-        devices: Devices,
+        devices: SimDevices,
         creation: Creation,
-        chunks: Chunks,
+        chunks: SimChunks,
         arena: Arena,
         files: Files,
         adopt_multicast: Callable[[int, Tag], int],
@@ -160,7 +160,7 @@ class ChunkSharing:
         properties = Properties.with_flags(location, HandleType.NONE, tag.flags)._replace(rdma=False)  # fact 64
         return self._chunks.adopt(properties, tag.granule, self._arena.adopt(fd, tag))
 
-    def own_file(self, chunk: Chunk) -> Tag:
+    def own_file(self, chunk: SimChunk) -> Tag:
         """Move the memory into a file of its own, unless it is in one; returns its tag."""
         name = self._devices.location_name(chunk.properties.location)
         return self._arena.share(chunk.physical, "chunk", chunk.granule, name, chunk.properties.flags)
@@ -175,7 +175,7 @@ _POINTER = Struct("=8sQQ8s32x")  # magic, offset and size in the pool's file, an
 _MAGIC = b"memtopo\1"
 
 
-class SharedPools(Pools):
+class SharedPools(SimPools):
     """Pools of one process, which it exports with their allocations, and imported ones of others (fact 82)."""
 
     def mem_pool_export_to_shareable_handle(self, pool: int, kind: HandleType, flags: int = 0) -> int | bytes:
@@ -202,7 +202,7 @@ class SharedPools(Pools):
                 pool.imports += 1
                 return number
         location = self._devices.locate(tag.location)
-        return self._open.add(Pool(PoolProperties(location), {processor(location)}, fd, tag, imports=1))
+        return self._open.add(SimPool(PoolProperties(location), {processor(location)}, fd, tag, imports=1))
 
     def mem_pool_export_pointer(self, address: int) -> bytes:
         """Return the 64 bytes of the allocation that begins at an address, of a pool that was exported (fact 82)."""
@@ -240,7 +240,7 @@ _NOWHERE = "gpu 0"  # no call imports it
 class _Piece(NamedTuple):
     """Bytes of one mapping or allocation that a range of addresses covers; `memory` is None between allocations."""
 
-    memory: Mapping | Allocation | None
+    memory: Mapping | SimAllocation | None
     size: int
     properties: Properties
 
@@ -250,7 +250,7 @@ class _Piece(NamedTuple):
         return self.memory is not None and self.size == self.memory.end - self.memory.start
 
 
-class DmaBufs:
+class SimDmaBufs:
     """Dma-bufs of the memory of one process.
 
     A dma-buf of a whole chunk or allocation is of its file, and has the same bytes; so is one of several that have not
@@ -262,8 +262,8 @@ class DmaBufs:
         self,
         machine: Machine,
         contexts: Contexts,
-        mappings: Mappings,
-        allocations: Allocations,
+        mappings: SimMappings,
+        allocations: SimAllocations,
         chunks: ChunkSharing,
         shared: AllocationSharing,
         arena: Arena,
@@ -285,7 +285,7 @@ class DmaBufs:
             raise
         self._check_memory(pieces, flags)
         first = pieces[0].memory
-        if isinstance(first, Allocation) and first.pool and (address - first.pool.origin) % RESERVED:
+        if isinstance(first, SimAllocation) and first.pool and (address - first.pool.origin) % RESERVED:
             raise invalid("it begins inside of a unit of the memory of a pool")
         return self._descriptor(pieces, size)
 
@@ -335,7 +335,7 @@ class DmaBufs:
         return not self._machine.trial(location, "dmabuf").refused
 
     def _descriptor(self, pieces: Sequence[_Piece], size: int) -> int:
-        if any(isinstance(piece.memory, Allocation) and piece.memory.pool for piece in pieces):
+        if any(isinstance(piece.memory, SimAllocation) and piece.memory.pool for piece in pieces):
             return _of_size(size)
         first = pieces[0].memory
         if first and len(pieces) == 1 and pieces[0].whole and not first.physical.is_beside:
