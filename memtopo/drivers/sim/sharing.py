@@ -157,7 +157,8 @@ class ChunkSharing:
             self._files.close(fd)
             raise Refused("CUDA_ERROR_UNKNOWN", "the memory's size is not a multiple of the granularity")
         location = self._devices.locate(tag.location)
-        properties = Properties.with_flags(location, HandleType.NONE, tag.flags)._replace(rdma=False)  # fact 64
+        flags = [flag for flag in tag.flags if flag != "rdma"]  # which an import does not read as (fact 64)
+        properties = Properties.with_flags(location, HandleType.NONE, flags)
         return self._chunks.adopt(properties, tag.granule, self._arena.adopt(fd, tag))
 
     def own_file(self, chunk: SimChunk) -> Tag:
