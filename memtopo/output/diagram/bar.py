@@ -45,7 +45,7 @@ _WORD_HEIGHT = 16.0  # of a lane with `r` or `rw`
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class BarBlock:
     """A part of a bar: `count` chunks on `devices` round-robin, or a hole, which has no mark.
 
     If there are more devices than chunks, the memory of all of them is at the same addresses. `name` and `words` are
@@ -64,7 +64,7 @@ class Block:
     twin: int | None = None
 
 
-class Area(NamedTuple):
+class BarArea(NamedTuple):
     """The rectangle of a block."""
 
     x: float
@@ -92,14 +92,14 @@ def lengths(sizes: Sequence[int], room: float, least: float) -> list[float]:
 
 
 def draw_bar(
-    blocks: Sequence[Block], tops: Sequence[float], end: float, x: float, wide: float, context: DrawingContext
+    blocks: Sequence[BarBlock], tops: Sequence[float], end: float, x: float, wide: float, context: DrawingContext
 ) -> Iterator[str]:
     """A bar of `wide` pixels from `x` on; each block ends at the top of the next, the last one at `end`."""
     for block, top, bottom in zip(blocks, tops, [*tops[1:], end], strict=True):
-        yield hovered(block.tooltip, _block(block, Area(x, top, wide, bottom - top), context))
+        yield hovered(block.tooltip, _block(block, BarArea(x, top, wide, bottom - top), context))
 
 
-def _block(block: Block, area: Area, context: DrawingContext) -> Iterator[str]:
+def _block(block: BarBlock, area: BarArea, context: DrawingContext) -> Iterator[str]:
     if not block.mark:
         yield rect(*area, "o i")
         return
@@ -115,7 +115,7 @@ def badge(letter: str, x: float, y: float) -> Iterator[str]:
     yield text_at(x, y + 4, letter, "n s", middle=True)
 
 
-def _stripes(block: Block, area: Area, context: DrawingContext) -> Iterator[str]:
+def _stripes(block: BarBlock, area: BarArea, context: DrawingContext) -> Iterator[str]:
     if len(block.devices) > block.count > 0:
         yield from _columns(block, area, context)
         return
@@ -131,27 +131,27 @@ def _stripes(block: Block, area: Area, context: DrawingContext) -> Iterator[str]
         yield path(borders, "l z")
 
 
-def _columns(block: Block, area: Area, context: DrawingContext) -> Iterator[str]:
+def _columns(block: BarBlock, area: BarArea, context: DrawingContext) -> Iterator[str]:
     """Memory of several devices at the same addresses, side by side."""
     wide = area.width / len(block.devices)
     for index, device in enumerate(block.devices):
-        column = Area(area.x + index * wide, area.top, wide, area.height)
+        column = BarArea(area.x + index * wide, area.top, wide, area.height)
         yield element("path", {"d": _stripe(column, area.height, 0), **context.fill(context.hue(device))})
 
 
-def _stripe_count(block: Block, height: float) -> int:
+def _stripe_count(block: BarBlock, height: float) -> int:
     """A stripe for each chunk if that is visible, otherwise as many as the height has room for."""
     if height / max(block.count, 1) >= _CHUNK_HEIGHT:
         return max(block.count, 1)
     return max(1, min(block.count, int(height / _BAND_HEIGHT)))
 
 
-def _stripe(area: Area, height: float, index: int) -> str:
+def _stripe(area: BarArea, height: float, index: int) -> str:
     wide = number(area.width)
     return f"M{number(area.x)} {number(area.top + height * index)}h{wide}v{number(height)}h-{wide}z"
 
 
-def lane_devices(blocks: Sequence[Block]) -> list[str]:
+def lane_devices(blocks: Sequence[BarBlock]) -> list[str]:
     """The devices with access to any block."""
     return sorted(dict.fromkeys(each.device for block in blocks for each in block.access), key=_device_order)
 
@@ -162,7 +162,7 @@ def lanes_width(devices: Sequence[str], *, tight: bool) -> float:
 
 
 def draw_lanes(
-    blocks: Sequence[Block], tops: Sequence[float], end: float, devices: Sequence[str], *, tight: bool
+    blocks: Sequence[BarBlock], tops: Sequence[float], end: float, devices: Sequence[str], *, tight: bool
 ) -> Iterator[str]:
     """A lane for each device, under its name, from the left edge on."""
     bounds = list(zip(tops, [*tops[1:], end], strict=True))
@@ -275,7 +275,7 @@ def _row(cards: Sequence[Card], wide: float, gap: float, least: float) -> Box:
 
 
 def labelled_bar(
-    blocks: Sequence[Block],
+    blocks: Sequence[BarBlock],
     room: float,
     tall: float,
     context: DrawingContext,
@@ -329,7 +329,7 @@ _LABEL_HEAD, _LABEL_LINE, _LABEL_GAP = 18.0, 16.0, 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Label:
+class BarLabel:
     """The lines of a label, and the index of its block; a label `between` blocks counts those without one."""
 
     block: int
@@ -343,22 +343,22 @@ class Label:
         return _LABEL_HEAD + _LABEL_LINE * (len(self.lines) - 1) + _LABEL_GAP
 
 
-def bar_labels(blocks: Sequence[Block], room: float) -> list[Label]:
+def bar_labels(blocks: Sequence[BarBlock], room: float) -> list[BarLabel]:
     """A label for each block, or for the first ones and the last one."""
     indices = first_and_last(len(blocks), MOST_LABELS)
     made = [_label(index, blocks[index], room - _LEADER - _LETTER) for index in indices]
     if more := len(blocks) - len(made):
-        made.insert(-1, Label(made[-2].block + 1, "", (f"… {more:,} more",), between=True))
+        made.insert(-1, BarLabel(made[-2].block + 1, "", (f"… {more:,} more",), between=True))
     return made
 
 
-def labels_height(labels: Sequence[Label]) -> float:
+def labels_height(labels: Sequence[BarLabel]) -> float:
     """Height of labels below one another."""
     return sum(label.height for label in labels)
 
 
 def draw_labels(
-    labels: Sequence[Label], tops: Sequence[float], end: float, x: float, context: DrawingContext, *, start: float
+    labels: Sequence[BarLabel], tops: Sequence[float], end: float, x: float, context: DrawingContext, *, start: float
 ) -> Iterator[str]:
     """Labels with lines from the edge of a bar at `x`, between `start` and `end`; `tops` are those of all blocks."""
     middles = [(tops[label.block] + [*tops, end][label.block + 1]) / 2 for label in labels]
@@ -387,14 +387,14 @@ def separated(preferred: Sequence[float], heights: Sequence[float], end: float) 
     return tops
 
 
-def _label(index: int, block: Block, room: float) -> Label:
+def _label(index: int, block: BarBlock, room: float) -> BarLabel:
     if not block.mark:
-        return Label(index, "", tuple(packed(["hole", *block.words], room + _LETTER, BODY)))
+        return BarLabel(index, "", tuple(packed(["hole", *block.words], room + _LETTER, BODY)))
     name = fitting(block.name, room, NAME)
-    return Label(index, block.mark, (name, *packed(list(block.words), room, BODY)))
+    return BarLabel(index, block.mark, (name, *packed(list(block.words), room, BODY)))
 
 
-def _draw_label(label: Label, middle: float, top: float, x: float, context: DrawingContext) -> Iterator[str]:
+def _draw_label(label: BarLabel, middle: float, top: float, x: float, context: DrawingContext) -> Iterator[str]:
     level, right = top + _LABEL_HEAD / 2, x + _LEADER
     if not label.between:
         yield curve((x + 2, middle), (right - 3, level), x + _LEADER / 2, "l")

@@ -8,7 +8,7 @@ from itertools import groupby
 from memtopo.common.units import exact, rounded
 from memtopo.geometry.diagram import MappingSpan, MemoryDiagram, MemoryShare, RangeDiagram
 from memtopo.output.diagram import notation
-from memtopo.output.diagram.bar import MOST_LANES, Block, Card, Heading, labelled_bar, lane_devices
+from memtopo.output.diagram.bar import MOST_LANES, BarBlock, Card, Heading, labelled_bar, lane_devices
 from memtopo.output.diagram.markup import Box, hovered, number, path, rect
 from memtopo.output.diagram.notation import SEVERAL, DrawingContext, DrawnSpans, SpanPosition
 
@@ -41,7 +41,7 @@ def range_card(range_: RangeDiagram, process: str, context: DrawingContext, earl
     return Card(heading, lambda room, tall: labelled_bar(blocks, room, tall, context), range_.count)
 
 
-def _notes(range_: RangeDiagram, blocks: Sequence[Block]) -> Iterator[str]:
+def _notes(range_: RangeDiagram, blocks: Sequence[BarBlock]) -> Iterator[str]:
     if remark := notation.remark(range_):
         yield remark
     if not range_.mapped:
@@ -58,7 +58,7 @@ def _notes(range_: RangeDiagram, blocks: Sequence[Block]) -> Iterator[str]:
 
 def _blocks(
     range_: RangeDiagram, context: DrawingContext, earlier: EarlierSpans, address: int | None
-) -> Iterator[Block]:
+) -> Iterator[BarBlock]:
     for index, spans in _numbered(range_, context):
         if len(spans) > 1:
             yield _joint_block(spans, range_, context)
@@ -66,7 +66,7 @@ def _blocks(
         (span,) = spans
         tooltip = "\n".join(_tooltip(span, range_, context, address))
         if not span.chunk:
-            yield Block(span.size, words=(_size_at(span),), tooltip=tooltip)
+            yield BarBlock(span.size, words=(_size_at(span),), tooltip=tooltip)
         else:
             yield _block(span, range_, earlier.get(index), tooltip)
 
@@ -85,8 +85,8 @@ def _grouped(spans: Sequence[MappingSpan], size: int, most: int) -> Iterator[lis
         yield list(group)
 
 
-def _block(span: MappingSpan, range_: RangeDiagram, earlier: SpanPosition | None, tooltip: str) -> Block:
-    return Block(
+def _block(span: MappingSpan, range_: RangeDiagram, earlier: SpanPosition | None, tooltip: str) -> BarBlock:
+    return BarBlock(
         size=span.size,
         mark=span.chunk,
         count=span.count,
@@ -99,16 +99,16 @@ def _block(span: MappingSpan, range_: RangeDiagram, earlier: SpanPosition | None
     )
 
 
-def _joint_block(spans: Sequence[MappingSpan], range_: RangeDiagram, context: DrawingContext) -> Block:
+def _joint_block(spans: Sequence[MappingSpan], range_: RangeDiagram, context: DrawingContext) -> BarBlock:
     """One block for many spans, with the access of the first mapping."""
     size = sum(span.size for span in spans)
     mapped = [span for span in spans if span.chunk]
     tooltip = _joint_tooltip(spans, mapped, range_, context)
     at = f"{rounded(size)} at {notation.offset(spans[0].offset)}"
     if not mapped:
-        return Block(size, words=(at,), tooltip=tooltip)
+        return BarBlock(size, words=(at,), tooltip=tooltip)
     count = sum(span.count for span in mapped)
-    return Block(
+    return BarBlock(
         size=size,
         mark=mapped[0].chunk if len({span.chunk for span in mapped}) == 1 else SEVERAL,
         count=count,
@@ -203,7 +203,7 @@ def _bars(memory: MemoryDiagram, room: float, tall: float, context: DrawingConte
     blocks = [_memory_card_block(share, memory, context) for share in memory.shares[: context.limits.shares]]
     if rest := memory.shares[context.limits.shares :]:
         blocks.append(_rest(rest, memory))
-    blocks = blocks or [Block(size=1, tooltip="nothing used")]  # in a state in which all of it is gone
+    blocks = blocks or [BarBlock(size=1, tooltip="nothing used")]  # in a state in which all of it is gone
     side = _TOTAL_BAR + _FAN if memory.total is not None else 0.0
     beside = side, lambda top, end: _total_bar(memory, top, end)
     return labelled_bar(blocks, room, tall, context, lowest=_LOWEST, beside=beside)
@@ -226,14 +226,14 @@ def _total_bar(memory: MemoryDiagram, top: float, end: float) -> Iterator[str]:
     yield hovered(tooltip, parts)
 
 
-def _memory_card_block(share: MemoryShare, memory: MemoryDiagram, context: DrawingContext) -> Block:
+def _memory_card_block(share: MemoryShare, memory: MemoryDiagram, context: DrawingContext) -> BarBlock:
     size = notation.multiple(share.count, share.bytes_each)
     tooltip = [
         share.label or share.chunk,
         f"{size} on {context.device_name(memory.device)}",
         *context.position(share.path),
     ]
-    return Block(
+    return BarBlock(
         size=share.size,
         mark=share.chunk,
         count=share.count,
@@ -244,7 +244,7 @@ def _memory_card_block(share: MemoryShare, memory: MemoryDiagram, context: Drawi
     )
 
 
-def _rest(shares: tuple[MemoryShare, ...], memory: MemoryDiagram) -> Block:
+def _rest(shares: tuple[MemoryShare, ...], memory: MemoryDiagram) -> BarBlock:
     size, count = sum(share.size for share in shares), sum(share.count for share in shares)
     text = f"{len(shares):,} more kinds, {rounded(size)}"
-    return Block(size, SEVERAL, count, (memory.device,), name=f"{shares[0].chunk} …", words=(text,), tooltip=text)
+    return BarBlock(size, SEVERAL, count, (memory.device,), name=f"{shares[0].chunk} …", words=(text,), tooltip=text)

@@ -56,7 +56,7 @@ class Edge:
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class GraphCluster:
     """The nodes of one process, or of several equal ones."""
 
     id: str
@@ -68,7 +68,7 @@ class Cluster:
 class Graph:
     """Clusters, nodes outside of them, and edges; `devices` are all devices in the order of their colours."""
 
-    clusters: tuple[Cluster, ...]
+    clusters: tuple[GraphCluster, ...]
     nodes: tuple[Node, ...]
     edges: tuple[Edge, ...]
     devices: tuple[str, ...]
@@ -95,7 +95,7 @@ def graph(diagram: Diagram, most: int = MOST_NODES) -> Graph:
     devices = chain((memory.device for memory in diagram.memory), *(node.devices for _, node in keyed))
     return Graph(
         clusters=tuple(
-            Cluster(f"p{index}", processes(each), tuple(node for _, node in group))
+            GraphCluster(f"p{index}", processes(each), tuple(node for _, node in group))
             for index, (each, group) in enumerate(zip(shown, groups, strict=True))
         ),
         nodes=tuple(nodes),
@@ -279,7 +279,7 @@ _SHAPES: Mapping[Shape, tuple[str, str, str]] = {
 class _Language:
     """Start and end of a cluster, a node with the tint of each of its devices, and an edge, as text."""
 
-    start: Callable[[Cluster], Sequence[str]]
+    start: Callable[[GraphCluster], Sequence[str]]
     end: str
     node: Callable[[Node, Sequence[int]], str]
     edge: Callable[[Edge], str]
@@ -308,7 +308,7 @@ def dot(drawing: Drawing) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _dot_cluster(cluster: Cluster) -> Sequence[str]:
+def _dot_cluster(cluster: GraphCluster) -> Sequence[str]:
     style = f'label={_quoted(cluster.title)}; style=rounded; color="{PLAIN.line}"; fontsize=13;'
     return f"subgraph cluster_{cluster.id} {{", style
 

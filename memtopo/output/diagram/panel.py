@@ -93,7 +93,7 @@ class TitleLine:
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class PanelItem:
     """An entry outside of the ranges: kind, chunk and device of its memory, cells by column, and notes.
 
     A note is not folded if it fits in a line.
@@ -110,7 +110,7 @@ class Item:
 class ItemList:
     """Items, one line each, and the number of those left out."""
 
-    items: Sequence[Item]
+    items: Sequence[PanelItem]
     left_out: int = 0
 
     def lines(self, width: int, glyphs: Glyphs, console: Console) -> Iterator[Text]:
@@ -141,7 +141,7 @@ def _columns(cells: Sequence[Text], widths: Sequence[int], right: Collection[int
     return columns
 
 
-def _item(columns: Text, item: Item, columns_width: int, width: int, console: Console) -> Iterator[Text]:
+def _item(columns: Text, item: PanelItem, columns_width: int, width: int, console: Console) -> Iterator[Text]:
     for notes in packed(item.notes, width - columns_width, 0, console, hanging=0):
         yield line(columns, notes)
         columns = Text(" " * columns_width)
@@ -150,7 +150,7 @@ def _item(columns: Text, item: Item, columns_width: int, width: int, console: Co
         yield columns
 
 
-def _folded_item(head: Text, item: Item, width: int, console: Console) -> Iterator[Text]:
+def _folded_item(head: Text, item: PanelItem, width: int, console: Console) -> Iterator[Text]:
     name, *others = (cell for cell in item.cells if cell.plain)
     yield from packed([line(head, name), *others, *item.notes], width, 0, console)
 
@@ -203,7 +203,7 @@ _NUMBER_COLUMNS = (1, 2)
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class PanelRow:
     """A label: index of its block, entry and device of its chunks, and cells for the `HEADINGS`."""
 
     block: int
@@ -223,7 +223,7 @@ class Panel:
     head: Sequence[Text]
     size: int = 0
     blocks: Sequence[Block] = ()
-    rows: Sequence[Row] = ()
+    rows: Sequence[PanelRow] = ()
     detail: Sequence[str] = ()
     close: bool = False
 
@@ -341,7 +341,7 @@ class _PanelRenderer:
             for words in self._details(row):
                 yield self._with_lines(words, later)
 
-    def _label(self, row: Row, anchor: int, later: Sequence[int]) -> Text:
+    def _label(self, row: PanelRow, anchor: int, later: Sequence[int]) -> Text:
         words = line(" " * INDENT, self._key(row), self._columns(row.cells), " ")
         label = padded(words, self.frame.labels, _HORIZONTAL)
         label.append(_HORIZONTAL * anchor, "dim")
@@ -356,7 +356,7 @@ class _PanelRenderer:
                 text.append(_VERTICAL, "dim")
         return text
 
-    def _details(self, row: Row) -> Iterator[Text]:
+    def _details(self, row: PanelRow) -> Iterator[Text]:
         """The cells for which the first line has no column."""
         yield from self._packed(self._rest(row, self.frame.columns), self.frame.labels - GAP, INDENT + KEY)
 
@@ -374,10 +374,10 @@ class _PanelRenderer:
         note = Text(f"… {count:,} more", "dim")
         return line(" " * (INDENT + KEY), note) if count else None
 
-    def _rest(self, row: Row, columns: int) -> list[Text]:
+    def _rest(self, row: PanelRow, columns: int) -> list[Text]:
         return [cell for cell in row.cells[columns:] if cell.plain]
 
-    def _key(self, row: Row) -> Text:
+    def _key(self, row: PanelRow) -> Text:
         return key(row.chunk, row.device, self.glyphs)
 
     def _columns(self, cells: Sequence[Text]) -> Text:

@@ -40,7 +40,7 @@ _PART_GAP = 16.0
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class RowPart:
     """A part of a resource in words, with its start and end in the whole as fractions."""
 
     tag: str
@@ -52,7 +52,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class DrawnRow:
     """The kind of an entry, the mark of its memory, its name, its properties in words, and its parts.
 
     Parts are drawn in the colour of `device`.
@@ -64,11 +64,11 @@ class Row:
     words: tuple[str, ...]
     path: Path
     port: Port = ()
-    parts: tuple[Part, ...] = ()
+    parts: tuple[RowPart, ...] = ()
     device: str = ""
 
 
-def rows_of(diagram: Diagram, process: str, flows: Sequence[HandleFlow]) -> list[Row]:
+def rows_of(diagram: Diagram, process: str, flows: Sequence[HandleFlow]) -> list[DrawnRow]:
     """The rows of a process: imports, exports, and resources created here or made by another API."""
     imports = [flow for flow in flows if flow.target == process and not flow.external]
     resources = [each for each in diagram.things if not each.origin or each.external]
@@ -86,7 +86,7 @@ def export_port(process: str, name: str) -> Port:
     return "out", process, name
 
 
-def _import_rows(diagram: Diagram, process: str, flows: Sequence[HandleFlow]) -> Iterator[Row]:
+def _import_rows(diagram: Diagram, process: str, flows: Sequence[HandleFlow]) -> Iterator[DrawnRow]:
     groups: dict[str, list[HandleFlow]] = {}
     for flow in flows:
         groups.setdefault(flow.name, []).append(flow)
@@ -99,31 +99,31 @@ def _import_rows(diagram: Diagram, process: str, flows: Sequence[HandleFlow]) ->
         size = _size(sum(flow.count * flow.processes for flow in group), first.bytes_each)
         via = (first.via,) if first.outside else ()
         text = (*size, f"from {origin}", *via)
-        yield Row("import", marks.get(origin, ""), name, text, first.path, import_port(process, name))
+        yield DrawnRow("import", marks.get(origin, ""), name, text, first.path, import_port(process, name))
 
 
-def _export_row(export: Export, process: str) -> Row:
+def _export_row(export: Export, process: str) -> DrawnRow:
     chunks = notation.name_range(export.first, export.last)
     of = () if chunks == export.name else (chunks,)
     text = (*of, *_size(export.count, export.bytes_each), export.via)
-    return Row("export", export.mark, export.name, text, export.path, export_port(process, export.name))
+    return DrawnRow("export", export.mark, export.name, text, export.path, export_port(process, export.name))
 
 
-def _resource_row(resource: Resource) -> Row:
+def _resource_row(resource: Resource) -> DrawnRow:
     where = ", ".join(notation.short_names(resource.locations))
     origin = f"from {resource.origin}" if resource.origin else ""
     size = _size(resource.count, resource.bytes_each)
     text = (*size, *filter(None, (where, origin, resource.via)), *resource.notes)
     parts = tuple(_part(part, resource.bytes_each) for part in resource.parts)
     device = "".join(resource.locations[:1])
-    return Row(resource.kind, resource.mark, resource.name, text, resource.path, (), parts, device)
+    return DrawnRow(resource.kind, resource.mark, resource.name, text, resource.path, (), parts, device)
 
 
-def _part(part: Resource, whole: int) -> Part:
+def _part(part: Resource, whole: int) -> RowPart:
     size = part.count * part.bytes_each
     start, end = (min(1.0, each / whole) if whole else 0.0 for each in (part.offset, part.offset + size))
     text = f"{notation.multiple(part.count, part.bytes_each)} at {notation.offset(part.offset)}"
-    return Part(part.kind, part.name, text, start, end, part.path)
+    return RowPart(part.kind, part.name, text, start, end, part.path)
 
 
 def _size(count: int, size: int) -> tuple[str, ...]:
@@ -132,7 +132,7 @@ def _size(count: int, size: int) -> tuple[str, ...]:
     return (f"{count:,} ×",) if count > 1 else ()
 
 
-def draw_rows(rows: Sequence[Row], wide: float, context: DrawingContext) -> Box:
+def draw_rows(rows: Sequence[DrawnRow], wide: float, context: DrawingContext) -> Box:
     """Rows below one another, each with its port at both ends."""
     most = context.limits.rows
     shown = rows[:most]
@@ -143,7 +143,7 @@ def draw_rows(rows: Sequence[Row], wide: float, context: DrawingContext) -> Box:
     return stacked(boxes, 6)
 
 
-def _draw_row(row: Row, wide: float, tag: float, context: DrawingContext) -> Box:
+def _draw_row(row: DrawnRow, wide: float, tag: float, context: DrawingContext) -> Box:
     left = _PADDING + tag
     content = [text_at(_PADDING, 21.5, fitting(row.tag.upper(), tag, SMALL, CAPITALS), "c w")]
     if row.mark:
@@ -161,7 +161,7 @@ def _draw_row(row: Row, wide: float, tag: float, context: DrawingContext) -> Box
     return Box(wide, height, hovered(tooltip, [frame, *content]), {row.port: 17.0} if row.port else {})
 
 
-def _draw_text(row: Row, left: float, under: float, right: float) -> tuple[str, float]:
+def _draw_text(row: DrawnRow, left: float, under: float, right: float) -> tuple[str, float]:
     """The name from `left` on, its words beside it or in lines from `under` on, and the height of both."""
     name = fitting(row.name, right - left, NAME)
     start, text = left + width(name, NAME) + 12, text_at(left, 21.5, name, "n")
@@ -173,7 +173,7 @@ def _draw_text(row: Row, left: float, under: float, right: float) -> tuple[str, 
     return text + "".join(below), _ROW_HEIGHT + _LINE * len(lines) + 2
 
 
-def _draw_parts(parts: Sequence[Part], device: str, room: float, context: DrawingContext) -> Box:
+def _draw_parts(parts: Sequence[RowPart], device: str, room: float, context: DrawingContext) -> Box:
     """A line for each part with a track of the whole below it, in which the part is filled: parts may overlap."""
     boxes = [_draw_part(part, room, device, context) for part in parts[:MOST_PARTS]]
     if (more := len(parts) - MOST_PARTS) > 0:
@@ -181,7 +181,7 @@ def _draw_parts(parts: Sequence[Part], device: str, room: float, context: Drawin
     return stacked(boxes, 6)
 
 
-def _draw_part(part: Part, room: float, device: str, context: DrawingContext) -> Box:
+def _draw_part(part: RowPart, room: float, device: str, context: DrawingContext) -> Box:
     text, top = text_at(0, 14, fitting(part.name, room, NAME), "n"), _PART_HEIGHT
     if width(part.name, NAME) + _PART_GAP + width(part.words, BODY) <= room:
         text += text_at(room, 14, part.words, "w", end=True)
@@ -190,7 +190,7 @@ def _draw_part(part: Part, room: float, device: str, context: DrawingContext) ->
     return Box(room, top + _TRACK_HEIGHT, text + placed(_draw_track(part, room, device, context), 0, top))
 
 
-def _draw_track(part: Part, wide: float, device: str, context: DrawingContext) -> Box:
+def _draw_track(part: RowPart, wide: float, device: str, context: DrawingContext) -> Box:
     start = min(part.start * wide, wide - _SHORTEST_PART)
     length = max(_SHORTEST_PART, (part.end - part.start) * wide)
     shape = f"M{number(start)} 0h{number(length)}v{number(_TRACK_HEIGHT)}h-{number(length)}z"

@@ -24,7 +24,7 @@ from memtopo.output.diagram.notation import (
     name_range,
     shortened,
 )
-from memtopo.output.diagram.panel import Block, Glyphs, Item, ItemList, Panel, Part, TitleLine, drawing_lines
+from memtopo.output.diagram.panel import Block, Glyphs, ItemList, Panel, PanelItem, Part, TitleLine, drawing_lines
 
 MOST_PROCESSES = 12
 MOST_RANGES = 12
@@ -111,7 +111,7 @@ def _range(
     size = multiple(shown.count, shown.size)
     texts = [clipped(name_range(shown.first, shown.last)), size, address, access, notation.remark(shown)]
     rows = [
-        panel.Row(
+        panel.PanelRow(
             index,
             piece.chunk,
             "".join(piece.locations[:1]),
@@ -264,7 +264,7 @@ def _entry(label: str) -> str:
     return label.partition(".")[0]
 
 
-def _items(shown: Resource, glyphs: Glyphs) -> Iterator[Item]:
+def _items(shown: Resource, glyphs: Glyphs) -> Iterator[PanelItem]:
     """An entry and its parts, in the same columns."""
     device = "".join(shown.locations[:1])
     notes = [_origin(shown.origin), *map(printable, shown.notes)]
@@ -273,14 +273,14 @@ def _items(shown: Resource, glyphs: Glyphs) -> Iterator[Item]:
         yield _item(f"  {part.kind}", part, device, Text(), [f"at {notation.offset(part.offset)}"])
 
 
-def _export_item(shown: picture.Export, importers: Sequence[str]) -> Item:
+def _export_item(shown: picture.Export, importers: Sequence[str]) -> PanelItem:
     exported = "" if shown.name == shown.first == shown.last else clipped(name_range(shown.first, shown.last))
     notes = [exported, f"→ {printable(', '.join(importers))}" if importers else ""]
     return _item("export", shown, "", Text(f"by {printable(shown.via)}"), notes)
 
 
-def _item(kind: str, shown: Resource | picture.Export, device: str, where: Text, notes: Iterable[str]) -> Item:
+def _item(kind: str, shown: Resource | picture.Export, device: str, where: Text, notes: Iterable[str]) -> PanelItem:
     count = f"{shown.count:,}" if shown.count > 1 else ""
     size = multiple(shown.count, shown.bytes_each) if shown.bytes_each else count
     cells = [Text(clipped(shown.name), "bold"), Text(size), where]
-    return Item(printable(kind), shown.mark, device, cells, [Text(each) for each in notes if each])
+    return PanelItem(printable(kind), shown.mark, device, cells, [Text(each) for each in notes if each])

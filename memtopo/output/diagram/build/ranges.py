@@ -154,11 +154,11 @@ def _zeros(group: RangeGroup, instance: int, placements: Iterable[Placement]) ->
         start = end
 
 
-def _read_only(given: Mappings) -> Mappings:
+def _read_only(given: DrawnMappings) -> DrawnMappings:
     return given._replace(grants=tuple(Grant(each.location, Access.R) for each in given.grants))
 
 
-def _spans(found: Iterable[Mappings], size: int, process: _Process) -> Iterator[MappingSpan]:
+def _spans(found: Iterable[DrawnMappings], size: int, process: _Process) -> Iterator[MappingSpan]:
     """The spans of a range of `size` bytes, holes included, without gaps."""
     end = 0
     for group in _grouped(found):
@@ -172,7 +172,7 @@ def _spans(found: Iterable[Mappings], size: int, process: _Process) -> Iterator[
         yield MappingSpan(end, size - end)
 
 
-def _grouped(found: Iterable[Mappings]) -> Iterator[list[Mappings]]:
+def _grouped(found: Iterable[DrawnMappings]) -> Iterator[list[DrawnMappings]]:
     """Many similar single chunks together if their locations repeat a cycle, otherwise those of one location."""
     for _, group in groupby(enumerate(found), key=_similarity):
         similar = [each for _, each in group]
@@ -183,14 +183,14 @@ def _grouped(found: Iterable[Mappings]) -> Iterator[list[Mappings]]:
                 yield from _single_if_few(list(same))
 
 
-def _single_if_few(group: list[Mappings]) -> Iterator[list[Mappings]]:
+def _single_if_few(group: list[DrawnMappings]) -> Iterator[list[DrawnMappings]]:
     if len(group) > MOST_SINGLE:
         yield group
     else:
         yield from ([each] for each in group)
 
 
-def _similarity(numbered: tuple[int, Mappings]) -> tuple[object, ...]:
+def _similarity(numbered: tuple[int, DrawnMappings]) -> tuple[object, ...]:
     """A key that is equal for adjacent single chunks with the same properties, and for no other neighbours."""
     number, each = numbered
     if each.length > 1:
@@ -199,7 +199,7 @@ def _similarity(numbered: tuple[int, Mappings]) -> tuple[object, ...]:
     return chunk.size, start, chunk.handles, each.grants, each.step, chunk.origin and chunk.origin.holders, chunk.parts
 
 
-def _span(group: Sequence[Mappings], process: _Process) -> MappingSpan:
+def _span(group: Sequence[DrawnMappings], process: _Process) -> MappingSpan:
     first, last = group[0], group[-1]
     locations = first.locations if len(group) == 1 else [each.location for each in group]
     count = sum(each.length for each in group)
@@ -229,7 +229,7 @@ _Span = tuple[int, int, int]
 """First index, index after the last one, and the number of mappings of each chunk."""
 
 
-class Mappings(NamedTuple):
+class DrawnMappings(NamedTuple):
     """`length` adjacent mappings of the chunks of one group, `first` on, with the same access.
 
     The n-th of equal ranges has the chunks `n * step` further on. The index increases by `interval` from one mapping to
@@ -269,7 +269,7 @@ class Mappings(NamedTuple):
             return tuple(order)  # of the memory of every GPU of a team
         return self._first_locations(min(self.length, 2 * len(order)) if self.interval else 1)
 
-    def regular(self) -> Iterator[Mappings]:
+    def regular(self) -> Iterator[DrawnMappings]:
         """These mappings in parts whose locations repeat a cycle each; whole, as `mixed`, if there are too many."""
         if is_regular(self.locations):
             yield self
@@ -290,13 +290,13 @@ class Mappings(NamedTuple):
 
 def mappings(
     placements: Sequence[Placement], access_spans: Iterable[AccessSpan], steps: Sequence[int]
-) -> Iterator[Mappings]:
+) -> Iterator[DrawnMappings]:
     """The mappings of one reservation, in order; `steps` are those of the placements.
 
     Placements are divided where access or the order of locations changes, and joined where one continues with the next
     chunk of the same group.
     """
-    last: Mappings | None = None
+    last: DrawnMappings | None = None
     for each in _divided(placements, iter(access_spans), steps):
         if last and _continues(last, each):
             last = last._replace(length=last.length + each.length)
@@ -310,7 +310,7 @@ def mappings(
 
 def _divided(
     placements: Sequence[Placement], access_spans: Iterator[AccessSpan], steps: Sequence[int]
-) -> Iterator[Mappings]:
+) -> Iterator[DrawnMappings]:
     span = next(access_spans, None)
     for placement, step in zip(placements, steps, strict=True):
         start, group = placement.offset, placement.chunk
@@ -321,7 +321,7 @@ def _divided(
             first = placement.index((start - placement.offset) // group.size)
             length = (stop - start) // group.size
             interval = placement.step if length > 1 else 1
-            yield Mappings(start, group, first, length, grants, step, placement.path, interval)
+            yield DrawnMappings(start, group, first, length, grants, step, placement.path, interval)
             start = stop
 
 
@@ -334,7 +334,7 @@ def _same_access(span: AccessSpan | None, start: int, end: int) -> tuple[int, tu
     return min(end, span.offset + span.size), span.grants
 
 
-def _continues(last: Mappings, each: Mappings) -> bool:
+def _continues(last: DrawnMappings, each: DrawnMappings) -> bool:
     return (
         last.chunk is each.chunk
         and last.interval == each.interval
