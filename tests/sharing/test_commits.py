@@ -326,6 +326,17 @@ def test_content_is_gone_after_a_switch_that_failed_once_its_memory_was_released
         assert code(read(other)) == "uncommitted"
 
 
+def test_content_stays_committed_after_a_switch_that_failed_before_it_touched_memory(runtime: Path) -> None:
+    with failing(runtime, "mem_unmap", 2) as (_, driver, (writer, other)):
+        ask(writer, "write")
+        commit(writer)
+        driver.at, driver.calls = 1, 0
+        assert code(asked(other, "switch", state="empty", force=False)) == "failed"
+        assert asked(other, "status")["ok"]["generation"] == 1
+        assert states(other)["weights"] == "committed"
+        assert read(other)["ok"]["generation"] == 1
+
+
 def test_memory_that_cannot_be_created_is_created_for_the_next_writer(runtime: Path) -> None:
     with failing(runtime, "mem_create", 3) as (layout, driver, (first, second, third)):
         ask(first, "write")
