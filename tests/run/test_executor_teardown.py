@@ -9,6 +9,8 @@ from tempfile import NamedTemporaryFile
 import pytest
 
 from memtopo.driver.ledger import Ledger
+from memtopo.driver.protocol import Driver
+from memtopo.driver.types import Properties, gpu
 from memtopo.drivers.sim import SimDriver
 from memtopo.executor import Execution, StepFailed, TeardownGates
 from memtopo.plans.progress import Progress, SafeProgress
@@ -88,6 +90,25 @@ def test_free_memory_and_descriptors_are_measured_before_contexts_are_released()
         assert (teardown.after.free, teardown.after.fds) == (execution.baseline.free, execution.baseline.fds)
         assert set(teardown.after.free) == {0, 1}
         assert ledger.empty
+
+
+class LastOwner(TeardownGates):
+    """Another process with memory of a GPU, which it releases right before it passes the second gate."""
+
+    def __init__(self, driver: Driver) -> None:
+        self.driver, self.handle = driver, driver.mem_create(M, Properties(gpu(0)))
+
+    def all_released(self) -> bool:
+        self.driver.mem_release(self.handle)
+        return True
+
+
+def test_free_memory_is_measured_after_every_process_has_released_its_own() -> None:
+    with built() as (execution, ledger):
+        teardown = execution.take_down(LastOwner(ledger))
+        assert execution.baseline
+        assert teardown.after
+        assert teardown.after.free == execution.baseline.free
 
 
 def test_without_a_baseline_nothing_is_measured() -> None:
