@@ -293,6 +293,18 @@ def test_several_exports_are_leased_and_committed_together(runtime: Path) -> Non
         assert states(two)["scales"] == "writing"
 
 
+def test_the_memory_of_each_export_of_a_writer_that_is_gone_is_created_anew(runtime: Path) -> None:
+    with held(spec(scales="s"), MACHINE) as layout, ExitStack() as stack:
+        first, second = (stack.enter_context(raw(runtime / "memtopo" / "kv.sock")) for _ in range(2))
+        before = dict(layout.run.execution.layout.chunks)
+        assert "ok" in ask(first, "write", "weights", "scales")
+        begin(second, "write", PATIENCE, "weights", "scales")
+        first.close()
+        assert "ok" in next_message(second)
+        now = layout.run.execution.layout.chunks
+        assert {name for name in before if now[name] != before[name]} == {"w.0", "w.1", "s.0", "s.1"}
+
+
 def test_a_release_refuses_clients_that_wait(dial: Connect, layout: Held) -> None:
     sock = dial()
     begin(sock, "await")
