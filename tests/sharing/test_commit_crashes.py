@@ -188,3 +188,15 @@ def test_readers_that_wait_leave_connections_for_their_writer(layout: Held, path
         assert granted
         assert "ok" in granted.message
         assert "ok" in commit(writer)
+
+
+def test_readers_whose_wait_is_over_leave_their_connections_to_importers(layout: Held, path: str) -> None:
+    with ExitStack() as stack:
+        for _ in range(MOST_CLIENTS - SPARE):
+            sock = stack.enter_context(raw(path))
+            begin(sock, "await", 0.0)
+            answer = heard(sock)
+            assert answer
+            assert code(answer.message) == "uncommitted"
+        with raw(path) as importer:
+            assert "ok" in asked(importer, "handles", export="cache", first=0, count=1)
