@@ -339,6 +339,14 @@ def test_access_that_a_pool_cannot_have(driver: Driver, grants: tuple[Grant, ...
         assert driver.mem_pool_get_access(pool, gpu(0)) == Access.RW
 
 
+def test_access_of_which_a_part_is_refused_is_not_set(driver: Driver) -> None:
+    """Fact 81: all descriptors are checked before any is applied."""
+    with pooled(driver, PoolProperties(NODE, FD)) as pool:
+        with refused(INVALID_DEVICE):
+            driver.mem_pool_set_access(pool, (Grant(gpu(0), Access.RW), Grant(gpu(900), Access.RW)))
+        assert driver.mem_pool_get_access(pool, gpu(0)) == Access.NONE
+
+
 def test_the_access_of_locations_that_do_not_exist(driver: Driver) -> None:
     """Fact 81: a GPU is refused, any node is answered as the host."""
     with pooled(driver) as pool:

@@ -1,9 +1,14 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memtopo.drivers.sim.address_space import FreeRanges
+from memtopo.driver.types import Location, gpu
+from memtopo.drivers.sim.address_space import BLOCK, FIRST, LAST, AllocationBlocks, FreeRanges
+from memtopo.drivers.sim.calls import Refused
+from memtopo.drivers.sim.devices import WHOLE_HOST, MemoryBudget
+from tests.helpers.machines import invented
 
 
 @given(st.lists(st.tuples(st.integers(1, 40), st.sampled_from([1, 2, 8, 64]), st.booleans()), max_size=60))
@@ -39,3 +44,14 @@ def test_a_hole_that_fits_is_found() -> None:
     holes.give(17, 16)
     holes.give(48, 16)
     assert holes.take(16, 16) == 48
+
+
+@pytest.mark.parametrize("location", [gpu(0), WHOLE_HOST])
+def test_an_allocation_without_addresses_takes_no_memory(location: Location) -> None:
+    budget = MemoryBudget(invented(1))
+    blocks = AllocationBlocks(budget)
+    blocks.take_addresses(LAST - FIRST)
+    before = budget.free(location)
+    with pytest.raises(Refused, match="no free addresses are left"):
+        blocks.take(0, BLOCK) if location == gpu(0) else blocks.take_host(0, BLOCK, 0)
+    assert budget.free(location) == before
