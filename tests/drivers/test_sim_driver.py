@@ -15,6 +15,7 @@ from memtopo.driver.wrappers import METHODS
 from memtopo.drivers.sim import SimDriver
 from memtopo.machine import CONTEXT_BYTES
 from tests.contract.memory import NODE, PLAIN, adjacent, created, current, laid_out, mapped, refused, reserved
+from tests.contract.shared_resources import closing
 from tests.helpers.machines import invented
 from tests.helpers.processes import open_descriptors
 from tests.helpers.simulator import STRICTER
@@ -157,6 +158,15 @@ def test_an_allocation_that_the_system_refuses_takes_nothing(sim: SimDriver) -> 
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         assert sim.mem_get_info() == before
+
+
+def test_memory_with_a_dma_buf_over_several_chunks_is_not_in_the_system_twice(sim: SimDriver) -> None:
+    """It moves to the file of the dma-buf."""
+    with current(sim), laid_out(sim, (M, M), access=Access.RW) as address:
+        sim.memset_d8(address, 1, 2 * M)
+        with closing(sim.mem_get_handle_for_address_range(address, 2 * M)):
+            assert sim.resident_bytes() == 2 * M
+        assert sim.memcpy_dtoh(address + M - 1, 2) == b"\1\1"
 
 
 def test_memory_is_given_back_without_addresses_for_the_simulator(sim: SimDriver) -> None:
