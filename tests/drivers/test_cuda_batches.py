@@ -20,7 +20,7 @@ CHILD = """
 import json, os, sys
 from pathlib import Path
 from memtopo.driver.kernels import Area
-from memtopo.driver.types import Access, Grant, Properties, gpu
+from memtopo.driver.types import Access, DriverError, Grant, Properties, gpu
 from memtopo.drivers.cuda import CudaDriver, driver as module
 
 log, driver = Path(os.environ["CUDA_CALLS"]), CudaDriver()
@@ -29,6 +29,12 @@ driver.module_load_data()
 def unbatched():
     module._BATCHED = False
     return driver.copy_each([(11, 21, 31), (12, 22, 32)], 7)
+
+def error_of(call, *arguments):
+    try:
+        call(*arguments)
+    except DriverError as error:
+        return f"{error.call}: {error.name}"
 
 found = []
 for expression in json.load(sys.stdin):
@@ -156,21 +162,59 @@ CASES: dict[str, tuple[str, Calls]] = {
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, Calls]]:
-    """Result and calls of each expression."""
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder with the library."""
     folder: Path = tmp_path_factory.mktemp("library")
     make_library(folder)
-    variables = environment() | {"LD_LIBRARY_PATH": str(folder), "CUDA_CALLS": str(folder / "log")}
-    command, expressions = [sys.executable, "-c", CHILD], json.dumps(list(CASES))
-    done = subprocess.run(command, input=expressions, env=variables, capture_output=True, text=True, check=False)
+    return folder
+
+
+def evaluated(library: Path, *expressions: str, **variables: str) -> dict[str, tuple[str, Calls]]:
+    """Result and calls of each expression, in a child with more variables of the environment."""
+    paths = {"LD_LIBRARY_PATH": str(library), "CUDA_CALLS": str(library / "log")}
+    command = [sys.executable, "-c", CHILD]
+    done = subprocess.run(
+        command,
+        input=json.dumps(expressions),
+        env=environment() | paths | variables,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert (done.returncode, done.stderr) == (0, "")
     found = json.loads(done.stdout)
     return {
         expression: (result, [(call["call"], call["arguments"]) for call in calls])
-        for expression, (result, calls) in zip(CASES, found, strict=True)
+        for expression, (result, calls) in zip(expressions, found, strict=True)
     }
+
+
+@pytest.fixture(scope="module")
+def made(library: Path) -> dict[str, tuple[str, Calls]]:
+    """Result and calls of each expression."""
+    return evaluated(library, *CASES)
 
 
 @pytest.mark.parametrize("expression", CASES, ids=lambda text: text.partition("(")[0].removeprefix("driver."))
 def test_the_library_gets_each_argument_in_its_place(made: dict[str, tuple[str, Calls]], expression: str) -> None:
     assert made[expression] == CASES[expression]
+
+
+UNLOADED = "cuModuleUnload", {"module": 2}
+
+
+def test_copies_are_made_one_by_one_by_a_driver_without_batches(library: Path) -> None:
+    batch = "driver.copy_each([(11, 21, 31), (12, 22, 32)], 7)"
+    assert evaluated(library, batch, CUDA_LACKS="cuMemcpyBatchAsync")[batch] == CASES["unbatched()"]
+
+
+def test_a_module_that_lacks_a_kernel_is_unloaded(library: Path) -> None:
+    lacking, load = "os.environ.update(CUDA_LACKS='verify')", "error_of(driver.module_load_data)"
+    found = evaluated(library, lacking, load)
+    assert found[load] == ("'cuModuleGetFunction: CUDA_ERROR_INVALID_VALUE'", [UNLOADED])
+
+
+def test_no_kernel_of_an_unloaded_module_is_launched(library: Path) -> None:
+    unload, load = "driver.module_unload(2)", "error_of(driver.load, 64)"
+    found = evaluated(library, unload, load)
+    assert found == {unload: ("None", [UNLOADED]), load: ("'cuLaunchKernel: CUDA_ERROR_INVALID_HANDLE'", [])}

@@ -1,7 +1,8 @@
 /* libcuda.so.1 that appends a line of JSON for each call to the file CUDA_CALLS, as a trace has it.
  *
  * With REAL_LIBCUDA, the path of a driver, it makes the calls; without, it answers as a driver that refuses nothing:
- * numbers for handles, addresses that are not mapped, files in memory for exported allocations. */
+ * numbers for handles, addresses that are not mapped, files in memory for exported allocations. It lacks the function of
+ * the driver, or the kernel, that CUDA_LACKS names. */
 #define _GNU_SOURCE
 #include <cuda.h>
 #include <dlfcn.h>
@@ -25,6 +26,11 @@ __attribute__((constructor)) static void start(void) {
         fprintf(stderr, "%s\n", dlerror());
         abort();
     }
+}
+
+static int is_lacking(const char *name) {
+    const char *lacks = getenv("CUDA_LACKS");
+    return lacks && !strcmp(lacks, name);
 }
 
 #define TEXT_OF(name) #name
@@ -411,7 +417,11 @@ CUresult cuModuleLoadData(void **module, const void *image) {
 
 CUresult cuModuleGetFunction(const char **function, void *module, const char *name) {
     *function = strdup(name); /* a kernel's handle is its name */
-    return module ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return module && !is_lacking(name) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuModuleUnload(void *module) {
+    return note(CUDA_SUCCESS, "cuModuleUnload", 0, "\"module\": %llu", N(module));
 }
 
 CUresult cuModuleGetGlobal_v2(CUdeviceptr *ptr, size_t *size, void *module, const char *name) {
@@ -445,6 +455,7 @@ CUresult cuGetProcAddress_v2(const char *name, void **function, int version, uin
     if (!*function) *function = dlsym(library, name);
     if (*function && dladdr(*function, &defined) && strcmp(defined.dli_fname, own.dli_fname)) *function = NULL;
     if (found) *found = 0;
+    if (is_lacking(name)) *function = NULL;
     if (*function) return CUDA_SUCCESS;
     if (!real_library) return (CUresult)500;
     CUresult (*real)(const char *, void **, int, uint64_t, int *) = dlsym(real_library, "cuGetProcAddress_v2");
