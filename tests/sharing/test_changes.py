@@ -319,6 +319,22 @@ def test_a_change_to_another_spec_sends_its_source(end: Callable[[], None], layo
     assert (layout.source, layout.generation) == ("{é}" * 20_000, 2)
 
 
+def test_importers_of_an_export_learn_that_a_change_offers_it_otherwise(
+    dial: Connect, importer: socket.socket, layout: OneState
+) -> None:
+    """Its memory stays; an export that is new is of the generation in which it was made."""
+    import_pages(importer, "hot", 1)
+    more = replace(OFFERS[1], count=2)
+    layout.kept = (PAGES, more, *OFFERS[2:], replace(more, name="new"))
+    with connect(endpoint("kv")) as client:
+        assert client.change("{}", generation=1, wait=1.0).kept == ()
+    assert next_message(importer) == CHANGED | {"generation": 2, "state": "awake", "exports": ["hot"]}
+    generations = {"page": 1, "hot": 1, "new": 2}
+    for export, generation in generations.items():
+        answer = asked(importer, "handles", export=export, first=0, count=1)
+        assert answer["ok"]["generation"] == generation
+
+
 @pytest.mark.parametrize("exports", [None, "page", [7], [None], ["x" * 4097], ["a"] * 4097, {}])
 def test_a_malformed_let_go_ends_the_connection(dial: Connect, importer: socket.socket, exports: Any) -> None:
     assert asked(importer, "let_go", exports=exports)["error"]["code"] == "packet"
