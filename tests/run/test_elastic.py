@@ -189,5 +189,28 @@ def test_a_range_that_cannot_be_emptied_for_a_change_has_again_all_that_a_progra
         assert not execution.take_down().leaks
 
 
+def test_a_chunk_that_stays_mapped_in_a_broken_range_is_mapped_nowhere_else() -> None:
+    """The other ranges of its pool go on."""
+    spec = """
+ranges: {kv: {size: 4MiB, elastic: true}, other: {size: 4MiB, elastic: true}}
+chunks: {page: {location: gpu0, size: 2MiB, count: {min: 1, max: 3}}}
+access: {kv: {gpu0: rw}, other: {gpu0: rw}}
+"""
+    with SimDriver(invented(1)) as simulator:
+        simulator.init()
+        driver = Failing(simulator, only={"mem_set_access", "mem_unmap"}, every=True)
+        execution = Execution(planner.plan(geometry_of(spec), invented(1)), Ledger(driver))
+        execution.build()
+        layout, one = execution.layout, [MapRequest(0, "page")]
+        driver.at = driver.calls + 1
+        with pytest.raises(elastic.ElasticFailed, match="range 'kv' can only be taken down"):
+            elastic.change_range(execution.driver, layout, "kv", one, [])
+        driver.at = 0
+        assert [chunk.label for chunk in layout.elastic["kv"].at.values()] == ["page.0"]
+        assert layout.pools["page"].free == []
+        assert elastic.change_range(execution.driver, layout, "other", one, []) == ["page.1"]
+        assert not execution.take_down().leaks
+
+
 TestElasticRange = ElasticRange.TestCase
 TestElasticRange.settings = settings(max_examples=examples(30), stateful_step_count=20, deadline=None)
