@@ -113,6 +113,30 @@ def test_a_failed_change_leaves_the_layout_and_its_views() -> None:
         del kv
 
 
+def test_a_view_shows_the_memory_that_a_failed_change_has_created_anew() -> None:
+    """Whichever call fails."""
+    shared = deepcopy(SPEC)
+    shared["chunks"]["page"]["handles"] = "fd"
+    with memtopo.applied(SPEC, failing(0)) as layout:
+        driver: Any = layout._session._opened
+        context, kv = layout._session.layout.contexts[0], np.from_dlpack(layout.range("kv"))
+        chunks = {layout._session.layout.chunks["page.1"]}
+        for at in range(1, 100):
+            driver.at = driver.calls + at
+            try:
+                layout.change(shared)
+            except memtopo.NotChanged:
+                with current(driver, context):
+                    driver.memset_d8(layout.address("kv"), at, 4 << 20)
+                assert (kv == at).all()
+                chunks.add(layout._session.layout.chunks["page.1"])
+            else:
+                driver.at = 0
+                break
+        assert len(chunks) > 1
+        del kv
+
+
 def test_a_change_may_add_an_import(start: Callable[..., Process]) -> None:
     """From a holder that the layout was not connected to before."""
     start(spec="specs/hold.yaml", machine="h200x2")
