@@ -410,3 +410,18 @@ def test_a_client_waits_while_the_system_limits_descriptors_in_flight(start: Cal
             assert packet
             assert len(packet.fds) == len(packet.message["ok"]["handles"]) > 16
             packet.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
+def test_a_client_is_refused_once_the_system_has_limited_descriptors_in_flight_for_too_long(
+    start: Callable[..., Any], shared: Path
+) -> None:
+    os.chown(shared, NOBODY, NOBODY)
+    path = shared / "kv.sock"
+    start("other_user", path=str(path), uid=NOBODY, allow=[0], in_flight=200).read_line()
+    start(socket=str(path), uid=NOBODY, limit=100, allow_uids=[0], patience=0.2)
+    with raw(path) as sock:
+        wire.send(sock, request(request="handles", export="page", first=0, count=1))
+        packet = heard(sock)
+        assert packet
+        assert packet.message["error"]["code"] == "limit"
