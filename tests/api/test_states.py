@@ -11,6 +11,7 @@ import pytest
 import memtopo
 from memtopo.api.live import Live
 from memtopo.drivers.target import Target
+from memtopo.kinds.layout import current
 from tests.api.test_apply import failing
 from tests.api.test_change import SPEC as CACHE
 from tests.helpers.reports import require_taken_down
@@ -126,5 +127,10 @@ def require_as_before(layout: Live, state: str, weights: np.ndarray[Any, Any]) -
     assert not layout.check().different
     if state != "asleep":
         assert (weights == 3).all()
+        session = layout._session
+        with current(session.driver, session.layout.contexts[0]):
+            session.driver.memset_d8(layout.address("weights"), 4, weights.size)
+        assert (weights == 4).all(), "it is a view of memory from before"
+        weights[:] = 3
     layout.switch("awake")
     assert (weights == 3).all()
