@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import hypothesis.strategies as st
 import pytest
 from hypothesis import settings
@@ -210,6 +213,27 @@ access: {kv: {gpu0: rw}, other: {gpu0: rw}}
         assert layout.pools["page"].free == []
         assert elastic.change_range(execution.driver, layout, "other", one, []) == ["page.1"]
         assert not execution.take_down().leaks
+
+
+@contextmanager
+def pool_of_three() -> Iterator[tuple[Execution, Failing]]:
+    """A layout with three chunks of a pool that no range has, on a driver whose release may fail."""
+    with SimDriver(invented(1)) as simulator:
+        simulator.init()
+        driver = Failing(simulator, only={"mem_release"})
+        pool = geometry_of("chunks: {page: {location: gpu0, size: 2MiB, count: {max: 4}}}")
+        execution = Execution(planner.plan(pool, invented(1)), Ledger(driver))
+        execution.build()
+        elastic.create(execution.driver, execution.layout, "page", 3)
+        yield execution, driver
+
+
+def test_a_chunk_of_a_pool_that_cannot_be_released_leaves_no_other_one() -> None:
+    with pool_of_three() as (execution, driver):
+        driver.at = 1
+        leaks = execution.take_down().leaks
+        assert [leak.what for leak in leaks] == ["chunk page"]
+        assert list(execution.layout.chunks) == ["page.0"]
 
 
 TestElasticRange = ElasticRange.TestCase
