@@ -236,5 +236,17 @@ def test_a_chunk_of_a_pool_that_cannot_be_released_leaves_no_other_one() -> None
         assert list(execution.layout.chunks) == ["page.0"]
 
 
+def test_a_pool_that_cannot_be_given_up_for_a_change_has_the_chunks_that_are_left() -> None:
+    with pool_of_three() as (execution, driver):
+        driver.at = 2
+        other = geometry_of("chunks: {blank: {location: gpu0, size: 2MiB}}")
+        with pytest.raises(StepFailed, match=r"^undo keep page"):
+            make_transition(execution, planner.plan(other, invented(1)))
+        pool = execution.layout.pools["page"]
+        assert [chunk.label for chunk in pool.free] == ["page.1"]
+        assert elastic.release(execution.driver, execution.layout, "page", pool.releasable) == 1
+        assert not execution.take_down().leaks
+
+
 TestElasticRange = ElasticRange.TestCase
 TestElasticRange.settings = settings(max_examples=examples(30), stateful_step_count=20, deadline=None)

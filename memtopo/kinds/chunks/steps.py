@@ -146,6 +146,7 @@ class KeepPool(Step):
                 release_elastic(driver, layout, pool, chunk)
             except DriverError as error:
                 errors.append(error)
+        pool.drop_removed()
         if errors:
             raise errors[0]
         del layout.of(ELASTIC_POOLS)[self.name]
