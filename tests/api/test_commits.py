@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ import pytest
 
 import memtopo
 from memtopo.api.attachment import Attached
+from memtopo.api.imports import AttachTerms
 from memtopo.common.errors import UsageError
 from memtopo.drivers.target import Target
 from memtopo.sharing.client import connect
@@ -193,6 +195,19 @@ def source_of(given: dict[str, Any]) -> str:
     import json
 
     return json.dumps({"spec": json.dumps(given), "name": "next.yaml"})
+
+
+def test_what_is_attached_is_what_is_offered_after_the_wait(layout: Held, machine: Target) -> None:
+    """Another process may change the layout meanwhile."""
+    larger = spec("weights")
+    larger["chunks"]["weights"]["count"], larger["ranges"]["weights"]["size"] = 3, "6MiB"
+    with connect(endpoint("model")) as reader, connect(endpoint("model")) as other:
+        assert reader.offers()["weights"].count == 2
+        other.change(source_of(larger))
+        with attached(machine, role="writer") as writer:
+            writer.commit()
+        terms = AttachTerms(None, "reader", time.monotonic() + PATIENCE, None)
+        assert terms.join(reader, "model", reader.path)["weights"].count == 3
 
 
 def test_a_layout_that_is_not_held_yet_is_waited_for(runtime: Path, machine: Target) -> None:
