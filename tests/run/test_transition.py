@@ -92,6 +92,15 @@ def state_of(plan: Plan, machine: Machine = TWO) -> tuple[object, ...]:
         return layout.state()
 
 
+def test_a_reference_that_neither_a_check_nor_a_change_could_release_is_released_at_the_end() -> None:
+    with built(plan_of(BEFORE, TWO), failing={"mem_release"}) as layout:
+        layout.failing.at = layout.failing.calls + 1
+        with pytest.raises(StepFailed, match=r"^check of map "):
+            list(layout.execution.check())
+        with pytest.raises(StepFailed, match=r"^undo create "):
+            make_transition(layout.execution, plan_of("chunks: {c: {location: gpu0, size: 2MiB}}", TWO))
+
+
 def test_what_both_plans_have_keeps_its_address_and_handle() -> None:
     with built(plan_of(BEFORE, TWO)) as layout:
         ranges, chunks = layout.handles()
