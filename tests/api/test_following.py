@@ -19,7 +19,7 @@ from memtopo.api.imports import HOLDER
 from memtopo.api.views import View
 from memtopo.common.errors import MemtopoError, UsageError
 from memtopo.drivers.target import Target
-from memtopo.sharing.client import Client, connect
+from memtopo.sharing.client import IN_FLIGHT, Client, connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.status import Changed, Notice
@@ -271,9 +271,12 @@ def test_an_attachment_to_a_sleeping_layout_imports_what_has_memory(
         assert (poll(shared).state, shared.absent) == ("awake", frozenset())
 
 
-def test_an_export_without_a_part_of_its_memory_is_absent(machine: Target, runtime: Any) -> None:
-    """Its importer keeps no handles of the rest."""
-    with held(SPEC | {"states": {"less": {"drop": ["page.1"]}}}, machine):
+@pytest.mark.parametrize("count", [2, IN_FLIGHT + 1])
+def test_an_export_without_a_part_of_its_memory_is_absent(machine: Target, runtime: Any, count: int) -> None:
+    """Its importer keeps no handles of the rest, not even of an answer before the one that was refused."""
+    spec: Any = copy.deepcopy(SPEC) | {"states": {"less": {"drop": [f"page.{count - 1}"]}}}
+    spec["chunks"]["page"]["count"], spec["ranges"]["kv"]["size"] = count, f"{2 * count}MiB"
+    with held(spec, machine):
         switch_now("less")
         with memtopo.attach("sleeper", machine=machine) as shared:
             assert shared.absent == {"page"}

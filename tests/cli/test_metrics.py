@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from memtopo.cli.service import metrics_target
-from memtopo.common.errors import UsageError
+from memtopo.common.errors import MemtopoError, UsageError
 from memtopo.output import monitoring
 from memtopo.sharing.errors import ExchangeError
 from tests.cli.conftest import InlineRunner, held
@@ -106,6 +106,21 @@ def test_a_file_of_metrics_is_replaced_whole_and_removed_at_the_end(tmp_path: Pa
         before = file.stat().st_ino
         target.write(page)
         assert (file.read_text(), file.stat().st_ino != before) == (page, True)
+    assert not file.exists()
+
+
+def test_a_file_of_metrics_is_removed_after_an_error(tmp_path: Path) -> None:
+    file = tmp_path / "memtopo.prom"
+
+    def hold() -> None:
+        with metrics_target(str(file)) as target:
+            assert target
+            assert target.write
+            target.write(monitoring.metrics([], now=0))
+            raise MemtopoError("the layout was lost")
+
+    with pytest.raises(MemtopoError):
+        hold()
     assert not file.exists()
 
 
