@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Callable
 from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -56,6 +58,21 @@ def test_views_of_what_stays_remain_and_those_of_what_goes_are_refused(machine: 
         del weights, old, array, cache, kv
     assert layout.report
     assert (layout.report.outcome, layout.report.plan.memory) == ("ok", {"gpu0": 12 << 20})
+
+
+def test_views_that_a_change_has_replaced_leave_no_addresses(machine: Target) -> None:
+    """A simulator's memory is mapped into this process for them."""
+    before, after = deepcopy(SPEC), larger()
+    for each in (before, after):
+        each["chunks"]["page"]["size"] = "64MiB"
+    before["ranges"]["kv"]["size"], after["ranges"]["kv"]["size"] = "128MiB", "256MiB"
+    sizes = list[int]()
+    for _ in range(8):
+        with memtopo.applied(before, machine) as layout:
+            assert layout.range("kv").size == 128 << 20
+            layout.change(after)
+        sizes.append(int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize())
+    assert sizes[-1] - sizes[1] < 256 << 20
 
 
 def test_a_change_is_refused_with_the_reason(machine: Target) -> None:
