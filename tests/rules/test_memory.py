@@ -299,3 +299,10 @@ def test_what_exceeds_a_gpu_is_on_the_host(chunk: str, size: str, advice: str, f
     text += f"managed: {{m: {{size: {size}, oversubscribe: true{advice}}}}}"
     messages = [each.message for each in diagnose(text, machine) if each.code == "MT402"]
     assert messages == [f"the layout needs {each}" for each in found]
+
+
+def test_entries_that_exceed_a_gpu_share_its_room() -> None:
+    machine = with_nodes(invented(2), 8 * GiB, 4 * GiB, pinned=GiB)
+    text = "managed: {m: {size: 60GiB, oversubscribe: true}, n: {size: 60GiB, oversubscribe: true}}"
+    (diagnostic,) = [each for each in diagnose(text, machine) if each.code == "MT402"]
+    assert diagnostic.message == "the layout needs 40.5 GiB on the host, which has 12 GiB: 28.5 GiB too much"
