@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import gc
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -116,6 +117,27 @@ def test_a_size_that_the_producer_does_not_offer_is_refused(file: int, tmp_path:
         made = spec({"ring": {"from": "engine", "size": size}})
         with pytest.raises(memtopo.NotApplied, match=message):
             memtopo.applied(made, machine="h200x2", bind={"engine": served.path}).__enter__()
+
+
+PRODUCER = """
+import os, signal, sys
+from pathlib import Path
+import memtopo
+
+Path(sys.argv[1]).write_text(str(os.getpid()))
+ring = os.memfd_create("ring")
+os.ftruncate(ring, 64 << 10)
+with memtopo.serve(os.environ["MEMTOPO_SOCKET"], {"ring": memtopo.HostMemory(ring, 64 << 10)}):
+    signal.pause()
+"""
+
+
+def test_a_program_that_was_started_ends_if_the_layout_is_not_built(tmp_path: Path) -> None:
+    made = spec({"ring": {"from": "engine", "size": "128KiB"}})
+    command = [sys.executable, "-c", PRODUCER, str(tmp_path / "pid")]
+    with pytest.raises(memtopo.NotApplied, match="declares size 128KiB; engine/ring has 64KiB"):
+        memtopo.applied(made, machine="h200x2", bind={"engine": command}).__enter__()
+    assert not Path("/proc", (tmp_path / "pid").read_text()).exists()
 
 
 def test_host_memory_that_is_no_file_of_that_size_is_refused(file: int, tmp_path: Path) -> None:
