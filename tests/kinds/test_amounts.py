@@ -171,6 +171,14 @@ def test_a_share_of_the_host_is_of_its_recorded_memory() -> None:
     assert (wrong.code, wrong.help) == ("MT407", "write a size, or record the machine again")
 
 
+def test_a_share_of_the_host_leaves_out_memory_that_exceeds_gpus_and_prefers_the_host() -> None:
+    """It begins there, and a GPU has room for what it takes of it (fact 79)."""
+    text = shared().replace("page: {location: gpu0", "page: {location: host").replace("SHARE", "25%")
+    managed = "managed: {m: {size: 16GiB, prefer: host, oversubscribe: true}}\n"
+    found = chunk(text + managed, machine=changed(MACHINE, host_bytes=64 << 30))
+    assert found.size == (48 << 30) // 4 // found.granule * found.granule
+
+
 def test_a_share_of_more_chunks_than_a_spec_may_declare_is_refused() -> None:
     small = invented(1, granule=4096)
     assert codes(shared(size="4KiB", count="1%").replace("w: {size: fill}", "w: {size: 1GiB}"), small) == []
