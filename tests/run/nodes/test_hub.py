@@ -66,6 +66,11 @@ def test_a_release_is_an_end_and_no_failure() -> None:
     assert found == [None, RunEnd("a", ""), None, [1, 2], [1, 2]]
 
 
+def test_a_failure_is_the_end_of_a_run_that_was_released_before_it() -> None:
+    hub = Hub(["a", "b"])
+    assert settled(hub.end("a", ""), hub.end("b", "no memory"), hub.ended())[-1] == RunEnd("b", "no memory")
+
+
 def test_a_gate_waits_for_all_nodes_that_are_not_lost() -> None:
     hub = Hub(["a", "b", "c"])
     assert settled(hub.leave_gate("a", 0), hub.leave_gate("b", 0)) == [None, None]
