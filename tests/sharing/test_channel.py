@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -177,3 +179,33 @@ def test_a_message_of_another_conversation_is_refused(ends: Ends) -> None:
     ends[0].send(Unknown())
     with pytest.raises(BadPacket):
         ends[1].receive()
+
+
+LIMITED = """
+import os, resource, socket
+from memtopo.driver.handles import Handle
+from memtopo.run.messages import HandleAnswer
+from memtopo.sharing.channel import Channel
+
+ANSWER = HandleAnswer("reader")
+left, right = (Channel(each, [HandleAnswer]) for each in socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+left.send(ANSWER)
+assert right.receive().message == ANSWER  # before the other user, who may not read what is imported for it
+os.setresuid(65534, 65534, 65534)
+unread = socket.socketpair()
+socket.send_fds(unread[0], [b"0"], [0] * 200)
+resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
+left.send(ANSWER, [Handle(fd=os.dup(0))])
+assert left.pending
+for each in unread:
+    each.close()
+left.flush()
+received = right.receive()
+assert (received.message, len(received.handles)) == (ANSWER, 1)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
+def test_a_message_waits_while_the_system_limits_descriptors_in_flight() -> None:
+    done = subprocess.run([sys.executable, "-c", LIMITED], stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")

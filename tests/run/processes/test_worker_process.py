@@ -220,6 +220,16 @@ def test_a_killed_worker_has_the_reason_and_the_signal(pair: Pair) -> None:
     assert pair.worker.gone
 
 
+def test_a_worker_that_was_killed_after_it_had_failed_has_both_reasons(pair: Pair) -> None:
+    pair.says(messages.WorkerFailed("no memory"))
+    pair.worker.kill("did not take down in time")
+    pair.worker.receive(None)
+    assert (pair.worker.failed, pair.worker.death) == (
+        "no memory",
+        "did not take down in time and was killed by SIGKILL",
+    )
+
+
 @pytest.mark.parametrize(
     ("before", "death"),
     [
