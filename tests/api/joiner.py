@@ -22,11 +22,12 @@ from tests.helpers.processes import print_json
 def main(arguments: dict[str, Any]) -> None:
     """Join, answer each line of the standard input, and leave at its end."""
     lost: list[str] = []
-    callback = arguments.pop("callback", False)
+    if arguments.pop("callback", False):
+        arguments["on_lost"] = lost.append
     if kill := arguments.pop("kill", None):
         Member.wrap = staticmethod(lambda _process, driver: Killing(driver, *kill))
     try:
-        with memtopo.join(**arguments, **({"on_lost": lost.append} if callback else {})) as layout:
+        with memtopo.join(**arguments) as layout:
             say(ranges={name: each.address for name, each in layout.ranges.items()})
             while line := sys.stdin.readline():
                 method, *given = json.loads(line)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from memtopo.driver.types import Location, gpu
 from memtopo.drivers.sim.address_space import BLOCK, FIRST, LAST, AllocationBlocks, FreeRanges
 from memtopo.drivers.sim.calls import Refused
-from memtopo.drivers.sim.devices import WHOLE_HOST, MemoryBudget
+from memtopo.drivers.sim.devices import WHOLE_HOST, SimMemoryBudget
 from tests.helpers.machines import invented
 
 
@@ -48,7 +48,7 @@ def test_a_hole_that_fits_is_found() -> None:
 
 @pytest.mark.parametrize("location", [gpu(0), WHOLE_HOST])
 def test_an_allocation_without_addresses_takes_no_memory(location: Location) -> None:
-    budget = MemoryBudget(invented(1))
+    budget = SimMemoryBudget(invented(1))
     blocks = AllocationBlocks(budget)
     blocks.take_addresses(LAST - FIRST)
     before = budget.free(location)

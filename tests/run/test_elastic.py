@@ -209,8 +209,8 @@ access: {kv: {gpu0: rw}, other: {gpu0: rw}}
         with pytest.raises(elastic.ElasticFailed, match="range 'kv' can only be taken down"):
             elastic.change_range(execution.driver, layout, "kv", one, [])
         driver.at = 0
-        assert [chunk.label for chunk in layout.elastic["kv"].at.values()] == ["page.0"]
-        assert layout.pools["page"].free == []
+        assert [chunk.label for chunk in layout.of(ELASTIC_CONTENTS)["kv"].at.values()] == ["page.0"]
+        assert layout.of(ELASTIC_POOLS)["page"].free == []
         assert elastic.change_range(execution.driver, layout, "other", one, []) == ["page.1"]
         assert not execution.take_down().leaks
 
@@ -242,7 +242,7 @@ def test_a_pool_that_cannot_be_given_up_for_a_change_has_the_chunks_that_are_lef
         other = geometry_of("chunks: {blank: {location: gpu0, size: 2MiB}}")
         with pytest.raises(StepFailed, match=r"^undo keep page"):
             make_transition(execution, planner.plan(other, invented(1)))
-        pool = execution.layout.pools["page"]
+        pool = execution.layout.of(ELASTIC_POOLS)["page"]
         assert [chunk.label for chunk in pool.free] == ["page.1"]
         assert elastic.release(execution.driver, execution.layout, "page", pool.releasable) == 1
         assert not execution.take_down().leaks
