@@ -45,7 +45,6 @@ from tests.helpers.machines import invented, with_fabric, with_multicast
 from tests.helpers.specs import ROOT, codes, diagnose, document, ensemble, geometry_of, run, run_request, validate_text
 
 WORKS = with_multicast(invented(2))
-FOUR = with_multicast(invented(4))
 TEAM = """
 chunks: {part: {location: [gpu0, gpu1], size: 4MiB, count: 4}}
 multicast: {team: {devices: gpus, size: 8MiB}}

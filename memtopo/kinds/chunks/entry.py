@@ -95,11 +95,6 @@ class Chunk(Entry):
         return self.count.max if isinstance(self.count, ElasticCount) else self.count
 
     @property
-    def has_share(self) -> bool:
-        """True if the chunks take a share of the memory that is left."""
-        return isinstance(self.size, Share) or isinstance(self.largest, Share)
-
-    @property
     def has_alternatives(self) -> bool:
         """True if a handle type or a property depends on the trials of the machine."""
         flags = (getattr(self, word) for word in PROPERTY_FLAGS)
