@@ -56,7 +56,7 @@ _LAUNCHERS = (
 def rank(name: str = "rank") -> Rank:
     """Return the process of a counted entry `name` that this one is by its launcher's numbers.
 
-    They are those of torchrun, Open MPI, Slurm, MPICH or Ray Train. Raises `Unsuitable` if no launcher has set any.
+    They are those of torchrun, Open MPI, Slurm or MPICH. Raises `Unsuitable` if no launcher has set any.
     """
     for index, world in _LAUNCHERS:
         if index in os.environ and world in os.environ:
