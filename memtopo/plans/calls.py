@@ -74,7 +74,7 @@ class NamedCall(NamedTuple):
 
     @property
     def is_test(self) -> bool:
-        """Whether a shareable handle is made and sent to nobody: so that an error is found while building."""
+        """True if a shareable handle is made and sent to nobody: so that an error is found while building."""
         return self.made is not None and self.made.kind in ("shared", "secret") and self.verb != "send"
 
 

@@ -162,9 +162,7 @@ class Member(Worker):
     def _merged_report(self) -> Report | None:
         """Report of all processes; None if some of them go on."""
         deadline = time.monotonic() + _MERGING
-        while not self._gates[1].wait(0) or time.monotonic() < deadline:
-            if not self._gates[1].wait(0):
-                return None
+        while self._gates[1].wait(0) and time.monotonic() < deadline:
             if not self._channel.wait(_RETRY):
                 continue
             received = self._channel.receive()
