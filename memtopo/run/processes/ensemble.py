@@ -118,11 +118,13 @@ def merged_report(
 ) -> Report:
     """Merge the reports of a run; its outcome is the worst of all processes.
 
-    The first of `workers` is the one that failed or died first, if any did. `failed` is a failure of none of them.
+    The first of `workers` is the one that failed or died first, if any did. `failed` is a failure of none of them. An
+    end that nobody caused comes before failures: an import from a process that was killed may fail, and be known, first.
     """
     reports = {label: worker.report for label, worker in workers.items() if worker.report}
     leaks = tuple(replace(leak, what=f"{label}: {leak.what}") for label, each in reports.items() for leak in each.leaks)
-    failure = next((found for worker in workers.values() if (found := _failure(worker))), None)
+    ended_first = sorted(workers.values(), key=lambda worker: worker.death is None or worker.killed)
+    failure = next((found for worker in ended_first if (found := _failure(worker))), None)
     checks = {label: each.checks for label, each in reports.items() if each.checks}
     merged = merged_checks(checks) if checks else None
     codes = [*_statuses(workers.values()), Exit.FAILED] if failure else ()

@@ -60,6 +60,8 @@ class WorkerProcess:
         self.hint: str | None = None
         self.exit_code: int = Exit.FAILED
         self.death: str | None = None
+        self.killed = False
+        """True if the conductor has ended it, in place of an end by itself."""
         self.gone = False
         self._awaits_handles = False
         self._answers_due = 0
@@ -161,7 +163,7 @@ class WorkerProcess:
 
     def kill(self, reason: str) -> None:
         """End it by SIGKILL, which ends a stopped process too."""
-        self.death = self.death or reason
+        self.death, self.killed = self.death or reason, True
         self._signal(signal.SIGKILL)
 
     def close(self) -> None:

@@ -36,6 +36,9 @@ OK = Report("test", None, REQUEST.machine, "ok", 0, REQUEST.plan.summary(), chec
 FAILURE = Failure("create e", "cuEventCreate: CUDA_ERROR_UNKNOWN", path=("events", "e"))
 FAILED = replace(OK, outcome="failed", exit_code=4, failure=FAILURE)
 
+KILLED = -1
+"""Has a process killed by the conductor."""
+
 Merge = Callable[..., Report]
 
 
@@ -53,7 +56,7 @@ def merge() -> Iterator[Merge]:
             workers.append(worker)
             for each in sent:
                 if isinstance(each, int):
-                    process.send_signal(each)
+                    worker.kill("did not take down in time") if each == KILLED else process.send_signal(each)
                     worker.receive(None)
                 else:
                     message = messages.WorkerFinished(each) if isinstance(each, Report) else each
@@ -137,6 +140,19 @@ def test_how_a_process_fails_determines_the_failure_and_the_exit_code(
     assert (report.outcome, report.exit_code, report.failure) == ("failed", exit_code, failure)
     assert [each.outcome for each in report.processes] == ["taken down", outcome, "taken down"]
     assert report.processes[1].lost == ("was killed by SIGKILL" if outcome == "died" else None)
+
+
+def test_a_process_that_was_killed_is_the_failure_though_an_import_from_it_failed_first(merge: Merge) -> None:
+    report = merge([FAILED], [int(signal.SIGKILL)], [OK], first=0)
+    assert report.failure
+    assert report.failure.error == "process b.0 was killed by SIGKILL"
+    assert [each.outcome for each in report.processes] == ["failed", "died", "taken down"]
+
+
+def test_a_process_that_the_conductor_kills_after_a_failure_is_not_the_failure(merge: Merge) -> None:
+    report = merge([FAILED], [KILLED], [OK], first=0)
+    assert report.failure == replace(FAILURE, step="a: create e")
+    assert report.processes[1].lost == "did not take down in time and was killed by SIGKILL"
 
 
 def test_leaks_outweigh_signals_and_these_differences_and_these_failures(merge: Merge) -> None:
