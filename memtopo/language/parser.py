@@ -56,6 +56,7 @@ _CONTEXTS = {
 }
 _PROBLEMS = {
     "undefined tag handle": _TAG,
+    "exceeded maximum nesting depth": _Message(f"the text is deeper than {DEEPEST} levels", code="MT002"),
     "mapping values are not allowed": _Message(
         "':' is not expected here", "a key fits on one line; text with ': ' needs quotes"
     ),
