@@ -202,7 +202,7 @@ def _resources(geometry: Geometry) -> Iterator[Step]:
         if group.stream is not None:
             streams.setdefault(group.stream, group.path)
         if group.origin and from_outside(group):
-            holders.setdefault(group.origin.holders[0], group.path)
+            holders.setdefault(group.origin.sources[0][0], group.path)
     yield from (CreateStream(path, device) for device, path in sorted(streams.items()))
     yield from (Attach(path, holder) for holder, path in holders.items())
 

@@ -20,7 +20,16 @@ from memtopo.kinds import DEVICES, KINDS
 from memtopo.kinds.kind import Keys, Kind
 from memtopo.kinds.resolution import Resolution, collected
 from memtopo.language.entries import Entry, Spec
-from memtopo.language.fields import LARGEST_PROCESSES, NAME, Gpus, Names, OwnName, ProcessCount, parse_reference
+from memtopo.language.fields import (
+    LARGEST_PROCESSES,
+    NAME,
+    Boolean,
+    Gpus,
+    Names,
+    OwnName,
+    ProcessCount,
+    parse_reference,
+)
 from memtopo.language.limits import PARAMETERS
 
 __all__ = ["SECTIONS", "VERSION", "ProcessKeys", "Spec", "read"]
@@ -45,6 +54,10 @@ class ProcessKeys(Entry):
     )
     visible: Gpus = Field(
         default=[], description="The GPUs that are visible to the process; by default all that are visible to memtopo."
+    )
+    held: Boolean = Field(
+        default=False,
+        description="If true, 'memtopo apply --hold' has it, and the processes without it join one by one.",
     )
     node: OwnName | None = Field(default=None, description="The node that has the process, if the spec has nodes.")
     nodes: Annotated[Names, AfterValidator(_each_once)] | None = Field(
@@ -140,7 +153,7 @@ def _named_process(name: str, entries: object, refused: frozenset[Path]) -> Reso
         yield Diagnostic("MT103", message, (*path, "node"), "key", labels=(label,), help="leave one of them out")
     nodes = (own.node,) if own.node else tuple(own.nodes or ())
     key = "node" if own.node else "nodes"
-    return replace(spec, instances=own.count, visible=tuple(own.visible), nodes=nodes, node_key=key)
+    return replace(spec, instances=own.count, visible=tuple(own.visible), held=own.held, nodes=nodes, node_key=key)
 
 
 def _unknown_key(key: str, path: Path) -> Diagnostic:

@@ -120,6 +120,7 @@ def _composed(
     require_tried(composition)
     if not document.text:
         composition = Composition.of(SpecText.of(document).read(), composition.target)
+    composition = composition.held_part
     return composition, composition.request(check=check, timeout=timeout, exclusive=False)
 
 

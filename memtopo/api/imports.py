@@ -143,16 +143,16 @@ _PAUSE = 0.02
 
 
 class Lease(HolderHandles):
-    """Connection to the holder, which is the importer's lease, and on which the holder sends notices."""
+    """Connection to the `holder`, which is the importer's lease, and on which the holder sends notices."""
 
-    def __init__(self, planned: Composition, gpus: Sequence[str], client: Client) -> None:
+    def __init__(self, planned: Composition, gpus: Sequence[str], client: Client, holder: str = HOLDER) -> None:
         super().__init__(planned.geometry, gpus)
-        self._client = client
+        self._client, self._holder = client, holder
 
     @property
     def client(self) -> Client | None:
         """The connection; None if there is none."""
-        return self._clients.get(HOLDER)
+        return self._clients.get(self._holder)
 
     def absent(self, exports: Iterable[str]) -> frozenset[str]:
         """Return the exports without memory, or with only a part of it. The holder sends a notice of their return."""
@@ -171,8 +171,7 @@ class Lease(HolderHandles):
 
     def _connect(self, holder: str, imports: Sequence[Group]) -> Client:
         """Return the connection that exists, on which this process waited, and may be a writer."""
-        del holder, imports
-        return self._client
+        return self._client if holder == self._holder else super()._connect(holder, imports)
 
 
 @dataclass(frozen=True, slots=True)

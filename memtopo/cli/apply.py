@@ -93,6 +93,7 @@ def _applied(
 ) -> int:
     """Apply a spec until it is done or a signal stops it, and show the report. Returns the exit status."""
     with activity("plan"):
+        loaded = loaded.held_part if holding else loaded
         request = request_of(loaded)
     print_diagnostics(loaded)
     with Stopper(ending=True) as stopper:  # around the report too: a second signal must not cut it off

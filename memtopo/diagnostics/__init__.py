@@ -82,6 +82,7 @@ CODES = {
     "MT613": Code("an import from another node by handles of one node"),
     "MT614": Code("nodes between which fabric is not known to work"),
     "MT615": Code("a node without a machine, or a machine without a node"),
+    "MT616": Code("an import among processes that are not built together"),
     # managed, external and pinned memory
     "MT701": Code("managed memory that the machine does not support"),
     "MT702": Code("an external handle that the machine cannot import"),

@@ -204,6 +204,11 @@ def _fabric(clique: tuple[str, int] | None) -> Fabric | None:
     return None if clique is None else Fabric(cluster=clique[0], clique=clique[1])
 
 
+def ordinals(own: Sequence[str], every: Sequence[str]) -> tuple[int, ...]:
+    """Return the ordinals, among the UUIDs of a machine, of the GPUs that a process sees; empty for all in order."""
+    return () if [*own] == [*every] else tuple(every.index(uuid) for uuid in own if uuid in every)
+
+
 def uuids(machine: Machine) -> list[str]:
     """Return the UUIDs of a machine's GPUs as hex text: the recorded ones, or those that all its simulators use."""
     from memtopo.drivers.sim import SimDriver  # noqa: PLC0415

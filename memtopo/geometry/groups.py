@@ -19,7 +19,8 @@ from memtopo.machine import Machine
 class Origin:
     """Source of imported objects: `each` handles of one export from every holder, in the order of the holders.
 
-    With `siblings` the holders are processes of the same spec (`reader.3`), else layouts and sockets outside of it.
+    With `siblings` the holders are processes of the same spec (`reader.3`), else layouts and sockets outside of it, or
+    the processes of a held `layout`.
     `exported` is what each process exports: objects of a group, from index `first` on. `own` is the importing process
     where it cannot open handles of itself (fact 31): its own objects are used in their place.
     """
@@ -32,6 +33,14 @@ class Origin:
     exported: Group | None = None
     first: int = 0
     own: str = ""
+    layout: str = ""
+
+    @property
+    def sources(self) -> tuple[tuple[str, str], ...]:
+        """For each holder in order, the name to connect to, and that of the export there."""
+        if self.layout:
+            return tuple((self.layout, f"{holder}.{self.export}") for holder in self.holders)
+        return tuple((holder, self.export) for holder in self.holders)
 
     @property
     def identity(self) -> tuple[tuple[str, ...], str]:
@@ -53,6 +62,8 @@ class Origin:
 
     def text(self, holder: str) -> str:
         """The export as a spec writes it: `server.weights`, `weights-server/w`."""
+        if self.layout:
+            return f"{self.layout}/{holder}.{self.export}"
         return f"{holder}{'.' if self.siblings else '/'}{self.export}"
 
 

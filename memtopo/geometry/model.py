@@ -177,6 +177,8 @@ class Geometry:
     """Alternatives that fields of the spec take on the machine."""
     nodes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Labels of the processes of each node, in order, by its name; empty for a layout of one host."""
+    held: frozenset[str] = frozenset()
+    """Labels of the processes that are held where others join them one by one; none if all are built together."""
     node: str | None = None
     """Node of the process that this is the geometry of; None for all processes, and in a layout of one host."""
 
@@ -192,6 +194,17 @@ class Geometry:
     def labels_beside(self, label: str) -> tuple[str, ...]:
         """Return the labels of the processes on the node of a process, its own among them; none for one host."""
         return self.nodes.get(self.node_of(label) or "", ())
+
+    @property
+    def is_held_part(self) -> bool:
+        """True if other processes of the spec join those of this geometry, which are held."""
+        return bool(self.held) and self.processes.keys() == self.held
+
+    @property
+    def held_part(self) -> Geometry:
+        """Geometry of the processes that are held, which are all of them if none joins."""
+        members = {label: each for label, each in self.processes.items() if label in self.held}
+        return replace(self, processes=members) if members else self
 
     @property
     def by_node(self) -> Iterator[tuple[str | None, Geometry]]:

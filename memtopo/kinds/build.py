@@ -29,30 +29,32 @@ class ResolvedLayout(NamedTuple):
     diagnostics: list[Diagnostic]
 
 
-def lay_out(spec: Spec, machines: Machines) -> ResolvedLayout:
+def lay_out(spec: Spec, machines: Machines, *, joining: bool = False) -> ResolvedLayout:
     """Resolve names, granularities, offsets and access of a spec on the machines of its nodes, or on its one machine.
 
     Groups are not expanded. Nothing is resolved if it is not known which processes are on which node.
 
-    A spec with shares of memory is resolved twice: what they are shares of is known after the first time.
+    A spec with shares of memory is resolved twice: what they are shares of is known after the first time. For processes
+    that are `joining` a held layout, imports from its processes are from outside.
     """
     if wrong := list(check_nodes(spec, machines)):
         return ResolvedLayout(Geometry(spec.name, unresolved=spec.left_out | {("processes", "")}), wrong)
-    found = _lay_out(spec, machines, None)
+    layout = spec.name if joining else ""
+    found = _lay_out(spec, machines, layout, None)
     members = found.geometry.members.values()
     if not any(group.share for member in members for group in member.of(ChunkGroup).values()):
         return found
-    return _lay_out(spec, machines, memory_budgets(found.geometry, machines))
+    return _lay_out(spec, machines, layout, memory_budgets(found.geometry, machines))
 
 
-def _lay_out(spec: Spec, machines: Machines, budgets: MemoryBudgets | None) -> ResolvedLayout:
+def _lay_out(spec: Spec, machines: Machines, layout: str, budgets: MemoryBudgets | None) -> ResolvedLayout:
     if not spec.processes:
         scope = Scope(spec, machines, KINDS, budgets=budgets)
         diagnostics = messages.first([*_resolve_own(scope), *_resolve_dependent(scope)])
         return ResolvedLayout(scope.geometry(), diagnostics)
     unread = frozenset(entry for section, entry in spec.left_out if section == "processes")
     crossing = dict(crossing_exports(spec)) if len(nodes_of(spec)) > 1 else {}
-    alone = Siblings(frozenset(spec.processes), unread, crossing=crossing)
+    alone = Siblings(frozenset(spec.processes), unread, crossing=crossing, held=spec.held_processes, layout=layout)
     scopes = dict(_scopes(spec, machines, alone, budgets))
     instances = {
         name: Sibling(process, tuple((label, scope) for label, scope in scopes.items() if scope.spec is process))
@@ -71,7 +73,8 @@ def _lay_out(spec: Spec, machines: Machines, budgets: MemoryBudgets | None) -> R
     diagnostics += _joint_limits(list(scopes.values()))
     members = {label: geometries[id(scope)] for label, scope in scopes.items()}
     nodes = {node: tuple(label for label, each in scopes.items() if each.node == node) for node in nodes_of(spec)}
-    geometry = Geometry(spec.name, unresolved=spec.left_out, processes=members, nodes=nodes)
+    held = frozenset(label for label, scope in scopes.items() if scope.spec.held)
+    geometry = Geometry(spec.name, unresolved=spec.left_out, processes=members, nodes=nodes, held=held)
     return ResolvedLayout(geometry, messages.first(diagnostics))
 
 

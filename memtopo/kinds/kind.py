@@ -354,6 +354,10 @@ class Siblings(NamedTuple):
     processes: Mapping[str, Sibling] = {}
     crossing: Mapping[tuple[str, str], str] = {}
     """Process that imports an export on another node, by the exporting process and the export."""
+    held: frozenset[str] = frozenset()
+    """Names of the processes that are held where others join them one by one; none if all are built together."""
+    layout: str = ""
+    """Name of the layout that is held, for processes that join it; empty if all processes are built together."""
 
 
 ALONE = Siblings()

@@ -44,12 +44,13 @@ def names_nodes(document: Document) -> tuple[str, ...]:
 
 
 def check_nodes(spec: Spec, machines: Machines) -> Iterator[Diagnostic]:
-    """Yield MT611 and MT612 for nodes that processes cannot have, and MT615 for nodes and machines without the other.
+    """Yield MT611, MT612 and MT616 for nodes that processes cannot have, MT615 for nodes without a machine.
 
     With any of them, it is not known what each process has.
     """
     nodes = nodes_of(spec) if spec.processes else ()
     yield from _without_node(spec) if nodes else ()
+    yield from _held(spec) if nodes else ()
     for process in spec.processes.values():
         yield from _undivided(process)
     if isinstance(machines, Cluster):
@@ -71,6 +72,14 @@ def _without_node(spec: Spec) -> Iterator[Diagnostic]:
             label = Label("on a node", first.at(first.node_key))
             help = f"write 'node: {first.nodes[0]}', or the name of another node"
             yield Diagnostic("MT611", message, process.path, "key", labels=(label,), help=help)
+
+
+def _held(spec: Spec) -> Iterator[Diagnostic]:
+    """Yield MT616 for processes that are held in a layout of several nodes."""
+    for name in sorted(spec.held_processes):
+        process = spec.processes[name]
+        message = f"process {name!r} is held, and the processes of a layout of several nodes are built together"
+        yield Diagnostic("MT616", message, process.at("held"), help="leave 'held' out, or the nodes")
 
 
 def _undivided(process: Spec) -> Iterator[Diagnostic]:

@@ -117,8 +117,9 @@ class HandleReference(NamedTuple):
     def of(cls, group: Group, index: int) -> HandleReference:
         """Return the reference to the handle of one imported object."""
         assert group.origin
-        holder, number = group.origin.of(index)
-        return cls(holder, group.origin.export, number, group.origin.text(holder), group.origin.resource(number))
+        process, number = group.origin.of(index)
+        holder, export = group.origin.sources[index // group.origin.each]
+        return cls(holder, export, number, group.origin.text(process), group.origin.resource(number))
 
     @property
     def imported(self) -> tuple[str, Hashable] | None:

@@ -45,6 +45,8 @@ class Spec:
     processes: Mapping[str, Spec] = field(default_factory=dict)
     nodes: tuple[str, ...] = ()
     """Nodes of a process, in order; instances of a counted process are divided among them in equal blocks."""
+    held: bool = False
+    """True if the process is held, and others join it one by one."""
     node_key: str = "node"
     """Key with which the spec names the nodes of a process: `node` or `nodes`."""
 
@@ -69,6 +71,20 @@ class Spec:
     def may_have(self, section: str, name: str) -> bool:
         """Return true if an entry was written, or may have been: it, or its whole section, was left out."""
         return name in self.section(section) or any((section, each) in self.left_out for each in (name, *_WHOLE))
+
+    @property
+    def labels(self) -> list[str]:
+        """Labels of all processes: `server`, and `reader.0`, `reader.1` and so on of a counted one."""
+        return [
+            f"{name}.{index}" if process.instances else name
+            for name, process in self.processes.items()
+            for index in range(process.instances or 1)
+        ]
+
+    @cached_property
+    def held_processes(self) -> frozenset[str]:
+        """Names of the processes that are held where others join them one by one; none if all are built together."""
+        return frozenset(name for name, process in self.processes.items() if process.held)
 
     @property
     def countless(self) -> bool:

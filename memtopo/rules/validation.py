@@ -31,15 +31,16 @@ class Validated(NamedTuple):
     used: frozenset[Span] = frozenset()
 
 
-def validate(document: Document, machines: Machines, *, complete: bool = True) -> Validated:
+def validate(document: Document, machines: Machines, *, complete: bool = True, joining: bool = False) -> Validated:
     """Validate a document against a machine, or the machines of its nodes. No driver is used.
 
-    Comments that ignore nothing are reported if the validation is `complete`: without errors that hide others.
+    Comments that ignore nothing are reported if the validation is `complete`: without errors that hide others. With
+    `joining`, processes that are not held import from a held layout.
     """
     if document.diagnostics and not document.root:
         return Validated(document, _escaped(document.diagnostics), None)
     entries, invalid = spec.read(document.root, document.left_out)
-    geometry, misplaced = lay_out(entries, machines)
+    geometry, misplaced = lay_out(entries, machines, joining=joining)
     found = (*document.diagnostics, *invalid, *_by_instance(misplaced))
     # Rules skip entries that depend on errors; a comment may name a diagnostic that they would report.
     noted = document.noted((*found, *_by_instance(rules.diagnose(geometry, machines))))

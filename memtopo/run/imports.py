@@ -27,14 +27,16 @@ class OutsideImports:
 
     def __init__(self, conductor: Conductor, handles: HolderHandles, moved: Callable[[], None] = lambda: None) -> None:
         self._conductor, self._handles, self._moved = conductor, handles, moved
-        self._absent = {_key(each) for each in self._groups() if not conductor.absent.isdisjoint(_resources(each))}
+        resources = _imported_resources(conductor.request.geometry)
+        self._absent = {key for key, resource in resources if resource in conductor.absent}
         self._made: dict[ExportKey, int] = {}
         """Generation in which the holder made what is imported, by export."""
 
     @property
     def absent(self) -> Mapping[str, str]:
         """Names of the imports whose objects are gone, each with the name of its export."""
-        return {each.name: _key(each)[1] for each in self._groups() if _key(each) in self._absent}
+        groups = _imports(self._conductor.request.geometry)
+        return {each.name: key[1] for each in groups for key in _sources(each) if key in self._absent}
 
     def next(self, timeout: float) -> tuple[str, Notice] | None:
         """Return the next notice of a holder, with the holder's name, if one arrives within some seconds."""
@@ -50,7 +52,7 @@ class OutsideImports:
         What cannot be had yet stays away until the next notice. Raises `StepFailed` with everything as it was before,
         `RollbackFailed`, and `ExchangeError` if the holder is gone.
         """
-        for key in {_key(each) for each in self._groups()} - self._made.keys():  # at first, and after a change
+        for key in self._keys() - self._made.keys():  # at first, and after a change
             self._made[key] = self._handles.generation(*key)
         if notice.kind == "changing":
             self._let_go(holder, notice.exports)
@@ -110,10 +112,10 @@ class OutsideImports:
             self._moved()
 
     def _imported(self, holder: str) -> frozenset[str]:
-        return frozenset(export for name, export in map(_key, self._groups()) if name == holder)
+        return frozenset(export for name, export in self._keys() if name == holder)
 
-    def _groups(self) -> Iterator[Group]:
-        return _imports(self._conductor.request.geometry)
+    def _keys(self) -> set[ExportKey]:
+        return {key for each in _imports(self._conductor.request.geometry) for key in _sources(each)}
 
 
 class Follower:
@@ -142,13 +144,14 @@ class Follower:
 
 def imported_resources(geometry: Geometry, exports: Collection[ExportKey]) -> Iterator[Hashable]:
     """Yield the objects that a geometry imports of some exports."""
+    return (resource for key, resource in _imported_resources(geometry) if key in exports)
+
+
+def _imported_resources(geometry: Geometry) -> Iterator[tuple[ExportKey, Hashable]]:
+    """Yield each object that a geometry imports, after its export."""
     for group in _imports(geometry):
-        if _key(group) in exports:
-            yield from _resources(group)
-
-
-def _resources(group: Group) -> Iterator[Hashable]:
-    return ((group.noun, group.label(index)) for index in range(group.count))
+        sources, each = _sources(group), group.origin.each if group.origin else 1
+        yield from ((sources[index // each], (group.noun, group.label(index))) for index in range(group.count))
 
 
 def _imports(geometry: Geometry) -> Iterator[Group]:
@@ -156,6 +159,6 @@ def _imports(geometry: Geometry) -> Iterator[Group]:
     return (each for each in geometry.every if from_outside(each) and not each.produced)
 
 
-def _key(group: Group) -> ExportKey:
+def _sources(group: Group) -> tuple[ExportKey, ...]:
     assert group.origin
-    return group.origin.holders[0], group.origin.export
+    return group.origin.sources

@@ -40,6 +40,8 @@ class StartWorker:
     """File for the trace of the worker's driver calls."""
     exclusive: bool = True
     """False for a process that a user started: it has memory and descriptors of its own."""
+    held: bool = False
+    """True if only the held processes of the spec are built, and others join them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,11 +52,21 @@ class Composition:
     target: Target
     origin: str
     saved: SavedPlan | None = None
+    whole: Composition | None = None
+    """The layout that this is a part of; None for a whole one."""
 
     @classmethod
-    def of(cls, document: Document, target: Target, origin: str = "", plan: SavedPlan | None = None) -> Composition:
-        """Validate a spec. No driver is used."""
-        return cls(validate(document, target.machines), target, origin or document.name, plan)
+    def of(
+        cls,
+        document: Document,
+        target: Target,
+        origin: str = "",
+        plan: SavedPlan | None = None,
+        *,
+        joining: bool = False,
+    ) -> Composition:
+        """Validate a spec, for a process that is `joining` those that are held if it is. No driver is used."""
+        return cls(validate(document, target.machines, joining=joining), target, origin or document.name, plan)
 
     @property
     def document(self) -> Document:
@@ -106,6 +116,18 @@ class Composition:
         """Return it as a spec that a layout is to be changed to, with the errors of such a change."""
         return self.with_errors(diagnose_change(before, self.geometry)) if self.valid else self
 
+    @property
+    def held_part(self) -> Composition:
+        """The processes that are held, which are all of them if none joins."""
+        return self._part(self.geometry.held_part)
+
+    def of_process(self, label: str) -> Composition:
+        """Return one process of the layout as a layout by itself."""
+        return self._part(replace(self.geometry.processes[label], name=label))
+
+    def _part(self, geometry: Geometry) -> Composition:
+        return replace(self, validated=self.validated._replace(geometry=geometry), whole=self)
+
     def require_tried(self) -> None:
         """Raise `NeverTried` for a layout that may be planned, but not built. Raises `InvalidOnMachine`."""
         require_tried(self.geometry, self.target.machines)
@@ -117,7 +139,8 @@ class Composition:
         """
         self.require_tried()
         if self.saved:
-            saved.compare(self.saved, self.origin, self.geometry, self.plan)
+            whole = self.whole or self
+            saved.compare(self.saved, self.origin, whole.geometry, whole.plan)
         document = self.document
         of_spec: dict[str, Any] = {
             "plan": self.plan, "geometry": self.geometry, "spec": document.name, "position_of": document.position,
@@ -144,8 +167,9 @@ def revision(source: str, before: RunRequest, target: Target) -> Revision:
     found = parsed_source(source)
     if found.machine not in ("", dump(target.machine)):
         raise ExchangeError("invalid", f"the change is for another machine than {target.name!r}", hint="plan it again")
-    after = Composition.of(found.document, target).after(before.geometry)
     try:
+        after = Composition.of(found.document, target)
+        after = (after.held_part if before.geometry.is_held_part else after).after(before.geometry)
         return Revision(after.request(before), after.source)
     except InvalidOnMachine as error:
         raise ExchangeError("invalid", f"the spec cannot be changed to: {error.message}") from error

@@ -85,14 +85,14 @@ class HolderHandles(HandleSource):
         self._imports = [group for group in geometry.every if from_outside(group)]
 
     def attach(self, holder: str) -> int:
-        imports = [each for each in self._imports if each.origin and each.origin.holders == (holder,)]
-        client = self._clients[holder] = self._connect(holder, imports)
+        imports = [(each, export) for each, source, export in self._sources() if source == holder]
+        client = self._clients[holder] = self._connect(holder, [each for each, _ in imports])
         try:
-            for each in imports:
-                self._check_offer(each, client, holder)
-            if self._commits and _await_commits(client, imports, self._commits):
-                for each in imports:
-                    self._check_offer(each, client, holder)
+            for each, export in imports:
+                self._check_offer(each, export, client, holder)
+            if self._commits and _await_commits(client, [export for _, export in imports], self._commits):
+                for each, export in imports:
+                    self._check_offer(each, export, client, holder)
         except BaseException:
             self.detach(holder)
             raise
@@ -170,9 +170,15 @@ class HolderHandles(HandleSource):
 
     def _compare(self, holder: str, export: str, but: str = "") -> None:
         """Compare an import with its offer, `but` for a property; a change may have added it to a connection."""
+        for each, *source in self._sources():
+            if source == [holder, export]:
+                self._check_offer(each, export, self._clients[holder], holder, but)
+
+    def _sources(self) -> Iterator[tuple[Group, str, str]]:
+        """Yield each import with each of the holders, and the name of the export there, that it is from."""
         for each in self._imports:
-            if each.origin and (each.origin.holders, each.origin.export) == ((holder,), export):
-                self._check_offer(each, self._clients[holder], holder, but)
+            assert each.origin
+            yield from ((each, holder, export) for holder, export in dict.fromkeys(each.origin.sources))
 
     def _await_packet(self, timeout: float) -> None:
         """Wait until an attached holder has sent something or is gone."""
@@ -208,27 +214,25 @@ class HolderHandles(HandleSource):
 
     def _imports_of(self, holder: str, export: str) -> str:
         """Return the imports from an export, for a message."""
-        imports = [each for each in self._imports if each.origin and each.origin.export == export]
-        return " and ".join(_described(each) for each in imports if each.origin and holder in each.origin.holders)
+        return " and ".join(_described(each) for each, *source in self._sources() if source == [holder, export])
 
-    def _check_offer(self, each: Group, client: Client, holder: str, but: str = "") -> None:
-        assert each.origin
-        offer = client.offers().get(each.origin.export)
+    def _check_offer(self, each: Group, export: str, client: Client, holder: str, but: str = "") -> None:
+        offer = client.offers().get(export)
         if offer is None:
-            client.handles(each.origin.export)  # raises an error with the nearest name
+            client.handles(export)  # raises an error with the nearest name
             return
-        for what, declared, offered in self._comparisons(each, offer):
+        for what, declared, offered in self._comparisons(each, export, offer):
             if declared != offered and what != but:
-                message = f"{_described(each)} declares {what} {declared}; {holder}/{each.origin.export} has {offered}"
+                message = f"{_described(each)} declares {what} {declared}; {holder}/{export} has {offered}"
                 hint = "declare what the holder exports"
                 raise ImportMismatch(f"{message} (holder: {process_name(client.pid)})", hint=hint)
 
-    def _comparisons(self, each: Group, offer: Offer) -> Iterator[_Comparison]:
+    def _comparisons(self, each: Group, export: str, offer: Offer) -> Iterator[_Comparison]:
         assert each.origin
         if not (each.memory and each.origin.via == offer.via == DMABUF):  # which any memory may be behind
             yield _Comparison("a", _kind(each.offered_as or "", each.origin.via), _kind(offer.kind, offer.via))
         yield _Comparison("via", each.origin.via, offer.via)
-        yield _Comparison("count", f"{each.count:,}", f"{offer.count:,}")
+        yield _Comparison("count", f"{each.origin.each:,}", f"{offer.count:,}")
         if each.memory:
             yield _sizes(each, offer)
         if each.parts:
@@ -237,7 +241,7 @@ class HolderHandles(HandleSource):
             yield from self._external_comparisons(each, offer)
         else:
             offered = ", ".join(map(self._gpu, offer.gpu.split(","))) if offer.gpu else offer.location
-            yield _Comparison("location", self._identity(each), offered)
+            yield _Comparison("location", self._identity(each, export), offered)
 
     def _external_comparisons(self, each: ProducedGroup, offer: Offer) -> Iterator[_Comparison]:
         """Yield properties that no driver checks: the GPU, for a semaphore only if it is offered, and `dedicated`."""
@@ -251,18 +255,20 @@ class HolderHandles(HandleSource):
         """Return a GPU's UUID, with its ordinal if it is one of this process."""
         return f"gpu{self._gpus.index(uuid)} ({uuid})" if uuid in self._gpus else uuid
 
-    def _identity(self, group: Group) -> str:
-        """Return the locations of a group, with what is the same of them in every process."""
-        locations = list(dict.fromkeys(map(group.location_of, range(group.count))))
+    def _identity(self, group: Group, export: str) -> str:
+        """Return the locations of what a group has of an export, with what is the same of them in every process."""
+        assert group.origin
+        own = [index for index in range(group.count) if group.origin.sources[index // group.origin.each][1] == export]
+        locations = list(dict.fromkeys(map(group.location_of, own)))
         if all(each.kind is LocationKind.GPU for each in locations):
             return ", ".join(self._gpu(self._gpus[each.id]) for each in locations)
         return ", ".join(map(str, locations))
 
 
-def _await_commits(client: Client, imports: Sequence[Group], terms: CommitWait) -> bool:
+def _await_commits(client: Client, exports: Sequence[str], terms: CommitWait) -> bool:
     """Wait until all imports from a holder are committed; return whether any was not. Raises `ExchangeError`."""
-    offers, names = client.offers(), dict.fromkeys(each.origin.export for each in imports if each.origin)
-    awaited = [name for name in names if offers[name].commit not in (None, "committed")]
+    offers = client.offers()
+    awaited = [name for name in dict.fromkeys(exports) if offers[name].commit not in (None, "committed")]
     if not awaited:
         return False
     until = time.monotonic() + terms.seconds

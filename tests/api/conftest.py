@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,9 @@ import pytest
 
 from memtopo.drivers.target import Target
 from tests.api.child_process import Process
+from tests.api.joined import Joined, Start
 from tests.helpers.held_layouts import Held, Switch, held, switching
+from tests.helpers.holders import until
 from tests.helpers.machines import invented
 
 TWO = Target("invented", invented(2), simulated=True, _opener=lambda: _open())
@@ -62,3 +64,19 @@ def switch(request: pytest.FixtureRequest, layout: Held) -> Iterator[Switch]:
     del layout
     with switching(request.module.SPEC["name"]) as request_switch:
         yield request_switch
+
+
+@pytest.fixture
+def join(runtime: Path) -> Iterator[Start]:
+    """A function that starts processes of a spec, which join it; afterwards no coordinator and no file is left."""
+    started: list[Joined] = []
+
+    def begin(spec: Path, processes: Sequence[str], **arguments: Any) -> list[Joined]:
+        new = [Joined(runtime, spec, process, **arguments) for process in processes]
+        started.extend(new)
+        return new
+
+    yield begin
+    for each in started:
+        each.kill()
+    until(lambda: [*(runtime / "memtopo").glob("*")] == [])

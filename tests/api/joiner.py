@@ -86,11 +86,15 @@ def read(layout: Any, _method: str, given: list[Any]) -> list[int]:
     return sorted({*bytes(layout.range(given[0]).memory[:: 1 << 16])})
 
 
+def absent(layout: Any, _method: str, _given: list[Any]) -> list[str]:
+    return sorted(layout.absent)
+
+
 def done(_layout: Any, _method: str, _given: list[Any]) -> None:
     """Nothing: the answer has the state."""
 
 
-ACTIONS = {"done": done, "idle": idle, "write": write, "read": read}
+ACTIONS = {"absent": absent, "done": done, "idle": idle, "write": write, "read": read}
 
 
 def say(**fields: Any) -> None:

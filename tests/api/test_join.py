@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,14 +17,11 @@ import memtopo
 from memtopo.api.errors import Unsuitable
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint, endpoint_names
-from tests.api.child_process import Process
-from tests.helpers.holders import until
+from tests.api.joined import MACHINE, TIMEOUT, Start, ready, reports
 from tests.helpers.python_process import run_python
 from tests.helpers.specs import ENSEMBLES, ROOT
 
-MACHINE = "h200x4"
 SLEEPING = ROOT / "specs" / "tensor-parallel-sleep.yaml"
-TIMEOUT = 60
 
 PAIR = """
 memtopo: 1
@@ -44,51 +40,6 @@ processes:
 """
 
 
-class Joined:
-    """A process that joins, and executes the requests of a test."""
-
-    def __init__(self, runtime: Path, spec: Path, process: str, **arguments: Any) -> None:
-        arguments = {"machine": MACHINE, "timeout": TIMEOUT, **arguments}
-        self._process = Process("joiner", runtime, spec=str(spec), process=process, **arguments)
-        self.pid = self._process.pid
-        self.send, self.read, self.kill = self._process.send, self._process.read_line, self._process.kill
-
-    def request(self, method: str, *given: Any) -> None:
-        stdin = self._process.process.stdin
-        assert stdin
-        stdin.write(json.dumps([method, *given]).encode() + b"\n")
-        stdin.flush()
-
-    def call(self, method: str, *given: Any) -> Any:
-        self.request(method, *given)
-        return self.read()
-
-    def leave(self) -> None:
-        self._process.close_input()
-
-    def ended(self) -> int:
-        return self._process.ended()
-
-
-Start = Callable[..., list[Joined]]
-
-
-@pytest.fixture
-def join(runtime: Path) -> Iterator[Start]:
-    """A function that starts processes of a spec, which join it; afterwards no coordinator and no file is left."""
-    started: list[Joined] = []
-
-    def begin(spec: Path, processes: Sequence[str], **arguments: Any) -> list[Joined]:
-        new = [Joined(runtime, spec, process, **arguments) for process in processes]
-        started.extend(new)
-        return new
-
-    yield begin
-    for each in started:
-        each.kill()
-    until(lambda: [*(runtime / "memtopo").glob("*")] == [])
-
-
 def coordinators(runtime: Path) -> list[int]:
     """Return the processes that coordinate a layout in a runtime directory."""
     locks = [each.read_text() for each in (runtime / "memtopo").glob("*.join.sock.lock")]
@@ -105,18 +56,6 @@ def pair(tmp_path: Path) -> Path:
 
 def labels(spec: Path) -> list[str]:
     return [*memtopo.plan(spec, machine=MACHINE).processes]
-
-
-def ready(members: Sequence[Joined]) -> list[Any]:
-    """Return the first lines of all members, which they print once the layout is complete."""
-    return [each.read() for each in members]
-
-
-def reports(members: Sequence[Joined]) -> list[Any]:
-    """Let all leave at once, and return their last lines."""
-    for each in members:
-        each.leave()
-    return [each.read() for each in members]
 
 
 @pytest.mark.parametrize("spec", ENSEMBLES, ids=lambda path: path.stem)

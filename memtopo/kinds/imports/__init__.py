@@ -98,11 +98,12 @@ def from_sibling(scope: Scope, path: Path, entry: Import) -> Resolution[Group | 
         return None
     kind = exports[0].exporter
     access = yield from declared_access(scope, path, entry, kind)
-    if wrong := crossing_fault(scope, where, sibling, exports[0]):
+    if wrong := crossing_fault(scope, where, sibling, exports[0]) or _only_together(scope, where, sibling, kind):
         yield wrong
     if wrong or access is None:
         return None
-    origin = _origin(exports[0], sibling, f"{source.holder}.{scope.index}" if itself else "")
+    layout = "" if scope.spec.held else scope.siblings.layout
+    origin = _origin(exports[0], sibling, f"{source.holder}.{scope.index}" if itself else "", layout)
     counted = exports[0].counted or sibling.spec.instances is not None
     nodes = [other.node if other.node != scope.node else None for _, other in sibling.instances]
     locations = _distributed(exports, nodes)
@@ -121,15 +122,44 @@ def _ordered(scope: Scope, path: Path, entry: Import, sibling: Sibling) -> Resol
     wrong = unequal_order(scope.spec, path, entry.order, sibling.spec)
     if wrong is None and not instances and scope.node is not None:
         wrong = none_on_node(path, scope.node, sibling.spec)
+    if scope.siblings.held and not sibling.spec.held:
+        wrong = _not_held(scope, path, sibling.spec)
     if wrong:
         yield wrong
         return None
     return sibling._replace(instances=in_order(entry.order, scope.index, instances))
 
 
-def _origin(export: ExportGroup, sibling: Sibling, own: str) -> Origin:
-    """Origin of what instances of a process export; `own` is the importing one if it cannot open its own handles."""
+def _not_held(scope: Scope, path: Path, holder: Spec) -> Diagnostic:
+    """Return MT616 for an import from a process that is not there when the importing one is built."""
+    message = f"import {path[-1]!r} is from process {holder.name!r}, which is not held"
+    own = "it is held, and built before the others"
+    note = own if scope.spec.held else "processes that are not held join one by one"
+    held = next(each.spec for name, each in scope.siblings.processes.items() if name in scope.siblings.held)
+    label = Label("held", held.at("held"))
+    help = f"write 'held: true' in process {holder.name!r}, or in none: then all are built together"
+    return Diagnostic("MT616", message, (*path, "from"), labels=(label,), notes=(note,), help=help)
+
+
+def _only_together(scope: Scope, where: Path, sibling: Sibling, kind: ExportKind) -> Diagnostic | None:
+    """Return MT616 for an import, by a process that joins a held one, of objects that only processes of a run share."""
+    if not kind.refusals.outside or not sibling.spec.held or scope.spec.held:
+        return None
+    message = f"import {where[-2]!r} is {kind.words.article} of process {sibling.spec.name!r}, which is held"
+    note = f"{kind.words.article} is {kind.refusals.outside}"
+    help = "write 'held: true' in both processes, or in neither"
+    label = Label("held", sibling.spec.at("held"))
+    return Diagnostic("MT616", message, where, labels=(label,), notes=(note,), help=help)
+
+
+def _origin(export: ExportGroup, sibling: Sibling, own: str, layout: str) -> Origin:
+    """Origin of what instances of a process export; `own` is the importing one if it cannot open its own handles.
+
+    They are outside of the spec for a process that joins a held `layout`.
+    """
     labels = tuple(label for label, _ in sibling.instances)
+    if layout:
+        return Origin(labels, export.name, export.count, export.via, siblings=False, layout=layout)
     group, first = export.group, export.first
     return Origin(labels, export.name, export.count, export.via, siblings=True, exported=group, first=first, own=own)
 

@@ -22,7 +22,7 @@ from memtopo.kinds.kind import Kind, Rule, Scope, Stage, Words
 from memtopo.kinds.mappings import granules, resolve_slices
 from memtopo.kinds.mappings.fill import fitting_size, keys_by_range
 from memtopo.kinds.resolution import Resolution, requires_gpu
-from memtopo.language.entries import Entry, Spec
+from memtopo.language.entries import Entry
 from memtopo.language.fields import Address, Boolean, Count, OwnName, PositiveAmount, Rounding, SizeOrFill, one_or_more
 from memtopo.machine import Machine
 
@@ -100,7 +100,7 @@ class Ranges(Kind):
             unit = max(largest.get(name, 0), granule_of(backing))
             units = _Units(unit, address, filled=True) if unit else plain
             known = complete and name not in unknown
-            if entry.same_address and (yield from no_common_address(scope.spec, path, entry)):
+            if entry.same_address and (yield from no_common_address(scope, path, entry)):
                 known = False
             if known and (declared := (yield from _declared(scope, name, entry, unit, keys))):
                 group = yield from _range(path, entry, units, backing, declared)
@@ -257,11 +257,16 @@ def address_error(group: RangeGroup) -> Diagnostic | None:
     return None
 
 
-def no_common_address(spec: Spec, path: Path, entry: Any) -> Resolution[bool]:
+def no_common_address(scope: Scope, path: Path, entry: Any) -> Resolution[bool]:
     """Yield MT609 and return true for a range at the same address in processes that cannot agree on one."""
+    spec, name, where = scope.spec, path[-1], (*path, "same_address")
+    if scope.siblings.held and not spec.held:
+        message = f"range {name!r} is at the same address in all instances of {spec.name!r}, which join one by one"
+        help = "leave 'same_address' out, or hold no process, so that all are built together"
+        yield Diagnostic("MT609", message, where, help=help)
+        return True
     if spec.countless or (spec.instances is not None and not entry.fixed):
         return False
-    name, where = path[-1], (*path, "same_address")
     if spec.instances is None:
         message = f"range {name!r} is at the same address in all processes of one, and this one is not counted"
         if not spec.path:

@@ -90,6 +90,7 @@ class Ensemble:
             check=self.request.check,
             seed=self.request.seed,
             cluster={node: machines.dump(each) for node, each in self.cluster.nodes.items()} if self.cluster else {},
+            held=self.request.geometry.is_held_part,
             trace=str(process_file(self.request.trace, label)) if self.request.trace else None,
         )
 
@@ -119,7 +120,7 @@ def merged_report(
     """Merge the reports of a run; its outcome is the worst of all processes.
 
     The first of `workers` is the one that failed or died first, if any did. `failed` is a failure of none of them. An
-    end that nobody caused comes before failures: an import from a process that was killed may fail, and be known, first.
+    end that nobody caused comes before failures: an import from a process that was killed may fail before it is known.
     """
     reports = {label: worker.report for label, worker in workers.items() if worker.report}
     leaks = tuple(replace(leak, what=f"{label}: {leak.what}") for label, each in reports.items() for leak in each.leaks)

@@ -216,17 +216,12 @@ class Gathering:
     def visible(self, composition: Composition) -> Mapping[str, tuple[int, ...]]:
         """Ordinals of the GPUs that each process sees, empty for all in order. Raises `NotComplete`."""
         every = target.uuids(composition.target.machine)
-        found = {label: self._ordinals(each, every) for label, each in self.joined.items()}
+        gpus = {label: every if each.request.record else each.request.gpus for label, each in self.joined.items()}
+        found = {label: target.ordinals(own, every) for label, own in gpus.items()}
         for label, geometry in composition.geometry.processes.items():
             if lacking := [gpu for gpu in geometry.gpus if found[label] and gpu not in found[label]]:
                 raise NotComplete(f"{self.joined[label].name} uses gpu{lacking[0]}, which it does not see")
         return found
-
-    @staticmethod
-    def _ordinals(joined: Joining, every: Sequence[str]) -> tuple[int, ...]:
-        if joined.request.record is not None or [*joined.request.gpus] == [*every]:
-            return ()
-        return tuple(every.index(uuid) for uuid in joined.request.gpus if uuid in every)
 
 
 def _dashed(uuid: str) -> str:
@@ -241,15 +236,10 @@ def _digest(request: Join) -> str:
     return spec_digest(_document(request))
 
 
-def _labels(request: Join) -> list[str]:
+def _labels(request: Join) -> Sequence[str]:
     """Labels of the processes of a spec, which each process has read before it came."""
     document = _document(request)
-    found, _ = specs.read(document.root, document.left_out)
-    return [
-        f"{name}.{index}" if process.instances else name
-        for name, process in found.processes.items()
-        for index in range(process.instances or 1)
-    ]
+    return specs.read(document.root, document.left_out)[0].labels
 
 
 class JoinedProcess(WorkerProcess):

@@ -281,6 +281,7 @@ def _goal(run: ProcessRun, start: StartWorker, command: PlanChange) -> tuple[Goa
 def planned(start: StartWorker, document: Document, check: Check) -> tuple[RunRequest, LayoutPlans]:
     """Plan all processes of a spec, and return the request of this one, too. Raises `MemtopoError`."""
     composed = Composition.of(document, _target(start))
+    composed = composed.held_part if start.held else composed
     whole = composed.request(check=check, seed=start.seed, timeout=start.timeout, exclusive=start.exclusive)
     request = whole.of_process(start.process)
     return request, LayoutPlans(composed.geometry, composed.plan).built_with(start.process, built_plan(request))

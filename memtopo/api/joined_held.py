@@ -1,0 +1,142 @@
+"""A process that joins a held layout by itself: its part is built beside those that are held, and ends alone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+
+from memtopo.api.errors import NotJoined, Unsuitable, require_tried, valid
+from memtopo.api.imports import Lease
+from memtopo.api.joined_member import JoinedLayout, OnLost
+from memtopo.api.live import Live
+from memtopo.api.session import Session, uuids
+from memtopo.api.specs import Loaded, Params, SpecLike
+from memtopo.common.text import process_name
+from memtopo.drivers import target as targets
+from memtopo.drivers.target import Target
+from memtopo.geometry import Geometry
+from memtopo.language.names import AWAKE
+from memtopo.machine import Machine, dump
+from memtopo.plans.report import Check, Checks
+from memtopo.run.imports import imported_resources
+from memtopo.run.processes.member import ProcessLost
+from memtopo.session.composition import Composition
+from memtopo.session.saved import spec_digest
+from memtopo.sharing.claims import claim, lock_owner
+from memtopo.sharing.client import Client
+from memtopo.sharing.endpoints import Endpoint
+from memtopo.sharing.errors import ExchangeError
+from memtopo.sharing.held import held_source
+from memtopo.sharing.status import Notice
+
+
+class HeldSession(Session):
+    """Part of a layout that this process has beside those that are held. Its states are those of this part."""
+
+    def change(self, spec: SpecLike, check: Check, params: Params | None = None) -> Checks:
+        del spec, check, params
+        message = "the spec is that of the held layout, which 'memtopo change' changes"
+        raise Unsuitable(message, hint="change it, leave, and join again")
+
+
+class HeldLayoutPart(JoinedLayout):
+    """One process's part of a layout whose other processes are held: `poll` follows their changes.
+
+    A switch is that of this part alone. Without the holder, the imports stay valid until the end of the `with`.
+    """
+
+    def __init__(self, session: HeldSession, process: str, layout: str, lease: Lease, on_lost: OnLost) -> None:
+        Live.__init__(self, session, lease)
+        self.process, self._layout, self._lease, self._on_lost = process, layout, lease, on_lost
+        self._told = False
+
+    @property
+    def over(self) -> str | None:
+        client = self._lease.client
+        return f"the holder of layout {self._layout!r} has ended" if client and client.gone() else None
+
+    def poll(self, timeout: float = 0.0) -> Notice | None:
+        if not self._told:
+            try:
+                return Live.poll(self, timeout)
+            except ExchangeError:
+                if not (why := self.over):
+                    raise
+                self._told = True
+                if self._on_lost == "raise":
+                    raise ProcessLost(f"the layout can only be taken down: {why}") from None
+                self._on_lost(why)
+        elif self._on_lost == "raise":
+            raise ProcessLost(f"the layout can only be taken down: {self.over}")
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class HeldPart:
+    """Process of a spec that joins the held ones of its layout, which is at the endpoint `where`."""
+
+    loaded: Loaded
+    process: str
+    target: Target
+    where: Endpoint
+    on_lost: OnLost
+
+    def build(self, client: Client, resources: ExitStack) -> HeldLayoutPart:
+        """Build the part of this process. Raises `NotJoined`, and what `applied` raises."""
+        name, machine = self.loaded.name, self._machine(client)
+        self._claim(resources)
+        found = self._on(machine)
+        planned = valid(Composition.of(self.loaded.document, found, joining=True)).of_process(self.process)
+        require_tried(planned)
+        lease = Lease(planned, targets.uuids(machine), client, name)
+        asleep = client.status().layout_state not in (None, AWAKE)
+        absent = lease.absent(_exports(planned.geometry, name)) if asleep else frozenset()
+        gone = imported_resources(planned.geometry, [(name, export) for export in absent])
+        session = HeldSession(planned, found.open(), lease, absent=frozenset(gone))
+        layout = HeldLayoutPart(session, self.process, name, lease, self.on_lost)
+        session.begin(verify=True)
+        return layout
+
+    def _machine(self, client: Client) -> Machine:
+        """Return the machine that the layout is held on. Raises `NotJoined` for another layout or another machine."""
+        source, line = held_source(client), client.status().machine
+        if source is None:
+            raise NotJoined(f"layout {self.loaded.name!r} does not send its spec")
+        document, machine = source
+        if (digest := spec_digest(document)) != self.loaded.digest:
+            message = f"layout {self.loaded.name!r} has another spec, {digest}, than this process, {self.loaded.digest}"
+            raise NotJoined(message, hint="'memtopo show' prints the one that is held")
+        own = self.target
+        if line.simulated != own.simulated or (own.simulated and dump(machine) != dump(own.machine)):
+            raise NotJoined(f"layout {self.loaded.name!r} is held on machine {line.name!r}, and not on {own.name!r}")
+        return machine
+
+    def _claim(self, resources: ExitStack) -> None:
+        """Be the one process of this label for as long as the layout exists. Raises `NotJoined`."""
+        own = replace(self.where, file=f"{self.where.file.removesuffix('.sock')}.{self.process}.sock")
+        try:
+            resources.enter_context(claim(own))
+        except ExchangeError as error:
+            if error.code != "held":
+                raise
+            folder = own.open_folder()
+            owner = lock_owner(folder, own.lock)
+            os.close(folder)
+            raise NotJoined(f"{self.process} has joined already, as {process_name(owner)}") from None
+
+    def _on(self, machine: Machine) -> Target:
+        """Return the machine of the layout with the driver of this process, which may see some of its GPUs only."""
+        if self.target.simulated:
+            return self.target
+        visible = targets.ordinals(uuids(self.target.open()), targets.uuids(machine))
+        opener = partial(targets.open_in_worker, machine, simulated=False, visible=visible)
+        return Target(self.target.name, machine, simulated=False, _opener=opener)
+
+
+def _exports(geometry: Geometry, layout: str) -> Iterator[str]:
+    """Yield the exports of a held layout that a process imports from."""
+    sources = (source for group in geometry.every if group.origin for source in group.origin.sources)
+    return (export for holder, export in dict.fromkeys(sources) if holder == layout)

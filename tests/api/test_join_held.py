@@ -1,0 +1,256 @@
+"""`memtopo.join` of a layout of which a part is held: processes come, leave and die one by one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import memtopo
+from memtopo.sharing.client import connect
+from memtopo.sharing.endpoints import endpoint
+from tests.api.joined import MACHINE, TIMEOUT, Joined, Start, ready, reports
+from tests.helpers.holders import until
+from tests.helpers.processes import open_descriptors
+from tests.helpers.python_process import run_python
+
+SPEC = """
+memtopo: 1
+name: server
+processes:
+  weights:
+    held: true
+    count: 2
+    devices: {mine: [gpu0, gpu1]}
+    ranges: {weights: {size: 4MiB}}
+    chunks: {shard: {location: mine, size: 2MiB, count: 2, handles: fd}}
+    map: {weights: [shard]}
+    access: {weights: {mine: rw}}
+    exports: {shard: {chunk: shard, via: fd}}
+    states: {asleep: {offload: {weights: host:0}}}
+  engine:
+    count: 20
+    ranges: {weights: {size: 8MiB}, kv: {size: 4MiB}}
+    chunks: {page: {location: gpu0, size: 2MiB, count: 2}}
+    imports: {shards: {from: weights.shard}}
+    map: {weights: [shards], kv: [page]}
+    access: {weights: {gpu0: rw}, kv: {gpu0: rw}}
+    states: {lean: {drop: [kv]}}
+"""
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> Path:
+    """A spec of two processes that are held, and of engines that import from both."""
+    file = tmp_path / "server.yaml"
+    file.write_text(SPEC)
+    return file
+
+
+@pytest.fixture
+def held(join: Start, spec: Path) -> Iterator[None]:
+    """The held part of the layout, which ends before the processes of `join` are waited for."""
+    del join
+    with memtopo.hold(spec, machine=MACHINE):
+        yield
+
+
+def refusal(engine: Joined) -> tuple[str, str]:
+    answer = engine.read()
+    return answer["error"], answer["message"]
+
+
+def importers() -> list[int | None]:
+    with connect(endpoint("server")) as client:
+        return [each.pid for each in client.status().importers]
+
+
+def memtopo_command(*arguments: str) -> int:
+    return run_python([sys.executable, "-m", "memtopo", *arguments], capture_output=True).returncode
+
+
+@pytest.mark.usefixtures("held")
+def test_engines_share_the_memory_of_all_processes_that_are_held_and_have_their_own(join: Start, spec: Path) -> None:
+    first, second = engines = join(spec, ["engine.0", "engine.7"])
+    assert [each["ranges"].keys() for each in ready(engines)] == [{"weights", "kv"}] * 2
+    assert set(importers()) == {first.pid, second.pid}
+    first.call("write", "weights", 7)
+    first.call("write", "kv", 9)
+    assert second.call("read", "weights")["answer"] == [7]
+    assert 9 not in second.call("read", "kv")["answer"]
+    for report in reports(engines):
+        assert (report["report"]["outcome"], report["report"]["leaks"]) == ("ok", [])
+    until(lambda: importers() == [])
+
+
+@pytest.mark.usefixtures("held")
+def test_an_engine_that_dies_leaves_the_others_alone_and_its_successor_has_the_same_bytes(
+    join: Start, spec: Path
+) -> None:
+    first, second = engines = join(spec, ["engine.0", "engine.1"])
+    ready(engines)
+    first.call("write", "weights", 5)
+    first.kill()
+    until(lambda: importers() == [second.pid])
+    assert (second.call("poll")["over"], second.call("read", "weights")["answer"]) == (None, [5])
+    (successor,) = join(spec, ["engine.0"])
+    ready([successor])
+    assert successor.call("read", "weights")["answer"] == [5]
+    reports([second, successor])
+
+
+@pytest.mark.usefixtures("held")
+def test_engines_follow_a_switch_of_the_held_part_and_join_while_it_is_asleep(join: Start, spec: Path) -> None:
+    (engine,) = join(spec, ["engine.0"])
+    ready([engine])
+    engine.call("write", "weights", 3)
+    assert engine.call("idle") == {"idle": True}
+    assert memtopo_command("switch", "server", "asleep") == 0
+    engine.call("done")
+    assert engine.call("absent")["answer"] == ["shards"]
+    (late,) = join(spec, ["engine.1"])
+    ready([late])
+    assert late.call("absent")["answer"] == ["shards"]
+    for each in (engine, late):
+        assert each.call("idle") == {"idle": True}
+    assert memtopo_command("switch", "server", "awake") == 0
+    for each in (engine, late):
+        each.call("done")
+        assert each.call("absent")["answer"] == []
+        assert each.call("read", "weights")["answer"] == [3]
+    reports([engine, late])
+
+
+@pytest.mark.usefixtures("held")
+def test_a_switch_of_an_engine_is_that_of_its_own_part(join: Start, spec: Path) -> None:
+    first, second = engines = join(spec, ["engine.0", "engine.1"])
+    ready(engines)
+    second.call("write", "kv", 2)
+    first.call("write", "weights", 6)
+    assert first.call("switch", "lean")["state"] == "lean"
+    assert (second.call("done")["state"], second.call("read", "kv")["answer"]) == ("awake", [2])
+    assert first.call("read", "weights")["answer"] == [6]
+    assert first.call("switch", "awake")["state"] == "awake"
+    assert "memtopo change" in first.call("change", str(spec))["message"]
+    reports(engines)
+
+
+@pytest.mark.parametrize("callback", [False, True])
+def test_the_death_of_the_holder_is_told_once_and_the_imports_stay(
+    join: Start, spec: Path, runtime: Path, callback: bool
+) -> None:
+    command = ["apply", str(spec), "--machine", MACHINE, "--hold", "--detach", "--log", str(runtime / "log")]
+    assert memtopo_command(*command) == 0
+    with connect(endpoint("server")) as client:
+        holder = client.pid
+    (engine,) = join(spec, ["engine.0"], callback=callback)
+    ready([engine])
+    engine.call("write", "weights", 8)
+    os.kill(holder, signal.SIGKILL)
+    answer = engine.call("poll", TIMEOUT)
+    lost = answer["lost"][0] if callback else answer["message"]
+    assert "the holder of layout 'server' has ended" in lost
+    if callback:
+        assert len(engine.call("poll")["lost"]) == 1
+    else:
+        assert engine.call("poll")["error"] == "ProcessLost"
+    assert engine.call("read", "weights")["answer"] == [8]
+    (report,) = reports([engine])
+    assert (report["report"]["exit_code"], report["report"]["leaks"]) == (0, [])
+    assert memtopo_command("ls") == 0, "it removes what the holder left"
+
+
+def test_an_engine_waits_for_the_layout_to_be_held(join: Start, spec: Path) -> None:
+    (engine,) = join(spec, ["engine.0"])
+    with memtopo.hold(spec, machine=MACHINE):
+        assert "ranges" in engine.read()
+        reports([engine])
+
+
+def test_a_layout_that_nobody_holds_is_named_after_the_timeout(join: Start, spec: Path) -> None:
+    (engine,) = join(spec, ["engine.0"], timeout=0.2)
+    error, message = refusal(engine)
+    assert error == "NoLayout"
+    assert "server" in message
+
+
+@pytest.mark.usefixtures("held")
+def test_an_engine_that_has_joined_is_not_joined_again(join: Start, spec: Path) -> None:
+    (engine,) = join(spec, ["engine.0"])
+    ready([engine])
+    (twice,) = join(spec, ["engine.0"])
+    assert refusal(twice) == ("NotJoined", f"engine.0 has joined already, as process {engine.pid}")
+    reports([engine])
+    (again,) = join(spec, ["engine.0"])
+    ready([again])
+    reports([again])
+
+
+@pytest.mark.usefixtures("held")
+@pytest.mark.parametrize(
+    ("process", "machine", "expected"),
+    [
+        ("weights.0", MACHINE, "process 'weights' is held"),
+        ("engine.20", MACHINE, "engine.20 is none of the layout"),
+        ("engine.0", "h200x2", "is held on machine 'h200x4', and not on 'h200x2'"),
+    ],
+)
+def test_processes_that_cannot_join_are_refused(
+    join: Start, spec: Path, process: str, machine: str, expected: str
+) -> None:
+    (engine,) = join(spec, [process], machine=machine)
+    error, message = refusal(engine)
+    assert error == "NotJoined"
+    assert expected in message
+    assert importers() == []
+
+
+@pytest.mark.usefixtures("held")
+def test_a_world_of_another_size_is_refused(spec: Path) -> None:
+    member = memtopo.api.joined.Rank("engine", 0, 2)
+    with pytest.raises(memtopo.NotJoined, match="one of 2 processes of its launcher, and the spec has 20"):
+        memtopo.join(spec, member, MACHINE).__enter__()
+
+
+@pytest.mark.usefixtures("held")
+def test_after_a_change_of_the_held_part_engines_join_with_the_new_spec(
+    join: Start, spec: Path, tmp_path: Path
+) -> None:
+    (engine,) = join(spec, ["engine.0"])
+    ready([engine])
+    engine.call("write", "weights", 4)
+    other = tmp_path / "more.yaml"
+    other.write_text(SPEC.replace("{weights: {size: 4MiB}}", "{weights: {size: 4MiB}, more: {size: 2MiB}}"))
+    assert memtopo_command("change", "server", str(other)) == 0
+    assert engine.call("poll")["over"] is None
+    (old,) = join(spec, ["engine.1"])
+    error, message = refusal(old)
+    assert (error, "has another spec" in message) == ("NotJoined", True)
+    (new,) = join(other, ["engine.1"])
+    ready([new])
+    assert new.call("read", "weights")["answer"] == [4]
+    reports([engine, new])
+
+
+def test_without_hold_all_processes_are_built_together(spec: Path, runtime: Path) -> None:
+    assert memtopo_command("apply", str(spec), "--machine", MACHINE) == 0
+
+
+@pytest.mark.usefixtures("held")
+def test_many_engines_leave_nothing_in_the_holder(join: Start, spec: Path) -> None:
+    def joins_and_leaves() -> None:
+        with memtopo.join(spec, "engine.3", MACHINE) as layout:
+            assert not layout.over
+
+    engines = join(spec, [f"engine.{index}" for index in range(5)])
+    ready(engines)
+    reports(engines)
+    joins_and_leaves()
+    before = open_descriptors()
+    for _ in range(40):
+        joins_and_leaves()
+    until(lambda: importers() == [] and open_descriptors() <= before)
