@@ -106,9 +106,11 @@ class Positions:
     def __len__(self) -> int:
         return len(self._numbers) // _WIDTH
 
-    def add(self, key: int, key_end: int, value: int, value_end: int) -> None:
-        """Add the next entry, which has no nested entries so far."""
-        self._numbers.extend((key, key_end, value, value_end, len(self._numbers) // _WIDTH + 1))
+    def add(self, key: int, key_end: int, value: int, value_end: int) -> int:
+        """Add the next entry, which has no nested entries so far, and return its index."""
+        entry = len(self._numbers) // _WIDTH
+        self._numbers.extend((key, key_end, value, value_end, entry + 1))
+        return entry
 
     def close(self, entry: int, value_end: int) -> None:
         """End an entry whose nested entries have all been added."""

@@ -175,15 +175,12 @@ class Parser:
     def _mapping(self) -> dict[str, Value]:
         found: dict[str, Value] = {}
         while not isinstance(event := self._next(), MappingEndEvent):
-            entry = len(self.positions)
-            start, end = event.start_mark.index, event.end_mark.index
             key = self._key(event, found)
             if key is None:
-                self._skip(self._next(), entry)
-            elif (value := self._value(self._next(), key, start, end)) is not None:
+                self._skip(self._next())
+            elif (value := self._value(self._next(), key, event.start_mark.index, event.end_mark.index)) is not None:
                 found[key] = value
             else:
-                self.positions.forget(entry)
                 self.left_out.add((*self._path, key))
         self._close(event)
         return found
@@ -191,11 +188,9 @@ class Parser:
     def _list(self) -> list[Value]:
         found: list[Value] = []
         while not isinstance(event := self._next(), SequenceEndEvent):
-            entry = len(self.positions)
             start = event.start_mark.index
             value = self._value(event, len(found), start, start)
             if value is None:
-                self.positions.forget(entry)
                 self.left_out.add(tuple(self._path))
             else:
                 found.append(value)
@@ -211,7 +206,7 @@ class Parser:
         """Return the text of a key, or None if its entry is left out."""
         if not isinstance(event, ScalarEvent):
             self._report("MT103", "keys are text; found a mapping, a list or an alias", event)
-            self._skip(event, len(self.positions))
+            self._skip(event)
             return None
         key = self._scalar(event)
         if key == "<<" and not event.style:
@@ -232,16 +227,18 @@ class Parser:
         if self._entries > MOST_ENTRIES:
             raise self._too_large(f"the text has more than {MOST_ENTRIES:,} entries", event)
         if isinstance(event, ScalarEvent):
-            self.positions.add(key, key_end, event.start_mark.index, event.end_mark.index)
-            return self._scalar(event)
+            if (value := self._scalar(event)) is not None:
+                self.positions.add(key, key_end, event.start_mark.index, self._end)
+            return value
         if isinstance(event, CollectionStartEvent):
             return self._collection(event, step, key, key_end)
         anchor = getattr(event, "anchor", "")
         self._report("MT006", f"alias {_shown('*' + anchor)} is refused", event, (*self._path, step), help=_ANCHOR_HELP)
         return None
 
-    def _skip(self, event: Event, entry: int) -> None:
+    def _skip(self, event: Event) -> None:
         """Skip the value of a rejected entry; only its size and depth are checked."""
+        entry = len(self.positions)
         kept, self.diagnostics = self.diagnostics, DiagnosticList(0)
         self._value(event, "?", 0, 0)
         self.diagnostics = kept
@@ -252,8 +249,7 @@ class Parser:
         self._path.append(step)
         if len(self._path) >= DEEPEST:
             raise self._too_large(f"the text is deeper than {DEEPEST} levels", event)
-        entry = len(self.positions)
-        self.positions.add(key, key_end, event.start_mark.index, 0)
+        entry = self.positions.add(key, key_end, event.start_mark.index, 0)
         self._end = event.end_mark.index
         value: Value = self._mapping() if isinstance(event, MappingStartEvent) else self._list()
         self.positions.close(entry, self._end)
