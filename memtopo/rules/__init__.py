@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from itertools import product
 
 from memtopo.common.errors import Exit, MemtopoError
 from memtopo.diagnostics import messages
@@ -45,12 +46,12 @@ def diagnose(geometry: Geometry, machines: Machines) -> list[Diagnostic]:
     """
     nodes = [(each, machines.of(node)) for node, each in geometry.by_node]
     members = _members(nodes)
-    found: list[Diagnostic] = []
-    for rule in RULES:
-        found += dict.fromkeys(one for member in members for one in messages.first(rule(*member)))
+    found: dict[Diagnostic, None] = {}
+    for rule, member in product(RULES, members):
+        found |= dict.fromkeys(messages.first(rule(*member)))
     for rule in JOINT_RULES:
-        found += messages.first(dict.fromkeys(one for member in nodes for one in rule(*member)))
-    return found
+        found |= dict.fromkeys(messages.first(dict.fromkeys(one for member in nodes for one in rule(*member))))
+    return [*found]
 
 
 def _members(nodes: Sequence[tuple[Geometry, Machine]]) -> Collection[tuple[Geometry, Machine]]:

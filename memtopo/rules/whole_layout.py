@@ -138,12 +138,12 @@ def _needed(geometry: Geometry) -> _Needed:
     needed: dict[Location, dict[Path, _Share]] = {}
     for member in geometry.members.values():
         for group in member.every:
-            path, migrates = group.path, group.residence is not Residence.FIXED
             for location, size in group.demand().items():
-                anywhere = migrates and location.kind is not LocationKind.GPU
+                path, residence = group.path, group.residence
+                anywhere = residence is not Residence.FIXED and location.kind is not LocationKind.GPU
                 shares = needed.setdefault(_HOST if anywhere else location, {})
                 whole = size + shares[path].size if path in shares else size
-                shares[path] = _Share(group.name, path, whole, group.residence)
+                shares[path] = _Share(group.name, path, whole, residence)
     return needed
 
 
