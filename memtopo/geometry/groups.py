@@ -78,7 +78,7 @@ def round_robin(count: int, locations: Sequence[Location]) -> Mapping[Location, 
 
 def gpus(locations: Iterable[Location]) -> frozenset[int]:
     """Ordinals of the GPUs among some locations, of one node."""
-    return frozenset(location.id for location in locations if location.kind is LocationKind.GPU)
+    return frozenset([location.id for location in locations if location.kind is LocationKind.GPU])
 
 
 class Residence(Enum):
@@ -303,7 +303,7 @@ class ChunkGroup(EqualGroup):
     @property
     def locations(self) -> tuple[Location, ...]:
         """Locations of the chunks in the order of the round-robin distribution."""
-        return tuple(properties.location for properties in self.properties)
+        return tuple([properties.location for properties in self.properties])
 
     @property
     def handles(self) -> HandleType:

@@ -234,8 +234,11 @@ class Scope:
 
     def referenced(self, key: str, kind: Kind, group: type[G]) -> Resolution[G | None]:
         """Group of one class that a key of a section refers to."""
+        groups = self.of(group)
+        if (found := groups.get(key)) is not None:  # as almost all keys, which have no index
+            return found
         name = parse_reference(key).name
-        if (found := self.of(group).get(name)) is not None:
+        if (found := groups.get(name)) is not None:
             return found
         path = self.spec.at(kind.section, key)
         section = next(other.section for other in self.kinds if other.group is group)

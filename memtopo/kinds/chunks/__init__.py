@@ -73,12 +73,12 @@ class Chunks(HandleKind):
         for name in sorted(entries, key=lambda name: entries[name].largest == "fill"):
             entry, path = entries[name], scope.spec.at("chunks", name)
             value = entry.value
-            if value and (equal := resolved.get(value)):
+            if equal := resolved.get(value):
                 found[name] = replace(equal, name=name, path=path)
                 continue
             found[name], diagnostics = collected(resolve_chunks(scope, entry, path, found, mapped))
             yield from diagnostics
-            if (group := found[name]) and value and not diagnostics:
+            if (group := found[name]) and entry.alone and not diagnostics:
                 resolved[value] = group
         yield from scope.add_all(self, {name: found[name] for name in entries})
 

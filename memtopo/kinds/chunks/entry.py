@@ -101,19 +101,15 @@ class Chunk(Entry):
         return any(isinstance(each, Alternatives) for each in (*self.handles, *flags))
 
     @property
-    def value(self) -> tuple[object, ...] | None:
-        """Values of all fields, for an entry of which every equal one has equal chunks; None for any other entry.
+    def alone(self) -> bool:
+        """True if every equal entry has equal chunks: nothing in them depends on their name or on other entries."""
+        amounts = isinstance(self.largest, int | None) and not isinstance(self.size, Share)
+        return amounts and not self.parts and not self.has_alternatives
 
-        Nothing in its chunks depends on their name or on other entries.
-        """
-        if (
-            not isinstance(self.largest, int | None)
-            or isinstance(self.size, Share)
-            or self.parts
-            or self.has_alternatives
-        ):
-            return None
-        return tuple([tuple(each) if isinstance(each, list) else each for each in self.__dict__.values()])
+    @property
+    def value(self) -> tuple[object, ...]:
+        """Values of all fields, by which entries are equal."""
+        return tuple([tuple(each) if isinstance(each, (list, dict)) else each for each in self.__dict__.values()])
 
 
 _KEY = "parts"

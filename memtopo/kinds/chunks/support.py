@@ -33,10 +33,10 @@ def taken_properties(scope: Scope, entry: Chunk, path: Path) -> Resolution[Prope
     handles = yield from taken_handles(scope, "chunk", path, entry.handles, entry.location)
     taken, complete = {*flags_of(entry)}, handles is not None
     for word in PROPERTY_FLAGS:
-        found = yield from _taken_property(scope, entry, path, word, beside=bool(taken - {word}))
-        complete &= found is not None
-        if found:
-            taken.add(word)
+        if isinstance(getattr(entry, word), Alternatives):
+            found = yield from _taken_property(scope, entry, path, word, beside=bool(taken))
+            complete &= found is not None
+            taken |= {word} if found else set()
     if handles is None or not complete:
         return None
     return Properties.with_flags(Location(LocationKind.HOST), handles, taken)
@@ -56,6 +56,8 @@ def taken_handles(
     """Handle types of an entry; of alternatives, the first that works at all of its locations."""
     handles = reduce(or_, (each for each in written if not isinstance(each, Alternatives)), HandleType.NONE)
     for index, each in enumerate(written):
+        if not isinstance(each, Alternatives):
+            continue
 
         def support(option: HandleType, fixed: HandleType = handles, written: object = each) -> Support:
             refused = confined(scope, str(path[-1]), written, fixed | option)
@@ -99,11 +101,11 @@ def handle_types(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """Yield MT404 for handle types whose trial failed; an attribute alone is not sufficient (fact 4)."""
     alike: dict[tuple[object, ...], list[Diagnostic]] = {}
     for group in geometry.of(ChunkGroup).values():
-        places = ((location, geometry.place(location)) for location in group.distinct_locations)
-        faults = (_handles(group, *each, machine) or _received(group, *each, machine) for each in places)
-        if fault := next(filter(None, faults), None):
-            what, diagnostic = fault
-            alike.setdefault((what, diagnostic.notes), []).append(diagnostic)
+        for location in group.distinct_locations:
+            if fault := _handles(group, location, machine, geometry) or _received(group, location, machine, geometry):
+                what, diagnostic = fault
+                alike.setdefault((what, diagnostic.notes), []).append(diagnostic)
+                break
     for first, *others in alike.values():
         labels = tuple(Label(f"likewise {str(each.path[-2])!r}", each.path) for each in others[:_LISTED])
         more = (f"and {len(others) - _LISTED:,} more entries",) if len(others) > _LISTED else ()
@@ -127,7 +129,7 @@ _Fault = tuple[str, Diagnostic]
 """What does not work, and the diagnostic of an entry with it."""
 
 
-def _handles(group: ChunkGroup, location: Location, place: str, machine: Machine) -> _Fault | None:
+def _handles(group: ChunkGroup, location: Location, machine: Machine, geometry: Geometry) -> _Fault | None:
     words, path = group.handles.words, (*group.path, "handles")
     received = group.origin is not None and not group.origin.siblings
     if (words or received) and location.kind is LocationKind.HOST:
@@ -138,15 +140,16 @@ def _handles(group: ChunkGroup, location: Location, place: str, machine: Machine
         trial = machine.trial(location, word)
         untried = word == "fabric" and trial.works is None and trial.advertised is None
         if trial.refused or untried or (word in _WINDOWS and not trial.works):
+            place = geometry.place(location)
             return word, _not_supported("MT404", group, f"handle type {word!r}", place, trial, path)
     return None
 
 
-def _received(group: ChunkGroup, location: Location, place: str, machine: Machine) -> _Fault | None:
+def _received(group: ChunkGroup, location: Location, machine: Machine, geometry: Geometry) -> _Fault | None:
     """Check an import from outside of the spec; other chunks are checked in the process that creates them."""
     if not group.origin or group.origin.siblings or not (trial := machine.trial(location, group.origin.via)).refused:
         return None
-    word, path = group.origin.via, (*group.path, "via")
+    word, place, path = group.origin.via, geometry.place(location), (*group.path, "via")
     return word, _not_supported("MT404", group, f"handle type {word!r}", place, trial, path)
 
 
