@@ -112,11 +112,13 @@ def _resolve_dependent(scope: Scope) -> Iterator[Diagnostic]:
         yield from scope.devices.unused()
 
 
+_BY_STAGE = {stage: tuple(kind for kind in KINDS if kind.stage is stage) for stage in Stage}
+
+
 def _resolve(scope: Scope, stages: Iterable[Stage]) -> Iterator[Diagnostic]:
     for stage in stages:
-        for kind in KINDS:
-            if kind.stage is stage:
-                yield from kind.resolve(scope)
+        for kind in _BY_STAGE[stage]:
+            yield from kind.resolve(scope)
         if stage is Stage.MAPPED:
             yield from EXPORTS.resolve_dma_bufs(scope)
 
