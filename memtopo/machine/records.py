@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -146,7 +146,12 @@ class Trial(_Record):
         return f"{advertised}{trial} {f'failed with {self.error}' if self.error else otherwise}"
 
 
-_NEVER = Trial.model_construct(advertised=None, works=None, error=None)
+@cache
+def _untried(advertised: bool | None, error: str | None) -> Trial:  # noqa: FBT001 as recorded
+    return Trial.model_construct(advertised=advertised, works=None, error=error)
+
+
+_NEVER = _untried(None, None)
 
 
 class Memory(_Record):
@@ -335,7 +340,7 @@ class Machine(_Record):
         found = self.locations[location].trials.get(what, _NEVER)
         if found.works is not None or (advertised := self._advertised(location, what)) is None:
             return found
-        return Trial.model_construct(advertised=advertised, works=None, error=found.error)
+        return _untried(advertised, found.error)
 
     def _advertised(self, location: Location, what: str) -> bool | None:
         """Support that a GPU advertises or, for the host, that any GPU advertises."""
