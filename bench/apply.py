@@ -13,6 +13,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from bench import processes
 from memtopo.common.errors import Unavailable
 from memtopo.drivers.target import resolve
 
@@ -33,8 +34,7 @@ def main() -> None:
     gpus = min(2, len(devices))
     print(f"{gpus} x {devices[0].name}, whole processes, {ROUNDS} alternating rounds")
     with tempfile.TemporaryDirectory() as folder:
-        environment = {**os.environ, "PYTHONPYCACHEPREFIX": str(Path(folder) / "bytecode")}
-        environment.pop("PYTHONDONTWRITEBYTECODE", None)
+        environment = processes.with_bytecode(Path(folder) / "bytecode")
         _compare("small", gpus, SMALL, Path(folder), environment, LARGEST_SMALL)
         _compare("many", gpus, MANY, Path(folder), environment, LARGEST_MANY)
 

@@ -5,7 +5,6 @@ Both are whole processes, and run from bytecode, as installed programs do.
 
 from __future__ import annotations
 
-import os
 import statistics
 import sys
 import tempfile
@@ -24,8 +23,7 @@ LARGEST_RATIO = 1.4
 def main() -> None:
     """Print both times in ms of user and system time, and the median ratio of the pairs."""
     with tempfile.TemporaryDirectory() as bytecode:
-        environment = {**os.environ, "PYTHONPYCACHEPREFIX": bytecode}
-        environment.pop("PYTHONDONTWRITEBYTECODE", None)
+        environment = processes.with_bytecode(bytecode)
         pairs = [(_took(MEMTOPO, environment), _took(BASELINE, environment)) for _ in range(ROUNDS + 1)][1:]
     ours, baseline = (statistics.median(times) * 1e3 for times in zip(*pairs, strict=True))
     ratio = statistics.median(mine / base for mine, base in pairs)
