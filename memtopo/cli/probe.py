@@ -88,7 +88,7 @@ def _probed(found: Target, *, bandwidth: bool) -> probe.Probed:
                 bandwidth=bandwidth,
                 progress=shown,
             )
-        except probe.Stopped as stopped:
+        except probe.ProbeStopped as stopped:
             raise Interrupted(stopper.signal()) from stopped
     if stopper.signal():
         raise Interrupted(stopper.signal())

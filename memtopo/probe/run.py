@@ -11,7 +11,7 @@ from memtopo.driver.types import Location, LocationKind, gpu
 from memtopo.machine import Copies, Device, Machine, Memory, Peer, Rate, Surroundings, Trial, dump, queries
 from memtopo.plans.progress import Progress
 from memtopo.probe import diagnosis
-from memtopo.probe.supervisor import Findings, Limits, Outcome, Supervisor
+from memtopo.probe.supervisor import Findings, Limits, Supervisor, TrialOutcome
 from memtopo.probe.trial_table import RATES, STORE, PlannedTrial, advertised, planned_trials, recorded
 
 _SHARING = ("share", "ipc", "ipc_event", "pool")
@@ -58,7 +58,7 @@ def probe(
 
     For a simulated machine, the trials in its record that worked are made on the simulator, and all others, and rates,
     are copied, so that the result equals the record. `date` is in UTC; the command `child` replaces memtopo's own child
-    process. Raises `Stopped`.
+    process. Raises `ProbeStopped`.
     """
     began = time.monotonic()
     around = machine.surroundings if simulated else diagnosis.read()
@@ -155,7 +155,7 @@ def _shares(planned: PlannedTrial) -> bool:
     return planned.name != STORE and planned.how in _SHARING
 
 
-def _trial(machine: Machine, planned: PlannedTrial, outcome: Outcome | None) -> Trial:
+def _trial(machine: Machine, planned: PlannedTrial, outcome: TrialOutcome | None) -> Trial:
     announced = advertised(machine, planned)
     if outcome is None:
         return Trial(advertised=announced, note="it was not reached")

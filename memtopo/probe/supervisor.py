@@ -43,7 +43,7 @@ _NO_CONTEXT = "cuDevicePrimaryCtxRetain"
 _INTERVAL = 0.2
 
 
-class Stopped(MemtopoError):
+class ProbeStopped(MemtopoError):
     """The probe was interrupted."""
 
     exit_code = signal_status(signal.SIGINT)
@@ -59,7 +59,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class TrialOutcome:
     """Result of one trial; `works` is None if the trial does not show it. Times are in seconds."""
 
     works: bool | None = None
@@ -75,7 +75,7 @@ class Outcome:
 class Findings:
     """Outcomes by number of the trial, processes that could not be ended, notes, and seconds of the slowest start."""
 
-    outcomes: dict[int, Outcome] = field(default_factory=dict)
+    outcomes: dict[int, TrialOutcome] = field(default_factory=dict)
     left: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     starting: float = 0.0
@@ -202,7 +202,7 @@ class Supervisor:
         self._findings = Findings()
 
     def run(self, lanes: Sequence[Sequence[tuple[int, PlannedTrial]]], *, importing: bool) -> Findings:
-        """Make all trials. Raises `Stopped`. No child is left in either case."""
+        """Make all trials. Raises `ProbeStopped`. No child is left in either case."""
         self._lanes = [_Lane(deque(planned)) for planned in lanes if planned]
         self._progress.phase(self._phase, sum(len(lane.remaining) for lane in self._lanes))
         try:
@@ -213,7 +213,7 @@ class Supervisor:
             counted = 0
             while any(lane.child for lane in self._lanes):
                 if self._stop():
-                    raise Stopped("interrupted")
+                    raise ProbeStopped("interrupted")
                 self._receive_all()
                 self._answer_all(self._importer.send_next())
                 self._enforce_limits()
@@ -276,7 +276,7 @@ class Supervisor:
         # A GPU that is full, or whose context cannot be created, may be able to do it at another time.
         unknown = ended.error == "CUDA_ERROR_OUT_OF_MEMORY" or ended.call == _NO_CONTEXT
         works = (None if unknown else False) if ended.works is None else ended.works
-        self._findings.outcomes[number] = Outcome(
+        self._findings.outcomes[number] = TrialOutcome(
             works, ended.error, ended.call, ended.reason, ended.seconds, ended.contexts, ended.data
         )
         lane.current, lane.deadline = None, time.monotonic() + self._limits.start
@@ -286,14 +286,14 @@ class Supervisor:
         lane.child = None
         if lane.current is not None:
             number, _ = lane.remaining.popleft()
-            self._findings.outcomes[number] = Outcome(works=False, error=ending, note=lane.error)
+            self._findings.outcomes[number] = TrialOutcome(works=False, error=ending, note=lane.error)
         elif ending != "EXIT 0" or lane.error:
             self._give_up(lane, f"its process did not start: {lane.error or ending}")
         self._start(lane)
 
     def _give_up(self, lane: _Lane, reason: str) -> None:
         while lane.remaining:
-            self._findings.outcomes[lane.remaining.popleft()[0]] = Outcome(note=reason)
+            self._findings.outcomes[lane.remaining.popleft()[0]] = TrialOutcome(note=reason)
 
     def _end(self, lane: _Lane, *, wait: bool = False) -> None:
         if lane.child is None:
@@ -313,7 +313,7 @@ class Supervisor:
                 self._give_up(lane, "its process did not start in time")
             else:
                 number, _ = lane.remaining.popleft()
-                self._findings.outcomes[number] = Outcome(works=False, error=TIMEOUT)
+                self._findings.outcomes[number] = TrialOutcome(works=False, error=TIMEOUT)
             self._start(lane)
         self._answer_all(self._importer.enforce_limit())
 

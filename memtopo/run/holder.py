@@ -189,7 +189,7 @@ class HeldLayout:
     def states(self) -> Sequence[str]:
         return tuple(self.conductor.plans.states)
 
-    def switch(self, state: str) -> LayoutChange:
+    def switch(self, state: str) -> HeldLayoutChange:
         conductor, plans = self.conductor, self.conductor.plans
         now, after = conductor.variant, (state, conductor.absent)
         undone = _undone(plans.transitions(now, after))
@@ -198,9 +198,9 @@ class HeldLayout:
         def act(in_use: Collection[str], check: Check) -> Checks:
             return conductor.switch(state, in_use, check=check)
 
-        return LayoutChange(self, plans.touched(undone, plans), plans.touched(lost, plans), act)
+        return HeldLayoutChange(self, plans.touched(undone, plans), plans.touched(lost, plans), act)
 
-    def change(self, source: str, generation: int | None) -> LayoutChange:
+    def change(self, source: str, generation: int | None) -> HeldLayoutChange:
         conductor, before = self.conductor, self.conductor.request
         self._require_changeable(generation)
         revision = self._revise(source, before)
@@ -214,12 +214,14 @@ class HeldLayout:
             self.source = revision.source
             return conductor.checks()
 
-        return LayoutChange(self, touched, touched, act)
+        return HeldLayoutChange(self, touched, touched, act)
 
-    def renewal(self, exports: frozenset[str]) -> LayoutChange:
+    def renewal(self, exports: frozenset[str]) -> HeldLayoutChange:
         resources = frozenset(resource for _, resource in self.conductor.plans.resources_of(exports))
         after = f"the memory of {', '.join(sorted(exports))} is created for the next writer"
-        return LayoutChange(self, exports, exports, lambda _in_use, _check: self.conductor.recreate(resources), after)
+        return HeldLayoutChange(
+            self, exports, exports, lambda _in_use, _check: self.conductor.recreate(resources), after
+        )
 
     def _require_changeable(self, generation: int | None) -> None:
         """Raise `ExchangeError` unless the layout is whole, and of the generation that a change was planned for."""
@@ -236,7 +238,7 @@ class HeldLayout:
 
 
 @dataclass(frozen=True, slots=True)
-class LayoutChange:
+class HeldLayoutChange:
     """Change of a held layout, the exports that it touches, and those whose bytes it does not keep.
 
     `act` makes it, while importers keep the memory of some exports, with such a check. `after_failure` is what a

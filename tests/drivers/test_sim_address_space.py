@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from memtopo.driver.types import Location, gpu
 from memtopo.drivers.sim.address_space import BLOCK, FIRST, LAST, AllocationBlocks, FreeRanges
-from memtopo.drivers.sim.calls import Refused
+from memtopo.drivers.sim.calls import RefusedCall
 from memtopo.drivers.sim.devices import WHOLE_HOST, SimMemoryBudget
 from tests.helpers.machines import invented
 
@@ -52,6 +52,6 @@ def test_an_allocation_without_addresses_takes_no_memory(location: Location) -> 
     blocks = AllocationBlocks(budget)
     blocks.take_addresses(LAST - FIRST)
     before = budget.free(location)
-    with pytest.raises(Refused, match="no free addresses are left"):
+    with pytest.raises(RefusedCall, match="no free addresses are left"):
         blocks.take(0, BLOCK) if location == gpu(0) else blocks.take_host(0, BLOCK, 0)
     assert budget.free(location) == before

@@ -12,7 +12,7 @@ from memtopo.common.processes import inherited_socket, python_command, spawn
 from memtopo.driver.types import gpu
 from memtopo.machine import Machine, Trial
 from memtopo.plans.progress import CountedProgress, Progress
-from memtopo.probe import Limits, Probed, Stopped, probe
+from memtopo.probe import Limits, Probed, ProbeStopped, probe
 from memtopo.probe.trial_resources import Broken
 from memtopo.sharing.channel import Channel
 from tests.helpers.machines import complete, invented
@@ -103,7 +103,7 @@ def test_a_command_that_does_not_exist_is_noted() -> None:
 
 def test_an_interrupted_probe_leaves_no_child() -> None:
     before = children()
-    with pytest.raises(Stopped):
+    with pytest.raises(ProbeStopped):
         probe(MACHINE, simulated=True, stop=lambda: 15)
     assert children() == before
 

@@ -100,7 +100,7 @@ SHARED_BYTES = 64
 """Size of every handle that is passed to another process as bytes."""
 
 
-class Record(Protocol):
+class BoundStruct(Protocol):
     """A struct of the bindings."""
 
     def getPtr(self) -> int: ...  # noqa: N802  # the bindings' name
@@ -110,7 +110,7 @@ _Named = TypeVar("_Named", bound=IntEnum)
 
 
 @lru_cache(maxsize=1024)
-def allocation_prop(properties: Properties) -> Record:
+def allocation_prop(properties: Properties) -> BoundStruct:
     """A `CUmemAllocationProp`, cached for equal properties; not to be changed."""
     kind, number, _ = properties.location
     flags = [int(word in properties.flags) for word in _ALLOC_FLAGS]
@@ -119,26 +119,26 @@ def allocation_prop(properties: Properties) -> Record:
 
 
 @lru_cache(maxsize=1024)
-def access_descriptors(grants: tuple[Grant, ...]) -> list[Record]:
+def access_descriptors(grants: tuple[Grant, ...]) -> list[BoundStruct]:
     """A list of `CUmemAccessDesc`, cached for equal grants; not to be changed."""
     return [_filled(driver.CUmemAccessDesc(), _ACCESS.pack(*grant.location[:2], grant.access)) for grant in grants]
 
 
 @lru_cache(maxsize=1024)
-def mem_location(location: Location) -> Record:
+def mem_location(location: Location) -> BoundStruct:
     """A `CUmemLocation`, cached for equal locations; not to be changed."""
     return _filled(driver.CUmemLocation(), _LOCATION.pack(*location[:2]))
 
 
 @lru_cache(maxsize=1)
-def batch_attributes() -> Record:
+def batch_attributes() -> BoundStruct:
     """A `CUmemcpyAttributes` for copies whose sources are read in the order of the stream; not to be changed."""
     found = driver.CUmemcpyAttributes()
     found.srcAccessOrder = driver.CUmemcpySrcAccessOrder.CU_MEMCPY_SRC_ACCESS_ORDER_STREAM
     return found  # type: ignore[no-any-return]
 
 
-def pool_props(properties: PoolProperties) -> Record:
+def pool_props(properties: PoolProperties) -> BoundStruct:
     """A `CUmemPoolProps`. Raises `OverflowError` for a number that does not fit."""
     (kind, number, _), handles, size = properties
     if not 0 <= size < 1 << 64:
@@ -146,27 +146,27 @@ def pool_props(properties: PoolProperties) -> Record:
     return _filled(driver.CUmemPoolProps(), _POOL.pack(AllocationType.PINNED, handles, kind, number, 0, size, 0))
 
 
-def pool_pointer(data: bytes) -> Record:
+def pool_pointer(data: bytes) -> BoundStruct:
     """A `CUmemPoolPtrExportData` of 64 bytes."""
     return _filled(driver.CUmemPoolPtrExportData(), data)
 
 
-def ipc_mem_handle(data: bytes) -> Record:
+def ipc_mem_handle(data: bytes) -> BoundStruct:
     """A `CUipcMemHandle` of 64 bytes."""
     return _filled(driver.CUipcMemHandle(), data)
 
 
-def ipc_event_handle(data: bytes) -> Record:
+def ipc_event_handle(data: bytes) -> BoundStruct:
     """A `CUipcEventHandle` of 64 bytes."""
     return _filled(driver.CUipcEventHandle(), data)
 
 
-def shared_bytes(handle: Record) -> bytes:
+def shared_bytes(handle: BoundStruct) -> bytes:
     """Return the 64 bytes of a `CUipcMemHandle` or another struct that is passed to another process."""
     return ctypes.string_at(handle.getPtr(), SHARED_BYTES)
 
 
-def properties_of(prop: Record) -> Properties:
+def properties_of(prop: BoundStruct) -> Properties:
     """Decode a `CUmemAllocationProp`; a number without a name stays a number."""
     return _read(ctypes.string_at(prop.getPtr(), _PROP.size))
 
@@ -179,7 +179,7 @@ def _read(memory: bytes) -> Properties:
     return found._replace(type=_named(AllocationType, kind))
 
 
-def _filled(record: Record, packed: bytes) -> Record:
+def _filled(record: BoundStruct, packed: bytes) -> BoundStruct:
     ctypes.memmove(record.getPtr(), packed, len(packed))
     return record
 

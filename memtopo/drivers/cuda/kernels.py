@@ -44,7 +44,7 @@ _MOST_BLOCKS = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedKernels:
     """Kernels loaded in one context, with the addresses of their result, their table of areas and its fingerprints."""
 
     module: int
@@ -58,7 +58,7 @@ class CudaKernels:
     """Runs kernels in whichever context is current."""
 
     def __init__(self) -> None:
-        self._loaded: dict[int, Loaded] = {}
+        self._loaded: dict[int, LoadedKernels] = {}
 
     def module_load_data(self) -> int:
         context = _context()
@@ -73,7 +73,7 @@ class CudaKernels:
         except BaseException:
             call(cuda.cuModuleUnload, module)
             raise
-        self._loaded[context] = Loaded(module, functions, found, table, sums)
+        self._loaded[context] = LoadedKernels(module, functions, found, table, sums)
         return module
 
     def module_unload(self, module: int) -> None:
@@ -120,7 +120,7 @@ class CudaKernels:
         _launch(loaded.functions["load"], (1, 1, 1), 1, ctypes.c_uint64(address))
         return _RESULT.unpack(_read(loaded.found, _RESULT.size))[3]  # type: ignore[no-any-return]
 
-    def _current(self) -> Loaded:
+    def _current(self) -> LoadedKernels:
         loaded = self._loaded.get(_context())
         if loaded is None:
             raise DriverError("cuLaunchKernel", "CUDA_ERROR_INVALID_HANDLE", "no kernels are loaded in this context")
@@ -318,7 +318,7 @@ PTX = {
 }
 
 
-class Kernels:
+class ContextKernels:
     """Kernels, each loaded into a context when it is first launched there; unloaded with the context."""
 
     def __init__(self) -> None:
@@ -345,7 +345,7 @@ class CudaTrialCalls:
     """Trial calls of the CUDA driver."""
 
     def __init__(self) -> None:
-        self._kernels = Kernels()
+        self._kernels = ContextKernels()
 
     def store(self, address: int, value: int) -> None:
         self._kernels.launch("store", address, value)

@@ -20,7 +20,7 @@ from cuda.bindings import driver as cuda
 
 from memtopo.driver.types import Access, Attribute, DriverError, Grant, Properties, gpu
 from memtopo.drivers.cuda.bindings import access_descriptors, allocation_prop, call
-from memtopo.drivers.cuda.kernels import Kernels
+from memtopo.drivers.cuda.kernels import ContextKernels
 
 SIZE, PHYSICAL = 512 << 20, 64 << 20
 COPIES, WARM_UP, SERIES = 16, 4, 5
@@ -40,7 +40,7 @@ class CudaMeter:
     """Measurements on the GPUs of this process; contexts are reused."""
 
     def __init__(self) -> None:
-        self._kernels = Kernels()
+        self._kernels = ContextKernels()
         self._contexts: dict[int, Any] = {}
 
     def peers(self, device: int, peer: int) -> Rates:

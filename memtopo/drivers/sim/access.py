@@ -9,7 +9,7 @@ from operator import add, itemgetter
 from memtopo.driver.types import HOST as CPU
 from memtopo.driver.types import Access, Grant, Location, LocationKind, RegisterFlags, gpu
 from memtopo.drivers.sim.allocations import SimAllocation, SimAllocations
-from memtopo.drivers.sim.calls import Refused, invalid, unsupported
+from memtopo.drivers.sim.calls import RefusedCall, invalid, unsupported
 from memtopo.drivers.sim.chunks import Mapping, SimMappings
 from memtopo.drivers.sim.devices import Contexts
 from memtopo.drivers.sim.events import Stream, Streams
@@ -36,7 +36,7 @@ class AccessRules:
             raise invalid("no access is given")
         for grant in grants:
             self._check(grant)
-        allowed: dict[Location, tuple[tuple[Grant, ...], Refused | None]] = {}
+        allowed: dict[Location, tuple[tuple[Grant, ...], RefusedCall | None]] = {}
         for mapping in self._mappings.contiguous(address, size):
             owner = mapping.chunk.properties.location
             if owner not in allowed:
@@ -51,7 +51,7 @@ class AccessRules:
         if not address:
             raise invalid("the address is 0")
         if not self._is_known(location):
-            raise Refused("CUDA_ERROR_INVALID_DEVICE", f"{location} does not exist")
+            raise RefusedCall("CUDA_ERROR_INVALID_DEVICE", f"{location} does not exist")
         mapping = self._mappings.find(address)
         if mapping is None:
             if self._allocations.find(address):
@@ -69,7 +69,7 @@ class AccessRules:
             return allocation.start, allocation.size
         mapping = self._mappings.find(address)
         if mapping is None or not mapping.access.get(gpu(device)):
-            raise Refused("CUDA_ERROR_NOT_FOUND", f"{gpu(device)} has no access to anything there")
+            raise RefusedCall("CUDA_ERROR_NOT_FOUND", f"{gpu(device)} has no access to anything there")
         on_gpu = mapping.chunk.properties.location.kind == LocationKind.GPU
         return mapping.start if on_gpu else 0, mapping.end - mapping.start  # fact 66
 
@@ -148,14 +148,16 @@ class AccessRules:
         if grant.access not in {0, 1, 3}:
             raise invalid("access must be none, read or read and write")
 
-    def _until_refused(self, grants: tuple[Grant, ...], owner: Location) -> tuple[tuple[Grant, ...], Refused | None]:
+    def _until_refused(
+        self, grants: tuple[Grant, ...], owner: Location
+    ) -> tuple[tuple[Grant, ...], RefusedCall | None]:
         """Grants before the first one that is refused for memory of an owner, and the refusal."""
         for index, grant in enumerate(grants):
             if refused := self._refusal(grant, owner):
                 return grants[:index], refused
         return grants, None
 
-    def _refusal(self, grant: Grant, owner: Location) -> Refused | None:
+    def _refusal(self, grant: Grant, owner: Location) -> RefusedCall | None:
         if grant.location.kind != LocationKind.GPU:
             if owner.kind == LocationKind.GPU and grant.access:
                 return unsupported("the host cannot access a gpu's memory")
@@ -285,7 +287,7 @@ class MemoryOperations:
     def transfer(self, copies: Sequence[tuple[int, int, int]], stream: int) -> bool:
         """Copy small spans between one page-locked allocation and chunks; return false, with none copied, for others.
 
-        Each is given by destination, source and bytes. Raises `Refused` before anything is copied.
+        Each is given by destination, source and bytes. Raises `RefusedCall` before anything is copied.
         """
         queue = self._streams.get(stream)
         if queue.work:

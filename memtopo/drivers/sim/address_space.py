@@ -8,7 +8,7 @@ from functools import partial
 from typing import Self
 
 from memtopo.driver.types import ADDRESS_BLOCK, gpu
-from memtopo.drivers.sim.calls import Refused, invalid
+from memtopo.drivers.sim.calls import RefusedCall, invalid
 from memtopo.drivers.sim.devices import WHOLE_HOST, SimMemoryBudget
 
 
@@ -119,7 +119,7 @@ class Reservations:
         at_hint = bool(address) and self._free.take_at(hinted, size)
         start = hinted if at_hint else self._free.take(size, alignment)
         if start is None:
-            raise Refused("CUDA_ERROR_OUT_OF_MEMORY", "no free addresses of that size and alignment are left")
+            raise RefusedCall("CUDA_ERROR_OUT_OF_MEMORY", "no free addresses of that size and alignment are left")
         insort(self._starts, start)
         self._ends[start] = start + size
         return start
@@ -257,7 +257,7 @@ class AllocationBlocks:
         self._budget.take(gpu(device), round_up(size, BLOCK))
         try:
             return self.take_addresses(size)
-        except Refused:
+        except RefusedCall:
             self._budget.give(gpu(device), round_up(size, BLOCK))
             raise
 
@@ -285,7 +285,7 @@ class AllocationBlocks:
         self.lock(size)
         try:
             return self._take(device, "page-locked", combined, size)
-        except Refused:
+        except RefusedCall:
             self.unlock(size)
             raise
 
@@ -306,7 +306,7 @@ class AllocationBlocks:
         """Take addresses alone, for memory of other processes or large managed memory."""
         address = self._free.take(round_up(size, BLOCK), BLOCK)
         if address is None:
-            raise Refused("CUDA_ERROR_OUT_OF_MEMORY", "no free addresses are left")
+            raise RefusedCall("CUDA_ERROR_OUT_OF_MEMORY", "no free addresses are left")
         return address
 
     def give_addresses(self, address: int, size: int) -> None:

@@ -15,7 +15,7 @@ from memtopo.driver.types import DriverError
 from memtopo.driver.wrappers import METHODS
 
 
-class Refused(Exception):
+class RefusedCall(Exception):
     """A broken rule of the driver: the error's name, and the rule in a short phrase."""
 
     def __init__(self, name: str, reason: str) -> None:
@@ -27,14 +27,14 @@ class WouldBlock(Exception):
     """The call has to wait for work that is outstanding. It has changed nothing, and is repeated until it succeeds."""
 
 
-def invalid(reason: str) -> Refused:
+def invalid(reason: str) -> RefusedCall:
     """Return a refusal with `CUDA_ERROR_INVALID_VALUE`, the driver's most common error."""
-    return Refused("CUDA_ERROR_INVALID_VALUE", reason)
+    return RefusedCall("CUDA_ERROR_INVALID_VALUE", reason)
 
 
-def unsupported(reason: str) -> Refused:
+def unsupported(reason: str) -> RefusedCall:
     """Return a refusal with `CUDA_ERROR_NOT_SUPPORTED`."""
-    return Refused("CUDA_ERROR_NOT_SUPPORTED", reason)
+    return RefusedCall("CUDA_ERROR_NOT_SUPPORTED", reason)
 
 
 T = TypeVar("T")
@@ -61,7 +61,7 @@ class Numbered(dict[int, T]):
         return removed
 
     def __missing__(self, number: int) -> T:
-        raise Refused(self._error, self._reason)
+        raise RefusedCall(self._error, self._reason)
 
     def in_context(self, device: int) -> list[int]:
         """Numbers of the objects in a device's context."""
@@ -116,14 +116,14 @@ class CallGate:
                     found.append(answer)  # noqa: PERF402  # a failure keeps those before it
         except DriverError as error:
             return found, error
-        except (Refused, OSError) as error:
+        except (RefusedCall, OSError) as error:
             return found, driver_error(name, error)
         return found, None
 
 
-def driver_error(name: str, error: Refused | OSError) -> DriverError:
+def driver_error(name: str, error: RefusedCall | OSError) -> DriverError:
     """Error of a call that was refused, or for which no descriptor or memory was left to simulate with."""
-    if isinstance(error, Refused):
+    if isinstance(error, RefusedCall):
         return DriverError(name, error.name, error.reason)
     return DriverError(name, "CUDA_ERROR_OPERATING_SYSTEM", f"the simulator: {error.strerror}")
 
@@ -150,7 +150,7 @@ def driver_call(method: Callable[Concatenate[Any, P], R], part: str | None = Non
                     return method(getattr(self, part) if part else self, *args, **kwargs)
                 except WouldBlock:
                     pass
-                except Refused as refused:
+                except RefusedCall as refused:
                     raise driver_error(name, refused) from None
                 except OSError as error:
                     raise driver_error(name, error) from error

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from memtopo.driver.types import AllocationType, HandleType, Location, LocationKind, Properties, gpu
 from memtopo.drivers.sim.address_space import Reservations
-from memtopo.drivers.sim.calls import Numbered, Refused, invalid, unsupported
+from memtopo.drivers.sim.calls import Numbered, RefusedCall, invalid, unsupported
 from memtopo.drivers.sim.devices import HOST_NODE, SimMemoryBudget
 from memtopo.drivers.sim.physical import Arena, Physical
 from memtopo.machine import Machine
@@ -84,9 +84,9 @@ class Anchor:
             raise _beside_stray()
 
 
-def _beside_stray() -> Refused:
+def _beside_stray() -> RefusedCall:
     reason = "the first mapping of this rdma chunk is gone, and another was granted access since (fact 64)"
-    return Refused("CUDA_ERROR_UNKNOWN", reason)
+    return RefusedCall("CUDA_ERROR_UNKNOWN", reason)
 
 
 class SimChunks:
@@ -200,7 +200,7 @@ class Creation:
             raise invalid("only pinned memory can be created")
         if properties.location.kind == LocationKind.GPU:
             if properties.location not in self._machine.locations:
-                raise Refused("CUDA_ERROR_INVALID_DEVICE", f"{properties.location} does not exist")
+                raise RefusedCall("CUDA_ERROR_INVALID_DEVICE", f"{properties.location} does not exist")
         else:
             self._check_host(properties)
         for feature in ("vmm", *_extras(properties)):
@@ -234,7 +234,7 @@ class Creation:
             if feature == "fabric":
                 raise unsupported(f"{feature} on {location} was never tried")
         if trial.refused:
-            raise Refused(trial.error or "CUDA_ERROR_NOT_SUPPORTED", f"{feature} on {location} does not work")
+            raise RefusedCall(trial.error or "CUDA_ERROR_NOT_SUPPORTED", f"{feature} on {location} does not work")
 
 
 def _extras(properties: Properties) -> list[str]:

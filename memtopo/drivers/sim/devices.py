@@ -6,7 +6,7 @@ import threading
 
 from memtopo.common.units import rounded
 from memtopo.driver.types import Attribute, Location, LocationKind, PeerAttribute, gpu
-from memtopo.drivers.sim.calls import Refused, invalid
+from memtopo.drivers.sim.calls import RefusedCall, invalid
 from memtopo.machine import CONTEXT_BYTES, Device, Machine, Peer
 
 INVISIBLE_GPU = gpu(-2)
@@ -31,7 +31,7 @@ class SimDevices:
     def get(self, device: int) -> Device:
         """Record of one GPU; refuses an ordinal that no GPU has."""
         if not 0 <= device < len(self._machine.devices):
-            raise Refused("CUDA_ERROR_INVALID_DEVICE", f"gpu{device} does not exist")
+            raise RefusedCall("CUDA_ERROR_INVALID_DEVICE", f"gpu{device} does not exist")
         return self._machine.devices[device]
 
     def device_get_name(self, device: int) -> str:
@@ -67,7 +67,7 @@ class SimDevices:
         """Attribute of the link between two GPUs."""
         self.get(device), self.get(peer)
         if device == peer:
-            raise Refused("CUDA_ERROR_INVALID_DEVICE", "a gpu is no peer of itself")
+            raise RefusedCall("CUDA_ERROR_INVALID_DEVICE", "a gpu is no peer of itself")
         link = self._machine.peers[device][peer] or Peer(access=False)
         known = {
             PeerAttribute.PERFORMANCE_RANK: link.performance_rank,
@@ -116,7 +116,7 @@ class SimMemoryBudget:
         """Refuse a size that is not free, with `CUDA_ERROR_OUT_OF_MEMORY`."""
         if size > self.free(location):
             where = "the host" if location == WHOLE_HOST else location
-            raise Refused("CUDA_ERROR_OUT_OF_MEMORY", f"{where} has {rounded(self.free(location))} free")
+            raise RefusedCall("CUDA_ERROR_OUT_OF_MEMORY", f"{where} has {rounded(self.free(location))} free")
 
     def take(self, location: Location, size: int) -> None:
         """Take memory; refuses with `CUDA_ERROR_OUT_OF_MEMORY`."""
@@ -175,7 +175,7 @@ class Contexts:
     def release(self, device: int) -> None:
         """Release one retain; the last one makes the context inactive."""
         if not self.active(device):
-            raise Refused("CUDA_ERROR_INVALID_CONTEXT", "the primary context is not retained")
+            raise RefusedCall("CUDA_ERROR_INVALID_CONTEXT", "the primary context is not retained")
         self._retains[device] -= 1
         if not self._retains[device]:
             del self._retains[device]
@@ -196,13 +196,13 @@ class Contexts:
     def ctx_push_current(self, context: int) -> None:
         """Make a context current on this thread."""
         if not self.active(context - FIRST_CONTEXT):
-            raise Refused("CUDA_ERROR_INVALID_CONTEXT", "the context is not retained")
+            raise RefusedCall("CUDA_ERROR_INVALID_CONTEXT", "the context is not retained")
         self._stack.devices.append(context - FIRST_CONTEXT)
 
     def ctx_pop_current(self) -> int:
         """Pop the current context of this thread."""
         if not self._stack.devices:
-            raise Refused("CUDA_ERROR_INVALID_CONTEXT", "no context is current")
+            raise RefusedCall("CUDA_ERROR_INVALID_CONTEXT", "no context is current")
         return FIRST_CONTEXT + self._stack.devices.pop()
 
     def mem_get_info(self) -> tuple[int, int]:
@@ -216,8 +216,8 @@ class Contexts:
     def current(self) -> int:
         """Device whose context is current on this thread."""
         if not self._stack.devices:
-            raise Refused("CUDA_ERROR_INVALID_CONTEXT", "no context is current")
+            raise RefusedCall("CUDA_ERROR_INVALID_CONTEXT", "no context is current")
         device = self._stack.devices[-1]
         if not self.active(device):
-            raise Refused("CUDA_ERROR_CONTEXT_IS_DESTROYED", "the current context was released")
+            raise RefusedCall("CUDA_ERROR_CONTEXT_IS_DESTROYED", "the current context was released")
         return device

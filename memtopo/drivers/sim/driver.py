@@ -13,7 +13,7 @@ from memtopo.driver.types import DriverError, Location, Properties
 from memtopo.drivers.sim.access import AccessRules, MemoryOperations
 from memtopo.drivers.sim.address_space import AllocationBlocks, Reservations
 from memtopo.drivers.sim.allocations import SimAllocations
-from memtopo.drivers.sim.calls import CallGate, Refused, driver_call, with_calls_of
+from memtopo.drivers.sim.calls import CallGate, RefusedCall, driver_call, with_calls_of
 from memtopo.drivers.sim.chunks import Creation, SimChunks, SimMappings
 from memtopo.drivers.sim.devices import Contexts, SimDevices, SimMemoryBudget
 from memtopo.drivers.sim.events import SimEvents, Streams
@@ -153,7 +153,7 @@ class SimDriver(CallGate, BatchDriver, _Calls):  # type: ignore[misc]  # parts h
         return self._arena.resident() + self._files.resident()
 
     def store_by_kernel(self, address: int, data: bytes) -> None:
-        """Store bytes as a kernel of the current context does, without kernels that are loaded. Raises `Refused`."""
+        """Store bytes as a kernel of the current context does, without loaded kernels. Raises `RefusedCall`."""
         with self.lock:
             self._contents.store_by_kernel(address, data)
 
@@ -228,5 +228,5 @@ class SimDriver(CallGate, BatchDriver, _Calls):  # type: ignore[misc]  # parts h
                 return False
             try:
                 return self._contents.transfer(copies, stream)
-            except (Refused, OSError):
+            except (RefusedCall, OSError):
                 return False

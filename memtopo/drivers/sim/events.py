@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from memtopo.driver.types import EventFlags, gpu
 from memtopo.drivers.sim import shared_files
-from memtopo.drivers.sim.calls import Numbered, Refused, WouldBlock, invalid
+from memtopo.drivers.sim.calls import Numbered, RefusedCall, WouldBlock, invalid
 from memtopo.drivers.sim.devices import Contexts, SimDevices
 from memtopo.drivers.sim.shared_files import Files, Tag, nonce
 
@@ -51,7 +51,7 @@ class Streams:
     def stream_destroy(self, stream: int) -> None:
         """Destroy a stream; its outstanding work remains (fact 58)."""
         if not stream:
-            raise Refused("CUDA_ERROR_INVALID_HANDLE", "it is stream 0")
+            raise RefusedCall("CUDA_ERROR_INVALID_HANDLE", "it is stream 0")
         self._destroyed.append(self._open.remove(stream))
         self._advance()
 
@@ -150,7 +150,7 @@ class SimEvents:
         """Record an event, which completes at once; records of all processes are counted."""
         device, found = self._streams.get(stream).device, self._open[event]
         if found.device != device:
-            raise Refused("CUDA_ERROR_INVALID_HANDLE", "the event and the stream are of different contexts")
+            raise RefusedCall("CUDA_ERROR_INVALID_HANDLE", "the event and the stream are of different contexts")
         if found.fd is None:
             found.records += 1
         else:
@@ -167,7 +167,7 @@ class SimEvents:
         device, found = self._streams.get(stream).device, self._open[event]
         if found.fd is not None and found.device != device:
             reason = "the interprocess event is another gpu's: on hardware the process dies (fact 76)"
-            raise Refused("CUDA_ERROR_INVALID_HANDLE", reason)
+            raise RefusedCall("CUDA_ERROR_INVALID_HANDLE", reason)
         if flags:
             raise invalid("flags must be 0")
 
@@ -180,10 +180,10 @@ class SimEvents:
         """IPC handle of an interprocess event of this process, in its device's context (facts 47, 78)."""
         device, found = self._contexts.current(), self._open[event]
         if found.fd is None or found.tag is None or found.imported:
-            raise Refused("CUDA_ERROR_INVALID_HANDLE", "the event is no interprocess event of this process")
+            raise RefusedCall("CUDA_ERROR_INVALID_HANDLE", "the event is no interprocess event of this process")
         if found.device != device:
             reason = f"the event is of gpu{found.device}: on hardware the process may die (fact 78)"
-            raise Refused("CUDA_ERROR_INVALID_HANDLE", reason)
+            raise RefusedCall("CUDA_ERROR_INVALID_HANDLE", reason)
         return shared_files.pack_handle(found.fd, found.tag)
 
     def ipc_open_event_handle(self, handle: bytes) -> int:
@@ -191,7 +191,7 @@ class SimEvents:
         device = self._contexts.current()
         shared_handle = shared_files.unpack_handle(handle, _ERRORS)
         if shared_handle.is_own:
-            raise Refused("CUDA_ERROR_INVALID_CONTEXT", "an event cannot be opened in the process that created it")
+            raise RefusedCall("CUDA_ERROR_INVALID_CONTEXT", "an event cannot be opened in the process that created it")
         fd, tag = shared_files.open_handle(shared_handle, self._files, _ERRORS, "event")
         return self._open.add(SimEvent(device, fd, tag, imported=True))
 

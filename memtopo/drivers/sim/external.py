@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from memtopo.driver.types import MemoryHandleType, SemaphoreHandleType, gpu
 from memtopo.drivers.sim.allocations import SimAllocations
-from memtopo.drivers.sim.calls import Numbered, Refused, invalid, unsupported
+from memtopo.drivers.sim.calls import Numbered, RefusedCall, invalid, unsupported
 from memtopo.drivers.sim.devices import Contexts, SimDevices
 from memtopo.drivers.sim.events import Stream, Streams
 from memtopo.drivers.sim.physical import Physical
@@ -53,11 +53,13 @@ class SimImportedMemory:
             found = self._files.adopt_descriptor(fd, "memory", "chunk", TIMELINE, BINARY)
         close_descriptor(fd)
         if found is None:
-            raise Refused("CUDA_ERROR_UNKNOWN", "the file descriptor is no memory's; it is closed now")
+            raise RefusedCall("CUDA_ERROR_UNKNOWN", "the file descriptor is no memory's; it is closed now")
         own, tag = found
         if tag.kind != "dmabuf" and not _is_semaphore(tag) and self._devices.locate(tag.location) != gpu(device):
             self._files.close(own)
-            raise Refused("CUDA_ERROR_UNKNOWN", f"the memory is not of gpu{device}; its file descriptor is closed now")
+            raise RefusedCall(
+                "CUDA_ERROR_UNKNOWN", f"the memory is not of gpu{device}; its file descriptor is closed now"
+            )
         return self._open.add(SimMemory(device, size, own, tag, dedicated))
 
     def external_memory_get_mapped_buffer(self, memory: int, offset: int, size: int) -> int:
@@ -142,7 +144,7 @@ class SimSemaphores:
             raise invalid("that is no file descriptor")
         found = self._files.adopt_descriptor(fd, TIMELINE, BINARY, "memory")
         if found is None:
-            raise Refused("CUDA_ERROR_UNKNOWN", "the file descriptor is no semaphore's")
+            raise RefusedCall("CUDA_ERROR_UNKNOWN", "the file descriptor is no semaphore's")
         close_descriptor(fd)
         return self._open.add(SimSemaphore(device, _KINDS[kind], *found))
 
@@ -180,7 +182,7 @@ class SimSemaphores:
         if not 0 <= value < _VALUES:
             raise invalid("the value is no number of 64 bits")
         if stream.device != found.device:
-            raise Refused("CUDA_ERROR_INVALID_HANDLE", "the semaphore and the stream are of different contexts")
+            raise RefusedCall("CUDA_ERROR_INVALID_HANDLE", "the semaphore and the stream are of different contexts")
         if found.kind != found.tag.kind:
             raise invalid(f"what was imported as a {found.kind} semaphore is something else: {found.tag.kind}")
         return found

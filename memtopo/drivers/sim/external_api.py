@@ -14,7 +14,7 @@ from typing import Self
 from memtopo.driver.kernels import WORD
 from memtopo.driver.types import DriverError
 from memtopo.drivers.sim import external
-from memtopo.drivers.sim.calls import Refused
+from memtopo.drivers.sim.calls import RefusedCall
 from memtopo.drivers.sim.driver import SimDriver
 from memtopo.drivers.sim.kernels import ILLEGAL
 from memtopo.drivers.sim.shared_files import Tag, is_dma_buf, make, nonce, read_tag
@@ -117,7 +117,7 @@ class SimTrialCalls:
     def store(self, address: int, value: int) -> None:
         try:
             self._driver.store_by_kernel(address, value.to_bytes(WORD, "little"))
-        except Refused as refused:
+        except RefusedCall as refused:
             raise DriverError("cuCtxSynchronize", ILLEGAL, refused.reason) from None
 
     def meet(self, address: int, value: int) -> bool:
@@ -131,7 +131,7 @@ class SimExternalApi:
 
     def __init__(self, uuid: bytes) -> None:
         self._uuid = uuid
-        self._objects: list[_Object] = []
+        self._objects: list[_OpenObject] = []
 
     def __enter__(self) -> Self:
         return self
@@ -161,7 +161,7 @@ class SimExternalApi:
         return semaphore
 
 
-class _Object:
+class _OpenObject:
     """An object of the external API, kept open until it is freed."""
 
     def __init__(self, fd: int) -> None:
@@ -176,7 +176,7 @@ class _Object:
             self._fd = -1
 
 
-class SimExternalMemory(_Object):
+class SimExternalMemory(_OpenObject):
     """Memory of the external API."""
 
     def __init__(self, fd: int, size: int) -> None:
@@ -190,7 +190,7 @@ class SimExternalMemory(_Object):
         write(self._fd, offset, data)
 
 
-class SimExternalSemaphore(_Object):
+class SimExternalSemaphore(_OpenObject):
     """Semaphore of the external API."""
 
     @property

@@ -17,7 +17,7 @@ from memtopo.driver.types import (
 )
 from memtopo.drivers.sim.address_space import PAGE, round_up
 from memtopo.drivers.sim.allocations import AdvisedPages, PageUse, SimAllocation, SimAllocations
-from memtopo.drivers.sim.calls import Refused, invalid, unsupported
+from memtopo.drivers.sim.calls import RefusedCall, invalid, unsupported
 from memtopo.drivers.sim.devices import Contexts
 from memtopo.drivers.sim.events import Streams
 from memtopo.drivers.sim.physical import SimProcessMemory
@@ -102,9 +102,11 @@ class SimManagedMemory:
         """Location as an ordinal of range attributes; refuses a missing one, a GPU with the error `missing`."""
         if location.kind == LocationKind.GPU:
             if location not in self._machine.locations:
-                raise Refused(missing, f"{location} does not exist")
+                raise RefusedCall(missing, f"{location} does not exist")
             if not self._has(location.id, Attribute.CONCURRENT_MANAGED_ACCESS):
-                raise Refused("CUDA_ERROR_INVALID_DEVICE", f"{location} cannot use managed memory while the CPU does")
+                raise RefusedCall(
+                    "CUDA_ERROR_INVALID_DEVICE", f"{location} cannot use managed memory while the CPU does"
+                )
             return location.id
         if location.kind == LocationKind.HOST_NUMA and location not in self._machine.locations:
             raise invalid(f"{location} does not exist")
@@ -155,21 +157,21 @@ class SimPinnedMemory:
         pages = start // PAGE * PAGE, round_up(end, PAGE)
         locked = [each for each in self._allocations.within(*pages) if each.kind == "registered"]
         if any(each.start <= start < each.end or (start <= each.start and each.end <= end) for each in locked):
-            raise Refused("CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED", "some of it is registered already")
+            raise RefusedCall("CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED", "some of it is registered already")
         if flags & RegisterFlags.IOMEMORY:
             raise invalid("a flag is for devices")
         inside = (each for each in locked if pages[0] <= each.start // PAGE * PAGE and each.end <= pages[1])
         if any((each.flags ^ flags) & RegisterFlags.READ_ONLY for each in inside):
             raise invalid("pages of it are locked with READ_ONLY, or are to be and are locked without")
         if any(each.start < end and start < each.end for each in locked):
-            raise Refused("CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED", "the end of it is registered already")
+            raise RefusedCall("CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED", "the end of it is registered already")
 
     def mem_host_unregister(self, address: int) -> None:
         """End the registration that begins at an address (fact 85)."""
         self._streams.check_done()
         found = self._allocations.find(address)
         if found is None and address:
-            raise Refused("CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED", "the address is in no registered memory")
+            raise RefusedCall("CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED", "the address is in no registered memory")
         self._allocations.unregister(address)
 
     def mem_host_get_device_pointer(self, address: int) -> int:

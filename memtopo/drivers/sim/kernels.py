@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from memtopo.driver.kernels import ALIGNED, MOST_AREAS, Area, Verified, fingerprint, pattern
 from memtopo.driver.types import Access
 from memtopo.drivers.sim.access import AccessRules
-from memtopo.drivers.sim.calls import Numbered, Refused, invalid
+from memtopo.drivers.sim.calls import Numbered, RefusedCall, invalid
 from memtopo.drivers.sim.devices import Contexts
 from memtopo.drivers.sim.events import Streams
 from memtopo.drivers.sim.physical import Physical
@@ -94,14 +94,14 @@ class SimKernels:
         """Device of the current context, after a check of its kernels and of areas."""
         device = self._contexts.current()
         if device not in self._devices.values():
-            raise Refused("CUDA_ERROR_INVALID_HANDLE", "no kernels are loaded in this context")
+            raise RefusedCall("CUDA_ERROR_INVALID_HANDLE", "no kernels are loaded in this context")
         if len(areas) > MOST_AREAS or any(each.address % ALIGNED or each.size < 0 or each.first % 8 for each in areas):
             raise invalid("an area is not aligned, or there are too many")
         return device
 
     def _survive(self) -> None:
         if self.fatal:
-            raise Refused(ILLEGAL, self.fatal)
+            raise RefusedCall(ILLEGAL, self.fatal)
 
     def _ends(self, device: int, area: Area, needed: Access) -> Iterator[tuple[int, Physical, int, int]]:
         """Yield the parts that represent an area: offset in the area, memory, offset in the memory, size."""
@@ -116,7 +116,7 @@ class SimKernels:
         """Yield the memory behind addresses; nothing after an illegal access, which ends the process."""
         try:
             areas = self._access.reach(address, size, device, needed, copying=False)
-        except Refused as refused:
+        except RefusedCall as refused:
             self.fatal = self.fatal or f"a kernel on gpu{device} made an illegal access: {refused.reason}"
             return
         for area in areas:

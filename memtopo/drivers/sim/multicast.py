@@ -8,7 +8,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from memtopo.driver.types import MULTICAST_SLOTS, HandleType, Properties, gpu
-from memtopo.drivers.sim.calls import Refused
+from memtopo.drivers.sim.calls import RefusedCall
 from memtopo.drivers.sim.chunks import Creation, SimChunk, SimChunks, SimMappings
 from memtopo.drivers.sim.devices import SimDevices
 from memtopo.drivers.sim.physical import PAGE, Physical
@@ -99,9 +99,9 @@ class SimMulticastObject(SimChunk):
             os.pwrite(fd, _HEAD.pack(expected, added + 1, size), 0)
 
 
-def documented(reason: str, name: str = "INVALID_VALUE") -> Refused:
+def documented(reason: str, name: str = "INVALID_VALUE") -> RefusedCall:
     """Return a refusal that no hardware has shown, but the documentation states or follows from it."""
-    return Refused(f"CUDA_ERROR_{name}", f"{reason} (fact 87: from documentation, not tried on hardware)")
+    return RefusedCall(f"CUDA_ERROR_{name}", f"{reason} (fact 87: from documentation, not tried on hardware)")
 
 
 class SimMulticast:

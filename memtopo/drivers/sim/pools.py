@@ -17,7 +17,7 @@ from memtopo.driver.types import (
 )
 from memtopo.drivers.sim.address_space import PAGE, AllocationBlocks, FreeRanges, round_up
 from memtopo.drivers.sim.allocations import PoolPlace, SimAllocation, SimAllocations
-from memtopo.drivers.sim.calls import Numbered, Refused, invalid, unsupported
+from memtopo.drivers.sim.calls import Numbered, RefusedCall, invalid, unsupported
 from memtopo.drivers.sim.chunks import Creation
 from memtopo.drivers.sim.devices import WHOLE_HOST, SimDevices, SimMemoryBudget
 from memtopo.drivers.sim.events import Streams
@@ -278,7 +278,7 @@ class SimPools:
         like = Properties(location, handles)
         self._creation.check(self._creation.mem_get_allocation_granularity(like), like, 0)
         if not 0 <= size < _LARGEST:
-            raise Refused("CUDA_ERROR_OUT_OF_MEMORY", "the maximum size exceeds the addresses of a process")
+            raise RefusedCall("CUDA_ERROR_OUT_OF_MEMORY", "the maximum size exceeds the addresses of a process")
 
     def _check_supported(self, pool: SimPool, grant: Grant) -> None:
         location, access = grant
@@ -293,14 +293,14 @@ class SimPools:
         if location.kind != LocationKind.GPU:
             return
         if location not in self._machine.locations:
-            raise Refused("CUDA_ERROR_INVALID_DEVICE", f"{location} does not exist")
+            raise RefusedCall("CUDA_ERROR_INVALID_DEVICE", f"{location} does not exist")
         if access not in {Access.NONE, Access.RW}:
             raise invalid("access to a pool is none, or read and write")
         if location == pool.location and not access:
-            raise Refused("CUDA_ERROR_INVALID_DEVICE", "a pool's own gpu keeps its access")
+            raise RefusedCall("CUDA_ERROR_INVALID_DEVICE", "a pool's own gpu keeps its access")
         known = on_gpu and pool.location in self._machine.locations
         if known and not self._machine.can_access(location.id, pool.location.id):
-            raise Refused("CUDA_ERROR_INVALID_DEVICE", f"{location} cannot access the memory of {pool.location}")
+            raise RefusedCall("CUDA_ERROR_INVALID_DEVICE", f"{location} cannot access the memory of {pool.location}")
 
     def _room(self, pool: SimPool, size: int) -> tuple[SimSegment, int]:
         """Segment with room for `size` bytes, and their address in it, with memory; a new segment if none has any."""
@@ -316,7 +316,7 @@ class SimPools:
             assert address is not None
         try:
             self._back(pool, segment, address, size)
-        except Refused:
+        except RefusedCall:
             segment.free.give(address, size)
             raise
         return segment, address
@@ -327,7 +327,7 @@ class SimPools:
         new = sum(unit not in segment.backed for unit in units) * RESERVED
         limit = round_up(pool.properties.max_size, RESERVED)
         if limit and pool.attributes[PoolAttribute.RESERVED_MEM_CURRENT] + new > limit:
-            raise Refused("CUDA_ERROR_OUT_OF_MEMORY", "the pool has reserved its maximum size")
+            raise RefusedCall("CUDA_ERROR_OUT_OF_MEMORY", "the pool has reserved its maximum size")
         self._budget.take(_budgeted(pool.location), new)
         for unit in units:
             segment.backed[unit] = segment.backed.get(unit, 0) + 1
@@ -337,7 +337,7 @@ class SimPools:
         assert pool.pages
         offset = pool.pages.take(round_up(size, PAGE), PAGE)
         if offset is None:
-            raise Refused("CUDA_ERROR_OUT_OF_MEMORY", "the pool's file has no room")
+            raise RefusedCall("CUDA_ERROR_OUT_OF_MEMORY", "the pool's file has no room")
         return Physical(pool.fd, offset, size, tag=pool.tag)
 
     def _part(self, address: int) -> _Part:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from memtopo.common.processes import process_stat
 from memtopo.driver.types import PROPERTY_FLAGS
-from memtopo.drivers.sim.calls import Refused, invalid
+from memtopo.drivers.sim.calls import RefusedCall, invalid
 
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _SPARE = 200  # descriptors that the process may need beside
@@ -252,7 +252,7 @@ def unpack_handle(handle: bytes, errors: HandleErrors) -> SharedHandle:
     """Decode a handle; refuses malformed bytes."""
     magic, pid, start_time, fd, nonce = _HANDLE.unpack(check_handle_size(handle))
     if magic != _MAGIC:
-        raise Refused(errors.malformed, "the bytes are no handle of a simulator")
+        raise RefusedCall(errors.malformed, "the bytes are no handle of a simulator")
     return SharedHandle(pid, start_time, fd, nonce.hex())
 
 
@@ -262,11 +262,11 @@ def open_handle(shared: SharedHandle, files: Files, errors: HandleErrors, *kinds
     Refuses if it is gone.
     """
     if not shared.is_alive:
-        raise Refused(errors.exporter_gone, "the process that shared it is gone, or in another pid namespace")
+        raise RefusedCall(errors.exporter_gone, "the process that shared it is gone, or in another pid namespace")
     found = files.adopt(f"/proc/{shared.pid}/fd/{shared.fd}", *kinds)
     if found is None:
-        raise Refused(errors.object_gone, f"the process that shared it has no such {kinds[0]} any more")
+        raise RefusedCall(errors.object_gone, f"the process that shared it has no such {kinds[0]} any more")
     if found[1].nonce != shared.nonce:
         files.close(found[0])
-        raise Refused(errors.object_gone, f"the process that shared it has another {kinds[0]} there now")
+        raise RefusedCall(errors.object_gone, f"the process that shared it has another {kinds[0]} there now")
     return found

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from memtopo.driver.types import DmaBufFlags, HandleType, Location, LocationKind, PoolProperties, Properties, gpu
 from memtopo.drivers.sim.allocations import SimAllocation, SimAllocations
-from memtopo.drivers.sim.calls import Refused, invalid, unsupported
+from memtopo.drivers.sim.calls import RefusedCall, invalid, unsupported
 from memtopo.drivers.sim.chunks import Creation, Mapping, SimChunk, SimChunks, SimMappings
 from memtopo.drivers.sim.devices import INVISIBLE_GPU, Contexts, SimDevices
 from memtopo.drivers.sim.multicast import KIND
@@ -65,7 +65,7 @@ class AllocationSharing:
         device = self._contexts.current()
         shared_handle = unpack_handle(handle, _ERRORS)
         if shared_handle.is_own:
-            raise Refused("CUDA_ERROR_INVALID_CONTEXT", "memory cannot be opened in the process that allocated it")
+            raise RefusedCall("CUDA_ERROR_INVALID_CONTEXT", "memory cannot be opened in the process that allocated it")
         openings = self._allocations.openings(shared_handle.nonce) if shared_handle.is_alive else []
         own = (each for each in openings if each.device == device)
         allocation = next(own, None) or self._open_first(shared_handle, device)
@@ -76,7 +76,7 @@ class AllocationSharing:
         fd, tag = open_handle(shared_handle, self._files, _ERRORS, "allocation")
         try:
             self._check_owner(self._devices.locate(tag.location), device)
-        except Refused:
+        except RefusedCall:
             self._files.close(fd)
             raise
         return self._allocations.open(self._arena.adopt(fd, tag), device)
@@ -86,7 +86,7 @@ class AllocationSharing:
         if owner == INVISIBLE_GPU:
             raise invalid("the memory is of a gpu that is not visible here")
         if owner != gpu(device) and not self._devices.device_can_access_peer(device, owner.id):
-            raise Refused("CUDA_ERROR_PEER_ACCESS_UNSUPPORTED", f"gpu{device} cannot access the memory of {owner}")
+            raise RefusedCall("CUDA_ERROR_PEER_ACCESS_UNSUPPORTED", f"gpu{device} cannot access the memory of {owner}")
 
     def own_file(self, allocation: SimAllocation) -> Tag:
         """Move the memory into a file of its own, unless it is in one; returns its tag."""
@@ -112,7 +112,7 @@ def _opened(shared: int | bytes, kind: HandleType, creation: Creation, files: Fi
         raise invalid("that is no file descriptor")
     found = files.adopt_descriptor(shared, *kinds, "chunk", "pool")
     if found is None:
-        raise Refused("CUDA_ERROR_UNKNOWN", f"the file descriptor is no {kinds[0]}'s")
+        raise RefusedCall("CUDA_ERROR_UNKNOWN", f"the file descriptor is no {kinds[0]}'s")
     if found[1].kind not in kinds:
         files.close(found[0])
         raise unsupported(f"the file descriptor is a {found[1].kind}'s (fact 82)")
@@ -155,7 +155,7 @@ class ChunkSharing:
             return self._adopt_multicast(fd, tag)
         if tag.size % tag.granule:  # external memory (fact 59), never tried
             self._files.close(fd)
-            raise Refused("CUDA_ERROR_UNKNOWN", "the memory's size is not a multiple of the granularity")
+            raise RefusedCall("CUDA_ERROR_UNKNOWN", "the memory's size is not a multiple of the granularity")
         location = self._devices.locate(tag.location)
         flags = [flag for flag in tag.flags if flag != "rdma"]  # which an import does not read as (fact 64)
         properties = Properties.with_flags(location, HandleType.NONE, flags)
@@ -185,7 +185,7 @@ class SharedPools(SimPools):
         if flags or own.tag is None or kind not in _SHARED or kind not in own.properties.handles:
             raise invalid("flags must be 0, and the pool created with the handle type")
         if self.exceeds(own.location, own.properties.max_size):
-            raise Refused("CUDA_ERROR_UNKNOWN", "the maximum size of the pool is more than there is (fact 82)")
+            raise RefusedCall("CUDA_ERROR_UNKNOWN", "the maximum size of the pool is more than there is (fact 82)")
         own.exported = True
         if kind == HandleType.FABRIC:
             self._creation.check_permitted(Properties(own.location, HandleType.FABRIC))
@@ -226,7 +226,7 @@ class SharedPools(SimPools):
             raise invalid("the bytes name no allocation of this imported pool")
         if offset in found.pointers:
             if found.location.kind != LocationKind.GPU:
-                raise Refused("CUDA_ERROR_ALREADY_MAPPED", "this process has imported the allocation")
+                raise RefusedCall("CUDA_ERROR_ALREADY_MAPPED", "this process has imported the allocation")
             return found.pointers[offset]
         address = found.pointers[offset] = self._addresses.take_addresses(size)
         self.add(found, address, Physical(found.fd, offset, size, tag=found.tag))
@@ -281,7 +281,7 @@ class SimDmaBufs:
         self._contexts.current()
         try:
             pieces = list(self._pieces(address, address + size))
-        except Refused:
+        except RefusedCall:
             self._check_end(address + size, flags)
             raise
         self._check_memory(pieces, flags)
@@ -328,7 +328,7 @@ class SimDmaBufs:
         if not all(self._works(place, flags) for place in places):
             raise unsupported(_UNTRIED)
         if any(each.properties.compressible for each in pieces):
-            raise Refused("CUDA_ERROR_UNKNOWN", "a part of it is compressible")
+            raise RefusedCall("CUDA_ERROR_UNKNOWN", "a part of it is compressible")
 
     def _works(self, location: Location, flags: int) -> bool:
         if flags & DmaBufFlags.PCIE:
