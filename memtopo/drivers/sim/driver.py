@@ -81,7 +81,6 @@ class SimDriver(CallGate, BatchDriver, _Calls):  # type: ignore[misc]  # parts h
         self._devices = SimDevices(machine)
         self._contexts = Contexts(self._devices, budget)
         self._streams = Streams(self._contexts)
-        self._events = SimEvents(self._devices, self._contexts, self._streams, self._files)
         self._creation = Creation(machine)
         self._addresses = Reservations(self._creation.address_granule())
         self._chunks = SimChunks(self._creation, budget, self._arena)
@@ -90,39 +89,24 @@ class SimDriver(CallGate, BatchDriver, _Calls):  # type: ignore[misc]  # parts h
         self._access = AccessRules(machine, self._contexts, self._mappings, self._allocations)
         self._contents = MemoryOperations(self._contexts, self._streams, self._access)
         self._kernels = SimKernels(self._contexts, self._streams, self._access, self._creation.address_granule())
-        self._multicast = SimMulticast(
-            machine, self._devices, self._creation, self._chunks, self._mappings, self._files
-        )
-        self._sharing = ChunkSharing(
-            self._devices, self._creation, self._chunks, self._arena, self._files, self._multicast.adopt
-        )
-        self._memory_handles = AllocationSharing(
-            self._devices, self._contexts, self._allocations, self._arena, self._files
-        )
-        self._dma_bufs = SimDmaBufs(
-            machine,
-            self._contexts,
-            self._mappings,
-            self._allocations,
-            self._sharing,
-            self._memory_handles,
-            self._arena,
-        )
         self._managed = SimManagedMemory(machine, self._contexts, self._streams, self._allocations)
         self._pinned = SimPinnedMemory(self._contexts, self._streams, self._allocations)
-        self._pools = SharedPools(
-            machine,
-            self._devices,
-            self._streams,
-            self._creation,
-            budget,
-            blocks,
-            self._allocations,
-            self._arena,
-            self._files,
+        self._add_shared_parts(budget, blocks)
+
+    def _add_shared_parts(self, budget: SimMemoryBudget, blocks: AllocationBlocks) -> None:
+        """Add the parts whose objects other processes can open."""
+        machine, devices, contexts, allocations = self.machine, self._devices, self._contexts, self._allocations
+        creation, streams, arena, files = self._creation, self._streams, self._arena, self._files
+        self._events = SimEvents(devices, contexts, streams, files)
+        self._multicast = SimMulticast(machine, devices, creation, self._chunks, self._mappings, files)
+        self._sharing = ChunkSharing(devices, creation, self._chunks, arena, files, self._multicast.adopt)
+        self._memory_handles = AllocationSharing(devices, contexts, allocations, arena, files)
+        self._dma_bufs = SimDmaBufs(
+            machine, contexts, self._mappings, allocations, self._sharing, self._memory_handles, arena
         )
-        self._external = SimImportedMemory(self._devices, self._contexts, self._allocations, self._files)
-        self._semaphores = SimSemaphores(self._contexts, self._streams, self._files)
+        self._pools = SharedPools(machine, devices, streams, creation, budget, blocks, allocations, arena, files)
+        self._external = SimImportedMemory(devices, contexts, allocations, files)
+        self._semaphores = SimSemaphores(contexts, streams, files)
 
     def close(self) -> None:
         """Return all memory to the system; every later call is refused. A second call does nothing."""
