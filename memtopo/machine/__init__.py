@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from memtopo.machine.files import LARGEST_FILE, VERSION, dump, load, parse, shipped
+from memtopo.machine.files import LARGEST_FILE, dump, load, parse, shipped
 from memtopo.machine.records import (
     CONTEXT_BYTES,
     Cluster,
@@ -27,7 +27,6 @@ from memtopo.machine.records import (
 __all__ = [
     "CONTEXT_BYTES",
     "LARGEST_FILE",
-    "VERSION",
     "Cluster",
     "Copies",
     "Device",
