@@ -62,13 +62,8 @@ def _blocks(
     for index, spans in _numbered(range_, context):
         if len(spans) > 1:
             yield _joint_block(spans, range_, context)
-            continue
-        (span,) = spans
-        tooltip = "\n".join(_tooltip(span, range_, context, address))
-        if not span.chunk:
-            yield BarBlock(span.size, words=(_size_at(span),), tooltip=tooltip)
         else:
-            yield _block(span, range_, earlier.get(index), tooltip)
+            yield _block(spans[0], range_, context, earlier.get(index), address)
 
 
 def _numbered(range_: RangeDiagram, context: DrawingContext) -> Iterator[tuple[int, list[MappingSpan]]]:
@@ -85,16 +80,21 @@ def _grouped(spans: Sequence[MappingSpan], size: int, most: int) -> Iterator[lis
         yield list(group)
 
 
-def _block(span: MappingSpan, range_: RangeDiagram, earlier: SpanPosition | None, tooltip: str) -> BarBlock:
+def _block(
+    span: MappingSpan, range_: RangeDiagram, context: DrawingContext, earlier: SpanPosition | None, address: int | None
+) -> BarBlock:
+    words = notation.span_words(span, range_.count)
+    origin = f"from {span.origin}" if span.origin else ""
+    label = f"{words.size} at {words.at}", _locations(span), origin, words.parts, _again(range_, earlier), words.in_each
     return BarBlock(
         size=span.size,
         mark=span.chunk,
         count=span.count,
         devices=span.locations,
         access=span.access,
-        name=notation.chunk_names(span, range_.count),
-        words=(_size_at(span), _locations(span), *_sources(span, range_, earlier)),
-        tooltip=tooltip,
+        name=words.name,
+        words=tuple(filter(None, label)),
+        tooltip="\n".join(_tooltip(span, words.name, range_, context, address)),
         twin=earlier.block if earlier and earlier.range == range_.first else None,
     )
 
@@ -120,11 +120,6 @@ def _joint_block(spans: Sequence[MappingSpan], range_: RangeDiagram, context: Dr
     )
 
 
-def _size_at(span: MappingSpan) -> str:
-    size = notation.multiple(max(span.count, 1), span.bytes_each or span.size)
-    return f"{size} at {notation.offset(span.offset)}"
-
-
 def _locations(span: MappingSpan) -> str:
     in_turn = " round-robin" if len(span.locations) > 1 and span.count > len(span.locations) else ""
     order = notation.order(span) or in_turn
@@ -132,30 +127,22 @@ def _locations(span: MappingSpan) -> str:
     return f"{', '.join(notation.short_names(span.locations))}{order}{handles}"
 
 
-def _sources(span: MappingSpan, range_: RangeDiagram, earlier: SpanPosition | None) -> Iterator[str]:
-    """The import of a span, an earlier mapping of its chunks, and the chunks of the other equal ranges."""
-    if span.origin:
-        yield f"from {span.origin}"
-    if span.parts:
-        yield notation.parts(span)
-    if earlier:
-        other = f" of {earlier.range}" if earlier.range != range_.first else ""
-        yield f"same memory as at {notation.offset(earlier.offset)}{other}"
-    if range_.count > 1:
-        if not span.step:
-            yield "same in each"
-        elif span.step != span.count:
-            yield f"{span.step:+,} in each"
+def _again(range_: RangeDiagram, earlier: SpanPosition | None) -> str:
+    if earlier is None:
+        return ""
+    other = f" of {earlier.range}" if earlier.range != range_.first else ""
+    return f"same memory as at {notation.offset(earlier.offset)}{other}"
 
 
-def _tooltip(span: MappingSpan, range_: RangeDiagram, context: DrawingContext, address: int | None) -> Iterator[str]:
-    yield notation.chunk_names(span, range_.count) if span.chunk else "hole: addresses without memory"
+def _tooltip(
+    span: MappingSpan, name: str, range_: RangeDiagram, context: DrawingContext, address: int | None
+) -> Iterator[str]:
+    yield name or "hole: addresses without memory"
     yield f"{_exact_size(span)} at {exact(span.offset)} of {notation.name_range(range_.first, range_.last)}"
     if address is not None:
         yield f"address 0x{address + span.offset:x}"
     if span.chunk:
-        on = ", ".join(map(context.device_name, notation.short_names(span.locations)))
-        yield f"on {on}{notation.order(span)}"
+        yield f"on {context.placement(span)}"
         yield f"handles {', '.join(span.handles) or 'none'}"
         yield f"access {notation.granted(span.access)}" if span.access else "no access"
         if span.origin:

@@ -85,7 +85,31 @@ def chunk_names(span: MappingSpan, count: int) -> str:
     return name_range(span.first, f"{stem}.{number + ahead}")
 
 
-def parts(span: MappingSpan) -> str:
+class SpanWords(NamedTuple):
+    """Words for a span, the same in every drawing: its size and its offset, and of a span that is no hole its chunks.
+
+    `parts` are the first parts of each chunk, and `in_each` says which chunks the next equal range has, if that is to
+    be said.
+    """
+
+    size: str
+    at: str
+    name: str = ""
+    parts: str = ""
+    in_each: str = ""
+
+
+def span_words(span: MappingSpan, ranges: int) -> SpanWords:
+    """The words for a span of `ranges` equal ranges."""
+    if not span.chunk:
+        return SpanWords(rounded(span.size), offset(span.offset))
+    size, in_each = multiple(span.count, span.bytes_each), ""
+    if ranges > 1 and span.step != span.count:
+        in_each = f"{span.step:+,} in each" if span.step else "same in each"
+    return SpanWords(size, offset(span.offset), chunk_names(span, ranges), _parts(span), in_each)
+
+
+def _parts(span: MappingSpan) -> str:
     """First parts of each chunk of a span in words: `signal 4 KiB, data 2 MiB`; empty if it has none."""
     words = [f"{shorten(part.name, _LONGEST_PART)} {rounded(part.size)}" for part in span.parts[:_NAMED]]
     left = len(span.parts) - _NAMED
@@ -208,6 +232,10 @@ class DrawingContext:
         """A device with the names that the spec has for it: `gpu0 (prefill)`."""
         names = self.names.get(device, ())
         return f"{device} ({', '.join(names)})" if names else device
+
+    def placement(self, span: MappingSpan) -> str:
+        """The devices of a span with their names."""
+        return ", ".join(map(self.device_name, short_names(span.locations))) + order(span)
 
 
 def letters_and_devices(diagram: Diagram) -> tuple[Mapping[str, str], Mapping[str, int]]:

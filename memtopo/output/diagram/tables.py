@@ -92,21 +92,15 @@ def _range_table(range_: RangeDiagram, process: str, prefix: str, context: Drawi
 
 
 def _span_line(span: MappingSpan, count: int, address: int | None, context: DrawingContext) -> Cells:
-    at = "" if address is None else f"0x{address + span.offset:x}"
-    if not span.chunk:
-        return "hole", exact(span.offset), rounded(span.size), "", "", "", at, ""
+    words = notation.span_words(span, count)
     return (
-        ", ".join(
-            filter(
-                None, (notation.chunk_names(span, count), span.origin and f"from {span.origin}", notation.parts(span))
-            )
-        ),
+        ", ".join(filter(None, (words.name or "hole", span.origin and f"from {span.origin}", words.parts))),
         exact(span.offset),
-        notation.multiple(span.count, span.bytes_each),
-        ", ".join(map(context.device_name, notation.short_names(span.locations))) + notation.order(span),
+        words.size,
+        context.placement(span),
         ", ".join(span.handles),
-        notation.granted(span.access),
-        at,
+        notation.granted(span.access) if span.chunk else "",
+        "" if address is None else f"0x{address + span.offset:x}",
         _position(span.path, context),
     )
 

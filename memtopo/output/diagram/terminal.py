@@ -133,26 +133,19 @@ def _cells(shown: MappingSpan, glyphs: Glyphs, *, times: int, again: bool, acces
 
     `times` is the number of equal ranges, and `again` is true for chunks that an earlier piece shows.
     """
-    at = notation.offset(shown.offset)
+    words = notation.span_words(shown, times)
     if not shown.chunk:
-        return [Text(cell, "dim") for cell in ("hole", at, rounded(shown.size), "", "", "")]
+        return [Text(cell, "dim") for cell in ("hole", words.at, words.size, "", "", "")]
     handles = f" ({', '.join(map(printable, shown.handles))})" if shown.handles else ""
+    repetition = ["again" if again and (times == 1 or shown.step) else "", words.in_each]
     return [
-        Text(clipped(notation.chunk_names(shown, times)), "bold"),
-        Text(at),
-        Text(multiple(shown.count, shown.bytes_each)),
-        _location(shown.locations, glyphs, f"{notation.order(shown)}{handles}{_repetition(shown, times, again=again)}"),
+        Text(clipped(words.name), "bold"),
+        Text(words.at),
+        Text(words.size),
+        _location(shown.locations, glyphs, ", ".join([f"{notation.order(shown)}{handles}", *filter(None, repetition)])),
         Text(notation.granted(shown.access) if access else ""),
-        Text(", ".join(filter(None, (_origin(shown.origin), notation.parts(shown))))),
+        Text(", ".join(filter(None, (_origin(shown.origin), words.parts)))),
     ]
-
-
-def _repetition(shown: MappingSpan, times: int, *, again: bool) -> str:
-    """Other mappings of the same chunks, and the step to the chunks of the next equal range."""
-    if times > 1 and not shown.step:
-        return ", same in each"
-    ahead = f", {shown.step:+,} in each" if times > 1 and shown.step != shown.count else ""
-    return f"{', again' if again else ''}{ahead}"
 
 
 def _origin(text: str) -> str:
