@@ -11,7 +11,7 @@ from memtopo import machine as machines
 from memtopo import probe
 from memtopo.cli.options import AsJson, MachineName, argument, described, option, recorded_machines, stdout_format
 from memtopo.cli.process import Interrupted, Stopper
-from memtopo.cli.results import ProbePage, require_writable, save, show, write_probe
+from memtopo.cli.results import ProbePage, pages, require_writable, save, show, write_probe
 from memtopo.common.errors import Exit, UsageError
 from memtopo.diagnostics.messages import choose
 from memtopo.drivers import target
@@ -111,18 +111,10 @@ def _limits(machine: Machine) -> list[str]:
 
 
 def _show(result: ProbeReport, form: str) -> None:
-    if form == "json":
-        from memtopo.output import json
-
-        plain.print_document(json.dumps(result).splitlines())
-        return
-    from memtopo.output import console, markdown
-    from memtopo.output.probe import page
-
     if form == "markdown":
-        plain.print_lines(markdown.page_lines(page(result)))
+        plain.print_lines(pages("markdown").page_lines(pages("probe").page(result)))
     else:
-        console.show(page(result))
+        show(result, lambda: pages("probe").page(result), as_json=form == "json")
 
 
 def machines_command(name: Name = None, as_json: AsJson = False) -> int:

@@ -22,7 +22,7 @@ from memtopo.language import Document
 from memtopo.output import plain
 
 if TYPE_CHECKING:
-    from memtopo.output.blocks import Section
+    from memtopo.output.blocks import Page, Section
     from memtopo.output.json import DiagnosticsDocument
     from memtopo.plans.report import Report
     from memtopo.probe.report import ProbeReport
@@ -35,13 +35,17 @@ _OWN = re.compile(rb'(/\*|""") ?Program of memtopo plan:|\s*\{.{,60}"memtopo_', 
 def show(data: object, page: Callable[[], Any], *, as_json: bool, marker: str = "") -> None:
     """Print data as JSON, after the marker of its type if it has one, or its page, which is made if it is printed."""
     if as_json:
-        from memtopo.output import json
-
-        plain.print_document(json.dumps(json.marked(marker, data) if marker else data).splitlines())
+        plain.print_document(_json(data, marker).splitlines())
     else:
         from memtopo.output import console
 
         console.show(page())
+
+
+def _json(data: object, marker: str) -> str:
+    from memtopo.output import json
+
+    return json.dumps(json.marked(marker, data) if marker else data)
 
 
 def pages(room: str) -> Any:
@@ -198,21 +202,16 @@ class RunOutput:
         if self.file is None:
             return report.exit_code
         try:
-            _write_report(self.file, self._document(report))
+            _write_report(self.file, report, lambda: self._page(report), marker="report")
         except NotWritten as error:
             plain.print_error(error)
             return report.exit_code or error.exit_code
         return report.exit_code
 
-    def _document(self, report: Report) -> str:
-        if not _is_page(self.file):
-            from memtopo.output import json
-
-            return json.dumps(json.marked("report", report))
-        from memtopo.output import html
+    def _page(self, report: Report) -> Page:
         from memtopo.output.report import full_page
 
-        return html.document(full_page(report, _traced(self.trace) if self.trace else ()))
+        return full_page(report, _traced(self.trace) if self.trace else ())
 
 
 def run_output(file: str | None, trace: str | None, *, as_json: bool) -> RunOutput:
@@ -225,12 +224,8 @@ def run_output(file: str | None, trace: str | None, *, as_json: bool) -> RunOutp
 
 def write_probe(file: str | None, report: ProbeReport) -> None:
     """Write the report of a probe. Raises `NotWritten`."""
-    if file is None:
-        return
-    from memtopo.output import html, json
-    from memtopo.output.probe import full_page
-
-    _write_report(file, html.document(full_page(report)) if _is_page(file) else json.dumps(report))
+    if file is not None:
+        _write_report(file, report, lambda: pages("probe").full_page(report))
 
 
 def write_error(file: str, command: str, error: MemtopoError) -> None:
@@ -240,7 +235,7 @@ def write_error(file: str, command: str, error: MemtopoError) -> None:
     try:
         require_writable(file)
         found = refusal(error.composition) if isinstance(error, RefusedSpec) else json.error_document(error)
-        _write_report(file, _error_page(command, error) if _is_page(file) else json.dumps(found))
+        _write_report(file, found, lambda: _error_page(command, error))
     except MemtopoError as failure:
         if failure.message != error.message:
             plain.print_error(failure)
@@ -265,21 +260,22 @@ def refusal(composition: Composition) -> DiagnosticsDocument:
     return json.diagnostics_document(composition.diagnostics, composition.document, composition.target.name)
 
 
-def _error_page(command: str, error: MemtopoError) -> str:
-    from memtopo.output import diagnostics, html
+def _error_page(command: str, error: MemtopoError) -> Page:
+    from memtopo.output import diagnostics
     from memtopo.output.report import diagnostics_page, error_page
 
     if not isinstance(error, RefusedSpec):
-        return html.document(error_page(command, error))
+        return error_page(command, error)
     found, document = error.composition.diagnostics, error.composition.document
-    page = diagnostics_page(refusal(error.composition), diagnostics.text(found, document), document.name)
-    return html.document(page)
+    return diagnostics_page(refusal(error.composition), diagnostics.text(found, document), document.name)
 
 
-def _is_page(file: str | None) -> bool:
-    return PurePath(file or "").suffix.lower() in _HTML
+def _write_report(file: str, data: object, page: Callable[[], Page], marker: str = "") -> None:
+    """Write what `show` prints: as JSON, or the page as HTML. Raises `NotWritten`."""
+    if PurePath(file).suffix.lower() in _HTML:
+        from memtopo.output import html
 
-
-def _write_report(file: str, document: str) -> None:
-    write(file, document)
+        write(file, html.document(page()))
+    else:
+        write(file, _json(data, marker))
     plain.print_message(f"report written to {file}")
