@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Annotated
 
-from memtopo.cli.options import AsJson, MachineNames, Set, SpecFile, described, option, settings, stdout_format
+from memtopo.cli.options import AsJson, MachineNames, Set, SpecFile, described, grouped, option, settings, stdout_format
 from memtopo.cli.results import write
 from memtopo.cli.specs import load, print_diagnostics
 from memtopo.common.errors import UsageError
@@ -24,7 +24,6 @@ _FORMATS_BY_SUFFIX = {".txt": "text", ".json": "json", **SUFFIXES}
 _NAMES = ("text", "json", *FORMATS)
 
 _FILES = "Draw into a file, in the format of its suffix; may be given again."
-Output = Annotated[list[str] | None, option("--output -o", _FILES, "FILE", "MEMTOPO_DRAW_OUTPUT")]
 Form = Annotated[
     str | None,
     option(
@@ -36,37 +35,38 @@ Form = Annotated[
         show_default="text",
     ),
 ]
-Ascii = Annotated[bool, option("--ascii", "Draw text with ASCII alone.")]
 _WIDTH = "Width of text, if not the terminal's."
-Width = Annotated[int | None, option("--width", _WIDTH, "COLUMNS", min=plain.NARROWEST, max=1000)]
-StateName = Annotated[str | None, option("--state", "Draw it in one of its states.", "STATE", "MEMTOPO_DRAW_STATE")]
+_STATE = "Draw it in one of its states."
 
 
-def draw_command(
-    spec: SpecFile,
-    machine: MachineNames = None,
-    given: Set = None,
-    state: StateName = None,
-    output: Output = None,
-    form: Form = None,
-    ascii: Ascii = False,
-    width: Width = None,
-    as_json: AsJson = False,
-) -> int:
+@dataclass(frozen=True, slots=True)
+class DrawOptions:
+    """Options of a drawing; `ascii` and `width` apply to text."""
+
+    state: Annotated[str | None, option("--state", _STATE, "STATE", "MEMTOPO_DRAW_STATE")] = None
+    output: Annotated[list[str] | None, option("--output -o", _FILES, "FILE", "MEMTOPO_DRAW_OUTPUT")] = None
+    form: Form = None
+    ascii: Annotated[bool, option("--ascii", "Draw text with ASCII alone.")] = False
+    width: Annotated[int | None, option("--width", _WIDTH, "COLUMNS", min=plain.NARROWEST, max=1000)] = None
+    as_json: AsJson = False
+
+
+@grouped
+def draw_command(spec: SpecFile, machine: MachineNames = None, given: Set = None, *, how: DrawOptions) -> int:
     """Draw a layout: ranges, mappings, and the memory that they map.
 
     Without -o it goes to stdout, and with -o - as well.
     """
-    stdout = _stdout_form(form, as_json=as_json)
-    files = dict(_files(output or ()))
+    stdout = _stdout_form(how.form, as_json=how.as_json)
+    files = dict(_files(how.output or ()))
     loaded = load(spec, machine, settings(given))
     geometry, line = loaded.geometry, loaded.target.line
     print_diagnostics(loaded)
     note = f"on {humanize.machine(line)}"
-    if state is not None:
-        geometry, note = _in_state(geometry, state), f"in state {state}, {note}"
+    if how.state is not None:
+        geometry, note = _in_state(geometry, how.state), f"in state {how.state}, {note}"
     shown = Drawing(build_diagram(geometry, loaded.target.machines), geometry.name, note, loaded.document.position)
-    drawing = _Drawing(shown, line, ascii, width, state)
+    drawing = _Drawing(shown, line, how)
     for file, format_ in files.items():
         if file != "-":
             write(file, drawing.document(format_))
@@ -87,20 +87,18 @@ def _in_state(geometry: Geometry, state: str) -> Geometry:
 
 @dataclass(frozen=True, slots=True)
 class _Drawing:
-    """A picture in any format; `ascii` and `width` apply to text."""
+    """A picture in any format."""
 
     shown: Drawing
     line: MachineLine
-    ascii: bool
-    width: int | None
-    state: str | None
+    how: DrawOptions
 
     def show(self, form: str) -> None:
         """Write the drawing to stdout."""
         if form == "text":
             from memtopo.output import console
 
-            console.show(self._text, width=self.width)
+            console.show(self._text, width=self.how.width)
         else:
             plain.print_document(self.document(form).splitlines())
 
@@ -109,16 +107,16 @@ class _Drawing:
         if form == "text":
             from memtopo.output import console
 
-            return console.unstyled(self._text, self.width or plain.DEFAULT_WIDTH)
+            return console.unstyled(self._text, self.how.width or plain.DEFAULT_WIDTH)
         return json.dumps(self._json) if form == "json" else FORMATS[form](self.shown)
 
     @property
     def _json(self) -> json.PictureDocument:
-        return json.PictureDocument(json.VERSION, self.shown.title, self.line, self.shown.diagram, self.state)
+        return json.PictureDocument(json.VERSION, self.shown.title, self.line, self.shown.diagram, self.how.state)
 
     @property
     def _text(self) -> Page:
-        return text_page(self._json, ascii=self.ascii)
+        return text_page(self._json, ascii=self.how.ascii)
 
 
 def _stdout_form(form: str | None, *, as_json: bool) -> str:

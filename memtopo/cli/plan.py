@@ -24,6 +24,7 @@ from memtopo.cli.options import (
     WaitForImporters,
     argument,
     duration,
+    grouped,
     option,
     settings,
 )
@@ -64,46 +65,57 @@ from memtopo.sharing.wire import parsed_source
 SpecOrName = Annotated[str, argument("SPEC", "A spec; - reads standard input. With AFTER: a held layout.")]
 After = Annotated[str | None, argument("[AFTER]", "A spec that a held layout is to be changed to.")]
 _SAVE = "Save the plan for 'memtopo apply FILE', or 'memtopo change NAME FILE'; with --as the program, or several "
-Output = Annotated[str | None, option("--output -o", f"{_SAVE}in a folder.", "FILE", "MEMTOPO_PLAN_OUTPUT")]
 _CALLS = "List every driver call with its arguments, those of the teardown too."
-Calls = Annotated[bool, option("--calls", _CALLS, variable="MEMTOPO_PLAN_CALLS")]
 _AS = "Print a program with the same driver calls, which needs no memtopo."
-As = Annotated[
-    Literal["c", "cuda-python"] | None, option("--as", _AS, "c|cuda-python", "MEMTOPO_PLAN_AS", show_default=False)
-]
+Language = Literal["c", "cuda-python"]
 
 
+@dataclass(frozen=True, slots=True)
+class PlanOutput:
+    """Form of a plan on stdout, and the file that it is saved to."""
+
+    file: Annotated[str | None, option("--output -o", f"{_SAVE}in a folder.", "FILE", "MEMTOPO_PLAN_OUTPUT")] = None
+    calls: Annotated[bool, option("--calls", _CALLS, variable="MEMTOPO_PLAN_CALLS")] = False
+    language: Annotated[
+        Language | None, option("--as", _AS, "c|cuda-python", "MEMTOPO_PLAN_AS", show_default=False)
+    ] = None
+    as_json: AsJson = False
+
+    def require_one(self) -> None:
+        """Raise `UsageError` for options that ask for several outputs at once."""
+        if self.calls and self.language:
+            raise UsageError("--calls and --as are two outputs", hint="leave one of them out")
+        if self.calls and self.file is not None:
+            raise UsageError("-o saves plans and programs, and no list of calls", hint="--calls --json prints the list")
+        if self.language and self.as_json:
+            raise UsageError("--as prints a program, and no JSON", hint="--calls --json lists the calls")
+
+
+@grouped
 def plan_command(
-    spec: SpecOrName,
-    after: After = None,
-    machine: MachineNames = None,
-    given: Set = None,
-    output: Output = None,
-    calls: Calls = False,
-    language: As = None,
-    as_json: AsJson = False,
+    spec: SpecOrName, after: After = None, machine: MachineNames = None, given: Set = None, *, output: PlanOutput
 ) -> int:
     """Show what apply would do, or a change of a held layout.
 
     A saved plan contains the spec and the machine; apply plans the spec again, and refuses the plan if it changed.
     That of a change is refused if the held layout was changed since.
     """
-    _require_one_output(calls=calls, language=language, output=output, as_json=as_json)
+    output.require_one()
     if after is not None:
-        if calls or language:
+        if output.calls or output.language:
             raise UsageError("--calls and --as are of one spec, and not of a change", hint="leave AFTER out")
-        return _plan_change(spec, settings(given).read(after), output, as_json=as_json)
+        return _plan_change(spec, settings(given).read(after), output)
     loaded = load(spec, machine, settings(given))
     geometry, planned = loaded.geometry, loaded.plan
     print_diagnostics(loaded)
-    if language:
-        return _write_programs(planned, geometry, loaded.target, language, output)
-    if calls:
-        return _list_calls(planned, geometry, loaded.target, as_json=as_json)
-    return _show(planned, geometry, loaded, output, as_json=as_json)
+    if output.language:
+        return _write_programs(planned, geometry, loaded.target, output.language, output.file)
+    if output.calls:
+        return _list_calls(planned, geometry, loaded.target, as_json=output.as_json)
+    return _show(planned, geometry, loaded, output)
 
 
-def _show(planned: Plan, geometry: Geometry, loaded: Composition, output: str | None, *, as_json: bool) -> int:
+def _show(planned: Plan, geometry: Geometry, loaded: Composition, output: PlanOutput) -> int:
     """Show a plan, or print it as JSON, and save it."""
     machines = loaded.target.machines
     states = planner.memory_by_state(planned, geometry)
@@ -111,8 +123,8 @@ def _show(planned: Plan, geometry: Geometry, loaded: Composition, output: str | 
     text = SpecText.of(loaded.document)
     facts, nodes = saved_facts(loaded.target.machine, geometry), saved_nodes(machines, geometry)
     document = SavedPlan(1, loaded.target.line, summary, text, facts, spec_digest(loaded.document), nodes)
-    if output is not None:
-        save(output, json.dumps(replace(document, plan=replace(summary, picture=None)), compact=True))
+    if output.file is not None:
+        save(output.file, json.dumps(replace(document, plan=replace(summary, picture=None)), compact=True))
 
     def page() -> Any:
         from memtopo.output import plan
@@ -122,18 +134,8 @@ def _show(planned: Plan, geometry: Geometry, loaded: Composition, output: str | 
         below = {label: [in_short(each) for each in rows] for label, rows in first.items()}
         return plan.page(summary, loaded.target.line, document.digest, below)
 
-    show(document, page, as_json=as_json)
+    show(document, page, as_json=output.as_json)
     return 0
-
-
-def _require_one_output(*, calls: bool, language: str | None, output: str | None, as_json: bool) -> None:
-    """Raise `UsageError` for options that ask for several outputs at once."""
-    if calls and language:
-        raise UsageError("--calls and --as are two outputs", hint="leave one of them out")
-    if calls and output is not None:
-        raise UsageError("-o saves plans and programs, and no list of calls", hint="--calls --json prints the list")
-    if language and as_json:
-        raise UsageError("--as prints a program, and no JSON", hint="--calls --json lists the calls")
 
 
 def _list_calls(plan: Plan, geometry: Geometry, target: Target, *, as_json: bool) -> int:
@@ -162,9 +164,7 @@ def _print_calls(plan: Plan, geometry: Geometry) -> None:
         plain.print_lines(kept.pop(label, ()))
 
 
-def _write_programs(
-    plan: Plan, geometry: Geometry, target: Target, language: Literal["c", "cuda-python"], output: str | None
-) -> int:
+def _write_programs(plan: Plan, geometry: Geometry, target: Target, language: Language, output: str | None) -> int:
     """Print the program of a layout's only process, or write those of all processes into a folder."""
     from memtopo.output.programs import NotExpressible
     from memtopo.output.programs.languages import texts
@@ -185,16 +185,16 @@ def _write_programs(
     return 0
 
 
-def _plan_change(name: str, document: Document, output: str | None, *, as_json: bool) -> int:
+def _plan_change(name: str, document: Document, output: PlanOutput) -> int:
     """Show, and save, what a change of a held layout to a spec would do."""
     with connect_to(name, None, ()) as client:
         planned = HeldChange.of(client, document)
         planned.require_awake()
     print_diagnostics(valid(planned.after))
     found = planned.document
-    if output is not None:
-        save(output, json.dumps(found, compact=True))
-    show(found, lambda: pages("plan").difference(found.plan, found.machine, "plan"), as_json=as_json)
+    if output.file is not None:
+        save(output.file, json.dumps(found, compact=True))
+    show(found, lambda: pages("plan").difference(found.plan, found.machine, "plan"), as_json=output.as_json)
     return 0
 
 
