@@ -64,7 +64,7 @@ class TerminalDrawing:
             alike = [Text(f"{each.count:,} processes alike", "dim")] if each.count > 1 else []
             yield TitleLine([Text(printable(notation.processes(each)), "bold"), *alike])
             yield from self._process(each.first, each.picture, importers, glyphs)
-        yield from _more(whole.processes[MOST_PROCESSES:], "processes")
+        yield from _more(whole.processes[MOST_PROCESSES:], "process", "processes")
         yield from self._process("", whole, importers, glyphs)
         if whole.processes and whole.memory:
             yield TitleLine([Text("memory", "bold"), Text("of all processes", "dim")])
@@ -78,7 +78,7 @@ class TerminalDrawing:
             pieces = [(n, each.pieces[n]) for n in notation.first_and_last(len(each.pieces), self.rows)]
             again = {n for n, span in pieces if drawn.add(span, each.count, SpanPosition(each.first, n, span.offset))}
             yield _range(each, self._address(label, each), pieces, again, glyphs)
-        yield from _more(shown.ranges[self.ranges :], "ranges")
+        yield from _more(shown.ranges[self.ranges :], "range", "ranges")
         items = [item for thing in shown.things for item in _items(thing, glyphs)]
         items += [_export_item(export, importers.get((label, export.name), ())) for export in shown.exports]
         if items:
@@ -91,10 +91,9 @@ class TerminalDrawing:
         return "elsewhere in each" if found is None else f"{'from' if shown.count > 1 else 'at'} {found:#x}"
 
 
-def _more(hidden: Sequence[ProcessDiagram] | Sequence[RangeDiagram], nouns: str) -> Iterator[Panel]:
+def _more(hidden: Sequence[ProcessDiagram] | Sequence[RangeDiagram], noun: str, nouns: str) -> Iterator[Panel]:
     if count := sum(each.count for each in hidden):
-        noun = nouns if count > 1 else nouns.removesuffix("s").removesuffix("se")
-        yield Panel([Text(f"… and {count:,} more {noun}", "dim")])
+        yield Panel([Text(f"… and {count:,} more {nouns if count > 1 else noun}", "dim")])
 
 
 def _range(
