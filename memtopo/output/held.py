@@ -82,9 +82,7 @@ def _shared(status: Status | NodeStatus, now: float) -> Iterator[Section]:
 
 def checked(found: Looked) -> Page:
     """Result of a holder's check."""
-    count = found.checks.different
-    be = "is" if count == 1 else "are"
-    different = Toned(f"different: {humanize.plural(count, 'thing')} {be} not as declared", "bad")
+    different = Toned(f"different: {humanize.things(found.checks.different)} not as declared", "bad")
     verdict = Toned("ok: as declared", "good") if found.ok else different
     return Page("check", found.name, sections=[*check_sections(found.checks)], verdict=verdict)
 

@@ -20,6 +20,11 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
+def things(count: int) -> str:
+    """`1 thing is`, `2 things are`."""
+    return f"{plural(count, 'thing')} {'is' if count == 1 else 'are'}"
+
+
 def subjects(first: str, last: str) -> str:
     """One subject, or the first and the last of many; of a long name, only the last one's number."""
     if last in ("", first):

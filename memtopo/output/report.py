@@ -342,8 +342,7 @@ def verdict(report: Report) -> str:
             return "ok: built and taken down; nothing was checked"
         case "different":
             count = report.checks.different if report.checks else 0
-            be = "is" if count == 1 else "are"
-            return f"different: {humanize.plural(count, 'thing')} {be} not as declared; {_rest(report)}"
+            return f"different: {humanize.things(count)} not as declared; {_rest(report)}"
         case "leaked":
             return f"failed: {_rest(report)}"
         case outcome:
@@ -363,7 +362,7 @@ def _rest(report: Report) -> str:
     count = _left_count(report)
     if not count:
         return "something is left" if report.outcome == "leaked" else "everything was undone"
-    return f"{humanize.plural(count, 'thing')} {'is' if count == 1 else 'are'} left"
+    return f"{humanize.things(count)} left"
 
 
 def diagnostics_page(found: DiagnosticsDocument, lines: Sequence[str], name: str) -> Page:
