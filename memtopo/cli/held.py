@@ -46,7 +46,7 @@ Force = Annotated[bool, option("--force", "Release it even if it is in use over 
 _CHECK = "What is checked afterwards: fast: queries; full: all bytes that it keeps, too, which nothing may write."
 CheckSwitch = Annotated[Literal["fast", "full"], option("--check", _CHECK, variable="MEMTOPO_SWITCH_CHECK")]
 StateName = Annotated[str, argument("STATE", "One of its states, or awake.", autocompletion=_states)]
-Wait = Annotated[str, option("--wait", "Time limit for its teardown.", "TIME")]
+TeardownWait = Annotated[str, option("--wait", "Time limit for its teardown.", "TIME")]
 
 
 def ls_command(socket: Socket = None, allow_uid: AllowUid = None, as_json: AsJson = False) -> int:
@@ -115,7 +115,7 @@ def release_command(
     socket: Socket = None,
     force: Force = False,
     grace: Grace = "5s",
-    wait: Wait = "60s",
+    wait: TeardownWait = "60s",
     allow_uid: AllowUid = None,
     as_json: AsJson = False,
 ) -> int:

@@ -42,10 +42,10 @@ Codes = Annotated[list[str] | None, argument("CODE", "MT301, fact-15, …", auto
 All = Annotated[bool, option("--all", "Explain every code.")]
 Markdown = Annotated[bool, option("--markdown", "Print as Markdown.")]
 _KINDS = "spec, machine, plan, report, diagnostics, …"
-Kind = Annotated[str, argument("KIND", _KINDS, autocompletion=_schemas)]
-Files = Annotated[list[str], argument("FILE", "A trace, or a folder with those of several processes.")]
+SchemaKind = Annotated[str, argument("KIND", _KINDS, autocompletion=_schemas)]
+TraceFiles = Annotated[list[str], argument("FILE", "A trace, or a folder with those of several processes.")]
 Shell = Annotated[Literal["bash", "zsh", "fish"], typer.Argument(metavar="SHELL", help="bash, zsh or fish.")]
-Line = Annotated[str | None, typer.Argument(hidden=True, help="The command line up to the cursor.")]
+CommandLine = Annotated[str | None, typer.Argument(hidden=True, help="The command line up to the cursor.")]
 
 
 def explain_command(codes: Codes = None, all_: All = False, markdown: Markdown = False, as_json: AsJson = False) -> int:
@@ -57,7 +57,7 @@ def explain_command(codes: Codes = None, all_: All = False, markdown: Markdown =
     return 0
 
 
-def schema_command(kind: Kind) -> int:
+def schema_command(kind: SchemaKind) -> int:
     """Print the JSON Schema of specs or of memtopo's documents."""
     from memtopo.output import schemas
 
@@ -103,7 +103,7 @@ def _fact(number: int) -> Fact:
     return known[number]
 
 
-def trace_command(files: Files, as_json: AsJson = False) -> int:
+def trace_command(files: TraceFiles, as_json: AsJson = False) -> int:
     """Summarize the driver calls of a run that apply --trace wrote.
 
     A call that failed comes first, or one that did not return, with the calls before it. Then all calls by function:
@@ -116,7 +116,7 @@ def trace_command(files: Files, as_json: AsJson = False) -> int:
     return 0
 
 
-def completion_command(shell: Shell, line: Line = None) -> int:
+def completion_command(shell: Shell, line: CommandLine = None) -> int:
     """Print the script that completes command lines in a shell.
 
     In bash: eval "$(memtopo completion bash)".

@@ -50,7 +50,7 @@ Form = Annotated[
     ),
 ]
 _REPORT = "A report in a file; may be given again."
-Report = Annotated[list[str] | None, options.option("--report", _REPORT, "FORM=FILE", autocompletion=_reports)]
+ReportFile = Annotated[list[str] | None, options.option("--report", _REPORT, "FORM=FILE", autocompletion=_reports)]
 _SELECT = "Report only these: MT301, or MT3 for all."
 Select = Annotated[list[str] | None, options.option("--select", _SELECT, "CODE", autocompletion=_codes)]
 Ignore = Annotated[list[str] | None, options.option("--ignore", "Do not report these.", "CODE", autocompletion=_codes)]
@@ -64,7 +64,7 @@ def validate_command(
     machine: options.MachineNames = None,
     given: options.SetMany = None,
     form: Form = None,
-    report: Report = None,
+    report: ReportFile = None,
     select: Select = None,
     ignore: Ignore = None,
     strict: Strict = False,

@@ -137,7 +137,7 @@ def bad_name(name: object, path: Path, at: At = "key") -> Diagnostic:
     return Diagnostic("MT104", message, path, at, help=help)
 
 
-Keys = Callable[[tuple[str | int, ...]], Sequence[str]]
+AllowedKeys = Callable[[tuple[str | int, ...]], Sequence[str]]
 """Function that returns the keys that are allowed at a location in a section."""
 
 _SHAPES = {
@@ -150,7 +150,7 @@ _SHAPES = {
 }
 
 
-def diagnose(error: ValidationError, within: Path, known: Keys, form: str = "") -> list[Diagnostic]:
+def diagnose(error: ValidationError, within: Path, known: AllowedKeys, form: str = "") -> list[Diagnostic]:
     """Return the first diagnostics of a section.
 
     `known` returns the keys that are allowed at a location in it; `form` is an entry of it as a spec writes it.
@@ -169,13 +169,13 @@ def _path(within: Path, error: Any) -> Path:
     return (*within, *loc)
 
 
-def _without_misspelled(found: Sequence[Any], known: Keys) -> Iterator[Any]:
+def _without_misspelled(found: Sequence[Any], known: AllowedKeys) -> Iterator[Any]:
     """Drop the errors of missing keys that are present under a misspelled name, which is an error of its own."""
     misspelled = set(_intended(found, known))
     return (error for error in found if error["type"] != "missing" or error["loc"] not in misspelled)
 
 
-def _intended(found: Sequence[Any], known: Keys) -> Iterator[tuple[object, ...]]:
+def _intended(found: Sequence[Any], known: AllowedKeys) -> Iterator[tuple[object, ...]]:
     """Locations of the keys that unknown keys were probably meant to be; at most `COMPARED` words are compared."""
     near: dict[tuple[str, ...], str | None] = {}
     for error in found:
@@ -187,7 +187,7 @@ def _intended(found: Sequence[Any], known: Keys) -> Iterator[tuple[object, ...]]
             yield (*entry, near.get(case))
 
 
-def _diagnostic(error: Any, path: Path, known: Keys, form: str) -> Diagnostic:
+def _diagnostic(error: Any, path: Path, known: AllowedKeys, form: str) -> Diagnostic:
     kind = error["type"]
     if kind == "extra_forbidden":
         return unknown(path, known(error["loc"]))

@@ -18,7 +18,7 @@ At = Literal["key", "value"]
 Severity = Literal["error", "warning"]
 
 
-class Span(NamedTuple):
+class TextSpan(NamedTuple):
     """Part of a text, in lines and columns from 1, counted in characters; the end is exclusive."""
 
     line: int
@@ -33,7 +33,7 @@ class Label(NamedTuple):
     text: str
     path: Path
     at: At = "value"
-    span: Span | None = None
+    span: TextSpan | None = None
 
 
 class Edit(NamedTuple):
@@ -61,7 +61,7 @@ class Diagnostic(NamedTuple):
     labels: tuple[Label, ...] = ()
     notes: tuple[str, ...] = ()
     help: str | None = None
-    span: Span | None = None
+    span: TextSpan | None = None
     edit: Edit | None = None
 
     @property

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from memtopo.common.units import shorten
-from memtopo.diagnostics.model import At, Diagnostic, Path, Span
+from memtopo.diagnostics.model import At, Diagnostic, Path, TextSpan
 from memtopo.language.limits import (
     DEEPEST,
     LARGEST_SCALAR,
@@ -49,9 +49,9 @@ class Lines:
         self._text = text
         self._blocks: list[tuple[int, int]] = []
 
-    def span(self, start: int, end: int) -> Span:
+    def span(self, start: int, end: int) -> TextSpan:
         """Span between two character offsets from 0; an offset past the end of the text means its end."""
-        return Span(*self._line_and_column(start), *self._line_and_column(max(start, end)))
+        return TextSpan(*self._line_and_column(start), *self._line_and_column(max(start, end)))
 
     def line(self, number: int) -> str:
         """Text of a line, counted from 1, without its line end; empty if there is no such line."""
@@ -232,7 +232,7 @@ class Document:
         """Return diagnostics with notes on the parameters of the values that they are about."""
         return self._substituted.noted(found) if self._substituted else list(found)
 
-    def span(self, path: Path, at: At = "value") -> Span | None:
+    def span(self, path: Path, at: At = "value") -> TextSpan | None:
         """Span of a path's key or value; for a path that does not exist, of the nearest existing key above it.
 
         A path of the first item of a list that is written as its only item is that of the item. None if there is no

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from memtopo.common.text import printable
-from memtopo.diagnostics.model import Diagnostic, Edit, Label, Span
+from memtopo.diagnostics.model import Diagnostic, Edit, Label, TextSpan
 from memtopo.language.document import Document
 
 
@@ -23,8 +23,8 @@ class Located:
 
     diagnostic: Diagnostic
     file: str
-    span: Span | None
-    label_spans: tuple[Span | None, ...]
+    span: TextSpan | None
+    label_spans: tuple[TextSpan | None, ...]
 
     @property
     def location(self) -> str:
@@ -32,7 +32,7 @@ class Located:
         return f"{self.file}:{self.span.line}:{self.span.column}" if self.span else self.file
 
     @property
-    def labels(self) -> Iterable[tuple[Label, Span | None]]:
+    def labels(self) -> Iterable[tuple[Label, TextSpan | None]]:
         """Each label with its span."""
         return zip(self.diagnostic.labels, self.label_spans, strict=True)
 
@@ -52,12 +52,12 @@ def _locate(diagnostic: Diagnostic, document: Document) -> Located:
     return Located(diagnostic, document.name, _span(diagnostic, document), labels)
 
 
-def _span(subject: Diagnostic | Label, document: Document) -> Span | None:
+def _span(subject: Diagnostic | Label, document: Document) -> TextSpan | None:
     return subject.span or (document.span(subject.path, subject.at) if subject.path else None)
 
 
-def _order(each: Located) -> tuple[Span, str, str]:
-    return each.span or Span(0, 0, 0, 0), each.diagnostic.code, each.diagnostic.message
+def _order(each: Located) -> tuple[TextSpan, str, str]:
+    return each.span or TextSpan(0, 0, 0, 0), each.diagnostic.code, each.diagnostic.message
 
 
 _WORD = "[A-Za-z0-9_-]"

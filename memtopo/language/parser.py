@@ -21,7 +21,7 @@ from yaml.events import (
 
 from memtopo.common.text import printable
 from memtopo.common.units import shorten
-from memtopo.diagnostics.model import Diagnostic, Label, Path, Span
+from memtopo.diagnostics.model import Diagnostic, Label, Path, TextSpan
 from memtopo.language.document import Lines, Positions, Value
 from memtopo.language.limits import (
     DEEPEST,
@@ -293,7 +293,7 @@ class Parser:
     def _too_large(self, message: str, event: Event) -> ReadError:
         return ReadError(Diagnostic("MT002", message, span=self._span(event)))
 
-    def _span(self, event: Event) -> Span:
+    def _span(self, event: Event) -> TextSpan:
         return self._lines.span(event.start_mark.index, event.end_mark.index)
 
 

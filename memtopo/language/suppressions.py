@@ -21,7 +21,7 @@ from yaml.tokens import ScalarToken
 from memtopo.common.text import nearest
 from memtopo.common.units import shorten
 from memtopo.diagnostics import CODES, messages
-from memtopo.diagnostics.model import Diagnostic, Span
+from memtopo.diagnostics.model import Diagnostic, TextSpan
 from memtopo.language.document import Document
 
 NEVER = "MT0"
@@ -46,14 +46,14 @@ class Filtered(NamedTuple):
 
     reported: tuple[Diagnostic, ...]
     ignored: tuple[Diagnostic, ...] = ()
-    used: frozenset[Span] = frozenset()
+    used: frozenset[TextSpan] = frozenset()
 
 
 class _Entry(NamedTuple):
     """One code in a comment and its span; a comment without codes has an empty code and the span of the comment."""
 
     code: str
-    span: Span
+    span: TextSpan
 
 
 def apply_suppressions(found: Sequence[Diagnostic], document: Document, *, complete: bool) -> Filtered:
@@ -78,7 +78,7 @@ def apply_suppressions(found: Sequence[Diagnostic], document: Document, *, compl
     )
 
 
-def _comment_on(each: Diagnostic, document: Document, codes: Mapping[tuple[int, str], Span]) -> Span | None:
+def _comment_on(each: Diagnostic, document: Document, codes: Mapping[tuple[int, str], TextSpan]) -> TextSpan | None:
     """Return the span of the code in a comment on a diagnostic's line, if there is one."""
     span = each.span or (document.span(each.path, each.at) if each.path else None)
     return codes.get((span.line, each.code)) if span else None
@@ -113,7 +113,7 @@ def _excess(entries: Sequence[_Entry]) -> Iterator[Diagnostic]:
         yield Diagnostic(_UNUSED, message, help="remove comments that ignore nothing", span=entry.span)
 
 
-def _unused(entries: Sequence[_Entry], used: frozenset[Span], *, complete: bool) -> Iterator[Diagnostic]:
+def _unused(entries: Sequence[_Entry], used: frozenset[TextSpan], *, complete: bool) -> Iterator[Diagnostic]:
     """MT505 for each entry without a code that can be ignored, or with one that matches no diagnostic."""
     invalid = 0
     for entry in entries:

@@ -36,7 +36,7 @@ class Toned(NamedTuple):
     tone: Tone = ""
 
 
-class Span(NamedTuple):
+class TimeSpan(NamedTuple):
     """A span of time: its start and length as fractions of a track, the index of its hue, and words for it."""
 
     start: float
@@ -49,7 +49,7 @@ class Span(NamedTuple):
 class Track:
     """A cell with spans of time. Text and Markdown have no column of these."""
 
-    spans: Sequence[Span]
+    spans: Sequence[TimeSpan]
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from memtopo.common.errors import MemtopoError
 from memtopo.common.text import output_line, printable
 from memtopo.common.version import __version__
 from memtopo.diagnostics import CODES, explanations
-from memtopo.diagnostics.model import Span
+from memtopo.diagnostics.model import TextSpan
 from memtopo.language.located import Located
 from memtopo.output import diagnostics, json, markdown, validation
 from memtopo.output.validation import fingerprints, repository_path
@@ -46,7 +46,7 @@ def _annotation(found: Located) -> str:
     return _command(found.diagnostic.severity, properties, validation.full_message(found.diagnostic))
 
 
-def _position(span: Span | None) -> dict[str, str]:
+def _position(span: TextSpan | None) -> dict[str, str]:
     if span is None:
         return {}
     lines = {"line": str(span.line), "endLine": str(span.end_line)}
@@ -276,7 +276,7 @@ def _message(text: str) -> _Object:
     return {"text": _printable_lines(text).replace("](", "] (")}
 
 
-def _location(file: str, span: Span | None) -> _Object:
+def _location(file: str, span: TextSpan | None) -> _Object:
     # Code scanning requires a line; a diagnostic of a whole file is shown on the first one.
     region = {"startLine": 1}
     if span:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memtopo.common.text import display_width, printable
-from memtopo.diagnostics.model import Diagnostic, Span
+from memtopo.diagnostics.model import Diagnostic, TextSpan
 from memtopo.language.located import Located, located
 from memtopo.output.humanize import plural
 from memtopo.output.plain import DEFAULT_WIDTH, paint
@@ -98,7 +98,7 @@ def _wrapped(prose: str, width: int) -> list[str]:
 class _Mark:
     """A span to underline with `sign` in a style, followed by a text."""
 
-    span: Span
+    span: TextSpan
     sign: str
     style: str
     text: str = ""

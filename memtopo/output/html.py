@@ -164,7 +164,7 @@ def _cell(cell: Cell) -> str:
     return text(cell)
 
 
-def _span(span: blocks.Span) -> str:
+def _span(span: blocks.TimeSpan) -> str:
     place = f"left:{span.start:.2%};width:{span.length:.2%}"
     colours = f"background:var(--hue{span.hue});box-shadow:inset 0 0 0 1px var(--edge{span.hue})"
     return f'<i title="{text(span.words)}" style="{place};{colours}"></i>'

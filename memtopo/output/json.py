@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from memtopo.common.errors import MemtopoError
-from memtopo.diagnostics.model import Diagnostic, Path, Severity, Span
+from memtopo.diagnostics.model import Diagnostic, Path, Severity, TextSpan
 from memtopo.geometry.diagram import Diagram
 from memtopo.language.located import Located, located
 from memtopo.machine.records import MachineLine
@@ -180,7 +180,7 @@ def _diagnostic(found: Located, shared: SharedDiagnostic) -> Fault:
     )
 
 
-def _position(span: Span | None) -> dict[str, int | None]:
+def _position(span: TextSpan | None) -> dict[str, int | None]:
     return {name: getattr(span, name) if span else None for name in _POSITION}
 
 

@@ -13,9 +13,9 @@ from memtopo.sharing.holder import HolderEvent
 from memtopo.sharing.offers import exported_bytes
 from memtopo.sharing.status import Statistics, Status
 
-Kind = Literal["gauge", "counter"]
+MetricKind = Literal["gauge", "counter"]
 
-FAMILIES: Mapping[str, tuple[Kind, str]] = {
+FAMILIES: Mapping[str, tuple[MetricKind, str]] = {
     "memtopo_layout_up": ("gauge", "1 if the holder of the layout answers, else 0."),
     "memtopo_layout_info": ("gauge", "1, with the properties of the layout as labels."),
     "memtopo_layout_serving": ("gauge", "1 if the layout is served, 0 if it is being released."),

@@ -271,7 +271,7 @@ def _track(times: Sequence[PhaseTime], window: tuple[float, float]) -> Track:
         if ended >= first:
             words = f"{each.phase}: {humanize.duration(each.seconds)}, from {humanize.duration(each.began)} on"
             left, length = min((began - first) * scale, 0.998), max(ended - began, 0.0) * scale
-            found.append(blocks.Span(left, length, _HUES[_group(each.phase)][0], words))
+            found.append(blocks.TimeSpan(left, length, _HUES[_group(each.phase)][0], words))
     return Track(found)
 
 

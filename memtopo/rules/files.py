@@ -18,7 +18,7 @@ from memtopo import language
 from memtopo.common.errors import Unavailable, UsageError
 from memtopo.common.text import nearest
 from memtopo.diagnostics import CODES
-from memtopo.diagnostics.model import Diagnostic, Edit, Path, Severity, Span
+from memtopo.diagnostics.model import Diagnostic, Edit, Path, Severity, TextSpan
 from memtopo.language import Document, read_text
 from memtopo.language.located import Replacement, edited, replacements
 from memtopo.language.suppressions import NEVER
@@ -191,7 +191,7 @@ def check_document(
         for name in machines
         for variant in variants
     }
-    used = frozenset[Span]().union(*(validated.used for validated in found.values()))
+    used = frozenset[TextSpan]().union(*(validated.used for validated in found.values()))
     results = tuple(
         Result(each.document, case, _reported(each, used, chosen), len(each.ignored)) for case, each in found.items()
     )
@@ -206,7 +206,7 @@ def _validated(document: Document, machines: Machines | None) -> Validated:
     return validate_without_machine(document)
 
 
-def _reported(validated: Validated, used: frozenset[Span], chosen: Selection) -> tuple[Diagnostic, ...]:
+def _reported(validated: Validated, used: frozenset[TextSpan], chosen: Selection) -> tuple[Diagnostic, ...]:
     ignored = frozenset(validated.ignored)
     return tuple(
         each

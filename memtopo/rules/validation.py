@@ -8,7 +8,7 @@ from typing import NamedTuple
 from memtopo import rules, spec
 from memtopo.diagnostics import CODES, messages
 from memtopo.diagnostics.messages import LISTED
-from memtopo.diagnostics.model import Diagnostic, Span, has_errors
+from memtopo.diagnostics.model import Diagnostic, TextSpan, has_errors
 from memtopo.geometry.model import Geometry
 from memtopo.kinds import KINDS
 from memtopo.kinds.build import lay_out
@@ -28,7 +28,7 @@ class Validated(NamedTuple):
     diagnostics: tuple[Diagnostic, ...]
     geometry: Geometry | None
     ignored: tuple[Diagnostic, ...] = ()
-    used: frozenset[Span] = frozenset()
+    used: frozenset[TextSpan] = frozenset()
 
 
 def validate(document: Document, machines: Machines, *, complete: bool = True, joining: bool = False) -> Validated:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from memtopo import planner
-from memtopo.diagnostics.model import Span
+from memtopo.diagnostics.model import TextSpan
 from memtopo.geometry import Geometry
 from memtopo.kinds.external import ExternalObject
 from memtopo.language import Document, read_text
@@ -66,7 +66,7 @@ def answered(document: Document) -> Validated:
     return validated
 
 
-def _inside(span: Span | None, document: Document) -> None:
+def _inside(span: TextSpan | None, document: Document) -> None:
     if span is None:
         assert not document.text
         return

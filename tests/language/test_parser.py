@@ -10,7 +10,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memtopo.diagnostics.model import At, Span
+from memtopo.diagnostics.model import At, TextSpan
 from memtopo.language import MOST_DIAGNOSTICS, Document, Value, read_file, read_text
 from tests.helpers.language import only_diagnostic_of
 
@@ -37,7 +37,7 @@ def read(text: str) -> Document:
     return read_text(text.encode(), "spec.yaml")
 
 
-def spanned(document: Document, span: Span | None) -> str:
+def spanned(document: Document, span: TextSpan | None) -> str:
     assert span
     assert span.line == span.end_line
     return document.line(span.line)[span.column - 1 : span.end_column - 1]
@@ -103,8 +103,8 @@ def test_a_path_has_the_position_of_its_key_or_value(path: tuple[str | int, ...]
 
 def test_a_block_ends_where_its_last_value_ends() -> None:
     """And not after the comments that follow."""
-    assert read(SPEC).span(("map",)) == Span(12, 3, 14, 8)
-    assert read(SPEC).span(("chunks", "cold")) == Span(8, 5, 9, 10)
+    assert read(SPEC).span(("map",)) == TextSpan(12, 3, 14, 8)
+    assert read(SPEC).span(("chunks", "cold")) == TextSpan(8, 5, 9, 10)
 
 
 @pytest.mark.parametrize(
@@ -198,10 +198,10 @@ def test_a_duplicate_key_has_both_positions() -> None:
     document = read("chunks: {a: 1, b: 2, a: 3}\n")
     fault = only_diagnostic_of(document)
     assert fault.path == ("chunks", "a")
-    assert fault.span == Span(1, 22, 1, 23)
+    assert fault.span == TextSpan(1, 22, 1, 23)
     (label,) = fault.labels
     assert label.text == "first given here"
-    assert document.span(label.path, label.at) == Span(1, 10, 1, 11)
+    assert document.span(label.path, label.at) == TextSpan(1, 10, 1, 11)
     assert document.root == {"chunks": {"a": "1", "b": "2"}}
 
 
@@ -213,7 +213,7 @@ def test_the_first_of_very_many_diagnostics_are_reported_and_the_rest_counted() 
 
 def test_an_unclosed_bracket_is_a_label_of_its_diagnostic() -> None:
     (label,) = only_diagnostic_of(read("a: {b: 1\n")).labels
-    assert (label.text, label.span) == ("'{' opens here", Span(1, 4, 1, 5))
+    assert (label.text, label.span) == ("'{' opens here", TextSpan(1, 4, 1, 5))
 
 
 def test_a_document_has_the_given_name(tmp_path: Path) -> None:

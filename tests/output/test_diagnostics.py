@@ -9,7 +9,7 @@ import pytest
 
 from memtopo.common.errors import Unavailable
 from memtopo.common.text import display_width
-from memtopo.diagnostics.model import Diagnostic, Label, Span
+from memtopo.diagnostics.model import Diagnostic, Label, TextSpan
 from memtopo.language import Document, read_text
 from memtopo.output import diagnostics, plain
 
@@ -49,9 +49,9 @@ def on_line(line: str, needle: str, *labels: tuple[str, str]) -> tuple[Document,
     return spec_document(line), Diagnostic("MT103", "wrong", span=_span(line, needle), labels=places)
 
 
-def _span(line: str, needle: str) -> Span:
+def _span(line: str, needle: str) -> TextSpan:
     column = line.index(needle) + 1
-    return Span(1, column, 1, column + len(needle))
+    return TextSpan(1, column, 1, column + len(needle))
 
 
 def column_of(row: str, needle: str) -> int:
@@ -125,7 +125,7 @@ def test_wide_characters_have_two_underline_signs() -> None:
 
 def test_an_empty_span_has_one_sign() -> None:
     """Also after the end of the line."""
-    fault = Diagnostic("MT005", "the text is not YAML", span=Span(1, 3, 1, 3))
+    fault = Diagnostic("MT005", "the text is not YAML", span=TextSpan(1, 3, 1, 3))
     assert diagnostics.text([fault], spec_document("a:"))[2:4] == [" 1 | a:", "   |   ^"]
 
 
@@ -164,7 +164,7 @@ def test_labels_without_room_get_a_row_of_their_own() -> None:
 def test_control_characters_of_texts_names_and_messages_are_escaped() -> None:
     evil = "\x1b[31m\x07\u202e\x9b"
     fault = Diagnostic(
-        "MT103", evil, span=Span(1, 1, 1, 3), labels=(Label(evil, ()),), notes=(f"a{evil}",), help=f"b{evil}"
+        "MT103", evil, span=TextSpan(1, 1, 1, 3), labels=(Label(evil, ()),), notes=(f"a{evil}",), help=f"b{evil}"
     )
     shown = "\n".join(diagnostics.text([fault], spec_document(f"a: {evil}", name=evil)))
     assert all(char == "\n" or char.isprintable() for char in shown)

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from memtopo import planner
-from memtopo.diagnostics.model import Diagnostic, Span
+from memtopo.diagnostics.model import Diagnostic, TextSpan
 from memtopo.kinds import KINDS
 from memtopo.kinds.step import Phase, Step
 from memtopo.language import Document
@@ -79,12 +79,12 @@ def vanishes(text: str, check: Check = "fast") -> None:
     assert all(device.before == device.after for device in left.memory)
 
 
-def spans(fault: Diagnostic, document: Document) -> list[Span | None]:
+def spans(fault: Diagnostic, document: Document) -> list[TextSpan | None]:
     own = fault.span or document.span(fault.path, fault.at)
     return [own, *(label.span or document.span(label.path, label.at) for label in fault.labels)]
 
 
-def is_inside(span: Span | None, text: str) -> None:
+def is_inside(span: TextSpan | None, text: str) -> None:
     lines = text.removeprefix("\ufeff").split("\n")
     assert span
     assert (1, 1) <= (span.line, span.column) <= (span.end_line, span.end_column)

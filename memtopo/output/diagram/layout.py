@@ -94,7 +94,7 @@ class LineEnd(NamedTuple):
     column: int
 
 
-class Line(NamedTuple):
+class FlowLine(NamedTuple):
     """A line from an export's row to an import's row."""
 
     start: LineEnd
@@ -168,12 +168,12 @@ def _ends(stacks: Sequence[Box], lefts: Sequence[float], wide: float) -> Mapping
     }
 
 
-def _lines(flows: Sequence[HandleFlow], ends: Mapping[Port, LineEnd]) -> list[Line]:
+def _lines(flows: Sequence[HandleFlow], ends: Mapping[Port, LineEnd]) -> list[FlowLine]:
     pairs = [(export_port(flow.source, flow.export), import_port(flow.target, flow.name)) for flow in flows]
-    return [Line(ends[start], ends[end]) for start, end in pairs if start in ends and end in ends]
+    return [FlowLine(ends[start], ends[end]) for start, end in pairs if start in ends and end in ends]
 
 
-def _draw_lines(lines: Sequence[Line], starts: Sequence[float], channels: Sequence[float]) -> Iterator[str]:
+def _draw_lines(lines: Sequence[FlowLine], starts: Sequence[float], channels: Sequence[float]) -> Iterator[str]:
     """Lines through the channels of columns, which begin at `starts`, and never through a frame."""
     used: dict[int, int] = {}
     for start, end in lines[:MOST_LINES]:

@@ -184,7 +184,7 @@ SEVERAL = "*"
 _LETTERS = string.ascii_lowercase + string.ascii_uppercase
 
 
-class Limits(NamedTuple):
+class DrawingLimits(NamedTuple):
     """Numbers of elements that are drawn at most, so that the document of any layout stays small; the rest is counted.
 
     Ranges and rows of a process, blocks of a range's bar, and shares of a memory.
@@ -209,7 +209,7 @@ class DrawingContext:
     locate: Locate
     addresses: Addresses = field(default_factory=dict)
     prefix: str = ""
-    limits: Limits = field(default_factory=Limits)
+    limits: DrawingLimits = field(default_factory=DrawingLimits)
 
     def letter(self, mark: str) -> str:
         """The letter of a mark, the same in the whole drawing."""
@@ -253,11 +253,11 @@ def drawing_context(
     return DrawingContext(letters, devices, names, locate or (lambda _: None), addresses or {}, limits=_limits(diagram))
 
 
-def _limits(diagram: Diagram) -> Limits:
+def _limits(diagram: Diagram) -> DrawingLimits:
     """Limits of each part, from limits of the whole drawing."""
     parts = [diagram, *diagram.pictures]
     ranges = _portion(32, len(diagram.processes), 2, 24)
-    return Limits(
+    return DrawingLimits(
         ranges=ranges,
         rows=_portion(96, len(diagram.processes), 6, 24),
         blocks=_portion(320, sum(min(ranges, len(part.ranges)) for part in parts), 8, 96),

@@ -222,7 +222,7 @@ class Panel:
 
     head: Sequence[Text]
     size: int = 0
-    blocks: Sequence[Block] = ()
+    blocks: Sequence[PanelBlock] = ()
     rows: Sequence[PanelRow] = ()
     detail: Sequence[str] = ()
     close: bool = False
@@ -244,17 +244,17 @@ class Frame:
         return self.columns > 0
 
 
-Part = Panel | TitleLine | ItemList
+PanelPart = Panel | TitleLine | ItemList
 """A part of a drawing."""
 
 
-def drawing_lines(parts: Sequence[Part], width: int, glyphs: Glyphs, console: Console) -> Iterator[Text]:
+def drawing_lines(parts: Sequence[PanelPart], width: int, glyphs: Glyphs, console: Console) -> Iterator[Text]:
     """Every line of a drawing, at most `width` columns wide."""
     panels = [part for part in parts if isinstance(part, Panel)]
     frame = _frame(panels, width)
     renderer = _PanelRenderer(frame, glyphs, console)
     headings = [renderer.headings()] if frame.side_by_side and any(panel.rows for panel in panels) else []
-    before: Part | None = None
+    before: PanelPart | None = None
     for part in parts:
         if before and not (isinstance(before, TitleLine) or (isinstance(part, Panel) and part.close)):
             yield Text()
@@ -390,7 +390,7 @@ class _PanelRenderer:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class PanelBlock:
     """A block of a bar: `count` chunks of one entry, placed round-robin on `devices`; or a hole, or `taken` memory."""
 
     offset: int
@@ -400,7 +400,7 @@ class Block:
     taken: bool = False
 
 
-def first_cells(blocks: Sequence[Block], size: int, width: int) -> list[int]:
+def first_cells(blocks: Sequence[PanelBlock], size: int, width: int) -> list[int]:
     """The first cell of each block of a bar that shows `size` bytes in `width` cells.
 
     If there are at most two thirds as many blocks as cells, each block has a cell of its own. Otherwise several blocks
@@ -416,7 +416,7 @@ def first_cells(blocks: Sequence[Block], size: int, width: int) -> list[int]:
     return cells
 
 
-def bar(blocks: Sequence[Block], cells: Sequence[int], width: int, glyphs: Glyphs) -> Text:
+def bar(blocks: Sequence[PanelBlock], cells: Sequence[int], width: int, glyphs: Glyphs) -> Text:
     """A bar with each block as its letter and the fills of its devices; `cells` are those of `first_cells`."""
     drawn = [(_HOLE, "dim")] * width
     taken = 0
@@ -431,7 +431,7 @@ def bar(blocks: Sequence[Block], cells: Sequence[int], width: int, glyphs: Glyph
     return line
 
 
-def _cells(block: Block, length: int, glyphs: Glyphs) -> list[tuple[str, str]]:
+def _cells(block: PanelBlock, length: int, glyphs: Glyphs) -> list[tuple[str, str]]:
     if block.taken:
         return [(_TAKEN, "dim")] * length
     devices = [_device(block, cell, length) for cell in range(length)]
@@ -439,7 +439,7 @@ def _cells(block: Block, length: int, glyphs: Glyphs) -> list[tuple[str, str]]:
     return [head, *((glyphs.fill(device), glyphs.colour(device)) for device in devices[1:])]
 
 
-def _device(block: Block, cell: int, length: int) -> str:
+def _device(block: PanelBlock, cell: int, length: int) -> str:
     """Device of the memory in a cell: to scale if each chunk has a cell, else round-robin as the chunks are."""
     chunk = cell * block.count // length if block.count <= length else cell
     return block.devices[chunk % len(block.devices)]

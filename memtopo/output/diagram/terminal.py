@@ -24,7 +24,7 @@ from memtopo.output.diagram.notation import (
     name_range,
     shortened,
 )
-from memtopo.output.diagram.panel import Block, Glyphs, ItemList, Panel, PanelItem, Part, TitleLine, drawing_lines
+from memtopo.output.diagram.panel import Glyphs, ItemList, Panel, PanelItem, TitleLine, drawing_lines
 
 MOST_PROCESSES = 12
 MOST_RANGES = 12
@@ -57,7 +57,7 @@ class TerminalDrawing:
         lines = drawing_lines([*self._parts(glyphs)], options.max_width, glyphs, console)
         yield from map(panel.in_ascii, lines) if self.ascii or options.ascii_only else lines
 
-    def _parts(self, glyphs: Glyphs) -> Iterator[Part]:
+    def _parts(self, glyphs: Glyphs) -> Iterator[panel.PanelPart]:
         whole = self.picture
         importers = importers_of(whole)
         for each in whole.processes[:MOST_PROCESSES]:
@@ -72,7 +72,7 @@ class TerminalDrawing:
         for index, (shown, head) in enumerate(zip(whole.memory, heads, strict=True)):
             yield _memory(shown, head, _shares(shown, glyphs, named=bool(whole.processes)), close=index > 0)
 
-    def _process(self, label: str, shown: Diagram, importers: Importers, glyphs: Glyphs) -> Iterator[Part]:
+    def _process(self, label: str, shown: Diagram, importers: Importers, glyphs: Glyphs) -> Iterator[panel.PanelPart]:
         ranges, drawn = shown.ranges[: self.ranges], DrawnSpans()
         for each in ranges:
             pieces = [(n, each.pieces[n]) for n in notation.first_and_last(len(each.pieces), self.rows)]
@@ -118,7 +118,7 @@ def _range(
         )
         for index, piece in labelled
     ]
-    blocks = [Block(piece.offset, piece.chunk, piece.count, piece.locations) for piece in shown.pieces]
+    blocks = [panel.PanelBlock(piece.offset, piece.chunk, piece.count, piece.locations) for piece in shown.pieces]
     return Panel(_head(texts), shown.size, blocks, rows if accesses else ())
 
 
@@ -206,13 +206,13 @@ def _shares(shown: MemoryDiagram, glyphs: Glyphs, *, named: bool) -> list[str]:
 def _memory(shown: MemoryDiagram, head: Sequence[Text], detail: Sequence[str], *, close: bool) -> Panel:
     offsets = accumulate((share.size for share in shown.shares), initial=0)
     blocks = [
-        Block(offset, share.chunk, share.count, (shown.device,))
+        panel.PanelBlock(offset, share.chunk, share.count, (shown.device,))
         for offset, share in zip(offsets, shown.shares, strict=False)
     ]
     if shown.free:
-        blocks.append(Block(shown.used))
+        blocks.append(panel.PanelBlock(shown.used))
     if shown.taken:
-        blocks.append(Block(shown.used + (shown.free or 0), taken=True))
+        blocks.append(panel.PanelBlock(shown.used + (shown.free or 0), taken=True))
     # Managed memory may exceed its GPU.
     size = max(shown.used, shown.total or 0)
     return Panel(head, size, blocks, detail=detail, close=close)

@@ -14,7 +14,7 @@ from memtopo.common.text import printable
 from memtopo.driver.recorder import DriverCall
 from memtopo.machine.records import MachineLine
 from memtopo.output import humanize
-from memtopo.output.programs.statements import Section, Variable, sections, variables
+from memtopo.output.programs.statements import PhaseBody, Variable, sections, variables
 from memtopo.plans.calls import Entry, Exchange, NamedCall, named
 
 _WIDTH = 100
@@ -34,7 +34,7 @@ class Program:
     name: str
     process: str
     machine: MachineLine
-    sections: tuple[Section, ...]
+    sections: tuple[PhaseBody, ...]
     variables: tuple[Variable, ...]
     exporters: tuple[str, ...]
     importers: tuple[str, ...]

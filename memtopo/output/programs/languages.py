@@ -22,7 +22,7 @@ from memtopo.driver.types import (
 )
 from memtopo.machine.records import MachineLine
 from memtopo.output.programs import Program, programs_of
-from memtopo.output.programs.statements import Call, Reference, Section, Variable
+from memtopo.output.programs.statements import Call, Operand, PhaseBody, Variable
 from memtopo.output.programs.writer import Writer, divided, in_units, part, word_of
 from memtopo.plans.calls import Entry
 
@@ -113,7 +113,7 @@ class _CWriter(Writer):
         size = f"[{variable.count}]" if variable.count else ""
         return f"static {type_}{'' if type_.endswith('*') else ' '}{self.names.variable(variable)}{size};"
 
-    def _sections(self, sections: Sequence[Section]) -> Iterator[str]:
+    def _sections(self, sections: Sequence[PhaseBody]) -> Iterator[str]:
         for index, section in enumerate(sections):
             yield from [""] * bool(index)
             yield f"    /* {section.phase} */"
@@ -160,7 +160,7 @@ class _CWriter(Writer):
     def pool_attribute(self, value: int, *, wide: bool) -> str:
         return f"&({'cuuint64_t' if wide else 'int'}){{{self.integer(value)}}}"
 
-    def reference(self, method: str, held: Reference) -> str:
+    def reference(self, method: str, held: Operand) -> str:
         text = self.object(held)
         if C_TYPES.get(held.kind) == _POINTER and method != "mem_free_host":
             text = f"(CUdeviceptr)(uintptr_t){text}"
@@ -259,7 +259,7 @@ class _PythonWriter(Writer):
     def _declared(self, variable: Variable) -> str:
         return f"{self.names.variable(variable)} = [0] * {variable.count}"
 
-    def _sections(self, sections: Sequence[Section]) -> Iterator[str]:
+    def _sections(self, sections: Sequence[PhaseBody]) -> Iterator[str]:
         for section in sections:
             yield from ("", f"# {section.phase}")
             for each in section.statements:
@@ -310,7 +310,7 @@ class _PythonWriter(Writer):
     def pool_attribute(self, value: int, *, wide: bool) -> str:
         return f"driver.cuuint64_t({self.integer(value)})" if wide else str(value)
 
-    def reference(self, method: str, held: Reference) -> str:
+    def reference(self, method: str, held: Operand) -> str:
         del method
         offset = "" if held.offset in (None, 0) else f" + {self.number(held.offset)}"
         return f"{self.object(held)}{offset}"

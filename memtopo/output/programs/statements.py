@@ -48,7 +48,7 @@ class Cycle:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class Listed:
     """Value number `i - first` of a list."""
 
     values: tuple[Any, ...]
@@ -56,7 +56,7 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
-class Reference:
+class Operand:
     """Object of an entry: the only one, or that of a number. As an address it has an `offset`."""
 
     kind: str
@@ -70,7 +70,7 @@ class Call:
     """One call; `made` is what it makes. In a loop, values may be expressions."""
 
     method: str
-    made: Reference | None
+    made: Operand | None
     arguments: tuple[tuple[str, Any], ...]
 
 
@@ -96,7 +96,7 @@ _Turn = Sequence[Call | Pass]
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class PhaseBody:
     """Statements of one phase."""
 
     phase: str
@@ -104,11 +104,11 @@ class Section:
     statements: tuple[Statement, ...]
 
 
-def sections(calls: Sequence[NamedCall | Exchange]) -> Iterator[Section]:
+def sections(calls: Sequence[NamedCall | Exchange]) -> Iterator[PhaseBody]:
     """Statements by phase, those of the teardown last."""
     flat = list(_with_ends(calls))
     for (phase, undo), group in groupby(flat, key=lambda each: each[0]):
-        yield Section(phase, undo, tuple(_looped([each for _, each in group])))
+        yield PhaseBody(phase, undo, tuple(_looped([each for _, each in group])))
 
 
 def variables(calls: Sequence[NamedCall | Exchange]) -> list[Variable]:
@@ -162,13 +162,13 @@ def _arguments(call: NamedCall) -> Iterator[tuple[str, Any]]:
                 yield name, _reference(value)
             case ObjectAddress(held, offset):
                 found = _reference(held)
-                yield name, Reference(found.kind, found.entry, found.number, offset)
+                yield name, Operand(found.kind, found.entry, found.number, offset)
             case _:
                 yield name, value
 
 
-def _reference(held: Object) -> Reference:
-    return Reference(held.kind, *numbered(held.label))
+def _reference(held: Object) -> Operand:
+    return Operand(held.kind, *numbered(held.label))
 
 
 def _shape(each: Call | Pass) -> Hashable:
@@ -180,7 +180,7 @@ def _shape(each: Call | Pass) -> Hashable:
 
 
 def _argument_shape(value: Any) -> Hashable:
-    if isinstance(value, Reference):
+    if isinstance(value, Operand):
         return value.kind, value.entry, value.number is None, value.offset is None
     return (tuple, len(value)) if type(value) is tuple else (type(value), 0)
 
@@ -230,7 +230,7 @@ def _integers(turn: _Turn) -> list[int]:
     for each in turn:
         if isinstance(each, Call):
             for value in (each.made, *_values(each)):
-                parts = (value.number, value.offset) if isinstance(value, Reference) else (value,)
+                parts = (value.number, value.offset) if isinstance(value, Operand) else (value,)
                 found += [part for part in parts if type(part) is int]
     return found
 
@@ -245,8 +245,8 @@ def _end_of_progression(values: Sequence[int], first: int) -> int:
 
 def _has_table(loop: Loop) -> bool:
     values = [value for each in loop.body if isinstance(each, Call) for value in (each.made, *_values(each))]
-    inner = [part for value in values if isinstance(value, Reference) for part in (value.number, value.offset)]
-    return any(isinstance(each, Table) for each in (*values, *inner))
+    inner = [part for value in values if isinstance(value, Operand) for part in (value.number, value.offset)]
+    return any(isinstance(each, Listed) for each in (*values, *inner))
 
 
 def _loop(turns: Sequence[_Turn]) -> Loop:
@@ -268,7 +268,7 @@ def _numbers(turns: Sequence[_Turn]) -> Iterator[list[int]]:
     for column in zip(*turns, strict=True):
         calls = [each for each in column if isinstance(each, Call)]
         for found in ([each.made for each in calls], *zip(*(_values(each) for each in calls), strict=True)):
-            numbers = [each.number for each in found if isinstance(each, Reference) and each.number is not None]
+            numbers = [each.number for each in found if isinstance(each, Operand) and each.number is not None]
             if len(numbers) == len(turns):
                 yield numbers
 
@@ -291,10 +291,10 @@ def _merged(at: Sequence[int], column: Sequence[Call | Pass]) -> Call | Pass:
 def _expression(at: Sequence[int], values: Sequence[Any]) -> Any:
     """A value, or an expression of the loop's variable, which has the values `at`."""
     first = values[0]
-    if isinstance(first, Reference):
+    if isinstance(first, Operand):
         number = None if first.number is None else _expression(at, [each.number for each in values])
         offset = None if first.offset is None else _expression(at, [each.offset for each in values])
-        return Reference(first.kind, first.entry, number, offset)
+        return Operand(first.kind, first.entry, number, offset)
     if all(each == first for each in values):
         return first
     ordered = [value for _, value in sorted(zip(at, values, strict=True), key=lambda pair: pair[0])]
@@ -311,4 +311,4 @@ def _expression(at: Sequence[int], values: Sequence[Any]) -> Any:
     for length in range(2, min(_LONGEST_CYCLE, len(ordered) // 2) + 1):
         if all(value == ordered[index % length] for index, value in enumerate(ordered)):
             return Cycle(tuple(ordered[(index - low) % length] for index in range(length)))
-    return Table(tuple(ordered), low)
+    return Listed(tuple(ordered), low)

@@ -14,7 +14,7 @@ from memtopo.driver.functions import CONSTANTS, DMA_BUF, PLAIN_FLAGS, Constants
 from memtopo.driver.types import Grant, HandleType, Location, PoolAttribute, PoolProperties, Properties
 from memtopo.output.calls import TEST
 from memtopo.output.programs import Program
-from memtopo.output.programs.statements import Call, Cycle, Linear, Loop, Pass, Reference, Statement, Table, Variable
+from memtopo.output.programs.statements import Call, Cycle, Linear, Listed, Loop, Operand, Pass, Statement, Variable
 
 _PASSES = {
     "receive": "receive_from", "send": "send_to", "close": "close_handle", "discard": "close_handle",
@@ -66,7 +66,7 @@ class Writer(ABC):
             case Call():
                 yield from divided(f"{indent}{self.call(each)}{self.end}", indent, self.margin)
 
-    def object(self, held: Reference) -> str:
+    def object(self, held: Operand) -> str:
         """Expression of an object: a variable, or an element of one."""
         name = self.names.variable(held)
         return name if held.number is None else f"{name}[{self.number(held.number)}]"
@@ -74,8 +74,8 @@ class Writer(ABC):
     def argument(self, method: str, name: str, values: Mapping[str, Any]) -> list[str]:
         """One argument of a call, or two for a list with its length. `values` are those of all arguments."""
         value = values[name]
-        first = value.values[0] if isinstance(value, Cycle | Table) else value
-        if isinstance(value, Reference):
+        first = value.values[0] if isinstance(value, Cycle | Listed) else value
+        if isinstance(value, Operand):
             return [self.reference(method, value)]
         if name in ("shared", "data") or (name == "handle" and method in _OPENS):
             return [self.shared(method, fabric=values.get("kind") == HandleType.FABRIC)]
@@ -92,14 +92,14 @@ class Writer(ABC):
         """A number, or an expression of `i`."""
         if isinstance(value, Linear):
             return linear(value, self.division, self.integer)
-        if isinstance(value, Cycle | Table):
+        if isinstance(value, Cycle | Listed):
             return self._chosen(value, self.integer)
         return self.integer(value)
 
     def _plain(self, method: str, name: str, value: Any) -> str:
         if is_hint(method, name, value):
             return self.address(value)
-        if isinstance(value, Linear | Table) or (isinstance(value, Cycle) and type(value.values[0]) is int):
+        if isinstance(value, Linear | Listed) or (isinstance(value, Cycle) and type(value.values[0]) is int):
             return self.number(value)
         if isinstance(value, Cycle):
             return self._chosen(value, lambda each: self._plain(method, name, each))
@@ -111,7 +111,7 @@ class Writer(ABC):
 
     def _chosen(self, value: Any, encode: Callable[[Any], str]) -> str:
         """A value, or one of several by the loop's variable."""
-        if not isinstance(value, Cycle | Table):
+        if not isinstance(value, Cycle | Listed):
             return encode(value)
         return f"{self.listed(value.values, [encode(each) for each in value.values])}[{index_of(value)}]"
 
@@ -148,7 +148,7 @@ class Writer(ABC):
         """A value of an enumeration of `cuda.h`, as the argument of that name."""
 
     @abstractmethod
-    def reference(self, method: str, held: Reference) -> str:
+    def reference(self, method: str, held: Operand) -> str:
         """An object, or an address in one, as an argument."""
 
     @abstractmethod
@@ -195,7 +195,7 @@ class Names:
             self._taken.add(self._found[key])
         return self._found[key]
 
-    def variable(self, held: Variable | Reference) -> str:
+    def variable(self, held: Variable | Operand) -> str:
         """Identifier of the objects of an entry: `chunk_page`."""
         return self.of((held.kind, held.entry), f"{held.kind}_{held.entry}")
 
@@ -223,7 +223,7 @@ def linear(value: Linear, divide: str, integer: Callable[[int], str]) -> str:
     return _sum(base, _product(index, value.step, integer), _product(outer, value.outer, integer))
 
 
-def index_of(value: Cycle | Table) -> str:
+def index_of(value: Cycle | Listed) -> str:
     """Index of the value that is chosen for `i`."""
     if isinstance(value, Cycle):
         return f"i % {len(value.values)}"

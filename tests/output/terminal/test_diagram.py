@@ -13,7 +13,7 @@ from memtopo.common.units import MiB
 from memtopo.geometry.diagram import DeviceAccess, Diagram, MappingSpan, MemoryDiagram, MemoryShare, RangeDiagram
 from memtopo.output import console
 from memtopo.output.diagram.notation import granted
-from memtopo.output.diagram.panel import Block, first_cells
+from memtopo.output.diagram.panel import PanelBlock, first_cells
 from memtopo.output.diagram.terminal import TerminalDrawing, clipped
 from tests.helpers.console import written_at_width
 from tests.helpers.diagrams import HOSTILE_TEXTS, hostile_diagram, hostile_processes, spec_diagram
@@ -132,13 +132,13 @@ def test_an_elastic_range_has_the_access_of_what_a_program_maps(monkeypatch: pyt
 
 def test_every_span_has_a_cell_if_cells_suffice() -> None:
     """In order, and the last one inside the bar."""
-    blocks = [Block(0), *(Block(10**6 - 10 + turn) for turn in range(10))]
+    blocks = [PanelBlock(0), *(PanelBlock(10**6 - 10 + turn) for turn in range(10))]
     assert first_cells(blocks, 10**6, 30) == [0, *range(20, 30)]
-    assert first_cells([Block(turn) for turn in range(10)], 10**6, 30) == list(range(10))
+    assert first_cells([PanelBlock(turn) for turn in range(10)], 10**6, 30) == list(range(10))
 
 
 def test_several_spans_share_a_cell_if_cells_do_not_suffice() -> None:
-    assert first_cells([Block(turn) for turn in range(100)], 200, 20) == [turn // 10 for turn in range(100)]
+    assert first_cells([PanelBlock(turn) for turn in range(100)], 200, 20) == [turn // 10 for turn in range(100)]
 
 
 def many(count: int, ranges: int = 1) -> Diagram:
