@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from memtopo.common.errors import InternalError
 from memtopo.common.units import WHOLE_SHARE, Share, exact, rounded
@@ -23,95 +24,46 @@ from memtopo.kinds.chunks.entry import Chunk, resolve_parts
 from memtopo.kinds.chunks.support import taken_properties
 from memtopo.kinds.device_names import has_set
 from memtopo.kinds.kind import Scope
-from memtopo.kinds.mappings.fill import Filling, Known, MapEntries, elastic_count, equal_parts, filled_count
+from memtopo.kinds.mappings.fill import MapEntries, elastic_count, equal_parts, filled_count, number_path
 from memtopo.kinds.resolution import Resolution
 from memtopo.language.scalars import LARGEST_COUNT
 from memtopo.machine import Machine
 
 
-class _Request(NamedTuple):
-    """Chunks of the entry at `path`, with granules of `unit` bytes.
-
-    `largest` is their largest number, or what it follows from. `known` are the groups of entries whose number of chunks
-    does not follow from ranges, by name; `mapped` finds the entries of `map`.
-    """
-
-    scope: Scope
-    entry: Chunk
-    path: Path
-    locations: tuple[Location, ...]
-    unit: int
-    largest: int | Share | Literal["fill"]
-    known: Known
-    mapped: Callable[[], MapEntries]
-
-    @property
-    def number_path(self) -> Path:
-        """Path of the largest number."""
-        return (*self.path, "count", *(["max"] if self.entry.elastic else []))
-
-
-class _Amounts(NamedTuple):
-    """Largest number of chunks, and their size in bytes; `declared` is the size before rounding."""
-
-    number: int
-    size: int
-    declared: int
-    share: TakenShare | None = None
-    filled: str = ""
-
-
 def resolve_chunks(
-    scope: Scope, entry: Chunk, path: Path, known: Known, mapped: Callable[[], MapEntries]
+    scope: Scope, entry: Chunk, path: Path, mapped: Callable[[], MapEntries]
 ) -> Resolution[ChunkGroup | None]:
-    """Group of the entry at `path`; None if it has an error.
-
-    `known` are the groups of entries whose number of chunks does not follow from ranges, by name.
-    """
+    """Group of the entry at `path`; None if it has an error. `mapped` finds the entries of `map`."""
     listed = yield from scope.devices.resolve_all(entry.location, path)
     taken = yield from taken_properties(scope, entry, path)
     if listed is None or taken is None:
         return None
-    largest = entry.largest or (len(listed) if has_set(entry.location) else 1)
-    if isinstance(largest, int):
-        listed = [*(yield from scope.devices.distributed(listed, largest, path))]
+    number = entry.largest or (len(listed) if has_set(entry.location) else 1)
+    if isinstance(number, int):
+        listed = [*(yield from scope.devices.distributed(listed, number, path))]
     properties = tuple([taken._replace(location=location) for location in listed])
-    unit = _granule(scope.machine, properties)
-    request = _Request(scope, entry, path, tuple(listed), unit, largest, known, mapped)
-    amounts = yield from _amounts(request)
-    created = (yield from _created(request, amounts)) if amounts else None
-    if amounts is None or created is None:
+    unit, counted = _granule(scope.machine, properties), entry.count is not None or has_set(entry.location)
+    limit = 0 if entry.elastic else None  # none is known yet
+    group = ChunkGroup(str(path[-1]), path, 0, counted, 0, 0, unit, properties, tuple(listed), limit=limit)
+    largest = yield from _largest(scope, entry, group, number, mapped)
+    created = (yield from _created(scope, entry, largest, mapped)) if largest else None
+    if largest is None or created is None:
         return None
-    if len(listed) > amounts.number:
-        yield from scope.devices.distributed(listed, amounts.number, path)
-        properties = properties[: amounts.number]
-        request = request._replace(unit=_granule(scope.machine, properties))
-    return (yield from _group(request, amounts, created, properties))
-
-
-def _group(
-    request: _Request, amounts: _Amounts, created: int, properties: tuple[Properties, ...]
-) -> Resolution[ChunkGroup | None]:
-    """Group of chunks with `properties` in the order of the round-robin distribution."""
-    entry, path, unit = request.entry, request.path, request.unit
-    unknown = amounts.share and request.scope.budgets is None
-    parts = yield from resolve_parts(path, None if unknown else entry.parts, amounts.size, unit)
+    used = yield from scope.devices.distributed(listed, largest.count, path)
+    properties = properties[: len(used)]
+    unit = _granule(scope.machine, properties)
+    unknown = largest.share and scope.budgets is None
+    parts = yield from resolve_parts(path, None if unknown else entry.parts, largest.size, unit)
     if parts is None:
         return None
-    return ChunkGroup(
-        str(path[-1]),
-        path,
-        created,
-        entry.count is not None or has_set(entry.location),
-        amounts.size,
-        amounts.declared,
-        unit,
-        properties,
-        tuple(dict.fromkeys([each.location for each in properties])),
-        limit=amounts.number if entry.elastic else None,
+    return replace(
+        largest,
+        count=created,
+        granule=unit,
+        properties=properties,
+        distinct_locations=tuple(dict.fromkeys(used)),
+        limit=largest.count if entry.elastic else None,
         parts=parts,
-        share=amounts.share,
-        filled=amounts.filled,
     )
 
 
@@ -119,49 +71,58 @@ def _granule(machine: Machine, properties: Sequence[Properties]) -> int:
     return max(granule(machine, each) for each in dict.fromkeys(properties))
 
 
-def _amounts(request: _Request) -> Resolution[_Amounts | None]:
-    """Size and largest number of chunks; None if they have an error."""
-    scope, entry, path, _, unit, largest, known, mapped = request
+def _largest(
+    scope: Scope,
+    entry: Chunk,
+    group: ChunkGroup,
+    number: int | Share | Literal["fill"],
+    mapped: Callable[[], MapEntries],
+) -> Resolution[ChunkGroup | None]:
+    """The group with its size and the largest number of chunks, which `number` is or from which it follows."""
     if isinstance(entry.size, Share):
-        if not isinstance(largest, int):
-            yield _both_follow(request)
-            return None
-        return (yield from _shared_size(request, entry.size, largest))
-    declared = entry.size.bytes(unit)
-    size = rounded_to_multiple(declared, unit, rounding=entry.round is not None)
-    if size is None:
-        note = granularity_note(unit, request.locations)
-        yield size_error("MT301", f"chunk {path[-1]!r}", declared, unit, (*path, "size"), note, rounding=True)
+        if isinstance(number, int):
+            return (yield from _of_shared_size(scope, replace(group, count=number), entry.size))
+        yield _both_follow(group)
         return None
-    if isinstance(largest, int):
-        return _Amounts(largest, size, declared)
-    if isinstance(largest, Share):
-        shared = yield from _shared_number(request, largest, size, request.number_path)
-        return _Amounts(shared[0], size, declared, shared[1]) if shared else None
-    follow = elastic_count if entry.elastic else filled_count
-    filled = yield from follow(scope, Filling(str(path[-1]), size, unit, request.number_path), mapped(), known)
-    return _Amounts(filled[0], size, declared, filled=filled[1]) if filled else None
+    declared = entry.size.bytes(group.granule)
+    size = rounded_to_multiple(declared, group.granule, rounding=entry.round is not None)
+    if size is None:
+        note, where = granularity_note(group.granule, group.locations), (*group.path, "size")
+        yield size_error("MT301", f"chunk {group.name!r}", declared, group.granule, where, note, rounding=True)
+        return None
+    group = replace(group, count=number if isinstance(number, int) else 0, size=size, declared=declared)
+    if isinstance(number, int):
+        return group
+    if isinstance(number, Share):
+        return (yield from _of_shared_number(scope, group, number, number_path(group), mapped))
+    return (yield from (elastic_count if entry.elastic else filled_count)(scope, group, mapped()))
 
 
-def _created(request: _Request, found: _Amounts) -> Resolution[int | None]:
+def _created(
+    scope: Scope, entry: Chunk, largest: ChunkGroup, mapped: Callable[[], MapEntries]
+) -> Resolution[int | None]:
     """Number of chunks that are created with the layout; yields MT803 if it is more than the largest."""
-    written = request.entry.elastic.min if request.entry.elastic else request.largest
-    if written == request.largest:
-        return found.number
-    number, path = written, (*request.path, "count", "min")
-    if isinstance(written, Share):
-        if not isinstance(request.largest, Share):
-            yield _share_beside_a_number(request, written)
+    if not entry.elastic or entry.elastic.min == entry.elastic.max:
+        return largest.count
+    created, path = entry.elastic.min, (*largest.path, "count", "min")
+    label = Label("the largest number", number_path(largest))
+    if isinstance(created, Share):
+        if not isinstance(entry.elastic.max, Share):
+            message = f"chunk {largest.name!r}: a min in percent, and a max that is not"
+            help = f"write 'max: {created}' or more, or a number for min"
+            yield Diagnostic("MT314", message, path, labels=(label,), help=help)
             return None
-        shared = yield from _shared_number(request, written, found.size, path)
+        shared = yield from _of_shared_number(scope, largest, created, path, mapped)
         if shared is None:
             return None
-        number = shared[0]
-    assert isinstance(number, int)
-    if number > found.number and (request.scope.budgets or not found.share):
-        yield _min_above_max(request, number, found)
+        created = shared.count
+    if created > largest.count and (scope.budgets or not largest.share):
+        message = f"chunk {largest.name!r}: a min of {created:,} is more than the max of {largest.count:,}"
+        fixed = isinstance(entry.elastic.max, int) or isinstance(entry.elastic.min, Share)
+        help = f"write 'max: {entry.elastic.min}' or more" if fixed else f"write 'min: {largest.count}' or less"
+        yield Diagnostic("MT803", message, path, labels=(label,), help=help)
         return None
-    return number
+    return created
 
 
 def amount_notes(group: ChunkGroup) -> Iterator[str]:
@@ -177,15 +138,15 @@ def amount_notes(group: ChunkGroup) -> Iterator[str]:
         yield f"chunk {group.name}: {number}, as many as {group.filled} {needs}"
 
 
-def _shared_size(request: _Request, share: Share, number: int) -> Resolution[_Amounts | None]:
-    """Amounts of `number` chunks that take a share of each location, in whole granules."""
-    path, unit, budgets = (*request.path, "size"), request.unit, request.scope.budgets
-    if budgets is None:
-        return _Amounts(number, unit, unit, TakenShare(share, request.locations[0], 0, 0))
-    spread = yield from _spread(budgets, share, request, path)
+def _of_shared_size(scope: Scope, group: ChunkGroup, share: Share) -> Resolution[ChunkGroup | None]:
+    """The group with chunks that take a share of each location, in whole granules."""
+    number, unit, path = group.count, group.granule, (*group.path, "size")
+    if scope.budgets is None:
+        return replace(group, size=unit, declared=unit, share=TakenShare(share, group.locations[0], 0, 0))
+    spread = yield from _spread(scope.budgets, share, group, path)
     if spread is None:
         return None
-    at = budgets.by_location
+    at = scope.budgets.by_location
     size, least = min(
         (share.of(at[location].left) // each // unit * unit, location)
         for locations in spread
@@ -194,36 +155,44 @@ def _shared_size(request: _Request, share: Share, number: int) -> Resolution[_Am
     if not size:
         yield _nothing(share, least, at[least], f"granule of {exact(unit)}", path)
         return None
-    taken = size * max(round_robin(number, each).get(least, 0) for each in spread)
-    return _Amounts(number, size, size, TakenShare(share, least, at[least].left, taken))
+    return _sharing(replace(group, size=size, declared=size), share, least, at[least], spread)
 
 
-def _shared_number(request: _Request, share: Share, size: int, path: Path) -> Resolution[tuple[int, TakenShare] | None]:
-    """Largest number of chunks of `size` bytes that take at most a share of each location, round-robin.
+def _of_shared_number(
+    scope: Scope, group: ChunkGroup, share: Share, path: Path, mapped: Callable[[], MapEntries]
+) -> Resolution[ChunkGroup | None]:
+    """The group with as many chunks as take at most a share of each location, round-robin.
 
-    It has equal parts for the elements of a counted range without a size. The share is written at `path`.
+    Ranges of a counted entry without a size have equal parts of them. The share is written at `path`.
     """
-    scope, locations, budgets = request.scope, request.locations, request.scope.budgets
-    parts = equal_parts(scope, request.mapped(), str(request.path[-1]))
-    if budgets is None:
-        return -(-len(locations) // parts) * parts, TakenShare(share, locations[0], 0, 0)
-    spread = yield from _spread(budgets, share, request, path)
+    parts = equal_parts(scope, mapped(), group.name)
+    if scope.budgets is None:
+        count = -(-len(group.locations) // parts) * parts
+        return replace(group, count=count, share=TakenShare(share, group.locations[0], 0, 0))
+    spread = yield from _spread(scope.budgets, share, group, path)
     if spread is None:
         return None
-    at_location = budgets.by_location
-    number, least = min(_most({at: share.of(at_location[at].left) // size for at in each}, each) for each in spread)
+    at, size = scope.budgets.by_location, group.size
+    number, least = min(_most({each: share.of(at[each].left) // size for each in places}, places) for places in spread)
     number -= number % parts
     if not number:
         what = f"chunk of {exact(size)}" + (f" in each of {parts:,} ranges" if parts > 1 else "")
-        yield _nothing(share, least, at_location[least], what, path)
+        yield _nothing(share, least, at[least], what, path)
         return None
     if number > LARGEST_COUNT:
-        of = f"{share} of {rounded(at_location[least].left)} on {least}"
+        of = f"{share} of {rounded(at[least].left)} on {least}"
         message = f"{of} are {number:,} chunks, more than the {LARGEST_COUNT:,} that one spec may declare"
         yield Diagnostic("MT109", message, path, help="make the chunks larger")
         return None
-    taken = size * max(round_robin(number, each).get(least, 0) for each in spread)
-    return number, TakenShare(share, least, at_location[least].left, taken)
+    return _sharing(replace(group, count=number), share, least, at[least], spread)
+
+
+def _sharing(
+    group: ChunkGroup, share: Share, at: Location, budget: MemoryBudget, spread: Sequence[tuple[Location, ...]]
+) -> ChunkGroup:
+    """The group with the share that its chunks take at the location with the least room."""
+    taken = group.size * max(round_robin(group.count, each).get(at, 0) for each in spread)
+    return replace(group, share=TakenShare(share, at, budget.left, taken))
 
 
 def _most(fits: Mapping[Location, int], locations: Sequence[Location]) -> tuple[int, Location]:
@@ -241,13 +210,13 @@ def _most(fits: Mapping[Location, int], locations: Sequence[Location]) -> tuple[
 
 
 def _spread(
-    budgets: MemoryBudgets, share: Share, request: _Request, path: Path
+    budgets: MemoryBudgets, share: Share, group: ChunkGroup, path: Path
 ) -> Resolution[Sequence[tuple[Location, ...]] | None]:
     """Locations of the chunks in each instance of the process.
 
     Yields MT407 if their memory is not known, or if all shares of one are more than the whole.
     """
-    spread = budgets.spread.get(request.path, (request.locations,))
+    spread = budgets.spread.get(group.path, (group.locations,))
     for location in dict.fromkeys(chain.from_iterable(spread)):
         budget = budgets.by_location.get(location)
         if budget is None:
@@ -262,26 +231,9 @@ def _spread(
     return spread
 
 
-def _both_follow(request: _Request) -> Diagnostic:
-    message = f"chunk {request.path[-1]!r}: a size in percent and a count that follows leave both open"
-    return Diagnostic("MT314", message, request.number_path, help="write a number of chunks, or the size of each")
-
-
-def _share_beside_a_number(request: _Request, created: Share) -> Diagnostic:
-    message = f"chunk {request.path[-1]!r}: a min in percent, and a max that is not"
-    label = Label("the largest number", request.number_path)
-    help = f"write 'max: {created}' or more, or a number for min"
-    return Diagnostic("MT314", message, (*request.path, "count", "min"), labels=(label,), help=help)
-
-
-def _min_above_max(request: _Request, created: int, found: _Amounts) -> Diagnostic:
-    assert request.entry.elastic
-    written = request.entry.elastic.min
-    message = f"chunk {request.path[-1]!r}: a min of {created:,} is more than the max of {found.number:,}"
-    label = Label("the largest number", request.number_path)
-    fixed = isinstance(request.largest, int) or isinstance(written, Share)
-    help = f"write 'max: {written}' or more" if fixed else f"write 'min: {found.number}' or less"
-    return Diagnostic("MT803", message, (*request.path, "count", "min"), labels=(label,), help=help)
+def _both_follow(group: ChunkGroup) -> Diagnostic:
+    message = f"chunk {group.name!r}: a size in percent and a count that follows leave both open"
+    return Diagnostic("MT314", message, number_path(group), help="write a number of chunks, or the size of each")
 
 
 def _nothing(share: Share, location: Location, budget: MemoryBudget, what: str, path: Path) -> Diagnostic:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from math import lcm
 from typing import Any, NamedTuple
 
@@ -19,14 +20,14 @@ _UNBOUNDED = 1 << 47
 """Size in bytes of a range whose own size is not known yet: all addresses of a process."""
 
 
-Known = Mapping[str, ChunkGroup | None]
-"""Groups of chunks by name; None for entries with an error."""
-
-
 class MapEntries:
-    """Entries of `map` and elastic ranges, found once for all chunks whose number follows from them."""
+    """Entries of `map` and elastic ranges, found once for all chunks whose number follows from them.
 
-    def __init__(self, scope: Scope) -> None:
+    `known` are the groups of the other chunks by name; None for entries with an error.
+    """
+
+    def __init__(self, scope: Scope, known: Mapping[str, ChunkGroup | None]) -> None:
+        self.known = known
         self.section: Mapping[str, Sequence[Any]] = scope.spec.section("map")
         self.places: dict[str, list[tuple[str, int]]] = {}
         """Key and index of the entries that name chunks as a whole, by chunk."""
@@ -56,11 +57,11 @@ class MapEntries:
             self._alike[key] = any(entry.each is not None or entry.stride is not None for entry in self.section[key])
         return self._alike[key]
 
-    def granule(self, name: str, known: Known) -> tuple[int, bool]:
+    def granule(self, name: str) -> tuple[int, bool]:
         """Largest granule of the known chunks in a range, and true if it has chunks that are imported."""
         if name not in self._granules:
             names = self._names[name]
-            units = [group.granule for each in names if (group := known.get(each))]
+            units = [group.granule for each in names if (group := self.known.get(each))]
             self._granules[name] = max(units, default=0), any(each not in self._chunks for each in names)
         return self._granules[name]
 
@@ -75,13 +76,9 @@ def _elastic_ranges(scope: Scope) -> Mapping[str, list[tuple[int, str]]]:
     return found
 
 
-class Filling(NamedTuple):
-    """Chunks whose number follows from ranges; it is written at `path`."""
-
-    name: str
-    size: int
-    unit: int
-    path: Path
+def number_path(chunks: ChunkGroup) -> Path:
+    """Path of the largest number of chunks in a spec."""
+    return (*chunks.path, "count", *(["max"] if chunks.growing else []))
 
 
 class _Place(NamedTuple):
@@ -98,78 +95,66 @@ class _Place(NamedTuple):
     alike: bool
 
 
-def filled_count(
-    scope: Scope, filling: Filling, entries: MapEntries, known: Known
-) -> Resolution[tuple[int, str] | None]:
-    """Number of chunks that fill the place where they are mapped, and the key of this place.
+def filled_count(scope: Scope, chunks: ChunkGroup, entries: MapEntries) -> Resolution[ChunkGroup | None]:
+    """The group with as many chunks as fill the place where they are mapped.
 
-    `known` are the groups of the other chunks. Yields MT314 if there is no such place or its size is not known.
+    Yields MT314 if there is no such place or its size is not known.
     """
-    named = entries.places.get(filling.name, [])
+    named = entries.places.get(chunks.name, [])
     sized = [(key, nth) for key, nth in named if not _fitted(scope, key)]
     if named and not sized:
-        yield _circular(scope, filling, named[0][0])
+        yield _circular(scope, chunks, named[0][0])
         return None
     found: dict[int, str] = {}
     for key, nth in sized:
-        place = _place(scope, filling, entries, (key, nth), known)
+        place = _place(scope, chunks, entries, (key, nth))
         if isinstance(place, Diagnostic):
             yield place
-        number = (yield from _number(scope, filling, place, known)) if isinstance(place, _Place) else None
+        number = (yield from _number(scope, chunks, place, entries)) if isinstance(place, _Place) else None
         if number is None:
             return None
         found.setdefault(number, key)
     if len(found) == 1:
-        ((number, key),) = found.items()
-        return (number, key) if not (yield from _refused(filling, number, key)) else None
+        return (yield from _filled(chunks, *found.popitem()))
     if found:
-        yield _different(filling, found)
+        yield _different(chunks, found)
     elif not any(section in ("map", "ranges") for section, _ in scope.spec.left_out):
-        message = f"chunk {filling.name!r} is not mapped as a whole, so that its count does not follow from a range"
-        help = f"map it into a range: 'map: {{kv: [{filling.name}]}}', or write a number of chunks"
-        yield _open(filling, message, help)
+        message = f"chunk {chunks.name!r} is not mapped as a whole, so that its count does not follow from a range"
+        help = f"map it into a range: 'map: {{kv: [{chunks.name}]}}', or write a number of chunks"
+        yield _open(chunks, message, help)
     return None
 
 
-def elastic_count(
-    scope: Scope, filling: Filling, entries: MapEntries, known: Known
-) -> Resolution[tuple[int, str] | None]:
-    """Number of chunks that their elastic ranges have room for, and the names of these ranges.
+def elastic_count(scope: Scope, chunks: ChunkGroup, entries: MapEntries) -> Resolution[ChunkGroup | None]:
+    """The group with as many chunks as their elastic ranges have room for.
 
     Yields MT314 if there are none, or if `map` names one of them.
     """
     number, names, ranges = 0, [], scope.spec.section("ranges")
-    for name in entries.elastic_ranges(filling.name):
+    for name in entries.elastic_ranges(chunks.name):
         if ranges[name].size == "fill":
             return None  # refused with the range
         if key := entries.keys.get(name):
-            yield _mapped_in(scope, filling, name, key)
+            message = f"the number of {chunks.name!r} does not follow from {name!r}, in which other chunks are mapped"
+            label = Label("mapped here", scope.spec.at("map", key), "key")
+            yield _open(chunks, message, "write a number of chunks", label)
             return None
-        number += _elastic_room(filling, ranges[name], known)
+        number += _elastic_room(chunks, ranges[name], entries)
         names.append(name)
     if names:
-        found = number, " and ".join(names)
-        return found if not (yield from _refused(filling, *found)) else None
+        return (yield from _filled(chunks, number, " and ".join(names)))
     if not any(section == "ranges" for section, _ in scope.spec.left_out):
-        message = f"no elastic range can have chunk {filling.name!r}, so that its largest number does not follow"
-        yield _open(filling, message, "declare a range with 'elastic: true', or write a number of chunks")
+        message = f"no elastic range can have chunk {chunks.name!r}, so that its largest number does not follow"
+        yield _open(chunks, message, "declare a range with 'elastic: true', or write a number of chunks")
     return None
 
 
-def _mapped_in(scope: Scope, filling: Filling, name: str, key: str) -> Diagnostic:
-    """Diagnostic of other chunks that are mapped in an elastic range, which leave room that is not known."""
-    message = f"the number of {filling.name!r} does not follow from {name!r}, in which other chunks are mapped"
-    label = Label("mapped here", scope.spec.at("map", key), "key")
-    return _open(filling, message, "write a number of chunks", label)
-
-
-def _elastic_room(filling: Filling, range_: Any, known: Known) -> int:
+def _elastic_room(chunks: ChunkGroup, range_: Any, entries: MapEntries) -> int:
     """Number of chunks that elastic ranges of one entry have room for."""
-    others = (known.get(each) for each in (range_.elastic.zero, *range_.elastic.chunks))
-    unit = max((group.granule for group in others if group), default=0)
-    unit = max(filling.unit, unit)
+    others = (entries.known.get(each) for each in (range_.elastic.zero, *range_.elastic.chunks))
+    unit = max(group.granule for group in (chunks, *others) if group)
     size = rounded_to_multiple(range_.size.bytes(unit), unit, rounding=True) or 0
-    return int((range_.count or 1) * (size // filling.size))
+    return int((range_.count or 1) * (size // chunks.size))
 
 
 def equal_parts(scope: Scope, entries: MapEntries, name: str) -> int:
@@ -250,16 +235,14 @@ def _members(scope: Scope, key: str) -> int:
     return (reference.stop or 0) - reference.first
 
 
-def _circular(scope: Scope, filling: Filling, key: str) -> Diagnostic:
+def _circular(scope: Scope, chunks: ChunkGroup, key: str) -> Diagnostic:
     name = parse_reference(key).name
-    message = f"the count of {filling.name!r} follows from {name!r}, whose size follows from its chunks"
+    message = f"the count of {chunks.name!r} follows from {name!r}, whose size follows from its chunks"
     label = Label("and this from its chunks", (*scope.spec.at("ranges", name), "size"))
-    return _open(filling, message, "write one of them as a number", label)
+    return _open(chunks, message, "write one of them as a number", label)
 
 
-def _place(
-    scope: Scope, filling: Filling, written: MapEntries, at: tuple[str, int], known: Known
-) -> _Place | Diagnostic | None:
+def _place(scope: Scope, chunks: ChunkGroup, written: MapEntries, at: tuple[str, int]) -> _Place | Diagnostic | None:
     """The place of an entry; a diagnostic if the size of its range is not known, and None if the range has an error."""
     key, nth = at
     reference, entries = parse_reference(key), written.section[key]
@@ -267,55 +250,55 @@ def _place(
     if range_ is None:
         return None
     members = _members(scope, key)
-    largest, imported = written.granule(reference.name, known)
-    unit = max(filling.unit, largest)
+    largest, imported = written.granule(reference.name)
+    unit = max(chunks.granule, largest)
     if imported and (range_.size.in_granules or range_.round):
-        message = f"the size of {reference.name!r} depends on imported chunks, and the count of {filling.name!r} on it"
-        return _open(filling, message, f"write the size of {reference.name!r} in bytes")
+        message = f"the size of {reference.name!r} depends on imported chunks, and the count of {chunks.name!r} on it"
+        return _open(chunks, message, f"write the size of {reference.name!r} in bytes")
     size = rounded_to_multiple(range_.size.bytes(unit), unit, rounding=True) or 0
     return _Place(key, nth, entries, members, size, written.alike(key))
 
 
-def _number(scope: Scope, filling: Filling, place: _Place, known: Known) -> Resolution[int | None]:
+def _number(scope: Scope, chunks: ChunkGroup, place: _Place, entries: MapEntries) -> Resolution[int | None]:
     """Number of chunks that fill a place: those that `each` names, or all that fit between the entries around it."""
     entry = place.entries[place.nth]
     if isinstance(entry.each, int):
         return entry.each * place.members
     whole = place.size if place.alike else place.size * place.members
-    bounds = _bounds(filling, place, whole, known)
+    bounds = _bounds(chunks, place, whole, entries)
     if bounds is None:
-        message = f"the entries beside {filling.name!r} in {place.key!r} are imported or follow from other amounts"
-        help = f"write '{{chunk: {filling.name}, offset: …}}', and an offset for the entry after it"
-        yield _open(filling, message, help, Label("mapped here", scope.spec.at("map", place.key, place.nth)))
+        message = f"the entries beside {chunks.name!r} in {place.key!r} are imported or follow from other amounts"
+        help = f"write '{{chunk: {chunks.name}, offset: …}}', and an offset for the entry after it"
+        yield _open(chunks, message, help, Label("mapped here", scope.spec.at("map", place.key, place.nth)))
         return None
     start, end = bounds
-    stride = entry.stride.bytes(filling.unit) if entry.stride else filling.size
+    stride = entry.stride.bytes(chunks.granule) if entry.stride else chunks.size
     room = (whole if entry.each == "fill" else end) - start
-    fits = (room - filling.size) // stride + 1 if room >= filling.size else 0
+    fits = (room - chunks.size) // stride + 1 if room >= chunks.size else 0
     return fits * place.members if entry.each == "fill" else fits
 
 
-def _bounds(filling: Filling, place: _Place, whole: int, known: Known) -> tuple[int, int] | None:
+def _bounds(chunks: ChunkGroup, place: _Place, whole: int, entries: MapEntries) -> tuple[int, int] | None:
     """Offsets between which an entry can be: the end of the one before it, and the beginning of those after it."""
     own = place.entries[place.nth]
-    start = own.offset.bytes(filling.unit) if own.offset is not None else _end_before(place, known)
+    start = own.offset.bytes(chunks.granule) if own.offset is not None else _end_before(place, entries)
     after = 0
     for nth in range(place.nth + 1, len(place.entries)):
         entry = place.entries[nth]
         if entry.offset is not None:
-            whole = entry.offset.bytes(filling.unit)
+            whole = entry.offset.bytes(chunks.granule)
             break
-        length = _end(entry, 0, place.size, known)
+        length = _end(entry, 0, place.size, entries)
         if length is None:
             return None
         after += length
     return None if start is None else (start, whole - after)
 
 
-def _end_before(place: _Place, known: Known) -> int | None:
+def _end_before(place: _Place, entries: MapEntries) -> int | None:
     """End of the entry before a place, from the nearest one with an offset on; None if it is not known."""
     first = place.nth
-    while first and known.get(place.entries[first - 1].chunk.name):
+    while first and entries.known.get(place.entries[first - 1].chunk.name):
         first -= 1
         if place.entries[first].offset is not None:
             break
@@ -323,13 +306,13 @@ def _end_before(place: _Place, known: Known) -> int | None:
         return None
     end: int | None = 0
     for nth in range(first, place.nth):
-        end = _end(place.entries[nth], end, place.size, known)
+        end = _end(place.entries[nth], end, place.size, entries)
     return end
 
 
-def _end(entry: Any, start: int | None, size: int, known: Known) -> int | None:
+def _end(entry: Any, start: int | None, size: int, entries: MapEntries) -> int | None:
     """Offset after the mappings of an entry in each range of `size` bytes; None if it is not known."""
-    group = known.get(entry.chunk.name)
+    group = entries.known.get(entry.chunk.name)
     if entry.offset is not None:
         start = entry.offset.bytes(group.granule if group else 1) if not entry.offset.in_granules or group else None
     if group is None or start is None:
@@ -343,24 +326,24 @@ def _end(entry: Any, start: int | None, size: int, known: Known) -> int | None:
     return int(start + (number - 1) * stride + group.size)
 
 
-def _refused(filling: Filling, number: int, key: str) -> Resolution[bool]:
-    """Yield a diagnostic and return true if a range has room for no chunk, or for too many."""
+def _filled(chunks: ChunkGroup, number: int, key: str) -> Resolution[ChunkGroup | None]:
+    """The group with as many chunks as fill ranges; yields a diagnostic if these have room for none, or too many."""
     if 0 < number <= LARGEST_COUNT:
-        return False
+        return replace(chunks, count=number, filled=key)
     if number:
         message = f"{key!r} has room for {number:,} chunks, more than the {LARGEST_COUNT:,} that one spec may declare"
-        yield Diagnostic("MT109", message, filling.path, help="make the chunks larger")
+        yield Diagnostic("MT109", message, number_path(chunks), help="make the chunks larger")
     else:
-        message = f"{key!r} has no room for a chunk of {exact(filling.size)}, so that {filling.name!r} would have none"
-        yield _open(filling, message, "make the range larger, or the chunks smaller")
-    return True
+        message = f"{key!r} has no room for a chunk of {exact(chunks.size)}, so that {chunks.name!r} would have none"
+        yield _open(chunks, message, "make the range larger, or the chunks smaller")
+    return None
 
 
-def _different(filling: Filling, found: Mapping[int, str]) -> Diagnostic:
+def _different(chunks: ChunkGroup, found: Mapping[int, str]) -> Diagnostic:
     first, second = list(found.items())[:2]
     needs = f"{first[1]!r} needs {first[0]:,} chunks, and {second[1]!r} {second[0]:,}"
-    return _open(filling, f"the count of {filling.name!r} does not follow: {needs}", "write a number of chunks")
+    return _open(chunks, f"the count of {chunks.name!r} does not follow: {needs}", "write a number of chunks")
 
 
-def _open(filling: Filling, message: str, help: str, *labels: Label) -> Diagnostic:
-    return Diagnostic("MT314", message, filling.path, labels=labels, help=help)
+def _open(chunks: ChunkGroup, message: str, help: str, *labels: Label) -> Diagnostic:
+    return Diagnostic("MT314", message, number_path(chunks), labels=labels, help=help)
