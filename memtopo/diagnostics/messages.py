@@ -84,19 +84,6 @@ def not_awake(layout: str, state: str) -> tuple[str, str]:
     return f"layout {layout!r} is in state {state!r}", f"'memtopo switch {layout} awake' first"
 
 
-def undeclared_name(what: str, name: str, path: Path, known: Iterable[str], at: At, *, suggest: bool) -> Diagnostic:
-    """Diagnostic of a name that is used but not declared, with help: the nearest of the `known` names, or some of them.
-
-    The search for the nearest name takes milliseconds; callers `suggest` it for the first `SUGGESTED` diagnostics.
-    """
-    some = list(islice(known, COMPARED if suggest else LISTED + 1))
-    meant = nearest(name, some) if suggest else None
-    help = did_you_mean(meant) if meant else (listed(some) if some else f"no {what} is declared")
-    only = only_near(name, some) if meant else None
-    edit = Edit(path, at, name, only) if only else None
-    return Diagnostic("MT201", f"{what} {shorten(name)!r} is not declared", path, at, help=help, edit=edit)
-
-
 def listed(known: Sequence[str]) -> str:
     """Help that lists the first of the known names."""
     return f"known are {', '.join(known[:LISTED])}{' …' * (len(known) > LISTED)}"

@@ -32,7 +32,7 @@ class Devices(Kind):
 
     section = "devices"
     description = "Names for GPUs, each an ordinal, a UUID (GPU-…) or a bus id. gpu0, host and host:0 are built in."
-    words = Words("a device", "devices")
+    words = Words("device", "devices")
     entry = Identities
 
 

@@ -153,7 +153,7 @@ class Exports(Kind):
     section = "exports"
     description = "Objects that other processes can import: w: {chunk: hot, via: fd}."
     words = Words(
-        "an export", "handles of exports", "w: {chunk: hot, via: fd}", "which cannot be exported to other processes"
+        "export", "handles of exports", "w: {chunk: hot, via: fd}", "which cannot be exported to other processes"
     )
     entry = Export
     keys = Keys.OWN
@@ -256,12 +256,8 @@ def _via(scope: Scope, path: Path, entry: Export, group: Group) -> Resolution[Vi
     kind = EXPORTABLE[entry.what[0][0]]
     has, what = kind.handle_types(group), f"{group.noun} {group.name} is created"
     options: Sequence[Via] = entry.via.options if isinstance(entry.via, Alternatives) else (entry.via,)
-    others = _other_handle_types(scope, kind, group)
-    possible = {*has, *others} if len(options) > 1 else {*has}
-    if wrong := next(filter(None, (_unsupported(path, kind, each, group, possible) for each in options)), None):
-        written = len(options) == 1 and options[0] in others
-        help = f"write 'via: {' else '.join(others)}', as for its handles" if written else wrong.help
-        yield wrong._replace(help=help, edit=wrong.edit if len(options) == 1 else None)
+    if wrong := next(_unsupported(scope, path, options, group, kind), None):
+        yield wrong
         return None
 
     importer = scope.importer_elsewhere(str(path[-1]))
@@ -273,13 +269,6 @@ def _via(scope: Scope, path: Path, entry: Export, group: Group) -> Resolution[Vi
 
     via: Via | None = yield from chosen(scope, entry.via, f"export {path[-1]}: via", (*path, "via"), support)
     return via
-
-
-def _other_handle_types(scope: Scope, kind: ExportKind, group: Group) -> tuple[str, ...]:
-    """Handle types that the entry of a group declares as alternatives, taken or not."""
-    entry = scope.spec.section(kind.section).get(group.name)
-    found = (each for each in getattr(entry, "handles", ()) if isinstance(each, Alternatives))
-    return tuple(word for each in found for word in each.words)
 
 
 def _misplaced(path: Path, entry: Export, kind: Kind) -> Diagnostic | None:
@@ -304,22 +293,30 @@ def _misplaced(path: Path, entry: Export, kind: Kind) -> Diagnostic | None:
     return None
 
 
-def _unsupported(path: Path, kind: ExportKind, via: Via, group: Group, possible: Collection[str]) -> Diagnostic | None:
-    """Return MT601 for a transport that the kind does not support, or that the objects are never created for."""
-    if via not in kind.transports:
-        message = f"export {path[-1]!r}: {kind.words.article} cannot be shared via {via}"
-        notes, help = (kind.refusals.transport,), f"write 'via: {kind.transports[0]}'"
-        return Diagnostic("MT601", message, (*path, "via"), notes=notes, help=help)
-    if via in possible:
-        return None
-    has, created, created_at = kind.handle_types(group), f"{group.noun} {group.name!r}", group.path
+def _unsupported(
+    scope: Scope, path: Path, options: Sequence[Via], group: Group, kind: ExportKind
+) -> Iterator[Diagnostic]:
+    """Yield MT601 for transports that the kind does not support, or that the objects are never created for."""
+    handles = getattr(scope.spec.section(kind.section).get(group.name), "handles", ())
+    others = [word for each in handles if isinstance(each, Alternatives) for word in each.words]
+    has, where, only = kind.handle_types(group), (*path, "via"), len(options) == 1
+    noun, name, created_at = group.noun, group.name, group.path
     if isinstance(group, AllocationGroup):
-        created, created_at = f"pool {str(group.pool_path[-1])!r}", group.pool_path
-    message = f"export {path[-1]!r}: {created} is created with {' and '.join(has) or 'no handle type'}, not with {via}"
-    label = Label("created here", created_at, "key")
-    help = f"declare the {created.partition(' ')[0]} with 'handles: [{', '.join([*has, via])}]'"
-    edit = None if has else Edit(created_at, "value", "", f"handles: [{via}]")
-    return Diagnostic("MT601", message, (*path, "via"), labels=(label,), help=help, edit=edit)
+        noun, name, created_at = "pool", str(group.pool_path[-1]), group.pool_path
+    for via in options:
+        if via not in kind.transports:
+            message = f"export {path[-1]!r}: {kind.words.article} cannot be shared via {via}"
+            notes, help = (kind.refusals.transport,), f"write 'via: {kind.transports[0]}'"
+            yield Diagnostic("MT601", message, where, notes=notes, help=help)
+        elif via not in has and (only or via not in others):
+            created = f"{noun} {name!r} is created with {' and '.join(has) or 'no handle type'}"
+            message = f"export {path[-1]!r}: {created}, not with {via}"
+            help = f"declare the {noun} with 'handles: [{', '.join([*has, via])}]'"
+            if via in others:
+                help = f"write 'via: {' else '.join(others)}', as for its handles"
+            edit = Edit(created_at, "value", "", f"handles: [{via}]") if only and not has else None
+            labels = (Label("created here", created_at, "key"),)
+            yield Diagnostic("MT601", message, where, labels=labels, help=help, edit=edit)
 
 
 _COMMITTABLE = next(noun for noun, kind in EXPORTABLE.items() if not kind.refusals.commit)

@@ -42,16 +42,22 @@ class Stage(IntEnum):
 
 
 class Words(NamedTuple):
-    """Words of messages for a section: one entry with its article, `a buffer`, and its objects in the plural.
+    """Words of messages for a section: the noun for one entry, and its objects in the plural.
 
     `form` is an entry as a spec writes it, and `referred` the end of the message about an entry that the section cannot
-    refer to.
+    refer to. A noun that is not `counted` has no article.
     """
 
-    article: str
+    noun: str
     plural: str
     form: str = ""
     referred: str = ""
+    counted: bool = True
+
+    @property
+    def article(self) -> str:
+        """One entry with its article: `a buffer`."""
+        return f"{'an' if self.noun[0] in 'aei' else 'a'} {self.noun}" if self.counted else self.noun
 
 
 class Keys(Enum):
@@ -330,8 +336,7 @@ class Scope:
                 continue
             if other.group is RangeGroup and not (group and group.addressed):
                 continue  # what has no address of its own may be named like the range that it is mapped into
-            what = kind.words.article.removeprefix("a ").removeprefix("an ")
-            message = f"{what} {name!r} has the same name as {other.words.article}"
+            message = f"{kind.words.noun} {name!r} has the same name as {other.words.article}"
             label = Label(f"{name!r} is {other.words.article}", self.spec.at(other.section, name), "key")
             where = self.spec.at(kind.section, name)
             yield Diagnostic("MT203", message, where, "key", labels=(label,), help="choose another name")

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable
+from itertools import islice
 from typing import TypeVar
 
+from memtopo.common.text import nearest, only_near
+from memtopo.common.units import shorten
 from memtopo.diagnostics import messages
-from memtopo.diagnostics.model import At, Diagnostic, Label, Path
+from memtopo.diagnostics.model import At, Diagnostic, Edit, Label, Path
 from memtopo.driver.types import Location, LocationKind
 from memtopo.geometry.groups import Group
 from memtopo.language.names import Reference, parse_reference
@@ -34,10 +37,22 @@ class NameErrors:
     def __init__(self) -> None:
         self._count = 0
 
-    def undeclared(self, what: str, name: str, path: Path, known: Iterable[str], at: At = "value") -> Diagnostic:
-        """Return MT201 for a name that is used but not declared; `what` is the noun for it."""
+    def undeclared(
+        self, what: str, name: str, path: Path, known: Iterable[str], at: At = "value", message: str = ""
+    ) -> Diagnostic:
+        """Return MT201 for a name that is used but not declared; `what` is the noun for it.
+
+        Its help is the nearest of the `known` names, or some of them. The search for the nearest takes milliseconds.
+        """
         self._count += 1
-        return messages.undeclared_name(what, name, path, known, at, suggest=self._count <= messages.SUGGESTED)
+        suggest = self._count <= messages.SUGGESTED
+        some = list(islice(known, messages.COMPARED if suggest else messages.LISTED + 1))
+        meant = nearest(name, some) if suggest else None
+        help = messages.did_you_mean(meant) if meant else messages.listed(some) if some else f"no {what} is declared"
+        only = only_near(name, some) if meant else None
+        edit = Edit(path, at, name, only) if only else None
+        message = message or f"{what} {shorten(name)!r} is not declared"
+        return Diagnostic("MT201", message, path, at, help=help, edit=edit)
 
 
 def indices(reference: Reference, group: Group, path: Path, *, at: At = "value") -> Resolution[tuple[int, int] | None]:

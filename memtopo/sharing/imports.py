@@ -314,4 +314,4 @@ def _kind(kind: str, via: str) -> str:
 
 def _described(each: Group) -> str:
     """Return an import as the spec names it: `import 'w'`, `external 'frame'`, `semaphore 'ready'`."""
-    return f"{declared_as(each).removesuffix(' object')} {each.name!r}"
+    return f"{'external' if isinstance(each, ExternalObject) else declared_as(each)} {each.name!r}"

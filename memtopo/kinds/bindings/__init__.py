@@ -125,7 +125,7 @@ class Bindings(Kind):
 
     section = "bind"
     description = "Memory that is bound to a multicast object, one chunk after another on each GPU: team: [part]."
-    words = Words("a binding", "bindings", "team: [part]", "and memory can be bound to multicast objects only")
+    words = Words("binding", "bindings", "team: [part]", "and memory can be bound to multicast objects only")
     entry = BindList
     group = BindGroup
     drawn = "binding"

@@ -57,7 +57,7 @@ class Chunks(HandleKind):
 
     section = "chunks"
     description = "Physical memory on GPUs or the host, by name."
-    words = Words("a chunk", "chunks", "hot: {location: gpu0, size: 2MiB}")
+    words = Words("chunk", "chunks", "hot: {location: gpu0, size: 2MiB}")
     entry = Chunk
     group = ChunkGroup
     optional_keys = ("parts",)

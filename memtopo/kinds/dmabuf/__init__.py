@@ -96,8 +96,8 @@ def _part(scope: Scope, path: Path, name: str | None, group: Group) -> Resolutio
         return NamedPart(group.name, 0, group.size)
     parts: Mapping[str, NamedPart] = {part.name: part for part in group.parts}
     if name not in parts:
-        found = scope.errors.undeclared("part", name, (*path, "part"), parts)
-        yield found._replace(message=f"{group.name!r} has no part {shorten(name)!r}")
+        message = f"{group.name!r} has no part {shorten(name)!r}"
+        yield scope.errors.undeclared("part", name, (*path, "part"), parts, message=message)
     return parts.get(name)
 
 

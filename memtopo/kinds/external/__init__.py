@@ -164,7 +164,7 @@ class ExternalMemory(Kind):
 
     section = "external"
     description = "Memory allocated by another API such as Vulkan, by name."
-    words = Words("an external object", "external", "frame: {from: camera, via: opaque_fd, device: gpu0, size: 8MiB}")
+    words = Words("external object", "external", "frame: {from: camera, via: opaque_fd, device: gpu0, size: 8MiB}")
     entry = External
     group = ExternalObject
     drawn = "external"

@@ -136,7 +136,7 @@ class Semaphores(Kind):
 
     section = "semaphores"
     description = "Semaphores created by another API, by name, which order its work and that of CUDA."
-    words = Words("a semaphore", "semaphores", "ready: {from: camera, via: timeline_fd, device: gpu0, wait: 1}")
+    words = Words("semaphore", "semaphores", "ready: {from: camera, via: timeline_fd, device: gpu0, wait: 1}")
     entry = Semaphore
     group = ImportedSemaphore
     drawn = "semaphore"

@@ -29,7 +29,7 @@ class Imports(Kind):
         "Objects exported by other processes, used like "
         f"{enumerated((kind.words.plural for kind in EXPORTABLE.values()), 'and')}: w: {{from: server.w}}."
     )
-    words = Words("an import", "handles of imports", "w: {from: server.w}")
+    words = Words("import", "handles of imports", "w: {from: server.w}")
     entry = Import
     stage = Stage.IMPORTED
 

@@ -86,7 +86,7 @@ class Buffers(IpcKind):
 
     section = "buffers"
     description = "Memory of cuMemAlloc, by name, which legacy IPC can share."
-    words = Words("a buffer", "buffers", "b: {location: gpu0, size: 2MiB}")
+    words = Words("buffer", "buffers", "b: {location: gpu0, size: 2MiB}")
     entry = Buffer
     group = BufferGroup
     drawn = "buffer"
@@ -172,7 +172,7 @@ class Events(IpcKind):
 
     section = "events"
     description = "Events of GPUs, by name."
-    words = Words("an event", "events", "done: {device: gpu0}")
+    words = Words("event", "events", "done: {device: gpu0}")
     entry = Event
     group = EventGroup
     drawn = "event"

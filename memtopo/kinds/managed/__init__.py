@@ -148,7 +148,7 @@ class ManagedMemory(Kind):
 
     section = "managed"
     description = "Memory of cuMemAllocManaged, by name, which migrates between GPUs and the host."
-    words = Words("managed memory", "managed", "m: {size: 2MiB}")
+    words = Words("managed memory", "managed", "m: {size: 2MiB}", counted=False)
     entry = Managed
     group = ManagedAllocation
     drawn = "managed"

@@ -102,7 +102,7 @@ class Mappings(Kind):
 
     section = "map"
     description = "Chunks mapped into a range, one after another: kv: [hot, page.0:4, {chunk: cold, offset: 64MiB}]."
-    words = Words("a mapping", "mappings", "kv: [hot]", "and only chunks can be mapped into ranges")
+    words = Words("mapping", "mappings", "kv: [hot]", "and only chunks can be mapped into ranges")
     entry = MapList
     keys = Keys.REFERENCES
     stage = Stage.MAPPED

@@ -69,7 +69,7 @@ class Multicast(HandleKind):
 
     section = "multicast"
     description = "Multicast objects of teams of GPUs, by name: team: {devices: gpus, size: 32MiB}."
-    words = Words("a multicast object", "multicast objects", "team: {devices: gpus, size: 32MiB}")
+    words = Words("multicast object", "multicast objects", "team: {devices: gpus, size: 32MiB}")
     entry = MulticastObject
     group = MulticastGroup
     drawn = "multicast"

@@ -149,7 +149,7 @@ class PinnedMemory(Kind):
 
     section = "pinned"
     description = "Page-locked host memory, by name: allocated, or registered memory of another program."
-    words = Words("pinned memory", "objects of pinned memory", "p: {size: 2MiB}")
+    words = Words("pinned memory", "objects of pinned memory", "p: {size: 2MiB}", counted=False)
     entry = Pinned
     group = PinnedGroup
     drawn = "pinned"

@@ -162,7 +162,7 @@ class Pools(Kind):
 
     section = "pools"
     description = "Stream-ordered memory pools, by name, from which allocations are made."
-    words = Words("a pool", "pools", "p: {location: gpu0, handles: fd}")
+    words = Words("pool", "pools", "p: {location: gpu0, handles: fd}")
     entry = Pool
     group = PoolGroup
     drawn = "pool"

@@ -93,7 +93,7 @@ class Allocations(ExportKind):
 
     section = "allocations"
     description = "Allocations of memory pools, by name, which can be exported with their pools."
-    words = Words("an allocation", "allocations", "a: {pool: p, size: 8MiB}")
+    words = Words("allocation", "allocations", "a: {pool: p, size: 8MiB}")
     entry = Allocation
     group = AllocationGroup
     drawn = "allocation"

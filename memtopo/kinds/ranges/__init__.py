@@ -79,7 +79,7 @@ class Ranges(Kind):
 
     section = "ranges"
     description = "Reserved virtual address ranges, by name."
-    words = Words("a range", "ranges", "kv: {size: 2MiB}")
+    words = Words("range", "ranges", "kv: {size: 2MiB}")
     entry = Range
     group = RangeGroup
     stage = Stage.RESERVED

@@ -72,7 +72,7 @@ class States(Kind):
 
     section = "states"
     description = "States without some of the memory: asleep: {offload: {weights: host:0}, drop: [kv]}."
-    words = Words("a state", "absent chunks of states", referred="and a state drops chunks alone")
+    words = Words("state", "absent chunks of states", referred="and a state drops chunks alone")
     entry = State
     group = StateGroup
     keys = Keys.OWN
