@@ -73,9 +73,6 @@ def _named_like_process(scope: Scope, path: Path, entry: Import) -> Diagnostic |
     return Diagnostic("MT203", message, (*path, "from"), labels=(label,), help=help)
 
 
-_Declared = tuple[str, str, str]
-"""Key of an import, its declared value, and the actual value."""
-
 _LISTED = 8
 """Maximum number of locations in a message."""
 
@@ -254,36 +251,37 @@ def _contradictions(scope: Scope, entry: Import, group: Group, export: ExportGro
     if entry.parts:
         message = f"import {path[-1]!r} declares parts, and those of {entry.source} are known"
         return [Diagnostic("MT604", message, (*path, "parts"), help="leave 'parts' out: it is taken from the export")]
-    label = Label("exported here", export.path, "key")
-    found = []
-    for key, declared, actual in (yield from _differences(scope, entry, group, export)):
-        message = f"import {path[-1]!r} declares {key} {declared}, but {entry.source} {actual}"
+    found = None
+    if key := next((key for key in entry.declared if key in LOCATIONS and key in kind.import_keys), None):
+        found = yield from scope.devices.resolve_all(entry.locations(key), path, key, anywhere=True)
+    return [*_differences(entry, group, export, found or [])]
+
+
+def _differences(
+    entry: Import, group: Group, export: ExportGroup, locations: Sequence[Location]
+) -> Iterator[Diagnostic]:
+    """Yield MT604 for each declared property that is not that of the export; `locations` are the declared ones."""
+
+    def differs(key: str, declared: object, actual: str) -> Diagnostic:
+        message = f"import {group.name!r} declares {key} {declared}, but {entry.source} {actual}"
+        label = Label("exported here", export.path, "key")
         help = f"leave {key!r} out: it is taken from the export"
-        found.append(Diagnostic("MT604", message, (*path, key), labels=(label,), help=help))
-    return found
+        return Diagnostic("MT604", message, (*group.path, key), labels=(label,), help=help)
 
-
-def _differences(scope: Scope, entry: Import, group: Group, export: ExportGroup) -> Resolution[list[_Declared]]:
-    found: list[_Declared] = []
+    keys, article = export.exporter.import_keys, export.exporter.words.article
     if entry.via and export.via not in entry.transports:
-        found.append(("via", str(entry.via), f"is exported via {export.via}"))
+        yield differs("via", entry.via, f"is exported via {export.via}")
     if entry.count and entry.count != group.count:
-        found.append(("count", f"{entry.count:,}", f"is {group.count:,} handle{'s' * (group.count != 1)}"))
+        yield differs("count", f"{entry.count:,}", f"is {group.count:,} handle{'s' * (group.count != 1)}")
     for key in entry.declared:
-        if key not in export.exporter.import_keys:
-            written = (
-                ", ".join(map(str, entry.locations(key)[:_LISTED])) if key in LOCATIONS else str(entry.amount([key]))
-            )
-            has = " and ".join(f"a {each}" for each in export.exporter.import_keys)
-            found.append((key, written, f"is {export.exporter.words.article}, which has {has}, not a {key}"))
-        elif key in LOCATIONS:
-            locations = yield from scope.devices.resolve_all(entry.locations(key), group.path, key, anywhere=True)
-            if locations and _on_other_locations(locations, group):
-                found.append((key, _listed(locations), f"is on {_listed(group.locations)}"))
-        elif (amount := entry.amount([key])) and not has_size(amount, group, export.group):
-            size = f"has {exact(group.size)} each" if group.counted else f"has {exact(group.size)}"
-            found.append((key, str(amount), size))
-    return found
+        amount = entry.amount([key])
+        if key not in keys:
+            written = amount or ", ".join(map(str, entry.locations(key)[:_LISTED]))
+            yield differs(key, written, f"is {article}, which has a {' and a '.join(keys)}, not a {key}")
+        elif key in LOCATIONS and locations and _on_other_locations(locations, group):
+            yield differs(key, _listed(locations), f"is on {_listed(group.locations)}")
+        elif amount and not has_size(amount, group, export.group):
+            yield differs(key, amount, f"has {exact(group.size)}{' each' * group.counted}")
 
 
 def _on_other_locations(locations: Sequence[Location], group: Group) -> bool:
