@@ -64,10 +64,7 @@ class ImportStep(Step):
     source: HandleReference
 
     phase = Phase.IMPORT
-
-    @property
-    def needs(self) -> tuple[Hashable, ...]:
-        return (("holder", self.source.holder),)
+    required: ClassVar = {"holder": "source.holder"}
 
     @property
     def imports(self) -> tuple[str, Hashable] | None:

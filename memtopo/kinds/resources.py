@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, cast
+from typing import ClassVar, NamedTuple, cast
 
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.protocol import Driver
@@ -56,10 +56,7 @@ class RetainContext(DeviceStep):
     undo_verb = "release context"
     call = "cuDevicePrimaryCtxRetain"
     undo_call = "cuDevicePrimaryCtxRelease"
-
-    @property
-    def provides(self) -> Hashable:
-        return ("context", self.device)
+    provided = "context", "device"
 
     def do(self, driver: Driver, layout: Layout) -> None:
         layout.contexts[self.device] = driver.device_primary_ctx_retain(self.device)
@@ -86,10 +83,7 @@ class LoadKernels(DeviceStep):
     undo_verb = "unload kernels"
     call = "cuModuleLoadData"
     undo_call = "cuModuleUnload"
-
-    @property
-    def needs(self) -> tuple[Hashable, ...]:
-        return (("context", self.device),)
+    required: ClassVar = {"context": "device"}
 
     def do(self, driver: Driver, layout: Layout) -> None:
         with current(driver, layout.contexts[self.device]):
@@ -117,14 +111,8 @@ class CreateStream(DeviceStep):
     undo_verb = "destroy stream"
     call = "cuStreamCreate"
     undo_call = "cuStreamDestroy"
-
-    @property
-    def provides(self) -> Hashable:
-        return ("stream", self.device)
-
-    @property
-    def needs(self) -> tuple[Hashable, ...]:
-        return (("context", self.device),)
+    provided = "stream", "device"
+    required: ClassVar = {"context": "device"}
 
     def do(self, driver: Driver, layout: Layout) -> None:
         with current(driver, layout.contexts[self.device]):
@@ -193,10 +181,7 @@ class Attach(Step):
     undo_verb = "detach"
     call = "connect"
     undo_call = "close"
-
-    @property
-    def provides(self) -> Hashable:
-        return ("holder", self.holder)
+    provided = "holder", "holder"
 
     def do(self, driver: Driver, layout: Layout) -> None:
         layout.of(ATTACHED)[self.holder] = layout.handle_source.attach(self.holder)

@@ -199,6 +199,10 @@ class Step:
     """Verb for the undo in the plan of a change; empty if such a plan does not show it."""
     undo_call: ClassVar[str] = ""
     """Driver call that undoes it; empty if the undo of another step ends it."""
+    provided: ClassVar[tuple[str, str] | None] = None
+    """Noun of the resource that the step `provides`, and the field with its label or ordinal."""
+    required: ClassVar[Mapping[str, str]] = {}
+    """Nouns of the resources that the step `needs`, each with the field that has its label or ordinal."""
     hints: ClassVar[Mapping[str, ErrorHint]] = {}
     """Hints for errors of `call`, by the error's name without `CUDA_ERROR_`."""
 
@@ -218,7 +222,7 @@ class Step:
     @property
     def provides(self) -> Hashable:
         """Resource that the step creates and later steps need; None if none does."""
-        return None
+        return self.provided and (self.provided[0], getattr(self, self.provided[1]))
 
     @property
     def allocates(self) -> tuple[Location, int] | None:
@@ -233,7 +237,7 @@ class Step:
     @property
     def needs(self) -> tuple[Hashable, ...]:
         """Resources that have to be undone after this step if they are undone."""
-        return ()
+        return tuple([(noun, attrgetter(field)(self)) for noun, field in self.required.items()])
 
     @property
     def imports(self) -> tuple[str, Hashable] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
@@ -47,6 +47,7 @@ class SetAccess(Step):
         ),
         "INVALID_VALUE": ErrorHint("access is set for whole mappings without a hole (fact 20)", DEFECT_ADVICE),
     }
+    required: ClassVar = {"range": "range"}
 
     @property
     def effect(self) -> None:
@@ -56,10 +57,6 @@ class SetAccess(Step):
     def position(self) -> tuple[str, int]:
         """End of its last mapping, so that it follows all of them."""
         return self.range, self.offset + self.size - 1
-
-    @property
-    def needs(self) -> tuple[Hashable, ...]:
-        return (("range", self.range),)
 
     def do(self, driver: Driver, layout: Layout) -> None:
         driver.mem_set_access(layout.ranges[self.range].address + self.offset, self.size, self.grants)

@@ -117,6 +117,7 @@ class KeepPool(Step):
     call = "cuMemCreate"
     undo_verb = "release"
     undo_call = "cuMemRelease"
+    provided = "elastic chunks", "name"
 
     @property
     def calls(self) -> int:
@@ -126,10 +127,6 @@ class KeepPool(Step):
     def effect(self) -> Hashable:
         """Pool without its limit, which can change while its chunks stay."""
         return self.verb, self.name, self.size, self.properties, self.granule, self.kept
-
-    @property
-    def provides(self) -> Hashable:
-        return ("elastic chunks", self.name)
 
     def do(self, driver: Driver, layout: Layout) -> None:
         pool = ElasticChunkPool(self.name, self.size, self.properties, self.granule, self.kept, self.limit)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 import time
-from collections.abc import Hashable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
@@ -59,14 +58,8 @@ class DuplicateDescriptor(Step):
     verb = "copy descriptor"
     call = "fcntl"
     undo_call = "close"
-
-    @property
-    def provides(self) -> Hashable:
-        return ("descriptor", self.label)
-
-    @property
-    def needs(self) -> tuple[Hashable, ...]:
-        return (("holder", self.source.holder),)
+    provided = "descriptor", "label"
+    required: ClassVar = {"holder": "source.holder"}
 
     def do(self, driver: Driver, layout: Layout) -> None:
         received = self.source.fetch_descriptor(layout.handle_source)
@@ -99,10 +92,7 @@ class ImportObject(ObjectStep):
     phase = Phase.IMPORT
     undo_verb = "destroy"
     in_change = InChange(renews_needs=True)
-
-    @property
-    def needs(self) -> tuple[Hashable, ...]:
-        return (("descriptor", self.label),)
+    required: ClassVar = {"descriptor": "label"}
 
     def import_descriptor(self, driver: Driver, fd: int) -> int:
         """Make the call in the context of the GPU."""
@@ -179,10 +169,7 @@ class MapExternal(BufferStep):
             "declare the size that the producer allocated it with",
         )
     }
-
-    @property
-    def needs(self) -> tuple[Hashable, ...]:
-        return (("external", self.memory),)
+    required: ClassVar = {"external": "memory"}
 
     def do(self, driver: Driver, layout: Layout) -> None:
         with current(driver, layout.contexts[self.device]):
@@ -251,10 +238,7 @@ class AwaitStream(DeviceStep):
     verb = "await stream"
     call = "cuStreamQuery"
     undo_call = "cuStreamQuery"
-
-    @property
-    def needs(self) -> tuple[Hashable, ...]:
-        return (("stream", self.device),)
+    required: ClassVar = {"stream": "device"}
 
     def do(self, driver: Driver, layout: Layout) -> None:
         driver.stream_query(layout.of(STREAMS)[self.device])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -103,9 +103,7 @@ class ManagedStep(Step):
     label: str
     device: int
 
-    @property
-    def needs(self) -> tuple[Hashable, ...]:
-        return ((AllocateManaged.noun, self.label),)
+    required: ClassVar = {AllocateManaged.noun: "label"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,10 +157,7 @@ class AttachStream(ManagedStep):
     verb = "attach to stream"
     call = "cuStreamAttachMemAsync"
     in_change = InChange(renews_needs=True)
-
-    @property
-    def needs(self) -> tuple[Hashable, ...]:
-        return (AllocateManaged.noun, self.label), ("stream", self.device)
+    required: ClassVar = {AllocateManaged.noun: "label", "stream": "device"}
 
     def do(self, driver: Driver, layout: Layout) -> None:
         address = layout.memory[self.label].address

@@ -64,6 +64,7 @@ class MapChunk(Step):
             "see whether other code in this process maps memory",
         ),
     }
+    required: ClassVar = {"range": "range", "chunk": "chunk"}
 
     @property
     def effect(self) -> Hashable:
@@ -78,10 +79,6 @@ class MapChunk(Step):
     @property
     def position(self) -> tuple[str, int]:
         return self.range, self.offset
-
-    @property
-    def needs(self) -> tuple[Hashable, ...]:
-        return (("range", self.range), ("chunk", self.chunk))
 
     def do(self, driver: Driver, layout: Layout) -> None:
         base, available = layout.ranges[self.range]

@@ -90,14 +90,11 @@ class AddDevice(Step):
         "INVALID_DEVICE": ErrorHint("the GPU is not of the clique of the others (fact 87)", "see nvidia-smi topo -m"),
         "ILLEGAL_STATE": _SYSTEM,
     }
+    required: ClassVar = {"multicast": "object"}
 
     @property
     def provides(self) -> Hashable:
         return ("team member", self.object, self.device)
-
-    @property
-    def needs(self) -> tuple[Hashable, ...]:
-        return (("multicast", self.object),)
 
     def do(self, driver: Driver, layout: Layout) -> None:
         driver.multicast_add_device(layout.chunks[self.object], self.device)
@@ -197,6 +194,7 @@ class MapMulticast(MapChunk):
     """Map an object, as a chunk; its bytes are those of all GPUs, so that no check reads or writes them there."""
 
     phase = Phase.BIND
+    required: ClassVar = {"range": "range", "multicast": "chunk"}
 
     @property
     def position(self) -> tuple[str, int]:
@@ -206,10 +204,6 @@ class MapMulticast(MapChunk):
     @property
     def readable(self) -> None:  # type: ignore[override]
         """None: only multimem instructions read at a multicast address."""
-
-    @property
-    def needs(self) -> tuple[Hashable, ...]:
-        return (("range", self.range), ("multicast", self.chunk))
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import ClassVar
@@ -55,10 +55,7 @@ class PoolSetting(Step):
     device: int
 
     phase = Phase.CREATE
-
-    @property
-    def needs(self) -> tuple[Hashable, ...]:
-        return (("pool", self.label),)
+    required: ClassVar = {"pool": "label"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,14 +266,11 @@ class AllocateFromPool(AllocationStep):
             "raise 'max_size', or free memory there",
         )
     }
+    required: ClassVar = {"pool": "pool"}
 
     @property
     def allocates(self) -> tuple[Location, int]:
         return self.location, self.size
-
-    @property
-    def needs(self) -> tuple[Hashable, ...]:
-        return (("pool", self.pool),)
 
     @property
     def readable(self) -> Readable:
@@ -323,10 +317,7 @@ class ImportPointer(AllocationStep, ImportStep):
             "this process has imported the allocation already (fact 82)", "import it once in each process"
         ),
     }
-
-    @property
-    def needs(self) -> tuple[Hashable, ...]:
-        return (("holder", self.source.holder), ("pool", self.pool))
+    required: ClassVar = {"holder": "source.holder", "pool": "pool"}
 
     def do(self, driver: Driver, layout: Layout) -> None:
         data, pool = self.source.fetch_bytes(layout.handle_source), layout.of(POOL_HANDLES)[self.pool]

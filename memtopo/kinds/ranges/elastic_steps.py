@@ -62,16 +62,13 @@ class OpenRange(Step):
     call = "cuMemMap"
     undo_verb = "empty"
     undo_call = "cuMemUnmap"
+    provided = "elastic range", "label"
 
     @property
     def calls(self) -> int:
         """Number of zero chunks that are mapped."""
         fixed = sum(end - start for start, end in self.fixed)
         return (self.size - fixed) // self.zero.size if self.zero else 0
-
-    @property
-    def provides(self) -> Hashable:
-        return ("elastic range", self.label)
 
     @property
     def needs(self) -> tuple[Hashable, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -53,10 +53,7 @@ class ReserveRange(Step):
             "a size must be a multiple of the granularity, an alignment a power of two (facts 9, 10)", DEFECT_ADVICE
         ),
     }
-
-    @property
-    def provides(self) -> Hashable:
-        return ("range", self.label)
+    provided = "range", "label"
 
     def do(self, driver: Driver, layout: Layout) -> None:
         self._reserve(driver, layout, self.address or (max(FIRST_AGREED, self.align) if self.same else 0))
