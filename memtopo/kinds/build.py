@@ -15,7 +15,7 @@ from memtopo.kinds import KINDS
 from memtopo.kinds.device_names import assigned
 from memtopo.kinds.exports import EXPORTS
 from memtopo.kinds.imports import crossing_exports, depends_on_number
-from memtopo.kinds.kind import Scope, Sibling, Siblings, Stage
+from memtopo.kinds.kind import ResolutionStage, Scope, Sibling, Siblings
 from memtopo.kinds.nodes import check_nodes, nodes_of, rank
 from memtopo.language.entries import Spec
 from memtopo.language.fields import LARGEST_COUNT
@@ -102,24 +102,24 @@ def _scopes(
 def _resolve_own(scope: Scope) -> Iterator[Diagnostic]:
     """Resolve devices and entries that do not depend on other processes."""
     yield from scope.devices.declare()
-    yield from _resolve(scope, (Stage.OWN, Stage.EXPORTED))
+    yield from _resolve(scope, [stage for stage in ResolutionStage if stage <= ResolutionStage.EXPORTED])
 
 
 def _resolve_dependent(scope: Scope) -> Iterator[Diagnostic]:
     """Resolve imports, then ranges, mappings and access."""
-    yield from _resolve(scope, (Stage.IMPORTED, Stage.RESERVED, Stage.MAPPED, Stage.GRANTED, Stage.STATES))
+    yield from _resolve(scope, [stage for stage in ResolutionStage if stage > ResolutionStage.EXPORTED])
     if not scope.unresolved:
         yield from scope.devices.unused()
 
 
-_BY_STAGE = {stage: tuple(kind for kind in KINDS if kind.stage is stage) for stage in Stage}
+_BY_STAGE = {stage: tuple(kind for kind in KINDS if kind.stage is stage) for stage in ResolutionStage}
 
 
-def _resolve(scope: Scope, stages: Iterable[Stage]) -> Iterator[Diagnostic]:
+def _resolve(scope: Scope, stages: Iterable[ResolutionStage]) -> Iterator[Diagnostic]:
     for stage in stages:
         for kind in _BY_STAGE[stage]:
             yield from kind.resolve(scope)
-        if stage is Stage.MAPPED:
+        if stage is ResolutionStage.MAPPED:
             yield from EXPORTS.resolve_dma_bufs(scope)
 
 

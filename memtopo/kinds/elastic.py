@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from memtopo.driver.types import Grant, Properties
-from memtopo.kinds.layout import Table
+from memtopo.kinds.layout import LayoutTable
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -169,10 +169,10 @@ class ElasticContent:
             at = high
 
 
-ELASTIC_POOLS: Table[str, ElasticChunkPool] = Table("elastic chunks")
+ELASTIC_POOLS: LayoutTable[str, ElasticChunkPool] = LayoutTable("elastic chunks")
 """Elastic chunks by the name of their entry; their handles are in `Layout.chunks`."""
 
-ELASTIC_CONTENTS: Table[str, ElasticContent] = Table("elastic ranges")
+ELASTIC_CONTENTS: LayoutTable[str, ElasticContent] = LayoutTable("elastic ranges")
 """What is mapped in elastic ranges; `Layout.mappings` has the fixed mappings only."""
 
 

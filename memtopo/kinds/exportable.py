@@ -82,7 +82,7 @@ class ExportKind(Kind):
         raise NotImplementedError
 
 
-class Span(NamedTuple):
+class AddressSpan(NamedTuple):
     """Bytes of a range or of an object with an address of its own, which has the `label`."""
 
     label: str
@@ -109,14 +109,14 @@ class DmaBufMemory:
         """Part of each object, and the mapping of it."""
         return self.offset, self.size, self.flags
 
-    def span(self, index: int) -> Span:
+    def span(self, index: int) -> AddressSpan:
         """Addresses of one object; raises `KeyError` for a chunk that is mapped nowhere."""
         if not isinstance(self.group, ChunkGroup):
-            return Span(self.group.label(index), self.offset, self.size)
+            return AddressSpan(self.group.label(index), self.offset, self.size)
         for placement in self.placements:
             for nth in placement.mapped(index):
                 label = placement.range.label(placement.instance)
-                return Span(label, placement.offset + nth * self.group.size + self.offset, self.size)
+                return AddressSpan(label, placement.offset + nth * self.group.size + self.offset, self.size)
         raise KeyError(self.group.label(index))
 
     def content(self, index: int) -> Iterator[tuple[int, str]]:

@@ -17,7 +17,7 @@ from memtopo.kinds.chunks import CHUNKS
 from memtopo.kinds.dmabuf import DMABUF, DmaBufs, resolve_memory
 from memtopo.kinds.exportable import ExportGroup, ExportKind
 from memtopo.kinds.ipc import BUFFERS, EVENTS
-from memtopo.kinds.kind import Keys, Kind, Rule, Scope, Stage, Words
+from memtopo.kinds.kind import Keys, Kind, ResolutionStage, Rule, Scope, Words
 from memtopo.kinds.multicast import MULTICAST
 from memtopo.kinds.pools import POOLS
 from memtopo.kinds.pools.allocations import ALLOCATIONS, AllocationGroup
@@ -158,7 +158,7 @@ class Exports(Kind):
     entry = Export
     keys = Keys.OWN
     group = ExportGroup
-    stage = Stage.EXPORTED
+    stage = ResolutionStage.EXPORTED
 
     def resolve(self, scope: Scope) -> Iterator[Diagnostic]:
         """Resolve the exports that other processes import; dma-bufs follow after the mappings."""

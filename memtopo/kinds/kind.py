@@ -29,7 +29,7 @@ Rule = Callable[[Geometry, Machine], Iterator[Diagnostic]]
 """A rule about the geometry of one process, or of all processes, on a machine."""
 
 
-class Stage(IntEnum):
+class ResolutionStage(IntEnum):
     """Stages of the resolution of a spec, in order. The exports of all processes are resolved before any import."""
 
     OWN = 0
@@ -80,7 +80,7 @@ class Kind:
     keys: ClassVar[Keys] = Keys.UNIQUE
     group: ClassVar[type[Group]] = Group
     """Class of the groups that its entries are resolved to."""
-    stage: ClassVar[Stage] = Stage.OWN
+    stage: ClassVar[ResolutionStage] = ResolutionStage.OWN
     drawn: ClassVar[str | None] = None
     """Word for an entry in the data of a diagram, if it is drawn separately from ranges."""
     unusable: ClassVar[Mapping[str, tuple[str, str]]] = {}
@@ -255,10 +255,13 @@ class Scope:
     def exports(self, key: str, name: str) -> bool:
         """Return true if an export names an object, under the key of its kind."""
         if key not in self._exported:
-            sections = [kind.section for kind in self.kinds if kind.stage is Stage.EXPORTED]
-            entries = [entry for section in sections for entry in self.spec.section(section).values()]
-            self._exported[key] = frozenset(each.name for entry in entries for kind, each in entry.what if kind == key)
+            names = (each.name for _, entry in self._exports() for kind, each in entry.what if kind == key)
+            self._exported[key] = frozenset(names)
         return name in self._exported[key]
+
+    def _exports(self) -> Iterator[tuple[str, Any]]:
+        sections = [kind.section for kind in self.kinds if kind.stage is ResolutionStage.EXPORTED]
+        return chain.from_iterable(self.spec.section(each).items() for each in sections)
 
     def importer_elsewhere(self, export: str) -> str | None:
         """Return the process that imports an export on another node; None if none does."""
@@ -266,10 +269,7 @@ class Scope:
 
     def user_elsewhere(self, name: str) -> str | None:
         """Return the process that imports an object on another node, by any export of it; None if none does."""
-        sections = (
-            [kind.section for kind in self.kinds if kind.stage is Stage.EXPORTED] if self.siblings.crossing else []
-        )
-        exports = ((export, entry) for each in sections for export, entry in self.spec.section(each).items())
+        exports = self._exports() if self.siblings.crossing else ()
         of_object = (export for export, entry in exports if any(each.name == name for _, each in entry.what))
         return next(filter(None, map(self.importer_elsewhere, of_object)), None)
 

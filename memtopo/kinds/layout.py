@@ -57,7 +57,7 @@ class HandleSource:
         """Close the received descriptors; connections stay open."""
 
 
-class Table(Generic[K, V]):
+class LayoutTable(Generic[K, V]):
     """Kind of live objects, declared beside the steps that create them; `Layout.of` returns these by their label."""
 
     __slots__ = ("name",)
@@ -66,7 +66,7 @@ class Table(Generic[K, V]):
         self.name = name
 
     def __repr__(self) -> str:
-        return f"Table({self.name!r})"
+        return f"LayoutTable({self.name!r})"
 
 
 @dataclass(slots=True, eq=False)
@@ -90,9 +90,9 @@ class Layout:
     """True from the start of the teardown, which brings nothing back if an undo fails."""
     timeout: float = 60.0
     """Seconds to wait for processes outside of the spec."""
-    _tables: dict[Table[Any, Any], dict[Any, Any]] = field(default_factory=lambda: defaultdict(dict))
+    _tables: dict[LayoutTable[Any, Any], dict[Any, Any]] = field(default_factory=lambda: defaultdict(dict))
 
-    def of(self, table: Table[K, V]) -> dict[K, V]:
+    def of(self, table: LayoutTable[K, V]) -> dict[K, V]:
         """Live objects of a kind by label."""
         return self._tables[table]
 

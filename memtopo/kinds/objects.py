@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from memtopo.driver.handles import Handle
 from memtopo.driver.protocol import Driver
 from memtopo.geometry.groups import Group
-from memtopo.kinds.layout import Layout, Table
+from memtopo.kinds.layout import Layout, LayoutTable
 from memtopo.kinds.step import HandleReference, Phase, Step, StepDescription, handles_tested
 
 OWN = "this process's own"
@@ -24,7 +24,7 @@ class ObjectStep(Step):
 
     noun: ClassVar[str]
     """Noun for the objects in resources."""
-    table: ClassVar[Table[str, Any]]
+    table: ClassVar[LayoutTable[str, Any]]
     """Table of the layout with the objects of the kind."""
     leaks_as: ClassVar[str]
     """Noun for the objects in leak names."""

@@ -9,7 +9,7 @@ from typing import ClassVar, NamedTuple, cast
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import EventFlags
-from memtopo.kinds.layout import Layout, Table, current
+from memtopo.kinds.layout import Layout, LayoutTable, current
 from memtopo.kinds.step import Finding, InChange, Phase, Step, StepDescription, context_name, kernels_name
 
 
@@ -21,16 +21,16 @@ class Wait(NamedTuple):
     holder: str
 
 
-WAITING: Table[int, Wait] = Table("waits")
+WAITING: LayoutTable[int, Wait] = LayoutTable("waits")
 """Pending wait of each GPU's stream; removed when a query reports the stream as done."""
 
-MODULES: Table[int, int] = Table("kernels")
+MODULES: LayoutTable[int, int] = LayoutTable("kernels")
 """Loaded kernels by GPU."""
-STREAMS: Table[int, int] = Table("streams")
+STREAMS: LayoutTable[int, int] = LayoutTable("streams")
 """Stream of each GPU that waits for external semaphores, or that managed memory is attached to."""
-AWAITED: Table[int, int] = Table("awaited streams")
+AWAITED: LayoutTable[int, int] = LayoutTable("awaited streams")
 """Stream of a GPU for whose work a change waits, in place of all work of the GPU."""
-ATTACHED: Table[str, int] = Table("holders")
+ATTACHED: LayoutTable[str, int] = LayoutTable("holders")
 """Process id of each holder that this layout has a connection to."""
 
 

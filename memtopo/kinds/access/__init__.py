@@ -17,7 +17,7 @@ from memtopo.geometry.groups import RangeGroup
 from memtopo.geometry.model import AccessSpan, Geometry, Part, Placement
 from memtopo.geometry.sizing import size_error
 from memtopo.kinds.access.grants import Extent, peer_access, resolve_grants
-from memtopo.kinds.kind import Difference, Keys, Kind, Rule, Scope, Stage, Words
+from memtopo.kinds.kind import Difference, Keys, Kind, ResolutionStage, Rule, Scope, Words
 from memtopo.kinds.resolution import Resolution, instances
 from memtopo.language.entries import Entry
 from memtopo.language.fields import Amount, Grants, PositiveAmount
@@ -59,7 +59,7 @@ class AccessKind(Kind):
     words = Words("access", "parts of access", "kv: {gpu0: rw}", "and access can be granted to ranges only")
     entry = Shaped
     keys = Keys.REFERENCES
-    stage = Stage.GRANTED
+    stage = ResolutionStage.GRANTED
 
     def resolve(self, scope: Scope) -> Iterator[Diagnostic]:
         found: dict[str, list[Part]] = {}

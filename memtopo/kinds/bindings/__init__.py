@@ -14,7 +14,7 @@ from memtopo.driver.types import Grant, Location, LocationKind, gpu
 from memtopo.geometry.groups import ChunkGroup, Group, RangeGroup
 from memtopo.geometry.model import Geometry
 from memtopo.kinds.access import access_steps
-from memtopo.kinds.kind import Difference, Keys, Kind, Rule, Scope, Stage, Words
+from memtopo.kinds.kind import Difference, Keys, Kind, ResolutionStage, Rule, Scope, Words
 from memtopo.kinds.mappings import mapping_steps
 from memtopo.kinds.multicast import MulticastGroup
 from memtopo.kinds.resolution import Resolution, indices, refuses_growing
@@ -130,7 +130,7 @@ class Bindings(Kind):
     group = BindGroup
     drawn = "binding"
     keys = Keys.REFERENCES
-    stage = Stage.MAPPED
+    stage = ResolutionStage.MAPPED
 
     def resolve(self, scope: Scope) -> Iterator[Diagnostic]:
         number = 0
@@ -204,7 +204,7 @@ def _target(scope: Scope, path: Path) -> Resolution[MulticastGroup | None]:
     return None
 
 
-class _Memory(NamedTuple):
+class _BoundMemory(NamedTuple):
     """Chunk to bind, and its place in a range; no range if it is bound by its handle."""
 
     chunk: ChunkGroup
@@ -213,7 +213,7 @@ class _Memory(NamedTuple):
     at: int = 0
 
 
-def _chunks(scope: Scope, reference: Reference, where: Path) -> Resolution[list[_Memory] | None]:
+def _chunks(scope: Scope, reference: Reference, where: Path) -> Resolution[list[_BoundMemory] | None]:
     path, name = (*where, "chunk"), reference.name
     group = scope.of(ChunkGroup).get(name)
     if group is None:
@@ -223,10 +223,10 @@ def _chunks(scope: Scope, reference: Reference, where: Path) -> Resolution[list[
     if (yield from refuses_growing(group, "what is bound stays", path)):
         return None
     span = yield from indices(reference, group, path)
-    return None if span is None else [_Memory(group, index) for index in range(*span)]
+    return None if span is None else [_BoundMemory(group, index) for index in range(*span)]
 
 
-def _mapped(scope: Scope, reference: Reference | None, where: Path) -> Resolution[list[_Memory] | None]:
+def _mapped(scope: Scope, reference: Reference | None, where: Path) -> Resolution[list[_BoundMemory] | None]:
     assert reference
     path = (*where, "range")
     group = scope.of(RangeGroup).get(reference.name)
@@ -239,7 +239,7 @@ def _mapped(scope: Scope, reference: Reference | None, where: Path) -> Resolutio
         return None
     placed = (each for instance in range(*span) for each in scope.placements.get((group.name, instance), ()))
     found = [
-        _Memory(each.chunk, each.index(nth), group.label(each.instance), each.offset + nth * each.chunk.size)
+        _BoundMemory(each.chunk, each.index(nth), group.label(each.instance), each.offset + nth * each.chunk.size)
         for each in placed
         for nth in range(each.count)
     ]
@@ -250,7 +250,7 @@ def _mapped(scope: Scope, reference: Reference | None, where: Path) -> Resolutio
     return found
 
 
-def _placed(memory: list[_Memory], path: Path, start: int | None, ends: dict[int, int]) -> Iterator[Binding]:
+def _placed(memory: list[_BoundMemory], path: Path, start: int | None, ends: dict[int, int]) -> Iterator[Binding]:
     """Bindings of one entry, from an offset on or where each GPU has nothing bound; `ends` has the end of each GPU."""
     own: dict[int, int] = {}
     for chunk, nth, label, at in memory:

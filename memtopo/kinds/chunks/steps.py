@@ -12,7 +12,7 @@ from memtopo.driver.protocol import Driver
 from memtopo.driver.types import DriverError, HandleType, Location, LocationKind, Properties
 from memtopo.kinds.elastic import ELASTIC_CONTENTS, ELASTIC_POOLS, ElasticChunk, ElasticChunkPool
 from memtopo.kinds.kind import Difference
-from memtopo.kinds.layout import Layout, Table
+from memtopo.kinds.layout import Layout, LayoutTable
 from memtopo.kinds.objects import ImportStep, TryExport
 from memtopo.kinds.step import (
     DEFECT_ADVICE,
@@ -31,7 +31,7 @@ _HOST = LocationKind.HOST
 """Looked up once: a member of an enumeration takes longer to find than the rest of what is done for a chunk."""
 
 
-RETAINED: Table[str, int] = Table("retained chunks")
+RETAINED: LayoutTable[str, int] = LayoutTable("retained chunks")
 """References that a check has retained and not yet released, by the label of the expected chunk."""
 
 

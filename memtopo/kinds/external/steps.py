@@ -13,7 +13,7 @@ from memtopo.common.errors import MemtopoError
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import MemoryHandleType, SemaphoreHandleType
 from memtopo.kinds.ipc.steps import BufferStep
-from memtopo.kinds.layout import LateError, Layout, Reservation, Table, current
+from memtopo.kinds.layout import LateError, Layout, LayoutTable, Reservation, current
 from memtopo.kinds.objects import ObjectStep
 from memtopo.kinds.resources import STREAMS, WAITING, DeviceStep, Wait
 from memtopo.kinds.step import ErrorHint, HandleReference, InChange, Phase, Step, StepDescription
@@ -35,12 +35,12 @@ class Descriptor(NamedTuple):
     file: tuple[int, int, int]
 
 
-DESCRIPTORS: Table[str, Descriptor] = Table("descriptors")
+DESCRIPTORS: LayoutTable[str, Descriptor] = LayoutTable("descriptors")
 """Descriptors of external objects that the driver has not imported yet."""
 
-SEMAPHORE_HANDLES: Table[str, int] = Table("semaphores")
+SEMAPHORE_HANDLES: LayoutTable[str, int] = LayoutTable("semaphores")
 
-EXTERNAL_HANDLES: Table[str, int] = Table("external memory")
+EXTERNAL_HANDLES: LayoutTable[str, int] = LayoutTable("external memory")
 """External memory. Its mapped buffers are in `Layout.memory`: `frame`, and `frame.y`."""
 
 

@@ -15,7 +15,7 @@ from memtopo.kinds.exportable import ExportGroup, ExportKind, Imported
 from memtopo.kinds.exports import EXPORTABLE, EXPORTS
 from memtopo.kinds.imports.crossing import crosses, crossing_fault, in_order, none_on_node, outside_order, unequal_order
 from memtopo.kinds.imports.entry import LOCATIONS, Import, declared_access, from_outside, no_granules
-from memtopo.kinds.kind import Kind, Scope, Sibling, Stage, Words
+from memtopo.kinds.kind import Kind, ResolutionStage, Scope, Sibling, Words
 from memtopo.kinds.resolution import Resolution
 from memtopo.language.entries import Spec
 from memtopo.language.fields import LARGEST_COUNT, OWN_NODE, ImportSource
@@ -31,7 +31,7 @@ class Imports(Kind):
     )
     words = Words("import", "handles of imports", "w: {from: server.w}")
     entry = Import
-    stage = Stage.IMPORTED
+    stage = ResolutionStage.IMPORTED
 
     def resolve_entry(self, scope: Scope, entry: Import, path: Path) -> Resolution[Group | None]:
         if not entry.source.sibling:

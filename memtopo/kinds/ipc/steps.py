@@ -8,11 +8,11 @@ from typing import ClassVar
 
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import DriverError, EventFlags, Location, gpu
-from memtopo.kinds.layout import Layout, Reservation, Table, current
+from memtopo.kinds.layout import Layout, LayoutTable, Reservation, current
 from memtopo.kinds.objects import OWN, Alias, ImportStep, ObjectStep, TryExport
 from memtopo.kinds.step import DEFECT_ADVICE, ErrorHint, Finding, HandleReference, Phase, Readable, StepDescription
 
-EVENT_HANDLES: Table[str, int] = Table("events")
+EVENT_HANDLES: LayoutTable[str, int] = LayoutTable("events")
 
 
 @dataclass(frozen=True, slots=True)

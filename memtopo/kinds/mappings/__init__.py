@@ -16,7 +16,7 @@ from memtopo.driver.types import Access, Grant, Location, LocationKind, gpu
 from memtopo.geometry.access import granted, mappings
 from memtopo.geometry.groups import ChunkGroup, RangeGroup
 from memtopo.geometry.model import Geometry, Placement, Slice
-from memtopo.kinds.kind import Keys, Kind, Rule, Scope, Stage, Words
+from memtopo.kinds.kind import Keys, Kind, ResolutionStage, Rule, Scope, Words
 from memtopo.kinds.mappings.placements import Content, resolve_content
 from memtopo.kinds.resolution import Resolution, indices, refuses_growing
 from memtopo.language.entries import Entry
@@ -105,7 +105,7 @@ class Mappings(Kind):
     words = Words("mapping", "mappings", "kv: [hot]", "and only chunks can be mapped into ranges")
     entry = MapList
     keys = Keys.REFERENCES
-    stage = Stage.MAPPED
+    stage = ResolutionStage.MAPPED
 
     def resolve(self, scope: Scope) -> Iterator[Diagnostic]:
         contents: list[Content] = []

@@ -14,7 +14,7 @@ from memtopo.driver.protocol import Driver
 from memtopo.driver.types import HandleType
 from memtopo.kinds.access.steps import SetAccess
 from memtopo.kinds.chunks.steps import ChunkStep
-from memtopo.kinds.layout import Layout, Table
+from memtopo.kinds.layout import Layout, LayoutTable
 from memtopo.kinds.mappings.steps import MapChunk
 from memtopo.kinds.objects import ImportStep
 from memtopo.kinds.step import ErrorHint, HandleReference, InChange, Phase, Step, StepDescription
@@ -103,7 +103,7 @@ class AddDevice(Step):
         return StepDescription(f"gpu{self.device}", self.object)
 
 
-BOUND_BYTES: Table[tuple[str, int, int], int] = Table("bound memory")
+BOUND_BYTES: LayoutTable[tuple[str, int, int], int] = LayoutTable("bound memory")
 """Bytes that are bound to a multicast object, by its label, GPU, and offset in it; its handle is in `Layout.chunks`."""
 
 

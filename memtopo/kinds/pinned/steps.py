@@ -17,7 +17,7 @@ from memtopo.common.mapped_files import map_shared, unmap
 from memtopo.common.units import exact
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import HostFlags, Location, LocationKind, RegisterFlags
-from memtopo.kinds.layout import Layout, Reservation, Table, current
+from memtopo.kinds.layout import Layout, LayoutTable, Reservation, current
 from memtopo.kinds.objects import ObjectStep
 from memtopo.kinds.step import ErrorHint, Finding, HandleReference, Phase, Readable, Step, StepDescription
 
@@ -37,7 +37,7 @@ class SharedFile(NamedTuple):
     size: int
 
 
-FILES: Table[str, SharedFile] = Table("files")
+FILES: LayoutTable[str, SharedFile] = LayoutTable("files")
 """Mapped files of other programs, by the name of the entry that registers them."""
 
 

@@ -11,7 +11,7 @@ from memtopo.common.units import rounded
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import Access, Grant, HandleType, Location, PoolAttribute, PoolProperties
 from memtopo.kinds.ipc.steps import BufferStep
-from memtopo.kinds.layout import Layout, Reservation, Table, current
+from memtopo.kinds.layout import Layout, LayoutTable, Reservation, current
 from memtopo.kinds.objects import Alias, ImportStep, ObjectStep, TryExport
 from memtopo.kinds.step import PROBE_ADVICE, ErrorHint, Finding, HandleReference, Phase, Readable, Step, StepDescription
 
@@ -19,15 +19,15 @@ _DEFAULTS = {PoolAttribute.RELEASE_THRESHOLD: 0}
 """Values that a new pool has; every other attribute that can be set is 1 (fact 80)."""
 
 
-POOL_HANDLES: Table[str, int] = Table("pools")
+POOL_HANDLES: LayoutTable[str, int] = LayoutTable("pools")
 """Stream-ordered pools, created and imported. Their allocations are in `Layout.memory`."""
-POOL_IMPORTS: Table[int, int] = Table("imports of pools")
+POOL_IMPORTS: LayoutTable[int, int] = LayoutTable("imports of pools")
 """Number of imports of each imported pool: the driver returns the same handle for a pool each time (fact 82)."""
-POOL_SETTINGS: Table[tuple[str, PoolAttribute], bool] = Table("settings of pools")
+POOL_SETTINGS: LayoutTable[tuple[str, PoolAttribute], bool] = LayoutTable("settings of pools")
 """Labels of pools with the attributes that are set."""
-POOL_POINTERS: Table[str, tuple[int, bytes]] = Table("imported allocations")
+POOL_POINTERS: LayoutTable[str, tuple[int, bytes]] = LayoutTable("imported allocations")
 """Imported pool of each imported allocation, and a digest of the bytes that name it there."""
-POOL_GRANTS: Table[str, tuple[Grant, ...]] = Table("access of pools")
+POOL_GRANTS: LayoutTable[str, tuple[Grant, ...]] = LayoutTable("access of pools")
 """Access that is set for pools besides that of their own locations."""
 
 

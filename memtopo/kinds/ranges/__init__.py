@@ -18,7 +18,7 @@ from memtopo.geometry.access import AccessParts
 from memtopo.geometry.groups import Backing, ChunkGroup, RangeGroup
 from memtopo.geometry.model import Geometry, Part, Placement
 from memtopo.geometry.sizing import rounded_to_multiple, size_error
-from memtopo.kinds.kind import Kind, Rule, Scope, Stage, Words
+from memtopo.kinds.kind import Kind, ResolutionStage, Rule, Scope, Words
 from memtopo.kinds.mappings import granules, resolve_slices
 from memtopo.kinds.mappings.fill import fitting_size, keys_by_range
 from memtopo.kinds.resolution import Resolution, requires_gpu
@@ -82,7 +82,7 @@ class Ranges(Kind):
     words = Words("range", "ranges", "kv: {size: 2MiB}")
     entry = Range
     group = RangeGroup
-    stage = Stage.RESERVED
+    stage = ResolutionStage.RESERVED
 
     def resolve(self, scope: Scope) -> Iterator[Diagnostic]:
         """Resolve ranges. The granule of a range is the largest granularity of the chunks mapped into it."""

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import DriverError
-from memtopo.kinds.layout import Layout, Reservation, Table
+from memtopo.kinds.layout import Layout, LayoutTable, Reservation
 from memtopo.kinds.step import DEFECT_ADVICE, ErrorHint, Finding, Phase, Step, StepDescription, range_name
 
 SAME_ADDRESS = "same address in all processes"
@@ -20,7 +20,7 @@ and what sanitizers reserve is below."""
 _IN_USE = "the addresses are in use in this process: choose others, or leave 'fixed' out (fact 11)"
 
 
-AGREED: Table[str, int] = Table("agreed addresses")
+AGREED: LayoutTable[str, int] = LayoutTable("agreed addresses")
 """Addresses that all instances of a counted process have agreed on."""
 
 

@@ -13,7 +13,7 @@ from memtopo.driver.types import Location, LocationKind, Properties
 from memtopo.geometry.groups import ChunkGroup, RangeGroup
 from memtopo.geometry.model import Geometry
 from memtopo.geometry.sizing import granule, rounded_to_multiple
-from memtopo.kinds.kind import Difference, Keys, Kind, Rule, Scope, Stage, Words
+from memtopo.kinds.kind import Difference, Keys, Kind, ResolutionStage, Rule, Scope, Words
 from memtopo.kinds.pinned import PINNED_MEMORY, PinnedGroup
 from memtopo.kinds.resolution import Resolution, indices, refuses_growing
 from memtopo.kinds.states.groups import (
@@ -76,7 +76,7 @@ class States(Kind):
     entry = State
     group = StateGroup
     keys = Keys.OWN
-    stage = Stage.STATES
+    stage = ResolutionStage.STATES
 
     def resolve(self, scope: Scope) -> Iterator[Diagnostic]:
         yield from super().resolve(scope)

@@ -13,7 +13,7 @@ from memtopo.geometry.model import Geometry
 from memtopo.kinds.access.steps import SetAccess
 from memtopo.kinds.chunks.steps import CreateChunk
 from memtopo.kinds.kind import Difference
-from memtopo.kinds.layout import Layout, Table, current
+from memtopo.kinds.layout import Layout, LayoutTable, current
 from memtopo.kinds.mappings.steps import LONGEST_RUN, MapChunk, runs
 from memtopo.kinds.pinned.steps import PINNED, AllocatePinned
 from memtopo.kinds.ranges.steps import ReserveRange
@@ -71,7 +71,7 @@ class Place(NamedTuple):
         return Place(self.range, self.offset + size)
 
 
-COPIES: Table[str, int] = Table("copies")
+COPIES: LayoutTable[str, int] = LayoutTable("copies")
 """Event of each copy to an offload area that is under way, by the label of its first chunk."""
 
 
@@ -220,25 +220,25 @@ def copies(difference: Difference) -> Iterator[Step]:
     before, kept, after = difference
     exist, will = _chunks(before.values()), _chunks(after.values())
     coming = {each.chunk: each for each in before.values() if isinstance(each, Offloaded) and each.effect not in kept}
-    out: list[_Part] = []
+    out: list[_CopiedPart] = []
     for each in after.values():
         if not isinstance(each, Offloaded) or each.effect in kept:
             continue
         if each.chunk in exist:
-            out.append(_Part(each, each.mapped, each.kept))
+            out.append(_CopiedPart(each, each.mapped, each.kept))
         elif earlier := coming.get(each.chunk):
-            out.append(_Part(each, earlier.kept, each.kept))
+            out.append(_CopiedPart(each, earlier.kept, each.kept))
     # In the order of the undo, which begins with the last mapping.
     yield from reversed(list(_joined(CopyOut, out)))
     back = (each for each in coming.values() if each.chunk in will and each.chunk not in exist)
-    yield from _joined(CopyIn, (_Part(each, each.kept, each.mapped) for each in back))
+    yield from _joined(CopyIn, (_CopiedPart(each, each.kept, each.mapped) for each in back))
 
 
 def _chunks(steps: Iterable[Step]) -> set[str]:
     return {step.label for step in steps if isinstance(step, CreateChunk)}
 
 
-class _Part(NamedTuple):
+class _CopiedPart(NamedTuple):
     """Bytes of one chunk to copy."""
 
     of: Offloaded
@@ -246,7 +246,7 @@ class _Part(NamedTuple):
     target: Place
 
 
-def _joined(kind: type[_Copy], parts: Iterable[_Part]) -> Iterator[_Copy]:
+def _joined(kind: type[_Copy], parts: Iterable[_CopiedPart]) -> Iterator[_Copy]:
     """Copies of parts; adjacent ones are copied as one, unless that would be too long."""
     for run in runs(parts, _copied_together):
         of, source, target = run[0]
@@ -254,7 +254,7 @@ def _joined(kind: type[_Copy], parts: Iterable[_Part]) -> Iterator[_Copy]:
         yield kind(of.path, chunks, size, source, target, of.device)
 
 
-def _copied_together(run: Sequence[_Part], part: _Part) -> bool:
+def _copied_together(run: Sequence[_CopiedPart], part: _CopiedPart) -> bool:
     first, (of, source, target) = run[0], run[-1]
     adjacent = (part.source, part.target, part.of.device) == (source.after(of.size), target.after(of.size), of.device)
     return adjacent and part.source.offset + part.of.size - first.source.offset <= LONGEST_RUN
