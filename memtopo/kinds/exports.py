@@ -14,7 +14,7 @@ from memtopo.geometry.groups import Group
 from memtopo.geometry.model import Geometry
 from memtopo.kinds.alternatives import ACROSS, Support, chosen, elsewhere
 from memtopo.kinds.chunks import CHUNKS
-from memtopo.kinds.dmabuf import DMABUF, DmaBufs, resolve_memory
+from memtopo.kinds.dmabuf import DMABUF, DmaBufExports, resolve_memory
 from memtopo.kinds.exportable import ExportGroup, ExportKind
 from memtopo.kinds.ipc import BUFFERS, EVENTS
 from memtopo.kinds.kind import Keys, Kind, ResolutionStage, Rule, Scope, Words
@@ -48,7 +48,7 @@ ALL: dict[str, Kind] = {**EXPORTABLE, RANGES.group.noun: RANGES}
 """Kinds whose objects can be exported."""
 
 DMA_BUFS = {
-    noun: DmaBufs(kind)
+    noun: DmaBufExports(kind)
     for noun, kind in ALL.items()
     if kind is RANGES or (kind.group.memory and kind is not ALLOCATIONS)
 }

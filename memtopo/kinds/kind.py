@@ -117,7 +117,7 @@ class Kind:
         """Steps that build the groups of its entries. The module with steps is imported here, for there are some."""
         yield from ()
 
-    def changes(self, difference: Difference) -> Iterator[Step]:
+    def changes(self, difference: StepDifference) -> Iterator[Step]:
         """Steps that change what no step creates, such as the access of mappings."""
         yield from ()
 
@@ -126,7 +126,7 @@ class Kind:
         yield from ()
 
 
-class Difference(NamedTuple):
+class StepDifference(NamedTuple):
     """Steps of a layout before and after a change, and the old ones that stay, all by their effect."""
 
     before: Mapping[Hashable, Step]

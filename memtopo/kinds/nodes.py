@@ -12,19 +12,19 @@ from memtopo.language.entries import Spec
 from memtopo.machine import Cluster, Machines
 
 
-class Rank(NamedTuple):
+class NodeRank(NamedTuple):
     """Node of one instance of a process, and its number among the instances there, as LOCAL_RANK of torchrun."""
 
     node: str | None
     local: int
 
 
-def rank(process: Spec, index: int) -> Rank:
+def rank(process: Spec, index: int) -> NodeRank:
     """Rank of an instance: the nodes of a process have equal blocks of instances, in order."""
     if not process.nodes:
-        return Rank(None, index)
+        return NodeRank(None, index)
     block = max(1, (process.instances or 1) // len(process.nodes))
-    return Rank(process.nodes[min(index // block, len(process.nodes) - 1)], index % block)
+    return NodeRank(process.nodes[min(index // block, len(process.nodes) - 1)], index % block)
 
 
 def nodes_of(spec: Spec) -> tuple[str, ...]:

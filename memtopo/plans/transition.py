@@ -20,7 +20,7 @@ from memtopo.driver.types import Location
 from memtopo.geometry.model import Geometry
 from memtopo.kinds import KINDS
 from memtopo.kinds.exports import emptied_exports
-from memtopo.kinds.kind import Difference
+from memtopo.kinds.kind import StepDifference
 from memtopo.kinds.mappings.steps import joined
 from memtopo.kinds.step import Phase, Reading, Step
 from memtopo.plans import folding
@@ -214,7 +214,7 @@ class _Difference:
         kept = {effect: step for effect, step in before.items() if effect not in gone}
         self._undo = [step for effect, step in reversed(before.items()) if effect in gone]
         self._do = [step for effect, step in after.items() if effect not in kept]
-        effects_of_both = Difference(before, kept, after)
+        effects_of_both = StepDifference(before, kept, after)
         self._changes = [step for kind in KINDS for step in kind.changes(effects_of_both)]
 
     def transition(self, imported: tuple[AbstractSet[_Resource], AbstractSet[_Resource]]) -> Transition:

@@ -17,7 +17,7 @@ from memtopo.geometry.groups import RangeGroup
 from memtopo.geometry.model import AccessSpan, Geometry, Part, Placement
 from memtopo.geometry.sizing import size_error
 from memtopo.kinds.access.grants import Extent, peer_access, resolve_grants
-from memtopo.kinds.kind import Difference, Keys, Kind, ResolutionStage, Rule, Scope, Words
+from memtopo.kinds.kind import Keys, Kind, ResolutionStage, Rule, Scope, StepDifference, Words
 from memtopo.kinds.resolution import Resolution, instances
 from memtopo.language.entries import Entry
 from memtopo.language.fields import Amount, Grants, PositiveAmount
@@ -91,7 +91,7 @@ class AccessKind(Kind):
 
         return access_steps(geometry, SetAccess, memory=True)
 
-    def changes(self, difference: Difference) -> Iterator[Step]:
+    def changes(self, difference: StepDifference) -> Iterator[Step]:
         from memtopo.kinds.access.steps import access_changes
 
         return access_changes(difference)
@@ -243,7 +243,7 @@ def _split(part: Part, instance: int, bound: int, split: Placement) -> Diagnosti
     return Diagnostic("MT308", message, (*part.path, field), labels=(label,), notes=notes, help=help)
 
 
-class View(NamedTuple):
+class ChunkView(NamedTuple):
     """Chunks of one group as a location accesses them through one range."""
 
     first: int
@@ -253,7 +253,7 @@ class View(NamedTuple):
     range: str
 
 
-def views_of_chunks(geometry: Geometry, access_of: Granted) -> dict[str, list[View]]:
+def views_of_chunks(geometry: Geometry, access_of: Granted) -> dict[str, list[ChunkView]]:
     """Views of the chunks that more than one entry maps."""
     placed: dict[str, list[Placement]] = {}
     for placements in geometry.placements.values():
@@ -266,7 +266,7 @@ def views_of_chunks(geometry: Geometry, access_of: Granted) -> dict[str, list[Vi
     }
 
 
-def _views_of(access_spans: Sequence[AccessSpan], placement: Placement) -> Iterator[View]:
+def _views_of(access_spans: Sequence[AccessSpan], placement: Placement) -> Iterator[ChunkView]:
     start = bisect_right(access_spans, placement.offset, key=lambda span: span.end)
     for index in range(start, len(access_spans)):
         span = access_spans[index]
@@ -276,12 +276,12 @@ def _views_of(access_spans: Sequence[AccessSpan], placement: Placement) -> Itera
         size, label = placement.chunk.size, placement.range.label(placement.instance)
         first, stop = (low - placement.offset) // size, (high - placement.offset) // size
         for (begin, end), (location, access) in product(placement.spans_between(first, stop), span.grants):
-            yield View(begin, end, location, access, label)
+            yield ChunkView(begin, end, location, access, label)
 
 
-def unequal_views(views: list[View]) -> tuple[View, View] | None:
+def unequal_views(views: list[ChunkView]) -> tuple[ChunkView, ChunkView] | None:
     """Two views of one chunk by one location in different ranges with different access, or None."""
-    latest: dict[tuple[Location, Access], View] = {}
+    latest: dict[tuple[Location, Access], ChunkView] = {}
     for view in views:
         for access in (Access.R, Access.RW):
             other = latest.get((view.location, access))

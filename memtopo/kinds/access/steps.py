@@ -10,7 +10,7 @@ from typing import ClassVar
 from memtopo.common.text import numbered
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import Access, Grant, Location, LocationKind
-from memtopo.kinds.kind import Difference
+from memtopo.kinds.kind import StepDifference
 from memtopo.kinds.layout import Layout
 from memtopo.kinds.mappings.steps import MapChunk, runs
 from memtopo.kinds.step import DEFECT_ADVICE, PROBE_ADVICE, ErrorHint, Phase, Step, StepDescription
@@ -72,7 +72,7 @@ _Change = tuple[MapChunk, tuple[Grant, ...]]
 
 
 def access_changes(
-    difference: Difference, mapping: type[MapChunk] = MapChunk, grant: type[SetAccess] = SetAccess
+    difference: StepDifference, mapping: type[MapChunk] = MapChunk, grant: type[SetAccess] = SetAccess
 ) -> Iterator[SetAccess]:
     """Grants for new mappings, and those that differ for kept ones; adjacent mappings with equal grants share one.
 

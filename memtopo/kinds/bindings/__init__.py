@@ -14,7 +14,7 @@ from memtopo.driver.types import Grant, Location, LocationKind, gpu
 from memtopo.geometry.groups import ChunkGroup, Group, RangeGroup
 from memtopo.geometry.model import Geometry
 from memtopo.kinds.access import access_steps
-from memtopo.kinds.kind import Difference, Keys, Kind, ResolutionStage, Rule, Scope, Words
+from memtopo.kinds.kind import Keys, Kind, ResolutionStage, Rule, Scope, StepDifference, Words
 from memtopo.kinds.mappings import mapping_steps
 from memtopo.kinds.multicast import MulticastGroup
 from memtopo.kinds.resolution import Resolution, indices, refuses_growing
@@ -174,7 +174,7 @@ class Bindings(Kind):
         yield from mapping_steps(geometry, machine, MapMulticast, memory=False)
         yield from access_steps(geometry, SetMulticastAccess, memory=False)
 
-    def changes(self, difference: Difference) -> Iterator[Step]:
+    def changes(self, difference: StepDifference) -> Iterator[Step]:
         from memtopo.kinds.access.steps import access_changes
         from memtopo.kinds.multicast.steps import MapMulticast, SetMulticastAccess
 

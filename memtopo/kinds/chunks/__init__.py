@@ -18,7 +18,7 @@ from memtopo.kinds.chunks.amounts import amount_notes, resolve_chunks
 from memtopo.kinds.chunks.entry import Chunk, resolve_parts
 from memtopo.kinds.chunks.support import handle_types, properties
 from memtopo.kinds.exportable import ExportGroup, ExportKind, Imported, Refusals
-from memtopo.kinds.kind import Difference, Rule, Scope, Words
+from memtopo.kinds.kind import Rule, Scope, StepDifference, Words
 from memtopo.kinds.mappings.fill import MapEntries
 from memtopo.kinds.resolution import Resolution, collected
 from memtopo.machine import Machine
@@ -96,7 +96,7 @@ class Chunks(HandleKind):
                     group.path, group.name, group.size, group.properties, group.granule, group.count, group.limit
                 )
 
-    def changes(self, difference: Difference) -> Iterator[Step]:
+    def changes(self, difference: StepDifference) -> Iterator[Step]:
         from memtopo.kinds.chunks.steps import limit_changes
 
         return limit_changes(difference)

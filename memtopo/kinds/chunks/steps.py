@@ -11,7 +11,7 @@ from memtopo.driver.batches import properties_each, release_each
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import DriverError, HandleType, Location, LocationKind, Properties
 from memtopo.kinds.elastic import ELASTIC_CONTENTS, ELASTIC_POOLS, ElasticChunk, ElasticChunkPool
-from memtopo.kinds.kind import Difference
+from memtopo.kinds.kind import StepDifference
 from memtopo.kinds.layout import Layout, LayoutTable
 from memtopo.kinds.objects import ImportStep, TryExport
 from memtopo.kinds.step import (
@@ -207,7 +207,7 @@ class LimitPool(Step):
         return StepDescription(self.name, "", note=f"up to {self.limit:,}")
 
 
-def limit_changes(difference: Difference) -> Iterator[LimitPool]:
+def limit_changes(difference: StepDifference) -> Iterator[LimitPool]:
     """Limits that differ of pools that stay."""
     for effect, step in difference.after.items():
         old = difference.kept.get(effect)

@@ -184,7 +184,7 @@ def _misaligned(path: Path, group: Group, part: NamedPart, *, named: bool) -> Di
     )
 
 
-class DmaBufs(ExportKind):
+class DmaBufExports(ExportKind):
     """Export of the objects of one kind as dma-bufs."""
 
     transports = (DMABUF,)

@@ -159,7 +159,7 @@ class ExternalObject(ProducedGroup):
         return {"kind": "memory", "size": exact(self.size), "device": str(self.location), "allocation": dedicated}
 
 
-class ExternalMemory(Kind):
+class ExternalObjects(Kind):
     """Section `external`."""
 
     section = "external"
@@ -320,4 +320,4 @@ def _reason(group: ProducedGroup, trial: Trial) -> str:
     return "the device does not advertise timeline semaphores"
 
 
-EXTERNAL = ExternalMemory()
+EXTERNAL = ExternalObjects()

@@ -13,7 +13,7 @@ from memtopo.driver.types import Location, LocationKind, Properties
 from memtopo.geometry.groups import ChunkGroup, RangeGroup
 from memtopo.geometry.model import Geometry
 from memtopo.geometry.sizing import granule, rounded_to_multiple
-from memtopo.kinds.kind import Difference, Keys, Kind, ResolutionStage, Rule, Scope, Words
+from memtopo.kinds.kind import Keys, Kind, ResolutionStage, Rule, Scope, StepDifference, Words
 from memtopo.kinds.pinned import PINNED_MEMORY, PinnedGroup
 from memtopo.kinds.resolution import Resolution, indices, refuses_growing
 from memtopo.kinds.states.groups import (
@@ -161,7 +161,7 @@ class States(Kind):
                         kept.append(Offloaded(each.path, label, size, place, Place(where, offset), device, area.keeper))
             yield state.name, [*remaining(steps, gone), *kept]
 
-    def changes(self, difference: Difference) -> Iterator[Step]:
+    def changes(self, difference: StepDifference) -> Iterator[Step]:
         from memtopo.kinds.states.steps import copies
 
         return copies(difference)

@@ -12,7 +12,7 @@ from memtopo.geometry.groups import Group
 from memtopo.geometry.model import Geometry
 from memtopo.kinds.access.steps import SetAccess
 from memtopo.kinds.chunks.steps import CreateChunk
-from memtopo.kinds.kind import Difference
+from memtopo.kinds.kind import StepDifference
 from memtopo.kinds.layout import Layout, LayoutTable, current
 from memtopo.kinds.mappings.steps import LONGEST_RUN, MapChunk, runs
 from memtopo.kinds.pinned.steps import PINNED, AllocatePinned
@@ -212,7 +212,7 @@ def await_copy(driver: Driver, layout: Layout, label: str, device: int) -> None:
             del layout.of(COPIES)[label]
 
 
-def copies(difference: Difference) -> Iterator[Step]:
+def copies(difference: StepDifference) -> Iterator[Step]:
     """Copies of the bytes that a change takes from chunks, and of those that it gives back.
 
     Bytes that another area is to keep are copied from one to the other.
