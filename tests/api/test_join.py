@@ -107,6 +107,19 @@ def test_all_processes_may_ask_for_the_same_state_at_once(join: Start) -> None:
     reports(members)
 
 
+def test_a_switch_that_another_process_has_made_needs_nobody_to_take_part(join: Start, pair: Path) -> None:
+    first, second = members = join(pair, labels(pair), timeout=2)
+    ready(members)
+    assert second.call("idle") == {"idle": True}
+    assert first.call("switch", "level-1")["generation"] == 2
+    second.request("done")
+    assert second.read()["state"] == "level-1"
+    answer = second.call("switch", "level-1")
+    assert (answer["state"], answer["generation"], answer["answer"]) == ("level-1", 2, 0)
+    assert "did not take part" in second.call("switch", "awake")["message"]
+    reports(members)
+
+
 def test_a_shell_switches_processes_that_are_idle(join: Start, pair: Path) -> None:
     members = join(pair, labels(pair))
     ready(members)

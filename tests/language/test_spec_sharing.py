@@ -251,7 +251,7 @@ processes:
     assert a.left_out == {
         ("chunks", "bad"),
         ("exports", ""),
-        *((key, "") for key in ("count", "visible", "node", "nodes")),
+        *((key, "") for key in ("count", "visible", "node", "nodes", "held")),
     }
     assert a.countless
     assert a.may_have("exports", "anything")

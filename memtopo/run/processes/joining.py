@@ -10,7 +10,7 @@ import os
 import select
 import signal
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,7 +27,7 @@ from memtopo.driver.handles import Handle
 from memtopo.drivers import target
 from memtopo.drivers.target import Target
 from memtopo.plans.progress import Progress, SafeProgress
-from memtopo.plans.report import Report
+from memtopo.plans.report import Check, Checks, Report
 from memtopo.run import messages
 from memtopo.run.conductor import conduct
 from memtopo.run.holder import Holder, about_holder
@@ -349,10 +349,19 @@ class JoinedWorkers(Workers):
                 message = f"{enumerated(absent)} did not take part within {self.ensemble.timeout:g} s"
                 raise ExchangeError("busy", f"{message}; nothing was changed", hint="call layout.poll() there")
 
-    @contextmanager
-    def announced(self, phase: str) -> Iterator[None]:
-        with self.attended(), super().announced(phase):
-            yield
+    def switch(self, state: str, in_use: Collection[str] = (), *, check: Check = "fast") -> Checks:
+        """Bring all processes to a state; if another one has requested the same before, none takes part again."""
+        if state == self.state and self._results and check != "full":
+            return self.checks()
+        return super().switch(state, in_use, check=check)
+
+    def _bring_to(self, goal: Goal) -> None:
+        with self.attended():
+            super()._bring_to(goal)
+
+    def recheck_each(self) -> Mapping[str, Checks]:
+        with self.attended():
+            return super().recheck_each()
 
     def plan(self, goal: Goal) -> LayoutPlans:
         with self.attended():
