@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from subprocess import Popen
 from typing import Self
 
 from memtopo.common.errors import Exit, MemtopoError, Stopped
@@ -45,12 +46,12 @@ def _kill_all(entry: str, seconds: float) -> None:
         time.sleep(_SEARCH_INTERVAL)
 
 
-def _start_watcher(program: int, entry: str, grace: float) -> subprocess.Popen[bytes]:
+def _start_watcher(program: int, entry: str, grace: float) -> Popen[bytes]:
     """Start a process that kills all processes with an entry once this one has died, until `_end_watcher`.
 
     The program has `grace` seconds to end by itself. Raises `OSError`.
     """
-    return subprocess.Popen(  # noqa: S603 a command of memtopo, and no shell
+    return Popen(  # noqa: S603 a command of memtopo, and no shell
         [*_COMMAND, str(os.getpid()), str(program), entry, str(grace)],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
@@ -59,7 +60,7 @@ def _start_watcher(program: int, entry: str, grace: float) -> subprocess.Popen[b
     )
 
 
-def _end_watcher(watcher: subprocess.Popen[bytes]) -> None:
+def _end_watcher(watcher: Popen[bytes]) -> None:
     """Have a watcher end, and wait for that; not by a signal, which this process may not be permitted to send."""
     with suppress(subprocess.TimeoutExpired):  # it is stopped
         watcher.communicate(b"\n", _EXIT)
@@ -138,8 +139,8 @@ class ProducerProgram:
         self.name = name
         self._command, self._stdin, self._grace = command, stdin, grace
         self._folder: PrivateFolder | None = None
-        self._process: subprocess.Popen[bytes] | None = None
-        self._watcher: subprocess.Popen[bytes] | None = None
+        self._process: Popen[bytes] | None = None
+        self._watcher: Popen[bytes] | None = None
         self._parent: ParentThread | None = None
         self._until: float | None = None
         self._killed = False
@@ -243,12 +244,12 @@ class ProducerProgram:
         """The entry of its environment that the processes that it starts inherit."""
         return f"{_VARIABLE}={self.socket}"
 
-    def _popen(self) -> subprocess.Popen[bytes]:
+    def _popen(self) -> Popen[bytes]:
         environment = {
             key: value for key, value in os.environ.items() if key != "MEMTOPO_WITH"
         }  # else a memtopo would start itself for ever
         launch = (sys.executable, "-I", "-S", "-c", _LAUNCH, str(os.getpid())) if self._stdin is None else ()
-        return subprocess.Popen(  # noqa: S603 the user's own command, run without a shell
+        return Popen(  # noqa: S603 the user's own command, run without a shell
             [*launch, *self._command],
             stdin=subprocess.DEVNULL if self._stdin is None else subprocess.PIPE,
             stdout=2,
@@ -256,7 +257,7 @@ class ProducerProgram:
             process_group=0,  # Ctrl-C interrupts this process alone, which ends the program after the teardown
         )
 
-    def _end(self, process: subprocess.Popen[bytes]) -> None:
+    def _end(self, process: Popen[bytes]) -> None:
         try:
             self.terminate()
             self.end(within=(self._until or 0.0) - time.monotonic())

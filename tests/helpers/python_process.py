@@ -19,6 +19,7 @@ from typing import Any
 
 from memtopo.common import processes
 from memtopo.common.processes import python_command
+from memtopo.sharing import programs
 from tests.helpers.fork_server import LARGEST, run
 
 ROOT = Path(__file__).parent.parent.parent
@@ -104,7 +105,8 @@ def _others_wait() -> bool:
 def install(server: ForkServer | ThisProcess) -> None:
     """Have a server make the processes that this one and memtopo in it start from now on."""
     PythonProcess.server = server
-    vars(processes)["Popen"] = OwnChild
+    for module in (processes, programs):
+        vars(module)["Popen"] = OwnChild
 
 
 def _read_at_start(environment: Mapping[str, str]) -> dict[str, str]:
