@@ -50,7 +50,7 @@ $(COMPILED): $(READY)
 	@touch $@
 
 test: $(COMPILED)  ## run the tests
-	$(BIN)/python -m pytest $(PARALLEL) -q $(if $(TENTH),--exhaustive-tenth $(TENTH))
+	$(BIN)/python -m pytest $(PARALLEL) -q $(if $(DAY),--exhaustive-day $(DAY))
 
 test-full: $(COMPILED)  ## run the tests, those that take minutes too
 	$(BIN)/python -m pytest $(PARALLEL) -q -m "exhaustive or not exhaustive"

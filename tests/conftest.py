@@ -7,7 +7,9 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
+from heapq import heapreplace
+from math import ceil
 from pathlib import Path
 from zlib import crc32
 
@@ -41,8 +43,11 @@ LONG_FILES = (
 )
 """Files whose few tests take long or wait: they run first, so that none of them runs alone at the end."""
 
-SLOW_TESTS = ("/test_on_ray.py::", "/test_corpus.py::")
-"""Exhaustive tests that take ten seconds or more each: of a tenth of the tests, they would take most of the time."""
+LONG = 5.0
+"""Seconds of an exhaustive test whose file runs first as well."""
+
+SECONDS_A_DAY = 120.0
+"""Processor time of the exhaustive tests of a day, at most: a minute on two cores."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -50,16 +55,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--gpu", action="store_true", help="run the tests that need a real GPU too; fail where there is none"
     )
     parser.addoption(
-        "--exhaustive-tenth",
+        "--exhaustive-day",
         type=int,
         metavar="DAY",
-        help="run a tenth of the exhaustive tests too, another one for each number, such as a count of days",
+        help="run some of the exhaustive tests too, others for each number, such as a count of days",
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Load a profile of random examples; `make test-full` has three times as many as `make test`."""
-    if config.getoption("--exhaustive-tenth") is not None and config.getoption("-m") == "not exhaustive":
+    if config.getoption("--exhaustive-day") is not None and config.getoption("-m") == "not exhaustive":
         config.option.markexpr = ""
     full = config.getoption("-m").startswith("exhaustive")
     chosen = "full" if full else "ci" if "CI" in os.environ else "default"
@@ -89,11 +94,13 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: item.path.name not in LONG_FILES)
-    if (day := config.getoption("--exhaustive-tenth")) is not None:
-        left_out = [item for item in items if item.get_closest_marker("exhaustive") and not is_of_day(item.nodeid, day)]
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in {*left_out}]
+    costs = {item.nodeid: mark.kwargs.get("seconds", 1.0) for item in items for mark in item.iter_markers("exhaustive")}
+    if (day := config.getoption("--exhaustive-day")) is not None:
+        left_out = costs.keys() - exhaustive_tests(costs, day)
+        config.hook.pytest_deselected(items=[item for item in items if item.nodeid in left_out])
+        items[:] = [item for item in items if item.nodeid not in left_out]
+    long = {item.path for item in items if item.path.name in LONG_FILES or costs.get(item.nodeid, 0.0) > LONG}
+    items.sort(key=lambda item: item.path not in long)
     if config.getoption("--gpu"):
         return
     for item in items:
@@ -101,9 +108,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason="needs --gpu"))
 
 
-def is_of_day(name: str, day: int) -> bool:
-    """Return true for an exhaustive test of a day: each is one of one day in ten, or in a hundred if it takes long."""
-    return (crc32(name.encode()) + day) % (100 if any(slow in name for slow in SLOW_TESTS) else 10) == 0
+def exhaustive_tests(costs: Mapping[str, float], day: int) -> set[str]:
+    """Return the tests of a day, from the seconds of each: every test is one of one day, and then again in turn.
+
+    They are dealt to the days, those that take longest first, each to the day that has least to do.
+    """
+    number = ceil(sum(costs.values()) / SECONDS_A_DAY)
+    days, dealt = [(0.0, each) for each in range(number)], {}
+    for name in sorted(costs, key=lambda name: (-costs[name], crc32(name.encode()))):
+        seconds, dealt[name] = days[0]
+        heapreplace(days, (seconds + costs[name], dealt[name]))
+    return {name for name, of_day in dealt.items() if of_day == day % number}
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -242,7 +242,7 @@ def test_an_export_of_an_unknown_gpu_is_refused_by_uuid(start: Start, tmp_path: 
         pass
 
 
-@pytest.mark.parametrize("count", [30, pytest.param(200, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("count", [30, pytest.param(200, marks=pytest.mark.exhaustive(seconds=3))])
 def test_many_attachments_leave_descriptors_unchanged(start: Start, count: int) -> None:
     """At the importer and at the holder."""
     holder = start(spec=HOLD, machine="h200x2")

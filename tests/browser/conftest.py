@@ -33,7 +33,9 @@ def browser(open_browser: Browser) -> Browser:
     return open_browser
 
 
-@pytest.fixture(params=[[SMALL, *LARGER], pytest.param(VIEWS, marks=pytest.mark.exhaustive)], ids=["some", "all"])
+@pytest.fixture(
+    params=[[SMALL, *LARGER], pytest.param(VIEWS, marks=pytest.mark.exhaustive(seconds=3))], ids=["some", "all"]
+)
 def views(request: pytest.FixtureRequest) -> Sequence[View]:
     """Views of a page: each width, scheme and medium once, or with `make test-full` all combinations."""
     found: Sequence[View] = request.param

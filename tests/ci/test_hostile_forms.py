@@ -165,7 +165,9 @@ def command_folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.Temp
     return folder
 
 
-@pytest.mark.parametrize("widths", [range(20, 90, 14), pytest.param(range(27, 90, 14), marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize(
+    "widths", [range(20, 90, 14), pytest.param(range(27, 90, 14), marks=pytest.mark.exhaustive(seconds=0.1))]
+)
 @pytest.mark.parametrize("output", OUTPUTS)
 def test_no_output_contains_a_ci_command(
     output: str, widths: range, command_folder: Path, run_inline: InlineRunner, monkeypatch: pytest.MonkeyPatch

@@ -12,7 +12,7 @@ from memtopo.kinds.mappings.steps import parts_of
 from memtopo.kinds.step import Step
 from memtopo.plans.transition import Action, Stage, Transition, transition, transitions
 from tests.helpers import multi_process_strategies, strategies
-from tests.helpers.examples import examples
+from tests.helpers.examples import check_block, examples
 from tests.helpers.machines import invented
 from tests.helpers.specs import plan_of
 
@@ -184,9 +184,7 @@ def test_a_joint_transition_uses_only_what_exists(both: tuple[strategies.Spec, s
     follows_the_model(*pairs(*both))
 
 
-@pytest.mark.exhaustive
-@pytest.mark.timeout(3600)
-@settings(max_examples=5_000, deadline=None, suppress_health_check=list(HealthCheck))
-@given(multi_process_strategies.pairs())
-def test_five_thousand_joint_transitions_use_only_what_exists(both: tuple[strategies.Spec, strategies.Spec]) -> None:
-    follows_the_model(*pairs(*both))
+@pytest.mark.exhaustive(seconds=12)
+@pytest.mark.parametrize("block", range(20))
+def test_five_thousand_joint_transitions_use_only_what_exists(block: int) -> None:
+    check_block(block, 250, lambda both: follows_the_model(*pairs(*both)), multi_process_strategies.pairs())

@@ -205,7 +205,7 @@ def test_twice_the_entries_of_all_sections_cause_twice_the_work(seed: int) -> No
     assert_linear(mixed(seed, FEW // 4), mixed(seed, FEW // 2))
 
 
-@pytest.mark.exhaustive
+@pytest.mark.exhaustive(seconds=2)
 @pytest.mark.parametrize("seed", range(100, 200))
 def test_many_mixtures_of_entries_cause_work_in_proportion(seed: int) -> None:
     assert_linear(mixed(seed, FEW), mixed(seed, 2 * FEW))

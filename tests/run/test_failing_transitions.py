@@ -105,7 +105,7 @@ def attempt(geometry: Geometry, states: dict[str, Plan], pair: tuple[str, str], 
 
 @pytest.mark.parametrize(
     "most",
-    [SAMPLE, pytest.param(None, marks=(pytest.mark.exhaustive, pytest.mark.timeout(7200)))],
+    [SAMPLE, pytest.param(None, marks=(pytest.mark.exhaustive(seconds=8), pytest.mark.timeout(7200)))],
     ids=["some", "every"],
 )
 @pytest.mark.parametrize("name", [str(each) for each in WITH_STATES], ids=[each.stem for each in WITH_STATES])

@@ -28,7 +28,7 @@ def points(folder: Path, number: str, stride: int) -> list[dict[str, Any]]:
 
 
 SAMPLE = [("SIGKILL", 13), ("SIGTERM", 13)]
-EVERY = [pytest.param(number, 1, marks=pytest.mark.exhaustive) for number in ("SIGKILL", *ENDING)]
+EVERY = [pytest.param(number, 1, marks=pytest.mark.exhaustive(seconds=2)) for number in ("SIGKILL", *ENDING)]
 
 
 @pytest.mark.parametrize(("number", "stride"), [*SAMPLE, *EVERY])

@@ -42,7 +42,7 @@ def test_every_valid_random_layout_is_built_as_declared() -> None:
     assert assert_valid_ones_are_built(range(SAMPLE)) > SAMPLE // 4
 
 
-@pytest.mark.exhaustive
+@pytest.mark.exhaustive(seconds=3)
 @pytest.mark.parametrize("block", range(BLOCKS))
 def test_every_valid_random_layout_of_many_is_built_as_declared(block: int) -> None:
     first = block * MANY

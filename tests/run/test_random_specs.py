@@ -25,14 +25,13 @@ from memtopo.rules.validation import Validated, validate
 from tests.helpers import multi_process_strategies, strategies
 from tests.helpers.corruptions import corruptions
 from tests.helpers.entry_order import ignore_entry_order
-from tests.helpers.examples import examples
+from tests.helpers.examples import check_block, examples
 from tests.helpers.specs import run, run_request, validate_verbatim
 
 MACHINE = strategies.machine()
 ROOT = Path(__file__).parent.parent.parent
 FEW = settings(max_examples=examples(100), suppress_health_check=list(HealthCheck))
 SOME = settings(max_examples=examples(30), suppress_health_check=list(HealthCheck))
-MANY = settings(max_examples=10_000, suppress_health_check=list(HealthCheck))
 WHOLE_PLAN = """
 import sys, json
 from memtopo import planner
@@ -124,12 +123,10 @@ def test_a_valid_spec_passes_a_full_check(text: str) -> None:
     vanishes(text, "full")
 
 
-@pytest.mark.exhaustive
-@pytest.mark.timeout(3600)
-@MANY
-@given(strategies.specs(identified=True))
-def test_ten_thousand_valid_specs_are_built_as_declared(text: str) -> None:
-    vanishes(text)
+@pytest.mark.exhaustive(seconds=5)
+@pytest.mark.parametrize("block", range(50))
+def test_ten_thousand_valid_specs_are_built_as_declared(block: int) -> None:
+    check_block(block, 200, lambda text: vanishes(text), strategies.specs(identified=True))
 
 
 @FEW
@@ -139,12 +136,10 @@ def test_a_broken_spec_gets_diagnostics_with_positions(text: str) -> None:
     is_answered(text)
 
 
-@pytest.mark.exhaustive
-@pytest.mark.timeout(3600)
-@MANY
-@given(corruptions())
-def test_ten_thousand_broken_specs_get_diagnostics(text: str) -> None:
-    is_answered(text)
+@pytest.mark.exhaustive(seconds=5)
+@pytest.mark.parametrize("block", range(50))
+def test_ten_thousand_broken_specs_get_diagnostics(block: int) -> None:
+    check_block(block, 200, is_answered, corruptions())
 
 
 @SOME

@@ -24,6 +24,7 @@ from memtopo.run.transition import DoesNotFit, RollbackFailed
 from memtopo.session.request import HoldResult, RunRequest
 from tests.helpers import strategies
 from tests.helpers.conducted import Conducted
+from tests.helpers.examples import check_block
 from tests.helpers.failing_driver import Failing
 from tests.helpers.machines import invented
 from tests.helpers.specs import run_request
@@ -200,7 +201,7 @@ def test_a_change_that_does_not_fit_is_refused_before_its_first_call() -> None:
     assert held(ONE_GPU, use).exit_code == 0
 
 
-@pytest.mark.parametrize("stride", [5, pytest.param(1, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("stride", [5, pytest.param(1, marks=pytest.mark.exhaustive(seconds=2))])
 def test_a_failing_call_of_a_change_leaves_the_run_as_it_was(stride: int) -> None:
     calls: list[int] = []
 
@@ -335,12 +336,10 @@ def test_a_changed_run_equals_an_applied_one(one: str, other: str) -> None:
     equals(one, other)
 
 
-@pytest.mark.exhaustive
-@pytest.mark.timeout(3600)
-@settings(max_examples=2_000, deadline=None, suppress_health_check=list(HealthCheck))
-@given(strategies.specs(), strategies.specs())
-def test_two_thousand_changed_runs_equal_applied_ones(one: str, other: str) -> None:
-    equals(one, other)
+@pytest.mark.exhaustive(seconds=6)
+@pytest.mark.parametrize("block", range(20))
+def test_two_thousand_changed_runs_equal_applied_ones(block: int) -> None:
+    check_block(block, 100, equals, strategies.specs(), strategies.specs())
 
 
 def equals(one: str, other: str) -> None:

@@ -20,7 +20,7 @@ from memtopo.plans.transition import Stage, transition
 from memtopo.run.transition import RollbackFailed, StagedTransition
 from tests.helpers import strategies
 from tests.helpers.conducted import make_transition
-from tests.helpers.examples import examples
+from tests.helpers.examples import check_block, examples
 from tests.helpers.failing_driver import Failing
 from tests.helpers.machines import invented
 from tests.helpers.specs import plan_of
@@ -206,12 +206,10 @@ def test_a_change_equals_applying_the_new_spec(one: str, other: str) -> None:
     equals(one, other)
 
 
-@pytest.mark.exhaustive
-@pytest.mark.timeout(3600)
-@settings(max_examples=10_000, deadline=None, suppress_health_check=list(HealthCheck))
-@given(strategies.specs(), strategies.specs())
-def test_ten_thousand_changes_equal_applying_the_new_spec(one: str, other: str) -> None:
-    equals(one, other)
+@pytest.mark.exhaustive(seconds=10)
+@pytest.mark.parametrize("block", range(50))
+def test_ten_thousand_changes_equal_applying_the_new_spec(block: int) -> None:
+    check_block(block, 200, equals, strategies.specs(), strategies.specs())
 
 
 def equals(one: str, other: str) -> None:

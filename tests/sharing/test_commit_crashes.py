@@ -153,7 +153,7 @@ def test_two_hundred_readers_get_what_one_writer_commits(layout: Held, path: str
         assert len(asked(writer, "importers", after=0)["ok"]["importers"]) == 1
 
 
-@pytest.mark.parametrize("rounds", [200, pytest.param(10_000, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("rounds", [200, pytest.param(10_000, marks=pytest.mark.exhaustive(seconds=5))])
 def test_rounds_of_attaching_and_releasing_leave_nothing(layout: Held, path: str, rounds: int) -> None:
     """No descriptor, no thread, no importer, and no byte of memory."""
     with raw(path) as writer:

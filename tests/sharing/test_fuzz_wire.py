@@ -54,7 +54,7 @@ def messages(default: int) -> int:
 
 
 @pytest.mark.parametrize(
-    "count", [messages(FEW), pytest.param(MANY, marks=[pytest.mark.exhaustive, pytest.mark.timeout(3600)])]
+    "count", [messages(FEW), pytest.param(MANY, marks=[pytest.mark.exhaustive(seconds=12), pytest.mark.timeout(3600)])]
 )
 def test_a_holder_answers_or_ends_the_connection_and_serves_valid_requests_only(
     runtime: Path, holder: Holder, count: int
@@ -100,7 +100,7 @@ def exchanged(sock: Any, data: bytes, count: int, file: int) -> tuple[bool, int]
 
 
 @pytest.mark.parametrize(
-    "count", [messages(FEW), pytest.param(MANY, marks=[pytest.mark.exhaustive, pytest.mark.timeout(3600)])]
+    "count", [messages(FEW), pytest.param(MANY, marks=[pytest.mark.exhaustive(seconds=25), pytest.mark.timeout(3600)])]
 )
 def test_a_client_accepts_an_answer_or_raises_a_named_error_and_leaks_no_descriptor(count: int) -> None:
     mutator = Mutator((), seed=count)

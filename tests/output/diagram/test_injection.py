@@ -34,7 +34,9 @@ EVIL = [
 ]
 SPECS = [PARTS_AND_HOLES, *(ROOT / "specs" / f"{name}.yaml" for name in ("hand-over", "hold", "vulkan-frame"))]
 CASES = [
-    pytest.param(path, evil, marks=() if path is PARTS_AND_HOLES or evil in EVIL[:3] else pytest.mark.exhaustive)
+    pytest.param(
+        path, evil, marks=() if path is PARTS_AND_HOLES or evil in EVIL[:3] else pytest.mark.exhaustive(seconds=0.1)
+    )
     for path in SPECS
     for evil in EVIL
 ]

@@ -22,10 +22,10 @@ from tests.helpers.specs import EVERY_SPEC, ROOT
 GOLDEN = ROOT / "tests" / "golden"
 HARD = GOLDEN / "parts-and-holes.yaml"
 DRAWN = [*EVERY_SPEC, HARD]
-FITTED = [(20, 33, 60, 80, 200), pytest.param((21, 45, 79, 100, 131, 400), marks=pytest.mark.exhaustive)]
+FITTED = [(20, 33, 60, 80, 200), pytest.param((21, 45, 79, 100, 131, 400), marks=pytest.mark.exhaustive(seconds=0.1))]
 INJECTED = [
     ((False, 20), (False, 200), (True, 60)),
-    pytest.param(((False, 60), (True, 20), (True, 200)), marks=pytest.mark.exhaustive),
+    pytest.param(((False, 60), (True, 20), (True, 200)), marks=pytest.mark.exhaustive(seconds=0.1)),
 ]
 """Whether a drawing is in ASCII, and its width."""
 IN_ASCII = [ROOT / "specs" / "quickstart.yaml", ROOT / "specs" / "hand-over.yaml", HARD]

@@ -17,6 +17,8 @@ from tests.run.processes.test_crashes import lost, survived
 
 SLEEPING = Path(__file__).with_name("sleeping.yaml")
 PROCESSES = ("server", "engine")
+BLOCKS = 10
+"""Blocks of the calls of a process, each of which has every tenth call."""
 
 
 @cache
@@ -58,12 +60,13 @@ def test_a_worker_that_dies_in_a_switch_is_named_with_its_stage(process: str, sh
     names_stage(done.report, process)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.exhaustive(seconds=5)
+@pytest.mark.parametrize("block", range(BLOCKS))
 @pytest.mark.parametrize("name", ["SIGKILL", "SIGSTOP"])
 @pytest.mark.parametrize("process", PROCESSES)
-def test_a_worker_may_die_at_any_call_of_a_switch(process: str, name: str) -> None:
+def test_a_worker_may_die_at_any_call_of_a_switch(process: str, name: str, block: int) -> None:
     first, last = calls(process)
-    for call in range(first, last + 1):
+    for call in range(first + block, last + 1, BLOCKS):
         done = crashed(process, call, name)
         survived(done, process, name)
         assert done.report
@@ -75,11 +78,12 @@ def test_workers_of_a_conductor_that_dies_in_a_switch_take_down() -> None:
     lost(crashed("server", (first + last) // 2, "SIGKILL", "parent"), "SIGKILL")
 
 
-@pytest.mark.exhaustive
+@pytest.mark.exhaustive(seconds=0.5)
+@pytest.mark.parametrize("block", range(BLOCKS))
 @pytest.mark.parametrize("process", PROCESSES)
-def test_the_conductor_may_die_at_any_call_of_a_switch(process: str) -> None:
+def test_the_conductor_may_die_at_any_call_of_a_switch(process: str, block: int) -> None:
     first, last = calls(process)
-    for call in range(first, last + 1):
+    for call in range(first + block, last + 1, BLOCKS):
         lost(crashed(process, call, "SIGKILL", "parent"), "SIGKILL")
 
 

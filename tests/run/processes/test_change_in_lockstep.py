@@ -19,6 +19,7 @@ from memtopo.plans.transition import Stage
 from memtopo.run.messages import MakeStage
 from memtopo.run.processes.workers import ChangeRefused
 from tests.helpers import multi_process_strategies, strategies
+from tests.helpers.examples import check_block
 from tests.helpers.lockstep import Together, together
 from tests.helpers.machines import invented
 from tests.helpers.specs import ROOT, run_request
@@ -237,7 +238,7 @@ def test_a_failing_call_of_a_process_rolls_back_all(process: str, state: str, ta
         fails(at, process, state, target)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.exhaustive(seconds=2)
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(("state", "target"), CHANGES)
 @pytest.mark.parametrize("process", PROCESSES)
@@ -278,11 +279,7 @@ def test_a_change_of_several_processes_equals_applying_the_new_spec(
     equals(*map(without_ipc, both))
 
 
-@pytest.mark.exhaustive
-@pytest.mark.timeout(3600)
-@settings(max_examples=2_000, deadline=None, suppress_health_check=list(HealthCheck))
-@given(multi_process_strategies.pairs())
-def test_two_thousand_changes_of_several_processes_equal_applying_the_new_spec(
-    both: tuple[strategies.Spec, strategies.Spec],
-) -> None:
-    equals(*map(without_ipc, both))
+@pytest.mark.exhaustive(seconds=6)
+@pytest.mark.parametrize("block", range(40))
+def test_two_thousand_changes_of_several_processes_equal_applying_the_new_spec(block: int) -> None:
+    check_block(block, 50, lambda both: equals(*map(without_ipc, both)), multi_process_strategies.pairs())

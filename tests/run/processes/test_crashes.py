@@ -60,7 +60,9 @@ def any_call(two: Sequence[Case], pooled: Sequence[Case]) -> list[Any]:
     cases = [(TWO, *case) for case in two] + [(POOLED, *case) for case in pooled]
     calls = [(TWO, process, call) for process, number in CALLS.items() for call in range(1, number + 1)]
     calls += [(POOLED, process, call) for process, names in POOLED_CALLS.items() for call in names]  # type: ignore[misc]
-    every = (pytest.param(*call, name, marks=pytest.mark.exhaustive) for call, name in product(calls, SIGNALS))
+    every = (
+        pytest.param(*call, name, marks=pytest.mark.exhaustive(seconds=0.5)) for call, name in product(calls, SIGNALS)
+    )
     return [*cases, *every]
 
 

@@ -226,6 +226,6 @@ def rounds(count: int, machine: str) -> None:
         assert found["memory"][0] == found["memory"][1]
 
 
-@pytest.mark.parametrize("count", [50, pytest.param(200, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("count", [50, pytest.param(200, marks=pytest.mark.exhaustive(seconds=3))])
 def test_many_holds_and_attachments_leave_nothing(count: int) -> None:
     rounds(count, "h200x2")
