@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from memtopo import machine
+from memtopo.kinds import KINDS
 from memtopo.run import processes
 from tests.helpers.machines import with_multicast
+from tests.helpers.samples import in_sample
 from tests.helpers.specs import ENSEMBLES, EVERY_SPEC, PLANNED_ONLY, ROOT, SPECS, ensemble, run, run_request
 
 
@@ -59,6 +62,19 @@ def test_a_full_rehearsal_of_several_processes_compares_fingerprints() -> None:
     assert tally.as_declared == tally.looked_at > 0
     (time,) = (time for time in report.times if time.phase == "rehearse")
     assert time.steps == 2 * 2 + 2 * 3
+
+
+def test_every_section_is_in_a_spec_of_the_sample() -> None:
+    """With one process, and with several."""
+    for paths in (ENSEMBLES, [*SPECS, *PLANNED_ONLY]):
+        every, sample = (
+            {*re.findall(r"^ *(\w+):", text, re.MULTILINE)} for text in map(text_of, (paths, in_sample(paths)))
+        )
+        assert (every - sample) & {kind.section for kind in KINDS} == set()
+
+
+def text_of(paths: list[Path]) -> str:
+    return "\n".join(path.read_text() for path in paths)
 
 
 @pytest.mark.parametrize("path", EVERY_SPEC, ids=lambda path: path.stem)

@@ -19,6 +19,7 @@ from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint, endpoint_names
 from tests.api.joined import MACHINE, TIMEOUT, Start, ready, reports
 from tests.helpers.python_process import run_python
+from tests.helpers.samples import sampled
 from tests.helpers.specs import ENSEMBLES, ROOT
 
 SLEEPING = ROOT / "specs" / "tensor-parallel-sleep.yaml"
@@ -58,7 +59,7 @@ def labels(spec: Path) -> list[str]:
     return [*memtopo.plan(spec, machine=MACHINE).processes]
 
 
-@pytest.mark.parametrize("spec", ENSEMBLES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("spec", sampled(ENSEMBLES))
 def test_every_spec_of_several_processes_is_joined_with_the_report_of_apply(join: Start, spec: Path) -> None:
     members = join(spec, labels(spec))
     assert all("ranges" in first for first in ready(members))
@@ -289,7 +290,7 @@ def test_a_kill_leaves_nothing_and_ends_no_other_process(join: Start, pair: Path
     killed_at(join, pair, victim, call)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.exhaustive(seconds=0.5)
 @pytest.mark.parametrize(("victim", "call"), VICTIMS)
 def test_every_kill_leaves_nothing_and_ends_no_other_process(join: Start, pair: Path, victim: str, call: int) -> None:
     killed_at(join, pair, victim, call)

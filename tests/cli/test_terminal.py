@@ -13,6 +13,7 @@ import pytest
 from tests.cli.conftest import InlineRunner
 from tests.helpers.command_line import MEMTOPO, QUICKSTART, CommandResult, environment, run_memtopo, without_crash
 from tests.helpers.python_process import PythonProcess
+from tests.helpers.samples import sampled
 from tests.helpers.specs import SPECS
 
 M = "--machine=h200x4"
@@ -75,8 +76,8 @@ def test_width_is_that_of_the_terminal_or_80() -> None:
     assert shown == run_memtopo("plan", QUICKSTART, M, COLUMNS="80").out
 
 
-@pytest.mark.parametrize("spec", SPECS, ids=lambda path: path.stem)
-@pytest.mark.parametrize("width", [60, pytest.param(80, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("spec", sampled(SPECS, 0.2))
+@pytest.mark.parametrize("width", [60, pytest.param(80, marks=pytest.mark.exhaustive(seconds=0.2))])
 def test_plans_and_reports_of_all_specs_fit_the_terminal(run_inline: InlineRunner, spec: Path, width: int) -> None:
     for command in ("plan", "apply"):
         result = run_inline(command, spec, M, COLUMNS=str(width))

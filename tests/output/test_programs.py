@@ -23,23 +23,15 @@ from memtopo.plans.calls import NamedCall, named
 from memtopo.run.planned_calls import planned_calls
 from tests.helpers.machines import with_fabric
 from tests.helpers.program_calls import comparable, compile_program, make_library, run_programs
+from tests.helpers.samples import sampled
 from tests.helpers.specs import EVERY_SPEC, ROOT, composed, run_request
 
 H200X4 = machine.load("h200x4")
 LINE = MachineLine("h200x4", simulated=True, devices=(), driver="13.0")
 REFUSED = {"multicast", "shared-ring", "vulkan-frame"}
 """Specs with what no program can make by its calls alone."""
-IN_PYTHON = {"quickstart", "elastic-kv", "hand-over", "legacy-ipc", "managed", "nic-kv"}
 EXPRESSIBLE = [path for path in EVERY_SPEC if path.stem not in REFUSED]
-IN_C = [
-    pytest.param(path, marks=pytest.mark.exhaustive if path.stem == "paged-kv" else (), id=path.stem)
-    for path in EXPRESSIBLE
-]
-"""All, those of 32,000 calls exhaustively."""
-SAMPLED = [
-    pytest.param(path, marks=() if path.stem in IN_PYTHON else pytest.mark.exhaustive, id=path.stem)
-    for path in EXPRESSIBLE
-]
+IN_PYTHON = {"quickstart", "elastic-kv", "hand-over", "legacy-ipc", "managed", "nic-kv"}
 """Those whose programs in Python are run each time: a process that imports the bindings takes a second."""
 IN_OTHER_SPECS = {
     "init", "memset_d8", "mem_host_register", "mem_host_unregister", "multicast_create", "import_external_memory",
@@ -123,7 +115,7 @@ def written(spec: str | Path, language: Language, folder: Path, facts: Machine =
     return files
 
 
-@pytest.mark.parametrize("path", IN_C)
+@pytest.mark.parametrize("path", sampled(EXPRESSIBLE))
 def test_a_program_in_c_makes_the_calls_of_its_plan(path: Path, library: Path, tmp_path: Path) -> None:
     files = {label: compile_program(file, library) for label, file in written(path, "c", tmp_path).items()}
     made = run_programs(files, library, tmp_path)
@@ -131,7 +123,7 @@ def test_a_program_in_c_makes_the_calls_of_its_plan(path: Path, library: Path, t
         assert comparable(made[label]) == comparable(calls), label
 
 
-@pytest.mark.parametrize("path", SAMPLED)
+@pytest.mark.parametrize("path", sampled(EXPRESSIBLE, names=IN_PYTHON))
 def test_a_program_in_python_makes_the_calls_of_its_plan(path: Path, library: Path, tmp_path: Path) -> None:
     made = run_programs(written(path, "cuda-python", tmp_path), library, tmp_path)
     for label, calls in planned(path).items():

@@ -21,16 +21,13 @@ from memtopo.run import apply, processes
 from memtopo.run.planned_calls import planned_calls
 from tests.helpers.failing_driver import Failing
 from tests.helpers.program_calls import driver_calls
+from tests.helpers.samples import sampled
 from tests.helpers.specs import ENSEMBLES, ROOT, ensemble, run_request
 from tests.run.processes.conductor_program import WORKER
 from tests.run.processes.test_crashes import TWO
 
 QUICKSTART = ROOT / "specs" / "quickstart.yaml"
-OFTEN = {"hand-over", "legacy-ipc", "shared-heap", "tensor-parallel-sleep"}
 H200X4 = machine.load("h200x4")
-SAMPLED = [
-    pytest.param(path, marks=() if path.stem in OFTEN else pytest.mark.exhaustive, id=path.stem) for path in ENSEMBLES
-]
 ABOUT = {"layout": "test", "process": "", "machine": "h200x4", "simulated": True, "driver": "13.0"}
 
 
@@ -61,7 +58,7 @@ def _own(call: ListedCall) -> dict[str, object]:
     return {name: value for name, value in call.arguments.items() if name not in received}
 
 
-@pytest.mark.parametrize("path", SAMPLED)
+@pytest.mark.parametrize("path", sampled(ENSEMBLES))
 def test_processes_make_the_calls_that_their_plans_list(path: Path, tmp_path: Path) -> None:
     whole = ensemble(path, machine.load("h200x2"), check="none")
     empty_folder(tmp_path)

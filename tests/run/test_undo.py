@@ -22,6 +22,7 @@ from tests.helpers.fault_matrix import LENT
 from tests.helpers.lockstep import apply_together
 from tests.helpers.machines import invented, with_multicast
 from tests.helpers.resource_strategies import shared_file
+from tests.helpers.samples import in_sample
 from tests.helpers.specs import ROOT, SPECS, run, run_request
 
 UNDO = {
@@ -33,8 +34,6 @@ OF_THE_SYSTEM = "mapped file"
 """Begin of the names of what stays open and is not the driver's, so that the ledger does not have it."""
 SAMPLED = 12
 SAMPLED_FULLY = 500
-LARGE = "paged-kv"
-"""Spec with thousands of chunks."""
 
 RING = """
 ranges: {a: {size: 8MiB}, b: {size: 4MiB}}
@@ -130,7 +129,7 @@ def left_open(counts: dict[str, int], named: int, where: str) -> None:
     assert sum(counts.values()) == named, (where, counts)
 
 
-@pytest.mark.parametrize("path", [path for path in SPECS if path.stem != LARGE], ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", in_sample(SPECS), ids=lambda path: path.stem)
 def test_a_failure_of_any_call_is_undone_or_named(path: Path) -> None:
     fail_everywhere(path, invented(4), SAMPLED)
 
@@ -192,7 +191,7 @@ def test_mappings_of_a_program_that_stay_are_counted() -> None:
     assert done.ledger.counts() == {"reservations": 1, "handles": 0, "mappings": 4, "contexts": 0}
 
 
-@pytest.mark.parametrize("most", [SAMPLED, pytest.param(SAMPLED_FULLY, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("most", [SAMPLED, pytest.param(SAMPLED_FULLY, marks=pytest.mark.exhaustive(seconds=5))])
 @pytest.mark.parametrize("process", ["server", "reader"])
 def test_a_failure_of_a_call_with_imported_allocations_is_undone_or_named(process: str, most: int) -> None:
     """In the process that has the pool, and in the one that imports from it."""
@@ -219,7 +218,7 @@ def _fails_at(process: str, at: int) -> tuple[Failing, dict[str, Report]]:
     return made[0], reports
 
 
-@pytest.mark.exhaustive
+@pytest.mark.exhaustive(seconds=2)
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
 def test_a_failure_of_every_call_is_undone_or_named(path: Path) -> None:

@@ -27,6 +27,7 @@ from tests.helpers.faults import Faulty
 from tests.helpers.faulty_drivers import MakesFaulty, run_on
 from tests.helpers.machines import invented, with_multicast
 from tests.helpers.reports import tallies
+from tests.helpers.samples import sampled
 from tests.helpers.specs import ENSEMBLES, EVERY_SPEC, PLANNED_ONLY, Run, ensemble, run, run_request, server_and_readers
 
 SPEC = """
@@ -194,12 +195,7 @@ def test_check_none_checks_nothing(check: Check) -> None:
     assert not any(report.left.ledger_after.values())
 
 
-def _slow_in_full(path: Path) -> object:
-    slow = path.stem in ("paged-kv", "fan-out", "weights")
-    return pytest.param(path, marks=pytest.mark.exhaustive if slow else ())
-
-
-@pytest.mark.parametrize("path", [_slow_in_full(path) for path in EVERY_SPEC], ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sampled(EVERY_SPEC))
 def test_every_shipped_spec_passes_a_full_check(path: Path) -> None:
     made = machine.load("h200x4")
     made = with_multicast(made) if path in PLANNED_ONLY else made
