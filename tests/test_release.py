@@ -85,7 +85,7 @@ def test_installed_wheel_applies_a_spec_outside_of_the_checkout(installed: Path,
     assert json.loads(report)["outcome"] == "ok"
 
 
-@pytest.mark.parametrize("command", ["--version", "machines", "explain MT301 fact-15", "schema spec"])
+@pytest.mark.parametrize("command", ["machines", "explain MT301 fact-15", "schema spec"])
 def test_installed_wheel_has_its_data(installed: Path, tmp_path: Path, command: str) -> None:
     """Recorded machines, explanations and schemas: the output is that of the checkout."""
     found = run(installed / "memtopo", *command.split(), cwd=tmp_path).stdout
