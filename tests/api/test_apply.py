@@ -26,13 +26,13 @@ from tests.helpers.specs import SPECS
 RING = "specs/ring-buffer.yaml"
 
 
-def failing(at: int, error: str = "CUDA_ERROR_UNKNOWN", *, every: bool = False) -> Target:
-    """A machine whose driver fails at a call, or at none if it is 0; `every` later call, too."""
+def failing(at: int, error: str = "CUDA_ERROR_UNKNOWN") -> Target:
+    """A machine whose driver fails at a call, or at none if it is 0."""
 
     def opened() -> Any:
         driver = SimDriver(invented(2))
         driver.init()
-        return _Failing(driver, at, error, every=every)
+        return _Failing(driver, at, error)
 
     return Target("failing", invented(2), simulated=True, _opener=opened)
 
@@ -40,8 +40,8 @@ def failing(at: int, error: str = "CUDA_ERROR_UNKNOWN", *, every: bool = False) 
 class _Failing(Failing):
     """A simulator that fails, with the simulator's `close` and `lend`."""
 
-    def __init__(self, driver: SimDriver, at: int, error: str = "CUDA_ERROR_UNKNOWN", *, every: bool = False) -> None:
-        super().__init__(driver, at, error=error, every=every)
+    def __init__(self, driver: SimDriver, at: int, error: str = "CUDA_ERROR_UNKNOWN") -> None:
+        super().__init__(driver, at, error=error)
         self._driver_itself = driver
 
     def close(self) -> None:

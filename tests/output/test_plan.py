@@ -138,14 +138,6 @@ def test_names_in_a_plan_inject_nothing(monkeypatch: pytest.MonkeyPatch, evil: s
     assert evil.encode("ascii", "backslashreplace").decode().replace("\x1b", "\\x1b").replace("\x07", "\\x07") in text
 
 
-def test_force_color_colours_a_pipe_and_no_color_prevents_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("TERM", "xterm")
-    assert "\x1b[1mplan\x1b[0m" in plan_text(PLAN)
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert "\x1b" not in plan_text(PLAN)
-
-
 @pytest.mark.parametrize(
     ("first", "last", "expected"),
     [

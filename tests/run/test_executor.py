@@ -278,19 +278,6 @@ def test_a_mapping_past_its_range_is_never_requested() -> None:
         assert driver.empty
 
 
-def test_bytes_written_through_one_mapping_are_read_through_another() -> None:
-    with ledger() as driver:
-        execution = Execution(plan_of(SPEC, MACHINE), driver)
-        execution.build()
-        base = execution.layout.ranges["a"].address
-        driver.ctx_push_current(execution.layout.contexts[0])
-        driver.memset_d8(base, 7, M)
-        assert driver.memcpy_dtoh(base + 2 * M, 16) == b"\7" * 16
-        assert driver.memcpy_dtoh(base + M, 16) == bytes(16)
-        driver.ctx_pop_current()
-        execution.take_down()
-
-
 class Counting(Progress):
     """Counts the calls of its hooks."""
 

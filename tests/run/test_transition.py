@@ -17,7 +17,7 @@ from memtopo.kinds.ipc.steps import EVENT_HANDLES
 from memtopo.machine import Machine
 from memtopo.planner import Plan
 from memtopo.plans.transition import Stage, transition
-from memtopo.run.transition import RollbackFailed, StagedTransition
+from memtopo.run.transition import StagedTransition
 from tests.helpers import strategies
 from tests.helpers.conducted import make_transition
 from tests.helpers.examples import check_block, examples
@@ -137,27 +137,6 @@ def test_the_generation_counts_changes_that_touched_the_layout() -> None:
         assert layout.execution.generation == 3
 
 
-def test_every_failing_call_of_a_change_restores_the_layout() -> None:
-    old, new = plan_of(BEFORE, TWO), plan_of(AFTER, TWO)
-    with built(old) as layout:
-        before, earlier = layout.state(), layout.failing.calls
-        make_transition(layout.execution, new)
-        calls = layout.failing.calls - earlier
-    assert calls > 30
-    for at in range(1, calls + 1):
-        with built(old) as layout:
-            ranges, chunks = layout.handles()
-            layout.failing.at = layout.failing.calls + at
-            with pytest.raises(StepFailed) as failed:
-                make_transition(layout.execution, new)
-            layout.failing.at = 0
-            assert not isinstance(failed.value, RollbackFailed)
-            assert layout.state() == before, (at, layout.failing.failed)
-            kept_ranges, kept_chunks = layout.handles()
-            assert kept_ranges["kv"] == ranges["kv"]
-            assert kept_chunks["hot"] == chunks["hot"]
-
-
 def test_a_rollback_undoes_in_reverse_order() -> None:
     """Access is taken from a pool before the pool is destroyed."""
     pools = "pools: {p: {location: gpu0, accessed_by: gpu1}}\nallocations: {a: {pool: p, size: 2MiB}}\n"
@@ -167,14 +146,6 @@ def test_a_rollback_undoes_in_reverse_order() -> None:
         with pytest.raises(StepFailed, match=r"^allocate from pool a"):  # and no RollbackFailed, which begins otherwise
             make_transition(layout.execution, plan_of(BEFORE + pools, TWO))
         assert layout.state() == before
-
-
-def test_a_failed_rollback_leaves_a_layout_that_can_be_taken_down() -> None:
-    moved = BEFORE.replace("hot: {location: gpu1", "hot: {location: gpu0")
-    with built(plan_of(BEFORE, TWO), failing={"mem_create"}) as layout:
-        layout.failing.at = layout.failing.calls + 1
-        with pytest.raises(RollbackFailed):
-            make_transition(layout.execution, plan_of(moved, TWO))
 
 
 @pytest.mark.parametrize("last", Stage)

@@ -289,17 +289,6 @@ def test_attaching_many_times_leaks_no_descriptor_on_either_end(holder: Holder, 
     assert (report["held"]["clients"], report["held"]["handles"], report["fds"]) == (count, count * 102, 0)
 
 
-@pytest.mark.parametrize("count", [40, pytest.param(200, marks=pytest.mark.exhaustive)])
-def test_holding_many_times_leaks_no_descriptor(runtime: Path, count: int) -> None:
-    holder = Process("repeated_holds", {"rounds": count}, runtime)
-    try:
-        before, after = holder.read_line()
-        assert before == after
-        assert left(runtime) == []
-    finally:
-        holder.kill()
-
-
 def test_a_layout_that_is_not_held_is_exit_code_3_and_creates_nothing(runtime: Path) -> None:
     for asked in (endpoint("kv"), endpoint(socket=str(runtime / "else.sock"))):
         with pytest.raises(NoLayout) as caught:

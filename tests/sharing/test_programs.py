@@ -49,7 +49,10 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return found
 
 
-def test_a_program_serves_in_a_private_folder_and_leaves_nothing(folders: Path) -> None:
+def test_a_program_serves_in_a_private_folder_and_leaves_nothing(
+    folders: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its output goes to stderr, and Ctrl-C does not reach it."""
     before = open_descriptors()
     with ProducerProgram("camera", [*BEHAVING, "serve"]) as program:
         program.wait_until_serving(lambda: 0, PATIENCE)
@@ -58,7 +61,11 @@ def test_a_program_serves_in_a_private_folder_and_leaves_nothing(folders: Path) 
         with connect(endpoint(socket=program.socket)) as client:
             assert [*client.offers()] == ["frame", "ready"]
             pid = client.pid
+        assert os.getpgid(pid) not in (os.getpgid(0), 0)
         assert program.end() is None
+    said = capfd.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("serving as ")
     assert gone(pid)
     assert (open_descriptors(), [*folders.iterdir()]) == (before, [])
 
@@ -245,21 +252,6 @@ def test_a_producer_that_is_neither_bound_nor_running_is_wrong_usage_on_real_gpu
         start_producers(spec.geometry, {"camera": (*BEHAVING, "serve")}, None),
     ):
         pass
-
-
-def test_output_of_a_program_goes_to_stderr(capfd: pytest.CaptureFixture[str]) -> None:
-    with ProducerProgram("camera", [*BEHAVING, "serve"]) as program:
-        program.wait_until_serving(lambda: 0, PATIENCE)
-    said = capfd.readouterr()
-    assert said.out == ""
-    assert said.err.startswith("serving as ")
-
-
-def test_ctrl_c_does_not_reach_a_program() -> None:
-    with ProducerProgram("camera", [*BEHAVING, "serve"]) as program:
-        program.wait_until_serving(lambda: 0, PATIENCE)
-        with connect(endpoint(socket=program.socket)) as client:
-            assert os.getpgid(client.pid) not in (os.getpgid(0), 0)
 
 
 def test_a_program_ends_when_its_parent_is_killed() -> None:

@@ -19,7 +19,6 @@ from memtopo.kinds.pinned import PinnedGroup
 from memtopo.kinds.states.groups import OffloadArea
 from memtopo.language import read_file
 from memtopo.machine import CONTEXT_BYTES
-from memtopo.output import json as rendering
 from memtopo.output.blocks import Drawing
 from memtopo.output.diagram.build import build_diagram
 from memtopo.output.diagram.build.ranges import MOST_SINGLE
@@ -287,16 +286,6 @@ def test_a_diagram_does_not_grow_with_equal_chunks(count: int) -> None:
         "map: {r: [c]}\naccess: {r: {gpu0: rw}}\n"
     )
     assert (len(found.ranges), len(spans(found)), len(found.memory[0].shares)) == (1, 1, 1)
-
-
-def test_a_plan_has_its_diagram_in_json() -> None:
-    facts = invented()
-    found = geometry_of("ranges: {r: {size: 2MiB}}\nchunks: {c: {location: gpu0, size: 2MiB}}\nmap: {r: [c]}", facts)
-    plan = planner.plan(found, facts)
-    printed = json.loads(rendering.dumps(plan.summary(build_diagram(found, facts))))
-    assert printed["picture"]["ranges"][0]["pieces"][0]["locations"] == ["gpu0"]
-    assert json.loads(rendering.dumps(plan.summary()))["picture"] is None
-    assert replace(plan.summary(build_diagram(found, facts)), picture=None) == plan.summary()
 
 
 @pytest.mark.parametrize("command", ["plan", "apply"])

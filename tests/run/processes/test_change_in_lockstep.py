@@ -146,15 +146,6 @@ def overwrite(layout: Together, process: str, name: str) -> None:
             execution.driver.memcpy_htod(execution.layout.ranges[name].address + (index << 21), b"other")
 
 
-def test_a_state_that_no_process_names_is_refused() -> None:
-    with together(SMALL, TWO) as layout:
-        before = state_of(layout)
-        with pytest.raises(ChangeRefused, match="there is no state 'away'"):
-            layout.switch("away")
-        assert (state_of(layout), layout.generation) == (before, 1)
-        layout.switch("half")
-
-
 def own_pool(by_pool: str, by_import: str) -> str:
     """Spec of processes that import the allocation of each, with the GPUs that the pool and the import name."""
     return f"""
