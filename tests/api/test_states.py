@@ -82,11 +82,7 @@ def calls_of(before: str, act: Callable[[Live], object]) -> range:
 
 @pytest.mark.parametrize(
     ("before", "after"),
-    [
-        ("awake", "asleep"),
-        ("asleep", "awake"),
-        pytest.param("half", "asleep", marks=pytest.mark.exhaustive),
-    ],
+    [("awake", "asleep"), ("asleep", "awake"), pytest.param("half", "asleep", marks=pytest.mark.exhaustive)],
 )
 def test_a_switch_of_which_any_call_fails_leaves_the_layout_as_it_was(before: str, after: str) -> None:
     """The calls of its check are among them."""

@@ -64,8 +64,7 @@ def test_junit_of_the_sample_passes_the_good_spec_and_fails_the_broken_one(said:
 
 
 @pytest.mark.parametrize(
-    ("file", "schema"),
-    [(".github/workflows/memtopo.yml", "github-workflows"), (".gitlab-ci.yml", "gitlab-ci")],
+    ("file", "schema"), [(".github/workflows/memtopo.yml", "github-workflows"), (".gitlab-ci.yml", "gitlab-ci")]
 )
 def test_sample_workflow_and_job_fit_the_schemas_of_the_services(file: str, schema: str) -> None:
     vendored = resources.files("check_jsonschema").joinpath(f"builtin_schemas/vendor/{schema}.json").read_text()

@@ -190,16 +190,7 @@ def held(folder: Path, runtime: Path) -> Iterator[Path]:
     """A layout that is held on a socket with a hostile path, with memory of a producer on such a one; its log."""
     spec, log = folder / f"held{NAME}.yaml", folder / f"log{NAME}"
     spec.write_text(valid(folder, imports=False))
-    command = [
-        *MEMTOPO,
-        "apply",
-        str(spec),
-        M,
-        "--hold",
-        f"--socket={folder}/kv.sock",
-        f"--log={log}",
-        "--json",
-    ]
+    command = [*MEMTOPO, "apply", str(spec), M, "--hold", f"--socket={folder}/kv.sock", f"--log={log}", "--json"]
     variables = environment(XDG_RUNTIME_DIR=str(runtime))
     with (
         scripted_producer(folder, bytes.fromhex(target.uuids(load("h200x2"))[0])),

@@ -286,12 +286,7 @@ def activated(sock: socket.socket, *arguments: str | Path) -> Iterator[subproces
     start = (sys.executable, "-c", ACTIVATED, str(sock.fileno()))
     command = [*start, *MEMTOPO[1:], "apply", M, "--hold", "--json", *map(str, arguments)]
     with PythonProcess(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment(),
-        pass_fds=(sock.fileno(),),
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(), pass_fds=(sock.fileno(),)
     ) as process:
         try:
             yield process

@@ -87,11 +87,7 @@ def test_version_is_one_line_on_stdout() -> None:
             "see 'memtopo draw --help'",
         ),
         (["machines", "local"], "local is not a recorded machine", "'memtopo probe' shows this computer"),
-        (
-            ["probe", "-m", "h200x2", "-o", "-"],
-            "-o needs a file",
-            "--json writes the same document to standard output",
-        ),
+        (["probe", "-m", "h200x2", "-o", "-"], "-o needs a file", "--json writes the same document to standard output"),
         (
             ["apply", "specs/quickstart.yaml", "--timeout", "0s"],
             "a --timeout of 0 waits for nothing",

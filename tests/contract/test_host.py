@@ -72,11 +72,7 @@ def test_another_process_imports_a_chunk_of_a_node(driver: Driver, other: Other,
         driver.mem_set_access(here, granule, BOTH)
         driver.memset_d8(here, 0x44, granule)
         driver.ctx_synchronize()
-        with (
-            imported(other, fd) as theirs,
-            reserved(other, granule) as there,
-            mapped(other, there, granule, theirs),
-        ):
+        with imported(other, fd) as theirs, reserved(other, granule) as there, mapped(other, there, granule, theirs):
             found = other.mem_get_allocation_properties_from_handle(theirs)
             assert (found.location, found.handles) == (NODE, HandleType.NONE)
             for grants in (BOTH, (Grant(NODE, Access.RW),), (Grant(HOST, Access.RW),)):

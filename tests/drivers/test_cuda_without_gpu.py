@@ -163,11 +163,7 @@ def test_a_status_that_is_no_success_is_an_error() -> None:
 
 @pytest.mark.parametrize(
     ("fails", "name"),
-    [
-        (OverflowError, "CUDA_ERROR_INVALID_VALUE"),
-        (ValueError, "CUDA_ERROR_UNKNOWN"),
-        (KeyError, "CUDA_ERROR_UNKNOWN"),
-    ],
+    [(OverflowError, "CUDA_ERROR_INVALID_VALUE"), (ValueError, "CUDA_ERROR_UNKNOWN"), (KeyError, "CUDA_ERROR_UNKNOWN")],
 )
 def test_what_the_bindings_refuse_is_the_drivers_error(fails: type[Exception], name: str) -> None:
     """Numbers that do not fit and statuses without a name do not reach the caller as Python's errors"""

@@ -80,8 +80,7 @@ def test_the_note_names_the_granule_of_chunks_or_of_plain_memory() -> None:
 
 
 @pytest.mark.parametrize(
-    ("address", "help"),
-    [("0x123", "write 0x200000"), ("0x10000001000", "write 0x10000000000 or 0x10000200000")],
+    ("address", "help"), [("0x123", "write 0x200000"), ("0x10000001000", "write 0x10000000000 or 0x10000200000")]
 )
 def test_an_unaligned_address_suggests_the_nearest_aligned_ones_but_0(address: str, help: str) -> None:
     (fault,) = (

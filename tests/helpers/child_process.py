@@ -26,13 +26,7 @@ class ChildProcess:
     """
 
     def __init__(
-        self,
-        module: str,
-        argument: Any,
-        runtime: Path | None = None,
-        *,
-        before: Sequence[str] = (),
-        **variables: str,
+        self, module: str, argument: Any, runtime: Path | None = None, *, before: Sequence[str] = (), **variables: str
     ) -> None:
         known = {"XDG_RUNTIME_DIR": str(runtime)} if runtime else {}
         self.process = PythonProcess(

@@ -24,15 +24,7 @@ from memtopo.plans.report import Check, Checks, Report
 from memtopo.run.apply import ThisProcess
 from memtopo.run.base_run import built_plan
 from memtopo.run.layout_plans import WHOLE, Goal, LayoutPlans
-from memtopo.run.messages import (
-    ChangeCommand,
-    ChangeResult,
-    CheckChange,
-    Command,
-    MakeStage,
-    ReadKept,
-    WriteKept,
-)
+from memtopo.run.messages import ChangeCommand, ChangeResult, CheckChange, Command, MakeStage, ReadKept, WriteKept
 from memtopo.run.process_run import ProcessRun, attempted
 from memtopo.run.processes.common_addresses import agree, bring_to
 from memtopo.run.processes.worker import SiblingHandles
@@ -178,12 +170,7 @@ def _request(whole: RunRequest, label: str) -> RunRequest:
     return replace(whole.of_process(label), exclusive=False)
 
 
-def _run(
-    whole: RunRequest,
-    label: str,
-    driver: KernelDriver,
-    runs: Mapping[str, ProcessRun],
-) -> ProcessRun:
+def _run(whole: RunRequest, label: str, driver: KernelDriver, runs: Mapping[str, ProcessRun]) -> ProcessRun:
     request = _request(whole, label)
 
     def served(holder: str, export: str, index: int) -> Handle:
@@ -208,8 +195,7 @@ def _run(
 def _agree(plans: Mapping[str, Plan], runs: Mapping[str, ProcessRun]) -> None:
     """Agree on the addresses that processes have in common."""
     agree(
-        plans,
-        lambda commands: {label: bring_to(runs[label].execution, command) for label, command in commands.items()},
+        plans, lambda commands: {label: bring_to(runs[label].execution, command) for label, command in commands.items()}
     )
 
 

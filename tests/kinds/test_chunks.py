@@ -78,10 +78,7 @@ def test_a_failed_trial_of_both_handle_types_refuses_their_combination_only() ->
 
 @pytest.mark.parametrize(
     ("word", "attribute"),
-    [
-        ("fd", "HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED"),
-        ("fabric", "HANDLE_TYPE_FABRIC_SUPPORTED"),
-    ],
+    [("fd", "HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED"), ("fabric", "HANDLE_TYPE_FABRIC_SUPPORTED")],
 )
 def test_without_a_trial_the_attribute_decides(word: str, attribute: str) -> None:
     untried = {word: UNTRIED}

@@ -136,9 +136,7 @@ def test_a_declared_size_is_that_before_or_after_rounding() -> None:
 
 def test_an_export_with_different_sizes_cannot_be_imported() -> None:
     small, large = invented(1), invented(1, granule=4 << 20)
-    machine = small.model_copy(
-        update={"devices": [*small.devices, *large.devices], "peers": invented(2).peers},
-    )
+    machine = small.model_copy(update={"devices": [*small.devices, *large.devices], "peers": invented(2).peers})
     text = (
         "processes:\n pe: {count: 2, devices: {m: [gpu0, gpu1]}, chunks: {c: {location: m, size: SIZE, handles: fd}}, "
     )

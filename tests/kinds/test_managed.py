@@ -54,10 +54,7 @@ def test_home_is_a_visible_gpu() -> None:
     assert [
         each.of(ManagedAllocation)["m"].prefer
         for each in clean_geometry(text % ", prefer: d", invented(4)).processes.values()
-    ] == [
-        gpu(3),
-        gpu(2),
-    ]
+    ] == [gpu(3), gpu(2)]
     for key in ("prefer", "prefetch", "accessed_by"):
         assert set(codes(text % f", {key}: gpu1", invented(4))) == {"MT606"}
 

@@ -70,10 +70,7 @@ def transports(geometry: Geometry) -> set[str]:
 
 def test_nodes_have_equal_blocks_of_instances_in_order() -> None:
     found = clean_geometry(HEAP, with_fabric(4))
-    assert found.nodes == {
-        "a": ("pe.0", "pe.1", "pe.2", "pe.3"),
-        "b": ("pe.4", "pe.5", "pe.6", "pe.7"),
-    }
+    assert found.nodes == {"a": ("pe.0", "pe.1", "pe.2", "pe.3"), "b": ("pe.4", "pe.5", "pe.6", "pe.7")}
     assert [found.node_of(label) for label in ("pe.3", "pe.4", "nobody")] == ["a", "b", None]
 
 

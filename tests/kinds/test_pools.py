@@ -58,10 +58,7 @@ allocations: {a: {pool: p, size: 20MiB, count: 3}}
     geometry = clean_geometry(text)
     p = geometry.of(PoolGroup)["p"]
     assert (p.locations, p.handles, p.max_size, p.home) == ((gpu(1), NODE), HandleType.FD, 40 * MiB, 0)
-    assert p.attributes == (
-        (PoolAttribute.REUSE_ALLOW_OPPORTUNISTIC, 0),
-        (PoolAttribute.RELEASE_THRESHOLD, MiB),
-    )
+    assert p.attributes == ((PoolAttribute.REUSE_ALLOW_OPPORTUNISTIC, 0), (PoolAttribute.RELEASE_THRESHOLD, MiB))
     assert [p.grants_of(0), p.grants_of(1)] == [(Grant(gpu(0), RW),), (Grant(gpu(0), RW), Grant(gpu(1), RW))]
     assert p.reserves == (64 * MiB, 32 * MiB)  # two of 20 MiB, and one
     assert (p.size, p.demand()) == (32 * MiB, {gpu(1): 64 * MiB, NODE: 32 * MiB})

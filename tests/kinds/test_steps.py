@@ -186,11 +186,7 @@ def _small() -> int:
         (_pipe, "import memory frame", NO_MEMORY),
         (_socket, "import memory frame", NO_MEMORY),
         (_null, "import memory frame", NO_MEMORY),
-        (
-            _other_gpu,
-            "import memory frame",
-            NO_MEMORY,
-        ),
+        (_other_gpu, "import memory frame", NO_MEMORY),
         (_small, "map buffer frame", "frame is smaller than the 8MiB that the spec declares"),
     ],
 )

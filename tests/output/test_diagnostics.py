@@ -31,10 +31,7 @@ SIZE = Diagnostic(
     help="write 32MiB or 34MiB, or add 'round: up'",
 )
 OVERLAP = Diagnostic(
-    "MT304",
-    "two mappings overlap in 'kv'",
-    ("map", "kv"),
-    labels=(Label("declared here", ("chunks", "hot"), "key"),),
+    "MT304", "two mappings overlap in 'kv'", ("map", "kv"), labels=(Label("declared here", ("chunks", "hot"), "key"),)
 )
 UNUSED = Diagnostic("MT501", "chunk 'cold' is mapped nowhere", ("chunks", "cold"), "key")
 

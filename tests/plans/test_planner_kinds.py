@@ -85,10 +85,7 @@ def test_prefetches_follow_everything_else_in_the_attached_stream() -> None:
 
 
 def test_holders_are_attached_once_and_descriptors_duplicated_before_import() -> None:
-    assert [step.holder for step in PLAN.steps if isinstance(step, Attach)] == [
-        "camera",
-        "/run/x.sock",
-    ]
+    assert [step.holder for step in PLAN.steps if isinstance(step, Attach)] == ["camera", "/run/x.sock"]
     taken = [step for step in PLAN.steps if isinstance(step, DuplicateDescriptor)]
     assert [(step.label, step.source.text) for step in taken] == [
         ("frame", "camera/frame"), ("still", "/run/x.sock/picture"),

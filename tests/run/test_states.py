@@ -151,8 +151,7 @@ def test_a_chunk_is_offloaded_from_its_own_gpu_where_that_may_write() -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "text"),
-    [("awake", "asleep", SLEEPING), ("asleep", "awake", PINNED), ("half", "asleep", SLEEPING)],
+    ("one", "other", "text"), [("awake", "asleep", SLEEPING), ("asleep", "awake", PINNED), ("half", "asleep", SLEEPING)]
 )
 def test_every_failing_call_of_a_switch_restores_state_and_bytes(one: str, other: str, text: str) -> None:
     states = plans(text)

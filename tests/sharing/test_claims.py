@@ -90,10 +90,7 @@ def test_a_folder_that_does_not_exist_is_no_place_for_a_socket(tmp_path: Path) -
     with pytest.raises(ExchangeError) as refused:
         claim(where)
     folder = str(tmp_path / "nothing")
-    assert (refused.value.code, refused.value.message) == (
-        "folder",
-        f"folder {folder!r} for a socket does not exist",
-    )
+    assert (refused.value.code, refused.value.message) == ("folder", f"folder {folder!r} for a socket does not exist")
     with pytest.raises(NoLayout, match="no layout is held at"):
         connect(where)
     assert remove_stale(where)

@@ -24,14 +24,7 @@ from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.holder import MetricsTarget, Supervision
-from memtopo.sharing.holder.metrics import (
-    LONGEST_REQUEST,
-    MOST_CONNECTIONS,
-    PATIENCE,
-    PAUSE,
-    REFRESH,
-    MetricsFile,
-)
+from memtopo.sharing.holder.metrics import LONGEST_REQUEST, MOST_CONNECTIONS, PATIENCE, PAUSE, REFRESH, MetricsFile
 from memtopo.sharing.offers import ChangeFailed
 from memtopo.sharing.status import CheckResult, LocationMemory, Statistics
 from tests.helpers import child_process

@@ -148,11 +148,7 @@ def test_a_span_has_its_locations_from_its_first_chunk_on() -> None:
 
 def test_a_span_counts_the_other_mappings_of_its_chunks() -> None:
     ring = one_range("{chunk: c.0, offset: 0}, c.0, c.0:2")
-    assert [(span.first, span.elsewhere) for span in spans(ring) if span.chunk] == [
-        ("c.0", 2),
-        ("c.0", 2),
-        ("c.0", 2),
-    ]
+    assert [(span.first, span.elsewhere) for span in spans(ring) if span.chunk] == [("c.0", 2), ("c.0", 2), ("c.0", 2)]
     assert [span.elsewhere for span in spans(one_range("c")) if span.chunk] == [0]
 
 

@@ -44,11 +44,7 @@ def test_equal_processes_are_one_diagram_with_a_step() -> None:
 
 
 def test_equal_processes_at_uneven_distances_are_joined_only_as_neighbours() -> None:
-    assert kinds(counted("[gpu0, gpu0, gpu1]", 5)) == [
-        ("p.0", "p.1", 2, 1),
-        ("p.2", "p.2", 1, 1),
-        ("p.3", "p.4", 2, 1),
-    ]
+    assert kinds(counted("[gpu0, gpu0, gpu1]", 5)) == [("p.0", "p.1", 2, 1), ("p.2", "p.2", 1, 1), ("p.3", "p.4", 2, 1)]
 
 
 def test_memory_is_the_sum_of_all_processes() -> None:

@@ -41,11 +41,7 @@ def run(spec: Path, options: dict[str, Any]) -> Report:
         if "crash" in options
         else (),
     )  # fmt: skip
-    with (
-        connected("ray") as ray,
-        Stopper() as stopper,
-        ray.place(nodes, gpus=0, patience=120) as placed,
-    ):
+    with connected("ray") as ray, Stopper() as stopper, ray.place(nodes, gpus=0, patience=120) as placed:
         return drive(ray, placed, request, tasks, hosts(placed), stop=stopper.signal, serving=print_serving)
 
 

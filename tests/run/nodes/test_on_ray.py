@@ -26,10 +26,7 @@ from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
 from tests.helpers.machines import with_fabric
 
-pytestmark = [
-    pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed"),
-    pytest.mark.timeout(600),
-]
+pytestmark = [pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed"), pytest.mark.timeout(600)]
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]

@@ -153,12 +153,7 @@ def test_progress_and_times_have_the_phases_of_all_processes(whole: Whole) -> No
     counts = {"open": 4, "reserve": 2, "create": 4, "export": 3, "import": 4, "map": 4, "grant": 2, "settle": 2}
     building = [[phase, 0, count, count] for phase, count in counts.items()]
     volume = 26 << 20
-    assert whole.found == [
-        ["start", 2, 0, 2],
-        *building,
-        ["check", 0, 25, 25],
-        ["verify bytes", volume, 0, volume],
-    ]
+    assert whole.found == [["start", 2, 0, 2], *building, ["check", 0, 25, 25], ["verify bytes", volume, 0, volume]]
     assert (phases.found[-1], phases.ended) == (
         ["take down", 0, 25, 25],
         3,

@@ -87,13 +87,7 @@ access: {r: {gpu0: rw}}
 
 @pytest.mark.parametrize(
     ("lengths", "stride", "unqueried"),
-    [
-        ([8192], 1, 0),
-        ([4096, 4096], 1, 0),
-        ([8193], 2, 4096),
-        ([4096, 4097], 2, 4095),
-        ([3 * 8192], 3, 2 * 8192 - 1),
-    ],
+    [([8192], 1, 0), ([4096, 4096], 1, 0), ([8193], 2, 4096), ([4096, 4097], 2, 4095), ([3 * 8192], 3, 2 * 8192 - 1)],
 )
 def test_more_than_8192_granules_of_holes_are_queried_evenly(lengths: list[int], stride: int, unqueried: int) -> None:
     unit = GRANULE
