@@ -34,6 +34,12 @@ class NodeEnd:
         """True if the node took down because of others; a failure in its own report follows from theirs."""
         return self.result is not None and bool(self.result.cause)
 
+    @property
+    def died(self) -> bool:
+        """True if the agent or a process of the node died."""
+        processes = self.report.processes if self.report else ()
+        return self.result is None or any(each.outcome == "died" for each in processes)
+
     @cached_property
     def report(self) -> Report | None:
         """Report of the node's processes, if there is one."""
@@ -80,10 +86,13 @@ def _statuses(ends: Iterable[NodeEnd]) -> Iterator[int]:
 
 
 def _failure(ends: Mapping[str, NodeEnd], order: Sequence[RunEnd]) -> Failure | None:
-    """Failure of the node that ended first because of one; the others followed it."""
+    """Failure of the node that ended first because of one; the others followed it.
+
+    A death comes before failures: an import from what died may fail on another node before it is known.
+    """
     causes = {end.node: end.cause for end in reversed(order) if end.cause}
     first = [end.node for end in order if end.cause]
-    for node in dict.fromkeys([*first, *ends]):
+    for node in sorted(dict.fromkeys([*first, *ends]), key=lambda node: not ends[node].died):
         end = ends[node]
         if end.followed:
             continue

@@ -28,7 +28,7 @@ def report(node: str, **changes: object) -> Report:
     """Report of a node whose processes were built and taken down."""
     processes = tuple(ProcessReport(label, 7, "ok", left=LEFT) for label in REQUEST.geometry.nodes[node])
     made = Report("two-nodes", None, REQUEST.machine, "ok", 0, REQUEST.summary(), (), CHECKS, left=LEFT)
-    return replace(made, processes=processes, **changes)  # type: ignore[arg-type]
+    return replace(made, **{"processes": processes, **changes})  # type: ignore[arg-type]
 
 
 def ended(node: str, cause: str = "", **changes: object) -> NodeEnd:
@@ -87,6 +87,18 @@ def test_the_failure_is_that_of_the_node_that_ended_first() -> None:
     assert merged(a, b, RunEnd("a", "no answer"), RunEnd("b", "no memory")).failure == second
     followed = ended("a", "node b: no memory", outcome="failed", exit_code=4, failure=second)
     assert merged(followed, b).failure == first
+
+
+def test_a_death_is_the_failure_though_an_import_on_another_node_failed_first() -> None:
+    a = ended("a", outcome="failed", exit_code=4, failure=Failure("rank.0: import all.2", "CUDA_ERROR_INVALID_VALUE"))
+    order = RunEnd("a", "no import"), RunEnd("b", "gone")
+    killed = Failure("rank.2: importing", "process rank.2 was killed by SIGKILL")
+    processes = (ProcessReport("rank.2", 7, "died", "was killed by SIGKILL"), ProcessReport("rank.3", 8, "taken down"))
+    b = ended("b", outcome="failed", exit_code=4, failure=killed, processes=processes)
+    assert merged(a, b, *order).failure == killed
+    lost = merged(a, NodeEnd(cause="it was killed"), *order).failure
+    assert lost
+    assert lost.error == "its agent is lost: it was killed"
 
 
 def test_without_a_hub_the_nodes_say_why_they_took_down() -> None:
