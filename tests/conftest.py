@@ -40,6 +40,9 @@ LONG_FILES = (
     "test_docs.py",
     "test_specs.py",
     "test_crashes.py",
+    "test_streams.py",
+    "test_programs.py",
+    "test_interrupts.py",
 )
 """Files whose few tests take long or wait: they run first, so that none of them runs alone at the end."""
 

@@ -110,7 +110,8 @@ def test_a_failed_command_keeps_its_status_if_results_cannot_be_written() -> Non
 
 
 @pytest.mark.parametrize(
-    ("full", "released"), [("stdout", False), ("stdout", True), ("stderr", False), ("both", False)]
+    ("full", "released"),
+    [("stdout", False), ("stdout", True), ("stderr", False), pytest.param("both", False, marks=pytest.mark.exhaustive)],
 )
 def test_a_signal_ends_a_held_layout_whose_output_nobody_reads(runtime: Path, full: str, *, released: bool) -> None:
     """The signal comes while the layout is held, or after its release. Output that finds no room is lost."""

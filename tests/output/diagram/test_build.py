@@ -274,7 +274,7 @@ def test_memory_in_use_on_a_live_device_is_not_free() -> None:
     assert (now.taken, now.free, now.total) == (40 * MiB, 1058 * MiB - CONTEXT_BYTES, 1100 * MiB)
 
 
-@pytest.mark.parametrize("count", [1, 1000, 100_000])
+@pytest.mark.parametrize("count", [1, 1000, 20_000])
 def test_a_diagram_does_not_grow_with_equal_chunks(count: int) -> None:
     found = text_diagram(
         f"ranges: {{r: {{size: 4MiB, count: {count}}}}}\n"
