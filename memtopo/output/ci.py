@@ -15,7 +15,7 @@ from xml.etree import ElementTree as ET
 from memtopo.common.errors import MemtopoError
 from memtopo.common.text import output_line, printable
 from memtopo.common.version import __version__
-from memtopo.diagnostics import CODES, explanations
+from memtopo.diagnostics import explanations
 from memtopo.diagnostics.model import TextSpan
 from memtopo.language.located import Located
 from memtopo.output import diagnostics, json, markdown, validation
@@ -41,8 +41,8 @@ def _github(checked: Checked) -> list[str]:
 
 
 def _annotation(found: Located) -> str:
-    code = found.diagnostic.code
-    properties = {"file": repository_path(found.file), **_position(found.span), "title": f"{code}: {CODES[code].title}"}
+    rule = explanations.explanation(found.diagnostic.code)
+    properties = {"file": repository_path(found.file), **_position(found.span), "title": f"{rule.code}: {rule.title}"}
     return _command(found.diagnostic.severity, properties, validation.full_message(found.diagnostic))
 
 
