@@ -13,7 +13,8 @@ from memtopo.output.blocks import Cell, Page, Section, Table, Tone, Toned, colum
 from memtopo.output.humanize import devices as counted
 from memtopo.output.humanize import duration, plural
 from memtopo.probe.diagnosis import Cause, causes
-from memtopo.probe.report import Difference, ProbeReport, Times
+from memtopo.probe.report import Difference, ProbeReport
+from memtopo.probe.run import Times
 
 T = TypeVar("T")
 
