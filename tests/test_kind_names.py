@@ -58,7 +58,6 @@ REASONS = {
     "output/diagram/build/__init__": "draws exports",
     "output/diagram/build/memory": "an import has the mark of what its export is of",
     "output/diagram/build/ranges": "draws ranges",
-    "output/diagram/graph": "draws the chunks that are mapped into ranges",
     "output/diagram/tables": "lists the chunks that are mapped into ranges",
     "kinds/imports/crossing": "imports from other nodes are of chunks that are exported via fabric",
     "output/held": "lists the exports of a held layout",

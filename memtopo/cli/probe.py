@@ -20,7 +20,7 @@ from memtopo.machine import Machine
 from memtopo.machine.queries import anonymous
 from memtopo.output import plain
 from memtopo.output.progress import progress
-from memtopo.probe.diagnosis import ignored_devices
+from memtopo.probe.diagnosis import ignored_devices, is_mig
 from memtopo.probe.report import ProbeReport, probe_report
 
 FORMS = ("text", "json", "markdown")
@@ -105,7 +105,7 @@ def _limits(machine: Machine) -> list[str]:
     notes += [
         f"gpu{n} is a MIG instance, a part of a GPU: it has no peers, and its NVLinks are not reported"
         for n, device in enumerate(machine.devices)
-        if " MIG " in f"{device.name} "
+        if is_mig(device)
     ]
     return notes
 

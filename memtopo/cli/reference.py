@@ -28,7 +28,7 @@ _LONGEST = 80
 
 def _explained() -> Values:
     """Codes of diagnostics, and driver facts, by topic."""
-    codes = [(name, code.title) for name, code in CODES.items()]
+    codes = [(name, explanations.explanation(name).title) for name in CODES]
     return [*codes, *((f"fact-{number}", fact.topic) for number, fact in facts().items())]
 
 

@@ -28,9 +28,9 @@ from memtopo.session.trials import with_needed_trials
 
 def _codes() -> options.Values:
     """Codes of diagnostics with their titles."""
-    from memtopo.diagnostics import CODES
+    from memtopo.diagnostics import CODES, explanations
 
-    return [(name, code.title) for name, code in CODES.items()]
+    return [(name, explanations.explanation(name).title) for name in CODES]
 
 
 def _reports() -> options.Values:

@@ -9,13 +9,12 @@ from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
 from memtopo.common.text import printable
-from memtopo.diagnostics import CODES
+from memtopo.diagnostics import CODES, Severity
 
 Path = tuple[str | int, ...]
 """Keys and list indices from the top of the document: `("chunks", "hot", "size")`."""
 
 At = Literal["key", "value"]
-Severity = Literal["error", "warning"]
 
 
 class TextSpan(NamedTuple):
@@ -66,7 +65,7 @@ class Diagnostic(NamedTuple):
 
     @property
     def severity(self) -> Severity:
-        return CODES[self.code].severity
+        return CODES[self.code]
 
     def escaped(self) -> Diagnostic:
         """Return it with its texts as one printable line each; names in the spec may have any characters."""

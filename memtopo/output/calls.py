@@ -14,7 +14,7 @@ from memtopo.driver.types import PROPERTY_FLAGS, HandleType, Location, PoolPrope
 from memtopo.output import humanize
 from memtopo.output.blocks import Page, Pairs, Section, Table, columns, notes, sections
 from memtopo.plans.calls import CallNames, Entry, Exchange, NamedCall, Object, ObjectAddress, reference
-from memtopo.plans.trace import FailedCall, FunctionTimes, TracedCall, TraceSummary
+from memtopo.plans.trace import FailedCall, TracedCall, TraceSummary
 
 _SIZES = ("size", "count", "alignment", "offset", "max_size")
 TEST = "a test: not kept, importers get handles of their own"
@@ -116,17 +116,13 @@ def _number(method: str, name: str, value: int) -> str:
     return f"{name}={value:#x}" if name in ADDRESSES and value else f"{name}={_constant(method, name, value)}"
 
 
-def exchange(what: Exchange) -> str:
-    """Exchange with another process, as a comment."""
-    match what.action:
-        case "receive":
-            return f"/* receive {what.export}.{what.number} from {what.peer} */"
-        case "send":
-            return f"/* send {what.export}.{what.number} to {what.peer} */"
-        case "leave":
-            return "/* report that all that was imported is released */"
-        case _:
-            return "/* wait until all others have released what they imported */"
+_EXCHANGES = {
+    "receive": "/* receive {0.export}.{0.number} from {0.peer} */",
+    "send": "/* send {0.export}.{0.number} to {0.peer} */",
+    "leave": "/* report that all that was imported is released */",
+    "await": "/* wait until all others have released what they imported */",
+}
+"""Exchanges with another process, as comments."""
 
 
 _MOST_LINES = 1024
@@ -148,7 +144,9 @@ class CallLines:
             self._lines += [*([""] if self._phase is not None else []), f"  {entry.phase}"]
             self._phase = entry.phase
         named = self._names.of(entry)
-        self._lines.append(f"    {line(named) if isinstance(named, NamedCall) else exchange(named)}")
+        self._lines.append(
+            f"    {line(named) if isinstance(named, NamedCall) else _EXCHANGES[named.action].format(named)}"
+        )
         if len(self._lines) >= _MOST_LINES:
             self._flush()
 
@@ -188,22 +186,15 @@ def trace_page(summary: TraceSummary) -> Page:
 
 def driver_calls(summary: TraceSummary) -> list[Section]:
     """The calls that failed, each after those before it, and all calls by function."""
-    functions = Section("driver calls", [Table(_FUNCTIONS, [*map(_times, summary.functions)])])
-    return [*map(_failed, summary.failed), functions, *sections(Pairs([*_sums(summary)])), *notes(_notes(summary))]
-
-
-def _times(each: FunctionTimes) -> tuple[str, ...]:
-    """Cells of a C function: its name, calls, errors, and total, median and longest time."""
-    errors = f"{each.errors:,}" if each.errors else ""
-    return each.function, f"{each.calls:,}", errors, *map(humanize.duration, (each.total, each.median, each.longest))
-
-
-def _sums(summary: TraceSummary) -> Iterator[tuple[str, str]]:
+    rows = []
+    for each in summary.functions:
+        times = map(humanize.duration, (each.total, each.median, each.longest))
+        rows.append((each.function, f"{each.calls:,}", f"{each.errors:,}" if each.errors else "", *times))
+    functions = Section("driver calls", [Table(_FUNCTIONS, rows)])
     names = [each.process for each in summary.traces if each.process]
-    if names:
-        yield "processes", f"{len(names):,}"
-    yield "calls", f"{summary.calls:,}"
-    yield "time in them", humanize.duration(summary.seconds)
+    sums = [("processes", f"{len(names):,}")] if names else []
+    sums += [("calls", f"{summary.calls:,}"), ("time in them", humanize.duration(summary.seconds))]
+    return [*map(_failed, summary.failed), functions, *sections(Pairs(sums)), *notes(_notes(summary))]
 
 
 def _notes(summary: TraceSummary) -> Iterator[str]:

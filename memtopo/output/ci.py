@@ -15,7 +15,7 @@ from xml.etree import ElementTree as ET
 from memtopo.common.errors import MemtopoError
 from memtopo.common.text import output_line, printable
 from memtopo.common.version import __version__
-from memtopo.diagnostics import CODES, explanations
+from memtopo.diagnostics import explanations
 from memtopo.diagnostics.model import TextSpan
 from memtopo.language.located import Located
 from memtopo.output import diagnostics, json, markdown, validation
@@ -41,8 +41,8 @@ def _github(checked: Checked) -> list[str]:
 
 
 def _annotation(found: Located) -> str:
-    code = found.diagnostic.code
-    properties = {"file": repository_path(found.file), **_position(found.span), "title": f"{code}: {CODES[code].title}"}
+    rule = explanations.explanation(found.diagnostic.code)
+    properties = {"file": repository_path(found.file), **_position(found.span), "title": f"{rule.code}: {rule.title}"}
     return _command(found.diagnostic.severity, properties, validation.full_message(found.diagnostic))
 
 
@@ -66,21 +66,21 @@ _SEVERITIES = {"error": "major", "warning": "minor"}
 def _gitlab(checked: Checked) -> list[str]:
     """One entry for each diagnostic."""
     found = validation.all_located(checked)
-    return _document([_entry(each, fingerprint) for each, fingerprint in zip(found, fingerprints(found), strict=True)])
+    entries = [
+        {
+            "description": "; ".join(map(printable, validation.full_message(each.diagnostic).split("\n"))),
+            "check_name": each.diagnostic.code,
+            "fingerprint": fingerprint,
+            "severity": _SEVERITIES[each.diagnostic.severity],
+            "location": {"path": repository_path(each.file), "lines": {"begin": each.span.line if each.span else 1}},
+        }
+        for each, fingerprint in zip(found, fingerprints(found), strict=True)
+    ]
+    return _document(entries)
 
 
 def _document(content: object) -> list[str]:
     return json.dumps(content).splitlines()
-
-
-def _entry(found: Located, fingerprint: str) -> _Object:
-    return {
-        "description": "; ".join(map(printable, validation.full_message(found.diagnostic).split("\n"))),
-        "check_name": found.diagnostic.code,
-        "fingerprint": fingerprint,
-        "severity": _SEVERITIES[found.diagnostic.severity],
-        "location": {"path": repository_path(found.file), "lines": {"begin": found.span.line if found.span else 1}},
-    }
 
 
 def _junit(checked: Checked) -> list[str]:
@@ -168,15 +168,11 @@ def _markdown_failure(error: MemtopoError) -> list[str]:
 
 def _rows(checked: Checked) -> list[list[str]]:
     """The rows of the table, those that fail first."""
-    rows = sorted(validation.rows(checked), key=lambda row: not any(map(checked.failed, row[1])))
-    return [
-        [f"<code>{markdown.escaped(name)}</code>", *(_emphasized(validation.verdict(each)) for each in results)]
-        for name, results in rows
-    ]
-
-
-def _emphasized(verdict: str) -> str:
-    return verdict if verdict == "ok" else f"**{verdict}**"
+    found = []
+    for name, results in sorted(validation.rows(checked), key=lambda row: not any(map(checked.failed, row[1]))):
+        verdicts = (each if each == "ok" else f"**{each}**" for each in map(validation.verdict, results))
+        found.append([f"<code>{markdown.escaped(name)}</code>", *verdicts])
+    return found
 
 
 def _diagnostics(checked: Checked) -> Iterator[str]:
@@ -212,12 +208,8 @@ def _sarif(checked: Checked) -> list[str]:
 def _sarif_failure(error: MemtopoError) -> list[str]:
     """A log without results, and the error as a notification."""
     notification = {"level": "error", "message": _message(validation.error_message(error))}
-    invocation = {
-        "executionSuccessful": False,
-        "exitCode": error.exit_code,
-        "toolExecutionNotifications": [notification],
-    }
-    return _log([], [], invocation)
+    failed = {"executionSuccessful": False, "exitCode": error.exit_code}
+    return _log([], [], failed | {"toolExecutionNotifications": [notification]})
 
 
 def _log(rules: list[_Object], results: list[_Object], invocation: _Object) -> list[str]:
@@ -282,15 +274,10 @@ def _location(file: str, span: TextSpan | None) -> _Object:
     if span:
         region = {"startLine": span.line, "startColumn": span.column}
         region |= {"endLine": span.end_line, "endColumn": span.end_column}
-    return {"physicalLocation": {"artifactLocation": _artifact(file), "region": region}}
-
-
-def _artifact(file: str) -> dict[str, str]:
     path = repository_path(file)
     uri = quote(os.fsencode(path), safe="/")
-    if path.startswith("/"):
-        return {"uri": f"file://{uri}"}
-    return {"uri": uri, "uriBaseId": BASE}
+    place = {"uri": f"file://{uri}"} if path.startswith("/") else {"uri": uri, "uriBaseId": BASE}
+    return {"physicalLocation": {"artifactLocation": place, "region": region}}
 
 
 _Written = tuple[Callable[[Checked], list[str]], Callable[[MemtopoError], list[str]]]

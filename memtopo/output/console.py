@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TextIO
 
 from rich.cells import cell_len
@@ -130,9 +131,7 @@ def _stacked(texts: Sequence[str]) -> Text:
 
 
 def _pairs(rows: Sequence[tuple[str, str]], gap: int) -> RenderableType:
-    grid = Grid.grid(padding=(0, gap, 0, 0), pad_edge=False)
-    grid.add_column(overflow="fold")
-    grid.add_column(overflow="fold")
+    grid = Grid.grid(padding=(0, gap, 0, 0))
     for name, value in rows:
         grid.add_row(cell(name, "dim"), cell(value))
     return _indented(grid)
@@ -153,10 +152,7 @@ class _Table:
         cells = _shaded(table, options) if table.heat else [[*map(_cell, row)] for row in table.rows]
         if table.caption:
             yield cell(f"{table.caption}:")
-        if any(table.below):
-            yield from _with_texts_below(table, cells, width)
-        else:
-            yield _grid(table, cells, width)
+        yield from _with_texts_below(table, cells, width) if any(table.below) else [_grid(table, cells, width)]
         if table.more:
             yield cell(f"{' ' * INDENT}… and {table.more:,} more")
 
@@ -173,7 +169,8 @@ def _grid(table: Table, cells: Sequence[Sequence[Text]], width: int) -> Renderab
         own = [row[index] for row in cells]
         short = all(each.cell_len <= WIDEST_WHOLE_CELL for each in own)
         whole = width >= NARROWEST_WHOLE and short and index < last and not table.close
-        least = _longest_word(own) if width >= NARROWEST_WORDS and index == 0 else None
+        words = [cell_len(word) for each in own for word in each.plain.split()] if index == 0 else []
+        least = min(LONGEST_WHOLE_WORD, max(words)) if words and width >= NARROWEST_WORDS else None
         heading = Text(printable(column.heading))
         grid.add_column(heading, justify=column.align, no_wrap=whole, overflow="fold", min_width=least)
     for row in cells:
@@ -181,32 +178,24 @@ def _grid(table: Table, cells: Sequence[Sequence[Text]], width: int) -> Renderab
     return _indented(grid)
 
 
-def _longest_word(cells: Sequence[Text]) -> int:
-    """Columns of the longest word that stays whole, at most `LONGEST_WHOLE_WORD`."""
-    return min(LONGEST_WHOLE_WORD, max((cell_len(word) for each in cells for word in each.plain.split()), default=0))
-
-
 def _with_texts_below(table: Table, cells: Sequence[Sequence[Text]], width: int) -> Iterator[RenderableType]:
     """Tables of single rows, of equal columns, each with its text below it."""
     headings = [cell(each.heading, "dim") for each in table.columns]
-    widths = [max(map(_longest_line, column)) for column in zip(headings, *cells, strict=True)]
+    columns = zip(headings, *cells, strict=True)
+    widths = [max(cell_len(line) for each in column for line in each.plain.split("\n")) for column in columns]
     room = width - INDENT - sum(widths[:-1]) - 2 * len(widths)
     if room < min(widths[-1], NARROWEST_LAST):
         yield from (_grid(table, cells, width), *_texts_after_table(table, cells))
         return
     widths[-1] = min(widths[-1], room)
     for row, below in zip([headings, *cells], ["", *table.below], strict=True):
-        grid = Grid.grid(padding=(0, 2, 0, 0), pad_edge=False)
+        grid = Grid.grid(padding=(0, 2, 0, 0))
         for column, each in zip(table.columns, widths, strict=True):
             grid.add_column(justify=column.align, overflow="fold", min_width=each, max_width=each)
         grid.add_row(*row)
         yield _indented(grid)
         if below:
             yield _indented(cell(below, "dim"), INDENT + widths[0] + 4)
-
-
-def _longest_line(text: Text) -> int:
-    return max((cell_len(line) for line in text.plain.splitlines()), default=0)
 
 
 def _texts_after_table(table: Table, cells: Sequence[Sequence[Text]]) -> Iterator[RenderableType]:
@@ -231,19 +220,11 @@ def _shaded(table: Table, options: ConsoleOptions) -> list[list[Text]]:
     shades = _ASCII_SHADES if options.ascii_only else _SHADES
     if INDENT + widths[0] + sum(width + 3 for width in widths[1:]) > options.max_width:
         shades = ""
-    return [
-        [
-            row[0],
-            *(
-                _heated(each, width, share, shades)
-                for each, width, share in zip(row[1:], widths[1:], heat, strict=True)
-            ),
-        ]
-        for row, heat in zip(cells, table.heat, strict=True)
-    ]
+    heated = partial(_heated, shades)
+    return [[row[0], *map(heated, row[1:], widths[1:], heat)] for row, heat in zip(cells, table.heat, strict=True)]
 
 
-def _heated(value: Text, width: int, share: float | None, shades: str) -> Text:
+def _heated(shades: str, value: Text, width: int, share: float | None) -> Text:
     if share is None:
         return value
     level = min(int(share * len(HEAT)), len(HEAT) - 1)

@@ -6,8 +6,8 @@ import re
 import textwrap
 from collections.abc import Iterable, Iterator
 
-from memtopo.diagnostics import CODES
-from memtopo.diagnostics.explanations import GROUPS, PAGE, Example, Explanation, Fact
+from memtopo.diagnostics import CODES, GROUPS
+from memtopo.diagnostics.explanations import PAGE, Example, Explanation, Fact, explanation
 from memtopo.output.plain import DEFAULT_WIDTH, paint
 
 WIDEST_PROSE = 100
@@ -30,7 +30,7 @@ what NVIDIA's driver was [measured to do](driver-facts.md).
 
 def code_list() -> list[dict[str, str]]:
     """Every code with its title and severity, for JSON."""
-    return [{"code": name, "title": code.title, "severity": code.severity} for name, code in CODES.items()]
+    return [{"code": each.code, "title": each.title, "severity": each.severity} for each in map(explanation, CODES)]
 
 
 def text(found: Iterable[Explanation | Fact], *, width: int = DEFAULT_WIDTH, colour: bool = False) -> list[str]:
@@ -48,11 +48,8 @@ def table(*, colour: bool = False) -> list[str]:
     lines: list[str] = []
     for prefix, heading in GROUPS.items():
         lines += ["", paint(heading, "strong", colour=colour)]
-        lines += [
-            f"  {paint(name, code.severity, colour=colour)}  {code.title}"
-            for name, code in CODES.items()
-            if name.startswith(prefix)
-        ]
+        found = map(explanation, (name for name in CODES if name.startswith(prefix)))
+        lines += [f"  {paint(each.code, each.severity, colour=colour)}  {each.title}" for each in found]
     more = ["'memtopo explain CODE' says more about one of them", "'memtopo explain fact-15' prints a driver fact"]
     return [*lines[1:], "", *more]
 

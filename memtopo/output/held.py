@@ -18,7 +18,7 @@ from memtopo.sharing.offers import Offer
 from memtopo.sharing.status import Changed, Importer, Looked, NodeStatus, Released, Status, Switched
 
 if TYPE_CHECKING:
-    from memtopo.driver.types import GpuMemory, ProcessMemory
+    from memtopo.driver.types import GpuMemory
     from memtopo.usage.survey import LayoutUse, ProcessUsage, Usage
 
 T = TypeVar("T")
@@ -45,10 +45,9 @@ def layout_list(survey: Survey, now: float) -> Page:
 
 def layout(status: Status, now: float) -> Page:
     """One held layout with its exports and importers; `now` is the time in seconds since the epoch."""
-    remarks = []
+    remarks: list[str] = []
     if status.picture and status.layout_state not in {None, AWAKE}:
-        remark = f"drawn in state {status.layout_state}: what is without memory has it again in state {AWAKE}"
-        remarks.append(remark)
+        remarks = [f"drawn in state {status.layout_state}: what is without memory has it again in state {AWAKE}"]
     nodes = [section for each in status.nodes for section in _node(each, now)]
     found = [
         *sections(
@@ -109,16 +108,12 @@ def released(done: Released) -> Page:
     """Result of a release and its consequences for importers."""
     lost = [f"{process_name(each.pid)} lost {_lost(each)}" for each in done.lost]
     kept = [f"{process_name(each.pid)} may keep {rounded(each.bytes)} of memory from being free" for each in done.kept]
-    return Page("release", done.name, sections=notes([*lost, *kept]), verdict=_release_verdict(done))
-
-
-def _release_verdict(done: Released) -> Toned:
-    """End of a released layout in one line."""
+    verdict = Toned("released: its holder has not finished taking it down", "warn")
     if done.exit_code:
-        return Toned(f"released, {done.outcome}: {done.reason or 'the report of its holder says why'}", "bad")
-    if done.gone:
-        return Toned("released: taken down", "good")
-    return Toned("released: its holder has not finished taking it down", "warn")
+        verdict = Toned(f"released, {done.outcome}: {done.reason or 'the report of its holder says why'}", "bad")
+    elif done.gone:
+        verdict = Toned("released: taken down", "good")
+    return Page("release", done.name, sections=notes([*lost, *kept]), verdict=verdict)
 
 
 def _lost(importer: Importer) -> str:
@@ -138,10 +133,8 @@ def _entry(entry: Entry, now: float) -> tuple[str, ...]:
 def _properties(status: Status, now: float) -> Iterator[tuple[str, str]]:
     yield "held by", f"{process_name(status.pid)}, uid {status.uid}"
     yield "since", f"{_time(status.since)}, for {humanize.age(now - status.since)}"
-    if status.deadline is None:
-        yield "until", "a signal or a release"
-    else:
-        yield "until", f"{_time(status.deadline)}, in {humanize.age(status.deadline - now)}"
+    end = status.deadline
+    yield "until", f"{_time(end)}, in {humanize.age(end - now)}" if end is not None else "a signal or a release"
     yield "state", status.state
     yield "generation", f"{status.generation:,}"
     if status.layout_state:
@@ -183,12 +176,10 @@ def _offer(offer: Offer) -> tuple[str, ...]:
 def _importer(importer: Importer, now: float) -> tuple[str, ...]:
     age = humanize.age(now - importer.since)
     counts = f"{importer.handles:,}", rounded(importer.bytes)
-    return str(importer.pid or _UNKNOWN), str(importer.uid), age, *counts, _taken(importer)
-
-
-def _taken(importer: Importer) -> str:
-    names = ", ".join(each.export for each in importer.taken)
-    return names or ("memory" if importer.handles else "nothing at present")
+    taken = ", ".join(each.export for each in importer.taken) or (
+        "memory" if importer.handles else "nothing at present"
+    )
+    return str(importer.pid or _UNKNOWN), str(importer.uid), age, *counts, taken
 
 
 def _time(seconds: float) -> str:
@@ -215,12 +206,8 @@ def _gpu(gpu: GpuMemory, usage: Usage) -> tuple[str, ...]:
     sizes = [memory.bytes for each in usage.processes for memory in each.memory if memory.gpu == gpu.index]
     listed = sum(size for size in sizes if size is not None)
     by_processes = rounded(listed) if None not in sizes else f"{rounded(listed)} and {_UNKNOWN}"
-    return (
-        str(gpu.index),
-        gpu.name or _UNKNOWN,
-        *(_known(size, rounded) for size in (gpu.total, gpu.used, gpu.free)),
-        by_processes,
-    )
+    amounts = (_known(size, rounded) for size in (gpu.total, gpu.used, gpu.free))
+    return str(gpu.index), gpu.name or _UNKNOWN, *amounts, by_processes
 
 
 def _process(process: ProcessUsage, now: float) -> tuple[Cell, ...]:
@@ -229,15 +216,16 @@ def _process(process: ProcessUsage, now: float) -> tuple[Cell, ...]:
         _known(process.uid),
         _known(process.command),
         _known(process.since, lambda since: humanize.age(now - since)),
-        Stacked([*map(_memory, process.memory)]),
+        Stacked([*_memory(process)]),
         Stacked([*_open(process)]),
         Stacked([*map(_layout, process.layouts)]),
     )
 
 
-def _memory(memory: ProcessMemory) -> str:
-    instance = "" if memory.instance is None else f".{memory.instance}"
-    return f"GPU {memory.gpu}{instance}: {_known(memory.bytes, rounded)}"
+def _memory(process: ProcessUsage) -> Iterator[str]:
+    for each in process.memory:
+        instance = "" if each.instance is None else f".{each.instance}"
+        yield f"GPU {each.gpu}{instance}: {_known(each.bytes, rounded)}"
 
 
 def _open(process: ProcessUsage) -> Iterator[str]:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from memtopo.common.errors import MemtopoError
-from memtopo.diagnostics.model import Diagnostic, Path, Severity, TextSpan
+from memtopo.diagnostics import Severity
+from memtopo.diagnostics.model import Diagnostic, Path, TextSpan
 from memtopo.geometry.diagram import Diagram
 from memtopo.language.located import Located, located
 from memtopo.machine.records import MachineLine

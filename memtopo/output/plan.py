@@ -6,24 +6,11 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
-from typing import NamedTuple
 
 from memtopo.common.units import rounded
 from memtopo.machine.records import MachineLine
-from memtopo.output import humanize
-from memtopo.output.blocks import (
-    Addresses,
-    Cell,
-    Drawing,
-    Page,
-    Pairs,
-    Section,
-    Stacked,
-    Table,
-    columns,
-    notes,
-    sections,
-)
+from memtopo.output import blocks, humanize
+from memtopo.output.blocks import Addresses, Cell, Drawing, Page, Pairs, Section, Table, columns, notes, sections
 from memtopo.output.humanize import processes, subjects
 from memtopo.plans.report import PlanDifference, PlanSummary, ProcessDifference, ProcessPlan, Row
 
@@ -67,14 +54,13 @@ def _states(states: Mapping[str, Mapping[str, int]]) -> Table:
 
 
 def _table(rows: Sequence[Row], below: Sequence[str] = ()) -> Table:
-    verbs = ["", *(row.verb for row in rows)]
-    cells = [("" if row.verb == before else row.verb, *_cells(row)) for before, row in zip(verbs, rows, strict=False)]
+    cells, before = [], ""
+    for row in rows:
+        sizes = humanize.size(row.bytes_each), humanize.size(row.calls * row.bytes_each)
+        verb = "" if row.verb == before else row.verb
+        cells.append((verb, subjects(row.first, row.last), f"{row.calls:,}", *sizes, _where(row)))
+        before = row.verb
     return Table(_COLUMNS, cells, below=below)
-
-
-def _cells(row: Row) -> tuple[Cell, ...]:
-    what, total = subjects(row.first, row.last), humanize.size(row.calls * row.bytes_each)
-    return what, f"{row.calls:,}", humanize.size(row.bytes_each), total, _where(row)
 
 
 def _where(row: Row) -> Cell:
@@ -82,7 +68,7 @@ def _where(row: Row) -> Cell:
     if not (where and row.note):
         return where or row.note
     together = f"{where} ({row.note})"
-    return together if len(together) <= _ROOM else Stacked([where, f"({row.note})"])
+    return together if len(together) <= _ROOM else blocks.Stacked([where, f"({row.note})"])
 
 
 def _sums(summary: PlanSummary) -> list[tuple[str, str]]:
@@ -100,37 +86,22 @@ _GPU = re.compile(r"(\bgpu[0-9]+\b)")
 _LISTED = 4
 
 
-class Alike(NamedTuple):
-    """Consecutive processes under one title; the `shown` one has the label of the first, and the steps of each."""
+def folded(processes: Iterable[ProcessPlan], below: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, ProcessPlan]]:
+    """Fold processes whose rows, with the texts `below` them, differ by nothing but one GPU of each process.
 
-    title: str
-    shown: ProcessPlan
-
-
-def folded(processes: Iterable[ProcessPlan], below: Mapping[str, Sequence[str]]) -> Iterator[Alike]:
-    """Fold processes whose rows, with the texts `below` them, differ by nothing but one GPU of each process."""
+    Those of one title have the label of the first, and the steps of each.
+    """
     for _, group in groupby(processes, key=lambda each: (each.first.partition(".")[0], each.node)):
-        run: list[_Steps] = []
+        run: list[ProcessPlan] = []
+        texts: list[list[str]] = []
         for each in group:
-            steps = _Steps.of(each, below)
-            if run and _own_gpus([*run, steps]) is None:
-                yield _alike(run)
-                run = []
-            run.append(steps)
-        yield _alike(run)
-
-
-class _Steps(NamedTuple):
-    """Steps of a process as text: without the GPUs in it, and these."""
-
-    process: ProcessPlan
-    text: str
-    gpus: tuple[str, ...]
-
-    @classmethod
-    def of(cls, process: ProcessPlan, below: Mapping[str, Sequence[str]]) -> _Steps:
-        text = "\n".join(_texts(process, below))
-        return cls(process, _GPU.sub("", text), tuple(_GPU.findall(text)))
+            text = _GPU.split("\n".join(_texts(each, below)))
+            if run and _own_gpus([*texts, text]) is None:
+                yield _alike(run, texts)
+                run, texts = [], []
+            run.append(each)
+            texts.append(text)
+        yield _alike(run, texts)
 
 
 def _texts(process: ProcessPlan, below: Mapping[str, Sequence[str]]) -> Iterator[str]:
@@ -140,36 +111,33 @@ def _texts(process: ProcessPlan, below: Mapping[str, Sequence[str]]) -> Iterator
     yield from (*process.notes, *below.get(process.first, ()))
 
 
-def _own_gpus(run: Sequence[_Steps]) -> tuple[str, ...] | None:
-    """GPU of each process, by which alone they differ; None if they differ otherwise, and empty if they do not."""
-    if run[-1].text != run[0].text:
+def _own_gpus(texts: Sequence[Sequence[str]]) -> tuple[str, ...] | None:
+    """GPU of each process, by which alone they differ; None if they differ otherwise, and empty if they do not.
+
+    Each second part of a text is a GPU.
+    """
+    if texts[-1][::2] != texts[0][::2]:
         return None
-    differing = {column for column in zip(*(each.gpus for each in run), strict=True) if len(set(column)) > 1}
+    differing = {column for column in zip(*(each[1::2] for each in texts), strict=True) if len(set(column)) > 1}
     return None if len(differing) > 1 else next(iter(differing), ())
 
 
-def _alike(run: Sequence[_Steps]) -> Alike:
-    every, gpus = [each.process for each in run], _own_gpus(run)
-    first = every[0]
+def _alike(every: Sequence[ProcessPlan], texts: Sequence[Sequence[str]]) -> tuple[str, ProcessPlan]:
+    first, gpus = every[0], _own_gpus(texts)
     if len(every) == 1:
-        return Alike(humanize.processes(first), first)
+        return processes(first), first
     together = replace(first, last=every[-1].last, count=sum(each.count for each in every))
-    rows = tuple(_row(*each) for each in zip(*(process.rows for process in every), strict=True))
+    rows = tuple(map(_row, zip(*(process.rows for process in every), strict=True)))
     notes = tuple(map(_merged, zip(*(process.notes for process in every), strict=True)))
     own = f" on {OWN}: {_listed(list(dict.fromkeys(gpus)))}" if gpus else ""
-    return Alike(f"{humanize.processes(together)}{own}", replace(together, rows=rows, notes=notes))
+    return f"{processes(together)}{own}", replace(together, rows=rows, notes=notes)
 
 
-def _row(first: Row, *others: Row) -> Row:
+def _row(every: Sequence[Row]) -> Row:
     """One row for those of all processes."""
-    every = (first, *others)
-    return replace(
-        first,
-        first=_merged([each.first for each in every]),
-        last=_merged([each.last for each in every]),
-        where=tuple(map(_merged, zip(*(each.where for each in every), strict=True))),
-        note=_merged([each.note for each in every]),
-    )
+    first, last, note = (_merged([getattr(each, name) for each in every]) for name in ("first", "last", "note"))
+    where = tuple(map(_merged, zip(*(each.where for each in every), strict=True)))
+    return replace(every[0], first=first, last=last, where=where, note=note)
 
 
 def _merged(texts: Sequence[str]) -> str:

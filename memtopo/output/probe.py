@@ -13,19 +13,11 @@ from memtopo.output.blocks import Cell, Page, Section, Table, Tone, Toned, colum
 from memtopo.output.humanize import devices as counted
 from memtopo.output.humanize import duration, plural
 from memtopo.probe.diagnosis import Cause, causes
-from memtopo.probe.report import Difference, ProbeReport, Times
+from memtopo.probe.report import Difference, ProbeReport
+from memtopo.probe.run import Times
 
 T = TypeVar("T")
 
-_NUMBERS = ("MULTIPROCESSOR_COUNT", "HOST_NUMA_ID")
-_HANDLES = ("MEMPOOL_SUPPORTED_HANDLE_TYPES",)
-_FLAGS = (
-    "ECC_ENABLED",
-    "UNIFIED_ADDRESSING",
-    "PAGEABLE_MEMORY_ACCESS",
-    "GPU_DIRECT_RDMA_SUPPORTED",
-    "DMA_BUF_SUPPORTED",
-)
 _MOST_TRIALS = 24
 """Trials whose times are shown."""
 
@@ -66,20 +58,21 @@ def _times(times: Times) -> Section:
 
 def machine_page(machine: Machine, name: str, command: str = "machines", *, simulated: bool = False) -> Page:
     """A machine's properties and trials."""
-    gpus = {gpu(i): device for i, device in enumerate(machine.devices)}
     title = f"{name}{' (simulated)' if simulated else ''}: {counted(device.name for device in machine.devices)}"
-    found = [
-        Section("granularity", [*_granularity(machine.locations)]),
-        Section("trials", [*_trials(machine.locations)]),
-    ]
+    return Page(command, title, facts=[*_head(machine)], sections=[*_sections(machine)])
+
+
+def _sections(machine: Machine) -> Iterator[Section]:
+    gpus = {gpu(i): device for i, device in enumerate(machine.devices)}
     if gpus:
-        found.insert(0, Section("devices", [_devices(gpus), *_identities(gpus)]))
+        yield Section("devices", [_devices(gpus), *_identities(gpus)])
+    yield Section("granularity", [*_granularity(machine.locations)])
+    yield Section("trials", [*_trials(machine.locations)])
     if reasons := [*_causes(machine)]:
-        found.append(Section("why not", reasons))
-    found += peers(machine)
+        yield Section("why not", reasons)
+    yield from _peers(machine)
     if gpus:
-        found.append(Section("advertised and not tried", [_attributes(gpus)]))
-    return Page(command, title, facts=[*_head(machine)], sections=found)
+        yield Section("advertised and not tried", [_attributes(gpus)])
 
 
 def against(found: Sequence[Difference], name: str) -> Section:
@@ -156,7 +149,9 @@ def _granularity(memories: Mapping[Location, Memory]) -> Iterator[str | Table]:
     rows: list[tuple[str, ...]] = []
     for where, memory in grouped(memories, _granularity_key):
         if len(pairs := {(entry.minimum, entry.recommended) for entry in memory.granularity}) == 1:
-            yield f"{where}: {_granularity_pair(*pairs.pop())} for every set of properties queried"
+            minimum, recommended = map(rounded, pairs.pop())
+            both = " and recommended" if minimum == recommended else f", {recommended} recommended"
+            yield f"{where}: {minimum} minimum{both} for every set of properties queried"
             continue
         for n, entry in enumerate(memory.granularity):
             sizes = rounded(entry.minimum), rounded(entry.recommended)
@@ -175,12 +170,6 @@ def _granularity_key(memory: Memory) -> Hashable:
 def _properties(entry: Granularity) -> tuple[str, ...]:
     flags = flags_of(entry)
     return "+".join(entry.handles) or "none", *(yes_or_no(word in flags) for word in PROPERTY_FLAGS)
-
-
-def _granularity_pair(minimum: int, recommended: int) -> str:
-    if minimum == recommended:
-        return f"{rounded(minimum)} minimum and recommended"
-    return f"{rounded(minimum)} minimum, {rounded(recommended)} recommended"
 
 
 def _trials(memories: Mapping[Location, Memory]) -> Iterator[str | Table]:
@@ -209,43 +198,42 @@ def _causes(machine: Machine) -> Iterator[str]:
     known = {str(location): location for location in machine.locations}
     for members in groups.values():
         what = ", ".join(dict.fromkeys(cause.what for cause in members))
-        yield f"{what} on {_locations([cause.where for cause in members], known)}: {members[0].error}"
+        places = list(dict.fromkeys(cause.where for cause in members))
+        pairs = [place for place in places if place not in known]
+        listed = [names(known[place] for place in places if place in known), *pairs[:_MOST_PAIRS]]
+        more = f" and {len(pairs) - _MOST_PAIRS} more" if len(pairs) > _MOST_PAIRS else ""
+        yield f"{what} on {', '.join(filter(None, listed))}{more}: {members[0].error}"
         if members[0].likely:
             yield f"  likely: {members[0].likely}"
         if members[0].do:
             yield f"  to do: {members[0].do}"
 
 
-def _locations(listed: Iterable[str], known: Mapping[str, Location]) -> str:
-    wheres = list(dict.fromkeys(listed))
-    pairs = [where for where in wheres if where not in known]
-    return ", ".join(filter(None, [names(known[where] for where in wheres if where in known), *pairs[:4]])) + (
-        f" and {len(pairs) - 4} more" if len(pairs) > 4 else ""  # noqa: PLR2004
-    )
+_FLAGS = "ECC_ENABLED", "UNIFIED_ADDRESSING", "PAGEABLE_MEMORY_ACCESS", "GPU_DIRECT_RDMA_SUPPORTED", "DMA_BUF_SUPPORTED"
+_ATTRIBUTES: Mapping[str, Callable[[int], str]] = {
+    "MULTIPROCESSOR_COUNT": str,
+    "HOST_NUMA_ID": str,
+    "MEMPOOL_SUPPORTED_HANDLE_TYPES": lambda value: ", ".join(HandleType(value & 15).words) or "none",
+    **dict.fromkeys(_FLAGS, lambda value: yes_or_no(bool(value))),
+}
+"""Attributes that are shown, and their values in words."""
 
 
 def _attributes(gpus: Mapping[Location, Device]) -> Table:
     rows = []
-    for name in (*_NUMBERS, *_HANDLES, *_FLAGS):
-        values = {where: _attribute(name, device.attributes.get(name)) for where, device in gpus.items()}
+    for name, words in _ATTRIBUTES.items():
+        known = {where: device.attributes.get(name) for where, device in gpus.items()}
+        values = {where: "not known" if value is None else words(value) for where, value in known.items()}
         groups = grouped(values, lambda value: value)
         listed = "; ".join(f"{where}: {value}" for where, value in groups)
         rows.append((name, groups[0][1] if len(groups) == 1 else listed))
     return Table(columns("attribute", "value"), rows)
 
 
-def _attribute(name: str, value: int | None) -> str:
-    if value is None:
-        return "not known"
-    if name in _HANDLES:
-        return ", ".join(HandleType(value & 15).words) or "none"
-    return str(value) if name in _NUMBERS else yes_or_no(bool(value))
-
-
 _ROWS: tuple[tuple[str, Callable[[Peer], str | None]], ...] = (
     ("access", lambda peer: yes_or_no(peer.access)),
     ("a kernel's store", lambda peer: _store(peer.store)),
-    ("link", lambda peer: None if peer.link is None else f"{peer.link}{peer.links or ''}"),
+    ("link", lambda peer: peer.link and f"{peer.link}{peer.links or ''}"),
     ("performance rank", lambda peer: None if peer.performance_rank is None else str(peer.performance_rank)),
     ("native atomics", lambda peer: None if peer.native_atomics is None else yes_or_no(peer.native_atomics)),
 )
@@ -262,14 +250,15 @@ _MOST_NAMED = 8
 """Most GPUs for which a matrix has whole names as column headings."""
 _PAIR = 2
 """GPUs of one pair."""
+_MOST_PAIRS = 4
+"""Pairs that are listed for one cause of a failure."""
 
 
-def peers(machine: Machine) -> Iterator[Section]:
+def _peers(machine: Machine) -> Iterator[Section]:
     """Sections of the peers' properties, and of what was measured between them and with the host."""
+    title = "peers: access of the GPU of a row to the memory of the others"
     if len(machine.devices) > 1:
-        yield Section(
-            "peers: access of the GPU of a row to the memory of the others", [*_peer_properties(machine.peers)]
-        )
+        yield Section(title, [*_peer_properties(machine.peers)])
     if rates := [*_host(machine.devices), *_rates(machine.peers)]:
         yield Section("measured", rates)
 
@@ -331,43 +320,31 @@ def _rates(matrix: Sequence[Sequence[Peer | None]]) -> Iterator[str | Table]:
             (_rate, f"GB/s by {title}", lambda rate: None if rate == "?" else float(rate)),
             (_latency, f"µs by {title}, a few bytes", None),
         ):
-            cells = [[show(peer.copies, name) if peer else None for peer in row] for row in matrix]
-            if any(cell for row in cells for cell in row):
-                yield _matrix(
-                    heading,
-                    [
-                        [cell or ("?" if peer else None) for cell, peer in zip(*both, strict=True)]
-                        for both in zip(cells, matrix, strict=True)
-                    ],
-                    heat_of,
-                )
+            cells = [[None if peer is None else show(peer.copies, name) for peer in row] for row in matrix]
+            if any(map(any, cells)):
+                yield _matrix(heading, [["?" if cell == "" else cell for cell in row] for row in cells], heat_of)
 
 
 def _host(devices: Sequence[Device]) -> Iterator[Table]:
-    ways = (("copy engine", "engine"), ("kernel", "sm"))
-    rows = [
-        (f"gpu{n} and the host, by {by}", *_both_ways(device.copies, way))
-        for by, way in ways
-        for n, device in enumerate(devices)
-        if device.copies and any(_both_ways(device.copies, way, ""))
-    ]
+    rows = []
+    for by, way in (("copy engine", "engine"), ("kernel", "sm")):
+        for n, device in enumerate(devices):
+            names = f"{way}_write", f"{way}_read"
+            cells = [show(device.copies, name) for name in names for show in (_rate, _latency)]
+            if any(cells):
+                rows.append((f"gpu{n} and the host, by {by}", *(cell or "?" for cell in cells)))
     if rows:
         yield Table(columns("", "to GB/s", "to µs", "from GB/s", "from µs"), rows)
 
 
-def _both_ways(copies: Copies, way: str, missing: str = "?") -> tuple[str, ...]:
-    names = f"{way}_write", f"{way}_read"
-    return tuple(show(copies, name) or missing for name in names for show in (_rate, _latency))
-
-
-def _rate(copies: Copies | None, name: str) -> str | None:
+def _rate(copies: Copies | None, name: str) -> str:
     rate = getattr(copies, name, None)
-    return f"{rate.bytes_per_second / 1e9:.1f}" if rate else None
+    return f"{rate.bytes_per_second / 1e9:.1f}" if rate else ""
 
 
-def _latency(copies: Copies | None, name: str) -> str | None:
+def _latency(copies: Copies | None, name: str) -> str:
     rate = getattr(copies, name, None)
-    return f"{rate.latency_ns / 1e3:.2f}" if rate and rate.latency_ns else None
+    return f"{rate.latency_ns / 1e3:.2f}" if rate and rate.latency_ns else ""
 
 
 def grouped(values: Mapping[Location, T], key: Callable[[T], Hashable]) -> list[tuple[str, T]]:

@@ -11,35 +11,8 @@ from memtopo.common.text import numbered
 from memtopo.common.units import rounded
 from memtopo.geometry.diagram import ProcessDiagram
 from memtopo.output import blocks, humanize, plan
-from memtopo.output.blocks import (
-    Addresses,
-    Cell,
-    Drawing,
-    Item,
-    Legend,
-    Page,
-    Pairs,
-    Section,
-    Source,
-    Table,
-    Tone,
-    Toned,
-    Track,
-    columns,
-)
-from memtopo.plans.report import (
-    Checks,
-    Failure,
-    Leak,
-    Left,
-    NodeReport,
-    PhaseTime,
-    Placed,
-    ProcessReport,
-    Rate,
-    Report,
-    Tally,
-)  # fmt: skip
+from memtopo.output.blocks import Addresses, Cell, Page, Pairs, Section, Table, Tone, Toned, columns
+from memtopo.plans.report import Checks, Left, NodeReport, PhaseTime, Placed, ProcessReport, Report, Tally
 
 if TYPE_CHECKING:
     from memtopo.output.json import DiagnosticsDocument, Fault
@@ -61,7 +34,7 @@ def full_page(report: Report, traced: Sequence[Section] = ()) -> Page:
     """The report of one run for a browser, with processes over time, addresses and its traced calls, if any."""
     calls = {each.first: [row.call for row in each.rows] for each in report.plan.processes}
     body = plan.body(report.plan, addresses(report), calls | {"": [row.call for row in report.plan.rows]})
-    drawn = [each for each in body if isinstance(each.blocks[0], Drawing)]
+    drawn = [each for each in body if isinstance(each.blocks[0], blocks.Drawing)]
     found = (
         [Section("", [Pairs([*_facts(report)])]), *drawn],
         _sections(report, ()),
@@ -106,13 +79,18 @@ def _sections(report: Report, body: Sequence[Section]) -> Iterator[Section]:
     if report.checks:
         yield from check_sections(report.checks)
         if report.checks.rates:
-            yield Section("bandwidth", [Table(_RATES, [*map(_rate, report.checks.rates)])])
+            rates = [
+                (each.device, each.verb, each.memory, rounded(each.bytes), humanize.rate(each.bytes, each.seconds))
+                for each in report.checks.rates
+            ]
+            yield Section("bandwidth", [Table(_RATES, rates)])
     if report.failure:
-        yield _failure(report.failure)
+        fields = ((name, getattr(report.failure, name)) for name in _FAILURE)
+        yield Section("failed", [Pairs([(name, value) for name, value in fields if value])], "bad")
     if report.leaks:
-        yield Section("left behind", [*map(_leak, report.leaks)], "bad")
+        yield Section("left behind", [*_leaks(report)], "bad")
     if report.left:
-        yield Section("taken down", [Table(_LEFT, [*_ledger(report.left), *_memory(report.left)])])
+        yield Section("taken down", [Table(_LEFT, [*_left(report.left)])])
     yield from _times(report)
     yield from blocks.notes(report.notes)
 
@@ -139,40 +117,27 @@ def _counted(tallies: Sequence[Tally]) -> str:
     return f"{declared:,} of {looked:,}"
 
 
-def _rate(each: Rate) -> tuple[str, ...]:
-    return each.device, each.verb, each.memory, rounded(each.bytes), humanize.rate(each.bytes, each.seconds)
+_FAILURE = ("step", "error", "reason", "cause", "place", "hint")
 
 
-def _failure(failure: Failure) -> Section:
-    fields = {name: getattr(failure, name) for name in ("step", "error", "reason", "cause", "place", "hint")}
-    return Section("failed", [Pairs([(name, value) for name, value in fields.items() if value])], "bad")
+def _leaks(report: Report) -> Iterator[blocks.Item]:
+    for each in report.leaks:
+        stays = (f"{name} stays because of it" for name in each.stays)
+        yield blocks.Item(each.what, [each.error, *stays, *([f"requested at {each.place}"] if each.place else [])])
 
 
-def _leak(leak: Leak) -> Item:
-    stays = (f"{name} stays because of it" for name in leak.stays)
-    return Item(leak.what, [leak.error, *stays, *([f"requested at {leak.place}"] if leak.place else [])])
-
-
-def _ledger(left: Left) -> Iterator[tuple[Cell, ...]]:
-    states = left.ledger_before, left.ledger_held, left.ledger_after
-    for kind in dict.fromkeys(kind for state in states for kind in state):
-        before, after = left.ledger_before.get(kind, 0), left.ledger_after.get(kind, 0)
-        held = f"{left.ledger_held.get(kind, 0):,}" if left.ledger_held else ""
-        yield kind, f"{before:,}", held, f"{after:,}", _change(before, after)
-    before, after = left.fds_before, left.fds_after
-    held = "" if left.fds_held is None else f"{left.fds_held:,}"
-    yield "file descriptors", f"{before:,}", held, f"{after:,}", _change(before, after)
-
-
-def _change(before: int, after: int) -> Toned:
-    return Toned(humanize.change(before, after), "bad" if after > before else "")
-
-
-def _memory(left: Left) -> Iterator[tuple[str, ...]]:
+def _left(left: Left) -> Iterator[tuple[Cell, ...]]:
+    """Objects in the ledger, descriptors, and free memory, before, while the layout was held, and after that."""
+    before, held, after = left.ledger_before, left.ledger_held, left.ledger_after
+    kinds = dict.fromkeys((*before, *held, *after))
+    counts = [(kind, before.get(kind, 0), held.get(kind, 0) if held else None, after.get(kind, 0)) for kind in kinds]
+    for name, first, during, last in (*counts, ("file descriptors", left.fds_before, left.fds_held, left.fds_after)):
+        change = Toned(humanize.change(first, last), "bad" if last > first else "")
+        yield name, f"{first:,}", "" if during is None else f"{during:,}", f"{last:,}", change
     for free in left.memory:
-        change = humanize.change(free.before, free.after, memory=True)
-        held = "" if free.held is None else rounded(free.held)
-        yield f"free on {free.device}", rounded(free.before), held, rounded(free.after), change
+        more = humanize.change(free.before, free.after, memory=True)
+        holding = "" if free.held is None else rounded(free.held)
+        yield f"free on {free.device}", rounded(free.before), holding, rounded(free.after), more
 
 
 def check_sections(checks: Checks) -> Iterator[Section]:
@@ -230,7 +195,8 @@ def _times(report: Report) -> Iterator[Section]:
             for each in report.times
         ]
         groups = dict.fromkeys(_group(each.phase) for each in _every_time(report))
-        yield Section("time", [Table(_TIMES, rows), Legend({group: _HUES[group][0] for group in groups})])
+        legend = blocks.Legend({group: _HUES[group][0] for group in groups})
+        yield Section("time", [Table(_TIMES, rows), legend])
 
 
 def _lanes(report: Report) -> Iterator[Section]:
@@ -250,9 +216,7 @@ def _lanes(report: Report) -> Iterator[Section]:
 
 
 def _every_time(report: Report) -> Iterator[PhaseTime]:
-    yield from report.times
-    for each in report.processes:
-        yield from each.times
+    yield from chain(report.times, *(each.times for each in report.processes))
 
 
 def _window(report: Report) -> tuple[float, float]:
@@ -262,7 +226,7 @@ def _window(report: Report) -> tuple[float, float]:
     return (started if started > _LONG_START * end and started < end else 0.0), end
 
 
-def _track(times: Sequence[PhaseTime], window: tuple[float, float]) -> Track:
+def _track(times: Sequence[PhaseTime], window: tuple[float, float]) -> blocks.Track:
     first, last = window
     scale = 1 / (last - first) if last > first else 0.0
     found = []
@@ -272,7 +236,7 @@ def _track(times: Sequence[PhaseTime], window: tuple[float, float]) -> Track:
             words = f"{each.phase}: {humanize.duration(each.seconds)}, from {humanize.duration(each.began)} on"
             left, length = min((began - first) * scale, 0.998), max(ended - began, 0.0) * scale
             found.append(blocks.TimeSpan(left, length, _HUES[_group(each.phase)][0], words))
-    return Track(found)
+    return blocks.Track(found)
 
 
 def _group(phase: str) -> str:
@@ -293,44 +257,39 @@ def _placed(each: Placed) -> tuple[str, ...]:
 
 def addresses(report: Report) -> Addresses:
     """Addresses of the ranges in a report's picture; empty for a layout that was not applied."""
-    picture = report.plan.picture
-    if picture is None:
-        return {}
     found: dict[tuple[str, str], int | None] = {}
-    for shown in picture.ranges:
-        if (at := _address(report.placed, shown.first)) is not None:
-            found["", shown.first] = at
-    reports = {each.name: each.placed for each in report.processes}
-    for process in picture.processes:
-        found |= _common_addresses(process, reports)
+    if picture := report.plan.picture:
+        placed = _by_label(report.placed)
+        found |= {("", each.first): placed[each.first] for each in picture.ranges if each.first in placed}
+        reports = {each.name: _by_label(each.placed) for each in report.processes}
+        for process in picture.processes:
+            found |= _common_addresses(process, reports)
     return found
 
 
-def _common_addresses(process: ProcessDiagram, reports: Mapping[str, Sequence[Placed]]) -> Addresses:
+def _common_addresses(process: ProcessDiagram, reports: Mapping[str, Mapping[str, int]]) -> Addresses:
     """Addresses of the ranges of one process picture; None for one that differs between its processes."""
     found: dict[tuple[str, str], int | None] = {}
     for shown in process.picture.ranges:
-        known = {_address(reports.get(label, ()), shown.first) for label in _labels(process)}
+        labels = _labels(process.first, process.count, process.step)
+        known = {reports.get(label, {}).get(shown.first) for label in labels}
         if None not in known:
             found[process.first, shown.first] = known.pop() if len(known) == 1 else None
     return found
 
 
-def _labels(process: ProcessDiagram) -> Iterator[str]:
-    entry, number = numbered(process.first)
-    for index in range(process.count):
-        yield entry if number is None else f"{entry}.{number + index * process.step}"
+def _by_label(placed: Iterable[Placed]) -> Mapping[str, int]:
+    return {
+        label: each.address + index * each.step
+        for each in placed
+        for index, label in enumerate(_labels(each.first, each.count))
+    }
 
 
-def _address(placed: Sequence[Placed], label: str) -> int | None:
-    entry, number = numbered(label)
-    for group in placed:
-        first, start = numbered(group.first)
-        if entry == first and (number is None) is (start is None):
-            index = (number or 0) - (start or 0)
-            if 0 <= index < group.count:
-                return group.address + index * group.step
-    return None
+def _labels(first: str, count: int, step: int = 1) -> Iterator[str]:
+    entry, number = numbered(first)
+    for index in range(count):
+        yield entry if number is None else f"{entry}.{number + index * step}"
 
 
 def verdict(report: Report) -> str:
@@ -371,7 +330,7 @@ def diagnostics_page(found: DiagnosticsDocument, lines: Sequence[str], name: str
     verdict = Toned(f"invalid: {humanize.plural(found.errors, 'error')}{warnings}; nothing was built", "bad")
     machines = ", ".join(dict.fromkeys(each.machine for each in found.results if each.machine))
     table = Table(columns("place", "code", "message", "help"), [*map(_fault, found.diagnostics)])
-    sections = [Section("diagnostics", [table]), Section("in the spec", [Source(lines)])]
+    sections = [Section("diagnostics", [table]), Section("in the spec", [blocks.Source(lines)])]
     return Page("apply", name, f"on {machines}" if machines else "", sections=sections, verdict=verdict)
 
 

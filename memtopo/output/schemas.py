@@ -6,7 +6,6 @@ Each schema is generated from the types that read or hold the document, so that 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
@@ -39,9 +38,15 @@ _DEFINITION = re.compile(r"#/\$defs/(\w+)")
 
 
 def schema(kind: str) -> _Schema:
-    """The schema of one of `KINDS`."""
-    title, make = _MAKERS[kind]
-    return {"$schema": DIALECT, "$id": f"{_ID}:{kind}", **make(), "title": title}
+    """The schema of one of `KINDS`; each but that of a spec or an error has the marker of its type."""
+    type_, words = _DOCUMENTS[kind]
+    made = _written(type_) if type_ else _spec()
+    if kind not in ("spec", "error") and not any(name.startswith("memtopo_") for name in made["required"]):
+        marker = f"memtopo_{kind}"
+        rest = {name: field for name, field in made["properties"].items() if name != marker}
+        properties = {marker: {"type": "integer", "const": 1}} | rest
+        made |= {"properties": properties, "required": [marker, *made["required"]]}
+    return {"$schema": DIALECT, "$id": f"{_ID}:{kind}", **made, "title": f"memtopo: {words}"}
 
 
 class _Generator(GenerateJsonSchema):
@@ -92,10 +97,11 @@ class _OutputGenerator(_Generator):
 
 
 def _spec() -> _Schema:
-    inputs: list[tuple[str, JsonSchemaMode, TypeAdapter[Any]]] = [
-        (name, "validation", TypeAdapter(_entries(section.entry, referring=section.keys is Keys.REFERENCES)))
-        for name, section in spec.SECTIONS.items()
-    ]
+    inputs: list[tuple[str, JsonSchemaMode, TypeAdapter[Any]]] = []
+    for name, section in spec.SECTIONS.items():
+        key = ReferringName if section.keys is Keys.REFERENCES else Name
+        entries: Any = dict.__class_getitem__((key, section.entry))
+        inputs.append((name, "validation", TypeAdapter(entries)))
     found, definitions = TypeAdapter.json_schemas(inputs, schema_generator=_InputGenerator)
     sections = {
         name: found[name, "validation"] | {"description": kind.description, "type": ["object", "null"]}
@@ -104,8 +110,7 @@ def _spec() -> _Schema:
     used = _used(definitions["$defs"], str(sections))
     sections = {name: _with_uses(section) for name, section in sections.items()}
     version = {"type": "integer", "const": spec.VERSION, "description": "The version of the language."}
-    name = _NAMED | {"type": "string", "description": "The layout's name."}
-    head = {"memtopo": version, "name": _or_use(name)}
+    head = {"memtopo": version, "name": _or_use(_NAMED | {"type": "string", "description": "The layout's name."})}
     own = _with_uses(TypeAdapter(spec.ProcessKeys).json_schema(schema_generator=_InputGenerator))
     processes = {
         "type": ["object", "null"],
@@ -207,10 +212,6 @@ def _with_uses(given: _Schema) -> _Schema:
     return found
 
 
-def _entries(entry: Any, *, referring: bool) -> Any:
-    return dict.__class_getitem__((ReferringName if referring else Name, entry))
-
-
 def _used(definitions: _Schema, text: str) -> _Schema:
     """The definitions that a schema refers to; pydantic also gives those of the validated values."""
     names: set[str] = set()
@@ -220,54 +221,37 @@ def _used(definitions: _Schema, text: str) -> _Schema:
     return {name: definitions[name] for name in definitions if name in names}
 
 
-def _output(type_: Any) -> _Schema:
-    return TypeAdapter(type_).json_schema(schema_generator=_OutputGenerator)
+def _written(type_: Any) -> _Schema:
+    """Schema of a document; unknown fields of a recorded machine in it are absent instead of null."""
+    if type_ is machine.Machine:
+        return TypeAdapter(type_).json_schema(schema_generator=_Generator)
+    found = TypeAdapter(type_).json_schema(schema_generator=_OutputGenerator)
+    if "Machine" in found.get("$defs", ()):
+        recorded = _written(machine.Machine)
+        found["$defs"] |= recorded.pop("$defs") | {"Machine": recorded}
+    return found
 
 
-def _marked_output(kind: str, type_: Any) -> Callable[[], _Schema]:
-    return lambda: _marked(f"memtopo_{kind}", _output(type_))
-
-
-def _with_machine(type_: Any) -> _Schema:
-    """Schema of a document that contains a recorded machine, whose unknown fields are absent instead of null."""
-    recorded = machine.Machine.model_json_schema(schema_generator=_Generator)
-    found = _output(type_)
-    return found | {"$defs": found["$defs"] | recorded.pop("$defs") | {"Machine": recorded}}
-
-
-def _machine() -> _Schema:
-    return _marked("memtopo_machine", machine.Machine.model_json_schema(schema_generator=_Generator))
-
-
-def _marked(marker: str, found: _Schema) -> _Schema:
-    """Add the required marker of the document's type as the first property."""
-    rest = {name: field for name, field in found["properties"].items() if name != marker}
-    properties = {marker: {"type": "integer", "const": 1}} | rest
-    return found | {"properties": properties, "required": [marker, *found["required"]]}
-
-
-_MAKERS: dict[str, tuple[str, Callable[[], _Schema]]] = {
-    "spec": ("memtopo: a layout of GPU memory", _spec),
-    "machine": ("memtopo: a recorded machine", _machine),
-    "plan": ("memtopo: what plan --json prints and plan -o saves", lambda: _with_machine(SavedPlan)),
-    "calls": ("memtopo: what plan --calls --json prints", lambda: _output(CallsDocument)),
-    "probe": ("memtopo: what probe --json prints", lambda: _with_machine(ProbeReport)),
-    "report": ("memtopo: what apply --json prints", _marked_output("report", Report)),
-    "diagnostics": (
-        "memtopo: what validate --json prints, and of a spec with errors also plan and apply",
-        lambda: _output(DiagnosticsDocument),
-    ),
-    "picture": ("memtopo: what draw --json prints", lambda: _output(PictureDocument)),
-    "layouts": ("memtopo: what ls --json prints", _marked_output("layouts", Survey)),
-    "layout": ("memtopo: what show --json prints", _marked_output("layout", Status)),
-    "check": ("memtopo: what check --json prints", _marked_output("check", Looked)),
-    "switch": ("memtopo: what switch --json prints", _marked_output("switch", Switched)),
-    "change": ("memtopo: what change --json prints", _marked_output("change", Changed)),
-    "change-plan": ("memtopo: what plan NAME SPEC --json prints and -o saves", lambda: _output(SavedChange)),
-    "release": ("memtopo: what release --json prints", _marked_output("release", Released)),
-    "trace": ("memtopo: what trace --json prints", _marked_output("trace", TraceSummary)),
-    "usage": ("memtopo: what who --json prints", _marked_output("usage", Usage)),
-    "difference": ("memtopo: what diff --json prints", _marked_output("difference", PlanDifference)),
-    "error": ("memtopo: what --json prints where there is no result", lambda: _output(ErrorDocument)),
+_DOCUMENTS: dict[str, tuple[Any, str]] = {
+    "spec": (None, "a layout of GPU memory"),
+    "machine": (machine.Machine, "a recorded machine"),
+    "plan": (SavedPlan, "what plan --json prints and plan -o saves"),
+    "calls": (CallsDocument, "what plan --calls --json prints"),
+    "probe": (ProbeReport, "what probe --json prints"),
+    "report": (Report, "what apply --json prints"),
+    "diagnostics": (DiagnosticsDocument, "what validate --json prints, and of a spec with errors also plan and apply"),
+    "picture": (PictureDocument, "what draw --json prints"),
+    "layouts": (Survey, "what ls --json prints"),
+    "layout": (Status, "what show --json prints"),
+    "check": (Looked, "what check --json prints"),
+    "switch": (Switched, "what switch --json prints"),
+    "change": (Changed, "what change --json prints"),
+    "change-plan": (SavedChange, "what plan NAME SPEC --json prints and -o saves"),
+    "release": (Released, "what release --json prints"),
+    "trace": (TraceSummary, "what trace --json prints"),
+    "usage": (Usage, "what who --json prints"),
+    "difference": (PlanDifference, "what diff --json prints"),
+    "error": (ErrorDocument, "what --json prints where there is no result"),
 }
-KINDS = tuple(_MAKERS)
+"""Types of documents, and what they are."""
+KINDS = tuple(_DOCUMENTS)

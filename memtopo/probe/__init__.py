@@ -6,7 +6,7 @@ Trials are made in child processes, since a trial may hang, and some end the pro
 
 from __future__ import annotations
 
-from memtopo.probe.run import Probed, Timing, probe
+from memtopo.probe.run import Probed, probe
 from memtopo.probe.supervisor import Limits, ProbeStopped
 
-__all__ = ["Limits", "ProbeStopped", "Probed", "Timing", "probe"]
+__all__ = ["Limits", "ProbeStopped", "Probed", "probe"]

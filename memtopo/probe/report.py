@@ -11,7 +11,7 @@ from memtopo.driver.types import flags_of
 from memtopo.machine import Copies, Device, Machine, Memory, Peer, Trial
 from memtopo.machine.queries import anonymous
 from memtopo.probe.diagnosis import Cause, causes
-from memtopo.probe.run import Probed, Timing
+from memtopo.probe.run import Probed, Times
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,19 +21,6 @@ class Comparison:
     name: str
     fits: bool
     differences: tuple[Difference, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Times:
-    """Seconds: `total` for all trials, of the slowest child's start, for all contexts, and for each trial.
-
-    Trials of several GPUs are concurrent; those of each trial do not include contexts.
-    """
-
-    total: float
-    starting: float
-    contexts: float
-    trials: tuple[Timing, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +44,8 @@ def probe_report(
     """Make the report; `machine` is the probed one, with its identity or without, `against` a record by its name."""
     found = differences(against[1], probed.machine) if against else []
     comparison = Comparison(against[0], not any(each.breaks for each in found), tuple(found)) if against else None
-    times = Times(probed.seconds, probed.starting, probed.contexts, probed.trials)
-    return ProbeReport(
-        1, name, simulated, machine, tuple(causes(machine)), comparison, probed.notes, probed.left, times
-    )
+    why_not = tuple(causes(machine))
+    return ProbeReport(1, name, simulated, machine, why_not, comparison, probed.notes, probed.left, probed.seconds)
 
 
 TOLERANCE = 0.1

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 
 from memtopo.driver.types import Location, LocationKind, gpu
-from memtopo.machine import Copies, Device, Machine, Memory, Peer, Rate, Surroundings, Trial, dump, queries
+from memtopo.machine import Copies, Machine, Peer, Rate, Surroundings, Trial, dump, queries
 from memtopo.plans.progress import Progress
 from memtopo.probe import diagnosis
-from memtopo.probe.supervisor import Findings, Limits, Supervisor, TrialOutcome
+from memtopo.probe.supervisor import Limits, Supervisor
+from memtopo.probe.trial_resources import TrialEnded
 from memtopo.probe.trial_table import RATES, STORE, PlannedTrial, advertised, planned_trials, recorded
 
 _SHARING = ("share", "ipc", "ipc_event", "pool")
+_WORST_FIRST = (False, None, True)
+"""Results of trials."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,20 +30,26 @@ class Timing:
 
 
 @dataclass(frozen=True, slots=True)
-class Probed:
-    """A machine with its trials, and data of this one run.
+class Times:
+    """Seconds: `total` for all trials, of the slowest child's start, for all contexts, and for each trial.
 
-    `seconds` is the time for all trials, `starting` that of the slowest child to start its driver, `contexts` the sum
-    for all contexts. `left` are processes that could not be ended.
+    Trials of several GPUs are concurrent; those of each trial do not include contexts.
     """
 
+    total: float
+    starting: float
+    contexts: float
+    trials: tuple[Timing, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """A machine with its trials, and data of this one run; `left` are processes that could not be ended."""
+
     machine: Machine
-    seconds: float
-    starting: float = 0.0
-    contexts: float = 0.0
-    trials: tuple[Timing, ...] = ()
+    seconds: Times
     left: tuple[str, ...] = ()
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
 
 
 def probe(
@@ -74,26 +83,16 @@ def probe(
     findings = supervisor.run(_lanes(due, simulated=simulated), importing=any(_shares(each) for _, each in due))
     trials = [known.get(n) or _trial(machine, each, findings.outcomes.get(n)) for n, each in enumerate(planned)]
     tested = _with_trials(machine, _worst(zip(planned, trials, strict=True)), around, date)
-    seconds = time.monotonic() - began
-    unmeasured: list[str] = []
+    ended = [(each, findings.outcomes[n]) for n, each in due if n in findings.outcomes]
+    timings = (Timing(f"{each.location} {each.name}", f"gpu{each.device}", end.seconds) for each, end in ended)
+    contexts = sum(end.contexts for _, end in ended)
+    times = Times(time.monotonic() - began, findings.starting, contexts, tuple(timings))
     if not simulated:
         tested = with_pinned(with_links(tested))
         if bandwidth:
             tested, unmeasured = with_rates(tested, stop, shown)
-    return _probed(tested, seconds, findings, due, unmeasured)
-
-
-def _probed(
-    machine: Machine,
-    seconds: float,
-    findings: Findings,
-    due: Sequence[tuple[int, PlannedTrial]],
-    unmeasured: Sequence[str],
-) -> Probed:
-    contexts = sum(outcome.contexts for outcome in findings.outcomes.values())
-    timings = tuple(_timings(due, findings))
-    notes = (*findings.notes, *unmeasured)
-    return Probed(machine, seconds, findings.starting, contexts, timings, tuple(findings.left), notes)
+            findings.notes += unmeasured
+    return Probed(tested, times, tuple(findings.left), tuple(findings.notes))
 
 
 def tried(machine: Machine, names: Collection[str], *, simulated: bool) -> Machine:
@@ -155,13 +154,11 @@ def _shares(planned: PlannedTrial) -> bool:
     return planned.name != STORE and planned.how in _SHARING
 
 
-def _trial(machine: Machine, planned: PlannedTrial, outcome: TrialOutcome | None) -> Trial:
+def _trial(machine: Machine, planned: PlannedTrial, ended: TrialEnded | None) -> Trial:
     announced = advertised(machine, planned)
-    if outcome is None:
+    if ended is None:
         return Trial(advertised=announced, note="it was not reached")
-    return Trial(
-        advertised=announced, works=outcome.works, error=outcome.error, call=outcome.call or None, note=outcome.note
-    )
+    return Trial(advertised=announced, works=ended.works, error=ended.error, call=ended.call or None, note=ended.reason)
 
 
 def _worst(trials: Iterable[tuple[PlannedTrial, Trial]]) -> dict[tuple[Location, str, int], Trial]:
@@ -169,46 +166,30 @@ def _worst(trials: Iterable[tuple[PlannedTrial, Trial]]) -> dict[tuple[Location,
     found: dict[tuple[Location, str, int], Trial] = {}
     for planned, trial in trials:
         key = planned.location, planned.name, planned.device if planned.name == STORE else 0
-        if key not in found or _worse(trial, found[key]):
+        if key not in found or _WORST_FIRST.index(trial.works) < _WORST_FIRST.index(found[key].works):
             found[key] = trial
     return found
-
-
-def _worse(trial: Trial, other: Trial) -> bool:
-    order = (False, None, True)
-    return order.index(trial.works) < order.index(other.works)
 
 
 def _with_trials(
     machine: Machine, trials: Mapping[tuple[Location, str, int], Trial], around: Surroundings | None, date: str | None
 ) -> Machine:
-    memories = {location: _memory(location, memory, trials) for location, memory in machine.locations.items()}
+    memories = {}
+    for location, memory in machine.locations.items():
+        own = {name: trial for (where, name, _), trial in trials.items() if where == location and name != STORE}
+        # The order of a record is kept, and so are trials of a later memtopo.
+        memories[location] = memory.model_copy(update={"trials": memory.trials | own})
     gpus = [memory for location, memory in memories.items() if location.kind == LocationKind.GPU]
-    devices = [_device(device, memory) for device, memory in zip(machine.devices, gpus, strict=True)]
+    pairs = zip(machine.devices, gpus, strict=True)
+    devices = [device.model_copy(update={"memory": memory, "free_bytes": None}) for device, memory in pairs]
     host = {str(location): memory for location, memory in memories.items() if location.kind != LocationKind.GPU}
-    peers = [[_peer(peer, trials, a, b) for b, peer in enumerate(row)] for a, row in enumerate(machine.peers)]
-    return queries.changed(machine, recorded=date, devices=devices, host=host, peers=peers, surroundings=around)
 
+    def with_store(peer: Peer, device: int, owner: int) -> Peer:
+        trial = trials.get((gpu(owner), STORE, device))
+        return peer.model_copy(update={"store": trial}) if trial else peer
 
-def _memory(location: Location, memory: Memory, trials: Mapping[tuple[Location, str, int], Trial]) -> Memory:
-    own = {name: trial for (where, name, _), trial in trials.items() if where == location and name != STORE}
-    # The order of a record is kept, and so are trials of a later memtopo.
-    return memory.model_copy(update={"trials": memory.trials | own})
-
-
-def _device(device: Device, memory: Memory) -> Device:
-    return device.model_copy(update={"memory": memory, "free_bytes": None})
-
-
-def _peer(peer: Peer | None, trials: Mapping[tuple[Location, str, int], Trial], device: int, owner: int) -> Peer | None:
-    key = Location(LocationKind.GPU, owner), STORE, device
-    return peer.model_copy(update={"store": trials[key]}) if peer and key in trials else peer
-
-
-def _timings(due: Sequence[tuple[int, PlannedTrial]], findings: Findings) -> Iterator[Timing]:
-    for n, each in due:
-        if outcome := findings.outcomes.get(n):
-            yield Timing(f"{each.location} {each.name}", f"gpu{each.device}", outcome.seconds)
+    changed = queries.changed(machine, recorded=date, devices=devices, host=host, surroundings=around)
+    return _with_peers(changed, with_store)
 
 
 _LIMIT = 120.0
@@ -243,7 +224,7 @@ def with_rates(machine: Machine, stop: Callable[[], int], progress: Progress) ->
     findings = supervisor.run([[*enumerate(planned)]], importing=False)
     outcomes = {each: outcome for n, each in enumerate(planned) if (outcome := findings.outcomes.get(n))}
     notes = [
-        f"gpu{each.device} and {each.location} could not be measured: {outcome.error or outcome.note}"
+        f"gpu{each.device} and {each.location} could not be measured: {outcome.error or outcome.reason}"
         for each, outcome in outcomes.items()
         if not outcome.data
     ]

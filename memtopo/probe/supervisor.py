@@ -10,10 +10,10 @@ import signal
 import subprocess
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Any, Self, get_args
+from dataclasses import dataclass, field, replace
+from typing import Self, get_args
 
 from memtopo.common.errors import MemtopoError, signal_status
 from memtopo.common.processes import python_command, spawn_connected
@@ -58,24 +58,11 @@ class Limits:
     start: float = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class TrialOutcome:
-    """Result of one trial; `works` is None if the trial does not show it. Times are in seconds."""
-
-    works: bool | None = None
-    error: str | None = None
-    call: str | None = None
-    note: str | None = None
-    seconds: float = 0.0
-    contexts: float = 0.0
-    data: dict[str, Any] | None = None
-
-
 @dataclass(slots=True)
 class Findings:
     """Outcomes by number of the trial, processes that could not be ended, notes, and seconds of the slowest start."""
 
-    outcomes: dict[int, TrialOutcome] = field(default_factory=dict)
+    outcomes: dict[int, TrialEnded] = field(default_factory=dict)
     left: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     starting: float = 0.0
@@ -89,95 +76,54 @@ class _Lane:
     child: ChildProcess | None = None
     current: int | None = None
     deadline: float = 0.0
-    importing: bool = False
     error: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Request:
-    """Request to the importing child by a child of a lane, which may have been replaced before the answer comes."""
-
-    lane: _Lane
-    child: ChildProcess
-    message: ImportRequest
-    handles: Sequence[Handle]
-
-
-_Answers = Iterator[tuple[_Request, ImportAnswer]]
-
-
 class _Importer:
-    """The importing child, which is replaced when it ends, and the queue of requests to it, sent one at a time."""
+    """The importing child, which is replaced when it ends; it answers one request at a time."""
 
-    def __init__(self, launch: Callable[[], ChildProcess], limits: Limits) -> None:
-        self._launch, self._limits = launch, limits
-        self._queue: deque[_Request] = deque()
-        self._current: _Request | None = None
-        self._deadline = 0.0
+    def __init__(self, launch: Callable[[], ChildProcess], stop: Callable[[], int], limits: Limits) -> None:
+        self._launch, self._stop, self._limits = launch, stop, limits
         self._ready = False
-        self.child: ChildProcess | None = None
+        self._child: ChildProcess | None = None
 
     def start(self) -> None:
         """Launch the child, if the system has room for one more process."""
         self._ready = False
         with suppress(OSError):
-            self.child = self._launch()
+            self._child = self._launch()
 
-    def add(self, request: _Request) -> None:
-        """Queue a request."""
-        self._queue.append(request)
-
-    def send_next(self) -> _Answers:
-        """Send the next request if none is under way; answer it if there is no child to send it to."""
-        if self._current or not self._queue:
-            return
-        if self.child is None:
+    def answer(self, request: ImportRequest, handles: Sequence[Handle]) -> ImportAnswer:
+        """Have the child answer a request; if it ends or takes too long, the answer is that. Raises `ProbeStopped`."""
+        if self._child is None:
             self.start()
-        request = self._queue.popleft()
-        if self.child is None:
-            close_handles(request.handles)
-            yield request, ImportAnswer(error="EXIT")
-            return
-        self._current = request
-        self._deadline = time.monotonic() + (self._limits.request if self._ready else self._limits.start)
-        self.child.channel.send(request.message, request.handles)
+        if self._child is None:
+            close_handles(handles)
+            return ImportAnswer(error="EXIT")
+        self._child.channel.send(request, handles)
+        deadline = time.monotonic() + (self._limits.request if self._ready else self._limits.start)
+        while time.monotonic() < deadline:
+            if self._stop():
+                self.end()
+                raise ProbeStopped("interrupted")
+            if self._child.channel.wait(_INTERVAL):
+                received = _receive(self._child)
+                match received and received.message:
+                    case None:
+                        return ImportAnswer(error=self.end(wait=True) or "SIGKILL")
+                    case Ready():
+                        self._ready, deadline = True, time.monotonic() + self._limits.request
+                    case ImportAnswer() as answer:
+                        if answer.error in FATAL:
+                            self.end()
+                        return answer
+        self.end()
+        return ImportAnswer(error=TIMEOUT)
 
-    def receive(self, child: ChildProcess) -> _Answers:
-        """Take one message of the child."""
-        received = _receive(child)
-        match received and received.message:
-            case None:
-                yield from self._ended(child.end(wait=True) or "SIGKILL")
-            case Ready():
-                self._ready = True
-                self._deadline = time.monotonic() + self._limits.request
-            case ImportAnswer() as answer if self._current:
-                request, self._current = self._current, None
-                if answer.error in FATAL:
-                    child.end()
-                    self.child = None  # replaced when the next request comes
-                yield request, answer
-
-    def enforce_limit(self) -> _Answers:
-        """Kill the child if it takes too long for a request."""
-        if self._current and time.monotonic() > self._deadline:
-            yield from self._ended(TIMEOUT)
-
-    def close(self) -> None:
-        """End the child, and discard the requests."""
-        if self.child:
-            self.child.end(wait=not self._current)
-            self.child = None
-        while self._queue:
-            close_handles(self._queue.popleft().handles)
-
-    def _ended(self, error: str) -> _Answers:
-        if self.child:
-            self.child.end()
-        self.child = None
-        if self._current:
-            request, self._current = self._current, None
-            yield request, ImportAnswer(error=error)
+    def end(self, *, wait: bool = False) -> str | None:
+        """End the child; arguments and result are those of `ChildProcess.end`."""
+        child, self._child = self._child, None
+        return child.end(wait=wait) if child else None
 
 
 class Supervisor:
@@ -198,7 +144,7 @@ class Supervisor:
         self._progress, self._phase = progress or Progress(), phase
         self._record, self._stop, self._limits, self._command = record, stop, limits, command
         self._lanes: list[_Lane] = []
-        self._importer = _Importer(lambda: ChildProcess.launch(Start(None, record), command), limits)
+        self._importer = _Importer(lambda: ChildProcess.launch(Start(None, record), command), stop, limits)
         self._findings = Findings()
 
     def run(self, lanes: Sequence[Sequence[tuple[int, PlannedTrial]]], *, importing: bool) -> Findings:
@@ -215,33 +161,27 @@ class Supervisor:
                 if self._stop():
                     raise ProbeStopped("interrupted")
                 self._receive_all()
-                self._answer_all(self._importer.send_next())
                 self._enforce_limits()
                 self._progress.advance(len(self._findings.outcomes) - counted)
                 counted = len(self._findings.outcomes)
         finally:
             for lane in self._lanes:
                 self._end(lane)
-            self._importer.close()
+            self._importer.end(wait=True)
         return self._findings
 
     def _receive_all(self) -> None:
         """Take one message of each child that has sent one, and send what is queued."""
-        lanes = {lane.child.channel.fileno(): (lane, lane.child) for lane in self._lanes if lane.child}
-        importer = self._importer.child
-        children = [*(child for _, child in lanes.values()), *([importer] if importer else [])]
+        children = {lane.child.channel.fileno(): (lane, lane.child) for lane in self._lanes if lane.child}
         poll = select.poll()
-        for child in children:
+        for _, child in children.values():
             child.channel.flush()
             poll.register(child.channel, select.POLLIN)
         for fd, _ in poll.poll(_INTERVAL * 1000):
-            if fd in lanes:
-                self._receive(*lanes[fd])
-            elif importer:
-                self._answer_all(self._importer.receive(importer))
+            self._receive(*children[fd])
 
     def _start(self, lane: _Lane) -> None:
-        lane.current, lane.deadline, lane.importing = None, time.monotonic() + self._limits.start, False
+        lane.current, lane.deadline = None, time.monotonic() + self._limits.start
         if not lane.remaining:
             return
         try:
@@ -260,8 +200,8 @@ class Supervisor:
             case TrialEnded() as ended:
                 self._trial_ended(lane, ended)
             case ImportRequest() as request:
-                lane.importing = True
-                self._importer.add(_Request(lane, child, request, received.handles))
+                child.channel.send(self._importer.answer(request, received.handles))
+                lane.deadline = time.monotonic() + self._limits.trial
             case Ready(seconds):
                 self._findings.starting = max(self._findings.starting, seconds)
             case Broken(error):
@@ -276,9 +216,7 @@ class Supervisor:
         # A GPU that is full, or whose context cannot be created, may be able to do it at another time.
         unknown = ended.error == "CUDA_ERROR_OUT_OF_MEMORY" or ended.call == _NO_CONTEXT
         works = (None if unknown else False) if ended.works is None else ended.works
-        self._findings.outcomes[number] = TrialOutcome(
-            works, ended.error, ended.call, ended.reason, ended.seconds, ended.contexts, ended.data
-        )
+        self._findings.outcomes[number] = replace(ended, works=works)
         lane.current, lane.deadline = None, time.monotonic() + self._limits.start
 
     def _died(self, lane: _Lane, child: ChildProcess) -> None:
@@ -286,14 +224,15 @@ class Supervisor:
         lane.child = None
         if lane.current is not None:
             number, _ = lane.remaining.popleft()
-            self._findings.outcomes[number] = TrialOutcome(works=False, error=ending, note=lane.error)
+            self._findings.outcomes[number] = TrialEnded(number, works=False, error=ending, reason=lane.error)
         elif ending != "EXIT 0" or lane.error:
             self._give_up(lane, f"its process did not start: {lane.error or ending}")
         self._start(lane)
 
     def _give_up(self, lane: _Lane, reason: str) -> None:
         while lane.remaining:
-            self._findings.outcomes[lane.remaining.popleft()[0]] = TrialOutcome(note=reason)
+            number, _ = lane.remaining.popleft()
+            self._findings.outcomes[number] = TrialEnded(number, reason=reason)
 
     def _end(self, lane: _Lane, *, wait: bool = False) -> None:
         if lane.child is None:
@@ -306,23 +245,15 @@ class Supervisor:
     def _enforce_limits(self) -> None:
         """Kill children whose trial, start or import takes too long."""
         for lane in self._lanes:
-            if not lane.child or lane.importing or time.monotonic() < lane.deadline:
+            if not lane.child or time.monotonic() < lane.deadline:
                 continue
             self._end(lane)
             if lane.current is None:
                 self._give_up(lane, "its process did not start in time")
             else:
                 number, _ = lane.remaining.popleft()
-                self._findings.outcomes[number] = TrialOutcome(works=False, error=TIMEOUT)
+                self._findings.outcomes[number] = TrialEnded(number, works=False, error=TIMEOUT)
             self._start(lane)
-        self._answer_all(self._importer.enforce_limit())
-
-    def _answer_all(self, answers: _Answers) -> None:
-        for request, answer in answers:
-            lane = request.lane
-            if lane.child is request.child:
-                lane.importing, lane.deadline = False, time.monotonic() + self._limits.trial
-                request.child.channel.send(answer)
 
 
 def _receive(child: ChildProcess) -> Received[FromChild] | None:

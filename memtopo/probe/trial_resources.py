@@ -73,8 +73,8 @@ class TrialBegun:
 class TrialEnded:
     """Result of a trial: `works`, or the driver's error and the call that returned it, or `data` that was measured.
 
-    `reason` explains an error that is not the driver's. `contexts` is the part of the seconds spent creating contexts,
-    which is not in `seconds`.
+    `works` is None if the trial does not show it. `reason` explains an error that is not the driver's, or why there is
+    no result. `contexts` are the seconds spent creating contexts, which are not in `seconds`.
     """
 
     number: int
@@ -104,9 +104,6 @@ class Broken:
 ToChild = Start | ImportRequest | ImportAnswer
 FromChild = Ready | TrialBegun | TrialEnded | ImportRequest | ImportAnswer | Finished | Broken
 
-
-FIRST, SECOND, THIRD = 0x5A, 0xA5, 0x3C
-"""Bytes written one after another, so that a write that is lost is noticed."""
 
 FATAL = frozenset(
     f"CUDA_ERROR_{name}"
@@ -184,6 +181,20 @@ class TrialResources:
             yield handle, size
 
     @contextmanager
+    def mapped_chunk(self, properties: Properties, users: Sequence[Location]) -> Iterator[tuple[int, int, int]]:
+        """Create a chunk of one granule, and map it; yield its address, its handle and its size."""
+        with self.chunk(properties) as (handle, size), self.mapped(handle, size, users) as address:
+            yield address, handle, size
+
+    @contextmanager
+    def made(self, device: int, make: Callable[[], int], undo: Callable[[int], None]) -> Iterator[int]:
+        """Make an object in the context of a GPU; yield it."""
+        with self.current(device), ExitStack() as stack:
+            made = make()
+            stack.callback(undo, made)
+            yield made
+
+    @contextmanager
     def mapped(self, handle: int, size: int, users: Sequence[Location]) -> Iterator[int]:
         """Map a chunk with access for some users; yield its address."""
         with ExitStack() as undo:
@@ -215,7 +226,7 @@ class TrialResources:
         size: int = 0,
         pointer: bytes = b"",
     ) -> bool:
-        """Return whether the importing child finds `FIRST` in what is shared; it writes `SECOND` to it.
+        """Return whether the importing child finds the bytes of the trial in what is shared; it writes others to it.
 
         Raises `DriverError` with the call that failed there.
         """

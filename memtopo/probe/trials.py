@@ -9,44 +9,23 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 
 from memtopo.common.mapped_files import map_shared, unmap
+from memtopo.driver import types
 from memtopo.driver.handles import Handle
 from memtopo.driver.kernels import WORD, ExternalApiSemaphore
-from memtopo.driver.types import (
-    Access,
-    DmaBufFlags,
-    DriverError,
-    EventFlags,
-    Grant,
-    HandleType,
-    HostFlags,
-    MemAttach,
-    MemoryHandleType,
-    PoolProperties,
-    Properties,
-    RegisterFlags,
-    SemaphoreHandleType,
-    gpu,
-)
-from memtopo.probe.trial_resources import (
-    FIRST,
-    SECOND,
-    THIRD,
-    ImportAnswer,
-    ImportRequest,
-    SharedObject,
-    TrialResources,
-    users,
-    word,
-)
+from memtopo.driver.types import Access, DriverError, Grant, HandleType, PoolProperties, Properties, gpu
+from memtopo.probe.trial_resources import ImportAnswer, ImportRequest, SharedObject, TrialResources, users, word
 from memtopo.probe.trial_table import DMABUF_PCIE, STORE, PlannedTrial
 
+FIRST, SECOND, THIRD = 0x5A, 0xA5, 0x3C
+"""Bytes written one after another, so that a write that is lost is noticed."""
 BUFFER = 64 << 10
 PATIENCE = 5.0
 """Seconds to wait for the external API."""
 
-_SHARED_EVENT = EventFlags.DISABLE_TIMING | EventFlags.INTERPROCESS
+_SHARED_EVENT = types.EventFlags.DISABLE_TIMING | types.EventFlags.INTERPROCESS
 
 
 def attempt(resources: TrialResources, trial: PlannedTrial) -> bool:
@@ -61,92 +40,82 @@ def _create(resources: TrialResources, trial: PlannedTrial) -> bool:
 
 def _use(resources: TrialResources, trial: PlannedTrial) -> bool:
     """Create a chunk with the properties requested, write it, and read it back."""
-    properties = trial.properties
-    with resources.chunk(properties) as (handle, size), resources.mapped(handle, size, [trial.location]) as address:
+    with resources.mapped_chunk(trial.properties, [trial.location]) as (address, handle, _):
         resources.fill(trial.device, address, FIRST)
         created = resources.driver.mem_get_allocation_properties_from_handle(handle)
         # A driver may create a chunk without a property that it does not support (fact 41).
-        kept = created.flags == properties.flags
+        kept = created.flags == trial.properties.flags
         return kept and resources.reads(trial.device, address, FIRST)
 
 
 def _share(resources: TrialResources, trial: PlannedTrial) -> bool:
     """Export a chunk by each of its handle types, and exchange bytes with the process that imports it."""
-    properties = trial.properties
-    kinds = [kind for kind in (HandleType.FD, HandleType.FABRIC) if kind in properties.handles]
-    with resources.chunk(properties) as (handle, size), resources.mapped(handle, size, [gpu(trial.device)]) as address:
-        return all(_is_shared(resources, trial.device, (handle, size, address), kind) for kind in kinds)
-
-
-def _is_shared(resources: TrialResources, device: int, chunk: tuple[int, int, int], kind: HandleType) -> bool:
-    handle, size, address = chunk
-    resources.fill(device, address, FIRST)
-    shared = resources.driver.mem_export_to_shareable_handle(handle, kind)
-    imported = resources.import_elsewhere("chunk", device, shared, handle_type=kind, size=size)
-    return imported and resources.reads(device, address, SECOND)
+    device, handles = trial.device, trial.properties.handles
+    with resources.mapped_chunk(trial.properties, [gpu(device)]) as (address, handle, size):
+        for kind in (kind for kind in (HandleType.FD, HandleType.FABRIC) if kind in handles):
+            resources.fill(device, address, FIRST)
+            shared = resources.driver.mem_export_to_shareable_handle(handle, kind)
+            imported = resources.import_elsewhere("chunk", device, shared, handle_type=kind, size=size)
+            if not (imported and resources.reads(device, address, SECOND)):
+                return False
+    return True
 
 
 def _by_gpu(resources: TrialResources, trial: PlannedTrial) -> bool:
     """Store into host memory by a kernel, and read it by the CPU."""
-    with (
-        resources.chunk(Properties(trial.location)) as (handle, size),
-        resources.mapped(handle, size, users(trial.location, trial.device)) as address,
-    ):
+    where, device = trial.location, trial.device
+    with resources.mapped_chunk(Properties(where), users(where, device)) as (address, *_):
         resources.driver.host_write(address, bytes(WORD))
-        with resources.current(trial.device):
-            resources.extras.store(address, int.from_bytes(word(FIRST), "little"))
+        with resources.current(device):
+            _store_word(resources, address, FIRST)
         return resources.driver.host_read(address, WORD) == word(FIRST)
 
 
 def _by_cpu(resources: TrialResources, trial: PlannedTrial) -> bool:
     """Write host memory by the CPU, and read it by a copy in the GPU's context."""
-    with (
-        resources.chunk(Properties(trial.location)) as (handle, size),
-        resources.mapped(handle, size, users(trial.location, trial.device)) as address,
-    ):
+    where, device = trial.location, trial.device
+    with resources.mapped_chunk(Properties(where), users(where, device)) as (address, *_):
         resources.driver.host_write(address, word(SECOND))
-        return resources.reads(trial.device, address, SECOND) and resources.driver.host_read(address, WORD) == word(
-            SECOND
-        )
+        read = resources.reads(device, address, SECOND)
+        return read and resources.driver.host_read(address, WORD) == word(SECOND)
 
 
 def _store(resources: TrialResources, trial: PlannedTrial) -> bool:
     """Store into the memory of a peer by a kernel, and read it there: a link may lose stores without an error."""
     owner = trial.location
-    with (
-        resources.chunk(Properties(owner)) as (handle, size),
-        resources.mapped(handle, size, [owner, gpu(trial.device)]) as address,
-    ):
+    with resources.mapped_chunk(Properties(owner), [owner, gpu(trial.device)]) as (address, *_):
         resources.fill(owner.id, address, THIRD)
         with resources.current(trial.device):
-            resources.extras.store(address, int.from_bytes(word(FIRST), "little"))
+            _store_word(resources, address, FIRST)
         return resources.reads(owner.id, address, FIRST)
+
+
+def _store_word(resources: TrialResources, address: int, value: int) -> None:
+    resources.extras.store(address, int.from_bytes(word(value), "little"))
 
 
 def _managed(resources: TrialResources, trial: PlannedTrial) -> bool:
     """Read managed memory by the GPU after the CPU has written it, and the other way round (fact 39)."""
-    with resources.current(trial.device), ExitStack() as undo:
-        address = resources.driver.mem_alloc_managed(BUFFER, MemAttach.GLOBAL)
-        undo.callback(resources.driver.mem_free, address)
-        resources.driver.host_write(address, word(FIRST))
-        read = resources.driver.memcpy_dtoh(address, WORD)
-        resources.extras.store(address, int.from_bytes(word(SECOND), "little"))
-        return read == word(FIRST) and resources.driver.host_read(address, WORD) == word(SECOND)
+    driver = resources.driver
+    allocate = partial(driver.mem_alloc_managed, BUFFER, types.MemAttach.GLOBAL)
+    with resources.made(trial.device, allocate, driver.mem_free) as address:
+        driver.host_write(address, word(FIRST))
+        read = driver.memcpy_dtoh(address, WORD)
+        _store_word(resources, address, SECOND)
+        return read == word(FIRST) and driver.host_read(address, WORD) == word(SECOND)
 
 
 def _concurrent(resources: TrialResources, trial: PlannedTrial) -> bool:
     """Write managed memory by the CPU while a kernel waits for that."""
-    with resources.current(trial.device), ExitStack() as undo:
-        address = resources.driver.mem_alloc_managed(BUFFER, MemAttach.GLOBAL)
-        undo.callback(resources.driver.mem_free, address)
+    allocate = partial(resources.driver.mem_alloc_managed, BUFFER, types.MemAttach.GLOBAL)
+    with resources.made(trial.device, allocate, resources.driver.mem_free) as address:
         return resources.extras.meet(address, int.from_bytes(word(FIRST), "little"))
 
 
 def _pinned(resources: TrialResources, trial: PlannedTrial) -> bool:
     """Exchange bytes between the CPU and the GPU in page-locked memory (fact 74)."""
-    with resources.current(trial.device), ExitStack() as undo:
-        address = resources.driver.mem_host_alloc(BUFFER, HostFlags.PORTABLE | HostFlags.DEVICEMAP)
-        undo.callback(resources.driver.mem_free_host, address)
+    allocate = partial(resources.driver.mem_host_alloc, BUFFER, types.HostFlags.PORTABLE | types.HostFlags.DEVICEMAP)
+    with resources.made(trial.device, allocate, resources.driver.mem_free_host) as address:
         return _is_seen_by_both(resources, address)
 
 
@@ -158,7 +127,9 @@ def _registered(resources: TrialResources, trial: PlannedTrial) -> bool:
         os.ftruncate(fd, BUFFER)
         address = map_shared(fd, 0, BUFFER, writable=True)
         undo.callback(unmap, address, BUFFER)
-        resources.driver.mem_host_register(address, BUFFER, RegisterFlags.PORTABLE | RegisterFlags.DEVICEMAP)
+        resources.driver.mem_host_register(
+            address, BUFFER, types.RegisterFlags.PORTABLE | types.RegisterFlags.DEVICEMAP
+        )
         undo.callback(resources.driver.mem_host_unregister, address)
         return _is_seen_by_both(resources, address) and os.pread(fd, WORD, 0) == word(SECOND)
 
@@ -171,7 +142,7 @@ def _is_seen_by_both(resources: TrialResources, address: int) -> bool:
         driver.host_write(address, word(FIRST))
         driver.memcpy_async(copy, driver.mem_host_get_device_pointer(address), WORD)
         read = driver.memcpy_dtoh(copy, WORD)
-        resources.extras.store(address, int.from_bytes(word(SECOND), "little"))
+        _store_word(resources, address, SECOND)
         driver.ctx_synchronize()
         return read == word(FIRST) and driver.host_read(address, WORD) == word(SECOND)
     finally:
@@ -180,23 +151,19 @@ def _is_seen_by_both(resources: TrialResources, address: int) -> bool:
 
 def _ipc(resources: TrialResources, trial: PlannedTrial) -> bool:
     """Exchange bytes with a process that opens memory of `cuMemAlloc` (facts 31, 46)."""
-    with resources.current(trial.device), ExitStack() as undo:
-        address = resources.driver.mem_alloc(BUFFER)
-        undo.callback(resources.driver.mem_free, address)
-        resources.fill(trial.device, address, FIRST)
-        shared = resources.driver.ipc_get_mem_handle(address)
-        return resources.import_elsewhere("ipc", trial.device, shared) and resources.reads(
-            trial.device, address, SECOND
-        )
+    driver, device = resources.driver, trial.device
+    with resources.made(device, partial(driver.mem_alloc, BUFFER), driver.mem_free) as address:
+        resources.fill(device, address, FIRST)
+        imported = resources.import_elsewhere("ipc", device, driver.ipc_get_mem_handle(address))
+        return imported and resources.reads(device, address, SECOND)
 
 
 def _ipc_event(resources: TrialResources, trial: PlannedTrial) -> bool:
     """Record an event that another process waits for (facts 32, 47)."""
-    with resources.current(trial.device), ExitStack() as undo:
-        event = resources.driver.event_create(_SHARED_EVENT)
-        undo.callback(resources.driver.event_destroy, event)
-        resources.driver.event_record(event)
-        return resources.import_elsewhere("ipc_event", trial.device, resources.driver.ipc_get_event_handle(event))
+    driver = resources.driver
+    with resources.made(trial.device, partial(driver.event_create, _SHARED_EVENT), driver.event_destroy) as event:
+        driver.event_record(event)
+        return resources.import_elsewhere("ipc_event", trial.device, driver.ipc_get_event_handle(event))
 
 
 def _pool(resources: TrialResources, trial: PlannedTrial) -> bool:
@@ -211,26 +178,24 @@ def _pool(resources: TrialResources, trial: PlannedTrial) -> bool:
         undo.callback(driver.mem_free, address)
         driver.ctx_synchronize()
         resources.fill(trial.device, address, FIRST)
-        shared, pointer = (
-            driver.mem_pool_export_to_shareable_handle(pool, kind),
-            driver.mem_pool_export_pointer(address),
-        )
+        shared = driver.mem_pool_export_to_shareable_handle(pool, kind)
+        pointer = driver.mem_pool_export_pointer(address)
         imported = resources.import_elsewhere("pool", trial.device, shared, handle_type=kind, pointer=pointer)
         return imported and resources.reads(trial.device, address, SECOND)
 
 
 def _dma_buf(resources: TrialResources, trial: PlannedTrial) -> bool:
     """Export mapped memory as a dma-buf, whose descriptor reports the size (fact 83)."""
-    flags = DmaBufFlags.PCIE if trial.name == DMABUF_PCIE else DmaBufFlags.NONE
+    flags = types.DmaBufFlags.PCIE if trial.name == DMABUF_PCIE else types.DmaBufFlags.NONE
     with _exported_dma_buf(resources, trial, flags) as (fd, size, _):
         return os.lseek(fd, 0, os.SEEK_END) == size
 
 
 def _external_dma_buf(resources: TrialResources, trial: PlannedTrial) -> bool:
     """Import a dma-buf of this GPU's memory as external memory, and exchange bytes (fact 84)."""
-    driver, kind = resources.driver, MemoryHandleType.DMABUF_FD
+    driver, kind = resources.driver, types.MemoryHandleType.DMABUF_FD
     with (
-        _exported_dma_buf(resources, trial, DmaBufFlags.NONE) as (fd, size, address),
+        _exported_dma_buf(resources, trial, types.DmaBufFlags.NONE) as (fd, size, address),
         resources.current(trial.device),
         ExitStack() as undo,
     ):
@@ -252,16 +217,12 @@ def _external_dma_buf(resources: TrialResources, trial: PlannedTrial) -> bool:
 
 @contextmanager
 def _exported_dma_buf(
-    resources: TrialResources, trial: PlannedTrial, flags: DmaBufFlags
+    resources: TrialResources, trial: PlannedTrial, flags: types.DmaBufFlags
 ) -> Iterator[tuple[int, int, int]]:
     """A dma-buf of a new chunk, with its size and the address of the chunk."""
-    driver = resources.driver
-    with (
-        resources.chunk(trial.properties) as (handle, size),
-        resources.mapped(handle, size, [trial.location]) as address,
-        resources.current(trial.device),
-    ):
-        fd = driver.mem_get_handle_for_address_range(address, size, flags)
+    chunk = resources.mapped_chunk(trial.properties, [trial.location])
+    with chunk as (address, _, size), resources.current(trial.device):
+        fd = resources.driver.mem_get_handle_for_address_range(address, size, flags)
         try:
             yield fd, size, address
         finally:
@@ -273,7 +234,7 @@ def _external_memory(resources: TrialResources, trial: PlannedTrial) -> bool:
     with resources.external(trial.device) as external, resources.current(trial.device), ExitStack() as undo:
         memory = external.allocate(BUFFER)
         memory.write(0, word(FIRST))
-        object_ = resources.driver.import_external_memory(memory.fd(), MemoryHandleType.OPAQUE_FD, memory.whole)
+        object_ = resources.driver.import_external_memory(memory.fd(), types.MemoryHandleType.OPAQUE_FD, memory.whole)
         undo.callback(resources.driver.destroy_external_memory, object_)
         address = resources.driver.external_memory_get_mapped_buffer(object_, 0, BUFFER)
         undo.callback(resources.driver.mem_free, address)
@@ -287,15 +248,17 @@ def _external_semaphore(resources: TrialResources, trial: PlannedTrial) -> bool:
     with resources.external(trial.device) as external, resources.current(trial.device), ExitStack() as undo:
         stream = resources.driver.stream_create()
         undo.callback(resources.driver.stream_destroy, stream)
-        pairs = (
-            (external.timeline(), SemaphoreHandleType.TIMELINE_FD),
-            (external.binary(), SemaphoreHandleType.OPAQUE_FD),
-        )
-        return all(_signals_both_ways(resources, undo, stream, semaphore, kind) for semaphore, kind in pairs)
+        kinds = types.SemaphoreHandleType
+        pairs = (external.timeline(), kinds.TIMELINE_FD), (external.binary(), kinds.OPAQUE_FD)
+        return all(_signals_both_ways(resources, undo, stream, *pair) for pair in pairs)
 
 
 def _signals_both_ways(
-    resources: TrialResources, undo: ExitStack, stream: int, semaphore: ExternalApiSemaphore, kind: SemaphoreHandleType
+    resources: TrialResources,
+    undo: ExitStack,
+    stream: int,
+    semaphore: ExternalApiSemaphore,
+    kind: types.SemaphoreHandleType,
 ) -> bool:
     driver = resources.driver
     imported = driver.import_external_semaphore(semaphore.fd(), kind)
@@ -354,18 +317,17 @@ def _import_chunk(resources: TrialResources, request: ImportRequest, shared: int
 
 def _import_ipc(resources: TrialResources, request: ImportRequest, shared: int | bytes) -> bool:
     assert isinstance(shared, bytes)
-    with resources.current(request.device), ExitStack() as undo:
-        address = resources.driver.ipc_open_mem_handle(shared)
-        undo.callback(resources.driver.ipc_close_mem_handle, address)
+    driver = resources.driver
+    open_ = partial(driver.ipc_open_mem_handle, shared)
+    with resources.made(request.device, open_, driver.ipc_close_mem_handle) as address:
         return _read_and_write(resources, request.device, address)
 
 
 def _import_ipc_event(resources: TrialResources, request: ImportRequest, shared: int | bytes) -> bool:
     assert isinstance(shared, bytes)
     driver = resources.driver
-    with resources.current(request.device), ExitStack() as undo:
-        event = driver.ipc_open_event_handle(shared)
-        undo.callback(driver.event_destroy, event)
+    open_ = partial(driver.ipc_open_event_handle, shared)
+    with resources.made(request.device, open_, driver.event_destroy) as event:
         driver.event_synchronize(event)
         return driver.event_query(event)
 

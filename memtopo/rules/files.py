@@ -17,8 +17,8 @@ from typing import NamedTuple
 from memtopo import language
 from memtopo.common.errors import Unavailable, UsageError
 from memtopo.common.text import nearest
-from memtopo.diagnostics import CODES
-from memtopo.diagnostics.model import Diagnostic, Edit, Path, Severity, TextSpan
+from memtopo.diagnostics import CODES, Severity
+from memtopo.diagnostics.model import Diagnostic, Edit, Path, TextSpan
 from memtopo.language import Document, read_text
 from memtopo.language.located import Replacement, edited, replacements
 from memtopo.language.suppressions import NEVER

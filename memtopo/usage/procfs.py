@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,6 +62,11 @@ class ProcfsProcess:
     since: float | None
     descriptors: Descriptors | None
 
+    @property
+    def has_devices(self) -> bool:
+        """True if it has a device file or a dma-buf open."""
+        return bool(self.descriptors and (self.descriptors.devices or self.descriptors.dma_buffers))
+
 
 @dataclass(frozen=True, slots=True)
 class ProcessFiles:
@@ -72,7 +77,8 @@ class ProcessFiles:
 
     def processes(self) -> Iterator[ProcfsProcess]:
         """Yield all processes that this one sees, by ascending pid."""
-        booted = self._boot_time()
+        times = (float(line.split()[1]) for line in _lines(self.proc / "stat") if line.startswith("btime "))
+        booted = next(times, None)
         for pid in sorted(int(name) for name in os.listdir(self.proc) if name.isdecimal()):
             if found := self._process(pid, booted):
                 yield found
@@ -107,7 +113,10 @@ class ProcessFiles:
             return None
         since = None if booted is None else booted + stat.start / os.sysconf("SC_CLK_TCK")
         folder = self.proc / str(pid)
-        return ProcfsProcess(pid, stat.parent, _uid(folder), stat.command, stat.start, since, self._descriptors(folder))
+        # The effective user: the owner of the folder is root for some processes.
+        ids = dict(_fields(folder / "status")).get("Uid", "").split()
+        uid = int(ids[1]) if len(ids) > 1 else None
+        return ProcfsProcess(pid, stat.parent, uid, stat.command, stat.start, since, self._descriptors(folder))
 
     def _descriptors(self, folder: Path) -> Descriptors | None:
         try:
@@ -117,20 +126,13 @@ class ProcessFiles:
         except OSError:  # it has ended
             return Descriptors()
         sockets = (match for match in map(_SOCKET.fullmatch, links.values()) if match)
+        below = f"{self.dev}/"
+        names = Counter(target.removeprefix(below) for target in links.values() if target.startswith(below))
         return Descriptors(
-            self._devices(links),
+            tuple(OpenDevice(f"/dev/{name}", names[name]) for name in sorted(names) if _DEVICE.fullmatch(name)),
             tuple(_dma_buffers(folder, [fd for fd, target in links.items() if _DMA_BUFFER.fullmatch(target)])),
             frozenset(int(match[1]) for match in sockets),
         )
-
-    def _devices(self, links: Mapping[str, str]) -> tuple[OpenDevice, ...]:
-        below = f"{self.dev}/"
-        names = Counter(target.removeprefix(below) for target in links.values() if target.startswith(below))
-        return tuple(OpenDevice(f"/dev/{name}", names[name]) for name in sorted(names) if _DEVICE.fullmatch(name))
-
-    def _boot_time(self) -> float | None:
-        times = [float(line.split()[1]) for line in _lines(self.proc / "stat") if line.startswith("btime ")]
-        return times[0] if times else None
 
 
 def _links(folder: Path) -> Iterator[tuple[str, str]]:
@@ -144,9 +146,9 @@ def _dma_buffers(folder: Path, fds: list[str]) -> Iterator[DmaBuffer]:
     """dma-bufs of a process, each once, with what `fdinfo` shows of them."""
     infos = {fd: dict(_fields(folder / "fdinfo" / fd)) for fd in fds}
     counts = Counter(info.get("ino", fd) for fd, info in infos.items())
-    for inode, info in {info.get("ino", fd): info for fd, info in infos.items()}.items():
-        size, exporter, name = _number(info.get("size")), info.get("exp_name"), info.get("name")
-        yield DmaBuffer(_number(info.get("ino")), counts[inode], size, exporter, name)
+    for key, info in {info.get("ino", fd): info for fd, info in infos.items()}.items():
+        inode, size = (int(text) if text.isdecimal() else None for text in (info.get("ino", ""), info.get("size", "")))
+        yield DmaBuffer(inode, counts[key], size, info.get("exp_name"), info.get("name"))
 
 
 def _fields(file: Path) -> Iterator[tuple[str, str]]:
@@ -154,16 +156,6 @@ def _fields(file: Path) -> Iterator[tuple[str, str]]:
         name, colon, value = line.partition(":")
         if colon:
             yield name, value.strip()
-
-
-def _uid(folder: Path) -> int | None:
-    """Effective user of a process: the owner of its folder is root for some of them."""
-    ids = dict(_fields(folder / "status")).get("Uid", "").split()
-    return int(ids[1]) if len(ids) > 1 else None
-
-
-def _number(text: str | None) -> int | None:
-    return int(text) if text and text.isdecimal() else None
 
 
 def _lines(file: Path) -> list[str]:

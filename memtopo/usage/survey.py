@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 from memtopo.common.processes import PROC, in_pid_namespace
 from memtopo.driver.types import GpuMemory, GpuUsage, ProcessMemory
@@ -46,13 +46,13 @@ class ProcessUsage:
     """
 
     pid: int | None
-    uid: int | None
-    command: str | None
-    since: float | None
-    memory: tuple[ProcessMemory, ...]
-    devices: tuple[OpenDevice, ...] | None
-    dma_buffers: tuple[DmaBuffer, ...] | None
-    layouts: tuple[LayoutUse, ...]
+    uid: int | None = None
+    command: str | None = None
+    since: float | None = None
+    memory: tuple[ProcessMemory, ...] = ()
+    devices: tuple[OpenDevice, ...] | None = None
+    dma_buffers: tuple[DmaBuffer, ...] | None = None
+    layouts: tuple[LayoutUse, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +99,8 @@ def _flocks(file: Path) -> Iterator[tuple[_File, int]]:
             yield (int(major, 16), int(minor, 16), int(inode)), int(words[4])
 
 
+T = TypeVar("T")
+
 Uses = Mapping[int, Sequence[LayoutUse]]
 """Layouts by process; 0 is any process of another pid namespace."""
 
@@ -117,57 +119,47 @@ def usage(
     files = files or ProcessFiles()
     known = list(layouts)
     processes = {each.pid: each for each in files.processes()}
-    confirmed, elsewhere = _by_process(memory.processes, processes)
+    confirmed = _grouped((each.pid, each) for each in memory.processes if _is_of(each, processes))
+    elsewhere = _grouped((each.pid, each) for each in memory.processes if not _is_of(each, processes))
     reported = list(_reported(each for each in known if isinstance(each, Status)))
     sockets = {use.socket for _, use in reported}
     reported += [(pid, use) for pid, use in locked if use.socket not in sockets]
-    uses = _layout_uses(_grouped(reported), processes, confirmed, files)
+    by_process = _grouped(reported)
+    leased, children = _leased(by_process, processes, files), _children(by_process, processes, confirmed)
+    uses = _grouped([*reported, *leased, *children])
+    listed = {pid for pid, each in processes.items() if each.has_devices} | {*confirmed, *uses}
     found = [
-        *(ProcessUsage(None, None, None, None, (), None, None, (use,)) for use in uses.get(0, ())),
-        *_users(processes, confirmed, uses),
-        *(ProcessUsage(pid, None, None, None, tuple(each), None, None, ()) for pid, each in elsewhere.items()),
+        *(ProcessUsage(None, layouts=(use,)) for use in uses.get(0, ())),
+        *(_process(pid, confirmed.get(pid, ()), uses.get(pid, ()), processes.get(pid)) for pid in listed - {0}),
+        *(ProcessUsage(pid, memory=tuple(each)) for pid, each in elsewhere.items()),
     ]
     unreachable = [f"layout {each.name}: {each.error}" for each in known if isinstance(each, Entry)]
     reasons = (*memory.unknown, *_unknown(processes.values(), files, named=bool(elsewhere)), *unreachable)
     return Usage(memory.gpus, tuple(sorted(found, key=lambda each: each.pid or 0)), reasons)
 
 
-def _users(
-    processes: Mapping[int, ProcfsProcess], memory: Mapping[int, Sequence[ProcessMemory]], uses: Uses
-) -> Iterator[ProcessUsage]:
-    """Yield the processes that use GPU memory, or have a descriptor that may keep it."""
-    for pid in sorted({*memory, *uses, *processes} - {0}):
-        of = processes.get(pid)
-        open_ = of.descriptors if of else None
-        if pid in memory or pid in uses or (open_ and (open_.devices or open_.dma_buffers)):
-            yield ProcessUsage(
-                pid,
-                of.uid if of else None,
-                of.command if of else None,
-                of.since if of else None,
-                tuple(memory.get(pid, ())),
-                open_.devices if open_ else None,
-                open_.dma_buffers if open_ else None,
-                tuple(uses.get(pid, ())),
-            )
+def _process(
+    pid: int, memory: Iterable[ProcessMemory], layouts: Iterable[LayoutUse], of: ProcfsProcess | None
+) -> ProcessUsage:
+    found = ProcessUsage(pid, memory=tuple(memory), layouts=tuple(layouts))
+    if of is None:
+        return found
+    found = replace(found, uid=of.uid, command=of.command, since=of.since)
+    open_ = of.descriptors
+    return replace(found, devices=open_.devices, dma_buffers=open_.dma_buffers) if open_ else found
 
 
-def _layout_uses(
-    reported: Uses,
-    processes: Mapping[int, ProcfsProcess],
-    memory: Mapping[int, object],
-    files: ProcessFiles,
-) -> Uses:
-    leased = _leased(reported, processes, files)
-    children = _children(reported, processes, memory)
-    return _grouped([*((pid, use) for pid, uses in reported.items() for use in uses), *leased, *children])
+def _grouped(found: Iterable[tuple[int, T]]) -> dict[int, list[T]]:
+    groups: dict[int, list[T]] = defaultdict(list)
+    for pid, each in found:
+        groups[pid].append(each)
+    return groups
 
 
-def _grouped(uses: Iterable[tuple[int, LayoutUse]]) -> Uses:
-    found: dict[int, list[LayoutUse]] = defaultdict(list)
-    for pid, use in uses:
-        found[pid].append(use)
-    return found
+def _is_of(memory: ProcessMemory, processes: Mapping[int, ProcfsProcess]) -> bool:
+    """Return whether NVML's number of a process is that of one in /proc."""
+    process = processes.get(memory.pid)
+    return process is not None and (process.descriptors is None or bool(process.descriptors.devices))
 
 
 def _reported(statuses: Iterable[Status]) -> Iterator[tuple[int, LayoutUse]]:
@@ -202,34 +194,18 @@ def _children(
 ) -> Iterator[tuple[int, LayoutUse]]:
     """Yield what holders have started and uses GPU memory: the processes of a layout of several."""
     for process in processes.values():
-        open_ = process.descriptors
-        if process.pid in memory or (open_ and (open_.devices or open_.dma_buffers)):
+        if process.pid in memory or process.has_devices:
             server = processes.get(process.parent)  # a worker's parent, whose parent is the holder
             for use in (*reported.get(process.parent, ()), *(reported.get(server.parent, ()) if server else ())):
                 if use.role == "holder":
                     yield process.pid, replace(use, role="child", since=None, bytes=None)
 
 
-def _by_process(
-    memory: Iterable[ProcessMemory], processes: Mapping[int, ProcfsProcess]
-) -> tuple[dict[int, list[ProcessMemory]], dict[int, list[ProcessMemory]]]:
-    """Divide NVML's processes into those of /proc and others."""
-    confirmed: dict[int, list[ProcessMemory]] = defaultdict(list)
-    elsewhere: dict[int, list[ProcessMemory]] = defaultdict(list)
-    for each in memory:
-        process = processes.get(each.pid)
-        fits = process is not None and (process.descriptors is None or process.descriptors.devices)
-        (confirmed if fits else elsewhere)[each.pid].append(each)
-    return confirmed, elsewhere
-
-
 def _unknown(processes: Iterable[ProcfsProcess], files: ProcessFiles, *, named: bool) -> Iterator[str]:
     """Yield what /proc does not show."""
-    unreadable = [each.uid for each in processes if each.descriptors is None]
-    if unreadable and os.geteuid():
-        yield f"descriptors of {_count(len(unreadable), 'process', 'processes')}: reading them needs root"
-    elif unreadable:
-        yield f"descriptors of {_count(len(unreadable), 'process', 'processes')}: the system refuses access to them"
+    if unreadable := sum(each.descriptors is None for each in processes):
+        why = "reading them needs root" if os.geteuid() else "the system refuses access to them"
+        yield f"descriptors of {unreadable:,} process{'' if unreadable == 1 else 'es'}: {why}"
     if files.hides_processes():
         yield "processes of other users: /proc is mounted with hidepid, and shows them to root alone"
     if in_pid_namespace(files.proc):
@@ -239,7 +215,3 @@ def _unknown(processes: Iterable[ProcfsProcess], files: ProcessFiles, *, named: 
         )
     if named:
         yield "processes that NVML names and /proc does not have: they may be of another pid namespace"
-
-
-def _count(number: int, one: str, many: str) -> str:
-    return f"{number:,} {one if number == 1 else many}"

@@ -21,7 +21,7 @@ from memtopo.output.probe import full_page as probe_page
 from memtopo.output.report import diagnostics_page, error_page, full_page
 from memtopo.plans.report import Difference, Failure, Leak, PhaseTime, ProcessReport, Report
 from memtopo.probe.report import ProbeReport, probe_report
-from memtopo.probe.run import Probed, Timing
+from memtopo.probe.run import Probed, Times, Timing
 from memtopo.rules.validation import validate
 from memtopo.run import apply, processes
 from tests.browser.inspection import Browser, View
@@ -58,7 +58,7 @@ def of_processes() -> Report:
 def probed() -> ProbeReport:
     """Report of a probe, from a record."""
     record = machine.load("h200x4")
-    found = Probed(record, 6.0, 0.4, 0.2, tuple(Timing(f"gpu{n} vmm", "gpu0", 0.01 * n) for n in range(40)))
+    found = Probed(record, Times(6.0, 0.4, 0.2, tuple(Timing(f"gpu{n} vmm", "gpu0", 0.01 * n) for n in range(40))))
     return probe_report(found, record, "h200x4", simulated=True, against=("h200x2", H200))
 
 
@@ -145,7 +145,7 @@ def test_the_page_of_a_probe_shows_matrices_as_heat_maps(
 
 
 def test_two_gpus_have_nothing_to_compare_and_no_colours(defects: Defects) -> None:
-    pair = Probed(H200, 6.0, 0.4, 0.2, ())
+    pair = Probed(H200, Times(6.0, 0.4, 0.2, ()))
     shown = html(probe_page(probe_report(pair, H200, "h200x2", simulated=True, against=None)))
     assert defects(shown, 0) == []
     assert "396.7" in shown

@@ -6,7 +6,7 @@ import pytest
 
 from memtopo.common.errors import Unavailable
 from memtopo.common.text import output_line
-from memtopo.diagnostics import CODES
+from memtopo.diagnostics.explanations import explanation
 from memtopo.output import formats
 from memtopo.rules.files import check, collect
 from tests.ci.conftest import BAD, GOOD, TWO_GPUS, WARNED, Checking
@@ -26,7 +26,7 @@ def test_a_diagnostic_is_one_annotation_in_one_line(checked: Checking) -> None:
         "endLine": "4",
         "col": "31",
         "endColumn": "35",
-        "title": f"MT301: {CODES['MT301'].title}",
+        "title": f"MT301: {explanation('MT301').title}",
     }
     assert first.data.splitlines()[0] == "chunk 'hot': 3MiB is no multiple of 2MiB (1 MiB over)"
     assert first.data.splitlines()[-1] == "help: write 2MiB or 4MiB, or 'round: up'"

@@ -1,6 +1,6 @@
 """Explanations of all codes: the rule, the driver's behaviour, a wrong and a right example; and the driver facts.
 
-Each code has a file in this folder with the sections `## Rule`, `## Fact`, `## Wrong` and `## Right`.
+Each code has a file in this folder with its title and the sections `## Rule`, `## Fact`, `## Wrong` and `## Right`.
 """
 
 from __future__ import annotations
@@ -12,25 +12,11 @@ from functools import cache
 from importlib import resources
 from pathlib import Path
 
-from memtopo.diagnostics import CODES
-from memtopo.diagnostics.model import Severity
+from memtopo.diagnostics import CODES, Severity
 
-GROUPS = {
-    "MT0": "Reading the text",
-    "MT1": "Form of the entries",
-    "MT2": "Names and references",
-    "MT3": "Arithmetic of the layout",
-    "MT4": "Capabilities of the machine",
-    "MT6": "Sharing between processes",
-    "MT7": "Managed, pinned and external memory, dma-bufs, multicast",
-    "MT8": "States, elastic ranges and changes",
-    "MT9": "Parameters",
-    "MT5": "Probably unintended",
-}
-"""Titles of the groups of codes, by prefix."""
-
-_SECTIONS = ("Rule", "Fact", "Wrong", "Right")
-_HEADING = re.compile(r"^## (\w+)\n", re.MULTILINE)
+_FORM = re.compile(
+    r"# ([^\n]+)\n+## Rule\n(.+?)^## Fact\n(.+?)^## Wrong\n(.+?)^## Right\n(.+)", re.MULTILINE | re.DOTALL
+)
 _BLOCK = re.compile(r"(?P<note>.*?)(?:^```yaml\n(?P<spec>.*?)^```\s*)?", re.MULTILINE | re.DOTALL)
 
 
@@ -60,17 +46,11 @@ class Explanation:
 
 def explanation(code: str) -> Explanation:
     """Return the explanation of a code. Raises `KeyError` for a code that is not in `CODES`."""
-    known = CODES[code]
-    text = resources.files(__name__).joinpath(f"{code}.md").read_text(encoding="utf-8")
-    rule, fact, wrong, right = _sections(text, code)
-    return Explanation(code, known.title, known.severity, rule, fact, _example(wrong), _example(right))
-
-
-def _sections(text: str, code: str) -> list[str]:
-    before, *parts = _HEADING.split(text)
-    assert not before.strip(), f"{code}.md has text before its first section"
-    assert tuple(parts[::2]) == _SECTIONS, f"{code}.md needs the sections {', '.join(_SECTIONS)}"
-    return [part.strip() for part in parts[1::2]]
+    severity = CODES[code]
+    found = _FORM.fullmatch(resources.files(__name__).joinpath(f"{code}.md").read_text(encoding="utf-8"))
+    assert found, f"{code}.md needs a title, and the sections Rule, Fact, Wrong and Right"
+    title, rule, fact, wrong, right = map(str.strip, found.groups())
+    return Explanation(code, title, severity, rule, fact, _example(wrong), _example(right))
 
 
 def _example(text: str) -> Example:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, groupby
+from itertools import accumulate, groupby, pairwise
 from operator import itemgetter
-from typing import NamedTuple
 
 from memtopo.geometry.diagram import DeviceAccess
 from memtopo.output.diagram.markup import (
@@ -64,15 +63,6 @@ class BarBlock:
     twin: int | None = None
 
 
-class BarArea(NamedTuple):
-    """The rectangle of a block."""
-
-    x: float
-    top: float
-    width: float
-    height: float
-
-
 def lengths(sizes: Sequence[int], room: float, least: float) -> list[float]:
     """Pixels for sizes in a row, `room` in all: to scale, but none shorter than `least`.
 
@@ -91,22 +81,19 @@ def lengths(sizes: Sequence[int], room: float, least: float) -> list[float]:
         small |= under
 
 
-def draw_bar(
-    blocks: Sequence[BarBlock], tops: Sequence[float], end: float, x: float, wide: float, context: DrawingContext
-) -> Iterator[str]:
-    """A bar of `wide` pixels from `x` on; each block ends at the top of the next, the last one at `end`."""
-    for block, top, bottom in zip(blocks, tops, [*tops[1:], end], strict=True):
-        yield hovered(block.tooltip, _block(block, BarArea(x, top, wide, bottom - top), context))
-
-
-def _block(block: BarBlock, area: BarArea, context: DrawingContext) -> Iterator[str]:
+def _block(block: BarBlock, x: float, top: float, wide: float, tall: float, context: DrawingContext) -> Iterator[str]:
     if not block.mark:
-        yield rect(*area, "o i")
+        yield rect(x, top, wide, tall, "o i")
         return
-    yield from _stripes(block, area, context)
-    yield rect(*area, "e")
-    if area.height >= _LETTER_HEIGHT:
-        yield from badge(context.letter(block.mark), area.x + area.width / 2, area.top + area.height / 2)
+    if len(block.devices) > block.count > 0:  # memory of several devices at the same addresses, side by side
+        part = wide / len(block.devices)
+        for index, device in enumerate(block.devices):
+            yield _filled([_stripe(x + index * part, top, part, tall)], device, context)
+    else:
+        yield from _stripes(block, x, top, wide, tall, context)
+    yield rect(x, top, wide, tall, "e")
+    if tall >= _LETTER_HEIGHT:
+        yield from badge(context.letter(block.mark), x + wide / 2, top + tall / 2)
 
 
 def badge(letter: str, x: float, y: float) -> Iterator[str]:
@@ -115,72 +102,45 @@ def badge(letter: str, x: float, y: float) -> Iterator[str]:
     yield text_at(x, y + 4, letter, "n s", middle=True)
 
 
-def _stripes(block: BarBlock, area: BarArea, context: DrawingContext) -> Iterator[str]:
-    if len(block.devices) > block.count > 0:
-        yield from _columns(block, area, context)
-        return
-    count = _stripe_count(block, area.height)
-    height = area.height / count
-    hues = [context.hue(device) for device in block.devices] or [0]
-    for first, hue in enumerate(hues):
-        if stripes := [_stripe(area, height, index) for index in range(first, count, len(hues))]:
-            yield element("path", {"d": "".join(stripes), **context.fill(hue)})
-    if count > 1:
-        borders = (f"M{number(area.x)} {number(area.top + height * index)}h{number(area.width)}"
-                   for index in range(1, count))  # fmt: skip
-        yield path(borders, "l z")
-
-
-def _columns(block: BarBlock, area: BarArea, context: DrawingContext) -> Iterator[str]:
-    """Memory of several devices at the same addresses, side by side."""
-    wide = area.width / len(block.devices)
-    for index, device in enumerate(block.devices):
-        column = BarArea(area.x + index * wide, area.top, wide, area.height)
-        yield element("path", {"d": _stripe(column, area.height, 0), **context.fill(context.hue(device))})
-
-
-def _stripe_count(block: BarBlock, height: float) -> int:
+def _stripes(block: BarBlock, x: float, top: float, wide: float, tall: float, context: DrawingContext) -> Iterator[str]:
     """A stripe for each chunk if that is visible, otherwise as many as the height has room for."""
-    if height / max(block.count, 1) >= _CHUNK_HEIGHT:
-        return max(block.count, 1)
-    return max(1, min(block.count, int(height / _BAND_HEIGHT)))
+    visible = tall / max(block.count, 1) >= _CHUNK_HEIGHT
+    count = max(1, block.count if visible else min(block.count, int(tall / _BAND_HEIGHT)))
+    height = tall / count
+    devices = block.devices or ("",)
+    for first, device in enumerate(devices):
+        if stripes := [_stripe(x, top + height * index, wide, height) for index in range(first, count, len(devices))]:
+            yield _filled(stripes, device, context)
+    if count > 1:
+        yield path((f"M{number(x)} {number(top + height * n)}h{number(wide)}" for n in range(1, count)), "l z")
 
 
-def _stripe(area: BarArea, height: float, index: int) -> str:
-    wide = number(area.width)
-    return f"M{number(area.x)} {number(area.top + height * index)}h{wide}v{number(height)}h-{wide}z"
+def _filled(shapes: Sequence[str], device: str, context: DrawingContext) -> str:
+    return element("path", {"d": "".join(shapes), **context.fill(device)})
+
+
+def _stripe(x: float, top: float, wide: float, tall: float) -> str:
+    return f"M{number(x)} {number(top)}h{number(wide)}v{number(tall)}h-{number(wide)}z"
 
 
 def lane_devices(blocks: Sequence[BarBlock]) -> list[str]:
-    """The devices with access to any block."""
-    return sorted(dict.fromkeys(each.device for block in blocks for each in block.access), key=_device_order)
+    """The devices with access to any block, GPUs by their numbers first."""
+    found = {each.device for block in blocks for each in block.access}
+    return sorted(found, key=lambda name: (0, len(name), name) if name.startswith("gpu") else (1, 0, name))
 
 
-def lanes_width(devices: Sequence[str], *, tight: bool) -> float:
-    """Width of the lanes of some devices and of the gap to the bar."""
-    return _lane_width(devices, tight=tight) * len(devices) + 6 if devices else 0
-
-
-def draw_lanes(
-    blocks: Sequence[BarBlock], tops: Sequence[float], end: float, devices: Sequence[str], *, tight: bool
-) -> Iterator[str]:
+def _lanes(blocks: Sequence[BarBlock], bounds: Sequence[float], devices: Sequence[str], wide: float) -> Iterator[str]:
     """A lane for each device, under its name, from the left edge on."""
-    bounds = list(zip(tops, [*tops[1:], end], strict=True))
     granted = [{each.device: each.access for each in block.access} for block in blocks]
-    width = _lane_width(devices, tight=tight)
     for index, device in enumerate(devices):
-        middle = (index + 0.5) * width
-        yield text_at(middle, tops[0] - 7, device if width == _WIDE_LANE else _short(device), "s w", middle=True)
-        found = [(access.get(device, ""), top, bottom) for access, (top, bottom) in zip(granted, bounds, strict=True)]
-        for word, group in groupby(found, key=itemgetter(0)):
-            same = list(group)
+        middle = (index + 0.5) * wide
+        short = device.removeprefix("gpu").replace("host:", "h").replace("host", "h")
+        yield text_at(middle, bounds[0] - 7, device if wide == _WIDE_LANE else short, "s w", middle=True)
+        words = [access.get(device, "") for access in granted]
+        for word, group in groupby(zip(words, pairwise(bounds), strict=True), key=itemgetter(0)):
+            same = [each for _, each in group]
             if word:
-                yield from _lane_part(word, middle, same[0][1], same[-1][2])
-
-
-def _short(device: str) -> str:
-    """A device in few characters: `0`, `h`, `h0`."""
-    return device.removeprefix("gpu").replace("host:", "h").replace("host", "h")
+                yield from _lane_part(word, middle, same[0][0], same[-1][1])
 
 
 def _lane_part(word: str, middle: float, top: float, bottom: float) -> Iterator[str]:
@@ -191,17 +151,6 @@ def _lane_part(word: str, middle: float, top: float, bottom: float) -> Iterator[
         yield text_at(middle, (top + bottom) / 2 + 4, word, "s v" if filled else "s", middle=True)
 
 
-def _lane_width(devices: Sequence[str], *, tight: bool) -> float:
-    few = len(devices) <= (1 if tight else _MOST_WIDE_LANES)
-    wide = few and all(width(device, SMALL) <= _WIDE_LANE for device in devices)
-    return _WIDE_LANE if wide else _NARROW_LANE
-
-
-def _device_order(device: str) -> tuple[int, int, str]:
-    number = device.removeprefix("gpu")
-    return (0, int(number), "") if number != device and number.isdecimal() else (1, 0, device)
-
-
 _NARROW_CARD = 284.0
 _WIDE_BAR, _MIDDLE_BAR, _NARROW_BAR = 84.0, 44.0, 36.0
 _ROOM_FOR_WIDE_BAR, _ROOM_FOR_MIDDLE_BAR = 440.0, 240.0
@@ -210,8 +159,6 @@ _LOWEST_BAR, _HIGHEST_BAR = 132.0, 420.0
 _GAP = 10.0
 _LINKS = 20.0  # width of the curves between blocks of one bar
 
-Draw = Callable[[float, float], Box]
-
 
 def padding(wide: float) -> float:
     """Space between the edges of a card or a frame and its content."""
@@ -219,34 +166,17 @@ def padding(wide: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Heading:
-    """Heading of a card: the kind of object that it shows, its name, its size, and notes."""
-
-    kind: str
-    name: str
-    size: str
-    notes: tuple[str, ...] = ()
-
-    def box(self, room: float) -> Box:
-        """The kind in small type, the name and the size in a line, and the notes in as many lines as they need."""
-        size = width(self.size, BODY)
-        parts = [text_at(0, 10, self.kind, "c w")]
-        name = fitting(self.name, room - size - 12, NAME + 1.5)
-        parts += [text_at(0, 30, name, "n a"), text_at(room, 30, self.size, "", end=True)]
-        lines = packed(list(self.notes), room, BODY)
-        parts += [text_at(0, 48 + 16 * index, line, "w") for index, line in enumerate(lines)]
-        return Box(room, 36 + 16 * len(lines), "".join(parts))
-
-
-@dataclass(frozen=True, slots=True)
 class Card:
-    """A heading above a content, which `draw` draws in a width and a least height.
+    """The kind of an object, its name, size and notes, above a content, which `draw` draws in a width and least height.
 
     Edges behind the card show that it stands for several `copies`.
     """
 
-    heading: Heading
-    draw: Draw
+    kind: str
+    name: str
+    size: str
+    notes: Sequence[str]
+    draw: Callable[[float, float], Box]
     copies: int = 1
 
     def box(self, wide: float, tall: float = 0) -> Box:
@@ -254,24 +184,29 @@ class Card:
         behind = 8.0 if self.copies > 1 else 0.0
         edge = padding(wide)
         room = wide - 2 * edge - behind
-        head = self.heading.box(room)
+        head = self._head(room)
         content = stacked([head, self.draw(room, tall - behind - 2 * edge - head.height - _GAP)], _GAP)
         height = max(content.height + 2 * edge, tall - behind)
         edges = [rect(4 * index, 4 * index, wide - 8, height, "k", 8) for index in (2, 1)] if behind else []
         front = rect(0, 0, wide - behind, height, "k", 8)
         return Box(wide, height + behind, "".join([*edges, front, placed(content, edge, edge)]))
 
+    def _head(self, room: float) -> Box:
+        """The kind in small type, the name and the size in a line, and the notes in as many lines as they need."""
+        name = fitting(self.name, room - width(self.size, BODY) - 12, NAME + 1.5)
+        parts = [text_at(0, 10, self.kind, "c w"), text_at(0, 30, name, "n a"), text_at(room, 30, self.size, end=True)]
+        lines = packed(self.notes, room, BODY)
+        parts += [text_at(0, 48 + 16 * index, line, "w") for index, line in enumerate(lines)]
+        return Box(room, 36 + 16 * len(lines), "".join(parts))
+
 
 def grid(cards: Sequence[Card], columns: int, wide: float, gap: float, tall: float = 0) -> Box:
     """Cards in rows of `columns`, all of a row as high as its highest; a single row is at least `tall`."""
     rows = [cards[start : start + columns] for start in range(0, len(cards), columns)]
     least = tall if len(rows) == 1 else 0
-    return stacked([_row(row, wide, gap, least) for row in rows], gap)
-
-
-def _row(cards: Sequence[Card], wide: float, gap: float, least: float) -> Box:
-    tall = max([least, *(card.box(wide).height for card in cards)])
-    return beside([card.box(wide, tall) for card in cards], gap)
+    heights = [max([least, *(card.box(wide).height for card in row)]) for row in rows]
+    boxes = [[card.box(wide, height) for card in row] for row, height in zip(rows, heights, strict=True)]
+    return stacked([beside(row, gap) for row in boxes], gap)
 
 
 def labelled_bar(
@@ -289,35 +224,28 @@ def labelled_bar(
     """
     granted = lane_devices(blocks)
     devices = granted if len(granted) <= MOST_LANES else []
+    few = len(devices) <= (_MOST_WIDE_LANES if room >= _ROOM_FOR_WIDE_LANES else 1)
+    lane = _WIDE_LANE if few and all(width(each, SMALL) <= _WIDE_LANE for each in devices) else _NARROW_LANE
     links = [(block.twin, index) for index, block in enumerate(blocks) if block.twin is not None]
-    wide, tight = _bar_width(room), room < _ROOM_FOR_WIDE_LANES
-    left = beside[0] + lanes_width(devices, tight=tight) + (_LINKS if links else 0)
-    labels = bar_labels(blocks, room - left - wide)
+    left = beside[0] + (lane * len(devices) + 6 if devices else 0) + (_LINKS if links else 0)
+    wide = _MIDDLE_BAR if room >= _ROOM_FOR_MIDDLE_BAR else _NARROW_BAR
+    wide = _WIDE_BAR if room >= _ROOM_FOR_WIDE_BAR else wide
+    labels = _bar_labels(blocks, room - left - wide)
     start = LANES_HEAD if devices else 4
     natural = min(_HIGHEST_BAR, len(blocks) * SHORTEST_BLOCK * 2)
-    height = max(lowest, labels_height(labels), natural, tall - start - 1)
-    *tops, end = accumulate(lengths([block.size for block in blocks], height, SHORTEST_BLOCK), initial=start)
-    parts = [
-        *beside[1](start, end),
-        *draw_lanes(blocks, tops, end, devices, tight=tight),
-        *_draw_links(links, tops, end, left),
-        *draw_bar(blocks, tops, end, left, wide, context),
-        *draw_labels(labels, tops, end, left + wide, context, start=start),
-    ]
-    return Box(room, end + 1, "".join(parts))
+    height = max(lowest, sum(label.height for label in labels), natural, tall - start - 1)
+    bounds = [*accumulate(lengths([block.size for block in blocks], height, SHORTEST_BLOCK), initial=start)]
+    parts = [*beside[1](start, bounds[-1]), *_lanes(blocks, bounds, devices, lane), *_links(links, bounds, left)]
+    for block, (top, bottom) in zip(blocks, pairwise(bounds), strict=True):
+        parts.append(hovered(block.tooltip, _block(block, left, top, wide, bottom - top, context)))
+    parts += _labels(labels, bounds, left + wide, context)
+    return Box(room, bounds[-1] + 1, "".join(parts))
 
 
-def _bar_width(room: float) -> float:
-    if room >= _ROOM_FOR_WIDE_BAR:
-        return _WIDE_BAR
-    return _MIDDLE_BAR if room >= _ROOM_FOR_MIDDLE_BAR else _NARROW_BAR
-
-
-def _draw_links(links: Sequence[tuple[int, int]], tops: Sequence[float], end: float, x: float) -> Iterator[str]:
+def _links(links: Sequence[tuple[int, int]], bounds: Sequence[float], x: float) -> Iterator[str]:
     """Curves between blocks of one bar with the same memory."""
-    bounds = [*tops, end]
-    for first, second in links[:MOST_LABELS]:
-        above, below = ((bounds[index] + bounds[index + 1]) / 2 for index in (first, second))
+    for link in links[:MOST_LABELS]:
+        above, below = ((bounds[index] + bounds[index + 1]) / 2 for index in link)
         yield curve((x - 1, above), (x - 1, below), x - _LINKS + 2, "f")
         yield from (dot(x - 2, y, "u", 2.5) for y in (above, below))
 
@@ -329,12 +257,12 @@ _LABEL_HEAD, _LABEL_LINE, _LABEL_GAP = 18.0, 16.0, 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class BarLabel:
+class _Label:
     """The lines of a label, and the index of its block; a label `between` blocks counts those without one."""
 
     block: int
     mark: str
-    lines: tuple[str, ...]
+    lines: Sequence[str]
     between: bool = False
 
     @property
@@ -343,32 +271,37 @@ class BarLabel:
         return _LABEL_HEAD + _LABEL_LINE * (len(self.lines) - 1) + _LABEL_GAP
 
 
-def bar_labels(blocks: Sequence[BarBlock], room: float) -> list[BarLabel]:
+def _bar_labels(blocks: Sequence[BarBlock], room: float) -> list[_Label]:
     """A label for each block, or for the first ones and the last one."""
-    indices = first_and_last(len(blocks), MOST_LABELS)
-    made = [_label(index, blocks[index], room - _LEADER - _LETTER) for index in indices]
+    made: list[_Label] = []
+    for index in first_and_last(len(blocks), MOST_LABELS):
+        block, free = blocks[index], room - _LEADER - _LETTER
+        if block.mark:
+            lines = [fitting(block.name, free, NAME), *packed(block.words, free, BODY)]
+        else:
+            lines = packed(["hole", *block.words], free + _LETTER, BODY)
+        made.append(_Label(index, block.mark, lines))
     if more := len(blocks) - len(made):
-        made.insert(-1, BarLabel(made[-2].block + 1, "", (f"… {more:,} more",), between=True))
+        made.insert(-1, _Label(made[-2].block + 1, "", [f"… {more:,} more"], between=True))
     return made
 
 
-def labels_height(labels: Sequence[BarLabel]) -> float:
-    """Height of labels below one another."""
-    return sum(label.height for label in labels)
-
-
-def draw_labels(
-    labels: Sequence[BarLabel], tops: Sequence[float], end: float, x: float, context: DrawingContext, *, start: float
-) -> Iterator[str]:
-    """Labels with lines from the edge of a bar at `x`, between `start` and `end`; `tops` are those of all blocks."""
-    middles = [(tops[label.block] + [*tops, end][label.block + 1]) / 2 for label in labels]
-    label_tops = separated(
-        [max(0.0, middle - _LABEL_HEAD / 2 - start) for middle in middles],
-        [label.height for label in labels],
-        max(end - start, labels_height(labels)),
-    )
-    for label, middle, top in zip(labels, middles, label_tops, strict=True):
-        yield from _draw_label(label, middle, top + start, x, context)
+def _labels(labels: Sequence[_Label], bounds: Sequence[float], x: float, context: DrawingContext) -> Iterator[str]:
+    """Labels with lines from the edge of a bar at `x`; `bounds` are those of all blocks."""
+    middles = [(bounds[label.block] + bounds[label.block + 1]) / 2 for label in labels]
+    preferred = [max(0.0, middle - _LABEL_HEAD / 2 - bounds[0]) for middle in middles]
+    tops = separated(preferred, [label.height for label in labels], bounds[-1] - bounds[0])
+    for label, middle, top in zip(labels, middles, tops, strict=True):
+        level, right = bounds[0] + top + _LABEL_HEAD / 2, x + _LEADER
+        if not label.between:
+            yield curve((x + 2, middle), (right - 3, level), x + _LEADER / 2, "l")
+            yield dot(x + 2, middle, "d", 2)
+        if label.mark:
+            yield from badge(context.letter(label.mark), right + 8, level)
+        indent = right + (_LETTER if label.mark else 0)
+        for index, line in enumerate(label.lines):
+            height = level + 4.5 + (_LABEL_LINE * index + 1 if index else 0)
+            yield text_at(indent, height, line, "w" if index or not label.mark else "n")
 
 
 def separated(preferred: Sequence[float], heights: Sequence[float], end: float) -> list[float]:
@@ -385,24 +318,3 @@ def separated(preferred: Sequence[float], heights: Sequence[float], end: float) 
         tops[index] = min(tops[index], end - heights[index])
         end = tops[index]
     return tops
-
-
-def _label(index: int, block: BarBlock, room: float) -> BarLabel:
-    if not block.mark:
-        return BarLabel(index, "", tuple(packed(["hole", *block.words], room + _LETTER, BODY)))
-    name = fitting(block.name, room, NAME)
-    return BarLabel(index, block.mark, (name, *packed(list(block.words), room, BODY)))
-
-
-def _draw_label(label: BarLabel, middle: float, top: float, x: float, context: DrawingContext) -> Iterator[str]:
-    level, right = top + _LABEL_HEAD / 2, x + _LEADER
-    if not label.between:
-        yield curve((x + 2, middle), (right - 3, level), x + _LEADER / 2, "l")
-        yield dot(x + 2, middle, "d", 2)
-    if label.mark:
-        yield from badge(context.letter(label.mark), right + 8, level)
-    first, *more = label.lines
-    indent = right + (_LETTER if label.mark else 0)
-    yield text_at(indent, level + 4.5, first, "n" if label.mark else "w")
-    for index, line in enumerate(more):
-        yield text_at(indent, level + 4.5 + _LABEL_LINE * (index + 1) + 1, line, "w")

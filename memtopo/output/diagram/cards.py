@@ -8,7 +8,7 @@ from itertools import groupby
 from memtopo.common.units import exact, rounded
 from memtopo.geometry.diagram import MappingSpan, MemoryDiagram, MemoryShare, RangeDiagram
 from memtopo.output.diagram import notation
-from memtopo.output.diagram.bar import MOST_LANES, BarBlock, Card, Heading, labelled_bar, lane_devices
+from memtopo.output.diagram.bar import MOST_LANES, BarBlock, Card, labelled_bar, lane_devices
 from memtopo.output.diagram.markup import Box, hovered, number, path, rect
 from memtopo.output.diagram.notation import SEVERAL, DrawingContext, DrawnSpans, SpanPosition
 
@@ -21,9 +21,8 @@ def earlier_spans(ranges: Iterable[RangeDiagram], context: DrawingContext) -> It
     drawn = DrawnSpans()
     for range_ in ranges:
         found: dict[int, SpanPosition] = {}
-        for index, spans in _numbered(range_, context):
-            span = spans[0]
-            if len(spans) == 1 and span.chunk:
+        for index, (span, *more) in enumerate(_grouped(range_, context)):
+            if span.chunk and not more:
                 earlier = drawn.add(span, range_.count, SpanPosition(range_.first, index, span.offset))
                 found |= {index: earlier} if earlier else {}
         yield found
@@ -31,14 +30,21 @@ def earlier_spans(ranges: Iterable[RangeDiagram], context: DrawingContext) -> It
 
 def range_card(range_: RangeDiagram, process: str, context: DrawingContext, earlier: EarlierSpans) -> Card:
     """The card of one range, or of equal neighbours; `earlier` is its result of `earlier_spans`."""
-    blocks = list(_blocks(range_, context, earlier, context.addresses.get((process, range_.first))))
-    heading = Heading(
+    address = context.addresses.get((process, range_.first))
+    blocks = [
+        _joint_block(spans, range_, context)
+        if len(spans) > 1
+        else _block(spans[0], range_, context, earlier.get(index), address)
+        for index, spans in enumerate(_grouped(range_, context))
+    ]
+    return Card(
         "RANGE" if range_.count == 1 else f"{range_.count:,} RANGES",
         notation.name_range(range_.first, range_.last),
         notation.multiple(range_.count, range_.size),
-        tuple(_notes(range_, blocks)),
+        [*_notes(range_, blocks)],
+        lambda room, tall: labelled_bar(blocks, room, tall, context),
+        range_.count,
     )
-    return Card(heading, lambda room, tall: labelled_bar(blocks, room, tall, context), range_.count)
 
 
 def _notes(range_: RangeDiagram, blocks: Sequence[BarBlock]) -> Iterator[str]:
@@ -56,27 +62,13 @@ def _notes(range_: RangeDiagram, blocks: Sequence[BarBlock]) -> Iterator[str]:
         yield "no access"
 
 
-def _blocks(
-    range_: RangeDiagram, context: DrawingContext, earlier: EarlierSpans, address: int | None
-) -> Iterator[BarBlock]:
-    for index, spans in _numbered(range_, context):
-        if len(spans) > 1:
-            yield _joint_block(spans, range_, context)
-        else:
-            yield _block(spans[0], range_, context, earlier.get(index), address)
-
-
-def _numbered(range_: RangeDiagram, context: DrawingContext) -> Iterator[tuple[int, list[MappingSpan]]]:
-    """Spans of each block of a range, with its index."""
-    return enumerate(_grouped(range_.pieces, range_.size, context.limits.blocks))
-
-
-def _grouped(spans: Sequence[MappingSpan], size: int, most: int) -> Iterator[list[MappingSpan]]:
-    """Spans one by one, or, if they are more than `most`, those together that begin in the same part of a range."""
+def _grouped(range_: RangeDiagram, context: DrawingContext) -> Iterator[list[MappingSpan]]:
+    """Spans of each block: one, or of a range with very many those that begin in the same part of it."""
+    spans, most = range_.pieces, context.limits.blocks
     if len(spans) <= most:
         yield from ([span] for span in spans)
         return
-    for _, group in groupby(spans, key=lambda span: span.offset * most // size):
+    for _, group in groupby(spans, key=lambda span: span.offset * most // range_.size):
         yield list(group)
 
 
@@ -84,8 +76,13 @@ def _block(
     span: MappingSpan, range_: RangeDiagram, context: DrawingContext, earlier: SpanPosition | None, address: int | None
 ) -> BarBlock:
     words = notation.span_words(span, range_.count)
+    again, twin = "", None
+    if earlier:
+        twin = earlier.block if earlier.range == range_.first else None
+        other = f" of {earlier.range}" if twin is None else ""
+        again = f"same memory as at {notation.offset(earlier.offset)}{other}"
     origin = f"from {span.origin}" if span.origin else ""
-    label = f"{words.size} at {words.at}", _locations(span), origin, words.parts, _again(range_, earlier), words.in_each
+    label = f"{words.size} at {words.at}", _locations(span), origin, words.parts, again, words.in_each
     return BarBlock(
         size=span.size,
         mark=span.chunk,
@@ -95,7 +92,7 @@ def _block(
         name=words.name,
         words=tuple(filter(None, label)),
         tooltip="\n".join(_tooltip(span, words.name, range_, context, address)),
-        twin=earlier.block if earlier and earlier.range == range_.first else None,
+        twin=twin,
     )
 
 
@@ -103,11 +100,13 @@ def _joint_block(spans: Sequence[MappingSpan], range_: RangeDiagram, context: Dr
     """One block for many spans, with the access of the first mapping."""
     size = sum(span.size for span in spans)
     mapped = [span for span in spans if span.chunk]
-    tooltip = _joint_tooltip(spans, mapped, range_, context)
+    count, holes = sum(span.count for span in mapped), len(spans) - len(mapped)
+    position = context.position(mapped[0].path if mapped else range_.path)
+    content = f"{count:,} mappings" + (f" and {holes:,} holes" if holes else "")
+    tooltip = "\n".join([content, f"{rounded(size)} at {exact(spans[0].offset)} of {range_.first}", *position])
     at = f"{rounded(size)} at {notation.offset(spans[0].offset)}"
     if not mapped:
         return BarBlock(size, words=(at,), tooltip=tooltip)
-    count = sum(span.count for span in mapped)
     return BarBlock(
         size=size,
         mark=mapped[0].chunk if len({span.chunk for span in mapped}) == 1 else SEVERAL,
@@ -127,18 +126,13 @@ def _locations(span: MappingSpan) -> str:
     return f"{', '.join(notation.short_names(span.locations))}{order}{handles}"
 
 
-def _again(range_: RangeDiagram, earlier: SpanPosition | None) -> str:
-    if earlier is None:
-        return ""
-    other = f" of {earlier.range}" if earlier.range != range_.first else ""
-    return f"same memory as at {notation.offset(earlier.offset)}{other}"
-
-
 def _tooltip(
     span: MappingSpan, name: str, range_: RangeDiagram, context: DrawingContext, address: int | None
 ) -> Iterator[str]:
     yield name or "hole: addresses without memory"
-    yield f"{_exact_size(span)} at {exact(span.offset)} of {notation.name_range(range_.first, range_.last)}"
+    equal = f"{notation.multiple(span.count, span.bytes_each)} = " if span.count > 1 else ""
+    of = notation.name_range(range_.first, range_.last)
+    yield f"{equal}{exact(span.size)} at {exact(span.offset)} of {of}"
     if address is not None:
         yield f"address 0x{address + span.offset:x}"
     if span.chunk:
@@ -151,21 +145,6 @@ def _tooltip(
     yield from context.position(span.path)
 
 
-def _joint_tooltip(
-    spans: Sequence[MappingSpan], mapped: Sequence[MappingSpan], range_: RangeDiagram, context: DrawingContext
-) -> str:
-    size = sum(span.size for span in spans)
-    mappings = f"{sum(span.count for span in mapped):,} mappings"
-    holes = f" and {len(spans) - len(mapped):,} holes" if len(mapped) < len(spans) else ""
-    at = f"{rounded(size)} at {exact(spans[0].offset)} of {range_.first}"
-    return "\n".join([mappings + holes, at, *context.position(mapped[0].path if mapped else range_.path)])
-
-
-def _exact_size(span: MappingSpan) -> str:
-    size = exact(span.size)
-    return f"{notation.multiple(span.count, span.bytes_each)} = {size}" if span.count > 1 else size
-
-
 _TOTAL_BAR = 14.0
 _FAN = 26.0
 _LOWEST = 64.0
@@ -173,9 +152,21 @@ _LOWEST = 64.0
 
 def memory_card(memory: MemoryDiagram, context: DrawingContext) -> Card:
     """A card with a thin bar of the whole memory, and a wide one of its used part."""
-    name = " ".join([memory.device, *memory.shown_names])
-    heading = Heading("MEMORY", name, notation.used_bytes(memory), tuple(free_and_taken(memory)))
-    return Card(heading, lambda room, tall: _bars(memory, room, tall, context))
+    name, used = " ".join([memory.device, *memory.shown_names]), notation.used_bytes(memory)
+    shares, rest = memory.shares[: context.limits.shares], memory.shares[context.limits.shares :]
+    blocks = [_memory_block(share, memory, context) for share in shares]
+    if rest:
+        size, count = sum(share.size for share in rest), sum(share.count for share in rest)
+        text, first = f"{len(rest):,} more kinds, {rounded(size)}", f"{rest[0].chunk} …"
+        blocks.append(BarBlock(size, SEVERAL, count, (memory.device,), name=first, words=(text,), tooltip=text))
+    blocks = blocks or [BarBlock(size=1, tooltip="nothing used")]  # in a state in which all of it is gone
+    side = _TOTAL_BAR + _FAN if memory.total is not None else 0.0
+    beside = side, lambda top, end: _total_bar(memory, top, end)
+
+    def draw(room: float, tall: float) -> Box:
+        return labelled_bar(blocks, room, tall, context, lowest=_LOWEST, beside=beside)
+
+    return Card("MEMORY", name, used, [*free_and_taken(memory)], draw)
 
 
 def free_and_taken(memory: MemoryDiagram) -> Iterator[str]:
@@ -184,16 +175,6 @@ def free_and_taken(memory: MemoryDiagram) -> Iterator[str]:
         yield f"{rounded(memory.free or 0)} free of {rounded(memory.total)}"
     if memory.taken:
         yield f"{rounded(memory.taken)} taken by others"
-
-
-def _bars(memory: MemoryDiagram, room: float, tall: float, context: DrawingContext) -> Box:
-    blocks = [_memory_card_block(share, memory, context) for share in memory.shares[: context.limits.shares]]
-    if rest := memory.shares[context.limits.shares :]:
-        blocks.append(_rest(rest, memory))
-    blocks = blocks or [BarBlock(size=1, tooltip="nothing used")]  # in a state in which all of it is gone
-    side = _TOTAL_BAR + _FAN if memory.total is not None else 0.0
-    beside = side, lambda top, end: _total_bar(memory, top, end)
-    return labelled_bar(blocks, room, tall, context, lowest=_LOWEST, beside=beside)
 
 
 def _total_bar(memory: MemoryDiagram, top: float, end: float) -> Iterator[str]:
@@ -213,25 +194,9 @@ def _total_bar(memory: MemoryDiagram, top: float, end: float) -> Iterator[str]:
     yield hovered(tooltip, parts)
 
 
-def _memory_card_block(share: MemoryShare, memory: MemoryDiagram, context: DrawingContext) -> BarBlock:
-    size = notation.multiple(share.count, share.bytes_each)
-    tooltip = [
-        share.label or share.chunk,
-        f"{size} on {context.device_name(memory.device)}",
-        *context.position(share.path),
-    ]
+def _memory_block(share: MemoryShare, memory: MemoryDiagram, context: DrawingContext) -> BarBlock:
+    size, name = notation.multiple(share.count, share.bytes_each), share.label or share.chunk
+    tooltip = [name, f"{size} on {context.device_name(memory.device)}", *context.position(share.path)]
     return BarBlock(
-        size=share.size,
-        mark=share.chunk,
-        count=share.count,
-        devices=(memory.device,),
-        name=share.label or share.chunk,
-        words=(size,),
-        tooltip="\n".join(tooltip),
+        share.size, share.chunk, share.count, (memory.device,), name=name, words=(size,), tooltip="\n".join(tooltip)
     )
-
-
-def _rest(shares: tuple[MemoryShare, ...], memory: MemoryDiagram) -> BarBlock:
-    size, count = sum(share.size for share in shares), sum(share.count for share in shares)
-    text = f"{len(shares):,} more kinds, {rounded(size)}"
-    return BarBlock(size, SEVERAL, count, (memory.device,), name=f"{shares[0].chunk} …", words=(text,), tooltip=text)

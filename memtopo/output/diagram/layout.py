@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
 from memtopo.geometry.diagram import Diagram, HandleFlow, MemoryDiagram, ProcessDiagram
 from memtopo.output.diagram import notation
 from memtopo.output.diagram.bar import Card, grid, padding
 from memtopo.output.diagram.cards import earlier_spans, memory_card, range_card
-from memtopo.output.diagram.markup import NAME, Box, Port, beside, fitting, number, path, placed, rect, stacked, text_at
+from memtopo.output.diagram.markup import (
+    NAME,
+    Box,
+    Point,
+    Port,
+    beside,
+    fitting,
+    number,
+    path,
+    placed,
+    rect,
+    stacked,
+    text_at,
+)
 from memtopo.output.diagram.notation import DrawingContext
-from memtopo.output.diagram.rows import draw_rows, export_port, import_port, rows_of
+from memtopo.output.diagram.rows import draw_rows
 
 MOST_PROCESSES = 12
 MOST_LINES = 24
@@ -43,28 +55,17 @@ def single_process(diagram: Diagram, room: float, context: DrawingContext) -> Bo
 
 
 def _ranges_and_rows(diagram: Diagram, room: float, tall: float, context: DrawingContext) -> Box:
-    rows = _rows(diagram, "", diagram.flows, room, context)
+    rows = draw_rows(diagram, "", diagram.flows, room, context)
     rest = tall - sum(box.height + _PART_GAP for box in rows)
     return stacked([*_ranges(diagram, "", room, context, rest), *rows], _PART_GAP)
 
 
-def _rows(
-    diagram: Diagram, process: str, flows: Sequence[HandleFlow], room: float, context: DrawingContext
-) -> list[Box]:
-    rows = rows_of(diagram, process, flows)
-    return [draw_rows(rows, room, context)] if rows else []
-
-
 def _ranges(diagram: Diagram, process: str, room: float, context: DrawingContext, tall: float = 0) -> Iterator[Box]:
-    most = context.limits.ranges
-    ranges = diagram.ranges[:most]
-    cards = [
-        range_card(range_, process, context, earlier)
-        for range_, earlier in zip(ranges, earlier_spans(ranges, context), strict=True)
-    ]
-    if cards:
+    ranges, left_out = diagram.ranges[: context.limits.ranges], diagram.ranges[context.limits.ranges :]
+    pairs = zip(ranges, earlier_spans(ranges, context), strict=True)
+    if cards := [range_card(range_, process, context, earlier) for range_, earlier in pairs]:
         yield _card_grid(cards, room, tall)
-    if more := sum(range_.count for range_ in diagram.ranges[most:]):
+    if more := sum(range_.count for range_ in left_out):
         yield Box(room, 20, text_at(0, 14, f"… and {more:,} more ranges", "w"))
 
 
@@ -77,63 +78,45 @@ def _card_grid(cards: Sequence[Card], room: float, tall: float = 0, widest: floa
     return grid(cards, columns, min(widest, (room - _CARD_GAP * (columns - 1)) / columns), _CARD_GAP, tall)
 
 
-@dataclass(frozen=True, slots=True)
-class _Column:
-    """Frames below one another, with a channel of that width for lines on their left."""
-
-    processes: Sequence[ProcessDiagram]
-    channel: float = 0.0
-
-
-class LineEnd(NamedTuple):
-    """End of a line at a frame: its left and right edge, the height of the port, and the index of its column."""
-
-    left: float
-    right: float
-    y: float
-    column: int
-
-
-class FlowLine(NamedTuple):
-    """A line from an export's row to an import's row."""
-
-    start: LineEnd
-    end: LineEnd
-
-
 def multi_process(diagram: Diagram, room: float, context: DrawingContext) -> Box:
     """Frames of processes, exporters on the left and importers on the right, and the memory of all processes."""
     flows = [flow for flow in diagram.flows if not flow.outside]
     columns = _columns(diagram.processes[:MOST_PROCESSES], flows, room)
-    wide = (room - sum(column.channel for column in columns)) / len(columns)
-    frames = [[_frame(each, diagram.flows, wide, context) for each in column.processes] for column in columns]
-    stacks = [stacked(column, _FRAME_GAP) for column in frames]
-    starts = [sum(wide + each.channel for each in columns[:index]) for index in range(len(columns))]
-    lefts = [start + column.channel for start, column in zip(starts, columns, strict=True)]
-    found = _lines(flows, _ends(stacks, lefts, wide))
-    lines = _draw_lines(found, starts, [column.channel for column in columns])
-    parts = [placed(stack, left, 0) for left, stack in zip(lefts, stacks, strict=True)]
-    height = max(stack.height for stack in stacks)
+    wide = (room - sum(channel for _, channel in columns)) / len(columns)
+    parts: list[str] = []
+    ends: dict[Port, Point] = {}
+    left = height = 0.0
+    for processes, channel in columns:
+        stack = stacked([_frame(each, diagram.flows, wide, context) for each in processes], _FRAME_GAP)
+        left += channel
+        parts.append(placed(stack, left, 0))
+        ends |= {port: (left, y) for port, y in stack.ports.items()}
+        left, height = left + wide, max(height, stack.height)
+    pairs = [(("export", flow.source, flow.export), ("import", flow.target, flow.name)) for flow in flows]
+    lines = [(ends[start], ends[end]) for start, end in pairs if start in ends and end in ends]
+    parts += _draw_lines(lines[:MOST_LINES], wide)
     more = sum(each.count for each in diagram.processes[MOST_PROCESSES:])
-    hidden = {"processes": more, "lines from exports to imports": max(0, len(found) - MOST_LINES)}
+    hidden = {"processes": more, "lines from exports to imports": max(0, len(lines) - MOST_LINES)}
     notes = [f"… and {count:,} more {what}" for what, count in hidden.items() if count]
     below = (Box(room, 20, text_at(0, 14, note, "w")) for note in notes)
-    whole = Box(room, height, "".join([*parts, *lines]))
-    return stacked([whole, *below, _memories(diagram.memory, room, context)], _FRAME_GAP)
+    return stacked([Box(room, height, "".join(parts)), *below, _memories(diagram.memory, room, context)], _FRAME_GAP)
 
 
-def _columns(processes: Sequence[ProcessDiagram], flows: Sequence[HandleFlow], room: float) -> list[_Column]:
+def _columns(
+    processes: Sequence[ProcessDiagram], flows: Sequence[HandleFlow], room: float
+) -> list[tuple[Sequence[ProcessDiagram], float]]:
+    """Processes below one another, with the width of a channel for lines on their left."""
     targets = {flow.target for flow in flows if flow.target != flow.source}
     left = [each for each in processes if each.first not in targets]
     right = [each for each in processes if each.first in targets]
     if room < _NARROWEST_CARD * 2 + 100 or len(processes) == 1:
-        return [_Column(processes, _channel(len(flows)))]
+        return [(processes, _channel(len(flows)))]
     if not left or not right:
         half = (len(processes) + 1) // 2
         left, right = list(processes[:half]), list(processes[half:])
     columns = {each.first: index for index, column in enumerate((left, right)) for each in column}
     inside = sum(columns.get(flow.source) == columns.get(flow.target) == 0 for flow in flows)
-    return [_Column(left, _channel(inside)), _Column(right, _channel(len(flows) - inside) + 16)]
+    return [(left, _channel(inside)), (right, _channel(len(flows) - inside) + 16)]
 
 
 def _channel(lines: int) -> float:
@@ -143,47 +126,29 @@ def _channel(lines: int) -> float:
 
 def _frame(process: ProcessDiagram, flows: Sequence[HandleFlow], wide: float, context: DrawingContext) -> Box:
     edge = padding(wide)
-    room = wide - 2 * edge
+    room, top = wide - 2 * edge, edge + _FRAME_HEAD
     # Rows above ranges, so that lines between processes are short.
-    rows = _rows(process.picture, process.first, flows, room, context)
+    rows = draw_rows(process.picture, process.first, flows, room, context)
     content = stacked([*rows, *_ranges(process.picture, process.first, room, context)], _PART_GAP)
     kind = "PROCESS" if process.count == 1 else f"{process.count:,} PROCESSES"
     name = fitting(notation.processes(process), room, NAME + 1.5)
     height = _FRAME_HEAD + content.height + 2 * edge
-    head = [
-        rect(0, 0, wide, height, "b", 10),
-        text_at(edge, edge + 10, kind, "c w"),
-        text_at(edge, edge + 30, name, "n a"),
-    ]
-    top = edge + _FRAME_HEAD
-    ports = {port: top + y for port, y in content.ports.items()}
-    return Box(wide, height, "".join([*head, placed(content, edge, top)]), ports)
+    head = rect(0, 0, wide, height, "b", 10) + text_at(edge, edge + 10, kind, "c w")
+    head += text_at(edge, edge + 30, name, "n a")
+    return Box(wide, height, head + placed(content, edge, top), {port: top + y for port, y in content.ports.items()})
 
 
-def _ends(stacks: Sequence[Box], lefts: Sequence[float], wide: float) -> Mapping[Port, LineEnd]:
-    return {
-        port: LineEnd(left, left + wide, y, index)
-        for index, (left, stack) in enumerate(zip(lefts, stacks, strict=True))
-        for port, y in stack.ports.items()
-    }
-
-
-def _lines(flows: Sequence[HandleFlow], ends: Mapping[Port, LineEnd]) -> list[FlowLine]:
-    pairs = [(export_port(flow.source, flow.export), import_port(flow.target, flow.name)) for flow in flows]
-    return [FlowLine(ends[start], ends[end]) for start, end in pairs if start in ends and end in ends]
-
-
-def _draw_lines(lines: Sequence[FlowLine], starts: Sequence[float], channels: Sequence[float]) -> Iterator[str]:
-    """Lines through the channels of columns, which begin at `starts`, and never through a frame."""
-    used: dict[int, int] = {}
-    for start, end in lines[:MOST_LINES]:
-        column = max(start.column, end.column)
-        used[column] = used.get(column, 0) + 1
-        x = starts[column] + channels[column] - 12 - _LINE_GAP * (used[column] - 0.5)
-        from_x = start.right if start.column < end.column else start.left
-        to_x = end.right if end.column < start.column else end.left
-        yield path([_line(from_x, start.y, x, to_x, end.y)], "f")
-        yield _arrow(to_x, end.y, 1 if to_x > x else -1)
+def _draw_lines(lines: Sequence[tuple[Point, Point]], wide: float) -> Iterator[str]:
+    """Lines between frames, given by their left edges, through the channels of columns, and never through a frame."""
+    used = Counter[float]()
+    for (left, y), (to_left, to_y) in lines:
+        column = max(left, to_left)
+        used[column] += 1
+        x = column - 12 - _LINE_GAP * (used[column] - 0.5)
+        from_x = left + wide if left < to_left else left
+        to_x = to_left + wide if to_left < left else to_left
+        yield path([_line(from_x, y, x, to_x, to_y)], "f")
+        yield path([f"M{number(to_x)} {number(to_y)}l{-7 if to_x > x else 7} -4v8z"], "u")
 
 
 def _line(from_x: float, from_y: float, x: float, to_x: float, to_y: float) -> str:
@@ -199,8 +164,3 @@ def _line(from_x: float, from_y: float, x: float, to_x: float, to_y: float) -> s
         f"Q{number(x)} {number(from_y)} {number(x)} {number(from_y + down)}V{number(to_y - down)}"
         f"Q{number(x)} {number(to_y)} {number(x + last)} {number(to_y)}H{number(to_x)}"
     )
-
-
-def _arrow(x: float, y: float, direction: int) -> str:
-    back = number(-7 * direction)
-    return path([f"M{number(x)} {number(y)}l{back} -4v8z"], "u")

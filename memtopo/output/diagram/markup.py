@@ -6,9 +6,10 @@ Every text is escaped here, and nowhere else, so that no name can become an elem
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
+from itertools import accumulate
 
 from memtopo.common.text import display_width, printable
 from memtopo.output.diagram.notation import shortened
@@ -16,6 +17,7 @@ from memtopo.output.diagram.notation import shortened
 Value = str | float
 Point = tuple[float, float]
 Port = tuple[str, ...]
+"""An `export` or an `import`, its process, and its name."""
 
 
 def text(content: str) -> str:
@@ -25,17 +27,14 @@ def text(content: str) -> str:
 
 def element(name: str, attributes: Mapping[str, Value], *content: str) -> str:
     """An element of escaped attributes; `content` is markup."""
-    head = name + "".join(f' {key}="{_value(value)}"' for key, value in attributes.items())
+    values = {key: text(value) if isinstance(value, str) else number(value) for key, value in attributes.items()}
+    head = name + "".join(f' {key}="{value}"' for key, value in values.items())
     return f"<{head}>{''.join(content)}</{name}>" if content else f"<{head}/>"
 
 
 def number(amount: float) -> str:
     """A length in a drawing, to a tenth of a pixel."""
     return f"{round(amount, 1) + 0:.1f}".removesuffix(".0")  # adding 0 makes -0 one
-
-
-def _value(value: Value) -> str:
-    return text(value) if isinstance(value, str) else number(value)
 
 
 def text_at(x: float, y: float, content: str, kind: str = "", *, end: bool = False, middle: bool = False) -> str:
@@ -105,15 +104,9 @@ def stacked(boxes: Sequence[Box], gap: float) -> Box:
 
 def beside(boxes: Sequence[Box], gap: float) -> Box:
     """Boxes side by side."""
-    width = sum(box.width for box in boxes) + gap * (len(boxes) - 1)
-    return Box(width, max(box.height for box in boxes), "".join(_side_by_side(boxes, gap)))
-
-
-def _side_by_side(boxes: Sequence[Box], gap: float) -> Iterator[str]:
-    x = 0.0
-    for box in boxes:
-        yield placed(box, x, 0)
-        x += box.width + gap
+    *starts, end = accumulate((box.width + gap for box in boxes), initial=0.0)
+    parts = (placed(box, x, 0) for box, x in zip(boxes, starts, strict=True))
+    return Box(end - gap, max(box.height for box in boxes), "".join(parts))
 
 
 MONO_FONTS = 'ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono",monospace'
@@ -158,12 +151,10 @@ def packed(parts: Sequence[str], room: float, size: float, glue: str = " · ") -
 
 
 def _broken(words: Sequence[str], room: float, size: float) -> list[str]:
-    lines = [""]
-    for word in words:
-        if lines[-1] and width(f"{lines[-1]} {word}", size) <= room:
+    lines: list[str] = []
+    for word in filter(None, words):
+        if lines and width(f"{lines[-1]} {word}", size) <= room:
             lines[-1] += f" {word}"
-        elif lines[-1]:
-            lines.append(fitting(word, room, size))
         else:
-            lines[-1] = fitting(word, room, size)
+            lines.append(fitting(word, room, size))
     return lines

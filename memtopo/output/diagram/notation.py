@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import string
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import accumulate, groupby
 from typing import NamedTuple
 
@@ -190,10 +190,10 @@ class DrawingLimits(NamedTuple):
     Ranges and rows of a process, blocks of a range's bar, and shares of a memory.
     """
 
-    ranges: int = 24
-    rows: int = 24
-    blocks: int = 96
-    shares: int = 24
+    ranges: int
+    rows: int
+    blocks: int
+    shares: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,9 +207,9 @@ class DrawingContext:
     devices: Mapping[str, int]
     names: Mapping[str, tuple[str, ...]]
     locate: Locate
-    addresses: Addresses = field(default_factory=dict)
+    addresses: Addresses
+    limits: DrawingLimits
     prefix: str = ""
-    limits: DrawingLimits = field(default_factory=DrawingLimits)
 
     def letter(self, mark: str) -> str:
         """The letter of a mark, the same in the whole drawing."""
@@ -219,9 +219,9 @@ class DrawingContext:
         """Index of a device's hue and texture."""
         return self.devices.get(device, 0) % HUES
 
-    def fill(self, hue: int) -> dict[str, str]:
-        """Attributes that fill a shape with a hue and its texture."""
-        return {"fill": f"url(#{self.prefix}t{hue})"} if hue else {"class": "d0"}
+    def fill(self, device: str) -> dict[str, str]:
+        """Attributes that fill a shape with the hue of a device and its texture."""
+        return {"fill": f"url(#{self.prefix}t{hue})"} if (hue := self.hue(device)) else {"class": "d0"}
 
     def position(self, path: Path) -> list[str]:
         """Position of a path in the spec as a list of one, or of none if it is unknown."""
@@ -250,23 +250,16 @@ def drawing_context(
     """The context of a diagram."""
     letters, devices = letters_and_devices(diagram)
     names = {memory.device: memory.shown_names for memory in diagram.memory}
-    return DrawingContext(letters, devices, names, locate or (lambda _: None), addresses or {}, limits=_limits(diagram))
+    return DrawingContext(letters, devices, names, locate or (lambda _: None), addresses or {}, _limits(diagram))
 
 
 def _limits(diagram: Diagram) -> DrawingLimits:
     """Limits of each part, from limits of the whole drawing."""
-    parts = [diagram, *diagram.pictures]
-    ranges = _portion(32, len(diagram.processes), 2, 24)
-    return DrawingLimits(
-        ranges=ranges,
-        rows=_portion(96, len(diagram.processes), 6, 24),
-        blocks=_portion(320, sum(min(ranges, len(part.ranges)) for part in parts), 8, 96),
-        shares=_portion(96, len(diagram.memory), 6, 24),
-    )
-
-
-def _portion(whole: int, parts: int, least: int, most: int) -> int:
-    return min(most, max(least, whole // max(parts, 1)))
+    processes = max(1, len(diagram.processes))
+    ranges = min(24, max(2, 32 // processes))
+    bars = sum(min(ranges, len(part.ranges)) for part in (diagram, *diagram.pictures))
+    blocks, shares = 320 // max(1, bars), 96 // max(1, len(diagram.memory))
+    return DrawingLimits(ranges, min(24, max(6, 96 // processes)), min(96, max(8, blocks)), min(24, max(6, shares)))
 
 
 class Hue(NamedTuple):
@@ -312,18 +305,12 @@ TEXTURES = (
 )  # fmt: skip
 
 
-class Tint(NamedTuple):
-    """Fill and border of a node in a graph; its text is black."""
-
-    fill: str
-    line: str
-
-
 TINTS = (
-    Tint("#c3e3f6", "#2f7fae"), Tint("#f9dfa9", "#a86e00"), Tint("#a9dfcc", "#00704f"), Tint("#efd3e2", "#9c4a77"),
-    Tint("#f5c6a5", "#a84300"), Tint("#a9cde6", "#004d80"), Tint("#f1e9a0", "#756900"), Tint("#d9d9d9", "#595959"),
+    Hue("#c3e3f6", "#2f7fae"), Hue("#f9dfa9", "#a86e00"), Hue("#a9dfcc", "#00704f"), Hue("#efd3e2", "#9c4a77"),
+    Hue("#f5c6a5", "#a84300"), Hue("#a9cde6", "#004d80"), Hue("#f1e9a0", "#756900"), Hue("#d9d9d9", "#595959"),
 )  # fmt: skip
-PLAIN = Tint("#ffffff", "#57606a")
+"""Fills and borders of nodes in a graph, whose text is black."""
+PLAIN = Hue("#ffffff", "#57606a")
 """Tint of nodes that are not memory."""
 
 

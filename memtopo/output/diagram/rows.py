@@ -40,22 +40,10 @@ _PART_GAP = 16.0
 
 
 @dataclass(frozen=True, slots=True)
-class RowPart:
-    """A part of a resource in words, with its start and end in the whole as fractions."""
-
-    tag: str
-    name: str
-    words: str
-    start: float
-    end: float
-    path: Path
-
-
-@dataclass(frozen=True, slots=True)
 class DrawnRow:
     """The kind of an entry, the mark of its memory, its name, its properties in words, and its parts.
 
-    Parts are drawn in the colour of `device`.
+    Parts are drawn in the colour of `device`, in a whole of `size` bytes.
     """
 
     tag: str
@@ -64,8 +52,9 @@ class DrawnRow:
     words: tuple[str, ...]
     path: Path
     port: Port = ()
-    parts: tuple[RowPart, ...] = ()
+    parts: tuple[Resource, ...] = ()
     device: str = ""
+    size: int = 0
 
 
 def rows_of(diagram: Diagram, process: str, flows: Sequence[HandleFlow]) -> list[DrawnRow]:
@@ -74,16 +63,6 @@ def rows_of(diagram: Diagram, process: str, flows: Sequence[HandleFlow]) -> list
     resources = [each for each in diagram.things if not each.origin or each.external]
     exports = (_export_row(each, process) for each in diagram.exports)
     return [*_import_rows(diagram, process, imports), *exports, *map(_resource_row, resources)]
-
-
-def import_port(process: str, name: str) -> Port:
-    """The port of an import's row."""
-    return "in", process, name
-
-
-def export_port(process: str, name: str) -> Port:
-    """The port of an export's row."""
-    return "out", process, name
 
 
 def _import_rows(diagram: Diagram, process: str, flows: Sequence[HandleFlow]) -> Iterator[DrawnRow]:
@@ -99,14 +78,14 @@ def _import_rows(diagram: Diagram, process: str, flows: Sequence[HandleFlow]) ->
         size = _size(sum(flow.count * flow.processes for flow in group), first.bytes_each)
         via = (first.via,) if first.outside else ()
         text = (*size, f"from {origin}", *via)
-        yield DrawnRow("import", marks.get(origin, ""), name, text, first.path, import_port(process, name))
+        yield DrawnRow("import", marks.get(origin, ""), name, text, first.path, ("import", process, name))
 
 
 def _export_row(export: Export, process: str) -> DrawnRow:
     chunks = notation.name_range(export.first, export.last)
     of = () if chunks == export.name else (chunks,)
     text = (*of, *_size(export.count, export.bytes_each), export.via)
-    return DrawnRow("export", export.mark, export.name, text, export.path, export_port(process, export.name))
+    return DrawnRow("export", export.mark, export.name, text, export.path, ("export", process, export.name))
 
 
 def _resource_row(resource: Resource) -> DrawnRow:
@@ -114,16 +93,13 @@ def _resource_row(resource: Resource) -> DrawnRow:
     origin = f"from {resource.origin}" if resource.origin else ""
     size = _size(resource.count, resource.bytes_each)
     text = (*size, *filter(None, (where, origin, resource.via)), *resource.notes)
-    parts = tuple(_part(part, resource.bytes_each) for part in resource.parts)
-    device = "".join(resource.locations[:1])
-    return DrawnRow(resource.kind, resource.mark, resource.name, text, resource.path, (), parts, device)
+    whole = resource.parts, "".join(resource.locations[:1]), resource.bytes_each
+    return DrawnRow(resource.kind, resource.mark, resource.name, text, resource.path, (), *whole)
 
 
-def _part(part: Resource, whole: int) -> RowPart:
-    size = part.count * part.bytes_each
-    start, end = (min(1.0, each / whole) if whole else 0.0 for each in (part.offset, part.offset + size))
-    text = f"{notation.multiple(part.count, part.bytes_each)} at {notation.offset(part.offset)}"
-    return RowPart(part.kind, part.name, text, start, end, part.path)
+def part_words(part: Resource) -> str:
+    """Size and offset of a part."""
+    return f"{notation.multiple(part.count, part.bytes_each)} at {notation.offset(part.offset)}"
 
 
 def _size(count: int, size: int) -> tuple[str, ...]:
@@ -132,15 +108,17 @@ def _size(count: int, size: int) -> tuple[str, ...]:
     return (f"{count:,} ×",) if count > 1 else ()
 
 
-def draw_rows(rows: Sequence[DrawnRow], wide: float, context: DrawingContext) -> Box:
-    """Rows below one another, each with its port at both ends."""
-    most = context.limits.rows
+def draw_rows(
+    diagram: Diagram, process: str, flows: Sequence[HandleFlow], wide: float, context: DrawingContext
+) -> list[Box]:
+    """The rows of a process below one another, each with its port at both ends; empty if it has none."""
+    rows, most = rows_of(diagram, process, flows), context.limits.rows
     shown = rows[:most]
     tag = max([_TAG, *(width(row.tag, SMALL, CAPITALS) + _TAG_GAP for row in shown)])
     boxes = [_draw_row(row, wide, min(tag, _WIDEST_TAG), context) for row in shown]
     if (more := len(rows) - most) > 0:
         boxes.append(Box(wide, 18, text_at(_PADDING, 13, f"… and {more:,} more", "w")))
-    return stacked(boxes, 6)
+    return [stacked(boxes, 6)] if boxes else []
 
 
 def _draw_row(row: DrawnRow, wide: float, tag: float, context: DrawingContext) -> Box:
@@ -153,7 +131,7 @@ def _draw_row(row: DrawnRow, wide: float, tag: float, context: DrawingContext) -
     text, height = _draw_text(row, left, under, wide - _PADDING)
     content.append(text)
     if row.parts:
-        parts = _draw_parts(row.parts, row.device, wide - under - _PADDING, context)
+        parts = _draw_parts(row, wide - under - _PADDING, context)
         content.append(placed(parts, under, height))
         height += parts.height + _PADDING
     tooltip = "\n".join([f"{row.tag} {row.name}", *row.words, *context.position(row.path)])
@@ -173,27 +151,25 @@ def _draw_text(row: DrawnRow, left: float, under: float, right: float) -> tuple[
     return text + "".join(below), _ROW_HEIGHT + _LINE * len(lines) + 2
 
 
-def _draw_parts(parts: Sequence[RowPart], device: str, room: float, context: DrawingContext) -> Box:
+def _draw_parts(row: DrawnRow, room: float, context: DrawingContext) -> Box:
     """A line for each part with a track of the whole below it, in which the part is filled: parts may overlap."""
-    boxes = [_draw_part(part, room, device, context) for part in parts[:MOST_PARTS]]
-    if (more := len(parts) - MOST_PARTS) > 0:
+    boxes = [_draw_part(part, row, room, context) for part in row.parts[:MOST_PARTS]]
+    if (more := len(row.parts) - MOST_PARTS) > 0:
         boxes.append(Box(room, _PART_HEIGHT, text_at(0, 14, f"… and {more:,} more", "w")))
     return stacked(boxes, 6)
 
 
-def _draw_part(part: RowPart, room: float, device: str, context: DrawingContext) -> Box:
-    text, top = text_at(0, 14, fitting(part.name, room, NAME), "n"), _PART_HEIGHT
-    if width(part.name, NAME) + _PART_GAP + width(part.words, BODY) <= room:
-        text += text_at(room, 14, part.words, "w", end=True)
+def _draw_part(part: Resource, row: DrawnRow, room: float, context: DrawingContext) -> Box:
+    words, top = part_words(part), _PART_HEIGHT
+    text = text_at(0, 14, fitting(part.name, room, NAME), "n")
+    if width(part.name, NAME) + _PART_GAP + width(words, BODY) <= room:
+        text += text_at(room, 14, words, "w", end=True)
     else:
-        text, top = text + text_at(0, 30, fitting(part.words, room, BODY), "w"), _PART_HEIGHT + 16
-    return Box(room, top + _TRACK_HEIGHT, text + placed(_draw_track(part, room, device, context), 0, top))
-
-
-def _draw_track(part: RowPart, wide: float, device: str, context: DrawingContext) -> Box:
-    start = min(part.start * wide, wide - _SHORTEST_PART)
-    length = max(_SHORTEST_PART, (part.end - part.start) * wide)
+        text, top = text + text_at(0, 30, fitting(words, room, BODY), "w"), _PART_HEIGHT + 16
+    bounds = part.offset, part.offset + part.count * part.bytes_each
+    first, last = (room * min(1.0, each / row.size) if row.size else 0.0 for each in bounds)
+    start, length = min(first, room - _SHORTEST_PART), max(_SHORTEST_PART, last - first)
     shape = f"M{number(start)} 0h{number(length)}v{number(_TRACK_HEIGHT)}h-{number(length)}z"
-    filled = element("path", {"d": shape, **context.fill(context.hue(device))})
-    whole, edge = rect(0, 0, wide, _TRACK_HEIGHT, "o"), rect(start, 0, length, _TRACK_HEIGHT, "e")
-    return Box(wide, _TRACK_HEIGHT, whole + filled + edge)
+    filled = element("path", {"d": shape, **context.fill(row.device)})
+    whole, edge = rect(0, 0, room, _TRACK_HEIGHT, "o"), rect(start, 0, length, _TRACK_HEIGHT, "e")
+    return Box(room, top + _TRACK_HEIGHT, text + placed(Box(room, _TRACK_HEIGHT, whole + filled + edge), 0, top))

@@ -6,53 +6,22 @@ from collections.abc import Iterator, Sequence
 
 from memtopo.geometry.diagram import Diagram, MappingSpan, RangeDiagram
 from memtopo.output.blocks import Drawing
-from memtopo.output.diagram import layout
+from memtopo.output.diagram import layout, markup, notation
 from memtopo.output.diagram.bar import badge
-from memtopo.output.diagram.markup import (
-    BODY,
-    MONO_FONTS,
-    NAME,
-    SANS,
-    SANS_FONTS,
-    SMALL,
-    TITLE,
-    Box,
-    curve,
-    dot,
-    element,
-    fitting,
-    number,
-    packed,
-    path,
-    rect,
-    stacked,
-    text,
-    text_at,
-    width,
-)
-from memtopo.output.diagram.notation import (
-    DARK,
-    LIGHT,
-    SEVERAL,
-    TEXTURES,
-    DrawingContext,
-    DrawnSpans,
-    Scheme,
-    SpanPosition,
-    drawing_context,
-)
+from memtopo.output.diagram.markup import BODY, SMALL, TITLE, Box, fitting, number, placed, rect, stacked, text, text_at
+from memtopo.output.diagram.notation import DARK, LIGHT, SEVERAL, DrawingContext, Scheme, drawing_context
 from memtopo.output.diagram.tables import description
 
 WIDTH = 960.0
 _MARGIN, _GAP = 24.0, 20.0
 
 _SHAPES = f"""
-.m text{{font:{BODY}px {MONO_FONTS};white-space:pre}}
-.m .n{{font-size:{NAME}px;font-weight:600}}
+.m text{{font:{BODY}px {markup.MONO_FONTS};white-space:pre}}
+.m .n{{font-size:{markup.NAME}px;font-weight:600}}
 .m .s{{font-size:{SMALL}px}}
-.m .c{{font:600 {SMALL}px {SANS_FONTS};letter-spacing:.06em}}
-.m .h{{font:600 {TITLE}px {SANS_FONTS}}}
-.m .p{{font:13px {SANS_FONTS}}}
+.m .c{{font:600 {SMALL}px {markup.SANS_FONTS};letter-spacing:.06em}}
+.m .h{{font:600 {TITLE}px {markup.SANS_FONTS}}}
+.m .p{{font:13px {markup.SANS_FONTS}}}
 .m .a{{font-size:15px}}
 .m .l,.m .f,.m .e{{fill:none}}
 .m .f{{stroke-width:1.5}}
@@ -74,7 +43,7 @@ def svg(drawing: Drawing) -> str:
     wide, tall = number(WIDTH), number(content.height + 2 * _MARGIN)
     edge = f'width="{number(WIDTH - 1)}" height="{number(content.height + 2 * _MARGIN - 1)}"'
     background = f'<rect class="b" x=".5" y=".5" {edge} rx="10"/>'
-    parts = [f"<style>{style_sheet()}</style>", _textures(context), background, _shifted(content, _MARGIN)]
+    parts = [f"<style>{style_sheet()}</style>", _textures(context), background, placed(content, _MARGIN, _MARGIN)]
     return _element(diagram, title, context, f'viewBox="0 0 {wide} {tall}" width="{wide}" height="{tall}"', parts)
 
 
@@ -83,13 +52,12 @@ def figure(diagram: Diagram, title: str, wide: float, context: DrawingContext) -
     margin = 1.0
     content = _content(diagram, wide - 2 * margin, context, [])
     box = f'viewBox="0 0 {number(wide)} {number(content.height + 2 * margin)}"'
-    return _element(diagram, title, context, box, [_textures(context), _shifted(content, margin)])
+    return _element(diagram, title, context, box, [_textures(context), placed(content, margin, margin)])
 
 
 def style_sheet() -> str:
     """The style sheet of a drawing: its shapes, the light colours, and the dark ones for screens that prefer them."""
-    dark = "".join(_colours(DARK))
-    return f"{_SHAPES.strip()}\n{''.join(_colours(LIGHT))}\n@media screen and (prefers-color-scheme:dark){{{dark}}}"
+    return f"{_SHAPES.strip()}\n{_colours(LIGHT)}\n@media screen and (prefers-color-scheme:dark){{{_colours(DARK)}}}"
 
 
 def _content(diagram: Diagram, room: float, context: DrawingContext, head: Sequence[Box]) -> Box:
@@ -108,20 +76,16 @@ def _element(diagram: Diagram, title: str, context: DrawingContext, size: str, p
     )
 
 
-def _shifted(content: Box, margin: float) -> str:
-    return f'<g transform="translate({number(margin)} {number(margin)})">{content.markup}</g>'
-
-
 def _heading(title: str, note: str, room: float) -> Box:
-    parts = [text_at(0, 22, fitting(title, room, TITLE, SANS), "h")]
+    parts = [text_at(0, 22, fitting(title, room, TITLE, markup.SANS), "h")]
     if note:
-        parts.append(text_at(0, 44, fitting(note, room, 13, SANS), "p w"))
+        parts.append(text_at(0, 44, fitting(note, room, 13, markup.SANS), "p w"))
     return Box(room, 50 if note else 28, "".join(parts))
 
 
 def _choices(diagram: Diagram, room: float) -> Box:
     """Lines of the choices among alternatives, each broken at its spaces."""
-    lines = [line for choice in diagram.choices for line in packed([choice], room, BODY)]
+    lines = [line for choice in diagram.choices for line in markup.packed([choice], room, BODY)]
     texts = (text_at(0, 15 + index * _LEGEND_LINE, line, "w") for index, line in enumerate(lines))
     return Box(room, len(lines) * _LEGEND_LINE, "".join(texts))
 
@@ -130,25 +94,22 @@ def _textures(context: DrawingContext) -> str:
     used = sorted({context.hue(device) for device in context.devices} - {0})
     patterns = (
         f'<pattern id="{context.prefix}t{hue}" width="8" height="8" patternUnits="userSpaceOnUse">'
-        f'<path class="d{hue}" d="M0 0h8v8H0z"/><path class="e{hue}" d="{TEXTURES[hue]}"/></pattern>'
+        f'<path class="d{hue}" d="M0 0h8v8H0z"/><path class="e{hue}" d="{notation.TEXTURES[hue]}"/></pattern>'
         for hue in used
     )
     return f"<defs>{''.join(patterns)}</defs>"
 
 
-def _colours(scheme: Scheme) -> Iterator[str]:
-    yield f".m text,.m .u{{fill:{scheme.ink}}}"
-    yield f".m .w{{fill:{scheme.muted}}}"
-    yield f".m .v{{fill:{scheme.card}}}"
-    yield f".m .y{{fill:{scheme.line}}}"
-    yield f".m .o{{fill:{scheme.hole};stroke:{scheme.edge}}}"
-    yield f".m .k{{fill:{scheme.card};stroke:{scheme.line}}}"
-    yield f".m .b{{fill:{scheme.paper};stroke:{scheme.line}}}"
-    yield f".m .l{{stroke:{scheme.edge}}}"
-    yield f".m .f,.m .e{{stroke:{scheme.ink}}}"
-    yield f".m .d{{fill:{scheme.edge}}}"
-    for index, hue in enumerate(scheme.hues):
-        yield f".m .d{index}{{fill:{hue.fill}}}.m .e{index}{{stroke:{hue.edge};fill:none}}"
+_COLOURS = (
+    ".m text,.m .u{{fill:{0.ink}}}.m .w{{fill:{0.muted}}}.m .v{{fill:{0.card}}}.m .y{{fill:{0.line}}}"
+    ".m .o{{fill:{0.hole};stroke:{0.edge}}}.m .k{{fill:{0.card};stroke:{0.line}}}"
+    ".m .b{{fill:{0.paper};stroke:{0.line}}}.m .l{{stroke:{0.edge}}}.m .f,.m .e{{stroke:{0.ink}}}.m .d{{fill:{0.edge}}}"
+)
+
+
+def _colours(scheme: Scheme) -> str:
+    hues = (f".m .d{n}{{fill:{hue.fill}}}.m .e{n}{{stroke:{hue.edge};fill:none}}" for n, hue in enumerate(scheme.hues))
+    return _COLOURS.format(scheme) + "".join(hues)
 
 
 _LEGEND_KEY, _LEGEND_GAP, _LEGEND_LINE = 28.0, 24.0, 24.0
@@ -162,7 +123,7 @@ def legend(diagram: Diagram, room: float, context: DrawingContext) -> Box:
     parts, x, y = [], 0.0, 0.0
     for symbol, meaning in _entries(diagram, context):
         shown = fitting(meaning, room - _LEGEND_KEY, BODY)
-        wide = _LEGEND_KEY + width(shown, BODY)
+        wide = _LEGEND_KEY + markup.width(shown, BODY)
         if x and x + wide > room:
             x, y = 0.0, y + _LEGEND_LINE
         parts.append(
@@ -181,7 +142,7 @@ def _entries(diagram: Diagram, context: DrawingContext) -> Iterator[_Entry]:
     used |= {memory.device for memory in diagram.memory} | {name for span in spans for name in span.locations}
     for device in context.devices:
         if device in used:
-            filled = element("path", {"d": "M0 2h20v16H0z", **context.fill(context.hue(device))})
+            filled = markup.element("path", {"d": "M0 2h20v16H0z", **context.fill(device)})
             yield filled + rect(0, 2, 20, 16, "e"), f"on {context.device_name(device)}"
     yield from _access_entries(spans)
     if any(not span.chunk for span in spans):
@@ -193,10 +154,10 @@ def _entries(diagram: Diagram, context: DrawingContext) -> Iterator[_Entry]:
     if any(_folded(range_, context) for range_ in ranges) or len(marks) > len(context.letters):
         yield "".join(badge(SEVERAL, 10, 10)), "several, or one of many"
     if any(_mapped_twice(range_, context) for range_ in ranges):
-        ends = dot(16, 4, "u", 2.5) + dot(16, 16, "u", 2.5)
-        yield curve((16, 4), (16, 16), 0, "f") + ends, "mapped again"
+        ends = markup.dot(16, 4, "u", 2.5) + markup.dot(16, 16, "u", 2.5)
+        yield markup.curve((16, 4), (16, 16), 0, "f") + ends, "mapped again"
     if any(not flow.outside for flow in diagram.flows):
-        yield path(["M0 10H14"], "f") + path(["M21 10l-7 -4v8z"], "u"), "handles go from export to import"
+        yield markup.path(["M0 10H14"], "f") + markup.path(["M21 10l-7 -4v8z"], "u"), "handles go from export to import"
 
 
 def _access_entries(spans: Sequence[MappingSpan]) -> Iterator[_Entry]:
@@ -214,5 +175,5 @@ def _folded(range_: RangeDiagram, context: DrawingContext) -> bool:
 
 def _mapped_twice(range_: RangeDiagram, context: DrawingContext) -> bool:
     """True if two blocks of a bar show the same memory."""
-    drawn, here = DrawnSpans(), SpanPosition(range_.first, 0, 0)
+    drawn, here = notation.DrawnSpans(), notation.SpanPosition(range_.first, 0, 0)
     return not _folded(range_, context) and any(drawn.add(span, 1, here) for span in range_.pieces)

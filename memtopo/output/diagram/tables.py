@@ -12,7 +12,7 @@ from memtopo.output.blocks import Cell, Column, Table, columns
 from memtopo.output.diagram import notation
 from memtopo.output.diagram.cards import free_and_taken
 from memtopo.output.diagram.notation import DrawingContext, drawing_context
-from memtopo.output.diagram.rows import DrawnRow, rows_of
+from memtopo.output.diagram.rows import DrawnRow, part_words, rows_of
 
 MOST_TABLES = 60
 MOST_TABLE_ROWS = 150
@@ -79,7 +79,7 @@ def _process_tables(
 def _row_lines(row: DrawnRow, context: DrawingContext) -> Iterator[Cells]:
     yield row.tag, row.name, ", ".join(row.words), _position(row.path, context)
     for part in row.parts:
-        yield part.tag, part.name, part.words, _position(part.path, context)
+        yield part.kind, part.name, part_words(part), _position(part.path, context)
 
 
 def _range_table(range_: RangeDiagram, process: str, prefix: str, context: DrawingContext) -> Table:

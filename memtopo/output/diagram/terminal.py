@@ -24,7 +24,7 @@ from memtopo.output.diagram.notation import (
     name_range,
     shortened,
 )
-from memtopo.output.diagram.panel import Glyphs, ItemList, Panel, PanelItem, TitleLine, drawing_lines
+from memtopo.output.diagram.panel import Glyphs, ItemList, Panel, PanelItem, PanelRenderer, TitleLine
 
 MOST_PROCESSES = 12
 MOST_RANGES = 12
@@ -54,7 +54,7 @@ class TerminalDrawing:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         glyphs = Glyphs(*letters_and_devices(self.picture))
-        lines = drawing_lines([*self._parts(glyphs)], options.max_width, glyphs, console)
+        lines = PanelRenderer([*self._parts(glyphs)], options.max_width, glyphs, console).lines()
         yield from map(panel.in_ascii, lines) if self.ascii or options.ascii_only else lines
 
     def _parts(self, glyphs: Glyphs) -> Iterator[panel.PanelPart]:
@@ -108,36 +108,27 @@ def _range(
     alike = len(accesses) < 2  # noqa: PLR2004
     access = notation.granted(*accesses) if accesses and alike else "" if shown.mapped else "nothing mapped"
     size = multiple(shown.count, shown.size)
-    texts = [clipped(name_range(shown.first, shown.last)), size, address, access, notation.remark(shown)]
+    texts = size, address, access, notation.remark(shown)
+    head = [Text(clipped(name_range(shown.first, shown.last)), "bold"), *(Text(each) for each in texts if each)]
     rows = [
-        panel.PanelRow(
-            index,
-            piece.chunk,
-            "".join(piece.locations[:1]),
-            _cells(piece, glyphs, times=shown.count, again=index in again, access=not alike),
-        )
+        _row(index, piece, glyphs, times=shown.count, again=index in again, access=not alike)
         for index, piece in labelled
     ]
     blocks = [panel.PanelBlock(piece.offset, piece.chunk, piece.count, piece.locations) for piece in shown.pieces]
-    return Panel(_head(texts), shown.size, blocks, rows if accesses else ())
+    return Panel(head, shown.size, blocks, rows if accesses else ())
 
 
-def _head(texts: Iterable[str]) -> list[Text]:
-    name, *more = filter(None, texts)
-    return [Text(name, "bold"), *map(Text, more)]
-
-
-def _cells(shown: MappingSpan, glyphs: Glyphs, *, times: int, again: bool, access: bool) -> list[Text]:
-    """Cells of a piece: name, offset, size, location, access if `access`, and origin.
+def _row(index: int, shown: MappingSpan, glyphs: Glyphs, *, times: int, again: bool, access: bool) -> panel.PanelRow:
+    """Label of a piece: name, offset, size, location, access if `access`, and origin.
 
     `times` is the number of equal ranges, and `again` is true for chunks that an earlier piece shows.
     """
     words = notation.span_words(shown, times)
     if not shown.chunk:
-        return [Text(cell, "dim") for cell in ("hole", words.at, words.size, "", "", "")]
+        return panel.PanelRow(index, "", "", [Text(cell, "dim") for cell in ("hole", words.at, words.size, "", "", "")])
     handles = f" ({', '.join(map(printable, shown.handles))})" if shown.handles else ""
     repetition = ["again" if again and (times == 1 or shown.step) else "", words.in_each]
-    return [
+    cells = [
         Text(clipped(words.name), "bold"),
         Text(words.at),
         Text(words.size),
@@ -145,6 +136,7 @@ def _cells(shown: MappingSpan, glyphs: Glyphs, *, times: int, again: bool, acces
         Text(notation.granted(shown.access) if access else ""),
         Text(", ".join(filter(None, (_origin(shown.origin), words.parts)))),
     ]
+    return panel.PanelRow(index, shown.chunk, "".join(shown.locations[:1]), cells)
 
 
 def _origin(text: str) -> str:
@@ -163,22 +155,17 @@ def clipped(name: str) -> str:
     return shortened(name, LONGEST_NAME)
 
 
-def _memory_heads(shown: Sequence[MemoryDiagram], glyphs: Glyphs) -> list[list[Text]]:
+def _memory_heads(shown: Sequence[MemoryDiagram], glyphs: Glyphs) -> Iterator[list[Text]]:
     """Names, used bytes and free bytes of each memory, in columns."""
     rows = [
         (printable(each.device), ", ".join(map(clipped, each.shown_names)), notation.used_bytes(each), _free(each))
         for each in shown
     ]
-    device, names, used, free = (max(map(cell_len, column)) for column in zip(*rows, strict=True)) if rows else [0] * 4
-    return [
-        [
-            Text(set_cell_size(row[0], device), f"bold {glyphs.colour(row[0])}"),
-            *([Text(set_cell_size(row[1], names))] if names else []),
-            Text(row[2].rjust(used)),
-            *([Text(row[3].rjust(free))] if row[3] else []),
-        ]
-        for row in rows
-    ]
+    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+    for device, names, used, free in rows:
+        head = Text(set_cell_size(device, widths[0]), f"bold {glyphs.colour(device)}")
+        more = set_cell_size(names, widths[1]), used.rjust(widths[2]), free.rjust(widths[3]) if free else ""
+        yield [head, *(Text(each) for each in more if each)]
 
 
 def _free(shown: MemoryDiagram) -> str:
@@ -196,9 +183,8 @@ def _shares(shown: MemoryDiagram, glyphs: Glyphs, *, named: bool) -> list[str]:
     texts = []
     for share in shown.shares[:MOST_SHARES]:
         name = clipped(share.label or (share.chunk if named else ""))
-        texts.append(
-            " ".join(filter(None, (glyphs.letter(share.chunk), name, multiple(share.count, share.bytes_each))))
-        )
+        words = glyphs.letter(share.chunk)[0], name, multiple(share.count, share.bytes_each)
+        texts.append(" ".join(filter(None, words)))
     left_out = len(shown.shares) - MOST_SHARES
     return [*texts, *([f"{left_out:,} more"] if left_out > 0 else [])]
 
@@ -229,27 +215,24 @@ def importers_of(whole: Diagram) -> Importers:
 
 
 def _importers(labels: Sequence[str], pictures: Mapping[str, ProcessDiagram]) -> Iterator[str]:
-    """Names of importing processes: `reader.0`, or `every reader` if all pictures of an entry are among them."""
+    """Names of importing processes: `reader.0`, or `every reader` if all pictures of an entry are among them.
+
+    Those of a node are one if they are all of it: `every rank on a`.
+    """
     names: list[str] = []
     for entry in dict.fromkeys(map(_entry, labels)):
         same = [label for label in pictures if _entry(label) == entry]
         importing = [label for label in same if label in labels]
-        every = 1 < len(same) == len(importing)
-        names += [f"every {entry}"] if every else _by_node(entry, same, importing, pictures)
+        if 1 < len(same) == len(importing):
+            names.append(f"every {entry}")
+            continue
+        for node in dict.fromkeys(pictures[label].node for label in importing):
+            whole, found = ([each for each in some if pictures[each].node == node] for some in (same, importing))
+            every = node and 1 < len(whole) == len(found)
+            names += [f"every {entry} on {node}"] if every else [notation.processes(pictures[each]) for each in found]
     yield from names[:MOST_IMPORTERS]
     if left_out := len(names[MOST_IMPORTERS:]):
         yield f"{left_out:,} more"
-
-
-def _by_node(
-    entry: str, same: Sequence[str], importing: Sequence[str], pictures: Mapping[str, ProcessDiagram]
-) -> Iterator[str]:
-    """Names of some processes of an entry, those of a node as one if they are all of it: `every rank on a`."""
-    for node in dict.fromkeys(pictures[label].node for label in importing):
-        whole = [label for label in same if pictures[label].node == node]
-        found = [label for label in importing if pictures[label].node == node]
-        every = node and 1 < len(whole) == len(found)
-        yield from [f"every {entry} on {node}"] if every else [notation.processes(pictures[label]) for label in found]
 
 
 def _entry(label: str) -> str:

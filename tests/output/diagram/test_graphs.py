@@ -37,8 +37,8 @@ def nodes(shown: Graph) -> dict[str, Node]:
 
 
 def edges(shown: Graph) -> list[tuple[str, str, tuple[str, ...], bool]]:
-    """Each edge by the kinds and names of its ends."""
-    names = {id: f"{node.kind} {node.lines[0]}" for id, node in nodes(shown).items()}
+    """Each edge by the shapes and names of its ends."""
+    names = {id: f"{node.shape} {node.lines[0]}" for id, node in nodes(shown).items()}
     return [(names[edge.source], names[edge.target], edge.lines, edge.handles) for edge in shown.edges]
 
 
@@ -52,7 +52,7 @@ def accepted(text: str) -> str:
 def test_a_graph_has_chunks_ranges_and_mappings() -> None:
     shown = graph(spec_diagram(ROOT / "specs" / "ring-buffer.yaml")[0])
     assert [node.lines for node in shown.nodes] == [("data", "8 MiB", "gpu0"), ("ring", "16 MiB", "gpu0 rw")]
-    assert edges(shown) == [("chunk data", "range ring", ("data at 0", "data at 8 MiB"), False)]
+    assert edges(shown) == [("memory data", "range ring", ("data at 0", "data at 8 MiB"), False)]
     assert shown.clusters == ()
 
 
@@ -60,9 +60,9 @@ def test_memory_is_bound_to_an_object_that_is_mapped() -> None:
     shown = graph(spec_diagram(ROOT / "specs" / "multicast.yaml")[0])
     assert [node.lines[0] for node in shown.nodes] == ["part", "team", "own", "both"]
     assert edges(shown) == [
-        ("chunk part", "range own", ("part.0 … 1 at 0",), False),
-        ("multicast team", "range both", ("team at 0",), False),
-        ("chunk part", "multicast team", ("bound",), False),
+        ("memory part", "range own", ("part.0 … 1 at 0",), False),
+        ("object team", "range both", ("team at 0",), False),
+        ("memory part", "object team", ("bound",), False),
     ]
 
 
@@ -76,9 +76,9 @@ def test_memory_is_bound_to_an_object_of_another_process() -> None:
         "bind: {team: part}, map: {mc: team}, access: {mc: {mine: rw}}}}"
     )
     found = edges(graph(text_diagram(text, with_multicast(invented(2)))))
-    assert ("multicast team", "export team", (), False) in found
-    assert [each for each in found if each[:2] == ("chunk part", "import team")] == [
-        ("chunk part", "import team", ("bound",), False)
+    assert ("object team", "export team", (), False) in found
+    assert [each for each in found if each[:2] == ("memory part", "import team")] == [
+        ("memory part", "import team", ("bound",), False)
     ] * 2
     assert [each for each in found if each[:2] == ("import team", "range mc")] == [
         ("import team", "range mc", ("team at 0",), False)
@@ -90,9 +90,9 @@ def test_handles_lead_from_an_export_to_an_import_of_another_process() -> None:
     assert [each.title for each in shown.clusters] == ["prefill", "decode"]
     assert shown.nodes == ()
     assert edges(shown) == [
-        ("chunk page", "range kv", ("page.0 … 31 at 0",), False),
-        ("chunk page", "export pages", (), False),
-        ("event filled", "export filled", (), False),
+        ("memory page", "range kv", ("page.0 … 31 at 0",), False),
+        ("memory page", "export pages", (), False),
+        ("object filled", "export filled", (), False),
         ("import page", "range kv", ("page.0 … 31 at 0",), False),
         ("export pages", "import page", ("32 by fd",), True),
         ("export filled", "import filled", ("by ipc",), True),
@@ -134,7 +134,7 @@ def test_external_resources_have_their_properties_and_come_from_outside() -> Non
 
 def test_managed_memory_is_labelled() -> None:
     shown = graph(spec_diagram(ROOT / "specs" / "managed.yaml")[0])
-    assert {node.kind for node in shown.nodes} == {"managed"}
+    assert {node.shape for node in shown.nodes} == {"memory"}
     assert ("table", "managed", "64 MiB", "gpu0") in [node.lines for node in shown.nodes]
     assert ("index", "managed", "8 MiB", "host") in [node.lines for node in shown.nodes]
 

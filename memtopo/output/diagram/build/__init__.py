@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby, islice, pairwise
-from typing import NamedTuple
 
 from memtopo.geometry import Geometry
 from memtopo.geometry.diagram import Diagram, Export, HandleFlow, ProcessDiagram, Resource
@@ -23,14 +22,6 @@ __all__ = ["build_diagram"]
 
 MOST_CHOICES = 8
 """Choices among alternatives that a drawing shows."""
-
-
-class ProcessGroup(NamedTuple):
-    """Processes of one entry with the same geometry, each label `step` after the previous one."""
-
-    labels: Sequence[str]
-    step: int
-    geometry: Geometry
 
 
 def build_diagram(geometry: Geometry, machines: Machines) -> Diagram:
@@ -65,51 +56,44 @@ def _process(owner: Owner, machines: Machines, marks: Marks, taken: Sequence[Han
 
 
 def _multi_process(geometry: Geometry, machines: Machines, marks: Marks) -> Diagram:
-    groups = list(_process_groups(geometry.processes))
-    firsts = {label: group.labels[0] for group in groups for label in group.labels}
+    members = geometry.processes
+    groups = list(_process_groups(members))
+    firsts = {label: labels[0] for labels, _ in groups for label in labels}
     node_of = {label: node for node, labels in geometry.nodes.items() for label in labels}
-    owners = [Owner(each.labels[0], each.geometry, len(each.labels), node_of.get(each.labels[0])) for each in groups]
+    owners = [Owner(labels[0], members[labels[0]], len(labels), node_of.get(labels[0])) for labels, _ in groups]
     processes = tuple(
         ProcessDiagram(
-            first=group.labels[0],
-            last=group.labels[-1],
-            count=len(group.labels),
-            step=group.step,
+            first=labels[0],
+            last=labels[-1],
+            count=len(labels),
+            step=step,
             picture=_process(owner, machines, marks),
-            path=group.geometry.path,
+            path=owner.geometry.path,
             node=owner.node or "",
         )
-        for group, owner in zip(groups, owners, strict=True)
+        for (labels, step), owner in zip(groups, owners, strict=True)
     )
     total = tuple(memory(owners, machines, marks))
-    return Diagram((), total, processes=processes, flows=tuple(flows(geometry.processes, firsts)))
+    return Diagram((), total, processes=processes, flows=tuple(flows(members, firsts)))
 
 
-def _process_groups(members: Mapping[str, Geometry]) -> Iterator[ProcessGroup]:
-    """All processes, in the order of the first of each group."""
-    for _, labels in groupby(members, key=process_entry):
-        yield from _groups_of_entry(list(labels), members)
+def _process_groups(members: Mapping[str, Geometry]) -> Iterator[tuple[Sequence[str], int]]:
+    """Processes of one entry with the same geometry, each label so many after the one before, by the first of a group.
 
-
-def _groups_of_entry(labels: Sequence[str], members: Mapping[str, Geometry]) -> Iterator[ProcessGroup]:
-    """One group for each geometry if its processes are at equal distances, otherwise for equal neighbours."""
-    indices: dict[int, list[int]] = {}
-    for index, label in enumerate(labels):
-        indices.setdefault(id(members[label]), []).append(index)
-    steps = {key: _step(found) for key, found in indices.items()}
-    if all(steps.values()):
-        for key, found in indices.items():
-            yield ProcessGroup([labels[index] for index in found], steps[key], members[labels[found[0]]])
-        return
-    for _, neighbours in groupby(labels, key=lambda label: id(members[label])):
-        equal = list(neighbours)
-        yield ProcessGroup(equal, 1, members[equal[0]])
-
-
-def _step(indices: Sequence[int]) -> int:
-    """The distance between indices if it is the same for all, otherwise 0."""
-    steps = {after - before for before, after in pairwise(indices)}
-    return 0 if len(steps) > 1 else steps.pop() if steps else 1
+    One group for each geometry if its processes are at equal distances, otherwise for equal neighbours.
+    """
+    for _, entry in groupby(members, key=process_entry):
+        labels = list(entry)
+        equal: dict[int, list[int]] = {}
+        for index, label in enumerate(labels):
+            equal.setdefault(id(members[label]), []).append(index)
+        steps = [{after - before for before, after in pairwise(found)} or {1} for found in equal.values()]
+        if all(len(each) == 1 for each in steps):
+            for found, (step,) in zip(equal.values(), steps, strict=True):
+                yield [labels[index] for index in found], step
+        else:
+            for _, neighbours in groupby(labels, key=lambda label: id(members[label])):
+                yield list(neighbours), 1
 
 
 def resources(owner: Owner, marks: Marks) -> Iterator[Resource]:
@@ -168,29 +152,27 @@ def flows(members: Mapping[str, Geometry], firsts: Mapping[str, str]) -> Iterato
 
     `firsts` has the label of the first process of its group for each process.
     """
-    for label, geometry in members.items():
-        if firsts[label] == label:
-            for group in geometry.every:
-                yield from _imports(label, group, firsts)
-
-
-def _imports(label: str, group: Group, firsts: Mapping[str, str]) -> Iterator[HandleFlow]:
-    origin = group.origin
-    if origin is None:
-        return
-    sources = Counter(firsts[holder] if origin.siblings else holder for holder in origin.holders)
-    for holder, processes in sources.items():
-        yield HandleFlow(
-            source=holder,
-            export=origin.export,
-            target=label,
-            name=group.name,
-            kind=group.offered_as or "",
-            via=origin.via,
-            count=origin.each,
-            bytes_each=group.size,
-            path=group.path,
-            outside=not origin.siblings,
-            processes=processes,
-            external=group.produced,
-        )
+    imports = (
+        (label, group, group.origin)
+        for label, geometry in members.items()
+        if firsts[label] == label
+        for group in geometry.every
+        if group.origin
+    )
+    for label, group, origin in imports:
+        sources = Counter(firsts[holder] if origin.siblings else holder for holder in origin.holders)
+        for holder, processes in sources.items():
+            yield HandleFlow(
+                source=holder,
+                export=origin.export,
+                target=label,
+                name=group.name,
+                kind=group.offered_as or "",
+                via=origin.via,
+                count=origin.each,
+                bytes_each=group.size,
+                path=group.path,
+                outside=not origin.siblings,
+                processes=processes,
+                external=group.produced,
+            )

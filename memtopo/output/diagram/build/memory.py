@@ -44,27 +44,39 @@ def memory(owners: Sequence[Owner], machines: Machines, marks: Marks) -> Iterato
 
 
 def _memory_of_node(owners: Sequence[Owner], machine: Machine, marks: Marks) -> Iterator[MemoryDiagram]:
+    """Besides what is used, a GPU has the contexts of the processes (fact 30), and the host what its nodes have."""
     names = _names(owners)
-    found = {location: (shares, _used(shares)) for location, shares in sorted(_shares(owners, marks).items())}
-    on_nodes = sum(used for location, (_, used) in found.items() if location.kind is LocationKind.HOST_NUMA)
-    for location, (shares, used) in found.items():
-        contexts = sum(owner.processes for owner in owners if location in map(gpu, owner.geometry.gpus))
-        besides = on_nodes if location.kind is LocationKind.HOST else contexts * CONTEXT_BYTES
-        yield _memory(location, names.get(location, ()), shares, used, besides, machine)
+    found = dict(sorted(_shares(owners, marks).items()))
+    used = {at: sum(count * size for (_, size), (count, _) in shares.items()) for at, shares in found.items()}
+    on_nodes = sum(amount for at, amount in used.items() if at.kind is LocationKind.HOST_NUMA)
+    for at, shares in found.items():
+        contexts = sum(owner.processes for owner in owners if at in map(gpu, owner.geometry.gpus))
+        besides = on_nodes if at.kind is LocationKind.HOST else contexts * CONTEXT_BYTES
+        device = machine.devices[at.id] if at.kind is LocationKind.GPU else None
+        whole = machine.host_bytes if at.kind is LocationKind.HOST else machine.node_bytes.get(at)
+        total, room = (device.memory_bytes, device.room) if device else (whole, whole)
+        yield MemoryDiagram(
+            device=str(at),
+            names=tuple(name for name, location in names.items() if location == at),
+            used=used[at],
+            total=total,
+            taken=device.memory_bytes - device.free_bytes if device and device.free_bytes is not None else None,
+            free=None if room is None else max(0, room - used[at] - besides),
+            shares=tuple(
+                MemoryShare(mark, count, size, count * size, first.path, _label(first))
+                for (mark, size), (count, first) in shares.items()
+            ),
+            growing=any(group.growing for _, group in shares.values()),
+        )
 
 
-def _names(owners: Sequence[Owner]) -> Mapping[Location, Sequence[str]]:
-    """The spec's names for each device, without those that name different devices in different processes."""
-    locations: dict[str, set[Location]] = {}
+def _names(owners: Sequence[Owner]) -> Mapping[str, Location]:
+    """Devices by the spec's names, without those that name different devices in different processes."""
+    found: dict[str, set[Location]] = {}
     for owner in owners:
         for name, location in owner.geometry.devices.items():
-            locations.setdefault(name, set()).add(location)
-    names: dict[Location, list[str]] = {}
-    for name, found in locations.items():
-        if len(found) == 1:
-            (location,) = found
-            names.setdefault(location, []).append(name)
-    return names
+            found.setdefault(name, set()).add(location)
+    return {name: locations.pop() for name, locations in found.items() if len(locations) == 1}
 
 
 def _shares(owners: Sequence[Owner], marks: Marks) -> Mapping[Location, _Shares]:
@@ -78,32 +90,6 @@ def _shares(owners: Sequence[Owner], marks: Marks) -> Mapping[Location, _Shares]
                     before, first = shares.get(key, (0, group))
                     shares[key] = before + number * owner.processes, first
     return found
-
-
-def _used(shares: _Shares) -> int:
-    return sum(count * size for (_, size), (count, _) in shares.items())
-
-
-def _memory(
-    location: Location, names: Sequence[str], shares: _Shares, used: int, besides: int, machine: Machine
-) -> MemoryDiagram:
-    """One memory; `besides` are the contexts of the processes on a GPU (fact 30), or what the host's nodes have."""
-    device = machine.devices[location.id] if location.kind is LocationKind.GPU else None
-    whole = machine.host_bytes if location.kind is LocationKind.HOST else machine.node_bytes.get(location)
-    total, room = (device.memory_bytes, device.room) if device else (whole, whole)
-    return MemoryDiagram(
-        device=str(location),
-        names=tuple(names),
-        used=used,
-        total=total,
-        taken=device.memory_bytes - device.free_bytes if device and device.free_bytes is not None else None,
-        free=None if room is None else max(0, room - used - besides),
-        shares=tuple(
-            MemoryShare(mark, count, size, count * size, first.path, _label(first))
-            for (mark, size), (count, first) in shares.items()
-        ),
-        growing=any(group.growing for _, group in shares.values()),
-    )
 
 
 def _label(group: Group) -> str:
@@ -143,12 +129,7 @@ class Marks:
         if group.origin and group.origin.siblings:
             process = group.origin.holders[0]
             group = self._members[process].of(ExportGroup)[group.origin.export].group
-        return own_mark(process, group.name)
-
-
-def own_mark(process: str, name: str) -> str:
-    """The mark of an entry that shares it with no other: `server: w`."""
-    return f"{process_entry(process)}: {name}" if process else name
+        return f"{process_entry(process)}: {group.name}" if process else group.name
 
 
 def process_entry(process: str) -> str:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import merge
 from itertools import accumulate, chain, groupby, islice, pairwise
-from operator import attrgetter
-from typing import NamedTuple
+from operator import attrgetter, mul
+from typing import NamedTuple, TypeVar
 
 from memtopo.diagnostics.model import Path
 from memtopo.driver.types import Access, Grant, Location
@@ -29,6 +29,21 @@ MOST_LOCATIONS = 1 << 16
 """Locations that are looked at."""
 
 
+T = TypeVar("T")
+
+
+def _joined(found: Iterable[T], join: Callable[[T, T], T | None]) -> Iterator[T]:
+    """Join neighbours: each with the one before it, unless `join` of the two is None."""
+    last: T | None = None
+    for each in found:
+        both = None if last is None else join(last, each)
+        if last is not None and both is None:
+            yield last
+        last = each if both is None else both
+    if last is not None:
+        yield last
+
+
 class _Process(NamedTuple):
     """A process with the numbers of mappings of its chunks, and the marks of the layout."""
 
@@ -43,7 +58,8 @@ class _Process(NamedTuple):
 class _Reservations(NamedTuple):
     """`number` neighbouring reservations of one group, `instance` on, that differ only in the indices of their chunks.
 
-    `firsts` are the first chunks of the last one's placements, `steps` their distances to those of the one before.
+    `shape` is their content without these indices. `last` are the placements of the last one, whose first chunks are
+    `steps` after those of the one before.
     """
 
     group: RangeGroup
@@ -52,72 +68,54 @@ class _Reservations(NamedTuple):
     placements: Sequence[Placement]
     parts: Sequence[Part]
     shape: tuple[object, ...]
-    firsts: list[int]
+    last: Sequence[Placement]
     steps: list[int]
 
-    def extended(self, placements: Sequence[Placement], shape: tuple[object, ...], more: int) -> _Reservations | None:
-        """These reservations and the next one, or as many `more` that are all empty; None if they differ."""
-        if shape != self.shape:
+    def joined(self, more: _Reservations) -> _Reservations | None:
+        """These reservations and the next one, or several that are all empty; None if they differ."""
+        if more.shape != self.shape:
             return None
-        firsts = [placement.first for placement in placements]
-        steps = [first - before for first, before in zip(firsts, self.firsts, strict=True)]
+        steps = [each.first - before.first for each, before in zip(more.placements, self.last, strict=True)]
         if self.number > 1 and steps != self.steps:
             return None
-        return self._replace(number=self.number + more, firsts=firsts, steps=steps)
+        return self._replace(number=self.number + more.number, last=more.placements, steps=steps)
 
 
 def ranges(owner: Owner, marks: Marks) -> Iterator[RangeDiagram]:
     """All ranges of a process in order; entries that one span covers are joined in `marks`."""
     geometry = owner.geometry
-    context = _Process(owner, MappingCounts(geometry), marks)
+    process = _Process(owner, MappingCounts(geometry), marks)
     requested = AccessParts(geometry.parts)
     filled: dict[str, list[int]] = {}
     for name, instance in geometry.placements:
-        filled.setdefault(name, []).append(instance)
+        filled.setdefault(name, []).extend((instance, instance + 1))
     for group in geometry.of(RangeGroup).values():
-        bounds = _bounds(group, filled.get(group.name, ()), geometry.parts.get(group.name, ()))
-        for reservations in _equal_neighbours(geometry, group, bounds, requested, context.counts):
-            yield _range(reservations, context)
+        # Instances at which the content may change: one with placements, and the one after it, among them.
+        changes = chain.from_iterable(part.instances for part in geometry.parts.get(group.name, ()))
+        bounds = sorted({0, group.count, *filled.get(group.name, ()), *changes})
+        each = (_reservations(group, *pair, process, requested) for pair in pairwise(bounds))
+        yield from (_range(found, process) for found in _joined(each, _Reservations.joined))
 
 
-def _bounds(group: RangeGroup, filled: Iterable[int], parts: Iterable[Part]) -> list[int]:
-    """Instances at which the content of a group may change: one with placements, and the one after it, among them."""
-    changes = chain.from_iterable((instance, instance + 1) for instance in filled)
-    return sorted({0, group.count, *changes, *chain.from_iterable(part.instances for part in parts)})
-
-
-def _equal_neighbours(
-    geometry: Geometry, group: RangeGroup, bounds: Sequence[int], requested: AccessParts, counts: MappingCounts
-) -> Iterator[_Reservations]:
-    last: _Reservations | None = None
-    for instance, stop in pairwise(bounds):
-        placements, parts = geometry.placements.get((group.name, instance), ()), requested.of(group.name, instance)
-        shape = _shape(placements, parts, counts) if group.count > 1 else ()
-        if last and (extended := last.extended(placements, shape, stop - instance)):
-            last = extended
-            continue
-        if last:
-            yield last
-        firsts = [placement.first for placement in placements]
-        last = _Reservations(group, instance, stop - instance, placements, parts, shape, firsts, [0] * len(firsts))
-    if last:
-        yield last
-
-
-def _shape(placements: Sequence[Placement], parts: Sequence[Part], counts: MappingCounts) -> tuple[object, ...]:
-    """The content of a reservation without the indices of its chunks."""
-    content = tuple(
-        (
-            each.offset,
-            each.chunk.name,
-            each.count,
-            each.first % len(each.chunk.properties),
-            each.step,
-            counts.elsewhere(each.chunk, each.first, each.count, each.step),
+def _reservations(
+    group: RangeGroup, instance: int, stop: int, process: _Process, requested: AccessParts
+) -> _Reservations:
+    placements = process.owner.geometry.placements.get((group.name, instance), ())
+    parts, shape = requested.of(group.name, instance), tuple[object, ...]()
+    if group.count > 1:
+        content = tuple(
+            (
+                each.offset,
+                each.chunk.name,
+                each.count,
+                each.first % len(each.chunk.properties),
+                each.step,
+                process.counts.elsewhere(each.chunk, each.first, each.count, each.step),
+            )
+            for each in placements
         )
-        for each in placements
-    )
-    return content, tuple((part.offset, part.size, part.grants) for part in parts)
+        shape = content, tuple((part.offset, part.size, part.grants) for part in parts)
+    return _Reservations(group, instance, stop - instance, placements, parts, shape, placements, [0] * len(placements))
 
 
 def _range(reservations: _Reservations, process: _Process) -> RangeDiagram:
@@ -125,8 +123,9 @@ def _range(reservations: _Reservations, process: _Process) -> RangeDiagram:
     fixed = mappings(placements, access_spans(placements, reservations.parts), reservations.steps)
     zeros = list(_zeros(group, reservations.instance, placements))
     backed = mappings(zeros, access_spans(zeros, reservations.parts), [0] * len(zeros))
-    found = merge(fixed, map(_read_only, backed), key=attrgetter("offset"))
+    found = merge(fixed, (each.read_only for each in backed), key=attrgetter("offset"))
     spans = tuple(_spans(found, group.size, process))
+    grants = [process.access(part.grants) for part in reservations.parts] if backing else []
     return RangeDiagram(
         first=group.label(reservations.instance),
         last=group.label(reservations.instance + reservations.number - 1),
@@ -138,9 +137,7 @@ def _range(reservations: _Reservations, process: _Process) -> RangeDiagram:
         elastic=tuple(chunk.name for chunk in backing.chunks) if backing else (),
         zero=backing.zero.name if backing and backing.zero else "",
         same_address=group.same_address,
-        elastic_access=tuple(dict.fromkeys(process.access(part.grants) for part in reservations.parts))
-        if backing
-        else (),
+        elastic_access=tuple(dict.fromkeys(grants)),
     )
 
 
@@ -154,20 +151,15 @@ def _zeros(group: RangeGroup, instance: int, placements: Iterable[Placement]) ->
         start = end
 
 
-def _read_only(given: DrawnMappings) -> DrawnMappings:
-    return given._replace(grants=tuple(Grant(each.location, Access.R) for each in given.grants))
-
-
 def _spans(found: Iterable[DrawnMappings], size: int, process: _Process) -> Iterator[MappingSpan]:
     """The spans of a range of `size` bytes, holes included, without gaps."""
     end = 0
     for group in _grouped(found):
-        offset = group[0].offset
-        if offset > end:
-            yield MappingSpan(end, offset - end)
         span = _span(group, process)
+        if span.offset > end:
+            yield MappingSpan(end, span.offset - end)
         yield span
-        end = offset + span.size
+        end = span.offset + span.size
     if end < size:
         yield MappingSpan(end, size - end)
 
@@ -176,18 +168,11 @@ def _grouped(found: Iterable[DrawnMappings]) -> Iterator[list[DrawnMappings]]:
     """Many similar single chunks together if their locations repeat a cycle, otherwise those of one location."""
     for _, group in groupby(enumerate(found), key=_similarity):
         similar = [each for _, each in group]
-        if len(similar) == 1 or is_regular([each.location for each in similar]):
-            yield from _single_if_few(similar)
-        else:
-            for _, same in groupby(similar, key=lambda each: each.location):
-                yield from _single_if_few(list(same))
-
-
-def _single_if_few(group: list[DrawnMappings]) -> Iterator[list[DrawnMappings]]:
-    if len(group) > MOST_SINGLE:
-        yield group
-    else:
-        yield from ([each] for each in group)
+        parts: Iterable[list[DrawnMappings]] = [similar]
+        if len(similar) > 1 and not is_regular([each.location for each in similar]):
+            parts = (list(same) for _, same in groupby(similar, key=lambda each: each.location))
+        for part in parts:
+            yield from [part] if len(part) > MOST_SINGLE else ([each] for each in part)
 
 
 def _similarity(numbered: tuple[int, DrawnMappings]) -> tuple[object, ...]:
@@ -225,10 +210,6 @@ def _span(group: Sequence[DrawnMappings], process: _Process) -> MappingSpan:
     )
 
 
-_Span = tuple[int, int, int]
-"""First index, index after the last one, and the number of mappings of each chunk."""
-
-
 class DrawnMappings(NamedTuple):
     """`length` adjacent mappings of the chunks of one group, `first` on, with the same access.
 
@@ -252,11 +233,6 @@ class DrawnMappings(NamedTuple):
         return self.first + (self.length - 1) * self.interval
 
     @property
-    def size(self) -> int:
-        """Bytes of the range that are mapped."""
-        return self.length * self.chunk.size
-
-    @property
     def location(self) -> Location:
         """Location of the first chunk."""
         return self.chunk.location_of(self.first)
@@ -268,6 +244,17 @@ class DrawnMappings(NamedTuple):
         if not self.chunk.memory:
             return tuple(order)  # of the memory of every GPU of a team
         return self._first_locations(min(self.length, 2 * len(order)) if self.interval else 1)
+
+    @property
+    def read_only(self) -> DrawnMappings:
+        """These mappings with access to read alone."""
+        return self._replace(grants=tuple(Grant(each.location, Access.R) for each in self.grants))
+
+    def continued(self, more: DrawnMappings) -> DrawnMappings | None:
+        """These mappings with the next ones, if those continue with the next chunks of the same group."""
+        offset, first = self.offset + self.length * self.chunk.size, self.last + self.interval
+        next_ = self._replace(offset=offset, first=first, length=more.length, path=more.path)
+        return self._replace(length=self.length + more.length) if more == next_ else None
 
     def regular(self) -> Iterator[DrawnMappings]:
         """These mappings in parts whose locations repeat a cycle each; whole, as `mixed`, if there are too many."""
@@ -296,16 +283,8 @@ def mappings(
     Placements are divided where access or the order of locations changes, and joined where one continues with the next
     chunk of the same group.
     """
-    last: DrawnMappings | None = None
-    for each in _divided(placements, iter(access_spans), steps):
-        if last and _continues(last, each):
-            last = last._replace(length=last.length + each.length)
-            continue
-        if last:
-            yield from last.regular()
-        last = each
-    if last:
-        yield from last.regular()
+    for each in _joined(_divided(placements, iter(access_spans), steps), DrawnMappings.continued):
+        yield from each.regular()
 
 
 def _divided(
@@ -317,7 +296,11 @@ def _divided(
         while start < placement.end:
             while span and span.offset + span.size <= start:
                 span = next(access_spans, None)
-            stop, grants = _same_access(span, start, placement.end)
+            stop, grants = placement.end, tuple[Grant, ...]()
+            if span and span.offset > start:
+                stop = min(stop, span.offset)
+            elif span:
+                stop, grants = min(stop, span.offset + span.size), span.grants
             first = placement.index((start - placement.offset) // group.size)
             length = (stop - start) // group.size
             interval = placement.step if length > 1 else 1
@@ -325,31 +308,13 @@ def _divided(
             start = stop
 
 
-def _same_access(span: AccessSpan | None, start: int, end: int) -> tuple[int, tuple[Grant, ...]]:
-    """The end of the mappings with the same access as at an offset, and that access."""
-    if span is None or span.offset >= end:
-        return end, ()
-    if span.offset > start:
-        return span.offset, ()
-    return min(end, span.offset + span.size), span.grants
-
-
-def _continues(last: DrawnMappings, each: DrawnMappings) -> bool:
-    return (
-        last.chunk is each.chunk
-        and last.interval == each.interval
-        and last.last + last.interval == each.first
-        and last.offset + last.size == each.offset
-        and last.grants == each.grants
-        and last.step == each.step
-    )
-
-
 class MappingCounts:
     """Numbers of mappings of the chunks of a geometry: a ring maps them twice, or several ranges share memory."""
 
     def __init__(self, geometry: Geometry) -> None:
-        spans: dict[str, list[_Span]] = {}
+        spans: dict[
+            str, list[tuple[int, int, int]]
+        ] = {}  # first index, index after the last one, mappings of each chunk
         mapped: Counter[str] = Counter()
         for (name, _), placements in geometry.placements.items():
             for placement in placements:
@@ -361,50 +326,32 @@ class MappingCounts:
             if group.elastic and (zero := group.elastic.zero):
                 times = (group.count * group.size - mapped[group.name]) // zero.size
                 spans.setdefault(zero.name, []).append((0, 1, times))
-        self._sums: Mapping[str, _MappingSum] = {
-            name: _MappingSum(found) for name, found in spans.items() if _overlap(found)
-        }
+        several = {name: found for name, found in spans.items() if len(found) > 1 or found[0][2] > 1}
+        self._sums = {name: _MappingSum(found) for name, found in several.items()}
 
     def elsewhere(self, group: ChunkGroup, first: int, count: int, step: int = 1) -> int:
         """Other mappings of the chunks of `count` mappings, from index `first` on, each `step` after the one before."""
         if not (found := self._sums.get(group.name)):
             return 0
         if step == 1:
-            return found.of(first, first + count) - count
+            return found.below(first + count) - found.below(first) - count
         chunks = range(first, first + (count - 1) * step + 1, step) if step else (first,)
-        return sum(found.of(index, index + 1) for index in chunks) - count
+        return sum(found.below(index + 1) - found.below(index) for index in chunks) - count
 
 
 class _MappingSum:
     """The number of mappings of all chunks below an index: linear between the ends of placements."""
 
-    def __init__(self, spans: list[_Span]) -> None:
-        changes: dict[int, int] = {}
+    def __init__(self, spans: Iterable[tuple[int, int, int]]) -> None:
+        changes: Counter[int] = Counter()
         for first, stop, times in spans:
-            changes[first] = changes.get(first, 0) + times
-            changes[stop] = changes.get(stop, 0) - times
+            changes[first] += times
+            changes[stop] -= times
         self._bounds = sorted(changes)
-        self._slopes: list[int] = []
-        self._sums: list[int] = []
-        slope = total = before = 0
-        for bound in self._bounds:
-            total += slope * (bound - before)
-            slope, before = slope + changes[bound], bound
-            self._sums.append(total)
-            self._slopes.append(slope)
+        self._slopes = [*accumulate(changes[bound] for bound in self._bounds)]
+        lengths = (stop - start for start, stop in pairwise(self._bounds))
+        self._sums = [*accumulate(map(mul, self._slopes, lengths), initial=0)]
 
-    def of(self, first: int, stop: int) -> int:
-        return self._below(stop) - self._below(first)
-
-    def _below(self, index: int) -> int:
+    def below(self, index: int) -> int:
         last = bisect_right(self._bounds, index) - 1
         return self._sums[last] + self._slopes[last] * (index - self._bounds[last]) if last >= 0 else 0
-
-
-def _overlap(spans: list[_Span]) -> bool:
-    highest = 0
-    for first, stop, times in sorted(spans):
-        if first < highest or times > 1:
-            return True
-        highest = max(highest, stop)
-    return False
