@@ -18,7 +18,7 @@ from memtopo.geometry.groups import ChunkGroup, RangeGroup
 from memtopo.geometry.model import Geometry, Placement, Slice
 from memtopo.kinds.kind import Keys, Kind, ResolutionStage, Rule, Scope, Words
 from memtopo.kinds.mappings.placements import Content, resolve_content
-from memtopo.kinds.resolution import Resolution, indices, refuses_growing
+from memtopo.kinds.resolution import Refused, Resolution, attempt, indices, refuse_growing
 from memtopo.language.entries import Entry
 from memtopo.language.fields import (
     NAME,
@@ -111,7 +111,7 @@ class Mappings(Kind):
         contents: list[Content] = []
         section = scope.spec.at("map")
         for key, slices in scope.slices.items():
-            if group := (yield from scope.referenced(key, self, RangeGroup)):
+            if group := (yield from attempt(scope.referenced, key, self, RangeGroup)):
                 contents.append((yield from resolve_content((*section, key), group, slices)))
         scope.leave_unresolved("map", *(each.range.name for each in contents if not each.complete))
         if (yield from scope.too_many({"map": sum(each.number for each in contents)})):
@@ -188,10 +188,11 @@ def resolve_slices(scope: Scope) -> Resolution[dict[str, list[Slice]]]:
             reference, offset, each, order, stride = entry.chunk, entry.offset, entry.each, entry.order, entry.stride
             group = chunks.get(reference.name)
             if group is not None and group.limit is None and reference.first is None:  # as almost all entries
-                named = Slice(group, 0, group.count, reference, offset, (*at, index), each, order, stride)
+                first, stop = 0, group.count
             else:
-                named = yield from _slice(scope, entry, (*at, index))
-            slices.append(named)
+                mapped = yield from attempt(_mapped, scope, reference, (*at, index, "chunk"))
+                group, first, stop = mapped or (None, 0, 0)
+            slices.append(Slice(group, first, stop, reference, offset, (*at, index), each, order, stride))
     return found
 
 
@@ -210,30 +211,23 @@ def granules(scope: Scope) -> tuple[dict[str, int], set[str]]:
     return largest, names & set(_in_granules(scope)) if names else set()
 
 
-def _slice(scope: Scope, entry: MapEntry | Named, path: Path) -> Resolution[Slice]:
-    name, where = entry.chunk.name, (*path, "chunk")
-    group = scope.mappable(name)
-    if group is not None and not (
-        yield from refuses_growing(group, "a program maps them, in an elastic range", where, help=_UNMAP)
-    ):
-        if span := (yield from indices(entry.chunk, group, where)):
-            return Slice(group, *span, entry.chunk, entry.offset, path, entry.each, entry.order, entry.stride)
-    elif group is None:
-        yield from _unknown_chunk(scope, name, where)
-    return Slice(None, 0, 0, entry.chunk, entry.offset, path, entry.each, entry.order, entry.stride)
+def _mapped(scope: Scope, reference: Reference, where: Path) -> tuple[ChunkGroup, int, int]:
+    """Group, first index and end of the chunks that a map entry names.
 
-
-def _unknown_chunk(scope: Scope, name: str, where: Path) -> Iterator[Diagnostic]:
-    """Yield MT201 for a name that is no chunk, unless its entry has an error."""
-    spec = scope.spec
+    Raises `Refused`, with MT201 for a name that is no chunk unless its entry has an error.
+    """
+    if group := scope.mappable(reference.name):
+        refuse_growing(group, "a program maps them, in an elastic range", where, help=_UNMAP)
+        return group, *indices(reference, group, where)
+    spec, name = scope.spec, reference.name
     unmappable = (kind for kind in scope.kinds if kind.keys is Keys.UNIQUE and MAPPINGS.section not in kind.unusable)
     if other := next((kind.words.article for kind in unmappable if name in scope.of(kind.group)), None):
         message = f"{name!r} is {other}, and only chunks can be mapped"
         help = "share a chunk via fd instead" if name in spec.section("imports") else "declare it under 'chunks'"
-        yield Diagnostic("MT201", message, where, help=help)
-    elif not (scope.may_be_mapped(name) or (yield from scope.unusable(name, MAPPINGS, where))):
-        known = chain(spec.names("chunks"), spec.names("imports"))
-        yield scope.errors.undeclared("chunk", name, where, known)
+        raise Refused(Diagnostic("MT201", message, where, help=help))
+    reported = scope.may_be_mapped(name) or scope.may_be_unusable(name, MAPPINGS, where)
+    known = chain(spec.names("chunks"), spec.names("imports"))
+    raise scope.errors.undeclared("chunk", name, where, known, reported=reported)
 
 
 def _in_granules(scope: Scope) -> Iterator[str]:
