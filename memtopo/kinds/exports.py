@@ -24,15 +24,8 @@ from memtopo.kinds.pools.allocations import ALLOCATIONS, AllocationGroup
 from memtopo.kinds.ranges import RANGES
 from memtopo.kinds.resolution import Refused, attempt, indices, refuse_growing, trial_reason
 from memtopo.language.entries import Entry
-from memtopo.language.fields import (
-    Alternatives,
-    ChunkReference,
-    Commit,
-    DmaBufMapping,
-    ExportTransport,
-    OwnName,
-    Reference,
-)
+from memtopo.language.fields import Alternatives, ChunkReference, Commit, DmaBufMapping, ExportTransport, OwnName
+from memtopo.language.names import Reference
 from memtopo.machine import Machine
 
 if TYPE_CHECKING:

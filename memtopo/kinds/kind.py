@@ -16,7 +16,8 @@ from memtopo.kinds.device_names import DeviceNames
 from memtopo.kinds.nodes import rank
 from memtopo.kinds.resolution import NameErrors, Refused, Resolution, attempt
 from memtopo.language.entries import Spec
-from memtopo.language.fields import LARGEST_COUNT, parse_reference
+from memtopo.language.names import parse_reference
+from memtopo.language.scalars import LARGEST_COUNT
 from memtopo.machine import Machine, Machines
 from memtopo.machine.records import Choice
 

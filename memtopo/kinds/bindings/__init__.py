@@ -19,8 +19,8 @@ from memtopo.kinds.mappings import mapping_steps
 from memtopo.kinds.multicast import MulticastGroup
 from memtopo.kinds.resolution import Refused, attempt, indices, refuse_growing
 from memtopo.language.entries import Entry
-from memtopo.language.fields import Amount, ChunkReference, one_or_more, parse_reference
-from memtopo.language.names import Reference
+from memtopo.language.fields import Amount, ChunkReference, one_or_more_of
+from memtopo.language.names import Reference, parse_reference
 from memtopo.machine import Machine
 
 if TYPE_CHECKING:
@@ -54,8 +54,7 @@ class BindEntry(Entry):
 
 
 _Bound = Annotated[BindEntry, BeforeValidator(_bind_entry, json_schema_input_type=ChunkReference | BindEntry)]
-_OneOrMoreBound = _Bound | Annotated[list[_Bound], Field(min_length=1)]
-BindList = Annotated[list[_Bound], BeforeValidator(one_or_more, json_schema_input_type=_OneOrMoreBound)]
+BindList = Annotated[list[_Bound], one_or_more_of(_Bound)]
 
 
 class Binding(NamedTuple):

@@ -25,9 +25,9 @@ from memtopo.language.fields import (
     PartSize,
     Rounding,
     SizeOrShare,
-    chunk_count,
 )
 from memtopo.language.limits import LARGEST_PARTS
+from memtopo.language.scalars import chunk_count
 
 
 class ElasticCount(Entry):

@@ -20,7 +20,7 @@ from memtopo.kinds.resolution import Refused, require_on_gpu
 from memtopo.language.entries import Entry
 from memtopo.language.fields import Boolean, DeviceName, OffsetBytes, OwnName, PositiveBytes, ProducerText
 from memtopo.language.names import ImportSource, NamedDevice
-from memtopo.language.scalars import FromText, one_of
+from memtopo.language.scalars import FromWord
 from memtopo.machine import Machine, Trial
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ MEMORY_KINDS = {
 }  # fmt: skip
 """Handle types of external memory that the driver knows, by their names in a spec."""
 
-MemoryKind = Annotated[str, FromText(one_of(MEMORY_KINDS, "a kind of external memory"), {"enum": [*MEMORY_KINDS]})]
+MemoryKind = Annotated[str, FromWord(MEMORY_KINDS, "a kind of external memory")]
 
 
 class ExternalPart(Entry):

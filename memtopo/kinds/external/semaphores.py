@@ -25,7 +25,7 @@ from memtopo.kinds.external import (
 from memtopo.kinds.kind import Kind, Rule, Scope, Words
 from memtopo.language.entries import Entry
 from memtopo.language.fields import DeviceName, Point, ProducerText
-from memtopo.language.scalars import FromText, one_of
+from memtopo.language.scalars import FromWord
 from memtopo.machine import Machine
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ SEMAPHORE_KINDS = {
 }  # fmt: skip
 """Handle types of external semaphores that the driver knows, by their names in a spec."""
 
-SemaphoreKind = Annotated[str, FromText(one_of(SEMAPHORE_KINDS, "a kind of semaphore"), {"enum": [*SEMAPHORE_KINDS]})]
+SemaphoreKind = Annotated[str, FromWord(SEMAPHORE_KINDS, "a kind of semaphore")]
 
 
 class Semaphore(Entry):

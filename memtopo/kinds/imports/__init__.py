@@ -19,7 +19,8 @@ from memtopo.kinds.imports.entry import LOCATIONS, Import, declared_access, from
 from memtopo.kinds.kind import Kind, ResolutionStage, Scope, Sibling, Words
 from memtopo.kinds.resolution import Refused, attempt, collected, together
 from memtopo.language.entries import Spec
-from memtopo.language.fields import LARGEST_COUNT, OWN_NODE
+from memtopo.language.fields import OWN_NODE
+from memtopo.language.scalars import LARGEST_COUNT
 
 
 class Imports(Kind):

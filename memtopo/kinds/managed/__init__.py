@@ -18,7 +18,7 @@ from memtopo.kinds.resolution import Refused, require_gpu, together, trial_reaso
 from memtopo.language.entries import Entry
 from memtopo.language.fields import Boolean, DeviceName, Devices, PositiveBytes
 from memtopo.language.names import NamedDevice
-from memtopo.language.scalars import FromText, one_of
+from memtopo.language.scalars import FromWord
 from memtopo.machine import Machine
 
 if TYPE_CHECKING:
@@ -27,10 +27,8 @@ if TYPE_CHECKING:
 _FLAGS = {"global": MemAttach.GLOBAL, "host": MemAttach.HOST, "single": MemAttach.HOST}
 """Flags of the allocation. Memory of a single stream is attached to the host first, then to its stream (fact 60)."""
 
-Attachment = Annotated[
-    Literal["global", "host", "single"],
-    FromText(one_of({each: each for each in _FLAGS}, "a way to attach managed memory"), {"enum": [*_FLAGS]}),
-]
+_ATTACHMENTS = {each: each for each in _FLAGS}
+Attachment = Annotated[Literal["global", "host", "single"], FromWord(_ATTACHMENTS, "a way to attach managed memory")]
 
 _ADVICE = "advice, prefetching and oversubscription require concurrent access by the CPU and GPUs"
 

@@ -20,17 +20,9 @@ from memtopo.kinds.kind import Keys, Kind, ResolutionStage, Rule, Scope, Words
 from memtopo.kinds.mappings.placements import Content, resolve_content
 from memtopo.kinds.resolution import Refused, Resolution, attempt, indices, refuse_growing
 from memtopo.language.entries import Entry
-from memtopo.language.fields import (
-    NAME,
-    Amount,
-    ChunkReference,
-    EachCount,
-    InTurn,
-    PositiveAmount,
-    Reference,
-    one_or_more,
-    parse_reference,
-)
+from memtopo.language.fields import Amount, ChunkReference, EachCount, InTurn, PositiveAmount
+from memtopo.language.names import NAME, Reference, parse_reference
+from memtopo.language.scalars import one_or_more
 from memtopo.machine import Machine
 
 if TYPE_CHECKING:

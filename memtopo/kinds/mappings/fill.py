@@ -14,7 +14,8 @@ from memtopo.geometry.sizing import rounded_up
 from memtopo.kinds.kind import Scope
 from memtopo.kinds.mappings.placements import Content, resolve_content
 from memtopo.kinds.resolution import Refused, collected
-from memtopo.language.fields import LARGEST_COUNT, parse_reference
+from memtopo.language.names import parse_reference
+from memtopo.language.scalars import LARGEST_COUNT
 
 _UNBOUNDED = 1 << 47
 """Size in bytes of a range whose own size is not known yet: all addresses of a process."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from memtopo.common.units import Size, exact, rounded
 from memtopo.diagnostics.model import Diagnostic, Label, Path
@@ -30,8 +30,8 @@ from memtopo.kinds.device_names import has_set
 from memtopo.kinds.kind import Kind, Rule, Scope, Words
 from memtopo.kinds.resolution import Refused, attempt, require_gpu, together, trial_reason
 from memtopo.language.entries import Entry
-from memtopo.language.fields import Boolean, Devices, one_or_more
-from memtopo.language.scalars import FromText, bytes_or, one_of, text_like
+from memtopo.language.fields import Boolean, Devices, one_or_more_of
+from memtopo.language.scalars import FromText, FromWord, bytes_or, text_like
 from memtopo.machine import Machine
 
 if TYPE_CHECKING:
@@ -47,12 +47,8 @@ ALIGNED = 512
 """Alignment of allocations in a pool (fact 80)."""
 
 _HINTS = {"fabric": "memtopo shares pools via fd: write fd", "ipc": "legacy IPC cannot carry pools (fact 82): write fd"}
-_Handle = Annotated[Literal["fd"], FromText(one_of({"fd": "fd"}, "a handle type of a pool", _HINTS), {"enum": ["fd"]})]
-PoolHandles = Annotated[
-    list[_Handle],
-    BeforeValidator(one_or_more, json_schema_input_type=_Handle | Annotated[list[_Handle], Field(min_length=1)]),
-]
-
+_Handle = Annotated[Literal["fd"], FromWord({"fd": "fd"}, "a handle type of a pool", _HINTS)]
+PoolHandles = Annotated[list[_Handle], one_or_more_of(_Handle)]
 
 _BYTES = text_like(r"[1-9][0-9]{0,19} ?(B|KiB|MiB|GiB|TiB)", "A size with a unit: 64MiB.")
 _MaxSize = Annotated[Size, FromText(bytes_or("leave it out: there is no limit then"), _BYTES)]

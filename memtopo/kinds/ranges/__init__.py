@@ -24,7 +24,8 @@ from memtopo.kinds.mappings import granules, resolve_slices
 from memtopo.kinds.mappings.fill import fitting_size, keys_by_range
 from memtopo.kinds.resolution import Refused, attempt, require_on_gpu, together, whole_granules
 from memtopo.language.entries import Entry
-from memtopo.language.fields import Address, Boolean, Count, OwnName, PositiveAmount, Rounding, SizeOrFill, one_or_more
+from memtopo.language.fields import Address, Boolean, Count, OwnName, PositiveAmount, Rounding, SizeOrFill
+from memtopo.language.scalars import one_or_more
 from memtopo.machine import Machine
 
 if TYPE_CHECKING:

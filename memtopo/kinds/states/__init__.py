@@ -28,8 +28,9 @@ from memtopo.kinds.states.groups import (
     windows,
 )
 from memtopo.language.entries import Entry
-from memtopo.language.fields import ChunkReference, DeviceName, one_or_more
+from memtopo.language.fields import ChunkReference, DeviceName
 from memtopo.language.names import AWAKE, NamedDevice, Reference
+from memtopo.language.scalars import one_or_more
 from memtopo.machine import Machine
 
 if TYPE_CHECKING:
