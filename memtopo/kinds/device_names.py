@@ -26,10 +26,7 @@ _PLACES = {GPUS: "in 'location', 'accessed_by', 'access', 'visible' and 'devices
 
 def has_set(names: Sequence[NamedDevice]) -> bool:
     """Return true if one of some names stands for several devices: `gpus`, or the nodes near them."""
-    for name in names:  # noqa: SIM110 a generator would double the time, for every entry
-        if name == GPUS or (isinstance(name, Near) and name.gpu == GPUS):
-            return True
-    return False
+    return any(name == GPUS or (isinstance(name, Near) and name.gpu == GPUS) for name in names)
 
 
 def expanded(names: Sequence[NamedDevice], gpus: Sequence[Location]) -> list[tuple[NamedDevice, int]]:

@@ -79,6 +79,15 @@ def one_or_more_of(item: Any) -> BeforeValidator:
     return BeforeValidator(scalars.one_or_more, json_schema_input_type=item | several)
 
 
+def chunk_alone(entry: Any) -> BeforeValidator:
+    """Annotation of an entry that a spec may write as the name of its chunk alone."""
+
+    def read(value: object) -> object:
+        return {"chunk": value} if isinstance(value, str) else value
+
+    return BeforeValidator(read, json_schema_input_type=ChunkReference | entry)
+
+
 _DEVICE = f"{NAME_PATTERN}|host:[0-9]+"
 _BYTES = "(B|KiB|MiB|GiB|TiB)"
 _UNITS = "(B|KiB|MiB|GiB|TiB|granules?)"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, NamedTuple, Self
 
-from pydantic import BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from memtopo.common.units import exact
 from memtopo.diagnostics.model import Diagnostic, InvalidValue, Label, Path
@@ -19,16 +19,12 @@ from memtopo.kinds.mappings import mapping_steps
 from memtopo.kinds.multicast import MulticastGroup
 from memtopo.kinds.resolution import Refused, attempt, indices, refuse_growing
 from memtopo.language.entries import Entry
-from memtopo.language.fields import Amount, ChunkReference, one_or_more_of
+from memtopo.language.fields import Amount, ChunkReference, chunk_alone, one_or_more_of
 from memtopo.language.names import Reference, parse_reference
 from memtopo.machine import Machine
 
 if TYPE_CHECKING:
     from memtopo.kinds.step import Step
-
-
-def _bind_entry(value: object) -> object:
-    return {"chunk": value} if isinstance(value, str) else value
 
 
 class BindEntry(Entry):
@@ -53,7 +49,7 @@ class BindEntry(Entry):
         return self
 
 
-_Bound = Annotated[BindEntry, BeforeValidator(_bind_entry, json_schema_input_type=ChunkReference | BindEntry)]
+_Bound = Annotated[BindEntry, chunk_alone(BindEntry)]
 BindList = Annotated[list[_Bound], one_or_more_of(_Bound)]
 
 

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import chain
 from operator import attrgetter
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
-from pydantic import Field, WrapValidator
+from pydantic import Field
 
 from memtopo.common.units import exact
 from memtopo.diagnostics.model import Diagnostic, Label, Path
@@ -20,30 +20,20 @@ from memtopo.kinds.kind import Keys, Kind, ResolutionStage, Rule, Scope, Words
 from memtopo.kinds.mappings.placements import Content, resolve_content
 from memtopo.kinds.resolution import Refused, Resolution, attempt, indices, refuse_growing
 from memtopo.language.entries import Entry
-from memtopo.language.fields import Amount, ChunkReference, EachCount, InTurn, PositiveAmount
-from memtopo.language.names import NAME, Reference, parse_reference
-from memtopo.language.scalars import one_or_more
+from memtopo.language.fields import (
+    Amount,
+    ChunkReference,
+    EachCount,
+    InTurn,
+    PositiveAmount,
+    chunk_alone,
+    one_or_more_of,
+)
+from memtopo.language.names import Reference, parse_reference
 from memtopo.machine import Machine
 
 if TYPE_CHECKING:
     from memtopo.kinds.step import Step
-
-
-class Named(NamedTuple):
-    """`MapEntry` that has a chunk alone, as almost all have: a fifth of the memory of a model."""
-
-    chunk: Reference
-    offset: None = None
-    each: None = None
-    order: bool = False
-    stride: None = None
-
-
-def _map_entry(value: object, validated: Callable[[object], MapEntry]) -> Named | MapEntry:
-    name = value.get("chunk") if isinstance(value, dict) and len(value) == 1 else value
-    if isinstance(name, str) and NAME.fullmatch(name):
-        return Named(Reference(name))
-    return validated({"chunk": value} if isinstance(value, str) else value)
 
 
 class MapEntry(Entry):
@@ -69,24 +59,10 @@ class MapEntry(Entry):
     )
 
 
-_Mapped = Annotated[MapEntry, WrapValidator(_map_entry, json_schema_input_type=ChunkReference | MapEntry)]
-
+_Mapped = Annotated[MapEntry, chunk_alone(MapEntry)]
+MapList = Annotated[list[_Mapped], one_or_more_of(_Mapped)]
 
 _UNMAP = "leave it out of 'map', or give it a plain count"
-
-_OneOrMoreMapped = _Mapped | Annotated[list[_Mapped], Field(min_length=1)]
-
-
-def _map_entries(value: object, validated: Callable[[object], list[Named | MapEntry]]) -> list[Named | MapEntry]:
-    listed = one_or_more(value)
-    assert isinstance(listed, list)
-    for each in listed:
-        if not (isinstance(each, str) and NAME.fullmatch(each)):
-            return validated(listed)
-    return [Named(Reference(each)) for each in listed]
-
-
-MapList = Annotated[list[_Mapped], WrapValidator(_map_entries, json_schema_input_type=_OneOrMoreMapped)]
 
 
 class Mappings(Kind):
@@ -173,18 +149,14 @@ def overlaps(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
 def resolve_slices(scope: Scope) -> Resolution[dict[str, list[Slice]]]:
     """Chunks of each map entry, by the keys of the section."""
     found: dict[str, list[Slice]] = {}
-    chunks, section = scope.of(ChunkGroup), scope.spec.at("map")
     for key, entries in scope.spec.section("map").items():
-        slices, at = found.setdefault(key, []), (*section, key)
+        slices = found.setdefault(key, [])
         for index, entry in enumerate(entries):
-            reference, offset, each, order, stride = entry.chunk, entry.offset, entry.each, entry.order, entry.stride
-            group = chunks.get(reference.name)
-            if group is not None and group.limit is None and reference.first is None:  # as almost all entries
-                first, stop = 0, group.count
-            else:
-                mapped = yield from attempt(_mapped, scope, reference, (*at, index, "chunk"))
-                group, first, stop = mapped or (None, 0, 0)
-            slices.append(Slice(group, first, stop, reference, offset, (*at, index), each, order, stride))
+            path = scope.spec.at("map", key, index)
+            chunks = yield from attempt(_mapped, scope, entry.chunk, (*path, "chunk"))
+            group, first, stop = chunks or (None, 0, 0)
+            where = entry.chunk, entry.offset, path
+            slices.append(Slice(group, first, stop, *where, entry.each, entry.order, entry.stride))
     return found
 
 
