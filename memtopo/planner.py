@@ -25,7 +25,7 @@ from memtopo.language.names import AWAKE
 from memtopo.machine import Machine, Machines
 from memtopo.machine.records import Choice
 from memtopo.plans import folding
-from memtopo.plans.report import PlanSummary, ProcessPlan, Row
+from memtopo.plans.report import PlanSummary, ProcessPlan
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,11 @@ class Plan:
         """Steps of each process by label; those of a layout of one process have the label ''."""
         return {label: plan.steps for label, plan in self.processes.items()} or {"": self.steps}
 
+    @cached_property
+    def node_of(self) -> Mapping[str, str]:
+        """Node of each process by label; empty for a layout of one host."""
+        return {label: node for node, labels in self.nodes.items() for label in labels}
+
     @property
     def common_ranges(self) -> Mapping[str, tuple[str, ...]]:
         """Names of the ranges at the same address in all processes, by the label of the process."""
@@ -76,13 +81,19 @@ class Plan:
         `states` are those of `memory_by_state`, `params` the spec's parameters with their values.
         """
         rows = tuple(folding.rows(self.steps))
-        members = tuple(folding.processes(_processes(self.processes, self.nodes)))
+        own = ((label, plan.summary()) for label, plan in self.processes.items())
+        each = (
+            ProcessPlan(label, label, 1, plan.rows, plan.memory, plan.notes, plan.choices, self.node_of.get(label))
+            for label, plan in own
+        )
+        members = tuple(folding.processes(each))
+        counted = [(1, row) for row in rows] + [(member.count, row) for member in members for row in member.rows]
         return PlanSummary(
             name=self.name,
             rows=rows,
             memory=self.memory,
-            reserved=_reserved(rows) + sum(_reserved(each.rows) * each.count for each in members),
-            calls=_calls(rows) + sum(_calls(each.rows) * each.count for each in members),
+            reserved=sum(n * row.bytes_each * row.calls for n, row in counted if row.phase == Phase.RESERVE),
+            calls=sum(n * row.calls for n, row in counted),
             teardown_calls=sum(1 for plan in (self, *self.processes.values()) for step in plan.steps if step.undo_call),
             notes=self.notes,
             choices=self.choices,
@@ -111,10 +122,14 @@ def plan_states(plan: Plan, geometry: Geometry) -> dict[str, Plan]:
 
     A state that any process names is a state of a multi-process layout. Imports of what is gone in it are gone, too.
     """
-    if geometry.processes:
-        return _joint_states(plan, geometry)
-    variants = STATES.variants(geometry, plan.steps)
-    return {name: replace(plan, steps=tuple(steps)) for name, steps in variants}
+    if not geometry.processes:
+        variants = STATES.variants(geometry, plan.steps)
+        return {name: replace(plan, steps=tuple(steps)) for name, steps in variants}
+    awake = plan.processes
+    own = {label: plan_states(each, geometry.processes[label]) for label, each in awake.items()}
+    names = dict.fromkeys(name for states in own.values() for name in states)
+    states = {name: {label: own[label].get(name, awake[label]) for label in own} for name in names}
+    return {name: replace(plan, processes=_without_gone(awake, state)) for name, state in states.items()}
 
 
 def memory_by_state(plan: Plan, geometry: Geometry) -> dict[str, dict[str, int]]:
@@ -136,23 +151,10 @@ def memory_by_state(plan: Plan, geometry: Geometry) -> dict[str, dict[str, int]]
 def _allocated(plan: Plan) -> Counter[str]:
     """Bytes that the steps of all processes create, by location."""
     total: Counter[str] = Counter()
-    node_of = {label: node for node, labels in plan.nodes.items() for label in labels}
     for label, step in ((label, step) for label, steps in plan.steps_by_process.items() for step in steps):
         if found := step.allocates:
-            total[str(found[0].on(node_of.get(label)))] += found[1]
+            total[str(found[0].on(plan.node_of.get(label)))] += found[1]
     return total
-
-
-def _joint_states(plan: Plan, geometry: Geometry) -> dict[str, Plan]:
-    awake = plan.processes
-    own = {label: plan_states(each, geometry.processes[label]) for label, each in awake.items()}
-    names = dict.fromkeys(name for states in own.values() for name in states)
-    return {
-        name: replace(
-            plan, processes=_without_gone(awake, {label: own[label].get(name, awake[label]) for label in own})
-        )
-        for name in names
-    }
 
 
 def _without_gone(awake: Mapping[str, Plan], state: Mapping[str, Plan]) -> dict[str, Plan]:
@@ -205,22 +207,6 @@ def _resources(geometry: Geometry) -> Iterator[Step]:
             holders.setdefault(group.origin.sources[0][0], group.path)
     yield from (CreateStream(path, device) for device, path in sorted(streams.items()))
     yield from (Attach(path, holder) for holder, path in holders.items())
-
-
-def _processes(plans: Mapping[str, Plan], nodes: Mapping[str, Sequence[str]]) -> Iterator[ProcessPlan]:
-    """Plans of processes by label, each with its node if there are several."""
-    node_of = {label: node for node, labels in nodes.items() for label in labels}
-    for label, plan in plans.items():
-        summary, node = plan.summary(), node_of.get(label)
-        yield ProcessPlan(label, label, 1, summary.rows, summary.memory, summary.notes, summary.choices, node)
-
-
-def _calls(rows: Sequence[Row]) -> int:
-    return sum(row.calls for row in rows)
-
-
-def _reserved(rows: Sequence[Row]) -> int:
-    return sum(row.bytes_each * row.calls for row in rows if row.phase == Phase.RESERVE)
 
 
 def _memory(*members: Geometry, node: str | None = None) -> dict[str, int]:

@@ -20,17 +20,10 @@ from memtopo.kinds import DEVICES, KINDS
 from memtopo.kinds.kind import Keys, Kind
 from memtopo.kinds.resolution import Resolution, collected
 from memtopo.language.entries import Entry, Spec
-from memtopo.language.fields import (
-    LARGEST_PROCESSES,
-    NAME,
-    Boolean,
-    Gpus,
-    Names,
-    OwnName,
-    ProcessCount,
-    parse_reference,
-)
+from memtopo.language.fields import Boolean, Gpus, Names, OwnName, ProcessCount
 from memtopo.language.limits import PARAMETERS
+from memtopo.language.names import NAME, parse_reference
+from memtopo.language.scalars import LARGEST_PROCESSES
 
 __all__ = ["SECTIONS", "VERSION", "ProcessKeys", "Spec", "read"]
 

@@ -6,14 +6,15 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from memtopo.common.units import exact, rounded
-from memtopo.diagnostics.model import Diagnostic, Path
+from memtopo.common.units import exact
+from memtopo.diagnostics.model import Path
 from memtopo.driver.types import Location, LocationKind, Properties, gpu
-from memtopo.geometry.groups import ChunkGroup, Group, Residence
+from memtopo.geometry.groups import ChunkGroup, Residence
 from memtopo.geometry.model import Geometry
 from memtopo.machine import CONTEXT_BYTES, Machine, Machines
 
 _PLAIN = 2 << 20
+_HOST = Location(LocationKind.HOST)
 
 
 def granule(machine: Machine, properties: Properties) -> int:
@@ -22,32 +23,15 @@ def granule(machine: Machine, properties: Properties) -> int:
     return entry.minimum if entry else _PLAIN
 
 
-def size_error(
-    code: str, what: str, amount: int, unit: int, path: Path, note: str, *, rounding: bool = False
-) -> Diagnostic:
-    """Return the diagnostic of a size or offset that is not a multiple of its granule, with the nearest multiples.
-
-    The help mentions `round: up` for an entry that may have it (`rounding`).
-    """
-    down = amount - amount % unit
-    near = f"{exact(down)} or {exact(down + unit)}" if down else exact(unit)
-    over = f" ({rounded(amount % unit)} over)" if down else ""
-    message = f"{what}: {exact(amount)} is no multiple of {exact(unit)}{over}"
-    help = f"write {near}" + (", or 'round: up'" if rounding else "")
-    return Diagnostic(code, message, path, notes=(note,), help=help)
-
-
 def granularity_note(unit: int, locations: Iterable[Location]) -> str:
     """Note about the granularity of chunks at some locations."""
     names = ", ".join(str(location) for location in dict.fromkeys(locations))
     return f"the granularity of chunks with these properties on {names} is {exact(unit)} on this machine"
 
 
-def rounded_to_multiple(amount: int, unit: int, *, rounding: bool) -> int | None:
-    """Bytes rounded up to a multiple of a granule; without `rounding`, None if they are not a multiple."""
-    if amount % unit == 0:
-        return amount
-    return amount + unit - amount % unit if rounding else None
+def rounded_up(amount: int, unit: int) -> int:
+    """Bytes rounded up to a multiple of a granule."""
+    return -(-amount // unit) * unit
 
 
 class MemoryBudget(NamedTuple):
@@ -82,45 +66,30 @@ def memory_budgets(geometry: Geometry, machines: Machines) -> MemoryBudgets:
 
     Locations have their nodes.
     """
-    every = [_budgets_of(each, machines.of(node), node) for node, each in geometry.by_node]
-    spread: dict[Path, tuple[tuple[Location, ...], ...]] = {}
-    for budgets in every:
-        for path, locations in budgets.spread.items():
-            spread[path] = (*spread.get(path, ()), *locations)
-    return MemoryBudgets({at: budget for budgets in every for at, budget in budgets.by_location.items()}, spread)
-
-
-def _budgets_of(geometry: Geometry, machine: Machine, node: str | None) -> MemoryBudgets:
-    """Memory of each location of one node."""
-    used: Counter[Location] = Counter()
-    shares: Counter[Location] = Counter()
+    budgets: dict[Location, MemoryBudget] = {}
     spread: dict[Path, dict[tuple[Location, ...], None]] = {}
-    for member in geometry.members.values():
-        used.update({gpu(ordinal): CONTEXT_BYTES for ordinal in member.gpus})
-        for group in member.every:
-            if isinstance(group, ChunkGroup) and group.share and not group.origin:
-                shares.update(dict.fromkeys(group.distinct_locations, group.share.share.thousandths))
-                spread.setdefault(group.path, {})[group.locations] = None
-            else:
-                used.update(_kept(group))
-    host = Location(LocationKind.HOST)
-    used[host] = sum(size for location, size in used.items() if location.kind is not LocationKind.GPU)
-    budgets = {at.on(node): MemoryBudget(whole, used[at], shares[at]) for at, whole in _memory(machine).items()}
-    spread_on = {path: tuple(tuple(at.on(node) for at in each) for each in found) for path, found in spread.items()}
-    return MemoryBudgets(budgets, spread_on)
-
-
-def _kept(group: Group) -> dict[Location, int]:
-    """Bytes that a group takes from shares by location: on GPUs none of memory that may exceed them (fact 79)."""
-    demand = group.demand().items()
-    return {
-        at: size for at, size in demand if not (group.residence is Residence.EXCEEDING and at.kind is LocationKind.GPU)
-    }
+    for node, part in geometry.by_node:
+        used: Counter[Location] = Counter()
+        shares: Counter[Location] = Counter()
+        for member in part.members.values():
+            used.update({gpu(ordinal): CONTEXT_BYTES for ordinal in member.gpus})
+            for group in member.every:
+                if isinstance(group, ChunkGroup) and group.share and not group.origin:
+                    shares.update(dict.fromkeys(group.distinct_locations, group.share.share.thousandths))
+                    spread.setdefault(group.path, {})[tuple(at.on(node) for at in group.locations)] = None
+                    continue
+                exceeding = group.residence is Residence.EXCEEDING  # takes none from shares of GPUs (fact 79)
+                for at, size in group.demand().items():
+                    used[at] += 0 if exceeding and at.kind is LocationKind.GPU else size
+        used[_HOST] = sum(size for location, size in used.items() if location.kind is not LocationKind.GPU)
+        for at, whole in _memory(machines.of(node)).items():
+            budgets[at.on(node)] = MemoryBudget(whole, used[at], shares[at])
+    return MemoryBudgets(budgets, {path: tuple(found) for path, found in spread.items()})
 
 
 def _memory(machine: Machine) -> dict[Location, int]:
     """Bytes of each location whose memory is known: free on live GPUs, what may be page-locked on the host."""
     found = {gpu(ordinal): device.room for ordinal, device in enumerate(machine.devices)} | machine.node_bytes
     if machine.host_bytes:
-        found[Location(LocationKind.HOST)] = machine.pinned_bytes or machine.host_bytes
+        found[_HOST] = machine.pinned_bytes or machine.host_bytes
     return found

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
 from typing import Any, NamedTuple
 
 from memtopo.diagnostics.model import Diagnostic, Path
 from memtopo.driver.types import HandleType
 from memtopo.kinds.kind import Scope
-from memtopo.kinds.resolution import Resolution
+from memtopo.kinds.resolution import Refused
 from memtopo.language.entries import Entry, Spec
 from memtopo.language.fields import Alternatives
-from memtopo.machine.records import Choice, Refused
+from memtopo.machine import records
 
 _LISTED = 3
 """Reasons of alternatives that do not work, which a diagnostic shows."""
@@ -54,22 +53,25 @@ def weakest(found: Iterable[Support]) -> Support:
     return next(refused, None) or next(untried, None) or (every[0] if every else Support(works=True))
 
 
-def chosen(scope: Scope, written: Any, subject: str, path: Path, support: Callable[[Any], Support]) -> Resolution[Any]:
+def chosen(scope: Scope, written: Any, subject: str, path: Path, support: Callable[[Any], Support]) -> Any:
     """Value of a field: the written one, or the first alternative that works; the choice is noted in the scope.
 
-    An alternative that was not tried is taken only if none works and it is the last one. Yields MT408 if all of them
-    are refused, and returns None.
+    An alternative that was not tried is taken only if none works and it is the last one. Raises `Refused` with MT408 if
+    all of them are refused.
     """
     if not isinstance(written, Alternatives):
         return written
     found = [support(option) for option in written.options]
     taken = _taken(found)
+    reasons = list(zip(written.words, (each.reason for each in found), strict=True))
     if taken is None:
-        yield _none(written, subject, path, found)
-        return None
-    before = zip(written.words[:taken], found[:taken], strict=True)
-    refused = tuple(Refused(word, each.reason) for word, each in before)
-    scope.choices[path] = Choice(subject, written.words[taken], found[taken].reason, refused, written.words, path)
+        message = f"{subject} {written}: none of these works on this machine"
+        fabric = "fabric needs IMEX (/dev/nvidia-caps-imex-channels); " if "fabric" in written.words else ""
+        help = f"{fabric}add an alternative that works, or leave the field out"
+        notes = tuple(f"{word}: {reason}" for word, reason in reasons[:_LISTED])
+        raise Refused(Diagnostic("MT408", message, path, notes=notes, help=help))
+    refused = tuple(records.Refused(*each) for each in reasons[:taken])
+    scope.choices[path] = records.Choice(subject, *reasons[taken], refused, written.words, path)
     return written.options[taken]
 
 
@@ -97,11 +99,3 @@ def _taken(found: Sequence[Support]) -> int | None:
     works = (index for index, each in enumerate(found) if each.works)
     possible = (index for index in reversed(range(len(found))) if found[index].works is None)
     return next(works, next(possible, None))
-
-
-def _none(written: Alternatives[Any], subject: str, path: Path, found: Sequence[Support]) -> Diagnostic:
-    message = f"{subject} {written}: none of these works on this machine"
-    reasons = (f"{word}: {each.reason}" for word, each in zip(written.words, found, strict=True))
-    fabric = "fabric needs IMEX (/dev/nvidia-caps-imex-channels); " if "fabric" in written.words else ""
-    help = f"{fabric}add an alternative that works, or leave the field out"
-    return Diagnostic("MT408", message, path, notes=tuple(islice(reasons, _LISTED)), help=help)

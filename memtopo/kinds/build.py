@@ -18,7 +18,7 @@ from memtopo.kinds.imports import crossing_exports, depends_on_number
 from memtopo.kinds.kind import ResolutionStage, Scope, Sibling, Siblings
 from memtopo.kinds.nodes import check_nodes, nodes_of, rank
 from memtopo.language.entries import Spec
-from memtopo.language.fields import LARGEST_COUNT
+from memtopo.language.scalars import LARGEST_COUNT
 from memtopo.machine import Machines
 
 

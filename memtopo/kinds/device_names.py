@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property
+from contextlib import suppress
+from functools import cached_property, partial
 from itertools import chain
 
 from memtopo.common.text import enumerated
@@ -12,7 +13,7 @@ from memtopo.common.units import shorten
 from memtopo.diagnostics.model import At, Diagnostic, Label, Path
 from memtopo.driver.types import PROPERTY_FLAGS, Attribute, Location, LocationKind, gpu
 from memtopo.kinds.nodes import rank
-from memtopo.kinds.resolution import NameErrors, Resolution, collected
+from memtopo.kinds.resolution import NameErrors, Refused, attempt, together
 from memtopo.language.entries import Spec
 from memtopo.language.names import GPUS, PEERS, NamedDevice, Near
 from memtopo.machine import Machine, Machines
@@ -25,10 +26,7 @@ _PLACES = {GPUS: "in 'location', 'accessed_by', 'access', 'visible' and 'devices
 
 def has_set(names: Sequence[NamedDevice]) -> bool:
     """Return true if one of some names stands for several devices: `gpus`, or the nodes near them."""
-    for name in names:  # noqa: SIM110 a generator would double the time, for every entry
-        if name == GPUS or (isinstance(name, Near) and name.gpu == GPUS):
-            return True
-    return False
+    return any(name == GPUS or (isinstance(name, Near) and name.gpu == GPUS) for name in names)
 
 
 def expanded(names: Sequence[NamedDevice], gpus: Sequence[Location]) -> list[tuple[NamedDevice, int]]:
@@ -69,8 +67,8 @@ def misplaced(name: str, path: Path, at: At) -> Diagnostic:
     return Diagnostic("MT103", message, path, at, help=f"name one device; {name!r} can be used {_PLACES[name]}")
 
 
-def near_node(machine: Machine, ordinal: int, path: Path) -> Resolution[Location | None]:
-    """NUMA node of a GPU's host memory: the advertised one, or the only one. Yields MT401 if it is not known."""
+def near_node(machine: Machine, ordinal: int, path: Path) -> Location:
+    """NUMA node of a GPU's host memory: the advertised one, or the only one. Raises `Refused` with MT401 for none."""
     node = machine.devices[ordinal].attributes.get(Attribute.HOST_NUMA_ID.name, -1)
     nodes = [location for location in machine.locations if location.kind is LocationKind.HOST_NUMA]
     found = nodes[0] if node < 0 and len(nodes) == 1 else Location(LocationKind.HOST_NUMA, node)
@@ -80,8 +78,7 @@ def near_node(machine: Machine, ordinal: int, path: Path) -> Resolution[Location
     message, note = f"the machine has no {found}, which is the NUMA node of gpu{ordinal}", f"it has {has}"
     if node < 0:
         message, note = f"the NUMA node of gpu{ordinal} is not known", f"HOST_NUMA_ID is not reported; there are {has}"
-    yield Diagnostic("MT401", message, path, notes=(note,), help=f"write {nodes[0] if nodes else 'host'}")
-    return None
+    raise Refused(Diagnostic("MT401", message, path, notes=(note,), help=f"write {nodes[0] if nodes else 'host'}"))
 
 
 _GPU = re.compile(r"(?:gpu)?(0|[1-9][0-9]{0,5})")
@@ -138,16 +135,9 @@ class DeviceNames:
         declared = self._spec.section("devices")
         near = [name for name, values in declared.items() if any(isinstance(value, Near) for value in values)]
         for name in [*(name for name in declared if name not in near), *near] if near else declared:
-            values = declared[name]
-            several = len(values) > 1 or has_set(values)
-            if several and self._spec.instances is None:
-                if not self._spec.countless:
-                    yield _several(self._spec, name, values)
-                self._known[name] = None
-            else:
-                self._known[name] = yield from self._selected(name, values)
+            self._known[name] = yield from attempt(self._selected, name, declared[name])
         if self._spec.visible:
-            yield from self._restrict(self._spec.visible)
+            yield from attempt(self._restrict, self._spec.visible)
 
     def unused(self) -> Iterator[Diagnostic]:
         """Yield MT504 for declared names that are not used."""
@@ -165,41 +155,37 @@ class DeviceNames:
 
     def resolve(
         self, name: NamedDevice, path: Path, at: At = "value", *, anywhere: bool = False, also: Sequence[str] = ()
-    ) -> Resolution[Location | None]:
-        """Location of a name; it must be visible to the process unless `anywhere` is true.
+    ) -> Location:
+        """Location of a name; it must be visible to the process unless `anywhere` is true. Raises `Refused`.
 
         `also` are words that the key takes besides devices, for the help about a name that is not declared.
         """
         self._used.add(name)
         if name not in self._known:
-            self._known[name] = yield from self._built_in(name, path, at, also)
+            self._known[name] = None
+            self._known[name] = self._built_in(name, path, at, also)
         location = self._known[name]
-        if location and not anywhere and not self.sees(location):
-            yield self.unseen(str(name), location, path, at)
-            return None
+        if location is None:
+            raise Refused
+        if not anywhere and not self.sees(location):
+            raise Refused(self.unseen(str(name), location, path, at))
         return location
 
     def resolve_all(
         self, names: Sequence[NamedDevice], path: Path, key: str = "location", *, anywhere: bool = False
-    ) -> Resolution[list[Location] | None]:
-        """Locations of the names under one key of an entry, of each member of a set; None if one has an error."""
+    ) -> list[Location]:
+        """Locations of the names under one key of an entry, of each member of a set. Raises `Refused`."""
+        where = (*path, key)
         if len(names) == 1 and not has_set(names):
-            single = yield from self.resolve(names[0], (*path, key), anywhere=anywhere)
-            return None if single is None else [single]
-        found: list[Location | None] = []
-        wrong: list[Diagnostic] = []
+            return [self.resolve(names[0], where, anywhere=anywhere)]
         members = expanded(names, self.gpus)
         if names and not members:
-            yield empty((*path, key))
-            return None
-        for name, index in members:
-            where = (*path, key) if len(names) == 1 else (*path, key, index)
-            location, errors = collected(self.resolve(name, where, anywhere=anywhere))
-            found.append(location)
-            wrong += errors
-        yield from _folded(wrong)
-        locations = [location for location in found if location is not None]
-        return locations if len(locations) == len(found) else None
+            raise Refused(empty(where))
+        places = ((name, where if len(names) == 1 else (*where, index)) for name, index in members)
+        try:
+            return together(*(partial(self.resolve, name, place, anywhere=anywhere) for name, place in places))
+        except Refused as refused:
+            raise Refused(*_folded(refused.diagnostics)) from None
 
     def everywhere(self, names: Sequence[NamedDevice]) -> list[Location]:
         """Locations of some names in all instances of a counted process, without those with errors.
@@ -208,8 +194,8 @@ class DeviceNames:
         """
         found: dict[Location, None] = {}
         for each in self._instances:
-            locations, _ = collected(each.resolve_all(names, (), anywhere=True))
-            found |= dict.fromkeys(location.on(each.node) for location in locations or ())
+            with suppress(Refused):
+                found |= dict.fromkeys(at.on(each.node) for at in each.resolve_all(names, (), anywhere=True))
         return list(found)
 
     @cached_property
@@ -228,11 +214,11 @@ class DeviceNames:
 
     def distributed(
         self, locations: Sequence[Location], count: int, path: Path, key: str = "location"
-    ) -> Resolution[tuple[Location, ...]]:
-        """Locations that a round-robin distribution of `count` objects uses; yields MT506 if it does not use all."""
+    ) -> tuple[Location, ...]:
+        """Locations of a round-robin distribution of `count` objects. Raises `Refused` with MT506 for unused ones."""
         if len(locations) > count:
-            yield _more_than_the_count(self._spec.instances, locations, count, (*path, key))
-        return tuple(locations[:count])
+            raise Refused(_more_than_the_count(self._spec.instances, locations, count, (*path, key)))
+        return tuple(locations)
 
     def sees(self, location: Location) -> bool:
         """Return true if a location is visible to the process; host memory always is."""
@@ -250,100 +236,86 @@ class DeviceNames:
         help = f"add {location} to 'visible', or use a visible GPU"
         return Diagnostic("MT606", message, path, at, labels=(label,), notes=notes, help=help)
 
-    def _restrict(self, names: Sequence[NamedDevice]) -> Iterator[Diagnostic]:
+    def _restrict(self, names: Sequence[NamedDevice]) -> None:
         """Make only these GPUs visible; all if one of the names has an error."""
         path = self._spec.at("visible")
-        found: list[Location | None] = []
         members = expanded(names, self.gpus)
         if not members:
-            yield empty(path)
-        for name, index in members:
-            found.append((yield from self._visible(name, path if len(names) == 1 else (*path, index))))
-        locations = [location for location in found if location is not None]
-        if len(locations) == len(found):
-            self.visible = tuple(dict.fromkeys(locations))
+            raise Refused(empty(path))
+        places = ((name, path if len(names) == 1 else (*path, index)) for name, index in members)
+        self.visible = tuple(dict.fromkeys(together(*(partial(self._visible, *each) for each in places))))
 
-    def _visible(self, name: NamedDevice, path: Path) -> Resolution[Location | None]:
-        location = yield from self.resolve(name, path)
-        if location is None or location.kind is LocationKind.GPU:
+    def _visible(self, name: NamedDevice, path: Path) -> Location:
+        location = self.resolve(name, path)
+        if location.kind is LocationKind.GPU:
             return location
         what = "the host" if name in ("host", str(location)) else location
         message = f"{str(name)!r} is {what}, and 'visible' lists GPUs only"
-        yield Diagnostic("MT103", message, path, help="leave it out: host memory is visible to every process")
-        return None
+        raise Refused(Diagnostic("MT103", message, path, help="leave it out: host memory is visible to every process"))
 
-    def _selected(self, name: str, values: Sequence[NamedDevice]) -> Resolution[Location | None]:
+    def _selected(self, name: str, values: Sequence[NamedDevice]) -> Location:
         """Device of this process; process 0 checks all of them, so that errors in unused ones are reported as well."""
         path = self._spec.at("devices", name)
+        if (len(values) > 1 or has_set(values)) and self._spec.instances is None:
+            raise Refused(*(() if self._spec.countless else (_several(self._spec, name, values),)))
         members = expanded(values, self._every_gpu if has_set(values) else ())
         if what := built_in(name):
             message = f"{name!r} is the built-in name of {what}"
-            yield Diagnostic("MT203", message, path, "key", help="choose another name")
-            return None
+            raise Refused(Diagnostic("MT203", message, path, "key", help="choose another name"))
         if not members:
-            yield empty(path)
-            return None
-        found: list[Location | None] = []
-        for member, index in members if self._index == 0 else [members[self._index % len(members)]]:
-            where = (*path, index) if len(values) > 1 else path
-            found.append((yield from self._declare(member, where)))
-        return found[0]
+            raise Refused(empty(path))
+        own = members if self._index == 0 else [members[self._index % len(members)]]
+        places = ((member, (*path, index) if len(values) > 1 else path) for member, index in own)
+        location: Location = together(*(partial(self._declare, *each) for each in places))[0]
+        return location
 
-    def _declare(self, value: NamedDevice, path: Path) -> Resolution[Location | None]:
+    def _declare(self, value: NamedDevice, path: Path) -> Location:
         if isinstance(value, Near):
-            return (yield from self._near_declared(value, path))
+            return self._near_declared(value, path)
         if value in SETS:
-            yield misplaced(value, path, "value")
-            return None
+            raise Refused(misplaced(value, path, "value"))
         if match := _GPU.fullmatch(value):
-            return (yield from self._gpu(int(match[1]), path, "value"))
+            return self._gpu(int(match[1]), path, "value")
         if _NODE.fullmatch(value) or value == "host":
-            return (yield from self._host(value, path, "value"))
+            return self._host(value, path, "value")
         if value.startswith("GPU-") or re.fullmatch(_BUS, value):
-            return (yield from self._identified(value, path))
+            return self._identified(value, path)
         help = "write a GPU's ordinal, its UUID (GPU-…) or its bus id (0000:1b:00.0)"
-        yield Diagnostic("MT201", f"{shorten(value)!r} is not a device", path, help=help)
-        return None
+        raise Refused(Diagnostic("MT201", f"{shorten(value)!r} is not a device", path, help=help))
 
-    def _near_declared(self, value: Near, path: Path) -> Resolution[Location | None]:
+    def _near_declared(self, value: Near, path: Path) -> Location:
         """NUMA node near another declared name, or near a GPU that is identified like one."""
         declared = self._spec.section("devices")
         if value.gpu not in declared:
-            location = yield from self._declare(value.gpu, (*path, "near"))
-        elif any(isinstance(each, Near) for each in declared[value.gpu]):
-            yield _near_host(value.gpu, (*path, "near"))
-            return None
-        else:
-            self._used.add(value.gpu)
-            location = self._known[value.gpu]
-        return (yield from self._node(value.gpu, location, path))
+            return self._node(value.gpu, self._declare(value.gpu, (*path, "near")), path)
+        if any(isinstance(each, Near) for each in declared[value.gpu]):
+            raise Refused(_near_host(value.gpu, (*path, "near")))
+        self._used.add(value.gpu)
+        return self._node(value.gpu, self._known[value.gpu], path)
 
-    def _node(self, name: str, location: Location | None, path: Path) -> Resolution[Location | None]:
-        """NUMA node of a GPU at a location."""
+    def _node(self, name: str, location: Location | None, path: Path) -> Location:
+        """NUMA node of a GPU at a location, which is None if it has an error."""
         if location is None:
-            return None
+            raise Refused
         if location.kind is not LocationKind.GPU:
-            yield _near_host(name, (*path, "near"))
-            return None
-        return (yield from near_node(self._machine, location.id, path))
+            raise Refused(_near_host(name, (*path, "near")))
+        return near_node(self._machine, location.id, path)
 
-    def _built_in(self, name: NamedDevice, path: Path, at: At, also: Sequence[str]) -> Resolution[Location | None]:
+    def _built_in(self, name: NamedDevice, path: Path, at: At, also: Sequence[str]) -> Location:
         if isinstance(name, Near):
-            location = yield from self.resolve(name.gpu, (*path, "near"), anywhere=True)
-            return (yield from self._node(name.gpu, location, path))
+            return self._node(name.gpu, self.resolve(name.gpu, (*path, "near"), anywhere=True), path)
         if name in SETS:
-            yield misplaced(name, path, at)
-            return None
+            raise Refused(misplaced(name, path, at))
         if name.startswith("gpu") and (match := _GPU.fullmatch(name)):
-            return (yield from self._gpu(int(match[1]), path, at))
+            return self._gpu(int(match[1]), path, at)
         if name == "host" or _NODE.fullmatch(name):
-            return (yield from self._host(name, path, at))
-        if not self._spec.may_have("devices", name):
-            known = chain(self._spec.names("devices"), map(str, self._machine.locations), also)
-            wrong = self._errors.undeclared("device", name, path, known, at)
-            help = self._meant(name)
-            yield wrong._replace(help=help, edit=None) if help else wrong
-        return None
+            return self._host(name, path, at)
+        reported, help = self._spec.may_have("devices", name), self._meant(name)
+        known = chain(self._spec.names("devices"), map(str, self._machine.locations), also)
+        refused = self._errors.undeclared("device", name, path, known, at, reported=reported)
+        if help:
+            refused = Refused(*(each._replace(help=help, edit=None) for each in refused.diagnostics))
+        raise refused
 
     def _meant(self, name: str) -> str | None:
         """Help for a name as other tools write it: an ordinal, `cuda:0`, or a pattern for all GPUs."""
@@ -358,25 +330,23 @@ class DeviceNames:
             return f"name one device: only {fields} have alternatives"
         return None
 
-    def _gpu(self, ordinal: int, path: Path, at: At) -> Resolution[Location | None]:
+    def _gpu(self, ordinal: int, path: Path, at: At) -> Location:
         count = len(self._machine.devices)
         if ordinal < count:
             return gpu(ordinal)
         has = f": {'only gpu0' if count == 1 else f'gpu0 to gpu{count - 1}'}" if count else ""
         note = f"it has {count} GPU{'s' * (count != 1)}{has}"
         help = "'gpus' is every GPU of a machine; --machine names another one, of which 'probe -o' makes a record"
-        yield Diagnostic("MT401", f"{_MISSING}gpu{ordinal}", path, at, notes=(note,), help=help)
-        return None
+        raise Refused(Diagnostic("MT401", f"{_MISSING}gpu{ordinal}", path, at, notes=(note,), help=help))
 
-    def _host(self, name: str, path: Path, at: At) -> Resolution[Location | None]:
+    def _host(self, name: str, path: Path, at: At) -> Location:
         location = Location(LocationKind.HOST_NUMA, int(name[5:])) if ":" in name else Location(LocationKind.HOST)
         if location in self._machine.locations:
             return location
         nodes = ", ".join(self._machine.host) or "no host memory"
-        yield Diagnostic("MT401", f"{_MISSING}{name}", path, at, notes=(f"it has {nodes}",))
-        return None
+        raise Refused(Diagnostic("MT401", f"{_MISSING}{name}", path, at, notes=(f"it has {nodes}",)))
 
-    def _identified(self, value: str, path: Path) -> Resolution[Location | None]:
+    def _identified(self, value: str, path: Path) -> Location:
         expected = _bus(value)
         for ordinal, device in enumerate(self._machine.devices):
             if value == device.uuid or (expected and device.bus_id and expected == _bus(device.bus_id)):
@@ -384,8 +354,7 @@ class DeviceNames:
         known = any(device.uuid for device in self._machine.devices)
         note = "the machine was recorded without identities" if not known else "no GPU of the machine has that identity"
         help = "record it with 'memtopo probe --identify', or use an ordinal" if not known else None
-        yield Diagnostic("MT401", f"{_MISSING}GPU {value}", path, notes=(note,), help=help)
-        return None
+        raise Refused(Diagnostic("MT401", f"{_MISSING}GPU {value}", path, notes=(note,), help=help))
 
 
 def _folded(found: Sequence[Diagnostic]) -> Iterator[Diagnostic]:

@@ -16,7 +16,6 @@ from memtopo.driver.types import DmaBufFlags, Location
 from memtopo.geometry.groups import ChunkGroup, Group, LocatedGroup, Origin, RangeGroup, gpus
 from memtopo.geometry.model import Placement
 from memtopo.kinds.kind import Kind
-from memtopo.kinds.resolution import Resolution
 from memtopo.machine import Machine
 
 if TYPE_CHECKING:
@@ -77,8 +76,11 @@ class ExportKind(Kind):
         """Group of an import from a process of the spec: of what each of its instances exports."""
         raise NotImplementedError
 
-    def import_declared(self, imported: Imported, size: Size, machine: Machine) -> Resolution[Group | None]:
-        """Group of an import from outside of the spec, as declared; `size` is 0 if no key declares bytes."""
+    def import_declared(self, imported: Imported, size: Size, machine: Machine) -> Group:
+        """Group of an import from outside of the spec, as declared; `size` is 0 if no key declares bytes.
+
+        Raises `Refused`.
+        """
         raise NotImplementedError
 
 

@@ -22,17 +22,10 @@ from memtopo.kinds.multicast import MULTICAST
 from memtopo.kinds.pools import POOLS
 from memtopo.kinds.pools.allocations import ALLOCATIONS, AllocationGroup
 from memtopo.kinds.ranges import RANGES
-from memtopo.kinds.resolution import Resolution, indices, refuses_growing, trial_reason
+from memtopo.kinds.resolution import Refused, attempt, indices, refuse_growing, trial_reason
 from memtopo.language.entries import Entry
-from memtopo.language.fields import (
-    Alternatives,
-    ChunkReference,
-    Commit,
-    DmaBufMapping,
-    ExportTransport,
-    OwnName,
-    Reference,
-)
+from memtopo.language.fields import Alternatives, ChunkReference, Commit, DmaBufMapping, ExportTransport, OwnName
+from memtopo.language.names import Reference
 from memtopo.machine import Machine
 
 if TYPE_CHECKING:
@@ -171,20 +164,33 @@ class Exports(Kind):
     def _resolve(self, scope: Scope, *, dma_bufs: bool) -> Iterator[Diagnostic]:
         for name, entry in scope.spec.section(self.section).items():
             if (entry.via == DMABUF) is dma_bufs:
-                group = yield from self.resolve_entry(scope, entry, scope.spec.at(self.section, name))
+                group = yield from attempt(self.resolve_entry, scope, entry, scope.spec.at(self.section, name))
                 yield from scope.add(self, name, group)
 
-    def resolve_entry(self, scope: Scope, entry: Export, path: Path) -> Resolution[ExportGroup | None]:
+    def resolve_entry(self, scope: Scope, entry: Export, path: Path) -> ExportGroup:
         key, reference = entry.what[0]
-        kind = ALL[key]
-        group = scope.of(kind.group).get(reference.name)
+        kind, where = ALL[key], (*path, key)
         if wrong := _misplaced(path, entry, kind):
-            yield wrong
-        elif group is None:
-            yield from _missing(scope, path, kind, reference.name, entry)
-        else:
-            return (yield from _exported(scope, path, entry, group))
-        return None
+            raise Refused(wrong)
+        if (group := scope.of(kind.group).get(reference.name)) is None:
+            raise _missing(scope, path, kind, reference.name, entry)
+        via = _via(scope, path, entry, group)
+        refuse_growing(group, "an export needs chunks that stay", where)
+        first, stop = indices(reference, group, where)
+        dma_buf = resolve_memory(scope, path, entry, group, (first, stop)) if via == DMABUF else None
+        return ExportGroup(
+            str(path[-1]),
+            path,
+            DMA_BUFS[key] if dma_buf else EXPORTABLE[key],
+            via,
+            group,
+            first,
+            stop - first,
+            group.counted and (reference.first is None or stop - first > 1),
+            dma_buf.size if dma_buf else group.size,
+            commit=entry.commit is not None,
+            dma_buf=dma_buf,
+        )
 
     def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
         """One test export per entry, since all objects of a group have the same properties."""
@@ -198,58 +204,28 @@ class Exports(Kind):
         return committed_processes, without_importers
 
 
-def _exported(scope: Scope, path: Path, entry: Export, group: Group) -> Resolution[ExportGroup | None]:
-    """Objects of a group that an entry exports; None if it has an error."""
-    key, reference = entry.what[0]
-    via = yield from _via(scope, path, entry, group)
-    where = (*path, key)
-    if via is None or (yield from refuses_growing(group, "an export needs chunks that stay", where)):
-        return None
-    span = yield from indices(reference, group, where)
-    if span is None:
-        return None
-    dma_buf = (yield from resolve_memory(scope, path, entry, group, span)) if via == DMABUF else None
-    if via == DMABUF and dma_buf is None:
-        return None
-    first, stop = span
-    return ExportGroup(
-        str(path[-1]),
-        path,
-        DMA_BUFS[key] if dma_buf else EXPORTABLE[key],
-        via,
-        group,
-        first,
-        stop - first,
-        group.counted and (reference.first is None or stop - first > 1),
-        dma_buf.size if dma_buf else group.size,
-        commit=entry.commit is not None,
-        dma_buf=dma_buf,
-    )
-
-
-def _missing(scope: Scope, path: Path, kind: Kind, name: str, entry: Export) -> Iterator[Diagnostic]:
-    """Yield the diagnostic of an exported name that is not of the kind of its key."""
+def _missing(scope: Scope, path: Path, kind: Kind, name: str, entry: Export) -> Refused:
+    """Return the refusal of an exported name that is not of the kind of its key."""
     spec, key = scope.spec, kind.group.noun
-    if spec.may_have(kind.section, name):
-        return
     where = (*path, key)
     others = (each for each in ALL.values() if each is not kind)
     other = next((each for each in others if name in spec.section(each.section)), None)
-    if name in spec.section("imports"):
+    reported = spec.may_have(kind.section, name)
+    if name in spec.section("imports") and not reported:
         source = spec.section("imports")[name].source
         message = f"export {path[-1]!r} exports {name!r}, which is imported from {source}"
         note = f"the chain is {source} → {name} → {path[-1]}; the driver does not export imported memory (fact 26)"
         help = f"import it from {source} directly"
-        yield Diagnostic("MT602", message, where, notes=(note,), help=help)
-    elif other:
+        return Refused(Diagnostic("MT602", message, where, notes=(note,), help=help))
+    if other and not reported:
         message = f"export {path[-1]!r}: {name!r} is {other.words.article}, not {kind.words.article}"
         via = entry.via if entry.via == DMABUF and other.group.noun in DMA_BUFS else usual_transport(other)
-        yield Diagnostic("MT201", message, where, help=f"write '{{{other.group.noun}: {name}, via: {via}}}'")
-    elif not (spec.may_have("imports", name) or (yield from scope.unusable(name, EXPORTS, where))):
-        yield scope.errors.undeclared(key, name, where, spec.names(kind.section))
+        return Refused(Diagnostic("MT201", message, where, help=f"write '{{{other.group.noun}: {name}, via: {via}}}'"))
+    reported = reported or spec.may_have("imports", name) or scope.may_be_unusable(name, EXPORTS, where)
+    return scope.errors.undeclared(key, name, where, spec.names(kind.section), reported=reported)
 
 
-def _via(scope: Scope, path: Path, entry: Export, group: Group) -> Resolution[Via | None]:
+def _via(scope: Scope, path: Path, entry: Export, group: Group) -> Via:
     """Transport of an export. Of alternatives, the first that the objects are created for is taken."""
     if entry.via == DMABUF:
         return DMABUF
@@ -257,8 +233,7 @@ def _via(scope: Scope, path: Path, entry: Export, group: Group) -> Resolution[Vi
     has, what = kind.handle_types(group), f"{group.noun} {group.name} is created"
     options: Sequence[Via] = entry.via.options if isinstance(entry.via, Alternatives) else (entry.via,)
     if wrong := next(_unsupported(scope, path, options, group, kind), None):
-        yield wrong
-        return None
+        raise Refused(wrong)
 
     importer = scope.importer_elsewhere(str(path[-1]))
 
@@ -267,7 +242,7 @@ def _via(scope: Scope, path: Path, entry: Export, group: Group) -> Resolution[Vi
             return Support(works=False, reason=elsewhere(importer))
         return Support(via in has, f"{what} {'with' if via in has else 'without'} it")
 
-    via: Via | None = yield from chosen(scope, entry.via, f"export {path[-1]}: via", (*path, "via"), support)
+    via: Via = chosen(scope, entry.via, f"export {path[-1]}: via", (*path, "via"), support)
     return via
 
 

@@ -14,9 +14,10 @@ from memtopo.geometry.model import Geometry, Instance, Part, Placement, Slice
 from memtopo.geometry.sizing import MemoryBudgets
 from memtopo.kinds.device_names import DeviceNames
 from memtopo.kinds.nodes import rank
-from memtopo.kinds.resolution import NameErrors, Resolution
+from memtopo.kinds.resolution import NameErrors, Refused, Resolution, attempt
 from memtopo.language.entries import Spec
-from memtopo.language.fields import LARGEST_COUNT, parse_reference
+from memtopo.language.names import parse_reference
+from memtopo.language.scalars import LARGEST_COUNT
 from memtopo.machine import Machine, Machines
 from memtopo.machine.records import Choice
 
@@ -89,11 +90,11 @@ class Kind:
     def resolve(self, scope: Scope) -> Iterator[Diagnostic]:
         """Resolve the entries of the section to groups, and add them to the scope."""
         for name, entry in scope.spec.section(self.section).items():
-            group = yield from self.resolve_entry(scope, entry, scope.spec.at(self.section, name))
+            group = yield from attempt(self.resolve_entry, scope, entry, scope.spec.at(self.section, name))
             yield from scope.add(self, name, group)
 
-    def resolve_entry(self, scope: Scope, entry: Any, path: Path) -> Resolution[Group | None]:
-        """Resolve the entry at `path` to a group; return None if it has an error."""
+    def resolve_entry(self, scope: Scope, entry: Any, path: Path) -> Group:
+        """Resolve the entry at `path` to a group. Raises `Refused`."""
         raise NotImplementedError
 
     def rules(self) -> tuple[Rule, ...]:
@@ -238,8 +239,15 @@ class Scope:
         sections = ("imports", *chunks)
         return any(self.spec.may_have(section, name) for section in sections)
 
-    def referenced(self, key: str, kind: Kind, group: type[G]) -> Resolution[G | None]:
-        """Group of one class that a key of a section refers to."""
+    def named(self, group: type[G], name: str, path: Path, *sections: str) -> G:
+        """Group of one class with a name. Raises `Refused`, with MT201 unless an entry of some sections may have it."""
+        if (found := self.of(group).get(name)) is not None:
+            return found
+        reported = any(self.spec.may_have(section, name) for section in sections)
+        raise self.errors.undeclared(group.noun, name, path, self.spec.names(sections[0]), reported=reported)
+
+    def referenced(self, key: str, kind: Kind, group: type[G]) -> G:
+        """Group of one class that a key of a section refers to. Raises `Refused`."""
         groups = self.of(group)
         if (found := groups.get(key)) is not None:  # as almost all keys, which have no index
             return found
@@ -248,9 +256,8 @@ class Scope:
             return found
         path = self.spec.at(kind.section, key)
         section = next(other.section for other in self.kinds if other.group is group)
-        if not (self.spec.may_have(section, name) or (yield from self.unusable(name, kind, path, "key"))):
-            yield self.errors.undeclared(group.noun, name, path, self.spec.names(section), "key")
-        return None
+        reported = self.spec.may_have(section, name) or self.may_be_unusable(name, kind, path, "key")
+        raise self.errors.undeclared(group.noun, name, path, self.spec.names(section), "key", reported=reported)
 
     def exports(self, key: str, name: str) -> bool:
         """Return true if an export names an object, under the key of its kind."""
@@ -294,18 +301,17 @@ class Scope:
         self._groups.pop(kind.group, None)
         self.leave_unresolved(kind.section, *self.spec.section(kind.section))
 
-    def unusable(self, name: str, user: Kind, path: Path, at: At = "value") -> Resolution[bool]:
-        """Yield MT706 if the section of `user` cannot refer to entries of the kind of a name.
+    def may_be_unusable(self, name: str, user: Kind, path: Path, at: At = "value") -> bool:
+        """Return true if a name may be of a kind whose entries the section of `user` cannot refer to.
 
-        Return true if the name is, or may be, of such a kind.
+        Raises `Refused` with MT706 if it is.
         """
         others = [kind for kind in self.kinds if user.section in kind.unusable]
         for kind in others:
             if name in self.spec.section(kind.section) or (kind.section, name) in self.spec.left_out:
                 note, help = kind.unusable[user.section]
                 message = f"{name!r} is {kind.words.article}, {user.words.referred}"
-                yield Diagnostic("MT706", message, path, at, notes=(note,), help=help)
-                return True
+                raise Refused(Diagnostic("MT706", message, path, at, notes=(note,), help=help))
         return any(self.spec.may_have(kind.section, name) for kind in others)
 
     def too_many(self, totals: Mapping[str, int]) -> Resolution[bool]:

@@ -6,14 +6,18 @@ A position is a line and a column of the text; positions of all entries are offs
 from __future__ import annotations
 
 import os
+import re
 from array import array
+from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from memtopo.common.units import shorten
-from memtopo.diagnostics.model import At, Diagnostic, Path, TextSpan
+from memtopo.diagnostics.model import At, Diagnostic, Label, Path, TextSpan
 from memtopo.language.limits import (
     DEEPEST,
     LARGEST_SCALAR,
@@ -36,18 +40,19 @@ NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
 """Settings of a document whose parameters have the values in its text."""
 
 _MOST_INT_BITS = 256
-_BLOCK = 16 << 10
 _WIDTH = 5
 
 
 class Lines:
-    """Line numbers of a text, computed on first use; only one line number per block of the text is stored."""
-
-    __slots__ = ("_blocks", "_text")
+    """Lines of a text, whose starts are found on first use."""
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self._blocks: list[tuple[int, int]] = []
+
+    @cached_property
+    def _starts(self) -> array[int]:
+        """Offset of the start of each line."""
+        return array("I", chain((0,), (end.end() for end in re.finditer("\n", self._text))))
 
     def span(self, start: int, end: int) -> TextSpan:
         """Span between two character offsets from 0; an offset past the end of the text means its end."""
@@ -55,39 +60,16 @@ class Lines:
 
     def line(self, number: int) -> str:
         """Text of a line, counted from 1, without its line end; empty if there is no such line."""
-        start = self._offset_of(number)
-        if start < 0:
+        if not 0 < number <= len(self._starts):
             return ""
+        start = self._starts[number - 1]
         end = self._text.find("\n", start)
         return self._text[start : end if end >= 0 else len(self._text)].removesuffix("\r")
 
     def _line_and_column(self, index: int) -> tuple[int, int]:
         index = min(index, len(self._text))
-        before, start = self._line_table()[index // _BLOCK]
-        block = index - index % _BLOCK
-        last = self._text.rfind("\n", block, index)
-        return before + self._text.count("\n", block, index) + 1, index - (start if last < 0 else last + 1) + 1
-
-    def _offset_of(self, number: int) -> int:
-        if number <= 1:
-            return number - 1
-        block = max(i for i, (before, _) in enumerate(self._line_table()) if before < number - 1)
-        found = block * _BLOCK - 1
-        for _ in range(number - 1 - self._blocks[block][0]):
-            found = self._text.find("\n", found + 1)
-            if found < 0:
-                return -1
-        return found + 1
-
-    def _line_table(self) -> list[tuple[int, int]]:
-        """For each block's first character: the number of line ends before it, and the offset of its line."""
-        if not self._blocks:
-            before = start = 0
-            for block in range(0, len(self._text) + 1, _BLOCK):
-                self._blocks.append((before, start))
-                before += self._text.count("\n", block, block + _BLOCK)
-                start = max(start, self._text.rfind("\n", block, block + _BLOCK) + 1)
-        return self._blocks
+        line = bisect_right(self._starts, index)
+        return line, index - self._starts[line - 1] + 1
 
 
 class Positions:
@@ -244,6 +226,10 @@ class Document:
             path, at = path[:-1], "value"
         return self.lines.span(*self.positions.find(path, at, (self._written or self).root))
 
+    def span_of(self, subject: Diagnostic | Label) -> TextSpan | None:
+        """Span of what a diagnostic or a label is about; None if it is not in the text."""
+        return subject.span or (self.span(subject.path, subject.at) if subject.path else None)
+
     def offsets(self, path: Path, at: At) -> tuple[int, int] | None:
         """Offsets in the text of the start and the end of a path's key or value; None if it is not in the text.
 
@@ -334,7 +320,7 @@ class ObjectReader:
         if text is None:
             message = f"expected text, a number, a mapping or a list, found {_type_name(given)}"
             help = "pass its text: str(path)" if isinstance(given, os.PathLike) else None
-            self.diagnostics.add(lambda: Diagnostic("MT103", message, path, help=help))
+            self.diagnostics.add(Diagnostic("MT103", message, path, help=help))
         elif len(text) > LARGEST_SCALAR:
             self._report("MT002", f"a text of {len(text):,} characters; at most {LARGEST_SCALAR:,} are allowed", path)
             return None
@@ -346,7 +332,7 @@ class ObjectReader:
         return text
 
     def _report(self, code: str, message: str, path: Path) -> None:
-        self.diagnostics.add(lambda: Diagnostic(code, message, path))
+        self.diagnostics.add(Diagnostic(code, message, path))
 
 
 def _type_name(given: object) -> str:

@@ -16,46 +16,9 @@ from memtopo.common.units import Share, Size, shorten
 from memtopo.diagnostics.model import InvalidValue
 from memtopo.driver.handles import Via
 from memtopo.driver.types import Access, HandleType
-from memtopo.language.names import (
-    NAME,
-    NAME_PATTERN,
-    PRODUCERS,
-    REFERENCE,
-    SOURCES,
-    ImportSource,
-    NamedDevice,
-    Reference,
-    device,
-    name,
-    parse_reference,
-    producer,
-    reference,
-    source,
-)
-from memtopo.language.scalars import (
-    ADDRESS,
-    LARGEST_COUNT,
-    LARGEST_PROCESSES,
-    LARGEST_TIMELINE_VALUE,
-    FromText,
-    address,
-    chunk_count,
-    count,
-    count_or_word,
-    least_count,
-    offset_bytes,
-    one_of,
-    one_or_more,
-    positive,
-    positive_bytes,
-    processes,
-    semaphore_value,
-    size,
-    size_or_fill,
-    size_or_share,
-    text,
-    text_like,
-)
+from memtopo.language import names, scalars
+from memtopo.language.names import NAME_PATTERN, ImportSource, NamedDevice, Reference
+from memtopo.language.scalars import FromText, FromWord, one_of, text_like
 
 T = TypeVar("T")
 
@@ -110,16 +73,19 @@ def or_else_schema(schema: dict[str, Any], words: str) -> dict[str, Any]:
     return {"anyOf": [schema, text_like(f"({words})( else ({words}))+", message)]}
 
 
-# Re-exported for modules that read specs.
-__all__ = [
-    "LARGEST_COUNT", "LARGEST_PROCESSES", "NAME", "OWN_FIRST", "ImportSource", "Reference", "chunk_count",
-    "one_or_more", "parse_reference",
-]  # fmt: skip
-
-
-def _one_or_more(item: Any) -> BeforeValidator:
+def one_or_more_of(item: Any) -> BeforeValidator:
     """Annotation of a list that a spec may write as its only item."""
-    return BeforeValidator(one_or_more, json_schema_input_type=item | Annotated[list[item], Field(min_length=1)])
+    several = Annotated[list[item], Field(min_length=1)]
+    return BeforeValidator(scalars.one_or_more, json_schema_input_type=item | several)
+
+
+def chunk_alone(entry: Any) -> BeforeValidator:
+    """Annotation of an entry that a spec may write as the name of its chunk alone."""
+
+    def read(value: object) -> object:
+        return {"chunk": value} if isinstance(value, str) else value
+
+    return BeforeValidator(read, json_schema_input_type=ChunkReference | entry)
 
 
 _DEVICE = f"{NAME_PATTERN}|host:[0-9]+"
@@ -132,7 +98,7 @@ _BOOLEANS = dict.fromkeys(("true", "yes", "on"), "true") | dict.fromkeys(("false
 
 
 def _boolean(value: object) -> bool:
-    found = text(value, "true or false")
+    found = scalars.text(value, "true or false")
     if found not in ("true", "false"):
         meant = _BOOLEANS.get(found.lower())
         raise InvalidValue("MT107", f"{shorten(found)!r} is not a boolean", help="write true or false", meant=meant)
@@ -141,7 +107,7 @@ def _boolean(value: object) -> bool:
 
 def part_size(value: object) -> Size | str:
     """Read the size of a part: a size that is more than 0, or `rest`."""
-    return REST if value == REST else positive(value)
+    return REST if value == REST else scalars.positive(value)
 
 
 _AMOUNT_MESSAGE = "A size with a unit, or in granules: 64MiB, 4 granules."
@@ -150,39 +116,41 @@ _ANY_AMOUNT = text_like(f"(0|[1-9][0-9]{{0,19}}) ?{_UNITS}", _AMOUNT_MESSAGE)
 _POSITIVE_AMOUNT = text_like(f"[1-9][0-9]{{0,19}} ?{_UNITS}", _AMOUNT_MESSAGE)
 _ZERO = {"type": "integer", "const": 0}
 
-Amount = Annotated[Size, FromText(size, {"anyOf": [_ANY_AMOUNT, _ZERO]})]
-PositiveAmount = Annotated[Size, FromText(positive, _POSITIVE_AMOUNT)]
+Amount = Annotated[Size, FromText(scalars.size, {"anyOf": [_ANY_AMOUNT, _ZERO]})]
+PositiveAmount = Annotated[Size, FromText(scalars.positive, _POSITIVE_AMOUNT)]
 _POSITIVE_BYTES = text_like(f"[1-9][0-9]{{0,19}} ?{_BYTES}", _BYTES_MESSAGE)
 _ANY_BYTES = text_like(f"(0|[1-9][0-9]{{0,19}}) ?{_BYTES}", _BYTES_MESSAGE)
-PositiveBytes = Annotated[Size, FromText(positive_bytes, _POSITIVE_BYTES)]
-OffsetBytes = Annotated[Size, FromText(offset_bytes, {"anyOf": [_ANY_BYTES, _ZERO]})]
+PositiveBytes = Annotated[Size, FromText(scalars.positive_bytes, _POSITIVE_BYTES)]
+OffsetBytes = Annotated[Size, FromText(scalars.offset_bytes, {"anyOf": [_ANY_BYTES, _ZERO]})]
 REST = "rest"
 """Size of the part that takes what the other parts leave."""
 PartSize = Annotated[Size | str, FromText(part_size, {"anyOf": [_POSITIVE_AMOUNT, {"const": REST}]})]
-_COUNT = {"type": "integer", "minimum": 1, "maximum": LARGEST_COUNT}
-Count = Annotated[int, FromText(count, _COUNT)]
+_COUNT = {"type": "integer", "minimum": 1, "maximum": scalars.LARGEST_COUNT}
+Count = Annotated[int, FromText(scalars.count, _COUNT)]
 _EACH_COUNT = {"anyOf": [_COUNT, {"enum": ["fill", "all"]}]}
-EachCount = Annotated[int | Literal["fill", "all"], FromText(count_or_word(("fill", "all")), _EACH_COUNT)]
-ProcessCount = Annotated[int, FromText(processes, {"type": "integer", "minimum": 1, "maximum": LARGEST_PROCESSES})]
+EachCount = Annotated[int | Literal["fill", "all"], FromText(scalars.count_or_word(("fill", "all")), _EACH_COUNT)]
+_PROCESSES = {"type": "integer", "minimum": 1, "maximum": scalars.LARGEST_PROCESSES}
+ProcessCount = Annotated[int, FromText(scalars.processes, _PROCESSES)]
 # A YAML reader converts 0x… to an integer before the schema is applied.
-_ADDRESSES = {"anyOf": [text_like(ADDRESS.pattern, "An address: 0x7f0000000000."), {"type": "integer", "minimum": 0}]}
-Address = Annotated[int, FromText(address, _ADDRESSES)]
+_ADDRESS = text_like(scalars.ADDRESS.pattern, "An address: 0x7f0000000000.")
+Address = Annotated[int, FromText(scalars.address, {"anyOf": [_ADDRESS, {"type": "integer", "minimum": 0}]})]
 Boolean = Annotated[bool, FromText(_boolean, {"type": "boolean"})]
 _SUPPORT = {"anyOf": [{"type": "boolean"}, text_like("true else false", "true, false, or true else false.")]}
 BooleanOrElse = Annotated[bool | Alternatives[bool], FromText(support_or_not(_boolean), _SUPPORT)]
-Rounding = Annotated[Literal["up"], FromText(one_of({"up": "up"}, "a way to round"), {"enum": ["up"]})]
+Rounding = Annotated[Literal["up"], FromWord({"up": "up"}, "a way to round")]
 _PERCENT = text_like(
     r"(100(\.0{1,3})?|[1-9][0-9]?(\.[0-9]{1,3})?|0\.(?!0{1,3}%)[0-9]{1,3})%", "A share of the memory that is left: 90%."
 )
 _FILL = {"const": "fill"}
-SizeOrShare = Annotated[Size | Share, FromText(size_or_share, {"anyOf": [_POSITIVE_AMOUNT, _PERCENT]})]
-SizeOrFill = Annotated[Size | Literal["fill"], FromText(size_or_fill, {"anyOf": [_POSITIVE_AMOUNT, _FILL]})]
-ChunkCount = Annotated[int | Share | Literal["fill"], FromText(chunk_count, {"anyOf": [_COUNT, _FILL, _PERCENT]})]
-_COUNT_OR_ZERO = {"type": "integer", "minimum": 0, "maximum": LARGEST_COUNT}
-LeastCount = Annotated[int | Share, FromText(least_count, {"anyOf": [_COUNT_OR_ZERO, _PERCENT]})]
-InTurn = Annotated[bool, FromText(one_of({"round-robin": True}, "an order of mappings"), {"enum": ["round-robin"]})]
-_SEMAPHORE_VALUES = {"anyOf": [{"type": "integer", "minimum": 0, "maximum": LARGEST_TIMELINE_VALUE}, {"const": True}]}
-Point = Annotated[int | Literal[True], FromText(semaphore_value, _SEMAPHORE_VALUES)]
+SizeOrShare = Annotated[Size | Share, FromText(scalars.size_or_share, {"anyOf": [_POSITIVE_AMOUNT, _PERCENT]})]
+SizeOrFill = Annotated[Size | Literal["fill"], FromText(scalars.size_or_fill, {"anyOf": [_POSITIVE_AMOUNT, _FILL]})]
+_CHUNK_COUNT = {"anyOf": [_COUNT, _FILL, _PERCENT]}
+ChunkCount = Annotated[int | Share | Literal["fill"], FromText(scalars.chunk_count, _CHUNK_COUNT)]
+_COUNT_OR_ZERO = {"type": "integer", "minimum": 0, "maximum": scalars.LARGEST_COUNT}
+LeastCount = Annotated[int | Share, FromText(scalars.least_count, {"anyOf": [_COUNT_OR_ZERO, _PERCENT]})]
+InTurn = Annotated[bool, FromWord({"round-robin": True}, "an order of mappings")]
+_TIMELINE = {"type": "integer", "minimum": 0, "maximum": scalars.LARGEST_TIMELINE_VALUE}
+Point = Annotated[int | Literal[True], FromText(scalars.semaphore_value, {"anyOf": [_TIMELINE, {"const": True}]})]
 
 HANDLE_NAMES = {str(kind.name).lower(): kind for kind in HandleType if kind}
 ACCESS_NAMES = {access.word: access for access in (Access.R, Access.RW, Access.NONE)}
@@ -196,16 +164,15 @@ HandleTypeName = Annotated[
     HandleType | Alternatives[HandleType],
     FromText(or_else(one_of(HANDLE_NAMES, "a handle type", _HANDLE_HINTS, _HANDLES_MEANT), "fabric else fd"), _HANDLES),
 ]
-AccessName = Annotated[
-    Access, FromText(one_of(ACCESS_NAMES, "an access", meant={"ro": "r"}), {"enum": [*ACCESS_NAMES]})
-]
+AccessName = Annotated[Access, FromWord(ACCESS_NAMES, "an access", meant={"ro": "r"})]
 
 NAME_MESSAGE = "A name begins with a letter and continues with letters, digits, _ and -."
 _NAME_LIKE = text_like(NAME_PATTERN, NAME_MESSAGE)
-_REFERENCE_LIKE = text_like(REFERENCE.pattern, "A name, one of a counted entry, or a slice: page, page.3, page.0:4.")
+_REFERENCE = "A name, one of a counted entry, or a slice: page, page.3, page.0:4."
+_REFERENCE_LIKE = text_like(names.REFERENCE.pattern, _REFERENCE)
 _DEVICE_LIKE = text_like(_DEVICE, "A device: gpu0, host, host:0, gpus, or a name of the section 'devices'.")
 Name = Annotated[str, WithJsonSchema(_NAME_LIKE)]
-OwnName = Annotated[str, FromText(name, _NAME_LIKE)]
+OwnName = Annotated[str, FromText(names.name, _NAME_LIKE)]
 ReferringName = Annotated[str, WithJsonSchema(_REFERENCE_LIKE)]
 _NEAR_TEXT = "A GPU, or gpus for all: the NUMA node of the host that is nearest to it."
 _NEAR = {
@@ -214,18 +181,18 @@ _NEAR = {
     "required": ["near"],
     "additionalProperties": False,
 }
-DeviceName = Annotated[NamedDevice, FromText(device, {"anyOf": [_DEVICE_LIKE, _NEAR]})]
+DeviceName = Annotated[NamedDevice, FromText(names.device, {"anyOf": [_DEVICE_LIKE, _NEAR]})]
 _Gpu = Annotated[str, WithJsonSchema(text_like(f"(?!host$){NAME_PATTERN}", "A GPU: gpu0, or a name for one."))]
 _IDENTITY = [{"type": "integer", "minimum": 0}, {"type": "string", "minLength": 1}]
 _NEAR_ANY = {**_NEAR, "properties": {"near": {"anyOf": _IDENTITY, "description": _NEAR_TEXT}}}
-DeviceIdentity = Annotated[NamedDevice, FromText(device, {"anyOf": [*_IDENTITY, _NEAR_ANY]})]
-ChunkReference = Annotated[Reference, FromText(reference, _REFERENCE_LIKE)]
+DeviceIdentity = Annotated[NamedDevice, FromText(names.device, {"anyOf": [*_IDENTITY, _NEAR_ANY]})]
+ChunkReference = Annotated[Reference, FromText(names.reference, _REFERENCE_LIKE)]
 Grants = dict[Annotated[str, WithJsonSchema(_DEVICE_LIKE)], AccessName]
 
 _SOURCE_MESSAGE = "An export: PROCESS.EXPORT of this spec, or LAYOUT/EXPORT of another layout."
 _PRODUCER_MESSAGE = "A producer's object: PRODUCER/NAME, or PRODUCER for one of the entry's own name."
-SourceText = Annotated[ImportSource, FromText(source, text_like(SOURCES, _SOURCE_MESSAGE))]
-ProducerText = Annotated[ImportSource, FromText(producer, text_like(PRODUCERS, _PRODUCER_MESSAGE))]
+SourceText = Annotated[ImportSource, FromText(names.source, text_like(names.SOURCES, _SOURCE_MESSAGE))]
+ProducerText = Annotated[ImportSource, FromText(names.producer, text_like(names.PRODUCERS, _PRODUCER_MESSAGE))]
 TRANSPORTS = {each: each for each in ("fd", "fabric", "ipc")}
 _EXPORTED = {**TRANSPORTS, "dmabuf": "dmabuf"}
 _IMPORT_HINTS = {"dmabuf": "no CUDA driver imports a dma-buf (fact 84): export it via fd as well, and import that"}
@@ -251,11 +218,8 @@ _ALONE = {
 """Transports that are no alternative to another one, with the reason."""
 Transport = Annotated[Via | Alternatives[Via], _transports(TRANSPORTS, hints=_IMPORT_HINTS)]
 ExportTransport = Annotated[Via | Alternatives[Via], _transports(_EXPORTED, meant={"dma_buf": "dmabuf"})]
-DmaBufMapping = Annotated[Literal["pcie"], FromText(one_of({"pcie": "pcie"}, "a mapping"), {"enum": ["pcie"]})]
-
-Commit = Annotated[
-    Literal["required"], FromText(one_of({"required": "required"}, "a way to commit"), {"enum": ["required"]})
-]
+DmaBufMapping = Annotated[Literal["pcie"], FromWord({"pcie": "pcie"}, "a mapping")]
+Commit = Annotated[Literal["required"], FromWord({"required": "required"}, "a way to commit")]
 
 OWN_FIRST = "own-first"
 """Order of an import from a counted process: of the same number, then of the next ones, around."""
@@ -264,11 +228,11 @@ OWN_NODE = "own-node"
 WHOLE_ORDERS = (OWN_FIRST, OWN_NODE)
 """Orders that cannot be part of a list."""
 _ORDERS = {each: each for each in (*WHOLE_ORDERS, "own", "next", "previous")}
-_OrderWord = Annotated[str, FromText(one_of(_ORDERS, "an order of processes"), {"enum": [*_ORDERS]})]
-ProcessOrder = Annotated[list[_OrderWord], _one_or_more(_OrderWord)]
+_OrderWord = Annotated[str, FromWord(_ORDERS, "an order of processes")]
+ProcessOrder = Annotated[list[_OrderWord], one_or_more_of(_OrderWord)]
 
-Gpus = Annotated[list[DeviceName], _one_or_more(_Gpu)]
-Names = Annotated[list[OwnName], _one_or_more(OwnName)]
-Devices = Annotated[list[DeviceName], _one_or_more(DeviceName)]
-Identities = Annotated[list[DeviceIdentity], _one_or_more(DeviceIdentity)]
-Handles = Annotated[list[HandleTypeName], _one_or_more(HandleTypeName)]
+Gpus = Annotated[list[DeviceName], one_or_more_of(_Gpu)]
+Names = Annotated[list[OwnName], one_or_more_of(OwnName)]
+Devices = Annotated[list[DeviceName], one_or_more_of(DeviceName)]
+Identities = Annotated[list[DeviceIdentity], one_or_more_of(DeviceIdentity)]
+Handles = Annotated[list[HandleTypeName], one_or_more_of(HandleTypeName)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from unicodedata import category, name
 
 from memtopo.diagnostics.model import Diagnostic
@@ -51,10 +50,10 @@ class DiagnosticList:
         self._kept: list[Diagnostic] = []
         self._omitted = 0
 
-    def add(self, make: Callable[[], Diagnostic]) -> None:
-        """Keep the diagnostic that `make` returns; once the list is full, only count it."""
+    def add(self, diagnostic: Diagnostic) -> None:
+        """Keep a diagnostic; once the list is full, only count it."""
         if len(self._kept) < self._limit:
-            self._kept.append(make())
+            self._kept.append(diagnostic)
         else:
             self._omitted += 1
 

@@ -12,11 +12,6 @@ from memtopo.diagnostics.model import Diagnostic, Edit, Label, TextSpan
 from memtopo.language.document import Document
 
 
-def _unstyled(text: str, style: str) -> str:
-    del style
-    return text
-
-
 @dataclass(frozen=True, slots=True)
 class Located:
     """A diagnostic with its file's name, its span, and the span of each label; None for what is not in the text."""
@@ -36,7 +31,7 @@ class Located:
         """Each label with its span."""
         return zip(self.diagnostic.labels, self.label_spans, strict=True)
 
-    def headline(self, paint: Callable[[str, str], str] = _unstyled) -> str:
+    def headline(self, paint: Callable[[str, str], str] = lambda text, _style: text) -> str:
         """`file:line:column: error[MT301]: …`; `paint` gives a text a style."""
         code = paint(f"{self.diagnostic.severity}[{self.diagnostic.code}]", self.diagnostic.severity)
         return f"{paint(printable(self.location), 'strong')}: {code}: {printable(self.diagnostic.message)}"
@@ -44,20 +39,12 @@ class Located:
 
 def located(diagnostics: Iterable[Diagnostic], document: Document) -> list[Located]:
     """Locate the diagnostics of one document, sorted by position; those without one come first."""
-    return sorted((_locate(diagnostic, document) for diagnostic in diagnostics), key=_order)
-
-
-def _locate(diagnostic: Diagnostic, document: Document) -> Located:
-    labels = tuple(_span(label, document) for label in diagnostic.labels)
-    return Located(diagnostic, document.name, _span(diagnostic, document), labels)
-
-
-def _span(subject: Diagnostic | Label, document: Document) -> TextSpan | None:
-    return subject.span or (document.span(subject.path, subject.at) if subject.path else None)
-
-
-def _order(each: Located) -> tuple[TextSpan, str, str]:
-    return each.span or TextSpan(0, 0, 0, 0), each.diagnostic.code, each.diagnostic.message
+    found = [
+        Located(each, document.name, document.span_of(each), tuple(map(document.span_of, each.labels)))
+        for each in diagnostics
+    ]
+    nowhere = TextSpan(0, 0, 0, 0)
+    return sorted(found, key=lambda each: (each.span or nowhere, each.diagnostic.code, each.diagnostic.message))
 
 
 _WORD = "[A-Za-z0-9_-]"

@@ -97,12 +97,16 @@ def resolve(section: object, settings: Mapping[str, str], *, unread: bool) -> tu
         return Parameters(settings=settings, incomplete=True), [wrong]
     declared = section if isinstance(section, dict) else {}
     found = [] if unread else list(_undeclared(settings, declared))
-    texts, wrong_texts = _texts(declared, settings)
+    texts: dict[str, str] = {}
+    for name, written in declared.items():
+        text = settings.get(name, written)
+        if wrong := _wrong_name(name) or _wrong_text(name, text):
+            found.append(wrong)
+        else:
+            texts[name] = str(text)
     order, circles = _order(texts)
     values, wrong_values = _values(declared, settings, {name: texts[name] for name in order}, unread=unread)
-    return Parameters(declared, settings, values, unread), messages.first(
-        [*found, *wrong_texts, *circles, *wrong_values]
-    )
+    return Parameters(declared, settings, values, unread), messages.first([*found, *circles, *wrong_values])
 
 
 def uses(text: str) -> list[str]:
@@ -133,19 +137,6 @@ def _undeclared(settings: Mapping[str, str], declared: Mapping[str, object]) -> 
 def _help(name: str, known: Sequence[str], *, suggest: bool) -> str | None:
     meant = nearest(name, known) if suggest else None
     return f"did you mean {meant}?" if meant else messages.listed(known) if known else None
-
-
-def _texts(declared: Mapping[str, object], settings: Mapping[str, str]) -> tuple[dict[str, str], list[Diagnostic]]:
-    """Text of each parameter that has a valid name and a text."""
-    texts: dict[str, str] = {}
-    found: list[Diagnostic] = []
-    for name, written in declared.items():
-        text = settings.get(name, written)
-        if wrong := _wrong_name(name) or _wrong_text(name, text):
-            found.append(wrong)
-        else:
-            texts[name] = str(text)
-    return texts, found
 
 
 def _wrong_name(name: str) -> Diagnostic | None:
@@ -181,15 +172,12 @@ def _order(texts: Mapping[str, str]) -> tuple[list[str], list[Diagnostic]]:
             return [name for name in TopologicalSorter(graph).static_order() if name in graph], found
         except CycleError as error:
             circle = error.args[1][::-1]
-            found.append(_circular(circle))
+            most = messages.LISTED
+            shown = " → ".join(circle if len(circle) <= most else [*circle[: most - 1], "…", circle[-1]])
+            message = f"parameter {circle[0]!r} refers to itself: {shown}"
+            found.append(Diagnostic("MT904", message, (PARAMETERS, circle[0])))
             for name in circle[1:]:
                 del graph[name]
-
-
-def _circular(circle: Sequence[str]) -> Diagnostic:
-    shown = " → ".join(circle if len(circle) <= messages.LISTED else [*circle[: messages.LISTED - 1], "…", circle[-1]])
-    message = f"parameter {circle[0]!r} refers to itself: {shown}"
-    return Diagnostic("MT904", message, (PARAMETERS, circle[0]))
 
 
 def _values(
@@ -242,7 +230,7 @@ class Substituted:
         if not self.written or not given:
             return given
         texts = self._texts({each.path for each in given})
-        return [each._replace(notes=(*each.notes, *self._notes(texts.get(each.path, ())))) for each in given]
+        return [each._replace(notes=(*each.notes, *map(self._note, texts.get(each.path, ())))) for each in given]
 
     def _moved(self, given: Iterable[Diagnostic]) -> list[Diagnostic]:
         """Diagnostics of the form of a value at the parameter that declares it, one for all its uses."""
@@ -268,11 +256,9 @@ class Substituted:
                     texts.append(text)
         return found
 
-    def _notes(self, texts: Iterable[str]) -> Iterator[str]:
-        for text in texts:
-            described = self.parameters.described(text)
-            whole = text.strip().removeprefix("$").isidentifier()
-            yield described if whole else f"{shorten(text)} is {self.parameters.replaced(text)}: {described}"
+    def _note(self, text: str) -> str:
+        described, whole = self.parameters.described(text), text.strip().removeprefix("$").isidentifier()
+        return described if whole else f"{shorten(text)} is {self.parameters.replaced(text)}: {described}"
 
 
 def substitute(root: dict[str, Any], settings: Mapping[str, str], left_out: frozenset[Path]) -> Substituted:
@@ -354,9 +340,8 @@ class _Values:
             self.written[path] = given
             return found
         if found is not None:
-            code, message, help = found.code, found.message, found.help
             notes = tuple(filter(None, [self._parameters.described(given)]))
-            self.diagnostics.add(lambda: Diagnostic(code, message, path, notes=notes, help=help))
+            self.diagnostics.add(Diagnostic(found.code, found.message, path, notes=notes, help=found.help))
         return _NOTHING
 
     def _result(self, text: str) -> str | InvalidValue | None:
@@ -380,5 +365,5 @@ class _Values:
         help = _KEY_HELP if at == "key" else _TEXT_HELP
         if at == "key" and "access" in path:
             help = f"name the device: 'devices: {{mine: ${named[0]}}}', and write 'mine' here"
-        self.diagnostics.add(lambda: Diagnostic(code, message, path, at, help=help))
+        self.diagnostics.add(Diagnostic(code, message, path, at, help=help))
         return True

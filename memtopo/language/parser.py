@@ -286,9 +286,7 @@ class Parser:
     ) -> None:
         labels = () if first is None else (Label("first given here", first, "key"),)
         path = tuple(self._path) if path is None else path
-        self.diagnostics.add(
-            lambda: Diagnostic(code, message, path, "value", labels, help=help, span=self._span(event))
-        )
+        self.diagnostics.add(Diagnostic(code, message, path, "value", labels, help=help, span=self._span(event)))
 
     def _too_large(self, message: str, event: Event) -> ReadError:
         return ReadError(Diagnostic("MT002", message, span=self._span(event)))

@@ -67,6 +67,15 @@ def one_of(
     return read
 
 
+class FromWord(FromText):
+    """Annotation of a pydantic field that has one of a few words, as `one_of` reads them."""
+
+    def __init__(
+        self, words: Mapping[str, Any], what: str, hints: Mapping[str, str] = _NONE, meant: Mapping[str, str] = _NONE
+    ) -> None:
+        super().__init__(one_of(words, what, hints, meant), {"enum": [*words]})
+
+
 def _other_word(
     found: str, message: str, words: Sequence[str], hints: Mapping[str, str] = _NONE, meant: Mapping[str, str] = _NONE
 ) -> InvalidValue:

@@ -32,6 +32,7 @@ MOST_CODES = 100_000
 
 _MARKER = re.compile(r"#[ \t]*+memtopo:[ \t]*+ignore\b(?:[ \t]*+\[(?P<codes>[^\]\n]*+)\])?")
 _UNUSED = "MT505"
+_EXCESS = f"only the first {MOST_CODES:,} codes in the comments of a text are read, and this is the next"
 _REMOVE = "remove it from the comment"
 _HELP = "write '# memtopo: ignore[MT501] reason', with the codes to ignore"
 _NOTE = "the comment on this line affects 'memtopo validate' only; a spec with an error is never built"
@@ -68,7 +69,10 @@ def apply_suppressions(found: Sequence[Diagnostic], document: Document, *, compl
     codes = {(entry.span.line, entry.code): entry.span for entry in entries if not _invalid(entry.code)}
     matched = [(each, _comment_on(each, document, codes)) for each in found]
     used = frozenset(comment for _, comment in matched if comment)
-    unused = [*_excess(excess), *messages.first(_unused(entries, used, complete=complete))]
+    unused = [
+        Diagnostic(_UNUSED, _EXCESS, help="remove comments that ignore nothing", span=each.span) for each in excess
+    ]
+    unused += messages.first(_unused(entries, used, complete=complete))
     matched += [(each, _comment_on(each, document, codes)) for each in unused]
     noted = [(_with_note(each) if comment else each, comment) for each, comment in matched]
     return Filtered(
@@ -80,7 +84,7 @@ def apply_suppressions(found: Sequence[Diagnostic], document: Document, *, compl
 
 def _comment_on(each: Diagnostic, document: Document, codes: Mapping[tuple[int, str], TextSpan]) -> TextSpan | None:
     """Return the span of the code in a comment on a diagnostic's line, if there is one."""
-    span = each.span or (document.span(each.path, each.at) if each.path else None)
+    span = document.span_of(each)
     return codes.get((span.line, each.code)) if span else None
 
 
@@ -89,7 +93,7 @@ def _with_note(ignored: Diagnostic) -> Diagnostic:
 
 
 def _entries(document: Document) -> Iterator[_Entry]:
-    for match in _comments(document, _MARKER):
+    for match in _comments(document):
         if not (match["codes"] or "").strip():
             yield _Entry("", document.lines.span(*match.span()))
             continue
@@ -107,18 +111,14 @@ def _codes(document: Document, start: int, stop: int) -> Iterator[_Entry]:
         start = end + 1
 
 
-def _excess(entries: Sequence[_Entry]) -> Iterator[Diagnostic]:
-    for entry in entries:
-        message = f"only the first {MOST_CODES:,} codes in the comments of a text are read, and this is the next"
-        yield Diagnostic(_UNUSED, message, help="remove comments that ignore nothing", span=entry.span)
-
-
 def _unused(entries: Sequence[_Entry], used: frozenset[TextSpan], *, complete: bool) -> Iterator[Diagnostic]:
     """MT505 for each entry without a code that can be ignored, or with one that matches no diagnostic."""
     invalid = 0
     for entry in entries:
         if reason := _invalid(entry.code):
-            help = _replacement(entry.code, suggest=invalid < messages.SUGGESTED)
+            suggest = entry.code and invalid < messages.SUGGESTED
+            meant = nearest(entry.code.upper(), CODES) if suggest and entry.code not in CODES else None
+            help = _REMOVE if entry.code in CODES else f"did you mean {meant}?" if meant else _HELP
             yield Diagnostic(_UNUSED, reason, help=help, span=entry.span)
             invalid += 1
         elif complete and entry.code != _UNUSED and entry.span not in used:
@@ -134,23 +134,16 @@ def _invalid(code: str) -> str | None:
     return f"{code} cannot be ignored: what is not read is not checked" if code.startswith(NEVER) else None
 
 
-def _replacement(code: str, *, suggest: bool) -> str:
-    if code in CODES:
-        return _REMOVE
-    meant = nearest(code.upper(), CODES) if code and suggest else None
-    return f"did you mean {meant}?" if meant else _HELP
-
-
-def _comments(document: Document, pattern: re.Pattern[str]) -> Iterator[re.Match[str]]:
-    """Matches of a pattern, which begins with '#', in the comments of a text that was read completely.
+def _comments(document: Document) -> Iterator[re.Match[str]]:
+    """Suppression comments of a text that was read completely.
 
     A text with a syntax error yields none, since its comments cannot be distinguished from its values.
     """
-    if not pattern.search(document.text) or not len(document.positions):
+    if not _MARKER.search(document.text) or not len(document.positions):
         return
     scalars = _scalars(document.text)
     start, end = next(scalars, (len(document.text), 0))
-    for match in pattern.finditer(document.text):
+    for match in _MARKER.finditer(document.text):
         while end <= match.start() and start < len(document.text):
             start, end = next(scalars, (len(document.text), 0))
         if match.start() < start:

@@ -15,8 +15,10 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode
 from memtopo import machine, spec
 from memtopo.kinds.kind import Keys
 from memtopo.language.arithmetic import PARAMETER_NAME, USE
-from memtopo.language.fields import LARGEST_PROCESSES, NAME, NAME_MESSAGE, Name, ReferringName
+from memtopo.language.fields import NAME_MESSAGE, Name, ReferringName
 from memtopo.language.limits import MOST_PARAMETERS
+from memtopo.language.names import NAME
+from memtopo.language.scalars import LARGEST_PROCESSES
 from memtopo.output.json import DiagnosticsDocument, ErrorDocument, PictureDocument
 from memtopo.plans.calls import CallsDocument
 from memtopo.plans.report import PlanDifference, Report

@@ -149,8 +149,7 @@ class CallNames:
     def __init__(self) -> None:
         self._numbered: dict[tuple[str, int], Object] = {}
         self._starts: list[int] = []
-        self._kinds: list[str] = []
-        self._labels: list[str] = []
+        self._at: list[Object] = []
         self._received: Exchange | None = None
 
     def of(self, entry: Entry) -> NamedCall | Exchange:
@@ -172,7 +171,7 @@ class CallNames:
         if made.kind in AT_ADDRESSES:
             at = bisect_left(self._starts, result)
             end = at + (at < len(self._starts) and self._starts[at] == result)
-            self._starts[at:end], self._kinds[at:end], self._labels[at:end] = [result], [made.kind], [made.label]
+            self._starts[at:end], self._at[at:end] = [result], [made]
         elif isinstance(result, int):
             self._numbered[made.kind, result] = made
 
@@ -185,13 +184,8 @@ class CallNames:
         if name == "0":
             return 0
         if name in ADDRESSES and value and method != "mem_address_reserve":
-            return self._place(value)
+            at = bisect_right(self._starts, value) - 1
+            return ObjectAddress(self._at[at], value - self._starts[at]) if at >= 0 else value
         if name in OBJECTS:
             return self._numbered.get((OBJECTS[name], value), value)
         return value
-
-    def _place(self, address: int) -> ObjectAddress | int:
-        at = bisect_right(self._starts, address) - 1
-        if at < 0:
-            return address
-        return ObjectAddress(Object(self._kinds[at], self._labels[at]), address - self._starts[at])

@@ -141,15 +141,12 @@ def _read(path: Path) -> TraceFile:
         raise UsageError(f"the trace {str(path)!r} cannot be read: {error.strerror}") from error
     try:
         last = _last(lines.pop()) if lines else None
-        return TraceFile(_head(first), (*map(_call, lines), *([last] if last else [])))
+        _VERSION.validate_json(first, strict=True)
+        head = _HEAD.validate_json(first, strict=True)
+        return TraceFile(head, (*map(_call, lines), *([last] if last else [])))
     except ValueError as error:
         hint = "name a file that 'memtopo apply --trace FILE' has written"
         raise UsageError(f"{str(path)!r} is no trace of memtopo", hint=hint) from error
-
-
-def _head(line: str) -> TraceHead:
-    _VERSION.validate_json(line, strict=True)
-    return _HEAD.validate_json(line, strict=True)
 
 
 def _call(line: str) -> TracedCall:
@@ -175,7 +172,7 @@ def summary(traces: Sequence[TraceFile]) -> TraceSummary:
         calls=len(calls),
         seconds=sum(call.seconds or 0.0 for call in calls),
         failed=tuple(sorted(failed, key=lambda each: each.call.seconds is not None)),
-        functions=tuple(_times(calls)),
+        functions=tuple(sorted(_times(calls), key=lambda each: (-each.total, each.function))),
     )
 
 
@@ -186,15 +183,11 @@ def _failed(calls: Sequence[TracedCall]) -> Iterator[FailedCall]:
             yield FailedCall(call, tuple(calls[max(index - CONTEXT, 0) : index]))
 
 
-def _times(calls: Sequence[TracedCall]) -> list[FunctionTimes]:
+def _times(calls: Sequence[TracedCall]) -> Iterator[FunctionTimes]:
     by_name: dict[str, list[TracedCall]] = {}
     for call in calls:
         by_name.setdefault(call.call, []).append(call)
-    found = [_function_times(name, each) for name, each in by_name.items()]
-    return sorted(found, key=lambda each: (-each.total, each.function))
-
-
-def _function_times(name: str, calls: Sequence[TracedCall]) -> FunctionTimes:
-    seconds = [call.seconds for call in calls if call.seconds is not None] or [0.0]
-    errors = sum(call.error is not None for call in calls)
-    return FunctionTimes(name, len(calls), errors, sum(seconds), median(seconds), max(seconds))
+    for name, own in by_name.items():
+        seconds = [call.seconds for call in own if call.seconds is not None] or [0.0]
+        errors = sum(call.error is not None for call in own)
+        yield FunctionTimes(name, len(own), errors, sum(seconds), median(seconds), max(seconds))

@@ -6,13 +6,14 @@ The difference of two plans is data to show: what a change undoes, does and keep
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 from itertools import chain, groupby
+from operator import attrgetter
 from typing import NamedTuple
 
 from memtopo.common.text import numbered
@@ -138,11 +139,11 @@ def transitions(old: Mapping[str, Sequence[Step]], new: Mapping[str, Sequence[St
     """
     before = {label: _by_effect(steps) for label, steps in old.items()}
     after = {label: _by_effect(steps) for label, steps in new.items()}
-    imported = _imported(before), _imported(after)
-    gone = _gone_together(before, after, imported[0])
+    used, needed = _imported(before), _imported(after)
+    gone = _gone_together(before, after, used)
     return {
-        label: _Difference(label, (old[label], new[label]), (before[label], after[label]), gone[label]).transition(
-            imported
+        label: _transition(
+            (old[label], new[label]), (before[label], after[label]), gone[label], used[label], needed[label]
         )
         for label in old
     }
@@ -153,13 +154,17 @@ def _by_effect(steps: Sequence[Step]) -> dict[Hashable, Step]:
     return {effect: step for step in steps if not step.in_change.repeated and (effect := step.effect) is not None}
 
 
-def _imported(plans: Mapping[str, _Effects]) -> frozenset[_Resource]:
-    """Resources that processes import."""
-    return frozenset(each for steps in plans.values() for step in steps.values() if (each := step.imports))
+def _imported(plans: Mapping[str, _Effects]) -> Mapping[str, set[Hashable]]:
+    """Resources of each process that others import, by its label."""
+    found: dict[str, set[Hashable]] = defaultdict(set)
+    for step in (step for steps in plans.values() for step in steps.values()):
+        if each := step.imports:
+            found[each[0]].add(each[1])
+    return found
 
 
 def _gone_together(
-    before: Mapping[str, _Effects], after: Mapping[str, _Effects], imported: AbstractSet[_Resource]
+    before: Mapping[str, _Effects], after: Mapping[str, _Effects], imported: Mapping[str, AbstractSet[Hashable]]
 ) -> dict[str, set[Hashable]]:
     """Effects that are undone in each process: those of imports, too, whose exporting process replaces the resource."""
     replaced: set[_Resource] = set()
@@ -168,7 +173,7 @@ def _gone_together(
         found: set[_Resource] = set()
         for label, steps in before.items():
             gone[label], own = _gone(steps, after[label], replaced)
-            found.update((label, resource) for resource in own if (label, resource) in imported)
+            found.update((label, resource) for resource in own & imported[label])
         if found <= replaced:
             return gone
         replaced |= found
@@ -200,46 +205,40 @@ def _gone(before: _Effects, after: _Effects, elsewhere: AbstractSet[_Resource]) 
     return gone, replaced
 
 
-class _Difference:
-    """Difference of the plans of one process, without the effects that are gone."""
+def _transition(
+    plans: tuple[Sequence[Step], Sequence[Step]],
+    effects: tuple[_Effects, _Effects],
+    gone: AbstractSet[Hashable],
+    used: AbstractSet[Hashable],
+    needed: AbstractSet[Hashable],
+) -> Transition:
+    """Transition of one process, in which some effects are gone.
 
-    def __init__(
-        self,
-        label: str,
-        plans: tuple[Sequence[Step], Sequence[Step]],
-        effects: tuple[_Effects, _Effects],
-        gone: AbstractSet[Hashable],
-    ) -> None:
-        self._label, (self._old, self._new), (before, after) = label, plans, effects
-        kept = {effect: step for effect, step in before.items() if effect not in gone}
-        self._undo = [step for effect, step in reversed(before.items()) if effect in gone]
-        self._do = [step for effect, step in after.items() if effect not in kept]
-        effects_of_both = StepDifference(before, kept, after)
-        self._changes = [step for kind in KINDS for step in kind.changes(effects_of_both)]
-
-    def transition(self, imported: tuple[AbstractSet[_Resource], AbstractSet[_Resource]]) -> Transition:
-        """Transition of the process. Other processes have `imported` resources before, and import others after."""
-        if not (self._do or self._undo or self._changes):
-            return Transition()
-        first = {step: reading for step in self._changes if (reading := step.reading)}
-        do = self._do + [step for step in self._changes if step not in first]
-        do += [step for step in self._new if step.in_change.repeated]
-        do.sort(key=lambda step: (_ORDER[step.phase], step.position))
-        repeated = [step for step in reversed(self._old) if step.in_change.repeated]
-        acting = [step for step in do if step.call]
-        if all(step.in_change.repeated for step in acting):
-            acting = []  # nothing was begun that they would wait for
-        used, needed = (self._own(each) for each in imported)
-        actions = chain(
-            ((Stage.SETTLE, Action(step, undo=True)) for step in repeated),
-            ((Stage.COPY, Action(step)) for step in first),
-            _undo(_joined(self._undo), first, used),
-            _by_parts(acting, needed) if any(step.in_change.runs_on for step in do) else _by_phases(acting),
-        )
-        return Transition.of(actions, (*repeated, *self._undo), (*first, *(each.wait for each in first.values()), *do))
-
-    def _own(self, imported: AbstractSet[_Resource]) -> set[Hashable]:
-        return {resource for label, resource in imported if label == self._label}
+    Other processes have `used` resources of it before, and `needed` ones after.
+    """
+    (old, new), (before, after) = plans, effects
+    kept = {effect: step for effect, step in before.items() if effect not in gone}
+    undo = [step for effect, step in reversed(before.items()) if effect in gone]
+    do = [step for effect, step in after.items() if effect not in kept]
+    effects_of_both = StepDifference(before, kept, after)
+    changes = [step for kind in KINDS for step in kind.changes(effects_of_both)]
+    if not (do or undo or changes):
+        return Transition()
+    first = {step: reading for step in changes if (reading := step.reading)}
+    do += [step for step in changes if step not in first]
+    do += [step for step in new if step.in_change.repeated]
+    do.sort(key=lambda step: (_ORDER[step.phase], step.position))
+    repeated = [step for step in reversed(old) if step.in_change.repeated]
+    acting = [step for step in do if step.call]
+    if all(step.in_change.repeated for step in acting):
+        acting = []  # nothing was begun that they would wait for
+    actions = chain(
+        ((Stage.SETTLE, Action(step, undo=True)) for step in repeated),
+        ((Stage.COPY, Action(step)) for step in first),
+        _undo(list(joined([step for step in undo if step.call])), first, used),
+        _by_parts(acting, needed) if any(step.in_change.runs_on for step in do) else _by_phases(acting),
+    )
+    return Transition.of(actions, (*repeated, *undo), (*first, *(each.wait for each in first.values()), *do))
 
 
 def undo_stage(step: Step) -> Stage:
@@ -247,11 +246,6 @@ def undo_stage(step: Step) -> Stage:
     if step.in_change.undone_late:
         return Stage.CREATE
     return Stage.UNMAP if step.phase.uses_imports else Stage.RELEASE
-
-
-def _joined(undo: Sequence[Step]) -> Sequence[Step]:
-    """Steps to undo that have an effect, with those as one that one call undoes."""
-    return list(joined([step for step in undo if step.call]))
 
 
 def _undo(undo: Sequence[Step], reading: Mapping[Step, Reading], used: AbstractSet[Hashable]) -> Iterator[StagedAction]:
@@ -345,6 +339,7 @@ def difference(
     changes = transitions(before, after)
     each = [_of_process(label, before[label], change) for label, change in changes.items()]
     single = each[0] if [*before] == [""] else None
+    values = {name: (params[0].get(name), params[1].get(name)) for name in {**params[0], **params[1]}}
     memory: dict[Location, MemoryChange] = {}
     nodes = geometries[0].nodes if geometries else {}
     for node, labels in (nodes or {"": tuple(before)}).items():
@@ -360,7 +355,7 @@ def difference(
         lost=single.lost if single else (),
         memory={str(location): change for location, change in memory.items()},
         processes=() if single else tuple(folding.processes(each)),
-        params=_changed(*params),
+        params={name: each for name, each in values.items() if each[0] != each[1]},
         emptied=tuple(_emptied(*geometries, changes)) if geometries else (),
     )
 
@@ -372,47 +367,30 @@ def _emptied(before: Geometry, after: Geometry, changes: Mapping[str, Transition
         yield from emptied_exports(before.members[label], after.members[label], undone)
 
 
-def _changed(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, tuple[str | None, str | None]]:
-    values = {name: (before.get(name), after.get(name)) for name in {**before, **after}}
-    return {name: each for name, each in values.items() if each[0] != each[1]}
-
-
 def _of_process(label: str, before: Sequence[Step], change: Transition) -> ProcessDifference:
     undo = [step for step in change.undo if not step.in_change.repeated]
     do = _by_number(step for step in change.do if not step.in_change.repeated)
-    changed = {step.effect for step in undo}
+    changed = {None, *(step.effect for step in undo)}
+    created = {step.provides for step in do if step.allocates}
     return ProcessDifference(
         label,
         label,
         1,
         undo=tuple(folding.rows((step for step in undo if step.undo_verb), undo=True)),
         do=tuple(folding.rows(do)),
-        kept=sum(
-            1
-            for step in before
-            if not step.in_change.repeated and step.effect is not None and step.effect not in changed
-        ),
-        lost=tuple(reversed(list(_lost(undo, do)))),
+        kept=sum(not step.in_change.repeated and step.effect not in changed for step in before),
+        lost=tuple(step.describe().subject for step in reversed(undo) if step.allocates and step.provides in created),
     )
 
 
 def _by_number(do: Iterable[Step]) -> list[Step]:
     """Steps with those of each phase by range as it is counted: kv.2 before kv.10, which a change orders as text."""
-    phases = groupby(do, key=lambda step: step.phase)
-    return [step for _, steps in phases for step in sorted(steps, key=lambda step: _numbered(step.position))]
 
+    def key(step: Step) -> tuple[str, int, int]:
+        entry, number = numbered(step.position[0])
+        return entry, number or 0, step.position[1]
 
-def _numbered(position: tuple[str, int]) -> tuple[str, int, int]:
-    entry, number = numbered(position[0])
-    return entry, number or 0, position[1]
-
-
-def _lost(undo: Sequence[Step], do: Sequence[Step]) -> Iterator[str]:
-    """Labels of memory that is released and created again, without its bytes."""
-    created = {step.provides for step in do if step.allocates}
-    for step in undo:
-        if step.allocates and step.provides in created:
-            yield step.describe().subject
+    return [step for _, steps in groupby(do, key=attrgetter("phase")) for step in sorted(steps, key=key)]
 
 
 def _memory(first: Counter[Location], last: Counter[Location], change: Transition) -> dict[Location, MemoryChange]:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import unified_diff
-from itertools import islice
+from itertools import islice, product
 from typing import NamedTuple
 
 from memtopo import language
@@ -23,7 +23,7 @@ from memtopo.language import Document, read_text
 from memtopo.language.located import Replacement, edited, replacements
 from memtopo.language.suppressions import NEVER
 from memtopo.machine import Machines
-from memtopo.rules.validation import Validated, validate
+from memtopo.rules.validation import Validated, validate, validate_without_machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,9 @@ class CheckedFile:
         found: dict[object, dict[str, Diagnostic]] = {}
         for result in self.results:
             for each in result.diagnostics:
-                found.setdefault(_identity(each, len(self.results)), {})[result.machine] = each
+                # Notes and help may depend on the machine.
+                same = each if len(self.results) == 1 else each._replace(notes=(), help=None)
+                found.setdefault(same, {})[result.machine] = each
         return [_shared(each, all=len(each) == len(self.results)) for each in found.values()]
 
     def count(self, severity: Severity) -> int:
@@ -95,37 +97,20 @@ class Checked(NamedTuple):
         return not any(self.failed(result) for result in self.results)
 
 
-def _identity(each: Diagnostic, machines: int) -> object:
-    """Key by which diagnostics of several machines are equal; notes and help may depend on the machine."""
-    return each if machines == 1 else each._replace(notes=(), help=None)
-
-
 def _shared(found: dict[str, Diagnostic], *, all: bool) -> SharedDiagnostic:
+    """Diagnostic of several machines; notes and help that only some of them have get the machines' names."""
     machines = tuple(found)
     first, *others = found.values()
     if not all or any(other != first for other in others):
-        first = _merged(found)
+        help = first.help if {each.help for each in others} <= {first.help} else None
+        texts = [(note, machine) for machine, each in found.items() for note in each.notes]
+        texts += [(each.help, machine) for machine, each in found.items() if each.help and not help]
+        having: dict[str, dict[str, None]] = {}
+        for text, machine in texts:
+            having.setdefault(text, {})[machine] = None
+        notes = (text if len(on) == len(found) else f"on {', '.join(on)}: {text}" for text, on in having.items())
+        first = first._replace(notes=tuple(notes), help=help)
     return SharedDiagnostic(first, machines, () if all else machines)
-
-
-def _merged(found: dict[str, Diagnostic]) -> Diagnostic:
-    """Merge the diagnostics of several machines; notes that only some of them have get the machines' names."""
-    notes = _by_text((note, machine) for machine, each in found.items() for note in each.notes)
-    helps = _by_text((each.help, machine) for machine, each in found.items() if each.help)
-    shared = [text for text, machines in helps.items() if len(machines) == len(found)]
-    merged = [
-        text if len(machines) == len(found) else f"on {', '.join(machines)}: {text}"
-        for text, machines in (*notes.items(), *helps.items())
-        if text not in shared
-    ]
-    return next(iter(found.values()))._replace(notes=tuple(merged), help=shared[0] if shared else None)
-
-
-def _by_text(texts: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for text, machine in texts:
-        found.setdefault(text, []).append(machine)
-    return found
 
 
 _UNUSED = "MT505"
@@ -186,24 +171,15 @@ def check_document(
     """Validate every variant of a document against every machine, as `check`."""
     chosen = chosen or Selection()
     documents = {variant: variant.applied(document) for variant in variants}
-    found = {
-        variant.on(name): _validated(documents[variant], machine_for(name, documents[variant]))
-        for name in machines
-        for variant in variants
-    }
+    found: dict[str, Validated] = {}
+    for name, variant in product(machines, variants):
+        machine = machine_for(name, each := documents[variant])
+        found[variant.on(name)] = validate_without_machine(each) if machine is None else validate(each, machine)
     used = frozenset[TextSpan]().union(*(validated.used for validated in found.values()))
     results = tuple(
         Result(each.document, case, _reported(each, used, chosen), len(each.ignored)) for case, each in found.items()
     )
     return CheckedFile(results[0].document, results)
-
-
-def _validated(document: Document, machines: Machines | None) -> Validated:
-    if machines is not None:
-        return validate(document, machines)
-    from memtopo.rules.validation import validate_without_machine  # noqa: PLC0415 rarely needed, and not small
-
-    return validate_without_machine(document)
 
 
 def _reported(validated: Validated, used: frozenset[TextSpan], chosen: Selection) -> tuple[Diagnostic, ...]:
@@ -240,16 +216,13 @@ def selection(select: Iterable[str] = (), ignore: Iterable[str] = ()) -> Selecti
 
 def _codes(words: Iterable[str]) -> tuple[str, ...]:
     parts = [part.strip() for word in words for part in word.split(",")]
-    return tuple(_known_prefix(part) for part in parts if part)
-
-
-def _known_prefix(word: str) -> str:
-    code = word.upper()
-    if code.startswith("MT") and any(known.startswith(code) for known in CODES):
-        return code
-    meant = nearest(code, CODES)
-    hint = f"did you mean {meant}? " if meant else "write a code such as MT301, or a prefix such as MT3; "
-    raise UsageError(f"there is no code {word!r}", hint=f"{hint}'memtopo explain' lists them all")
+    codes = {part: part.upper() for part in parts if part}
+    for word, code in codes.items():
+        if not (code.startswith("MT") and any(known.startswith(code) for known in CODES)):
+            meant = nearest(code, CODES)
+            hint = f"did you mean {meant}? " if meant else "write a code such as MT301, or a prefix such as MT3; "
+            raise UsageError(f"there is no code {word!r}", hint=f"{hint}'memtopo explain' lists them all")
+    return tuple(codes.values())
 
 
 _ROUNDS = 10
@@ -286,7 +259,10 @@ def corrected(document: Document, check: Callable[[Document], CheckedFile]) -> C
     """
     before, found, count = document, check(document), 0
     for _ in range(_ROUNDS):
-        edits = replacements(document, _common(found))
+        wanted = set.intersection(*({one.edit for one in each.diagnostics} for each in found.results))
+        edits = replacements(
+            document, [one.edit for one in found.results[0].diagnostics if one.edit in wanted and one.edit]
+        )
         single = ({edit: each} for edit, each in islice(edits.items(), _MOST))
         better = next(filter(None, (_better(document, found, each, check) for each in (edits, *single))), None)
         if better is None:
@@ -294,13 +270,6 @@ def corrected(document: Document, check: Callable[[Document], CheckedFile]) -> C
         count += len(_identities(found, edits) - _identities(better))
         document, found = better.document, better
     return Correction(before.name, before.text, document.text, count)
-
-
-def _common(found: CheckedFile) -> list[Edit]:
-    """Edits that the results on all machines have, in order."""
-    each = [{one.edit for one in result.diagnostics if one.edit} for result in found.results]
-    wanted = set.intersection(*each) if each else set()
-    return list(dict.fromkeys(one.edit for one in found.results[0].diagnostics if one.edit in wanted and one.edit))
 
 
 def _better(
@@ -369,24 +338,16 @@ def _files(argument: str) -> list[SpecPath]:
     if argument == STDIN:
         return [SpecPath(argument)]
     if os.path.isdir(argument):
-        files, hint = _folder(argument), "a folder stands for the *.yaml and *.yml files in it and below"
-        return _sorted(files, argument) or _no_files(f"folder {argument!r} has no spec", hint)
-    if is_pattern(argument) and not os.path.lexists(argument):
+        if found := _sorted(_folder(argument), argument):
+            return found
+        hint = "a folder stands for the *.yaml and *.yml files in it and below"
+        raise Unavailable(f"folder {argument!r} has no spec", hint=hint)
+    if (magic := _MAGIC.search(argument)) and not os.path.lexists(argument):
+        if found := _sorted(matching(argument), os.path.dirname(argument[: magic.start()]) or "."):
+            return found
         hint = "a pattern is matched from the current folder; ** stands for any number of folders"
-        return _sorted(matching(argument), _literal(argument)) or _no_files(
-            f"pattern {argument!r} matches no file", hint
-        )
+        raise Unavailable(f"pattern {argument!r} matches no file", hint=hint)
     return [SpecPath(argument)]
-
-
-def _no_files(message: str, hint: str) -> list[SpecPath]:
-    raise Unavailable(message, hint=hint)
-
-
-def _literal(pattern: str) -> str:
-    """Return the folder in which the search for a pattern begins."""
-    match = _MAGIC.search(pattern)
-    return os.path.dirname(pattern[: match.start()] if match else pattern) or "."
 
 
 def _sorted(files: Iterable[str], folder: str) -> list[SpecPath]:
@@ -454,15 +415,18 @@ def _next(folder: str, steps: tuple[str, ...]) -> Iterator[_State]:
     except OSError:
         yield folder, ()
         return
-    if step == _ANY:
-        yield from _any_depth(folder, names, rest)
+    names = [name for name in names if step.startswith(".") or not name.startswith(".")]
+    if step != _ANY:
+        fits = re.compile(fnmatch.translate(step)).match
+        yield from _entries(folder, [name for name in names if fits(name)], rest)
+        return
+    if rest:
+        yield folder, rest
     else:
-        yield from _entries(folder, _matched(step, names), rest)
-
-
-def _matched(step: str, names: list[str]) -> list[str]:
-    fits = re.compile(fnmatch.translate(step)).match
-    return [name for name in names if fits(name) and (step.startswith(".") or not name.startswith("."))]
+        yield from _entries(folder, names, rest)
+    for path in (os.path.join(folder, name) for name in names):
+        if os.path.isdir(path) and not os.path.islink(path):
+            yield path, (_ANY, *rest)
 
 
 def _entries(folder: str, names: list[str], rest: tuple[str, ...]) -> Iterator[_State]:
@@ -471,14 +435,3 @@ def _entries(folder: str, names: list[str], rest: tuple[str, ...]) -> Iterator[_
         path = os.path.join(folder, name)
         if os.path.isdir(path) == bool(rest):
             yield path, rest
-
-
-def _any_depth(folder: str, names: list[str], rest: tuple[str, ...]) -> Iterator[_State]:
-    shown = [name for name in names if not name.startswith(".")]
-    if rest:
-        yield folder, rest
-    else:
-        yield from _entries(folder, shown, rest)
-    for path in (os.path.join(folder, name) for name in shown):
-        if os.path.isdir(path) and not os.path.islink(path):
-            yield path, (_ANY, *rest)

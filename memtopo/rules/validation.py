@@ -1,20 +1,68 @@
-"""Validation of a document against a machine, against all machines, and of a change of a layout."""
+"""Validation of a document by all rules, against a machine or all machines, and of a change of a layout."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import product
 from typing import NamedTuple
 
-from memtopo import rules, spec
+from memtopo import spec
+from memtopo.common.errors import Exit, MemtopoError
 from memtopo.diagnostics import CODES, messages
 from memtopo.diagnostics.messages import LISTED
 from memtopo.diagnostics.model import Diagnostic, TextSpan, has_errors
 from memtopo.geometry.model import Geometry
 from memtopo.kinds import KINDS
 from memtopo.kinds.build import lay_out
+from memtopo.kinds.kind import Rule
+from memtopo.kinds.multicast import MULTICAST
 from memtopo.language import Document, suppressions
-from memtopo.machine import Machines
+from memtopo.machine import Machine, Machines
 from memtopo.machine.files import large_machine, small_machine
+from memtopo.rules.whole_layout import address_space, fits, unused_chunks, unused_ranges
+
+RULES: tuple[Rule, ...] = tuple(
+    dict.fromkeys([*(rule for kind in KINDS for rule in kind.rules()), address_space, unused_chunks, unused_ranges])
+)
+"""Rules about one process, each once, in order."""
+
+JOINT_RULES: tuple[Rule, ...] = tuple(dict.fromkeys([fits, *(rule for kind in KINDS for rule in kind.joint_rules())]))
+"""Rules about all processes together, each once, in order."""
+
+
+class NeverTried(MemtopoError):
+    """A valid spec that is not built on a machine: no trial shows that it works there. Nothing was changed."""
+
+    exit_code = Exit.FAILED
+
+
+def require_tried(geometry: Geometry, machines: Machines) -> None:
+    """Raise `NeverTried` for a layout with objects that may be planned, but were never tried on the machine."""
+    nodes = [(each, machines.of(node)) for node, each in geometry.by_node]
+    found = [each for member in _members(nodes) for each in MULTICAST.untried(*member)]
+    if found:
+        hint = "validate, plan and draw work; no option makes apply build it"
+        raise NeverTried(f"not applied: {found[0]} of this machine", hint=hint, details=found[1:])
+
+
+def diagnose(geometry: Geometry, machines: Machines) -> list[Diagnostic]:
+    """Diagnostics of all rules; equal ones of the instances of a counted process are merged.
+
+    Rules about all processes together are about those of one node.
+    """
+    nodes = [(each, machines.of(node)) for node, each in geometry.by_node]
+    members = _members(nodes)
+    found: dict[Diagnostic, None] = {}
+    for rule, member in product(RULES, members):
+        found |= dict.fromkeys(messages.first(rule(*member)))
+    for rule in JOINT_RULES:
+        found |= dict.fromkeys(messages.first(dict.fromkeys(one for member in nodes for one in rule(*member))))
+    return [*found]
+
+
+def _members(nodes: Sequence[tuple[Geometry, Machine]]) -> Collection[tuple[Geometry, Machine]]:
+    """Different geometries of processes, each with the machine of its node."""
+    return {id(member): (member, machine) for each, machine in nodes for member in each.members.values()}.values()
 
 
 class Validated(NamedTuple):
@@ -43,7 +91,7 @@ def validate(document: Document, machines: Machines, *, complete: bool = True, j
     geometry, misplaced = lay_out(entries, machines, joining=joining)
     found = (*document.diagnostics, *invalid, *_by_instance(misplaced))
     # Rules skip entries that depend on errors; a comment may name a diagnostic that they would report.
-    noted = document.noted((*found, *_by_instance(rules.diagnose(geometry, machines))))
+    noted = document.noted((*found, *_by_instance(diagnose(geometry, machines))))
     kept = suppressions.apply_suppressions(noted, document, complete=complete and not has_errors(found))
     buildable = None if has_errors(kept.reported) else geometry
     return Validated(document, _escaped(kept.reported), buildable, _escaped(kept.ignored), kept.used)

@@ -51,7 +51,13 @@ def fits(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
         over = sum(share.size for share in bound) + contexts * CONTEXT_BYTES - device.room
         if over > 0 and (bound or len(gpus) > 1):
             has = f"{rounded(device.room)}{' free' if device.free_bytes is not None else ''}"
-            yield _too_much(bound, contexts, f"{gpu(ordinal).on(node)}, which has {has}: {rounded(over)} too much")
+            of = f"{gpu(ordinal).on(node)}, which has {has}: {rounded(over)} too much"
+            each = "a context takes" if contexts == 1 else f"the contexts of {contexts} processes take"
+            taken = f"{each} about {rounded(contexts * CONTEXT_BYTES)}"
+            if bound:
+                yield _needs(bound, of, notes=(f"{taken} of the GPU's memory besides",))
+            else:
+                yield Diagnostic("MT402", f"{taken} on {of}", ("processes",), "key", help="declare fewer processes")
         for share in _exceeding(shares, max(0, -over)):
             excess[share.path] = max(share, excess.get(share.path, share), key=lambda each: each.size)
     yield from _fits_on_host(needed, excess, machine, node)
@@ -109,22 +115,12 @@ def _fits_on_host(
             yield _needs(locked, f"{host}, where {room} may be page-locked: {rounded(over)} too much")
 
 
-def _too_much(shares: list[_Share], contexts: int, of: str) -> Diagnostic:
-    """Diagnostic of a GPU with too little memory."""
-    each = "a context takes" if contexts == 1 else f"the contexts of {contexts} processes take"
-    taken = f"{each} about {rounded(contexts * CONTEXT_BYTES)}"
-    if not shares:
-        return Diagnostic("MT402", f"{taken} on {of}", ("processes",), "key", help="declare fewer processes")
-    found = _needs(shares, of)
-    return found._replace(notes=(*found.notes, f"{taken} of the GPU's memory besides"))
-
-
-def _needs(shares: list[_Share], of: str, more: str = "") -> Diagnostic:
+def _needs(shares: list[_Share], of: str, more: str = "", notes: tuple[str, ...] = ()) -> Diagnostic:
     """Diagnostic of the entries that need memory, the largest first."""
     largest, *others = shares
     total = sum(share.size for share in shares)
     labels = tuple(Label(f"{rounded(share.size)} of it here", (*share.path, "size")) for share in others[:3])
-    notes = (f"{largest.name!r} takes {rounded(largest.size)} of it{more}",)
+    notes = (f"{largest.name!r} takes {rounded(largest.size)} of it{more}", *notes)
     message = f"the layout needs {rounded(total)} on {of}"
     help = "lower a size or a count, or use memory of another device"
     return Diagnostic("MT402", message, (*largest.path, "size"), labels=labels, notes=notes, help=help)
@@ -163,11 +159,14 @@ def unused_chunks(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """Yield MT501 for chunks that are neither mapped nor exported."""
     if any(geometry.has_unresolved(section) for section in ("map", "ranges", "exports")):
         return
-    used = _mapped(geometry)
+    used: dict[str, list[tuple[int, int]]] = {}
+    for placement in chain.from_iterable(geometry.placements.values()):
+        used.setdefault(placement.chunk.name, []).extend(placement.spans)
     for export in geometry.of(ExportGroup).values():
         if isinstance(export.group, ChunkGroup):
             used.setdefault(export.group.name, []).append((export.first, export.first + export.count))
-    backing = _backing(geometry)
+    elastic = (group.elastic for group in geometry.of(RangeGroup).values() if group.elastic)
+    backing = {chunk.name for each in elastic for chunk in each.every}
     for name, group in geometry.of(ChunkGroup).items():
         if name in backing:
             continue
@@ -201,29 +200,10 @@ def unused_ranges(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
         elif mapped and filled[name] < group.count and name not in overfull:
             message = f"{group.count - filled[name]:,} of the {group.count:,} ranges {name!r} have no mappings"
             yield Diagnostic("MT502", message, group.path, "key", help="map chunks into them too, or reduce 'count'")
-        if (name in filled or group.elastic) and accessible and not _granted(geometry, name):
+        granted = any(grant.access for part in geometry.parts.get(name, ()) for grant in part.grants)
+        if (name in filled or group.elastic) and accessible and not granted:
             help = f"grant it: 'access: {{{name}: {{gpu0: rw}}}}'"
             yield Diagnostic("MT503", f"no device has access to range {name!r}", group.path, "key", help=help)
-
-
-def _granted(geometry: Geometry, name: str) -> bool:
-    """Return true if a device has access to a part of a range."""
-    return any(grant.access for part in geometry.parts.get(name, ()) for grant in part.grants)
-
-
-def _backing(geometry: Geometry) -> set[str]:
-    """Names of the chunks that elastic ranges may have."""
-    ranges = [group.elastic for group in geometry.of(RangeGroup).values() if group.elastic]
-    return {chunk.name for each in ranges for chunk in (*each.chunks, each.zero) if chunk is not None}
-
-
-def _mapped(geometry: Geometry) -> dict[str, list[tuple[int, int]]]:
-    """Mapped chunks of each group, as half-open spans of their indices."""
-    found: dict[str, list[tuple[int, int]]] = {}
-    for placements in geometry.placements.values():
-        for placement in placements:
-            found.setdefault(placement.chunk.name, []).extend(placement.spans)
-    return found
 
 
 def _covered(spans: list[tuple[int, int]]) -> int:

@@ -16,8 +16,7 @@ from memtopo.language import Document
 from memtopo.language.located import located
 from memtopo.machine import dump
 from memtopo.planner import Plan
-from memtopo.rules import NeverTried, require_tried
-from memtopo.rules.validation import Validated, diagnose_change, validate
+from memtopo.rules.validation import NeverTried, Validated, diagnose_change, require_tried, validate
 from memtopo.session import saved
 from memtopo.session.request import Revision, RunRequest
 from memtopo.session.saved import SavedPlan

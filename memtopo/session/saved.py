@@ -145,23 +145,15 @@ def saved_facts(machine: Machine, geometry: Geometry, clusters: Mapping[str, str
     """
     from memtopo.machine.queries import anonymous, changed  # noqa: PLC0415 imported where it is used
 
-    found = anonymous(machine)
-    pairs = zip(found.devices, machine.devices, strict=True)
-    devices = [_in_cluster(device, live, clusters) for device, live in pairs]
-    found = changed(found, devices=devices)
-    if not any(group.share for member in geometry.members.values() for group in member.of(ChunkGroup).values()):
-        return found
-    pairs = zip(found.devices, machine.devices, strict=True)
-    devices = [device.model_copy(update={"free_bytes": live.free_bytes}) for device, live in pairs]
+    found, devices = anonymous(machine), list[Device]()
+    shares = any(group.share for member in geometry.members.values() for group in member.of(ChunkGroup).values())
+    for device, live in zip(found.devices, machine.devices, strict=True):
+        kept: dict[str, object] = {"free_bytes": live.free_bytes} if shares else {}
+        if live.fabric and live.fabric.cluster:
+            name = clusters[live.fabric.cluster] if clusters else "cluster 0"
+            kept["fabric"] = live.fabric.model_copy(update={"cluster": name})
+        devices.append(device.model_copy(update=kept))
     return changed(found, devices=devices)
-
-
-def _in_cluster(device: Device, live: Device, clusters: Mapping[str, str] | None) -> Device:
-    """Return the GPU with the name of its cluster, if it is of one."""
-    if live.fabric is None or live.fabric.cluster is None:
-        return device
-    name = clusters[live.fabric.cluster] if clusters else "cluster 0"
-    return device.model_copy(update={"fabric": live.fabric.model_copy(update={"cluster": name})})
 
 
 def open_saved_change(name: str) -> SavedChange | None:

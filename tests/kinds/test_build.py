@@ -9,7 +9,7 @@ import pytest
 from memtopo.diagnostics.model import Diagnostic
 from memtopo.driver.types import Location, LocationKind
 from memtopo.geometry.groups import ChunkGroup, RangeGroup
-from memtopo.language.fields import LARGEST_COUNT
+from memtopo.language.scalars import LARGEST_COUNT
 from memtopo.machine import Granularity, Machine
 from tests.helpers.machines import HANDLES, invented
 from tests.helpers.specs import diagnose, geometry_of

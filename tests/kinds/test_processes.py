@@ -12,7 +12,7 @@ from memtopo.diagnostics import CODES
 from memtopo.driver.types import gpu
 from memtopo.geometry.groups import ChunkGroup
 from memtopo.language import Document
-from memtopo.language.fields import LARGEST_PROCESSES
+from memtopo.language.scalars import LARGEST_PROCESSES
 from memtopo.rules.validation import Validated, validate
 from tests.helpers.machines import invented
 from tests.helpers.specs import clean_geometry, codes, diagnose, validate_text

@@ -16,8 +16,8 @@ from memtopo.kinds.chunks.entry import Chunk
 from memtopo.kinds.mappings import MapEntry
 from memtopo.kinds.ranges import Range
 from memtopo.language import Document
-from memtopo.language.fields import LARGEST_COUNT
 from memtopo.language.names import Reference, parse_reference
+from memtopo.language.scalars import LARGEST_COUNT
 from tests.helpers.language import diagnosed, read
 from tests.helpers.specs import document
 

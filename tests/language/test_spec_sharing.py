@@ -14,8 +14,8 @@ from memtopo.diagnostics.model import Path
 from memtopo.kinds.exports import Export
 from memtopo.kinds.imports.entry import Import
 from memtopo.language import Document
-from memtopo.language.fields import LARGEST_PROCESSES, NAME
-from memtopo.language.names import ImportSource, Reference
+from memtopo.language.names import NAME, ImportSource, Reference
+from memtopo.language.scalars import LARGEST_PROCESSES
 from memtopo.spec import SECTIONS
 from tests.helpers.language import diagnosed, read
 from tests.helpers.specs import codes, document

@@ -16,7 +16,7 @@ import pytest
 
 from memtopo.common.errors import UsageError
 from memtopo.common.processes import pid_namespace
-from memtopo.language.fields import NAME as LANGUAGE
+from memtopo.language.names import NAME as LANGUAGE
 from memtopo.sharing.claims import claim
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import NAME, endpoint, endpoints

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -15,10 +16,9 @@ from memtopo.driver.types import Access, Location
 from memtopo.geometry.access import LONGEST_GRANT, Granted, from_offset, granted
 from memtopo.geometry.groups import RangeGroup
 from memtopo.geometry.model import AccessSpan, Geometry, Part, Placement
-from memtopo.geometry.sizing import size_error
 from memtopo.kinds.access.grants import Extent, peer_access, resolve_grants
 from memtopo.kinds.kind import Keys, Kind, ResolutionStage, Rule, Scope, StepDifference, Words
-from memtopo.kinds.resolution import Resolution, instances
+from memtopo.kinds.resolution import Resolution, attempt, instances, together, whole_granules
 from memtopo.language.entries import Entry
 from memtopo.language.fields import Amount, Grants, PositiveAmount
 from memtopo.machine import Machine
@@ -65,22 +65,27 @@ class AccessKind(Kind):
         found: dict[str, list[Part]] = {}
         spans: dict[str, list[_Span]] = {}
         for key, entry in scope.spec.section("access").items():
-            path = scope.spec.at("access", key)
-            group = yield from scope.referenced(key, self, RangeGroup)
+            group = yield from attempt(scope.referenced, key, self, RangeGroup)
             if group is None:
-                scope.devices.use(_names(entry))
+                scope.devices.use(entry if isinstance(entry, dict) else ())
                 continue
-            parts, complete = yield from _parts(scope, path, group, entry)
-            if not complete:
+            parts = yield from _parts(scope, scope.spec.at("access", key), group, entry)
+            if not all(parts):
                 scope.leave_unresolved("access", group.name)
-            own, others = _span(key, parts), spans.setdefault(group.name, [])
-            if own and (other := _overlapping(own, others)):
-                yield _declared_twice(scope, parts[0].range, own, other)
+            if not (complete := [part for part in parts if part]):
+                continue
+            own, others = (*complete[0].instances, key), spans.setdefault(group.name, [])
+            index = bisect_left(others, own[:1])  # they are sorted and disjoint
+            near = others[max(0, index - 1) : index + 1]
+            if other := next((each for each in near if own[0] < each[1] and each[0] < own[1]), None):
+                message = f"access to {group.label(max(own[0], other[0]))!r} is declared twice"
+                label = Label("first declared here", scope.spec.at("access", other[2]), "key")
+                help = "name each range once, or declare parts, of which later ones override earlier ones"
+                yield Diagnostic("MT204", message, scope.spec.at("access", key), "key", labels=(label,), help=help)
                 scope.leave_unresolved("access", group.name)
                 continue
-            if own:
-                insort(others, own)
-            found.setdefault(group.name, []).extend(parts)
+            insort(others, own)
+            found.setdefault(group.name, []).extend(complete)
         if (yield from scope.too_many({"access": sum(part.times for parts in found.values() for part in parts)})):
             scope.leave_unresolved("access", *found)
         else:
@@ -144,55 +149,34 @@ def past_the_end(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
 
 def _parts(
     scope: Scope, path: Path, group: RangeGroup, entry: Grants | list[AccessPart]
-) -> Resolution[tuple[list[Part], bool]]:
-    """Parts of the key of `access` at `path`, and true if they are complete."""
-    span = yield from instances(str(path[-1]), group, path)
+) -> Resolution[list[Part | None]]:
+    """Parts of the key of `access` at `path`, all of the same ranges; None for each part with an error."""
+    span = yield from attempt(instances, str(path[-1]), group, path)
     if span is None:
-        return [], False
+        return [None]
     if isinstance(entry, dict):
-        found = yield from resolve_grants(scope, entry, path, Extent(group, *span, 0, group.size))
-        return ([] if found is None else [Part(group, span, 0, group.size, *found, path)]), found is not None
+        return [(yield from attempt(_part, scope, path, entry, path, Extent(group, *span, 0, group.size)))]
     parts: list[Part | None] = []
     for index, item in enumerate(entry):
-        parts.append((yield from _part(scope, item, (*path, index), group, span)))
-    return [part for part in parts if part], all(parts)
+        where, offset = (*path, index), item.offset.bytes(group.granule)
+        extent = Extent(group, *span, offset, offset + item.size.bytes(group.granule))
+        parts.append((yield from attempt(_part, scope, where, item.grant, (*where, "grant"), extent)))
+    return parts
 
 
-def _part(
-    scope: Scope, item: AccessPart, path: Path, group: RangeGroup, span: tuple[int, int]
-) -> Resolution[Part | None]:
-    offset, size = item.offset.bytes(group.granule), item.size.bytes(group.granule)
-    grants = yield from resolve_grants(scope, item.grant, (*path, "grant"), Extent(group, *span, offset, offset + size))
-    for field, amount in (("offset", offset), ("size", size)):
-        if amount % group.granule:
-            note = f"access can be granted to whole chunks only, whose granularity is {exact(group.granule)}"
-            yield size_error("MT303", f"range {group.name!r}", amount, group.granule, (*path, field), note)
-            return None
-    return None if grants is None else Part(group, span, offset, size, *grants, path)
+def _part(scope: Scope, path: Path, entry: Grants, granted_at: Path, extent: Extent) -> Part:
+    (grants, keys), _ = together(
+        partial(resolve_grants, scope, entry, granted_at, extent), partial(_require_whole_granules, extent, path)
+    )
+    group, first, stop, offset, end = extent
+    return Part(group, (first, stop), offset, end - offset, grants, keys, path)
 
 
-def _span(key: str, parts: Sequence[Part]) -> _Span | None:
-    """Instances of a range that a key names; all parts of an entry are of the same ones."""
-    return (*parts[0].instances, key) if parts else None
-
-
-def _overlapping(own: _Span, others: Sequence[_Span]) -> _Span | None:
-    """First of some spans with an instance in common with another one; they are sorted and disjoint."""
-    index = bisect_left(others, own[:1])
-    near = others[max(0, index - 1) : index + 1]
-    return next((each for each in near if own[0] < each[1] and each[0] < own[1]), None)
-
-
-def _declared_twice(scope: Scope, group: RangeGroup, own: _Span, other: _Span) -> Diagnostic:
-    """Return MT204 for a key that names a range which another key names, too."""
-    message = f"access to {group.label(max(own[0], other[0]))!r} is declared twice"
-    label = Label("first declared here", scope.spec.at("access", other[2]), "key")
-    help = "name each range once, or declare parts, of which later ones override earlier ones"
-    return Diagnostic("MT204", message, scope.spec.at("access", own[2]), "key", labels=(label,), help=help)
-
-
-def _names(entry: object) -> Iterable[str]:
-    return entry if isinstance(entry, dict) else ()
+def _require_whole_granules(extent: Extent, path: Path) -> None:
+    unit = extent.range.granule
+    note = f"access can be granted to whole chunks only, whose granularity is {exact(unit)}"
+    for field, amount in (("offset", extent.offset), ("size", extent.end - extent.offset)):
+        whole_granules("MT303", f"range {extent.range.name!r}", amount, unit, (*path, field), note)
 
 
 def _calls(placements: Sequence[Placement], span: AccessSpan) -> Iterator[tuple[int, int]]:

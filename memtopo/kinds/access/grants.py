@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import chain, islice
+from itertools import chain
 from typing import NamedTuple
 
 from memtopo.diagnostics.model import Diagnostic, Label, Path
@@ -13,7 +13,7 @@ from memtopo.geometry.groups import ChunkGroup, RangeGroup
 from memtopo.geometry.model import Geometry, Part, Placement
 from memtopo.kinds.device_names import SETS, empty
 from memtopo.kinds.kind import Scope
-from memtopo.kinds.resolution import Resolution
+from memtopo.kinds.resolution import Refused
 from memtopo.language.names import GPUS, PEERS
 from memtopo.machine import Machine, Trial
 
@@ -169,73 +169,47 @@ class Extent(NamedTuple):
     end: int
 
 
-def resolve_grants(scope: Scope, entry: dict[str, Access], path: Path, extent: Extent) -> Resolution[Granting | None]:
-    """Grants of the entry at `path`; None if it has an error."""
-    if (found := (yield from _resolved(scope, entry, path, extent))) is None:
-        return None
+def resolve_grants(scope: Scope, entry: dict[str, Access], path: Path, extent: Extent) -> Granting:
+    """Grants of the entry at `path`. Raises `Refused`.
+
+    A device that the entry names has that access, the others of a set have the set's.
+    """
+    found: dict[Location, str] = {}
+    sets = [name for name in SETS if name in entry]
+    for name in [*(name for name in entry if name not in sets), *sets] if sets else entry:
+        for location in _locations(scope, name, path, extent):
+            other = found.setdefault(location, name)
+            if other != name and (name not in SETS or other in SETS):
+                raise Refused(_twice(location, name, other, path))
     by_location = sorted(found.items())
     grants = tuple(Grant(location, entry[name]) for location, name in by_location)
     return Granting(grants, tuple((*path, name) for _, name in by_location))
 
 
-def _resolved(
-    scope: Scope, entry: dict[str, Access], path: Path, extent: Extent
-) -> Resolution[dict[Location, str] | None]:
-    """Names of the granted locations. A device that the entry names has that access, the others of a set the set's."""
-    found: dict[Location, str] = {}
-    sets = [name for name in SETS if name in entry]
-    for name in [*(name for name in entry if name not in sets), *sets] if sets else entry:
-        locations = yield from _locations(scope, name, path, extent)
-        if locations is None:
-            return None
-        for location in locations:
-            other = found.setdefault(location, name)
-            if other != name and (name not in SETS or other in SETS):
-                yield _twice(location, name, other, path)
-                return None
-    return found
-
-
-def _locations(scope: Scope, name: str, path: Path, extent: Extent) -> Resolution[Sequence[Location] | None]:
+def _locations(scope: Scope, name: str, path: Path, extent: Extent) -> Sequence[Location]:
     """Locations that one key of an entry names; the host and its NUMA nodes have one access for all of them."""
     if name not in SETS:
-        location = yield from scope.devices.resolve(name, (*path, name), "key", also=SETS)
-        if location is None:
-            return None
+        location = scope.devices.resolve(name, (*path, name), "key", also=SETS)
         return (location if location.kind is LocationKind.GPU else Location(LocationKind.HOST),)
     gpus = scope.devices.gpus
     if not gpus:
-        yield empty((*path, name), "key", name)
-        return None
-    return gpus if name == GPUS else (yield from _peers(scope, gpus, path, extent))
+        raise Refused(empty((*path, name), "key", name))
+    return gpus if name == GPUS else _peers(scope, gpus, path, extent)
 
 
-def _peers(scope: Scope, gpus: Sequence[Location], path: Path, extent: Extent) -> Resolution[list[Location] | None]:
-    """GPUs that can access all memory of an extent; yields MT403 if none can."""
+def _peers(scope: Scope, gpus: Sequence[Location], path: Path, extent: Extent) -> list[Location]:
+    """GPUs that can access all memory of an extent. Raises `Refused` with MT403 if none can."""
     if scope.has_unresolved("map"):
-        return None
+        raise Refused
     memory = dict(_memory(scope, extent))
-    found = [each for each in gpus if all(can_access(each, owner, scope.machine) for owner in memory)]
-    if found:
+    without = {each: [owner for owner in memory if not can_access(each, owner, scope.machine)] for each in gpus}
+    if found := [each for each, owners in without.items() if not owners]:
         return found
-    labels = (Label(f"{chunk.name!r} is on {owner}", chunk.path, "key") for owner, chunk in memory.items())
-    notes = tuple(islice(_missing(gpus, list(memory), scope.machine), _LABELS))
-    yield Diagnostic(
-        "MT403",
-        f"{PEERS!r} is empty: no GPU can access all the memory of {extent.range.name!r}",
-        (*path, PEERS),
-        "key",
-        labels=tuple(islice(labels, _LABELS)),
-        notes=notes,
-        help="grant access to parts of the range, each with memory of one GPU",
-    )
-    return None
-
-
-def _missing(gpus: Sequence[Location], memory: Sequence[Location], machine: Machine) -> Iterator[str]:
-    for each in gpus:
-        owner = next(owner for owner in memory if not can_access(each, owner, machine))
-        yield f"{each} cannot access the memory of {owner}"
+    message = f"{PEERS!r} is empty: no GPU can access all the memory of {extent.range.name!r}"
+    labels = tuple(Label(f"{chunk.name!r} is on {owner}", chunk.path, "key") for owner, chunk in memory.items())
+    notes = tuple(f"{each} cannot access the memory of {owners[0]}" for each, owners in without.items())
+    help = "grant access to parts of the range, each with memory of one GPU"
+    raise Refused(Diagnostic("MT403", message, (*path, PEERS), "key", labels[:_LABELS], notes[:_LABELS], help))
 
 
 def _memory(scope: Scope, extent: Extent) -> Iterator[tuple[Location, ChunkGroup]]:

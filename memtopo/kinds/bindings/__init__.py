@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, NamedTuple, Self
 
-from pydantic import BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from memtopo.common.units import exact
 from memtopo.diagnostics.model import Diagnostic, InvalidValue, Label, Path
@@ -17,18 +17,14 @@ from memtopo.kinds.access import access_steps
 from memtopo.kinds.kind import Keys, Kind, ResolutionStage, Rule, Scope, StepDifference, Words
 from memtopo.kinds.mappings import mapping_steps
 from memtopo.kinds.multicast import MulticastGroup
-from memtopo.kinds.resolution import Resolution, indices, refuses_growing
+from memtopo.kinds.resolution import Refused, attempt, indices, refuse_growing
 from memtopo.language.entries import Entry
-from memtopo.language.fields import Amount, ChunkReference, one_or_more, parse_reference
-from memtopo.language.names import Reference
+from memtopo.language.fields import Amount, ChunkReference, chunk_alone, one_or_more_of
+from memtopo.language.names import Reference, parse_reference
 from memtopo.machine import Machine
 
 if TYPE_CHECKING:
     from memtopo.kinds.step import Step
-
-
-def _bind_entry(value: object) -> object:
-    return {"chunk": value} if isinstance(value, str) else value
 
 
 class BindEntry(Entry):
@@ -53,9 +49,8 @@ class BindEntry(Entry):
         return self
 
 
-_Bound = Annotated[BindEntry, BeforeValidator(_bind_entry, json_schema_input_type=ChunkReference | BindEntry)]
-_OneOrMoreBound = _Bound | Annotated[list[_Bound], Field(min_length=1)]
-BindList = Annotated[list[_Bound], BeforeValidator(one_or_more, json_schema_input_type=_OneOrMoreBound)]
+_Bound = Annotated[BindEntry, chunk_alone(BindEntry)]
+BindList = Annotated[list[_Bound], one_or_more_of(_Bound)]
 
 
 class Binding(NamedTuple):
@@ -135,23 +130,20 @@ class Bindings(Kind):
     def resolve(self, scope: Scope) -> Iterator[Diagnostic]:
         number = 0
         for key, entries in scope.spec.section("bind").items():
-            group = yield from self.resolve_entry(scope, entries, scope.spec.at("bind", key))
+            group = yield from attempt(self.resolve_entry, scope, entries, scope.spec.at("bind", key))
             number += len(group.bindings) if group else 0
             yield from scope.add(self, parse_reference(key).name, group)
         if (yield from scope.too_many({"bind": number})):
             scope.leave_out(self)
 
-    def resolve_entry(self, scope: Scope, entry: list[BindEntry], path: Path) -> Resolution[BindGroup | None]:
-        target = yield from _target(scope, path)
-        if target is None or (yield from indices(parse_reference(str(path[-1])), target, path, at="key")) is None:
-            return None
+    def resolve_entry(self, scope: Scope, entry: list[BindEntry], path: Path) -> BindGroup:
+        target = _target(scope, path)
+        indices(parse_reference(str(path[-1])), target, path, at="key")
         ends: dict[int, int] = {}
         found: list[Binding] = []
         for number, each in enumerate(entry):
             where = (*path, number)
-            memory = yield from (_chunks(scope, each.chunk, where) if each.chunk else _mapped(scope, each.range, where))
-            if memory is None:
-                return None
+            memory = _chunks(scope, each.chunk, where) if each.chunk else _mapped(scope, each.range, where)
             start = each.offset.bytes(target.granule) if each.offset else None
             found += _placed(memory, where, start, ends)
         return BindGroup(target.name, path, target, tuple(found), max(ends.values(), default=0))
@@ -187,8 +179,8 @@ class Bindings(Kind):
         return teams, nodes
 
 
-def _target(scope: Scope, path: Path) -> Resolution[MulticastGroup | None]:
-    """Object that a key names; yields MT201 if it names something else, or nothing."""
+def _target(scope: Scope, path: Path) -> MulticastGroup:
+    """Object that a key names. Raises `Refused` with MT201 if it names something else, or nothing."""
     name = parse_reference(str(path[-1])).name
     if found := scope.of(MulticastGroup).get(name):
         return found
@@ -198,10 +190,10 @@ def _target(scope: Scope, path: Path) -> Resolution[MulticastGroup | None]:
     )
     if other:
         message = f"{name!r} is {other}, {BINDINGS.words.referred}"
-        yield Diagnostic("MT201", message, path, "key", help="declare it under 'multicast'")
-    elif not (scope.spec.may_have("multicast", name) or scope.spec.may_have("imports", name)):
-        yield scope.errors.undeclared("multicast object", name, path, scope.spec.names("multicast"), "key")
-    return None
+        raise Refused(Diagnostic("MT201", message, path, "key", help="declare it under 'multicast'"))
+    reported = scope.spec.may_have("multicast", name) or scope.spec.may_have("imports", name)
+    known = scope.spec.names("multicast")
+    raise scope.errors.undeclared("multicast object", name, path, known, "key", reported=reported)
 
 
 class _BoundMemory(NamedTuple):
@@ -213,30 +205,20 @@ class _BoundMemory(NamedTuple):
     at: int = 0
 
 
-def _chunks(scope: Scope, reference: Reference, where: Path) -> Resolution[list[_BoundMemory] | None]:
-    path, name = (*where, "chunk"), reference.name
-    group = scope.of(ChunkGroup).get(name)
-    if group is None:
-        if not (scope.spec.may_have("chunks", name) or scope.spec.may_have("imports", name)):
-            yield scope.errors.undeclared("chunk", name, path, scope.spec.names("chunks"))
-        return None
-    if (yield from refuses_growing(group, "what is bound stays", path)):
-        return None
-    span = yield from indices(reference, group, path)
-    return None if span is None else [_BoundMemory(group, index) for index in range(*span)]
+def _chunks(scope: Scope, reference: Reference, where: Path) -> list[_BoundMemory]:
+    path = (*where, "chunk")
+    group = scope.named(ChunkGroup, reference.name, path, "chunks", "imports")
+    refuse_growing(group, "what is bound stays", path)
+    return [_BoundMemory(group, index) for index in range(*indices(reference, group, path))]
 
 
-def _mapped(scope: Scope, reference: Reference | None, where: Path) -> Resolution[list[_BoundMemory] | None]:
+def _mapped(scope: Scope, reference: Reference | None, where: Path) -> list[_BoundMemory]:
     assert reference
     path = (*where, "range")
-    group = scope.of(RangeGroup).get(reference.name)
-    if group is None:
-        if not scope.spec.may_have("ranges", reference.name):
-            yield scope.errors.undeclared("range", reference.name, path, scope.spec.names("ranges"))
-        return None
-    span = yield from indices(reference, group, path)
-    if span is None or scope.has_unresolved("map"):
-        return None
+    group = scope.named(RangeGroup, reference.name, path, "ranges")
+    span = indices(reference, group, path)
+    if scope.has_unresolved("map"):
+        raise Refused
     placed = (each for instance in range(*span) for each in scope.placements.get((group.name, instance), ()))
     found = [
         _BoundMemory(each.chunk, each.index(nth), group.label(each.instance), each.offset + nth * each.chunk.size)
@@ -245,8 +227,7 @@ def _mapped(scope: Scope, reference: Reference | None, where: Path) -> Resolutio
     ]
     if not found:
         message = f"nothing is mapped in range {str(reference)!r}, whose memory would be bound"
-        yield Diagnostic("MT720", message, path, labels=(Label("declared here", group.path, "key"),))
-        return None
+        raise Refused(Diagnostic("MT720", message, path, labels=(Label("declared here", group.path, "key"),)))
     return found
 
 

@@ -13,14 +13,14 @@ from memtopo.driver.handles import Handle
 from memtopo.driver.types import HandleType, Location, LocationKind, Properties, gpu
 from memtopo.geometry.groups import ChunkGroup, Group
 from memtopo.geometry.model import Geometry
-from memtopo.geometry.sizing import granularity_note, granule, size_error
+from memtopo.geometry.sizing import granularity_note, granule
 from memtopo.kinds.chunks.amounts import amount_notes, resolve_chunks
 from memtopo.kinds.chunks.entry import Chunk, resolve_parts
 from memtopo.kinds.chunks.support import handle_types, properties
 from memtopo.kinds.exportable import ExportGroup, ExportKind, Imported, Refusals
 from memtopo.kinds.kind import Rule, Scope, StepDifference, Words
 from memtopo.kinds.mappings.fill import MapEntries
-from memtopo.kinds.resolution import Resolution, collected
+from memtopo.kinds.resolution import attempt, whole_granules
 from memtopo.machine import Machine
 
 if TYPE_CHECKING:
@@ -76,9 +76,8 @@ class Chunks(HandleKind):
             if equal := resolved.get(value):
                 found[name] = replace(equal, name=name, path=path)
                 continue
-            found[name], diagnostics = collected(resolve_chunks(scope, entry, path, mapped))
-            yield from diagnostics
-            if (group := found[name]) and entry.alone and not diagnostics:
+            group = found[name] = yield from attempt(resolve_chunks, scope, entry, path, mapped)
+            if group and entry.alone:
                 resolved[value] = group
         yield from scope.add_all(self, {name: found[name] for name in entries})
 
@@ -111,17 +110,13 @@ class Chunks(HandleKind):
         unit = max(group.granule for group in groups)
         return replace(_imported(imported, size, unit, found), parts=groups[0].parts)
 
-    def import_declared(self, imported: Imported, size: Size, machine: Machine) -> Resolution[ChunkGroup | None]:
+    def import_declared(self, imported: Imported, size: Size, machine: Machine) -> ChunkGroup:
         found = {location: Properties(location) for location in imported.locations}
         unit = max(granule(machine, each) for each in found.values())
-        declared = size.bytes(unit)
-        if declared % unit:
-            note = granularity_note(unit, imported.locations)
-            where = (*imported.path, "size")
-            yield size_error("MT301", f"import {imported.name!r}", declared, unit, where, note)
-            return None
-        parts = yield from resolve_parts(imported.path, imported.parts, declared, unit)
-        return None if parts is None else replace(_imported(imported, declared, unit, found), parts=parts)
+        what, note = f"import {imported.name!r}", granularity_note(unit, imported.locations)
+        declared = whole_granules("MT301", what, size.bytes(unit), unit, (*imported.path, "size"), note)
+        parts = resolve_parts(imported.path, imported.parts, declared, unit)
+        return replace(_imported(imported, declared, unit, found), parts=parts)
 
     def notes(self, geometry: Geometry) -> Iterator[str]:
         for group in geometry.of(ChunkGroup).values():

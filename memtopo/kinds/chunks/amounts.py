@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from typing import Literal
 
@@ -12,50 +13,36 @@ from memtopo.common.units import WHOLE_SHARE, Share, exact, rounded
 from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.driver.types import Location, Properties
 from memtopo.geometry.groups import ChunkGroup, TakenShare, round_robin
-from memtopo.geometry.sizing import (
-    MemoryBudget,
-    MemoryBudgets,
-    granularity_note,
-    granule,
-    rounded_to_multiple,
-    size_error,
-)
+from memtopo.geometry.sizing import MemoryBudget, MemoryBudgets, granularity_note, granule
 from memtopo.kinds.chunks.entry import Chunk, resolve_parts
 from memtopo.kinds.chunks.support import taken_properties
 from memtopo.kinds.device_names import has_set
 from memtopo.kinds.kind import Scope
 from memtopo.kinds.mappings.fill import MapEntries, elastic_count, equal_parts, filled_count, number_path
-from memtopo.kinds.resolution import Resolution
+from memtopo.kinds.resolution import Refused, together, whole_granules
 from memtopo.language.scalars import LARGEST_COUNT
 from memtopo.machine import Machine
 
 
-def resolve_chunks(
-    scope: Scope, entry: Chunk, path: Path, mapped: Callable[[], MapEntries]
-) -> Resolution[ChunkGroup | None]:
-    """Group of the entry at `path`; None if it has an error. `mapped` finds the entries of `map`."""
-    listed = yield from scope.devices.resolve_all(entry.location, path)
-    taken = yield from taken_properties(scope, entry, path)
-    if listed is None or taken is None:
-        return None
+def resolve_chunks(scope: Scope, entry: Chunk, path: Path, mapped: Callable[[], MapEntries]) -> ChunkGroup:
+    """Group of the entry at `path`. Raises `Refused`. `mapped` finds the entries of `map`."""
+    listed, taken = together(
+        partial(scope.devices.resolve_all, entry.location, path), partial(taken_properties, scope, entry, path)
+    )
     number = entry.largest or (len(listed) if has_set(entry.location) else 1)
     if isinstance(number, int):
-        listed = [*(yield from scope.devices.distributed(listed, number, path))]
+        listed = scope.devices.distributed(listed, number, path)
     properties = tuple([taken._replace(location=location) for location in listed])
     unit, counted = _granule(scope.machine, properties), entry.count is not None or has_set(entry.location)
     limit = 0 if entry.elastic else None  # none is known yet
     group = ChunkGroup(str(path[-1]), path, 0, counted, 0, 0, unit, properties, tuple(listed), limit=limit)
-    largest = yield from _largest(scope, entry, group, number, mapped)
-    created = (yield from _created(scope, entry, largest, mapped)) if largest else None
-    if largest is None or created is None:
-        return None
-    used = yield from scope.devices.distributed(listed, largest.count, path)
+    largest = _largest(scope, entry, group, number, mapped)
+    created = _created(scope, entry, largest, mapped)
+    used = scope.devices.distributed(listed, largest.count, path)
     properties = properties[: len(used)]
     unit = _granule(scope.machine, properties)
     unknown = largest.share and scope.budgets is None
-    parts = yield from resolve_parts(path, None if unknown else entry.parts, largest.size, unit)
-    if parts is None:
-        return None
+    parts = resolve_parts(path, None if unknown else entry.parts, largest.size, unit)
     return replace(
         largest,
         count=created,
@@ -77,31 +64,26 @@ def _largest(
     group: ChunkGroup,
     number: int | Share | Literal["fill"],
     mapped: Callable[[], MapEntries],
-) -> Resolution[ChunkGroup | None]:
+) -> ChunkGroup:
     """The group with its size and the largest number of chunks, which `number` is or from which it follows."""
     if isinstance(entry.size, Share):
         if isinstance(number, int):
-            return (yield from _of_shared_size(scope, replace(group, count=number), entry.size))
-        yield _both_follow(group)
-        return None
+            return _of_shared_size(scope, replace(group, count=number), entry.size)
+        raise Refused(_both_follow(group))
     declared = entry.size.bytes(group.granule)
-    size = rounded_to_multiple(declared, group.granule, rounding=entry.round is not None)
-    if size is None:
-        note, where = granularity_note(group.granule, group.locations), (*group.path, "size")
-        yield size_error("MT301", f"chunk {group.name!r}", declared, group.granule, where, note, rounding=True)
-        return None
+    note, where = granularity_note(group.granule, group.locations), (*group.path, "size")
+    what, rounding = f"chunk {group.name!r}", entry.round is not None
+    size = whole_granules("MT301", what, declared, group.granule, where, note, rounding=rounding)
     group = replace(group, count=number if isinstance(number, int) else 0, size=size, declared=declared)
     if isinstance(number, int):
         return group
     if isinstance(number, Share):
-        return (yield from _of_shared_number(scope, group, number, number_path(group), mapped))
-    return (yield from (elastic_count if entry.elastic else filled_count)(scope, group, mapped()))
+        return _of_shared_number(scope, group, number, number_path(group), mapped)
+    return (elastic_count if entry.elastic else filled_count)(scope, group, mapped())
 
 
-def _created(
-    scope: Scope, entry: Chunk, largest: ChunkGroup, mapped: Callable[[], MapEntries]
-) -> Resolution[int | None]:
-    """Number of chunks that are created with the layout; yields MT803 if it is more than the largest."""
+def _created(scope: Scope, entry: Chunk, largest: ChunkGroup, mapped: Callable[[], MapEntries]) -> int:
+    """Number of chunks that are created with the layout. Raises `Refused` with MT803 if it is more than the largest."""
     if not entry.elastic or entry.elastic.min == entry.elastic.max:
         return largest.count
     created, path = entry.elastic.min, (*largest.path, "count", "min")
@@ -110,18 +92,13 @@ def _created(
         if not isinstance(entry.elastic.max, Share):
             message = f"chunk {largest.name!r}: a min in percent, and a max that is not"
             help = f"write 'max: {created}' or more, or a number for min"
-            yield Diagnostic("MT314", message, path, labels=(label,), help=help)
-            return None
-        shared = yield from _of_shared_number(scope, largest, created, path, mapped)
-        if shared is None:
-            return None
-        created = shared.count
+            raise Refused(Diagnostic("MT314", message, path, labels=(label,), help=help))
+        created = _of_shared_number(scope, largest, created, path, mapped).count
     if created > largest.count and (scope.budgets or not largest.share):
         message = f"chunk {largest.name!r}: a min of {created:,} is more than the max of {largest.count:,}"
         fixed = isinstance(entry.elastic.max, int) or isinstance(entry.elastic.min, Share)
         help = f"write 'max: {entry.elastic.min}' or more" if fixed else f"write 'min: {largest.count}' or less"
-        yield Diagnostic("MT803", message, path, labels=(label,), help=help)
-        return None
+        raise Refused(Diagnostic("MT803", message, path, labels=(label,), help=help))
     return created
 
 
@@ -138,14 +115,12 @@ def amount_notes(group: ChunkGroup) -> Iterator[str]:
         yield f"chunk {group.name}: {number}, as many as {group.filled} {needs}"
 
 
-def _of_shared_size(scope: Scope, group: ChunkGroup, share: Share) -> Resolution[ChunkGroup | None]:
+def _of_shared_size(scope: Scope, group: ChunkGroup, share: Share) -> ChunkGroup:
     """The group with chunks that take a share of each location, in whole granules."""
     number, unit, path = group.count, group.granule, (*group.path, "size")
     if scope.budgets is None:
         return replace(group, size=unit, declared=unit, share=TakenShare(share, group.locations[0], 0, 0))
-    spread = yield from _spread(scope.budgets, share, group, path)
-    if spread is None:
-        return None
+    spread = _spread(scope.budgets, share, group, path)
     at = scope.budgets.by_location
     size, least = min(
         (share.of(at[location].left) // each // unit * unit, location)
@@ -153,14 +128,13 @@ def _of_shared_size(scope: Scope, group: ChunkGroup, share: Share) -> Resolution
         for location, each in round_robin(number, locations).items()
     )
     if not size:
-        yield _nothing(share, least, at[least], f"granule of {exact(unit)}", path)
-        return None
+        raise Refused(_nothing(share, least, at[least], f"granule of {exact(unit)}", path))
     return _sharing(replace(group, size=size, declared=size), share, least, at[least], spread)
 
 
 def _of_shared_number(
     scope: Scope, group: ChunkGroup, share: Share, path: Path, mapped: Callable[[], MapEntries]
-) -> Resolution[ChunkGroup | None]:
+) -> ChunkGroup:
     """The group with as many chunks as take at most a share of each location, round-robin.
 
     Ranges of a counted entry without a size have equal parts of them. The share is written at `path`.
@@ -169,21 +143,17 @@ def _of_shared_number(
     if scope.budgets is None:
         count = -(-len(group.locations) // parts) * parts
         return replace(group, count=count, share=TakenShare(share, group.locations[0], 0, 0))
-    spread = yield from _spread(scope.budgets, share, group, path)
-    if spread is None:
-        return None
+    spread = _spread(scope.budgets, share, group, path)
     at, size = scope.budgets.by_location, group.size
     number, least = min(_most({each: share.of(at[each].left) // size for each in places}, places) for places in spread)
     number -= number % parts
     if not number:
         what = f"chunk of {exact(size)}" + (f" in each of {parts:,} ranges" if parts > 1 else "")
-        yield _nothing(share, least, at[least], what, path)
-        return None
+        raise Refused(_nothing(share, least, at[least], what, path))
     if number > LARGEST_COUNT:
         of = f"{share} of {rounded(at[least].left)} on {least}"
         message = f"{of} are {number:,} chunks, more than the {LARGEST_COUNT:,} that one spec may declare"
-        yield Diagnostic("MT109", message, path, help="make the chunks larger")
-        return None
+        raise Refused(Diagnostic("MT109", message, path, help="make the chunks larger"))
     return _sharing(replace(group, count=number), share, least, at[least], spread)
 
 
@@ -209,25 +179,21 @@ def _most(fits: Mapping[Location, int], locations: Sequence[Location]) -> tuple[
     raise InternalError("a round more would have been counted")
 
 
-def _spread(
-    budgets: MemoryBudgets, share: Share, group: ChunkGroup, path: Path
-) -> Resolution[Sequence[tuple[Location, ...]] | None]:
+def _spread(budgets: MemoryBudgets, share: Share, group: ChunkGroup, path: Path) -> Sequence[tuple[Location, ...]]:
     """Locations of the chunks in each instance of the process.
 
-    Yields MT407 if their memory is not known, or if all shares of one are more than the whole.
+    Raises `Refused` with MT407 if their memory is not known, or if all shares of one are more than the whole.
     """
     spread = budgets.spread.get(group.path, (group.locations,))
     for location in dict.fromkeys(chain.from_iterable(spread)):
         budget = budgets.by_location.get(location)
         if budget is None:
             message = f"the memory of {location} is not recorded, so that {share} of it is not known"
-            yield Diagnostic("MT407", message, path, help="write a size, or record the machine again")
-            return None
+            raise Refused(Diagnostic("MT407", message, path, help="write a size, or record the machine again"))
         if budget.thousandths > WHOLE_SHARE.thousandths:
             message = f"the shares of {location} are {Share(budget.thousandths)} together"
             note = "the shares of all entries of all processes at one location are added up"
-            yield Diagnostic("MT407", message, path, notes=(note,), help="reduce them to 100% or less")
-            return None
+            raise Refused(Diagnostic("MT407", message, path, notes=(note,), help="reduce them to 100% or less"))
     return spread
 
 

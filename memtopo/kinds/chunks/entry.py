@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field, WrapValidator
 from memtopo.common.units import NamedPart, Share, Size, exact
 from memtopo.diagnostics.model import Diagnostic, InvalidValue, Path
 from memtopo.driver.types import PROPERTY_FLAGS
-from memtopo.kinds.resolution import Resolution
+from memtopo.kinds.resolution import Refused
 from memtopo.language.entries import Entry
 from memtopo.language.fields import (
     REST,
@@ -25,9 +25,9 @@ from memtopo.language.fields import (
     PartSize,
     Rounding,
     SizeOrShare,
-    chunk_count,
 )
 from memtopo.language.limits import LARGEST_PARTS
+from memtopo.language.scalars import chunk_count
 
 
 class ElasticCount(Entry):
@@ -128,18 +128,15 @@ def _checked(parts: dict[str, Size | str]) -> dict[str, Size | str]:
 Parts = Annotated[dict[OwnName, PartSize], AfterValidator(_checked)]
 
 
-def resolve_parts(
-    path: Path, parts: Mapping[str, Size | str] | None, size: int, unit: int
-) -> Resolution[tuple[NamedPart, ...] | None]:
-    """Parts of chunks of `size` bytes with granules of `unit` bytes; yields MT313 if they do not fit."""
+def resolve_parts(path: Path, parts: Mapping[str, Size | str] | None, size: int, unit: int) -> tuple[NamedPart, ...]:
+    """Parts of chunks of `size` bytes with granules of `unit` bytes. Raises `Refused` with MT313 if they do not fit."""
     if not parts:
         return ()
     sizes = {name: each.bytes(unit) if isinstance(each, Size) else 0 for name, each in parts.items()}
     left = size - sum(sizes.values())
     rest = next((name for name, bytes_ in sizes.items() if not bytes_), None)
     if left < 0 or (rest and not left):
-        yield _misfit(path, rest, size, size - left, unit)
-        return None
+        raise Refused(_misfit(path, rest, size, size - left, unit))
     if rest:
         sizes[rest] = left
     return tuple(map(NamedPart, sizes, accumulate(sizes.values(), initial=0), sizes.values()))

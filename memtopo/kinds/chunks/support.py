@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import reduce
+from functools import partial, reduce
 from operator import or_
 from typing import Any
 
@@ -14,7 +14,7 @@ from memtopo.geometry.model import Geometry
 from memtopo.kinds.alternatives import Support, chosen, confined, weakest
 from memtopo.kinds.chunks.entry import Chunk
 from memtopo.kinds.kind import Scope
-from memtopo.kinds.resolution import Resolution
+from memtopo.kinds.resolution import together
 from memtopo.language.fields import Alternatives
 from memtopo.language.names import NamedDevice
 from memtopo.machine import Machine, Trial
@@ -28,18 +28,13 @@ _WINDOWS = ("win32", "win32_kmt")
 _FD_AND_FABRIC = HandleType.FD | HandleType.FABRIC
 
 
-def taken_properties(scope: Scope, entry: Chunk, path: Path) -> Resolution[Properties | None]:
+def taken_properties(scope: Scope, entry: Chunk, path: Path) -> Properties:
     """Properties of a chunk's entry, the same in all instances of its process and at all of its locations."""
-    handles = yield from taken_handles(scope, "chunk", path, entry.handles, entry.location)
-    taken, complete = {*flags_of(entry)}, handles is not None
-    for word in PROPERTY_FLAGS:
-        if isinstance(getattr(entry, word), Alternatives):
-            found = yield from _taken_property(scope, entry, path, word, beside=bool(taken))
-            complete &= found is not None
-            taken |= {word} if found else set()
-    if handles is None or not complete:
-        return None
-    return Properties.with_flags(Location(LocationKind.HOST), handles, taken)
+    handles, flags = together(
+        partial(taken_handles, scope, "chunk", path, entry.handles, entry.location),
+        partial(_taken_flags, scope, entry, path),
+    )
+    return Properties.with_flags(Location(LocationKind.HOST), handles, flags)
 
 
 def supported_at(scope: Scope, names: Sequence[NamedDevice], word: str) -> Support:
@@ -52,7 +47,7 @@ def supported_at(scope: Scope, names: Sequence[NamedDevice], word: str) -> Suppo
 
 def taken_handles(
     scope: Scope, noun: str, path: Path, written: Sequence[Any], names: Sequence[NamedDevice]
-) -> Resolution[HandleType | None]:
+) -> HandleType:
     """Handle types of an entry; of alternatives, the first that works at all of its locations."""
     handles = reduce(or_, (each for each in written if not isinstance(each, Alternatives)), HandleType.NONE)
     for index, each in enumerate(written):
@@ -64,24 +59,24 @@ def taken_handles(
             return refused or supported_at(scope, names, "+".join((fixed | option).words))
 
         where = (*path, "handles") if len(written) == 1 else (*path, "handles", index)
-        found = yield from chosen(scope, each, f"{noun} {path[-1]}: handles", where, support)
-        if found is None:
-            return None
-        handles |= found
+        handles |= chosen(scope, each, f"{noun} {path[-1]}: handles", where, support)
     return handles
 
 
-def _taken_property(scope: Scope, entry: Chunk, path: Path, word: str, *, beside: bool) -> Resolution[bool | None]:
-    """A property that is a flag; memory with another one `beside` it cannot have both."""
+def _taken_flags(scope: Scope, entry: Chunk, path: Path) -> set[str]:
+    """Properties that are flags; the driver creates no memory with two of them."""
+    taken = {*flags_of(entry)}
 
-    def support(option: bool) -> Support:  # noqa: FBT001 one of the alternatives
-        if option and beside:
+    def support(word: str, option: bool) -> Support:  # noqa: FBT001 one of the alternatives
+        if option and taken:
             return Support(works=False, reason="the driver creates no memory that is both rdma and compressible")
         return supported_at(scope, entry.location, word) if option else Support(works=True)
 
-    written, subject = getattr(entry, word), f"chunk {path[-1]}: {word}"
-    found: bool | None = yield from chosen(scope, written, subject, (*path, word), support)
-    return found
+    for word in PROPERTY_FLAGS:
+        written, subject = getattr(entry, word), f"chunk {path[-1]}: {word}"
+        if isinstance(written, Alternatives) and chosen(scope, written, subject, (*path, word), partial(support, word)):
+            taken.add(word)
+    return taken
 
 
 def _support(location: Location, word: str, machine: Machine) -> Support:

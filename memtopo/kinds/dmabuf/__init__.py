@@ -10,10 +10,10 @@ from memtopo.common.units import NamedPart, exact, shorten
 from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.driver.handles import Handle, Via
 from memtopo.driver.types import DmaBufFlags, Location
-from memtopo.geometry.groups import ChunkGroup, Group, RangeGroup
+from memtopo.geometry.groups import ChunkGroup, Group, Origin, RangeGroup
 from memtopo.kinds.exportable import DmaBufMemory, ExportGroup, ExportKind, Refusals
 from memtopo.kinds.kind import Kind, Scope
-from memtopo.kinds.resolution import Resolution, requires_gpu
+from memtopo.kinds.resolution import Refused, require_on_gpu
 
 if TYPE_CHECKING:
     from memtopo.driver.protocol import Driver
@@ -41,64 +41,59 @@ class DmaBufEntry(Protocol):
     def mapping(self) -> str | None: ...
 
 
-def resolve_memory(
-    scope: Scope, path: Path, entry: DmaBufEntry, group: Group, span: tuple[int, int]
-) -> Resolution[DmaBufMemory | None]:
-    """Memory behind the objects of a group from the first index of a span to before the second."""
-    part = yield from _part(scope, path, entry.part, group)
-    if part is None:
-        return None
-    if wrong := _imported(path, group) or _misaligned(path, group, part, named=entry.part is not None):
-        yield wrong
-        return None
+def resolve_memory(scope: Scope, path: Path, entry: DmaBufEntry, group: Group, span: tuple[int, int]) -> DmaBufMemory:
+    """Memory behind the objects of a group from the first index of a span to before the second. Raises `Refused`."""
+    part = _part(scope, path, entry.part, group)
+    if group.origin and not isinstance(group, ChunkGroup):
+        raise Refused(_imported(path, group, group.origin))
+    if part.offset % PAGE or part.size % PAGE:
+        raise Refused(_misaligned(path, group, part, named=entry.part is not None))
     flags = DmaBufFlags.PCIE if entry.mapping else DmaBufFlags.NONE
     memory = DmaBufMemory(group, part.offset, part.size, flags, scope.placements_of(group))
     if scope.has_unresolved("map") or scope.has_unresolved("ranges"):
-        return None
-    unmapped = [*_unmapped(path, memory, range(*span))]
-    yield from unmapped
-    if unmapped or (yield from _unsupported(scope, path, memory, range(*span))):
-        return None
+        raise Refused
+    if isinstance(group, RangeGroup):
+        for index in range(*span):
+            _require_filled(path, memory, group, index)
+    elif isinstance(group, ChunkGroup):
+        _require_mapped(path, memory, group, range(*span))
+    _require_supported(scope, path, memory, range(*span))
     return memory
 
 
-def _unsupported(scope: Scope, path: Path, memory: DmaBufMemory, indices: Sequence[int]) -> Resolution[bool]:
-    """Yield diagnostics of memory that the driver exports no dma-buf of, and return true (fact 83)."""
+def _require_supported(scope: Scope, path: Path, memory: DmaBufMemory, indices: Sequence[int]) -> None:
+    """Raise `Refused` for memory that the driver exports no dma-buf of (fact 83)."""
     locations = list(dict.fromkeys(_locations(memory, indices)))
-    if (yield from requires_gpu(f"the memory of export {path[-1]!r}", locations, path)):
-        return True
+    require_on_gpu(f"the memory of export {path[-1]!r}", locations, path)
     if hidden := next((each for each in locations if not scope.devices.sees(each)), None):
         note = "a dma-buf is exported in the context of its GPU (fact 83)"
-        yield scope.devices.unseen(str(hidden), hidden, path, notes=(note,))
-        return True
+        raise Refused(scope.devices.unseen(str(hidden), hidden, path, notes=(note,)))
     groups = [memory.group, *(each.chunk for each in memory.placements)]
     compressible = (each for each in groups if isinstance(each, ChunkGroup) and each.properties[0].compressible)
     if found := next(compressible, None):
         message = f"export {path[-1]!r}: chunk {found.name!r} is compressible, and cannot be exported via dmabuf"
         label = Label("compressible here", (*found.path, "compressible"))
         note = "cuMemGetHandleForAddressRange returns UNKNOWN (fact 83)"
-        yield Diagnostic("MT405", message, path, labels=(label,), notes=(note,), help="leave 'compressible' out")
-        return True
+        help = "leave 'compressible' out"
+        raise Refused(Diagnostic("MT405", message, path, labels=(label,), notes=(note,), help=help))
     for location in locations if memory.flags else ():
         trial = scope.machine.trial(location, "dmabuf-pcie")
         if not trial.works:
             message = f"export {path[-1]!r}: a dma-buf that is mapped through PCIe does not work on {location}"
             note = trial.failure("a trial", "failed") if trial.works is False else "it was not tried on this machine"
             help = "leave 'mapping' out: without a faster way, devices map it through PCIe anyway"
-            yield Diagnostic("MT404", message, (*path, "mapping"), notes=(note,), help=help)
-            return True
-    return False
+            raise Refused(Diagnostic("MT404", message, (*path, "mapping"), notes=(note,), help=help))
 
 
-def _part(scope: Scope, path: Path, name: str | None, group: Group) -> Resolution[NamedPart | None]:
+def _part(scope: Scope, path: Path, name: str | None, group: Group) -> NamedPart:
     """Part of each object that is exported; without a name, all of it."""
     if name is None:
         return NamedPart(group.name, 0, group.size)
     parts: Mapping[str, NamedPart] = {part.name: part for part in group.parts}
     if name not in parts:
         message = f"{group.name!r} has no part {shorten(name)!r}"
-        yield scope.errors.undeclared("part", name, (*path, "part"), parts, message=message)
-    return parts.get(name)
+        raise scope.errors.undeclared("part", name, (*path, "part"), parts, message=message)
+    return parts[name]
 
 
 def _locations(memory: DmaBufMemory, indices: Sequence[int]) -> Iterator[Location]:
@@ -108,39 +103,32 @@ def _locations(memory: DmaBufMemory, indices: Sequence[int]) -> Iterator[Locatio
         yield from map(memory.location, indices)
 
 
-def _unmapped(path: Path, memory: DmaBufMemory, indices: Sequence[int]) -> Iterator[Diagnostic]:
-    """Yield MT713 for chunks that are mapped nowhere, and ranges that chunks of one device do not fill."""
-    group = memory.group
-    if isinstance(group, RangeGroup):
-        for index in indices:
-            if found := _not_filled(path, memory, group, index):
-                yield found
-                return
-    elif isinstance(group, ChunkGroup):
-        mapped = {at for each in memory.placements for at in each.indices}
-        if missing := [group.label(index) for index in indices if index not in mapped]:
-            names = ", ".join(map(repr, missing[:_LISTED])) + " …" * (len(missing) > _LISTED)
-            message = f"export {path[-1]!r}: {names} {'is' if len(missing) == 1 else 'are'} mapped nowhere"
-            label = Label("declared here", group.path, "key")
-            note = "a dma-buf is of addresses, and a chunk has some where it is mapped (fact 83)"
-            help = "map it into a range, or export it via fd"
-            yield Diagnostic("MT713", message, path, labels=(label,), notes=(note,), help=help)
+def _require_mapped(path: Path, memory: DmaBufMemory, group: ChunkGroup, indices: Sequence[int]) -> None:
+    """Raise `Refused` with MT713 for chunks that are mapped nowhere."""
+    mapped = {at for each in memory.placements for at in each.indices}
+    if missing := [group.label(index) for index in indices if index not in mapped]:
+        names = ", ".join(map(repr, missing[:_LISTED])) + " …" * (len(missing) > _LISTED)
+        message = f"export {path[-1]!r}: {names} {'is' if len(missing) == 1 else 'are'} mapped nowhere"
+        label = Label("declared here", group.path, "key")
+        note = "a dma-buf is of addresses, and a chunk has some where it is mapped (fact 83)"
+        help = "map it into a range, or export it via fd"
+        raise Refused(Diagnostic("MT713", message, path, labels=(label,), notes=(note,), help=help))
 
 
-def _not_filled(path: Path, memory: DmaBufMemory, group: RangeGroup, index: int) -> Diagnostic | None:
+def _require_filled(path: Path, memory: DmaBufMemory, group: RangeGroup, index: int) -> None:
+    """Raise `Refused` with MT713 for a range that chunks of one device do not fill."""
     label, where, at = group.label(index), (*path, "range"), 0
     declared = (Label("declared here", group.path, "key"),)
     if group.elastic:
         message = f"export {path[-1]!r}: range {label!r} is elastic, so that its memory comes and goes"
         help = "export a range with fixed mappings, or its chunks"
-        return Diagnostic("MT713", message, where, labels=declared, help=help)
+        raise Refused(Diagnostic("MT713", message, where, labels=declared, help=help))
     locations: set[Location] = set()
     for placement in memory.inside(index):
         if not placement.chunk.memory:
-            message = (
-                f"export {path[-1]!r}: range {label!r} maps {placement.chunk.name!r}, which has no memory of its own"
-            )
-            return Diagnostic("MT713", message, where, labels=declared, help="export the chunks that are bound to it")
+            maps = f"range {label!r} maps {placement.chunk.name!r}, which has no memory of its own"
+            help = "export the chunks that are bound to it"
+            raise Refused(Diagnostic("MT713", f"export {path[-1]!r}: {maps}", where, labels=declared, help=help))
         if placement.offset > at:
             break
         at = max(at, placement.end)
@@ -149,30 +137,26 @@ def _not_filled(path: Path, memory: DmaBufMemory, group: RangeGroup, index: int)
         message = f"export {path[-1]!r}: nothing is mapped at {exact(at)} of range {label!r}"
         note = "a dma-buf is of memory without a hole (fact 83)"
         help = "map chunks into all of it, or export the chunks"
-        return Diagnostic("MT713", message, where, labels=declared, notes=(note,), help=help)
+        raise Refused(Diagnostic("MT713", message, where, labels=declared, notes=(note,), help=help))
     if len(locations) > 1:
         names = " and ".join(map(str, sorted(locations)[:_LISTED]))
         message = f"export {path[-1]!r}: the chunks in range {label!r} are on {names}"
         note = "a dma-buf is of the memory of one device (fact 83)"
-        return Diagnostic("MT713", message, where, labels=declared, notes=(note,), help="export its chunks")
-    return None
+        help = "export its chunks"
+        raise Refused(Diagnostic("MT713", message, where, labels=declared, notes=(note,), help=help))
 
 
-def _imported(path: Path, group: Group) -> Diagnostic | None:
+def _imported(path: Path, group: Group, origin: Origin) -> Diagnostic:
     """Return MT602 for imported memory that is not mapped as chunks are: the driver refuses it (fact 83)."""
-    if not group.origin or isinstance(group, ChunkGroup):
-        return None
-    source = group.origin.text(group.origin.holders[0])
+    source = origin.text(origin.holders[0])
     message = f"export {path[-1]!r} exports {group.name!r}, which is imported from {source}"
     note = "cuMemGetHandleForAddressRange returns INVALID_VALUE for memory that was opened (fact 83)"
     where = (*path, group.noun)
     return Diagnostic("MT602", message, where, notes=(note,), help="export it via dmabuf in the process that has it")
 
 
-def _misaligned(path: Path, group: Group, part: NamedPart, *, named: bool) -> Diagnostic | None:
+def _misaligned(path: Path, group: Group, part: NamedPart, *, named: bool) -> Diagnostic:
     """Return MT714 for bytes that are no whole pages."""
-    if not (part.offset % PAGE or part.size % PAGE):
-        return None
     message = f"export {path[-1]!r}: {part.name!r} has {exact(part.size)} from {exact(part.offset)} of {group.name!r}"
     note = f"a dma-buf begins and ends at pages of {exact(PAGE)} (fact 83)"
     start, end = part.offset // PAGE * PAGE, -(-(part.offset + part.size) // PAGE) * PAGE

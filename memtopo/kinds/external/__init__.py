@@ -16,11 +16,11 @@ from memtopo.geometry.groups import Group, InnerPart, Origin
 from memtopo.geometry.model import Geometry
 from memtopo.kinds.dmabuf import DMABUF
 from memtopo.kinds.kind import Kind, Rule, Scope, Words
-from memtopo.kinds.resolution import Resolution, requires_gpu
+from memtopo.kinds.resolution import Refused, require_on_gpu
 from memtopo.language.entries import Entry
 from memtopo.language.fields import Boolean, DeviceName, OffsetBytes, OwnName, PositiveBytes, ProducerText
 from memtopo.language.names import ImportSource, NamedDevice
-from memtopo.language.scalars import FromText, one_of
+from memtopo.language.scalars import FromWord
 from memtopo.machine import Machine, Trial
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ MEMORY_KINDS = {
 }  # fmt: skip
 """Handle types of external memory that the driver knows, by their names in a spec."""
 
-MemoryKind = Annotated[str, FromText(one_of(MEMORY_KINDS, "a kind of external memory"), {"enum": [*MEMORY_KINDS]})]
+MemoryKind = Annotated[str, FromWord(MEMORY_KINDS, "a kind of external memory")]
 
 
 class ExternalPart(Entry):
@@ -183,10 +183,9 @@ class ExternalObjects(Kind):
         ),
     }
 
-    def resolve_entry(self, scope: Scope, entry: External, path: Path) -> Resolution[ExternalObject | None]:
+    def resolve_entry(self, scope: Scope, entry: External, path: Path) -> ExternalObject:
         name, size = str(path[-1]), entry.size.bytes(1)
         what = f"external object {name!r}"
-        location = yield from producer_gpu(scope, what, entry.device, path)
         parts = tuple(
             InnerPart(f"{name}.{key}", part.offset.bytes(1), part.size.bytes(1), (*path, "buffers", key))
             for key, part in entry.buffers.items()
@@ -197,9 +196,7 @@ class ExternalObjects(Kind):
             *(_past(part, size, path) for part in parts if part.offset + part.size > size),
             *(_inside(part, path) for part in parts if part.offset and entry.dedicated),
         ]
-        yield from wrong
-        if wrong or location is None:
-            return None
+        location = producer_gpu(scope, what, entry.device, path, wrong)
         origin = producer_origin(name, entry.source, DMABUF if entry.via == DMABUF else "opaque_fd")
         return ExternalObject(name, path, location, origin, size, dedicated=entry.dedicated, buffers=parts)
 
@@ -255,11 +252,15 @@ def produced(geometry: Geometry) -> Iterator[ProducedGroup]:
     return geometry.instances_of(ProducedGroup)
 
 
-def producer_gpu(scope: Scope, what: str, device: NamedDevice, path: Path) -> Resolution[Location | None]:
-    """GPU of an external object; None after a diagnostic if it is not a GPU."""
-    location = yield from scope.devices.resolve(device, (*path, "device"))
-    if location is None or (yield from requires_gpu(what, [location], (*path, "device"))):
-        return None
+def producer_gpu(scope: Scope, what: str, device: NamedDevice, path: Path, wrong: Sequence[Diagnostic]) -> Location:
+    """GPU of an external object. Raises `Refused`, with what is `wrong` with other fields of its entry."""
+    try:
+        location = scope.devices.resolve(device, (*path, "device"))
+        require_on_gpu(what, [location], (*path, "device"))
+    except Refused as refused:
+        raise Refused(*refused.diagnostics, *wrong) from None
+    if wrong:
+        raise Refused(*wrong)
     return location
 
 

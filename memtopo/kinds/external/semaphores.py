@@ -23,10 +23,9 @@ from memtopo.kinds.external import (
     unsupported,
 )
 from memtopo.kinds.kind import Kind, Rule, Scope, Words
-from memtopo.kinds.resolution import Resolution
 from memtopo.language.entries import Entry
 from memtopo.language.fields import DeviceName, Point, ProducerText
-from memtopo.language.scalars import FromText, one_of
+from memtopo.language.scalars import FromWord
 from memtopo.machine import Machine
 
 if TYPE_CHECKING:
@@ -59,7 +58,7 @@ SEMAPHORE_KINDS = {
 }  # fmt: skip
 """Handle types of external semaphores that the driver knows, by their names in a spec."""
 
-SemaphoreKind = Annotated[str, FromText(one_of(SEMAPHORE_KINDS, "a kind of semaphore"), {"enum": [*SEMAPHORE_KINDS]})]
+SemaphoreKind = Annotated[str, FromWord(SEMAPHORE_KINDS, "a kind of semaphore")]
 
 
 class Semaphore(Entry):
@@ -149,18 +148,15 @@ class Semaphores(Kind):
         ),
     }
 
-    def resolve_entry(self, scope: Scope, entry: Semaphore, path: Path) -> Resolution[ImportedSemaphore | None]:
+    def resolve_entry(self, scope: Scope, entry: Semaphore, path: Path) -> ImportedSemaphore:
         name, timeline = str(path[-1]), entry.via == "timeline_fd"
         what = f"semaphore {name!r}"
-        location = yield from producer_gpu(scope, what, entry.device, path)
         wrong = [
             *unsupported(what, path, entry.via, "timeline_fd", "opaque_fd"),
             *from_process(what, path, entry.source, scope.siblings.names),
             *(_decreasing(what, path, entry.wait, entry.signal) if timeline else ()),
         ]
-        yield from wrong
-        if wrong or location is None:
-            return None
+        location = producer_gpu(scope, what, entry.device, path, wrong)
         origin = producer_origin(name, entry.source, "timeline_fd" if timeline else "opaque_fd")
         wait, signal = (0 if point is True else point for point in (entry.wait, entry.signal))
         return ImportedSemaphore(name, path, location, origin, timeline=timeline, wait=wait, signal=signal)

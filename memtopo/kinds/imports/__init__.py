@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import chain, cycle, islice
 
 from memtopo.common.text import enumerated
@@ -13,12 +14,13 @@ from memtopo.geometry.groups import Group, Origin, has_size
 from memtopo.kinds.dmabuf import DMABUF
 from memtopo.kinds.exportable import ExportGroup, ExportKind, Imported
 from memtopo.kinds.exports import EXPORTABLE, EXPORTS
-from memtopo.kinds.imports.crossing import crosses, crossing_fault, in_order, none_on_node, outside_order, unequal_order
-from memtopo.kinds.imports.entry import LOCATIONS, Import, declared_access, from_outside, no_granules
+from memtopo.kinds.imports.crossing import crosses, in_order, require_crossing, require_order
+from memtopo.kinds.imports.entry import LOCATIONS, Import, declared_access, from_outside, refuse_granules
 from memtopo.kinds.kind import Kind, ResolutionStage, Scope, Sibling, Words
-from memtopo.kinds.resolution import Resolution
+from memtopo.kinds.resolution import Refused, attempt, collected, together
 from memtopo.language.entries import Spec
-from memtopo.language.fields import LARGEST_COUNT, OWN_NODE, ImportSource
+from memtopo.language.fields import OWN_NODE
+from memtopo.language.scalars import LARGEST_COUNT
 
 
 class Imports(Kind):
@@ -33,15 +35,17 @@ class Imports(Kind):
     entry = Import
     stage = ResolutionStage.IMPORTED
 
-    def resolve_entry(self, scope: Scope, entry: Import, path: Path) -> Resolution[Group | None]:
-        if not entry.source.sibling:
-            if wrong := _named_like_process(scope, path, entry) or outside_order(path, entry.order, entry.source):
-                yield wrong
-                return None
-            return (yield from from_outside(scope, path, entry))
-        if {entry.source.holder, "", "<<"}.isdisjoint(scope.siblings.unread):
-            return (yield from from_sibling(scope, path, entry))
-        return None
+    def resolve_entry(self, scope: Scope, entry: Import, path: Path) -> Group:
+        if entry.source.sibling:
+            return from_sibling(scope, path, entry)
+        holder, export = entry.source.holder, entry.source.export
+        if process := scope.siblings.processes.get(holder):
+            same = f"{holder!r}, which is the name of a process of this spec"
+            message = f"import {path[-1]!r} is from a held layout {same}"
+            label = Label("the process", process.spec.path, "key")
+            help = f"write {holder}.{export} for the process, or choose another name for it"
+            raise Refused(Diagnostic("MT203", message, (*path, "from"), labels=(label,), help=help))
+        return from_outside(scope, path, entry)
 
 
 def depends_on_number(process: Spec) -> bool:
@@ -62,43 +66,22 @@ def crossing_exports(spec: Spec) -> Iterator[tuple[tuple[str, str], str]]:
                 yield (source.holder, source.export), name
 
 
-def _named_like_process(scope: Scope, path: Path, entry: Import) -> Diagnostic | None:
-    """Return MT203 for a layout with the name of a process of the spec, which is probably intended."""
-    holder, export = entry.source.holder, entry.source.export
-    if holder not in scope.siblings.processes:
-        return None
-    message = f"import {path[-1]!r} is from a held layout {holder!r}, which is the name of a process of this spec"
-    label = Label("the process", scope.siblings.processes[holder].spec.path, "key")
-    help = f"write {holder}.{export} for the process, or choose another name for it"
-    return Diagnostic("MT203", message, (*path, "from"), labels=(label,), help=help)
-
-
 _LISTED = 8
 """Maximum number of locations in a message."""
 
 
-def from_sibling(scope: Scope, path: Path, entry: Import) -> Resolution[Group | None]:
-    """Group of an import from another process of the spec; None if it has an error."""
+def from_sibling(scope: Scope, path: Path, entry: Import) -> Group:
+    """Group of an import from another process of the spec. Raises `Refused`."""
     source, where = entry.source, (*path, "from")
-    sibling = scope.siblings.processes.get(source.holder)
-    if sibling is None:
-        yield _no_process(scope, source.holder, where)
-        return None
-    if (sibling := (yield from _ordered(scope, path, entry, sibling))) is None:
-        return None
-    exports = yield from _exports(scope, path, entry, sibling)
-    if not exports:
-        return None
-    itself = bool(exports[0].exporter.refusals.own) and sibling.spec.path == scope.spec.path
-    if itself and scope.spec.instances is None:
-        yield _own_export(path, entry, exports[0])
-        return None
+    sibling = _ordered(scope, path, entry, _process(scope, source.holder, where))
+    exports = _exports(scope, path, entry, sibling)
     kind = exports[0].exporter
-    access = yield from declared_access(scope, path, entry, kind)
-    if wrong := crossing_fault(scope, where, sibling, exports[0]) or _only_together(scope, where, sibling, kind):
-        yield wrong
-    if wrong or access is None:
-        return None
+    itself = bool(kind.refusals.own) and sibling.spec.path == scope.spec.path
+    if itself and scope.spec.instances is None:
+        raise Refused(_own_export(path, entry, exports[0]))
+    access, _ = together(
+        partial(declared_access, scope, path, entry, kind), partial(_require_usable, scope, where, sibling, exports[0])
+    )
     layout = "" if scope.spec.held else scope.siblings.layout
     origin = _origin(exports[0], sibling, f"{source.holder}.{scope.index}" if itself else "", layout)
     counted = exports[0].counted or sibling.spec.instances is not None
@@ -106,47 +89,57 @@ def from_sibling(scope: Scope, path: Path, entry: Import) -> Resolution[Group | 
     locations = _distributed(exports, nodes)
     imported = Imported(path, origin.each * len(exports), counted, locations, origin, None, *access)
     group = kind.import_exported(imported, [export.group for export in exports])
-    found = [*(yield from _contradictions(scope, entry, group, exports[0])), *_unseen(scope, where, kind, imported)]
-    yield from found
-    return None if found else group
+    together(
+        partial(_require_equal, scope, entry, group, exports[0]), partial(_require_seen, scope, where, kind, imported)
+    )
+    return group
 
 
-def _ordered(scope: Scope, path: Path, entry: Import, sibling: Sibling) -> Resolution[Sibling | None]:
-    """The process with those of its instances that an import is from, in order; None if there is an error."""
-    instances = sibling.instances
+def _process(scope: Scope, name: str, path: Path) -> Sibling:
+    """Process of the spec with a name. Raises `Refused` with MT201 if there is none."""
+    if not {name, "", "<<"}.isdisjoint(scope.siblings.unread):
+        raise Refused
+    if found := scope.siblings.processes.get(name):
+        return found
+    if scope.siblings.processes:
+        raise scope.errors.undeclared("process", name, path, scope.siblings.processes)
+    message = f"process {name!r} is not declared: this spec has no processes"
+    raise Refused(Diagnostic("MT201", message, path, help="write LAYOUT/EXPORT for a held layout"))
+
+
+def _ordered(scope: Scope, path: Path, entry: Import, sibling: Sibling) -> Sibling:
+    """The process with those of its instances that an import is from, in order.
+
+    Raises `Refused` with MT616 for a process that is not there when the importing one is built.
+    """
+    instances, holder = sibling.instances, sibling.spec
+    if scope.siblings.held and not holder.held:
+        message = f"import {path[-1]!r} is from process {holder.name!r}, which is not held"
+        own = "it is held, and built before the others"
+        note = own if scope.spec.held else "processes that are not held join one by one"
+        held = next(each.spec for name, each in scope.siblings.processes.items() if name in scope.siblings.held)
+        label = Label("held", held.at("held"))
+        help = f"write 'held: true' in process {holder.name!r}, or in none: then all are built together"
+        raise Refused(Diagnostic("MT616", message, (*path, "from"), labels=(label,), notes=(note,), help=help))
     if OWN_NODE in (entry.order or ()):
         instances = tuple(each for each in instances if each[1].node == scope.node)
-    wrong = unequal_order(scope.spec, path, entry.order, sibling.spec)
-    if wrong is None and not instances and scope.node is not None:
-        wrong = none_on_node(path, scope.node, sibling.spec)
-    if scope.siblings.held and not sibling.spec.held:
-        wrong = _not_held(scope, path, sibling.spec)
-    if wrong:
-        yield wrong
-        return None
+    require_order(scope, path, entry.order, holder, instances)
     return sibling._replace(instances=in_order(entry.order, scope.index, instances))
 
 
-def _not_held(scope: Scope, path: Path, holder: Spec) -> Diagnostic:
-    """Return MT616 for an import from a process that is not there when the importing one is built."""
-    message = f"import {path[-1]!r} is from process {holder.name!r}, which is not held"
-    own = "it is held, and built before the others"
-    note = own if scope.spec.held else "processes that are not held join one by one"
-    held = next(each.spec for name, each in scope.siblings.processes.items() if name in scope.siblings.held)
-    label = Label("held", held.at("held"))
-    help = f"write 'held: true' in process {holder.name!r}, or in none: then all are built together"
-    return Diagnostic("MT616", message, (*path, "from"), labels=(label,), notes=(note,), help=help)
+def _require_usable(scope: Scope, where: Path, sibling: Sibling, export: ExportGroup) -> None:
+    """Raise `Refused` for an import from another node that does not work.
 
-
-def _only_together(scope: Scope, where: Path, sibling: Sibling, kind: ExportKind) -> Diagnostic | None:
-    """Return MT616 for an import, by a process that joins a held one, of objects that only processes of a run share."""
-    if not kind.refusals.outside or not sibling.spec.held or scope.spec.held:
-        return None
-    message = f"import {where[-2]!r} is {kind.words.article} of process {sibling.spec.name!r}, which is held"
-    note = f"{kind.words.article} is {kind.refusals.outside}"
-    help = "write 'held: true' in both processes, or in neither"
-    label = Label("held", sibling.spec.at("held"))
-    return Diagnostic("MT616", message, where, labels=(label,), notes=(note,), help=help)
+    It is MT616 for an import, by a process that joins a held one, of objects that only processes of a run share.
+    """
+    require_crossing(scope, where, sibling, export)
+    kind = export.exporter
+    if kind.refusals.outside and sibling.spec.held and not scope.spec.held:
+        message = f"import {where[-2]!r} is {kind.words.article} of process {sibling.spec.name!r}, which is held"
+        note = f"{kind.words.article} is {kind.refusals.outside}"
+        help = "write 'held: true' in both processes, or in neither"
+        label = Label("held", sibling.spec.at("held"))
+        raise Refused(Diagnostic("MT616", message, where, labels=(label,), notes=(note,), help=help))
 
 
 def _origin(export: ExportGroup, sibling: Sibling, own: str, layout: str) -> Origin:
@@ -166,49 +159,36 @@ def is_own(spec: Spec, entry: Import) -> bool:
     return entry.source.sibling and spec.path[-1:] == (entry.source.holder,)
 
 
-def _no_process(scope: Scope, name: str, path: Path) -> Diagnostic:
-    if scope.siblings.processes:
-        return scope.errors.undeclared("process", name, path, scope.siblings.processes)
-    message = f"process {name!r} is not declared: this spec has no processes"
-    return Diagnostic("MT201", message, path, help="write LAYOUT/EXPORT for a held layout")
-
-
-def _exports(scope: Scope, path: Path, entry: Import, sibling: Sibling) -> Resolution[list[ExportGroup]]:
-    """Exports of one name by each instance of a process; empty if there is an error."""
+def _exports(scope: Scope, path: Path, entry: Import, sibling: Sibling) -> list[ExportGroup]:
+    """Exports of one name by each instance of a process. Raises `Refused`."""
     source, where = entry.source, (*path, "from")
     found = [each.of(ExportGroup).get(source.export) for _, each in sibling.instances]
     exports = [export for export in found if export]
     written = sibling.spec.section("exports").get(source.export)
     if written and written.via == DMABUF:
-        yield _of_a_dma_buf(path, source, sibling)
-        return []
+        message = f"import {path[-1]!r}: {source} is a dma-buf, which other devices import, and no CUDA driver"
+        note = "cuImportExternalMemory returns NOT_SUPPORTED (fact 84)"
+        label = Label("exported here", sibling.spec.at("exports", source.export), "key")
+        help = "export it via fd as well, and import that"
+        raise Refused(Diagnostic("MT604", message, where, labels=(label,), notes=(note,), help=help))
     if sibling.spec.countless or len(exports) < len(found):
-        if not sibling.spec.may_have("exports", source.export):
-            yield scope.errors.undeclared("export", source.export, where, sibling.spec.names("exports"))
-        return []
+        known, reported = sibling.spec.names("exports"), sibling.spec.may_have("exports", source.export)
+        raise scope.errors.undeclared("export", source.export, where, known, reported=reported)
+    if not exports:
+        raise Refused
     sizes = {export.size: label for export, (label, _) in zip(exports, sibling.instances, strict=True)}
     total = sum(export.count for export in exports)
     label = Label("exported here", exports[0].path, "key")
     if total > LARGEST_COUNT:
         message = f"import {path[-1]!r} is {total:,} handles, more than the {LARGEST_COUNT:,} that one spec may declare"
-        yield Diagnostic("MT109", message, where, labels=(label,))
-        return []
+        raise Refused(Diagnostic("MT109", message, where, labels=(label,)))
     if len(sizes) > 1:
         each = " and ".join(f"{exact(size)} in {holder}" for size, holder in islice(sizes.items(), 2))
         message = f"import {path[-1]!r}: {source} has different sizes: {each}"
         note = "the granularities of the GPUs differ"
         help = "write the size of the exported entry in bytes, as a multiple of the larger granularity"
-        yield Diagnostic("MT604", message, where, labels=(label,), notes=(note,), help=help)
-        return []
+        raise Refused(Diagnostic("MT604", message, where, labels=(label,), notes=(note,), help=help))
     return exports
-
-
-def _of_a_dma_buf(path: Path, source: ImportSource, sibling: Sibling) -> Diagnostic:
-    message = f"import {path[-1]!r}: {source} is a dma-buf, which other devices import, and no CUDA driver"
-    note = "cuImportExternalMemory returns NOT_SUPPORTED (fact 84)"
-    label = Label("exported here", sibling.spec.at("exports", source.export), "key")
-    help = "export it via fd as well, and import that"
-    return Diagnostic("MT604", message, (*path, "from"), labels=(label,), notes=(note,), help=help)
 
 
 def _own_export(path: Path, entry: Import, export: ExportGroup) -> Diagnostic:
@@ -221,13 +201,11 @@ def _own_export(path: Path, entry: Import, export: ExportGroup) -> Diagnostic:
     return Diagnostic("MT605", message, (*path, "from"), labels=(label,), notes=(note,), help=help)
 
 
-def _unseen(scope: Scope, path: Path, kind: ExportKind, imported: Imported) -> Iterator[Diagnostic]:
-    """Yield MT606 for a GPU that is not visible, unless objects of the kind can be on any GPU (fact 43)."""
-    note = kind.refusals.unseen
-    if not note:
-        return
-    if hidden := next((each for each in dict.fromkeys(imported.locations) if not scope.devices.sees(each)), None):
-        yield scope.devices.unseen(str(hidden), hidden, path, notes=(note,))
+def _require_seen(scope: Scope, path: Path, kind: ExportKind, imported: Imported) -> None:
+    """Raise `Refused` with MT606 for a GPU that is not visible, unless objects can be on any GPU (fact 43)."""
+    hidden = next((each for each in dict.fromkeys(imported.locations) if not scope.devices.sees(each)), None)
+    if hidden and (note := kind.refusals.unseen):
+        raise Refused(scope.devices.unseen(str(hidden), hidden, path, notes=(note,)))
 
 
 def _distributed(exports: Sequence[ExportGroup], nodes: Sequence[str | None]) -> tuple[Location, ...]:
@@ -243,18 +221,19 @@ def _distributed(exports: Sequence[ExportGroup], nodes: Sequence[str | None]) ->
     return tuple(chain.from_iterable(islice(cycle(found), each) for found in rounds))
 
 
-def _contradictions(scope: Scope, entry: Import, group: Group, export: ExportGroup) -> Resolution[list[Diagnostic]]:
-    """Diagnostics of an import that declares other properties than its sibling exports; all of them are optional."""
+def _require_equal(scope: Scope, entry: Import, group: Group, export: ExportGroup) -> None:
+    """Raise `Refused` for an import that declares other properties than its sibling exports; all are optional."""
     path, kind = group.path, export.exporter
-    if wrong := no_granules(path, entry, kind):
-        return [wrong]
+    refuse_granules(path, entry, kind)
     if entry.parts:
         message = f"import {path[-1]!r} declares parts, and those of {entry.source} are known"
-        return [Diagnostic("MT604", message, (*path, "parts"), help="leave 'parts' out: it is taken from the export")]
-    found = None
-    if key := next((key for key in entry.declared if key in LOCATIONS and key in kind.import_keys), None):
-        found = yield from scope.devices.resolve_all(entry.locations(key), path, key, anywhere=True)
-    return [*_differences(entry, group, export, found or [])]
+        help = "leave 'parts' out: it is taken from the export"
+        raise Refused(Diagnostic("MT604", message, (*path, "parts"), help=help))
+    key = next((key for key in entry.declared if key in LOCATIONS and key in kind.import_keys), "")
+    names = entry.locations(key) if key else []
+    locations, wrong = collected(attempt(scope.devices.resolve_all, names, path, key, anywhere=True))
+    if wrong := [*wrong, *_differences(entry, group, export, locations or ())]:
+        raise Refused(*wrong)
 
 
 def _differences(

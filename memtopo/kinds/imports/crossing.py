@@ -15,8 +15,9 @@ from memtopo.kinds.device_names import all_gpus
 from memtopo.kinds.exportable import ExportGroup
 from memtopo.kinds.kind import Scope, Sibling
 from memtopo.kinds.nodes import rank
+from memtopo.kinds.resolution import Refused
 from memtopo.language.entries import Spec
-from memtopo.language.fields import OWN_FIRST, OWN_NODE, WHOLE_ORDERS, ImportSource, ProcessOrder
+from memtopo.language.fields import OWN_FIRST, OWN_NODE, WHOLE_ORDERS, ProcessOrder
 from memtopo.machine import Machine
 
 T = TypeVar("T")
@@ -49,38 +50,31 @@ def in_order(order: Sequence[str] | None, index: int, instances: Sequence[T]) ->
     return tuple(instances[(index + distance) % count] for distance in distances)
 
 
-def none_on_node(path: Path, node: str, other: Spec) -> Diagnostic:
-    """Return MT608 for an import from the own node, where the other process has no instance."""
-    message = f"import {path[-1]!r} is from the own node, and process {other.path[-1]!r} is not on {node!r}"
-    label = Label("its nodes", other.at(other.node_key))
-    help = "leave 'order' out, and export via fabric; or have both processes on the same nodes"
-    return Diagnostic("MT608", message, (*path, "order"), labels=(label,), help=help)
+def require_order(
+    scope: Scope, path: Path, order: Sequence[str] | None, other: Spec, instances: Sequence[object]
+) -> None:
+    """Raise `Refused` with MT608 for an order of processes that do not have the same number of instances.
 
-
-def outside_order(path: Path, order: Sequence[str] | None, source: ImportSource) -> Diagnostic | None:
-    """Return MT608 for an order of an import from outside of the spec."""
-    if order is None:
-        return None
-    message = f"import {path[-1]!r} has an order, and {source} is outside of this spec"
-    help = "leave 'order' out: only imports from a counted process of the spec have one"
-    return Diagnostic("MT608", message, (*path, "order"), help=help)
-
-
-def unequal_order(own: Spec, path: Path, order: Sequence[str] | None, other: Spec) -> Diagnostic | None:
-    """Return MT608 for an order of an import between processes that do not have the same number of instances."""
+    It is refused for an import from the own node, too, where the other process has none of the `instances`.
+    """
+    own, where = scope.spec, (*path, "order")
     same = own.instances == other.instances is not None or own.countless or other.countless
     if order is None or same or (OWN_NODE in order and other.instances is not None):
-        return None
-    uncounted = next((each for each in (own, other) if each.instances is None), None)
-    help = "leave 'order' out, and the handles are in the order of the processes"
-    if uncounted:
+        if instances or scope.node is None:
+            return
+        message = f"import {path[-1]!r} is from the own node, and process {other.path[-1]!r} is not on {scope.node!r}"
+        label = Label("its nodes", other.at(other.node_key))
+        help = "leave 'order' out, and export via fabric; or have both processes on the same nodes"
+    elif uncounted := next((each for each in (own, other) if each.instances is None), None):
         message = f"import {path[-1]!r} has an order, and process {uncounted.path[-1]!r} is not counted"
-        labels = (Label("the process", uncounted.path, "key"),)
+        label = Label("the process", uncounted.path, "key")
+        help = "leave 'order' out, and the handles are in the order of the processes"
     else:
         message = f"import {path[-1]!r} has an order, and {own.path[-1]!r} and {other.path[-1]!r} have different counts"
-        labels = (Label(f"{other.instances} of them", other.at("count")),)
-        help = f"write 'count: {other.instances}' for {own.path[-1]!r}, or {help}"
-    return Diagnostic("MT608", message, (*path, "order"), labels=labels, help=help)
+        label = Label(f"{other.instances} of them", other.at("count"))
+        help = f"write 'count: {other.instances}' for {own.path[-1]!r}, or leave 'order' out, "
+        help += "and the handles are in the order of the processes"
+    raise Refused(Diagnostic("MT608", message, where, labels=(label,), help=help))
 
 
 (CROSSING,) = ACROSS.words
@@ -107,23 +101,23 @@ def elsewhere(scope: Scope, sibling: Sibling) -> list[tuple[str, Scope]]:
     return [(label, other) for label, other in known if other.node not in (scope.node, None)]
 
 
-def crossing_fault(scope: Scope, path: Path, sibling: Sibling, export: ExportGroup) -> Diagnostic | None:
-    """Return MT613 for an import from another node by handles of one node, MT614 if fabric is not known to work.
+def require_crossing(scope: Scope, path: Path, sibling: Sibling, export: ExportGroup) -> None:
+    """Raise `Refused` with MT613 for an import from another node by handles of one node.
 
-    `path` is that of the source of the import. The diagnostics of all instances of a process are equal.
+    It is MT614 if fabric is not known to work. `path` is that of the source of the import. The diagnostics of all
+    instances of a process are equal.
     """
     crossing = elsewhere(scope, sibling)
     if crossing and export.via != CROSSING:
-        return _not_carried(scope, path, sibling, export)
+        raise Refused(_not_carried(scope, path, sibling, export))
     own = scope.siblings.processes.get(scope.spec.name)
     importers = [each for _, each in own.instances] if crossing and own else [scope]
-    why = _unconnected([(each, other) for each in importers for _, other in elsewhere(each, sibling)])
-    if why is None:
-        return None
-    note = "fabric handles are valid on nodes of the same clique of one cluster only (fact 88)"
-    help = "record each node with 'memtopo probe --identify -o FILE', and name it: --machine NODE=FILE"
-    label = Label("exported here", export.path, "key")
-    return Diagnostic("MT614", f"import {path[-2]!r}: {why}", path, labels=(label,), notes=(note,), help=help)
+    if why := _unconnected([(each, other) for each in importers for _, other in elsewhere(each, sibling)]):
+        note = "fabric handles are valid on nodes of the same clique of one cluster only (fact 88)"
+        help = "record each node with 'memtopo probe --identify -o FILE', and name it: --machine NODE=FILE"
+        label = Label("exported here", export.path, "key")
+        message = f"import {path[-2]!r}: {why}"
+        raise Refused(Diagnostic("MT614", message, path, labels=(label,), notes=(note,), help=help))
 
 
 def _not_carried(scope: Scope, path: Path, sibling: Sibling, export: ExportGroup) -> Diagnostic:

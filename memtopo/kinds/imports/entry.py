@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from itertools import chain
 
 from pydantic import Field
@@ -21,7 +22,7 @@ from memtopo.kinds.exportable import ExportKind, Imported
 from memtopo.kinds.exports import EXPORTABLE
 from memtopo.kinds.imports.crossing import Order
 from memtopo.kinds.kind import Scope
-from memtopo.kinds.resolution import Resolution, requires_gpu
+from memtopo.kinds.resolution import Refused, require_on_gpu, together
 from memtopo.language.entries import Entry
 from memtopo.language.fields import (
     Alternatives,
@@ -88,81 +89,67 @@ class Import(Entry):
         return next((getattr(self, key) for key in keys if key not in LOCATIONS), None)
 
 
-def no_granules(path: Path, entry: Import, kind: ExportKind) -> Diagnostic | None:
-    """Return MT105 for an amount in granules of a kind without granules."""
-    amounts = {key: entry.amount([key]) for key in kind.import_keys}
-    key = next((key for key, amount in amounts.items() if amount and amount.in_granules), None)
-    if not kind.refusals.granules or key is None:
-        return None
-    noun = kind.group.noun
-    message = f"import {path[-1]!r} is {kind.words.article}, and a {noun} {kind.refusals.granules}"
-    return Diagnostic("MT105", message, (*path, key), help="write bytes: 2MiB")
+def refuse_granules(path: Path, entry: Import, kind: ExportKind) -> None:
+    """Raise `Refused` with MT105 for an amount in granules of a kind without granules."""
+    for key in kind.import_keys:
+        if kind.refusals.granules and (amount := entry.amount([key])) and amount.in_granules:
+            noun = kind.group.noun
+            message = f"import {path[-1]!r} is {kind.words.article}, and a {noun} {kind.refusals.granules}"
+            raise Refused(Diagnostic("MT105", message, (*path, key), help="write bytes: 2MiB"))
 
 
-def declared_access(
-    scope: Scope, path: Path, entry: Import, kind: ExportKind
-) -> Resolution[tuple[tuple[Location, ...], int] | None]:
-    """Devices that an import declares to have access, and the ordinal of a GPU to import with; None for an error."""
+def declared_access(scope: Scope, path: Path, entry: Import, kind: ExportKind) -> tuple[tuple[Location, ...], int]:
+    """Devices that an import declares to have access, and the ordinal of a GPU to import with. Raises `Refused`."""
     if entry.accessed_by and "accessed_by" not in kind.optional_keys:
         message = f"import {path[-1]!r} declares 'accessed_by', and is {kind.words.article}"
         takers = enumerated(kind.words.plural for kind in EXPORTABLE.values() if "accessed_by" in kind.optional_keys)
         help = f"leave it out: only {takers} take it; access to a range is in 'access'"
         if entry.location:
             help += "; for an allocation, write 'pool: …' in place of 'location: …'"
-        yield Diagnostic("MT603", message, (*path, "accessed_by"), help=help)
-        return None
-    listed = yield from scope.devices.resolve_all(entry.accessed_by or [], path, "accessed_by")
-    if listed is None:
-        return None
+        raise Refused(Diagnostic("MT603", message, (*path, "accessed_by"), help=help))
+    listed = scope.devices.resolve_all(entry.accessed_by or [], path, "accessed_by")
     users = [each.id for each in (*listed, *scope.devices.gpus) if each.kind is LocationKind.GPU]
     return tuple(dict.fromkeys(listed)), users[0] if users else 0
 
 
-def from_outside(scope: Scope, path: Path, entry: Import) -> Resolution[Group | None]:
-    """Group of an import from outside of the spec, as declared."""
+def from_outside(scope: Scope, path: Path, entry: Import) -> Group:
+    """Group of an import from outside of the spec, as declared. Raises `Refused`."""
+    if entry.order is not None:
+        message = f"import {path[-1]!r} has an order, and {entry.source} is outside of this spec"
+        help = "leave 'order' out: only imports from a counted process of the spec have one"
+        raise Refused(Diagnostic("MT608", message, (*path, "order"), help=help))
     form = _form(entry)
     kind = next((each for each in _kinds(form) if set(entry.transports) <= set(each.transports)), None)
     if kind is None or set(form) != set(entry.declared):
-        yield _undeclared_properties(path, entry, form)
-        return None
+        raise Refused(_undeclared_properties(path, entry, form))
     key = next(key for key in form if key in LOCATIONS)
-    listed = yield from scope.devices.resolve_all(entry.locations(key), path, key, anywhere=not kind.refusals.unseen)
-    if listed is None:
-        return None
+    listed = scope.devices.resolve_all(entry.locations(key), path, key, anywhere=not kind.refusals.unseen)
     each = entry.count is None and has_set(entry.locations(key))  # one handle for each device of a set
     count = entry.count or (len(listed) if each else 1)
-    locations = yield from scope.devices.distributed(listed, count, path, key)
-    if wrong := no_granules(path, entry, kind) or _no_parts(path, entry, kind):
-        yield wrong
-        return None
-    on_gpus = kind.refusals.unseen and "accessed_by" not in kind.optional_keys
-    if on_gpus and (yield from requires_gpu(f"import {path[-1]!r}", locations, (*path, key))):
-        return None
-    via = yield from _via(scope, path, entry, kind, key)
-    access = yield from declared_access(scope, path, entry, kind)
-    if via is None or access is None:
-        return None
+    locations = scope.devices.distributed(listed, count, path, key)
+    refuse_granules(path, entry, kind)
+    if entry.parts and "parts" not in kind.optional_keys:
+        message = f"import {path[-1]!r} declares parts, and {kind.words.article} has none"
+        help = "leave 'parts' out: only chunks have parts"
+        raise Refused(Diagnostic("MT603", message, (*path, "parts"), help=help))
+    if kind.refusals.unseen and "accessed_by" not in kind.optional_keys:
+        require_on_gpu(f"import {path[-1]!r}", locations, (*path, key))
+    via, access = together(
+        partial(_via, scope, path, entry, kind, key), partial(declared_access, scope, path, entry, kind)
+    )
     origin = Origin((entry.source.holder,), entry.source.export, count, via, siblings=False)
     imported = Imported(path, count, entry.count is not None or each, locations, origin, entry.parts, *access)
-    return (yield from kind.import_declared(imported, entry.amount(form) or Size(0), scope.machine))
+    return kind.import_declared(imported, entry.amount(form) or Size(0), scope.machine)
 
 
-def _no_parts(path: Path, entry: Import, kind: ExportKind) -> Diagnostic | None:
-    """Return MT603 for parts of objects that have none."""
-    if "parts" in kind.optional_keys or not entry.parts:
-        return None
-    message = f"import {path[-1]!r} declares parts, and {kind.words.article} has none"
-    return Diagnostic("MT603", message, (*path, "parts"), help="leave 'parts' out: only chunks have parts")
-
-
-def _via(scope: Scope, path: Path, entry: Import, kind: ExportKind, key: str) -> Resolution[Via | None]:
+def _via(scope: Scope, path: Path, entry: Import, kind: ExportKind, key: str) -> Via:
     """Transport of an import from outside of the spec, whose holder chooses among alternatives alike."""
 
     def support(via: Via) -> Support:
         return supported_at(scope, entry.locations(key), via)
 
     written = entry.via or kind.transports[0]
-    via: Via | None = yield from chosen(scope, written, f"import {path[-1]}: via", (*path, "via"), support)
+    via: Via = chosen(scope, written, f"import {path[-1]}: via", (*path, "via"), support)
     return via
 
 

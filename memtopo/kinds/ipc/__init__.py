@@ -17,7 +17,7 @@ from memtopo.geometry.model import Geometry
 from memtopo.kinds.device_names import has_set
 from memtopo.kinds.exportable import IPC_OWN, ExportGroup, ExportKind, Imported, Refusals
 from memtopo.kinds.kind import Scope, Words
-from memtopo.kinds.resolution import Resolution, requires_gpu
+from memtopo.kinds.resolution import require_on_gpu
 from memtopo.language.entries import Entry
 from memtopo.language.fields import Count, DeviceName, Devices, PositiveBytes
 from memtopo.machine import Machine
@@ -97,16 +97,15 @@ class Buffers(IpcKind):
     )
     trials: ClassVar[Mapping[Via, str]] = {"ipc": "ipc"}
 
-    def resolve_entry(self, scope: Scope, entry: Buffer, path: Path) -> Resolution[BufferGroup | None]:
+    def resolve_entry(self, scope: Scope, entry: Buffer, path: Path) -> BufferGroup:
         name = str(path[-1])
-        listed = yield from scope.devices.resolve_all(entry.location, path)
-        if listed is None or (yield from requires_gpu(f"buffer {name!r}", listed, (*path, "location"))):
-            return None
+        listed = scope.devices.resolve_all(entry.location, path)
+        require_on_gpu(f"buffer {name!r}", listed, (*path, "location"))
         declared = entry.size.bytes(1)
         size = whole_blocks(declared) if scope.exports(self.group.noun, name) else declared
         each = entry.count is None and has_set(entry.location)  # one for each device of a set
         count, counted = entry.count or (len(listed) if each else 1), entry.count is not None or each
-        locations = yield from scope.devices.distributed(listed, count, path)
+        locations = scope.devices.distributed(listed, count, path)
         return BufferGroup(name, path, count, counted, size, locations, declared=declared)
 
     def group_steps(self, groups: Sequence[Any]) -> Iterator[Step]:
@@ -132,8 +131,7 @@ class Buffers(IpcKind):
     def import_exported(self, imported: Imported, exported: Sequence[Group]) -> BufferGroup:
         return imported.located(BufferGroup, exported[0].size, declared=exported[0].declared_size)
 
-    def import_declared(self, imported: Imported, size: Size, machine: Machine) -> Resolution[BufferGroup]:
-        yield from ()
+    def import_declared(self, imported: Imported, size: Size, machine: Machine) -> BufferGroup:
         return imported.located(BufferGroup, whole_blocks(size.bytes(1)), declared=size.bytes(1))
 
     def notes(self, geometry: Geometry) -> Iterator[str]:
@@ -180,11 +178,10 @@ class Events(IpcKind):
     trials: ClassVar[Mapping[Via, str]] = {"ipc": "ipc-event"}
     import_keys = ("device",)
 
-    def resolve_entry(self, scope: Scope, entry: Event, path: Path) -> Resolution[EventGroup | None]:
+    def resolve_entry(self, scope: Scope, entry: Event, path: Path) -> EventGroup:
         name = str(path[-1])
-        location = yield from scope.devices.resolve(entry.device, (*path, "device"))
-        if location is None or (yield from requires_gpu(f"event {name!r}", [location], (*path, "device"))):
-            return None
+        location = scope.devices.resolve(entry.device, (*path, "device"))
+        require_on_gpu(f"event {name!r}", [location], (*path, "device"))
         shared = scope.exports(self.group.noun, name)
         return EventGroup(name, path, 1, counted=False, size=0, locations=(location,), shared=shared)
 
@@ -212,8 +209,7 @@ class Events(IpcKind):
     def import_exported(self, imported: Imported, exported: Sequence[Group]) -> EventGroup:
         return imported.located(EventGroup, 0)
 
-    def import_declared(self, imported: Imported, size: Size, machine: Machine) -> Resolution[EventGroup]:
-        yield from ()
+    def import_declared(self, imported: Imported, size: Size, machine: Machine) -> EventGroup:
         return imported.located(EventGroup, 0)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -13,11 +14,11 @@ from memtopo.driver.types import Access, Advice, Attribute, Grant, Location, Loc
 from memtopo.geometry.groups import Group, Residence, gpus
 from memtopo.geometry.model import Geometry
 from memtopo.kinds.kind import Kind, Rule, Scope, Words
-from memtopo.kinds.resolution import Resolution, lacks_gpu, trial_reason
+from memtopo.kinds.resolution import Refused, require_gpu, together, trial_reason
 from memtopo.language.entries import Entry
 from memtopo.language.fields import Boolean, DeviceName, Devices, PositiveBytes
 from memtopo.language.names import NamedDevice
-from memtopo.language.scalars import FromText, one_of
+from memtopo.language.scalars import FromWord
 from memtopo.machine import Machine
 
 if TYPE_CHECKING:
@@ -26,10 +27,8 @@ if TYPE_CHECKING:
 _FLAGS = {"global": MemAttach.GLOBAL, "host": MemAttach.HOST, "single": MemAttach.HOST}
 """Flags of the allocation. Memory of a single stream is attached to the host first, then to its stream (fact 60)."""
 
-Attachment = Annotated[
-    Literal["global", "host", "single"],
-    FromText(one_of({each: each for each in _FLAGS}, "a way to attach managed memory"), {"enum": [*_FLAGS]}),
-]
+_ATTACHMENTS = {each: each for each in _FLAGS}
+Attachment = Annotated[Literal["global", "host", "single"], FromWord(_ATTACHMENTS, "a way to attach managed memory")]
 
 _ADVICE = "advice, prefetching and oversubscription require concurrent access by the CPU and GPUs"
 
@@ -167,29 +166,26 @@ class ManagedMemory(Kind):
         ),
     }
 
-    def resolve_entry(self, scope: Scope, entry: Managed, path: Path) -> Resolution[ManagedAllocation | None]:
-        prefer = yield from _one(scope, entry.prefer, (*path, "prefer"))
-        prefetch = yield from _one(scope, entry.prefetch, (*path, "prefetch"))
-        accessed_by = yield from scope.devices.resolve_all(entry.accessed_by, path, "accessed_by")
-        if prefer is None or prefetch is None or accessed_by is None:
-            return None
+    def resolve_entry(self, scope: Scope, entry: Managed, path: Path) -> ManagedAllocation:
+        prefer, prefetch, accessed_by = together(
+            partial(_one, scope, entry.prefer, (*path, "prefer")),
+            partial(_one, scope, entry.prefetch, (*path, "prefetch")),
+            partial(scope.devices.resolve_all, entry.accessed_by, path, "accessed_by"),
+        )
         why = "it is allocated in the context of a GPU (fact 60)"
-        if (yield from lacks_gpu(f"managed memory {path[-1]!r}", scope.machine, path, why)):
-            return None
-        if wrong := _by_node(path, accessed_by):
-            yield wrong
-            return None
-        named = (*prefer, *prefetch, *accessed_by, *scope.devices.visible)
+        require_gpu(f"managed memory {path[-1]!r}", scope.machine, path, why)
+        _refuse_nodes(path, accessed_by)
+        named = (*filter(None, (prefer, prefetch)), *accessed_by, *scope.devices.visible)
         return ManagedAllocation(
             name=str(path[-1]),
             path=path,
             size=entry.size.bytes(1),
             attach=entry.attach,
             home=next((each.id for each in named if each.kind is LocationKind.GPU), 0),
-            prefer=prefer[0] if prefer else None,
+            prefer=prefer,
             accessed_by=tuple(dict.fromkeys(accessed_by)),
             read_mostly=entry.read_mostly,
-            prefetch=prefetch[0] if prefetch else None,
+            prefetch=prefetch,
             oversubscribe=entry.oversubscribe,
         )
 
@@ -239,26 +235,19 @@ def _advise(group: ManagedAllocation) -> Iterator[Step]:
         yield Advise((*path, "accessed_by"), name, home, Advice.SET_ACCESSED_BY, location)
 
 
-def _one(scope: Scope, name: NamedDevice | None, path: Path) -> Resolution[list[Location] | None]:
-    """Location of a key that names one device, in a list that is empty without the key; None for an error."""
-    if name is None:
-        return []
-    location = yield from scope.devices.resolve(name, path)
-    return None if location is None else [location]
+def _one(scope: Scope, name: NamedDevice | None, path: Path) -> Location | None:
+    """Location of a key that names one device; None without the key."""
+    return None if name is None else scope.devices.resolve(name, path)
 
 
-def _by_node(path: Path, locations: Sequence[Location]) -> Diagnostic | None:
-    """Return MT701 for advice about a NUMA node, which the driver refuses; it supports the host as a whole."""
-    index, node = next(
-        ((index, location) for index, location in enumerate(locations) if location.kind is LocationKind.HOST_NUMA),
-        (0, None),
-    )
-    if node is None:
-        return None
-    message = f"managed memory {path[-1]!r}: 'accessed_by' cannot name {node}"
-    note = "the driver returns INVALID_VALUE for a NUMA node (fact 60)"
-    where = (*path, "accessed_by", index) if len(locations) > 1 else (*path, "accessed_by")
-    return Diagnostic("MT701", message, where, notes=(note,), help="write host")
+def _refuse_nodes(path: Path, locations: Sequence[Location]) -> None:
+    """Raise `Refused` with MT701 for advice about a NUMA node; the driver supports the host as a whole."""
+    for index, location in enumerate(locations):
+        if location.kind is LocationKind.HOST_NUMA:
+            message = f"managed memory {path[-1]!r}: 'accessed_by' cannot name {location}"
+            note = "the driver returns INVALID_VALUE for a NUMA node (fact 60)"
+            where = (*path, "accessed_by", index) if len(locations) > 1 else (*path, "accessed_by")
+            raise Refused(Diagnostic("MT701", message, where, notes=(note,), help="write host"))
 
 
 def _memory(group: ManagedAllocation, machine: Machine) -> Diagnostic | None:

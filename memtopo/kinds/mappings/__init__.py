@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import chain
 from operator import attrgetter
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
-from pydantic import Field, WrapValidator
+from pydantic import Field
 
 from memtopo.common.units import exact
 from memtopo.diagnostics.model import Diagnostic, Label, Path
@@ -18,40 +18,22 @@ from memtopo.geometry.groups import ChunkGroup, RangeGroup
 from memtopo.geometry.model import Geometry, Placement, Slice
 from memtopo.kinds.kind import Keys, Kind, ResolutionStage, Rule, Scope, Words
 from memtopo.kinds.mappings.placements import Content, resolve_content
-from memtopo.kinds.resolution import Resolution, indices, refuses_growing
+from memtopo.kinds.resolution import Refused, Resolution, attempt, indices, refuse_growing
 from memtopo.language.entries import Entry
 from memtopo.language.fields import (
-    NAME,
     Amount,
     ChunkReference,
     EachCount,
     InTurn,
     PositiveAmount,
-    Reference,
-    one_or_more,
-    parse_reference,
+    chunk_alone,
+    one_or_more_of,
 )
+from memtopo.language.names import Reference, parse_reference
 from memtopo.machine import Machine
 
 if TYPE_CHECKING:
     from memtopo.kinds.step import Step
-
-
-class Named(NamedTuple):
-    """`MapEntry` that has a chunk alone, as almost all have: a fifth of the memory of a model."""
-
-    chunk: Reference
-    offset: None = None
-    each: None = None
-    order: bool = False
-    stride: None = None
-
-
-def _map_entry(value: object, validated: Callable[[object], MapEntry]) -> Named | MapEntry:
-    name = value.get("chunk") if isinstance(value, dict) and len(value) == 1 else value
-    if isinstance(name, str) and NAME.fullmatch(name):
-        return Named(Reference(name))
-    return validated({"chunk": value} if isinstance(value, str) else value)
 
 
 class MapEntry(Entry):
@@ -77,24 +59,10 @@ class MapEntry(Entry):
     )
 
 
-_Mapped = Annotated[MapEntry, WrapValidator(_map_entry, json_schema_input_type=ChunkReference | MapEntry)]
-
+_Mapped = Annotated[MapEntry, chunk_alone(MapEntry)]
+MapList = Annotated[list[_Mapped], one_or_more_of(_Mapped)]
 
 _UNMAP = "leave it out of 'map', or give it a plain count"
-
-_OneOrMoreMapped = _Mapped | Annotated[list[_Mapped], Field(min_length=1)]
-
-
-def _map_entries(value: object, validated: Callable[[object], list[Named | MapEntry]]) -> list[Named | MapEntry]:
-    listed = one_or_more(value)
-    assert isinstance(listed, list)
-    for each in listed:
-        if not (isinstance(each, str) and NAME.fullmatch(each)):
-            return validated(listed)
-    return [Named(Reference(each)) for each in listed]
-
-
-MapList = Annotated[list[_Mapped], WrapValidator(_map_entries, json_schema_input_type=_OneOrMoreMapped)]
 
 
 class Mappings(Kind):
@@ -111,7 +79,7 @@ class Mappings(Kind):
         contents: list[Content] = []
         section = scope.spec.at("map")
         for key, slices in scope.slices.items():
-            if group := (yield from scope.referenced(key, self, RangeGroup)):
+            if group := (yield from attempt(scope.referenced, key, self, RangeGroup)):
                 contents.append((yield from resolve_content((*section, key), group, slices)))
         scope.leave_unresolved("map", *(each.range.name for each in contents if not each.complete))
         if (yield from scope.too_many({"map": sum(each.number for each in contents)})):
@@ -181,17 +149,14 @@ def overlaps(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
 def resolve_slices(scope: Scope) -> Resolution[dict[str, list[Slice]]]:
     """Chunks of each map entry, by the keys of the section."""
     found: dict[str, list[Slice]] = {}
-    chunks, section = scope.of(ChunkGroup), scope.spec.at("map")
     for key, entries in scope.spec.section("map").items():
-        slices, at = found.setdefault(key, []), (*section, key)
+        slices = found.setdefault(key, [])
         for index, entry in enumerate(entries):
-            reference, offset, each, order, stride = entry.chunk, entry.offset, entry.each, entry.order, entry.stride
-            group = chunks.get(reference.name)
-            if group is not None and group.limit is None and reference.first is None:  # as almost all entries
-                named = Slice(group, 0, group.count, reference, offset, (*at, index), each, order, stride)
-            else:
-                named = yield from _slice(scope, entry, (*at, index))
-            slices.append(named)
+            path = scope.spec.at("map", key, index)
+            chunks = yield from attempt(_mapped, scope, entry.chunk, (*path, "chunk"))
+            group, first, stop = chunks or (None, 0, 0)
+            where = entry.chunk, entry.offset, path
+            slices.append(Slice(group, first, stop, *where, entry.each, entry.order, entry.stride))
     return found
 
 
@@ -210,30 +175,23 @@ def granules(scope: Scope) -> tuple[dict[str, int], set[str]]:
     return largest, names & set(_in_granules(scope)) if names else set()
 
 
-def _slice(scope: Scope, entry: MapEntry | Named, path: Path) -> Resolution[Slice]:
-    name, where = entry.chunk.name, (*path, "chunk")
-    group = scope.mappable(name)
-    if group is not None and not (
-        yield from refuses_growing(group, "a program maps them, in an elastic range", where, help=_UNMAP)
-    ):
-        if span := (yield from indices(entry.chunk, group, where)):
-            return Slice(group, *span, entry.chunk, entry.offset, path, entry.each, entry.order, entry.stride)
-    elif group is None:
-        yield from _unknown_chunk(scope, name, where)
-    return Slice(None, 0, 0, entry.chunk, entry.offset, path, entry.each, entry.order, entry.stride)
+def _mapped(scope: Scope, reference: Reference, where: Path) -> tuple[ChunkGroup, int, int]:
+    """Group, first index and end of the chunks that a map entry names.
 
-
-def _unknown_chunk(scope: Scope, name: str, where: Path) -> Iterator[Diagnostic]:
-    """Yield MT201 for a name that is no chunk, unless its entry has an error."""
-    spec = scope.spec
+    Raises `Refused`, with MT201 for a name that is no chunk unless its entry has an error.
+    """
+    if group := scope.mappable(reference.name):
+        refuse_growing(group, "a program maps them, in an elastic range", where, help=_UNMAP)
+        return group, *indices(reference, group, where)
+    spec, name = scope.spec, reference.name
     unmappable = (kind for kind in scope.kinds if kind.keys is Keys.UNIQUE and MAPPINGS.section not in kind.unusable)
     if other := next((kind.words.article for kind in unmappable if name in scope.of(kind.group)), None):
         message = f"{name!r} is {other}, and only chunks can be mapped"
         help = "share a chunk via fd instead" if name in spec.section("imports") else "declare it under 'chunks'"
-        yield Diagnostic("MT201", message, where, help=help)
-    elif not (scope.may_be_mapped(name) or (yield from scope.unusable(name, MAPPINGS, where))):
-        known = chain(spec.names("chunks"), spec.names("imports"))
-        yield scope.errors.undeclared("chunk", name, where, known)
+        raise Refused(Diagnostic("MT201", message, where, help=help))
+    reported = scope.may_be_mapped(name) or scope.may_be_unusable(name, MAPPINGS, where)
+    known = chain(spec.names("chunks"), spec.names("imports"))
+    raise scope.errors.undeclared("chunk", name, where, known, reported=reported)
 
 
 def _in_granules(scope: Scope) -> Iterator[str]:

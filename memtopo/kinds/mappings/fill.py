@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 from memtopo.common.units import exact
 from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.geometry.groups import ChunkGroup, RangeGroup
-from memtopo.geometry.sizing import rounded_to_multiple
+from memtopo.geometry.sizing import rounded_up
 from memtopo.kinds.kind import Scope
 from memtopo.kinds.mappings.placements import Content, resolve_content
-from memtopo.kinds.resolution import Resolution, collected
-from memtopo.language.fields import LARGEST_COUNT, parse_reference
+from memtopo.kinds.resolution import Refused, collected
+from memtopo.language.names import parse_reference
+from memtopo.language.scalars import LARGEST_COUNT
 
 _UNBOUNDED = 1 << 47
 """Size in bytes of a range whose own size is not known yet: all addresses of a process."""
@@ -95,65 +96,61 @@ class _Place(NamedTuple):
     alike: bool
 
 
-def filled_count(scope: Scope, chunks: ChunkGroup, entries: MapEntries) -> Resolution[ChunkGroup | None]:
+def filled_count(scope: Scope, chunks: ChunkGroup, entries: MapEntries) -> ChunkGroup:
     """The group with as many chunks as fill the place where they are mapped.
 
-    Yields MT314 if there is no such place or its size is not known.
+    Raises `Refused` with MT314 if there is no such place or its size is not known.
     """
     named = entries.places.get(chunks.name, [])
     sized = [(key, nth) for key, nth in named if not _fitted(scope, key)]
     if named and not sized:
-        yield _circular(scope, chunks, named[0][0])
-        return None
+        raise Refused(_circular(scope, chunks, named[0][0]))
     found: dict[int, str] = {}
     for key, nth in sized:
         place = _place(scope, chunks, entries, (key, nth))
-        if isinstance(place, Diagnostic):
-            yield place
-        number = (yield from _number(scope, chunks, place, entries)) if isinstance(place, _Place) else None
-        if number is None:
-            return None
-        found.setdefault(number, key)
+        found.setdefault(_number(scope, chunks, place, entries), key)
     if len(found) == 1:
-        return (yield from _filled(chunks, *found.popitem()))
+        return _filled(chunks, *found.popitem())
     if found:
-        yield _different(chunks, found)
-    elif not any(section in ("map", "ranges") for section, _ in scope.spec.left_out):
-        message = f"chunk {chunks.name!r} is not mapped as a whole, so that its count does not follow from a range"
-        help = f"map it into a range: 'map: {{kv: [{chunks.name}]}}', or write a number of chunks"
-        yield _open(chunks, message, help)
-    return None
+        first, second = list(found.items())[:2]
+        needs = f"{first[1]!r} needs {first[0]:,} chunks, and {second[1]!r} {second[0]:,}"
+        message = f"the count of {chunks.name!r} does not follow: {needs}"
+        raise Refused(_open(chunks, message, "write a number of chunks"))
+    if any(section in ("map", "ranges") for section, _ in scope.spec.left_out):
+        raise Refused
+    message = f"chunk {chunks.name!r} is not mapped as a whole, so that its count does not follow from a range"
+    help = f"map it into a range: 'map: {{kv: [{chunks.name}]}}', or write a number of chunks"
+    raise Refused(_open(chunks, message, help))
 
 
-def elastic_count(scope: Scope, chunks: ChunkGroup, entries: MapEntries) -> Resolution[ChunkGroup | None]:
+def elastic_count(scope: Scope, chunks: ChunkGroup, entries: MapEntries) -> ChunkGroup:
     """The group with as many chunks as their elastic ranges have room for.
 
-    Yields MT314 if there are none, or if `map` names one of them.
+    Raises `Refused` with MT314 if there are none, or if `map` names one of them.
     """
     number, names, ranges = 0, [], scope.spec.section("ranges")
     for name in entries.elastic_ranges(chunks.name):
         if ranges[name].size == "fill":
-            return None  # refused with the range
+            raise Refused  # the range has the error
         if key := entries.keys.get(name):
             message = f"the number of {chunks.name!r} does not follow from {name!r}, in which other chunks are mapped"
             label = Label("mapped here", scope.spec.at("map", key), "key")
-            yield _open(chunks, message, "write a number of chunks", label)
-            return None
+            raise Refused(_open(chunks, message, "write a number of chunks", label))
         number += _elastic_room(chunks, ranges[name], entries)
         names.append(name)
     if names:
-        return (yield from _filled(chunks, number, " and ".join(names)))
-    if not any(section == "ranges" for section, _ in scope.spec.left_out):
-        message = f"no elastic range can have chunk {chunks.name!r}, so that its largest number does not follow"
-        yield _open(chunks, message, "declare a range with 'elastic: true', or write a number of chunks")
-    return None
+        return _filled(chunks, number, " and ".join(names))
+    if any(section == "ranges" for section, _ in scope.spec.left_out):
+        raise Refused
+    message = f"no elastic range can have chunk {chunks.name!r}, so that its largest number does not follow"
+    raise Refused(_open(chunks, message, "declare a range with 'elastic: true', or write a number of chunks"))
 
 
 def _elastic_room(chunks: ChunkGroup, range_: Any, entries: MapEntries) -> int:
     """Number of chunks that elastic ranges of one entry have room for."""
     others = (entries.known.get(each) for each in (range_.elastic.zero, *range_.elastic.chunks))
     unit = max(group.granule for group in (chunks, *others) if group)
-    size = rounded_to_multiple(range_.size.bytes(unit), unit, rounding=True) or 0
+    size = rounded_up(range_.size.bytes(unit), unit)
     return int((range_.count or 1) * (size // chunks.size))
 
 
@@ -175,10 +172,10 @@ def keys_by_range(scope: Scope) -> Mapping[str, Sequence[str]]:
     return found
 
 
-def fitting_size(scope: Scope, name: str, keys: Sequence[str], count: int | None, unit: int) -> Resolution[int | None]:
+def fitting_size(scope: Scope, name: str, keys: Sequence[str], count: int | None, unit: int) -> int:
     """Size of each of `count` ranges that fits what some keys of `map` map into it, in whole granules of `unit` bytes.
 
-    Yields MT314 if that is not known.
+    Raises `Refused` with MT314 if that is not known.
     """
     path = (*scope.spec.at("ranges", name), "size")
     largest = 0
@@ -188,27 +185,21 @@ def fitting_size(scope: Scope, name: str, keys: Sequence[str], count: int | None
         if filled:
             message = f"the size of {name!r} follows from its mappings, and 'each: fill' from its size"
             label = Label("as many as fit", (*filled.path, "each"))
-            yield Diagnostic("MT314", message, path, labels=(label,), help="write one of them as a number")
-            return None
+            raise Refused(Diagnostic("MT314", message, path, labels=(label,), help="write one of them as a number"))
         group = RangeGroup(
             name, path[:-1], count or 1, count is not None, _UNBOUNDED, _UNBOUNDED, unit, 0, 0, fixed=False
         )
         content, diagnostics = collected(resolve_content(scope.spec.at("map", key), group, slices))
         if not content.complete:
-            yield from diagnostics
-            return None
-        size = yield from _member_size(content, unit, path)
-        if size is None:
-            return None
-        largest = max(largest, size)
+            raise Refused(*diagnostics)
+        largest = max(largest, _member_size(content, unit, path))
     if not largest:
         message = f"nothing is mapped into {name!r}, so that its size does not follow"
-        yield Diagnostic("MT314", message, path, help="write a size, or map chunks into it")
-        return None
-    return rounded_to_multiple(largest, unit, rounding=True)
+        raise Refused(Diagnostic("MT314", message, path, help="write a size, or map chunks into it"))
+    return rounded_up(largest, unit)
 
 
-def _member_size(content: Content, unit: int, path: Path) -> Resolution[int | None]:
+def _member_size(content: Content, unit: int, path: Path) -> int:
     """Bytes of each range that a key of `map` fills: ranges that are filled one after another have equal parts."""
     end = max(run.end for run in content.runs)
     members = content.stop - content.first
@@ -217,8 +208,7 @@ def _member_size(content: Content, unit: int, path: Path) -> Resolution[int | No
     if end % (members * unit) == 0:
         return end // members
     message = f"{exact(end)} of chunks are no equal parts of whole granules for {members:,} ranges"
-    yield Diagnostic("MT314", message, path, help="write a size, or map them with 'each'")
-    return None
+    raise Refused(Diagnostic("MT314", message, path, help="write a size, or map them with 'each'"))
 
 
 def _fitted(scope: Scope, key: str) -> bool:
@@ -242,40 +232,39 @@ def _circular(scope: Scope, chunks: ChunkGroup, key: str) -> Diagnostic:
     return _open(chunks, message, "write one of them as a number", label)
 
 
-def _place(scope: Scope, chunks: ChunkGroup, written: MapEntries, at: tuple[str, int]) -> _Place | Diagnostic | None:
-    """The place of an entry; a diagnostic if the size of its range is not known, and None if the range has an error."""
+def _place(scope: Scope, chunks: ChunkGroup, written: MapEntries, at: tuple[str, int]) -> _Place:
+    """The place of an entry. Raises `Refused` if the size of its range is not known."""
     key, nth = at
     reference, entries = parse_reference(key), written.section[key]
     range_ = scope.spec.section("ranges").get(reference.name)
     if range_ is None:
-        return None
+        raise Refused
     members = _members(scope, key)
     largest, imported = written.granule(reference.name)
     unit = max(chunks.granule, largest)
     if imported and (range_.size.in_granules or range_.round):
         message = f"the size of {reference.name!r} depends on imported chunks, and the count of {chunks.name!r} on it"
-        return _open(chunks, message, f"write the size of {reference.name!r} in bytes")
-    size = rounded_to_multiple(range_.size.bytes(unit), unit, rounding=True) or 0
+        raise Refused(_open(chunks, message, f"write the size of {reference.name!r} in bytes"))
+    size = rounded_up(range_.size.bytes(unit), unit)
     return _Place(key, nth, entries, members, size, written.alike(key))
 
 
-def _number(scope: Scope, chunks: ChunkGroup, place: _Place, entries: MapEntries) -> Resolution[int | None]:
+def _number(scope: Scope, chunks: ChunkGroup, place: _Place, entries: MapEntries) -> int:
     """Number of chunks that fill a place: those that `each` names, or all that fit between the entries around it."""
     entry = place.entries[place.nth]
     if isinstance(entry.each, int):
-        return entry.each * place.members
+        return int(entry.each * place.members)
     whole = place.size if place.alike else place.size * place.members
     bounds = _bounds(chunks, place, whole, entries)
     if bounds is None:
         message = f"the entries beside {chunks.name!r} in {place.key!r} are imported or follow from other amounts"
         help = f"write '{{chunk: {chunks.name}, offset: …}}', and an offset for the entry after it"
-        yield _open(chunks, message, help, Label("mapped here", scope.spec.at("map", place.key, place.nth)))
-        return None
+        raise Refused(_open(chunks, message, help, Label("mapped here", scope.spec.at("map", place.key, place.nth))))
     start, end = bounds
     stride = entry.stride.bytes(chunks.granule) if entry.stride else chunks.size
     room = (whole if entry.each == "fill" else end) - start
     fits = (room - chunks.size) // stride + 1 if room >= chunks.size else 0
-    return fits * place.members if entry.each == "fill" else fits
+    return int(fits * place.members if entry.each == "fill" else fits)
 
 
 def _bounds(chunks: ChunkGroup, place: _Place, whole: int, entries: MapEntries) -> tuple[int, int] | None:
@@ -326,23 +315,15 @@ def _end(entry: Any, start: int | None, size: int, entries: MapEntries) -> int |
     return int(start + (number - 1) * stride + group.size)
 
 
-def _filled(chunks: ChunkGroup, number: int, key: str) -> Resolution[ChunkGroup | None]:
-    """The group with as many chunks as fill ranges; yields a diagnostic if these have room for none, or too many."""
-    if 0 < number <= LARGEST_COUNT:
-        return replace(chunks, count=number, filled=key)
-    if number:
+def _filled(chunks: ChunkGroup, number: int, key: str) -> ChunkGroup:
+    """The group with as many chunks as fill ranges. Raises `Refused` if these have room for none, or for too many."""
+    if number > LARGEST_COUNT:
         message = f"{key!r} has room for {number:,} chunks, more than the {LARGEST_COUNT:,} that one spec may declare"
-        yield Diagnostic("MT109", message, number_path(chunks), help="make the chunks larger")
-    else:
+        raise Refused(Diagnostic("MT109", message, number_path(chunks), help="make the chunks larger"))
+    if number <= 0:
         message = f"{key!r} has no room for a chunk of {exact(chunks.size)}, so that {chunks.name!r} would have none"
-        yield _open(chunks, message, "make the range larger, or the chunks smaller")
-    return None
-
-
-def _different(chunks: ChunkGroup, found: Mapping[int, str]) -> Diagnostic:
-    first, second = list(found.items())[:2]
-    needs = f"{first[1]!r} needs {first[0]:,} chunks, and {second[1]!r} {second[0]:,}"
-    return _open(chunks, f"the count of {chunks.name!r} does not follow: {needs}", "write a number of chunks")
+        raise Refused(_open(chunks, message, "make the range larger, or the chunks smaller"))
+    return replace(chunks, count=number, filled=key)
 
 
 def _open(chunks: ChunkGroup, message: str, help: str, *labels: Label) -> Diagnostic:

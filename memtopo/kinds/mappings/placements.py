@@ -6,12 +6,11 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import NamedTuple
 
-from memtopo.common.units import exact
+from memtopo.common.units import Size, exact
 from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.geometry.groups import ChunkGroup, RangeGroup
 from memtopo.geometry.model import Placement, Slice
-from memtopo.geometry.sizing import size_error
-from memtopo.kinds.resolution import Resolution, instances
+from memtopo.kinds.resolution import Refused, Resolution, attempt, instances, whole_granules
 
 
 class Run(NamedTuple):
@@ -77,16 +76,19 @@ class Content(NamedTuple):
 
 def resolve_content(path: Path, group: RangeGroup, slices: Sequence[Slice]) -> Resolution[Content]:
     """Mappings of the key of `map` at `path`. The entries after an unknown chunk are left out."""
-    span = yield from instances(str(path[-1]), group, path)
+    span = yield from attempt(instances, str(path[-1]), group, path)
     alike = any(each.each is not None or each.stride is not None or each.in_turn for each in slices)
-    if span is None or (alike and (yield from _contradictory(slices, span[1] - span[0]))):
+    wrong = list(_contradictory(slices, span[1] - span[0])) if span and alike else []
+    yield from wrong
+    if span is None or wrong:
         return Content(group, 0, 0, (), alike=alike, complete=False)
     runs: list[Run] = []
     cursor: int | None = 0
     for each in slices:
         chunk = each.group
         if each.offset is not None:
-            cursor = yield from _offset(each, group)
+            unit, where = chunk.granule if chunk else group.granule, (*each.path, "offset")
+            cursor = yield from attempt(_multiple, each.offset, unit, group, where)
         elif chunk is not None and cursor is not None and cursor % chunk.granule:
             yield _unaligned(each, chunk, group, cursor)
             cursor = None
@@ -95,7 +97,7 @@ def resolve_content(path: Path, group: RangeGroup, slices: Sequence[Slice]) -> R
             continue
         run: Run | None = Run(each, chunk, cursor, each.stop - each.first, chunk.size)
         if alike and run:
-            run = yield from _counted(run, group, span[1] - span[0])
+            run = yield from attempt(_counted, run, group, span[1] - span[0])
         if run is not None:
             runs.append(run)
         cursor = run.end if run else None
@@ -119,45 +121,33 @@ def _one_after_another(content: Content) -> Iterator[Placement]:
             first, left, cursor = first + count, left - count, cursor + count * size
 
 
-def _counted(run: Run, group: RangeGroup, ranges: int) -> Resolution[Run | None]:
-    """The run with its stride and with the mappings that each range has; None if they do not fit."""
-    each, size = run.slice, run.chunk.size
-    stride = each.stride.bytes(group.granule) if each.stride else size
-    if (wrong := _stride(run, stride, group)) is not None:
-        yield wrong
-        return None
+def _counted(run: Run, group: RangeGroup, ranges: int) -> Run:
+    """The run with its stride and with the mappings that each range has. Raises `Refused` if they do not fit."""
+    each, size, stride = run.slice, run.chunk.size, _stride(run, group)
     room = group.size - run.offset
     fits = (room - size) // stride + 1 if room >= size else 0
     count = fits if each.each == "fill" else each.each if isinstance(each.each, int) else each.number
     if count > fits or not fits:
-        yield _beyond(run._replace(number=max(count, 1), stride=stride), group, fits)
-        return None
+        raise Refused(_beyond(run._replace(number=max(count, 1), stride=stride), group, fits))
     if each.each not in (None, "all") and not each.repeated and count * ranges > each.number:
-        yield _too_few(each, run.chunk, count, ranges)
-        return None
+        raise Refused(_too_few(each, run.chunk, count, ranges))
     return run._replace(number=count, stride=stride)
 
 
-def _offset(each: Slice, group: RangeGroup) -> Resolution[int | None]:
-    assert each.offset is not None
-    offset = each.offset.bytes(group.granule)
-    unit = each.group.granule if each.group else group.granule
-    if offset % unit == 0:
-        return offset
+def _multiple(written: Size, unit: int, group: RangeGroup, path: Path) -> int:
+    """Bytes of an offset or stride. Raises `Refused` with MT303 if they are no multiple of the chunks' granularity."""
     note = f"the offset of a chunk must be a multiple of its granularity, {exact(unit)}"
-    yield size_error("MT303", f"range {group.name!r}", offset, unit, (*each.path, "offset"), note)
-    return None
+    return whole_granules("MT303", f"range {group.name!r}", written.bytes(group.granule), unit, path, note)
 
 
-def _stride(run: Run, stride: int, group: RangeGroup) -> Diagnostic | None:
-    chunk, path = run.chunk, (*run.slice.path, "stride")
-    if stride % chunk.granule:
-        note = f"the offset of a chunk must be a multiple of its granularity, {exact(chunk.granule)}"
-        return size_error("MT303", f"range {group.name!r}", stride, chunk.granule, path, note)
-    if stride >= chunk.size:
-        return None
-    message = f"a stride of {exact(stride)} is less than the {exact(chunk.size)} of {chunk.name!r}, which would overlap"
-    return Diagnostic("MT304", message, path, help=f"write 'stride: {exact(chunk.size)}' or more")
+def _stride(run: Run, group: RangeGroup) -> int:
+    """Bytes from one mapping of a run to the next. Raises `Refused` with MT304 if they would overlap."""
+    written, size, path = run.slice.stride, run.chunk.size, (*run.slice.path, "stride")
+    stride = _multiple(written, run.chunk.granule, group, path) if written else size
+    if stride < size:
+        less = f"a stride of {exact(stride)} is less than the {exact(size)} of {run.chunk.name!r}, which would overlap"
+        raise Refused(Diagnostic("MT304", less, path, help=f"write 'stride: {exact(size)}' or more"))
+    return stride
 
 
 def _unaligned(each: Slice, chunk: ChunkGroup, group: RangeGroup, offset: int) -> Diagnostic:
@@ -194,19 +184,14 @@ def _too_few(each: Slice, chunk: ChunkGroup, count: int, ranges: int) -> Diagnos
     return Diagnostic("MT311", message, (*each.path, "each"), labels=(label,), help=help)
 
 
-def _contradictory(slices: Sequence[Slice], ranges: int) -> Resolution[bool]:
-    """Yield MT312 for keys of entries that do not go together, and return true if there are any."""
-    several = ranges > 1
+def _contradictory(slices: Sequence[Slice], ranges: int) -> Iterator[Diagnostic]:
+    """Yield MT312 for keys of entries that do not go together."""
     counted = next((each for each in slices if each.each is not None), None)
-    found = False
     for each in slices:
         if each.in_turn and (each.each in (None, "all") or each.repeated):
-            found = True
             yield _no_order(each)
-        elif several and each.each is None:
-            found = True
+        elif ranges > 1 and each.each is None:
             yield _without_each(each, counted)
-    return found
 
 
 def _no_order(each: Slice) -> Diagnostic:

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from memtopo.common.units import Size, exact
+from memtopo.common.units import exact
 from memtopo.diagnostics.model import Diagnostic, Path
 from memtopo.driver.types import MULTICAST_SLOTS, HandleType, Location, Properties
 from memtopo.geometry.groups import ChunkGroup, Group
 from memtopo.geometry.model import Geometry
-from memtopo.geometry.sizing import rounded_to_multiple, size_error
 from memtopo.kinds.chunks import HandleKind
 from memtopo.kinds.chunks.support import FABRIC_HELP, taken_handles
 from memtopo.kinds.exportable import Imported, Refusals
 from memtopo.kinds.kind import Rule, Scope, Words
-from memtopo.kinds.resolution import Resolution, requires_gpu
+from memtopo.kinds.resolution import Refused, require_on_gpu, together, whole_granules
 from memtopo.language.entries import Entry
 from memtopo.language.fields import Devices, Handles, PositiveAmount, Rounding
 from memtopo.machine import Machine
@@ -81,25 +81,21 @@ class Multicast(HandleKind):
         outside="for processes of the same spec",
     )
 
-    def resolve_entry(self, scope: Scope, entry: MulticastObject, path: Path) -> Resolution[MulticastGroup | None]:
-        name = str(path[-1])
-        listed = yield from scope.devices.resolve_all(entry.devices, path, "devices")
-        if listed is None or (yield from requires_gpu(f"multicast {name!r}", listed, (*path, "devices"))):
-            return None
+    def resolve_entry(self, scope: Scope, entry: MulticastObject, path: Path) -> MulticastGroup:
+        name, where = str(path[-1]), (*path, "devices")
+        listed = scope.devices.resolve_all(entry.devices, path, "devices")
+        require_on_gpu(f"multicast {name!r}", listed, where)
         if twice := next((each for each in listed if listed.count(each) > 1), None):
-            yield Diagnostic(
-                "MT204", f"{twice} is in the team of {name!r} twice", (*path, "devices"), help="name it once"
-            )
-            return None
-        handles = yield from taken_handles(scope, "multicast", path, entry.handles, entry.devices)
+            message = f"{twice} is in the team of {name!r} twice"
+            raise Refused(Diagnostic("MT204", message, where, help="name it once"))
         unit = scope.machine.multicast_granule(listed)
         declared = entry.size.bytes(unit)
-        size = rounded_to_multiple(declared, unit, rounding=entry.round is not None)
-        if size is None:
-            note = f"the granularity of multicast objects is assumed to be that of chunks, {exact(unit)} (fact 87)"
-            yield size_error("MT301", f"multicast {name!r}", declared, unit, (*path, "size"), note, rounding=True)
-        if size is None or handles is None:
-            return None
+        what, at, rounding = f"multicast {name!r}", (*path, "size"), entry.round is not None
+        note = f"the granularity of multicast objects is assumed to be that of chunks, {exact(unit)} (fact 87)"
+        handles, size = together(
+            partial(taken_handles, scope, "multicast", path, entry.handles, entry.devices),
+            partial(whole_granules, "MT301", what, declared, unit, at, note, rounding=rounding),
+        )
         found, team = tuple(Properties(each, handles) for each in listed), tuple(listed)
         single = False
         return MulticastGroup(name, path, 1, single, size, declared, unit, found, team, devices=team)
@@ -121,9 +117,6 @@ class Multicast(HandleKind):
         assert isinstance(group, MulticastGroup)
         plain = tuple(Properties(each) for each in group.devices)
         return replace(group, name=imported.name, path=imported.path, properties=plain, origin=imported.origin)
-
-    def import_declared(self, imported: Imported, size: Size, machine: Machine) -> Resolution[None]:
-        raise NotImplementedError
 
     def notes(self, geometry: Geometry) -> Iterator[str]:
         for group in geometry.of(MulticastGroup).values():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
@@ -16,7 +17,7 @@ from memtopo.geometry.model import Geometry
 from memtopo.kinds.device_names import built_in
 from memtopo.kinds.external import FROM, from_process
 from memtopo.kinds.kind import Kind, Rule, Scope, Words
-from memtopo.kinds.resolution import Resolution, lacks_gpu, trial_reason
+from memtopo.kinds.resolution import Refused, require_gpu, together, trial_reason
 from memtopo.language.entries import Entry
 from memtopo.language.fields import Boolean, Count, Devices, OffsetBytes, PositiveBytes, ProducerText
 from memtopo.language.scalars import FromText, text, text_like
@@ -169,16 +170,9 @@ class PinnedMemory(Kind):
         "states": ("it stays as long as the layout", "leave it out: a state may 'offload' chunks to it"),
     }
 
-    def resolve_entry(self, scope: Scope, entry: Pinned, path: Path) -> Resolution[PinnedGroup | None]:
-        name = str(path[-1])
-        gpus = yield from _gpus(scope, entry, path)
-        wrong = [*_misnamed(name, path), *_contradicting(entry, path), *_unaligned(entry, path)]
-        if entry.source:
-            wrong += from_process(f"pinned memory {name!r}", path, entry.source, scope.siblings.names)
-        yield from wrong
-        if wrong or gpus is None:
-            return None
-        origin = None
+    def resolve_entry(self, scope: Scope, entry: Pinned, path: Path) -> PinnedGroup:
+        name, origin = str(path[-1]), None
+        gpus, _ = together(partial(_gpus, scope, entry, path), partial(_require_consistent, scope, entry, path))
         if entry.source:
             origin = Origin((entry.source.holder,), entry.source.export or name, 1, "memfd", siblings=False)
         return PinnedGroup(
@@ -229,21 +223,26 @@ def supported(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
                 break
 
 
-def _gpus(scope: Scope, entry: Pinned, path: Path) -> Resolution[tuple[int, ...] | None]:
+def _gpus(scope: Scope, entry: Pinned, path: Path) -> tuple[int, ...]:
     """Ordinals of the GPUs that access an entry, by default the first that the process sees."""
-    listed = yield from scope.devices.resolve_all(entry.accessed_by, path, "accessed_by")
+    listed = scope.devices.resolve_all(entry.accessed_by, path, "accessed_by")
     what = f"pinned memory {path[-1]!r}"
-    if listed is None:
-        return None
     if any(location.kind is not LocationKind.GPU for location in listed):
         message = f"{what}: 'accessed_by' names GPUs; the CPU may access it anyway"
-        yield Diagnostic("MT405", message, (*path, "accessed_by"), help="name GPUs alone")
-        return None
-    why = "it is allocated or registered in the context of a GPU (facts 74, 85)"
-    if (yield from lacks_gpu(what, scope.machine, path, why)):
-        return None
+        raise Refused(Diagnostic("MT405", message, (*path, "accessed_by"), help="name GPUs alone"))
+    require_gpu(what, scope.machine, path, "it is allocated or registered in the context of a GPU (facts 74, 85)")
     first: Sequence[Location] = scope.devices.visible[:1] or (gpu(0),)
     return tuple(dict.fromkeys(location.id for location in listed or first))
+
+
+def _require_consistent(scope: Scope, entry: Pinned, path: Path) -> None:
+    """Raise `Refused` for a name, keys, an offset and a producer that the entry cannot have."""
+    name = str(path[-1])
+    wrong = [*_misnamed(name, path), *_contradicting(entry, path), *_unaligned(entry, path)]
+    if entry.source:
+        wrong += from_process(f"pinned memory {name!r}", path, entry.source, scope.siblings.names)
+    if wrong:
+        raise Refused(*wrong)
 
 
 def _misnamed(name: str, path: Path) -> Iterator[Diagnostic]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from memtopo.common.units import Size, exact, rounded
 from memtopo.diagnostics.model import Diagnostic, Label, Path
@@ -27,10 +28,10 @@ from memtopo.geometry.model import Geometry
 from memtopo.kinds.access.grants import access_trial, can_access
 from memtopo.kinds.device_names import has_set
 from memtopo.kinds.kind import Kind, Rule, Scope, Words
-from memtopo.kinds.resolution import Resolution, lacks_gpu, trial_reason
+from memtopo.kinds.resolution import Refused, attempt, require_gpu, together, trial_reason
 from memtopo.language.entries import Entry
-from memtopo.language.fields import Boolean, Devices, one_or_more
-from memtopo.language.scalars import FromText, bytes_or, one_of, text_like
+from memtopo.language.fields import Boolean, Devices, one_or_more_of
+from memtopo.language.scalars import FromText, FromWord, bytes_or, text_like
 from memtopo.machine import Machine
 
 if TYPE_CHECKING:
@@ -46,12 +47,8 @@ ALIGNED = 512
 """Alignment of allocations in a pool (fact 80)."""
 
 _HINTS = {"fabric": "memtopo shares pools via fd: write fd", "ipc": "legacy IPC cannot carry pools (fact 82): write fd"}
-_Handle = Annotated[Literal["fd"], FromText(one_of({"fd": "fd"}, "a handle type of a pool", _HINTS), {"enum": ["fd"]})]
-PoolHandles = Annotated[
-    list[_Handle],
-    BeforeValidator(one_or_more, json_schema_input_type=_Handle | Annotated[list[_Handle], Field(min_length=1)]),
-]
-
+_Handle = Annotated[Literal["fd"], FromWord({"fd": "fd"}, "a handle type of a pool", _HINTS)]
+PoolHandles = Annotated[list[_Handle], one_or_more_of(_Handle)]
 
 _BYTES = text_like(r"[1-9][0-9]{0,19} ?(B|KiB|MiB|GiB|TiB)", "A size with a unit: 64MiB.")
 _MaxSize = Annotated[Size, FromText(bytes_or("leave it out: there is no limit then"), _BYTES)]
@@ -175,29 +172,23 @@ class Pools(Kind):
     def resolve(self, scope: Scope) -> Iterator[Diagnostic]:
         allocations = _allocations(scope)
         for name, entry in scope.spec.section(self.section).items():
-            group = yield from self.resolve_entry(scope, entry, scope.spec.at(self.section, name))
+            group = yield from attempt(self.resolve_entry, scope, entry, scope.spec.at(self.section, name))
             if group:
                 reserves = tuple(_reserved(allocations.get(name, ()), group.count))
                 group = replace(group, size=min(filter(None, reserves), default=0), reserves=reserves)
             yield from scope.add(self, name, group)
 
-    def resolve_entry(self, scope: Scope, entry: Pool, path: Path) -> Resolution[PoolGroup | None]:
-        locations = yield from scope.devices.resolve_all(entry.location, path)
-        accessed_by = yield from scope.devices.resolve_all(entry.accessed_by, path, "accessed_by")
-        if locations is None or accessed_by is None:
-            return None
+    def resolve_entry(self, scope: Scope, entry: Pool, path: Path) -> PoolGroup:
+        locations, accessed_by = together(
+            partial(scope.devices.resolve_all, entry.location, path),
+            partial(scope.devices.resolve_all, entry.accessed_by, path, "accessed_by"),
+        )
         why = "its memory is allocated in a stream of a GPU"
-        if (yield from lacks_gpu(f"pool {path[-1]!r}", scope.machine, path, why)):
-            return None
+        require_gpu(f"pool {path[-1]!r}", scope.machine, path, why)
         limit = entry.max_size.bytes(1) if entry.max_size else 0
-        if (
-            wrong := _repeated(path, locations)
-            or _on_the_host(path, locations, entry.handles)
-            or _too_large(path, limit)
-            or _too_large_to_share(path, limit, locations if entry.handles else (), scope.machine)
-        ):
-            yield wrong
-            return None
+        smaller = [each for each in locations if limit > _memory(scope.machine, each) > 0]
+        if wrong := next(_faults(entry, path, locations, limit, smaller), None):
+            raise Refused(wrong)
         counted = len(locations) > 1 or has_set(entry.location)
         users = [each.id for each in (*accessed_by, *scope.devices.gpus) if each.kind is LocationKind.GPU]
         return PoolGroup(
@@ -209,7 +200,7 @@ class Pools(Kind):
             locations=tuple(locations),
             handles=HandleType.FD if entry.handles else HandleType.NONE,
             max_size=limit,
-            beyond=next((each for each in locations if limit > _memory(scope.machine, each) > 0), None),
+            beyond=next(iter(smaller), None),
             attributes=tuple(_attributes(entry)),
             accessed_by=tuple(dict.fromkeys(accessed_by)),
             home=users[0],
@@ -293,42 +284,30 @@ def _attributes(entry: Pool) -> Iterator[tuple[PoolAttribute, int]]:
         yield PoolAttribute.RELEASE_THRESHOLD, entry.release_threshold.bytes(1)
 
 
-def _repeated(path: Path, locations: Sequence[Location]) -> Diagnostic | None:
-    if len(set(locations)) == len(locations):
-        return None
-    twice = next(each for each, times in Counter(locations).items() if times > 1)
-    message = f"pool {path[-1]!r} lists {twice} twice, and has one pool at each location"
-    return Diagnostic("MT204", message, (*path, "location"), help="declare another pool for it")
+def _faults(
+    entry: Pool, path: Path, locations: Sequence[Location], limit: int, smaller: Sequence[Location]
+) -> Iterator[Diagnostic]:
+    """Yield MT204 for a repeated location, and MT710 for what the driver refuses of a pool with a maximum size.
 
-
-def _on_the_host(path: Path, locations: Sequence[Location], handles: Sequence[str]) -> Diagnostic | None:
-    """Return MT710 for a pool of the host as a whole that is to be shared."""
-    if not handles or all(each.kind is not LocationKind.HOST for each in locations):
-        return None
-    message = f"pool {path[-1]!r} is of the host as a whole, whose pools have no handle types"
-    note = "the driver returns INVALID_VALUE; pools of a NUMA node can be shared (fact 80)"
-    return Diagnostic("MT710", message, (*path, "handles"), notes=(note,), help="write 'location: host:0'")
-
-
-def _too_large(path: Path, limit: int) -> Diagnostic | None:
-    """Return MT710 for a maximum size that the driver refuses."""
-    if limit < LARGEST:
-        return None
-    message = f"pool {path[-1]!r}: the driver creates no pool with a max_size of {rounded(limit)}"
-    note = f"it returns OUT_OF_MEMORY for {exact(LARGEST)} (fact 80)"
+    Some locations have a `smaller` memory than that.
+    """
+    what, where = f"pool {path[-1]!r}", (*path, "max_size")
     help = "lower 'max_size', or leave it out: there is no limit then"
-    return Diagnostic("MT710", message, (*path, "max_size"), notes=(note,), help=help)
-
-
-def _too_large_to_share(path: Path, limit: int, locations: Sequence[Location], machine: Machine) -> Diagnostic | None:
-    """Return MT710 for a maximum size of a pool with handles that is more than its location has."""
-    small = next((each for each in locations if limit > _memory(machine, each) > 0), None)
-    if small is None:
-        return None
-    message = f"pool {path[-1]!r} can be shared, and its max_size of {rounded(limit)} is more than {small} has"
-    note = "of pools of 1TiB at most, an export failed, or the import did not return (fact 82)"
-    help = "lower 'max_size', or leave it out: there is no limit then"
-    return Diagnostic("MT710", message, (*path, "max_size"), notes=(note,), help=help)
+    if twice := next((each for each, times in Counter(locations).items() if times > 1), None):
+        message = f"{what} lists {twice} twice, and has one pool at each location"
+        yield Diagnostic("MT204", message, (*path, "location"), help="declare another pool for it")
+    if entry.handles and any(each.kind is LocationKind.HOST for each in locations):
+        message = f"{what} is of the host as a whole, whose pools have no handle types"
+        note = "the driver returns INVALID_VALUE; pools of a NUMA node can be shared (fact 80)"
+        yield Diagnostic("MT710", message, (*path, "handles"), notes=(note,), help="write 'location: host:0'")
+    if limit >= LARGEST:
+        message = f"{what}: the driver creates no pool with a max_size of {rounded(limit)}"
+        note = f"it returns OUT_OF_MEMORY for {exact(LARGEST)} (fact 80)"
+        yield Diagnostic("MT710", message, where, notes=(note,), help=help)
+    if entry.handles and smaller:
+        message = f"{what} can be shared, and its max_size of {rounded(limit)} is more than {smaller[0]} has"
+        note = "of pools of 1TiB at most, an export failed, or the import did not return (fact 82)"
+        yield Diagnostic("MT710", message, where, notes=(note,), help=help)
 
 
 def _memory(machine: Machine, location: Location) -> int:

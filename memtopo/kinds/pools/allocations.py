@@ -18,7 +18,6 @@ from memtopo.geometry.model import Geometry
 from memtopo.kinds.exportable import ExportGroup, ExportKind, Imported, Refusals
 from memtopo.kinds.kind import Rule, Scope, Words
 from memtopo.kinds.pools import ALIGNED, RESERVED, PooledGroup, PoolGroup, other_grants, unreachable
-from memtopo.kinds.resolution import Resolution
 from memtopo.language.entries import Entry
 from memtopo.language.fields import Count, Name, PositiveBytes
 from memtopo.machine import Machine
@@ -114,13 +113,8 @@ class Allocations(ExportKind):
         "states": ("an allocation stays as long as the layout", "declare a chunk, which a state can drop"),
     }
 
-    def resolve_entry(self, scope: Scope, entry: Allocation, path: Path) -> Resolution[AllocationGroup | None]:
-        pool = scope.of(PoolGroup).get(entry.pool)
-        if pool is None:
-            if not scope.spec.may_have("pools", entry.pool):
-                known = scope.spec.names("pools")
-                yield scope.errors.undeclared("pool", entry.pool, (*path, "pool"), known)
-            return None
+    def resolve_entry(self, scope: Scope, entry: Allocation, path: Path) -> AllocationGroup:
+        pool = scope.named(PoolGroup, entry.pool, (*path, "pool"), "pools")
         counted = entry.count is not None or pool.counted
         count = entry.count or pool.count
         used = min(count, pool.count)
@@ -195,8 +189,7 @@ class Allocations(ExportKind):
         pools = tuple(f"{holder}.{pool}" for holder in holders for pool in first.pools)
         return _imported(imported, first.size, pools)
 
-    def import_declared(self, imported: Imported, size: Size, machine: Machine) -> Resolution[AllocationGroup]:
-        yield from ()
+    def import_declared(self, imported: Imported, size: Size, machine: Machine) -> AllocationGroup:
         text = imported.origin.text(imported.origin.holders[0])
         count = len(imported.locations)
         pools = (text,) if count == 1 else tuple(f"{text}.{number}" for number in range(count))

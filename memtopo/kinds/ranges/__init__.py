@@ -5,8 +5,9 @@ In an elastic range a program maps chunks while the layout exists, and a zero ch
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from pydantic import BeforeValidator, Field
 
@@ -17,13 +18,14 @@ from memtopo.driver.types import ADDRESS_BLOCK, LAST_ADDRESS
 from memtopo.geometry.access import AccessParts
 from memtopo.geometry.groups import Backing, ChunkGroup, RangeGroup
 from memtopo.geometry.model import Geometry, Part, Placement
-from memtopo.geometry.sizing import rounded_to_multiple, size_error
+from memtopo.geometry.sizing import rounded_up
 from memtopo.kinds.kind import Kind, ResolutionStage, Rule, Scope, Words
 from memtopo.kinds.mappings import granules, resolve_slices
 from memtopo.kinds.mappings.fill import fitting_size, keys_by_range
-from memtopo.kinds.resolution import Resolution, requires_gpu
+from memtopo.kinds.resolution import Refused, attempt, require_on_gpu, together, whole_granules
 from memtopo.language.entries import Entry
-from memtopo.language.fields import Address, Boolean, Count, OwnName, PositiveAmount, Rounding, SizeOrFill, one_or_more
+from memtopo.language.fields import Address, Boolean, Count, OwnName, PositiveAmount, Rounding, SizeOrFill
+from memtopo.language.scalars import one_or_more
 from memtopo.machine import Machine
 
 if TYPE_CHECKING:
@@ -87,24 +89,12 @@ class Ranges(Kind):
     def resolve(self, scope: Scope) -> Iterator[Diagnostic]:
         """Resolve ranges. The granule of a range is the largest granularity of the chunks mapped into it."""
         scope.slices = yield from resolve_slices(scope)
-        largest, unknown = granules(scope)
         entries = scope.spec.section("ranges")
         keys = keys_by_range(scope) if any(entry.size == "fill" for entry in entries.values()) else {}
-        address = scope.machine.address_granularity
-        plain = _Units(scope.machine.plain_granularity, address, filled=False)
+        mapped = _Mapped(*granules(scope), keys)
         found: dict[str, RangeGroup | None] = {}
         for name, entry in entries.items():
-            path, group, backing, complete = scope.spec.at("ranges", name), None, None, True
-            if entry.elastic is not None:
-                backing, complete = yield from resolve_backing(scope, (*path, "elastic"), entry.elastic)
-            unit = max(largest.get(name, 0), granule_of(backing))
-            units = _Units(unit, address, filled=True) if unit else plain
-            known = complete and name not in unknown
-            if entry.same_address and (yield from no_common_address(scope, path, entry)):
-                known = False
-            if known and (declared := (yield from _declared(scope, name, entry, unit, keys))):
-                group = yield from _range(path, entry, units, backing, declared)
-            found[name] = group
+            found[name] = yield from attempt(_range, scope, name, entry, mapped)
         yield from scope.add_all(self, found)
         if (yield from scope.too_many(_totals(scope))):
             scope.leave_out(self)
@@ -145,12 +135,12 @@ class Ranges(Kind):
         return (fixed_addresses, zero_chunks)
 
 
-class _Units(NamedTuple):
-    """Granularities in bytes: that of a range, from its chunks or from plain memory, and that of all addresses."""
+class _Mapped(NamedTuple):
+    """Largest granularity of the chunks in each range, ranges for which it is not known, and keys of `map` by range."""
 
-    granule: int
-    address: int
-    filled: bool
+    granules: Mapping[str, int]
+    unknown: Collection[str]
+    keys: Mapping[str, Sequence[str]]
 
 
 def _totals(scope: Scope) -> dict[str, int]:
@@ -164,32 +154,24 @@ def _totals(scope: Scope) -> dict[str, int]:
     return totals
 
 
-def _declared(
-    scope: Scope, name: str, entry: Range, unit: int, keys: Mapping[str, Sequence[str]]
-) -> Resolution[int | None]:
-    """Bytes of a range before rounding, for granules of `unit` bytes; None if they follow from nothing."""
-    if entry.size != "fill":
-        return entry.size.bytes(unit)
-    if entry.elastic is None:
-        return (yield from fitting_size(scope, name, keys.get(name, ()), entry.count, unit))
-    message = f"range {name!r} is elastic, so that its size does not follow from what is mapped into it"
-    yield Diagnostic("MT314", message, scope.spec.at("ranges", name, "size"), help="write a size")
-    return None
-
-
-def _range(
-    path: Path, entry: Range, units: _Units, backing: Backing | None, declared: int
-) -> Resolution[RangeGroup | None]:
-    name, unit = str(path[-1]), units.granule
-    size = rounded_to_multiple(declared, unit, rounding=entry.round is not None)
-    if size is None:
-        yield size_error("MT302", f"range {name!r}", declared, unit, (*path, "size"), _measure(units), rounding=True)
-        return None
+def _range(scope: Scope, name: str, entry: Range, mapped: _Mapped) -> RangeGroup:
+    """Ranges of an entry. Raises `Refused`."""
+    path = scope.spec.at("ranges", name)
+    backing, _ = together(
+        partial(resolve_backing, scope, (*path, "elastic"), entry.elastic),
+        partial(require_common_address, scope, path, entry),
+    )
+    if name in mapped.unknown:
+        raise Refused
+    of_chunks = max(mapped.granules.get(name, 0), granule_of(backing))
+    unit = of_chunks or scope.machine.plain_granularity
+    declared = _declared(scope, name, entry, unit, mapped.keys.get(name, ()))
+    where = "the chunks in it have" if of_chunks else "it has no chunks, and plain memory of this machine has"
+    note, rounding = f"{where} a granularity of {exact(unit)}", entry.round is not None
+    size = whole_granules("MT302", f"range {name!r}", declared, unit, (*path, "size"), note, rounding=rounding)
     align = entry.align.bytes(unit) if entry.align else 0
-    if (wrong := _alignment(path, align, unit)) is not None:
-        yield wrong
-        return None
-    if align or unit > units.address:
+    _require_alignment(path, align, unit)
+    if align or unit > scope.machine.address_granularity:
         align = max(align, unit)
     if entry.fixed or entry.same_address:
         align = max(align, ADDRESS_BLOCK)
@@ -208,28 +190,29 @@ def _range(
         fitted=entry.size == "fill",
         same_address=entry.same_address,
     )
-    if (wrong := address_error(group)) is not None:
-        yield wrong
-        return None
+    require_address(group)
     return group
 
 
-def _measure(units: _Units) -> str:
-    if units.filled:
-        return f"the chunks in it have a granularity of {exact(units.granule)}"
-    return f"it has no chunks, and plain memory of this machine has a granularity of {exact(units.granule)}"
+def _declared(scope: Scope, name: str, entry: Range, unit: int, keys: Sequence[str]) -> int:
+    """Bytes of a range before rounding, for granules of `unit` bytes."""
+    if entry.size != "fill":
+        return entry.size.bytes(unit)
+    if entry.elastic is None:
+        return fitting_size(scope, name, keys, entry.count, unit)
+    message = f"range {name!r} is elastic, so that its size does not follow from what is mapped into it"
+    raise Refused(Diagnostic("MT314", message, scope.spec.at("ranges", name, "size"), help="write a size"))
 
 
-def _alignment(range_: Path, align: int, unit: int) -> Diagnostic | None:
+def _require_alignment(range_: Path, align: int, unit: int) -> None:
     name, path = range_[-1], (*range_, "align")
     if align >> 47:
         message = f"range {name!r}: an alignment of {exact(align)} exceeds the address space"
-        return Diagnostic("MT306", message, path, help=f"the default is {exact(unit)}, without 'align'")
+        raise Refused(Diagnostic("MT306", message, path, help=f"the default is {exact(unit)}, without 'align'"))
     if align & (align - 1):
         near = f"{exact(1 << align.bit_length() - 1)} or {exact(1 << align.bit_length())}"
         message = f"range {name!r}: the alignment {exact(align)} is not a power of two"
-        return Diagnostic("MT306", message, path, help=f"write {near}")
-    return None
+        raise Refused(Diagnostic("MT306", message, path, help=f"write {near}"))
 
 
 RANGES = Ranges()
@@ -240,45 +223,43 @@ _CONTEXTS = 0x2_0000_0000
 _BLOCKS = "the driver rounds an address hint up to a multiple of 32MiB (fact 11)"
 
 
-def address_error(group: RangeGroup) -> Diagnostic | None:
-    """Return MT307 for an address that the driver would refuse, or that a fixed range does not have."""
+def require_address(group: RangeGroup) -> None:
+    """Raise `Refused` with MT307 for an address that the driver would refuse, or that a fixed range does not have."""
     path, unit = (*group.path, "address"), _unit(group)
     if group.fixed and not group.address:
         message = f"range {group.name!r} is fixed, but has no address"
-        return Diagnostic("MT307", message, (*group.path, "fixed"), help="add 'address: 0x…', or leave 'fixed' out")
+        help = "add 'address: 0x…', or leave 'fixed' out"
+        raise Refused(Diagnostic("MT307", message, (*group.path, "fixed"), help=help))
     if group.address % unit:
         message = f"range {group.name!r}: {group.address:#x} is not aligned to {exact(unit)}"
         notes = (_BLOCKS,) if (group.fixed or group.same_address) and unit == ADDRESS_BLOCK else ()
-        return Diagnostic("MT307", message, path, notes=notes, help=_aligned(group, unit))
-    if group.address and _up(group.address, ADDRESS_BLOCK) + group.extent > LAST_ADDRESS:
+        raise Refused(Diagnostic("MT307", message, path, notes=notes, help=_aligned(group, unit)))
+    if group.address and rounded_up(group.address, ADDRESS_BLOCK) + group.extent > LAST_ADDRESS:
         extent = f"{rounded(group.extent)} at {group.address:#x}"
         message = f"range {group.name!r}: {extent} are beyond the address space, which ends at {LAST_ADDRESS:#x}"
-        return Diagnostic("MT307", message, path, help=_lowered(group, unit))
-    return None
+        raise Refused(Diagnostic("MT307", message, path, help=_lowered(group, unit)))
 
 
-def no_common_address(scope: Scope, path: Path, entry: Any) -> Resolution[bool]:
-    """Yield MT609 and return true for a range at the same address in processes that cannot agree on one."""
+def require_common_address(scope: Scope, path: Path, entry: Range) -> None:
+    """Raise `Refused` with MT609 for a range at the same address in processes that cannot agree on one."""
     spec, name, where = scope.spec, path[-1], (*path, "same_address")
+    if not entry.same_address:
+        return
     if scope.siblings.held and not spec.held:
         message = f"range {name!r} is at the same address in all instances of {spec.name!r}, which join one by one"
         help = "leave 'same_address' out, or hold no process, so that all are built together"
-        yield Diagnostic("MT609", message, where, help=help)
-        return True
-    if spec.countless or (spec.instances is not None and not entry.fixed):
-        return False
-    if spec.instances is None:
+        raise Refused(Diagnostic("MT609", message, where, help=help))
+    if spec.instances is None and not spec.countless:
         message = f"range {name!r} is at the same address in all processes of one, and this one is not counted"
         if not spec.path:
             message = f"range {name!r} is at the same address in all processes, and this spec has none"
         help = "leave 'same_address' out, or give the process a 'count'"
-        yield Diagnostic("MT609", message, where, help=help)
-        return True
-    message = f"range {name!r} has a fixed address, which is the same in all processes"
-    label = Label("fixed here", (*path, "fixed"))
-    help = "leave 'same_address' out, or 'fixed', so that the address is a hint"
-    yield Diagnostic("MT609", message, where, labels=(label,), help=help)
-    return True
+        raise Refused(Diagnostic("MT609", message, where, help=help))
+    if entry.fixed and not spec.countless:
+        message = f"range {name!r} has a fixed address, which is the same in all processes"
+        label = Label("fixed here", (*path, "fixed"))
+        help = "leave 'same_address' out, or 'fixed', so that the address is a hint"
+        raise Refused(Diagnostic("MT609", message, where, labels=(label,), help=help))
 
 
 def changed_common_addresses(before: Geometry, after: Geometry) -> Iterator[Diagnostic]:
@@ -340,7 +321,8 @@ def _both_fixed(first: RangeGroup, second: RangeGroup) -> Diagnostic:
 def _aligned(group: RangeGroup, unit: int) -> str | None:
     """Help with the nearest aligned addresses that are in the address space."""
     down = group.address - group.address % unit
-    near = [each for each in (down, down + unit) if each and _up(each, ADDRESS_BLOCK) + group.extent <= LAST_ADDRESS]
+    last = LAST_ADDRESS - group.extent
+    near = [each for each in (down, down + unit) if each and rounded_up(each, ADDRESS_BLOCK) <= last]
     return f"write {' or '.join(f'{each:#x}' for each in near)}" if near else _lowered(group, unit)
 
 
@@ -360,7 +342,7 @@ def _nearest(group: RangeGroup, fixed: Sequence[RangeGroup]) -> str | None:
     taken += [(each.address, _end(each)) for each in fixed if each is not group]
     low, unit, found = ADDRESS_BLOCK, _unit(group), list[int]()
     for start, end in [*sorted(taken), (LAST_ADDRESS, LAST_ADDRESS)]:
-        first, last = _up(low, unit), (start - group.extent) // unit * unit
+        first, last = rounded_up(low, unit), (start - group.extent) // unit * unit
         if first <= last:
             found.append(min(max(group.address, first), last))
         low = max(low, end)
@@ -378,24 +360,15 @@ def _end(group: RangeGroup) -> int:
     return group.address + group.extent
 
 
-def _up(address: int, unit: int) -> int:
-    return -(-address // unit) * unit
-
-
-def resolve_backing(scope: Scope, path: Path, entry: Elastic) -> Resolution[tuple[Backing, bool]]:
-    """Chunks of the `elastic` of a range at `path`, and true if they are complete."""
-    groups = scope.of(ChunkGroup)
-    found = [group for group in groups.values() if group.growing] if not entry.chunks else []
-    complete = True
-    for index, name in enumerate(entry.chunks):
-        group = yield from _growing(scope, name, (*path, "chunks", index))
-        found += [group] if group else []
-        complete &= group is not None
-    zero = None
-    if entry.zero is not None:
-        zero = yield from _zero(scope, entry.zero, (*path, "zero"))
-        complete &= zero is not None
-    return Backing(tuple(found), zero), complete
+def resolve_backing(scope: Scope, path: Path, entry: Elastic | None) -> Backing | None:
+    """Chunks of the `elastic` of a range at `path`; None for a range without it. Raises `Refused`."""
+    if entry is None:
+        return None
+    chunks = [partial(_growing, scope, name, (*path, "chunks", index)) for index, name in enumerate(entry.chunks)]
+    zero = [] if entry.zero is None else [partial(_zero, scope, entry.zero, (*path, "zero"))]
+    found = together(*chunks, *zero)
+    growing = found[: len(chunks)] if chunks else [group for group in scope.of(ChunkGroup).values() if group.growing]
+    return Backing(tuple(growing), found[-1] if zero else None)
 
 
 def granule_of(backing: Backing | None) -> int:
@@ -440,31 +413,21 @@ def _misfit(group: RangeGroup, zero: ChunkGroup, why: str, path: Path) -> Diagno
     return Diagnostic("MT805", message, (*group.path, "elastic", "zero"), labels=(label,), help=help)
 
 
-def _growing(scope: Scope, name: str, path: Path) -> Resolution[ChunkGroup | None]:
-    group = yield from _chunk(scope, name, path)
-    if group is None or group.growing:
+def _growing(scope: Scope, name: str, path: Path) -> ChunkGroup:
+    group = scope.named(ChunkGroup, name, path, "chunks", "imports")
+    if group.growing:
         return group
     message = f"{name!r} is not elastic: only chunks whose count has a min and a max can be mapped by a program"
     label = Label("declared here", group.path, "key")
-    yield Diagnostic("MT804", message, path, labels=(label,), help="write 'count: {min: 0, max: N}' there")
-    return None
+    raise Refused(Diagnostic("MT804", message, path, labels=(label,), help="write 'count: {min: 0, max: N}' there"))
 
 
-def _zero(scope: Scope, name: str, path: Path) -> Resolution[ChunkGroup | None]:
-    group = yield from _chunk(scope, name, path)
-    if group is None or (yield from requires_gpu("a zero chunk", group.locations, path)):
-        return None
+def _zero(scope: Scope, name: str, path: Path) -> ChunkGroup:
+    group = scope.named(ChunkGroup, name, path, "chunks", "imports")
+    require_on_gpu("a zero chunk", group.locations, path)
     if not group.counted and group.origin is None:
         return group
     what = "is imported" if group.origin else "has a count"
     label = Label("declared here", group.path, "key")
     message = f"{name!r} {what}, and a zero chunk is a single one that this process creates and fills with zeros"
-    yield Diagnostic("MT805", message, path, labels=(label,), help="declare a chunk without 'count' for it")
-    return None
-
-
-def _chunk(scope: Scope, name: str, path: Path) -> Resolution[ChunkGroup | None]:
-    group = scope.of(ChunkGroup).get(name)
-    if group is None and not any(scope.spec.may_have(section, name) for section in ("chunks", "imports")):
-        yield scope.errors.undeclared("chunk", name, path, scope.spec.names("chunks"))
-    return group
+    raise Refused(Diagnostic("MT805", message, path, labels=(label,), help="declare a chunk without 'count' for it"))

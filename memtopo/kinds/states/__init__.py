@@ -12,10 +12,10 @@ from memtopo.diagnostics.model import At, Diagnostic, Label, Path
 from memtopo.driver.types import Location, LocationKind, Properties
 from memtopo.geometry.groups import ChunkGroup, RangeGroup
 from memtopo.geometry.model import Geometry
-from memtopo.geometry.sizing import granule, rounded_to_multiple
+from memtopo.geometry.sizing import granule, rounded_up
 from memtopo.kinds.kind import Keys, Kind, ResolutionStage, Rule, Scope, StepDifference, Words
 from memtopo.kinds.pinned import PINNED_MEMORY, PinnedGroup
-from memtopo.kinds.resolution import Resolution, indices, refuses_growing
+from memtopo.kinds.resolution import Refused, Resolution, attempt, indices, refuse_growing
 from memtopo.kinds.states.groups import (
     Absent,
     OffloadArea,
@@ -28,8 +28,9 @@ from memtopo.kinds.states.groups import (
     windows,
 )
 from memtopo.language.entries import Entry
-from memtopo.language.fields import ChunkReference, DeviceName, one_or_more
+from memtopo.language.fields import ChunkReference, DeviceName
 from memtopo.language.names import AWAKE, NamedDevice, Reference
+from memtopo.language.scalars import one_or_more
 from memtopo.machine import Machine
 
 if TYPE_CHECKING:
@@ -79,13 +80,15 @@ class States(Kind):
     stage = ResolutionStage.STATES
 
     def resolve(self, scope: Scope) -> Iterator[Diagnostic]:
-        yield from super().resolve(scope)
+        for name, entry in scope.spec.section(self.section).items():
+            group = yield from self._state(scope, entry, scope.spec.at(self.section, name))
+            yield from scope.add(self, name, group)
         absent = (each for state in scope.of(StateGroup).values() for each in state.absent)
         total = sum(each.stop - each.first for each in absent)
         if (yield from scope.too_many({self.section: total})):
             scope.leave_out(self)
 
-    def resolve_entry(self, scope: Scope, entry: State, path: Path) -> Resolution[StateGroup | None]:
+    def _state(self, scope: Scope, entry: State, path: Path) -> Resolution[StateGroup | None]:
         name = str(path[-1])
         if name == AWAKE:
             message = f"{AWAKE!r} is the name of the layout as it is written"
@@ -95,15 +98,15 @@ class States(Kind):
         complete = True
         dropped = [(reference, (*path, "drop", index)) for index, reference in enumerate(entry.drop)]
         for reference, where in dropped:
-            found = yield from _chunks(scope, reference, where, "value")
+            found = yield from attempt(_chunks, scope, reference, where, "value")
             complete &= found is not None
             absent += (Absent(*each, None, where) for each in found or ())
         emptied = {label: where for reference, where in dropped for label in _elastic_ranges(scope, reference)}
         absent += _released(scope, emptied, {each.group.name for each in absent})
         for reference, device in entry.offload.items():
             where = (*path, "offload", str(reference))
-            found = yield from _chunks(scope, reference, where, "key")
-            keeper = yield from _keeper(scope, device, where)
+            found = yield from attempt(_chunks, scope, reference, where, "key")
+            keeper = yield from attempt(_keeper, scope, device, where)
             complete &= found is not None and keeper is not None
             if found and keeper:
                 for each in found:
@@ -121,8 +124,7 @@ class States(Kind):
         label = f"{group.name if whole else Reference(group.name, first, stop)}@{keeper.word}"
         if label not in scope.of(OffloadArea):
             unit = 1 if pinned or entry else granule(scope.machine, Properties(location))
-            size = rounded_to_multiple((stop - first) * group.size, unit, rounding=True)
-            assert size
+            size = rounded_up((stop - first) * group.size, unit)
             device = next(iter(scope.geometry().gpus), 0) if pinned else None
             yield from scope.add(self, label, OffloadArea(label, path, size, location, device, entry))
         return Absent(group, first, stop, label, path)
@@ -170,42 +172,32 @@ class States(Kind):
         return offloading, offloaded_in_place, offloaded_to_entries
 
 
-def _chunks(
-    scope: Scope, reference: Reference, path: Path, at: At
-) -> Resolution[list[tuple[ChunkGroup, int, int]] | None]:
+def _chunks(scope: Scope, reference: Reference, path: Path, at: At) -> list[tuple[ChunkGroup, int, int]]:
     """Chunks of a reference as group, first index and end: of a chunk's entry, or all that is mapped in ranges."""
     if group := scope.of(ChunkGroup).get(reference.name):
-        partly = at == "key" or reference.first is not None
-        if partly and (yield from refuses_growing(group, "states can only drop all of them", path, at=at)):
-            return None
-        span = yield from indices(reference, group, path, at=at)
-        return None if span is None else [(group, *span)]
+        if at == "key" or reference.first is not None:
+            refuse_growing(group, "states can only drop all of them", path, at=at)
+        return [(group, *indices(reference, group, path, at=at))]
     if other := scope.mappable(reference.name):
-        yield _no_memory(other, path, at)
-        return None
+        raise Refused(_no_memory(other, path, at))
     if ranges := scope.of(RangeGroup).get(reference.name):
-        return (yield from _chunks_in(scope, ranges, reference, path, at))
+        return _chunks_in(scope, ranges, reference, path, at)
     declared = any(scope.spec.may_have(section, reference.name) for section in ("chunks", "ranges", "imports"))
-    if not (declared or (yield from scope.unusable(reference.name, STATES, path, at))):
-        known = dict.fromkeys([*scope.spec.names("ranges"), *scope.spec.names("chunks")])
-        yield scope.errors.undeclared("range or chunk", reference.name, path, known, at)
-    return None
+    reported = declared or scope.may_be_unusable(reference.name, STATES, path, at)
+    known = dict.fromkeys([*scope.spec.names("ranges"), *scope.spec.names("chunks")])
+    raise scope.errors.undeclared("range or chunk", reference.name, path, known, at, reported=reported)
 
 
 def _chunks_in(
     scope: Scope, ranges: RangeGroup, reference: Reference, path: Path, at: At
-) -> Resolution[list[tuple[ChunkGroup, int, int]] | None]:
+) -> list[tuple[ChunkGroup, int, int]]:
     """Chunks that are mapped in the ranges of a reference, likewise."""
-    span = yield from indices(reference, ranges, path, at=at)
-    if span is None:
-        return None
+    span = indices(reference, ranges, path, at=at)
     if at == "key" and ranges.elastic:
-        yield _elastic_bytes(ranges, path)
-        return None
+        raise Refused(_elastic_bytes(ranges, path))
     placed = [each for i in range(*span) for each in scope.placements.get((ranges.name, i), ())]
     if without := next((each.chunk for each in placed if not each.chunk.memory), None):
-        yield _no_memory(without, path, at)
-        return None
+        raise Refused(_no_memory(without, path, at))
     return list(dict.fromkeys((each.chunk, *span) for each in placed for span in each.spans))
 
 
@@ -242,7 +234,7 @@ def _elastic_bytes(group: RangeGroup, path: Path) -> Diagnostic:
     return Diagnostic("MT804", message, path, "key", labels=(label,), help="list it under 'drop'")
 
 
-def _keeper(scope: Scope, device: NamedDevice, path: Path) -> Resolution[_Keeper | None]:
+def _keeper(scope: Scope, device: NamedDevice, path: Path) -> _Keeper:
     """Location, or entry of pinned memory, that a spec names for offloaded bytes; a device comes before an entry."""
     section = PINNED_MEMORY.section
     if isinstance(device, str) and not scope.spec.may_have("devices", device):
@@ -251,9 +243,8 @@ def _keeper(scope: Scope, device: NamedDevice, path: Path) -> Resolution[_Keeper
         if entry := scope.of(PinnedGroup).get(device):
             return _Keeper(entry.location_of(0), entry=entry)
         if scope.spec.may_have(section, device):
-            return None
-    location = yield from scope.devices.resolve(device, path, also=(PINNED, *scope.spec.section(section)))
-    return _Keeper(location) if location else None
+            raise Refused
+    return _Keeper(scope.devices.resolve(device, path, also=(PINNED, *scope.spec.section(section))))
 
 
 def _contradicting(absent: Sequence[Absent]) -> Resolution[bool]:
