@@ -82,7 +82,7 @@ def test_a_batch_waits_for_the_work_before_it() -> None:
     """A copy behind outstanding work of its stream is not made before it."""
     with SimDriver(invented()) as sim, memory(sim) as (base, staged, stream):
         done: list[bool] = []
-        sim._streams.get(stream).work.append(lambda: bool(done))
+        sim.streams.get(stream).work.append(lambda: bool(done))
         assert copy_each(sim, [(base, staged, 64)], stream) is None
         assert sim.memcpy_dtoh(base, 64) == bytes(64)
         done.append(True)

@@ -12,7 +12,6 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from memtopo.driver import batches
 from memtopo.driver.protocol import call_name
 from memtopo.driver.types import DriverError
-from memtopo.driver.wrappers import METHODS
 
 
 class RefusedCall(Exception):
@@ -157,18 +156,3 @@ def driver_call(method: Callable[Concatenate[Any, P], R], part: str | None = Non
             time.sleep(_PAUSE)  # without the lock: another thread may be the one that is waited for
 
     return call
-
-
-def with_calls_of(**parts: type) -> Callable[[type[C]], type[C]]:
-    """Return a decorator of a driver, whose calls are the methods of its parts that the protocol has.
-
-    `parts` has the class of each by the attribute of the driver.
-    """
-
-    def decorated(driver: type[C]) -> type[C]:
-        for attribute, part in parts.items():
-            for name in METHODS.intersection(dir(part)):
-                setattr(driver, name, driver_call(getattr(part, name), attribute))
-        return driver
-
-    return decorated
