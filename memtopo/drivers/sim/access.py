@@ -313,14 +313,9 @@ class MemoryOperations:
         """Memory behind addresses, each given by its place in other memory, the address and bytes."""
         spans: list[_Span] = []
         access, user, needed = self._access, gpu(device), int(wanted)
-        latest: Mapping | None = None
         for place, address, count in places:
             end = address + count
-            if latest and latest.start <= address and end <= latest.end:
-                spans.append((place - low, latest.chunk.physical, address - latest.start, count))
-                continue
             mappings = access.gpu_mappings(address, end, user, needed)
-            latest = mappings[-1] if mappings else None
             for area in mappings or access.reach(address, count, device, wanted, copying=True):
                 first, last = max(address, area.start), min(end, area.end)
                 spans.append((place - low + first - address, area.physical, first - area.start, last - first))
