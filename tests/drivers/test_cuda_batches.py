@@ -21,7 +21,8 @@ import json, os, sys
 from pathlib import Path
 from memtopo.driver.kernels import Area
 from memtopo.driver.types import Access, DriverError, Grant, Properties, gpu
-from memtopo.drivers.cuda import CudaDriver, driver as module
+from memtopo.drivers.cuda import driver as module
+from memtopo.drivers.cuda.driver import CudaDriver
 
 log, driver = Path(os.environ["CUDA_CALLS"]), CudaDriver()
 driver.module_load_data()

@@ -34,7 +34,7 @@ from memtopo.driver.types import (
     RangeAttribute,
     SemaphoreHandleType,
 )
-from memtopo.driver.wrappers import EveryCall, defaults, parameters
+from memtopo.driver.wrappers import METHODS, EveryCall, defaults, parameters
 from memtopo.drivers.cuda.bindings import (
     access_descriptors,
     allocation_prop,
@@ -90,12 +90,10 @@ class RefusedMulticast:
     function of the driver. No trial and no option changes that.
     """
 
-    multicast_create = _refused("multicast_create")
-    multicast_add_device = _refused("multicast_add_device")
-    multicast_bind_mem = _refused("multicast_bind_mem")
-    multicast_bind_addr = _refused("multicast_bind_addr")
-    multicast_unbind = _refused("multicast_unbind")
-    multicast_get_granularity = _refused("multicast_get_granularity")
+
+for _method in METHODS:
+    if _method.startswith("multicast"):
+        setattr(RefusedMulticast, _method, _refused(_method))
 
 
 class CudaDriver(RefusedMulticast, CudaKernels, BatchDriver, EveryCall):
