@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import repeat
 from typing import TYPE_CHECKING, Self, get_type_hints
 
 from memtopo.driver import batches
-from memtopo.driver.batches import BatchDriver
 from memtopo.driver.protocol import call_name
-from memtopo.driver.types import DriverError, Location, Properties
+from memtopo.driver.types import DriverError
 from memtopo.driver.wrappers import METHODS
 from memtopo.drivers.sim.access import AccessRules, MemoryOperations
 from memtopo.drivers.sim.address_space import Reservations
@@ -40,7 +38,7 @@ else:
         """Base of the simulator: at run time the calls are added."""
 
 
-class SimDriver(CallGate, BatchDriver, _Calls):  # type: ignore[misc]  # parts have private names of their own
+class SimDriver(CallGate, _Calls):  # type: ignore[misc]  # parts have private names of their own
     """A driver without a GPU: a recorded machine, every rule of `docs/driver-facts.md`, and memory that holds bytes.
 
     Errors have the driver's names and the reason in addition. Close it to free its memory. A call is the method of its
@@ -163,23 +161,6 @@ class SimDriver(CallGate, BatchDriver, _Calls):  # type: ignore[misc]  # parts h
             return
         self.streams.check_done(None if found is None or found.kind == "managed" else found.device)
         self.allocations.free(address)
-
-    def create_each(self, size: int, properties: Sequence[Properties]) -> tuple[list[int], DriverError | None]:
-        return self.each(self.chunks.mem_create, zip(repeat(size), properties))
-
-    def map_each(self, mappings: Sequence[tuple[int, int, int]]) -> tuple[int, DriverError | None]:
-        made, error = self.each(self.mappings.mem_map, mappings)
-        return len(made), error
-
-    def release_each(self, handles: Sequence[int]) -> tuple[int, DriverError | None]:
-        released, error = self.each(self.chunks.mem_release, zip(handles))
-        return len(released), error
-
-    def properties_each(self, handles: Sequence[int]) -> tuple[list[Properties], DriverError | None]:
-        return self.each(self.multicast.mem_get_allocation_properties_from_handle, zip(handles))
-
-    def access_each(self, queried: Sequence[tuple[int, Location]]) -> tuple[list[int], DriverError | None]:
-        return self.each(self.access.mem_get_access, queried)
 
     def copy_each(self, copies: Sequence[tuple[int, int, int]], stream: int) -> DriverError | None:
         """Copy as `memcpy_async` does; many small spans between host memory and chunks in one pass."""
