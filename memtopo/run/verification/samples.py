@@ -18,7 +18,7 @@ from memtopo.executor import STRIDE
 from memtopo.kinds.layout import current
 from memtopo.kinds.step import Finding
 from memtopo.kinds.views import MappedMemory
-from memtopo.run.verification.isolation import CopyRefused
+from memtopo.run.verification.isolation import CopyFailed
 from memtopo.run.verification.verifier import EventVerification, RoundWriters, VerificationContext, Verifier
 from memtopo.run.verification.windows import LEAST, WINDOW, SampledView, SampleWindow, Staging, ends, staging, windows
 
@@ -69,7 +69,7 @@ class SampleVerifier(Verifier):
         return _count(self._round(index).writes)
 
     def write(self, index: int) -> None:
-        """Write every chunk's pattern once, and wait until that is complete. Raises `DriverError` or `CopyRefused`."""
+        """Write every chunk's pattern once, and wait until that is complete. Raises `DriverError`."""
         context = self._context
         for device, memory, batch in self._batches(self._round(index).writes):
             with current(context.driver, context.layout.contexts[device]):
@@ -81,7 +81,7 @@ class SampleVerifier(Verifier):
     def read(self, index: int) -> Iterator[Finding]:
         """Read the patterns through every mapping, by every device that has access.
 
-        Raises `DriverError` or `CopyRefused`.
+        Raises `DriverError`.
         """
         yield from self._events.wait(index)
         for device, memory, batch in self._batches(self._round(index).reads):
@@ -124,7 +124,7 @@ class SampleVerifier(Verifier):
             except DriverError as error:
                 for window in staged:  # the one that is refused is named
                     self._copy(device, window)
-                raise _refused("copy to", staged[0], device, error) from error
+                raise _failed("copy to", staged[0], device, error) from error
         for window in single:
             self._context.raise_if_stopped()
             self._copy(device, window)
@@ -133,7 +133,7 @@ class SampleVerifier(Verifier):
         try:
             self._context.driver.memcpy_htod(window.address, window.expected)
         except DriverError as error:
-            raise _refused("copy to", window, device, error) from error
+            raise _failed("copy to", window, device, error) from error
 
     def _read(self, device: int, batch: Sequence[SampleWindow], memory: Staging | None) -> list[Finding]:
         context, found = self._context, list[Finding]()
@@ -146,7 +146,7 @@ class SampleVerifier(Verifier):
                 except DriverError as error:
                     for window in staged:
                         self._bytes(device, window)
-                    raise _refused("copy from", staged[0], device, error) from error
+                    raise _failed("copy from", staged[0], device, error) from error
                 found += _compared(device, staged, data)
             for window in single:
                 context.raise_if_stopped()
@@ -157,7 +157,7 @@ class SampleVerifier(Verifier):
         try:
             return self._context.driver.memcpy_dtoh(window.address, len(window.expected))
         except DriverError as error:
-            raise _refused("copy from", window, device, error) from error
+            raise _failed("copy from", window, device, error) from error
 
     def _round(self, index: int) -> _Round:
         """Views of a round; the latest is kept, since its write and its read need the same."""
@@ -193,8 +193,8 @@ class SampleVerifier(Verifier):
                 written = True
 
 
-def _refused(verb: str, window: SampleWindow, device: int, error: DriverError) -> Exception:
-    return CopyRefused.from_error(f"{verb} {window.subject(device)}", window.view.memory.path, error)
+def _failed(verb: str, window: SampleWindow, device: int, error: DriverError) -> CopyFailed:
+    return CopyFailed(f"{verb} {window.subject(device)}", window.view.memory.path, error)
 
 
 def _count(views: Mapping[tuple[int, ...], Sequence[SampledView]]) -> int:
