@@ -160,14 +160,14 @@ def _use_fd(_: Any, fds: list[int]) -> None:
 
 
 def _use_buffer(answer: Any, _: list[int]) -> None:
-    from memtopo.drivers.cuda import CudaDriver
+    from memtopo.drivers.cuda.driver import CudaDriver
 
     driver = CudaDriver()
     driver.ipc_close_mem_handle(driver.ipc_open_mem_handle(_secret(answer)))
 
 
 def _use_event(answer: Any, _: list[int]) -> None:
-    from memtopo.drivers.cuda import CudaDriver
+    from memtopo.drivers.cuda.driver import CudaDriver
 
     driver = CudaDriver()
     driver.event_destroy(driver.ipc_open_event_handle(_secret(answer)))

@@ -144,7 +144,7 @@ class Execution:
         """
         gates = gates or TeardownGates()
         self.layout.ending = True
-        teardown = Teardown(self.driver, self.layout, self.context)
+        teardown = Teardown(self)
         contexts, using, own = list[Step](), list[Step](), list[Step]()
         for phase, steps in groupby(reversed(self.done), attrgetter("phase")):
             (contexts if phase is Phase.OPEN else using if phase.uses_imports else own).extend(steps)
@@ -173,38 +173,40 @@ class Execution:
         opened = (step for step in self.done if step.phase is Phase.OPEN and step not in self._suspended)
         for step in reversed([each for each in opened if contexts.intersection((each.provides, *each.needs))]):
             # A refused call has released nothing.
-            self._attempt(step, "undo ", step.undo, partial(self._suspended.append, step))
+            self.act(step, undo=True, complete=partial(self._suspended.append, step))
 
     def resume(self) -> None:
         """Retain the contexts again that `suspend` released. Raises `StepFailed`; what was done until then stays."""
         while self._suspended:
-            step = self._suspended[-1]
-            self._attempt(step, "", step.do, self._suspended.pop)
+            self.act(self._suspended[-1], complete=self._suspended.pop)
 
-    def remake(self, step: Step, act: Callable[[Driver, Layout], None]) -> None:
-        """Make a step that is done in another way. Raises `StepFailed`."""
-        self._attempt(step, "", act)
-
-    def _attempt(
+    def act(
         self,
         step: Step,
-        prefix: str,
-        call: Callable[[Driver, Layout], None],
+        call: Callable[[Driver, Layout], None] | None = None,
+        *,
+        undo: bool = False,
         complete: Callable[[], object] = lambda: None,
     ) -> None:
-        """Do or undo a step, and call `complete` once that is done. Raises `StepFailed`."""
+        """Do or undo a step, by another `call` if there is one, and call `complete` once the effect is there.
+
+        Raises `StepFailed`, and `Stopped` if a step that waits was asked to stop.
+        """
         try:
-            if self.context:
-                note_step(self.context, step, undo=bool(prefix))
-            call(self.driver, self.layout)
-            complete()
+            if self.context:  # not a `with` for each step: it takes as long as all else between two calls
+                verb = (step.undo_verb or step.verb) if undo else step.verb
+                self.context.at(verb, step.describe().subject, undo=undo)
+            (call or (step.undo if undo else step.do))(self.driver, self.layout)
         except Exception as error:
             if isinstance(error, LateError):
                 complete()
-            raise StepFailed(step, f"{prefix}{step.verb} {step.describe().subject}", error) from error
+            elif isinstance(error, Stopped) and not undo:
+                raise
+            raise StepFailed(step, f"{'undo ' * undo}{step.verb} {step.describe().subject}", error) from error
         finally:
             if self.context:
                 self.context.leave()
+        complete()
 
     def snapshot(self, when: str = "while held") -> ResourceSnapshot:
         """Count open file descriptors and free memory now. Raises `StepFailed`."""
@@ -255,30 +257,13 @@ class Execution:
             self.progress.advance(len(batch))
 
     def _build(self, steps: tuple[Step, ...]) -> None:
-        driver, layout, done, stop, context = self.driver, self.layout, self.done, self.stop, self.context
         for batch in Pace().batches(steps):
             for step in batch:
-                if stop():
-                    raise Stopped
+                self.raise_if_stopped()
                 # Recorded before `do`: an undo without its `do` has no effect, but a `do` without a record would leak.
-                done.append(step)
-                try:
-                    if context:  # not a `with` for each step: it takes as long as all else between two calls
-                        note_step(context, step, undo=False)
-                    step.do(driver, layout)
-                except Stopped:
-                    raise
-                except Exception as error:
-                    raise StepFailed(step, f"{step.verb} {step.describe().subject}", error) from error
-                finally:
-                    if context:
-                        context.leave()
+                self.done.append(step)
+                self.act(step)
             self.progress.advance(len(batch))
-
-
-def note_step(context: CallContext, step: Step, *, undo: bool) -> None:
-    """Note that the next calls are made for a step, or for its undo."""
-    context.at((step.undo_verb or step.verb) if undo else step.verb, step.describe().subject, undo=undo)
 
 
 class TeardownGates:
@@ -306,13 +291,10 @@ class Pace:
             start, size = self._clock(), self._size
             yield steps[first : first + size]
             first += size
-            self._adapt(self._clock() - start)
-
-    def _adapt(self, seconds: float) -> None:
-        if seconds > _PACE:
-            self._size = max(1, self._size // 2)
-        elif seconds < _PACE / 2:
-            self._size = min(STRIDE, self._size * 2)
+            if (seconds := self._clock() - start) > _PACE:
+                self._size = max(1, self._size // 2)
+            elif seconds < _PACE / 2:
+                self._size = min(STRIDE, self._size * 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,8 +338,8 @@ class _FailedUndo(NamedTuple):
 class Teardown:
     """Result of a teardown: failed undos, and the resources that they block."""
 
-    def __init__(self, driver: Driver, layout: Layout, context: CallContext | None = None) -> None:
-        self._driver, self._layout, self._context = driver, layout, context
+    def __init__(self, execution: Execution) -> None:
+        self._execution = execution
         self._failed: list[_FailedUndo] = []
         self._blocked: dict[str | None, _FailedUndo] = {}
         self.failures: list[StepFailed] = []
@@ -372,27 +354,22 @@ class Teardown:
 
     def undo(self, steps: Iterable[Step]) -> None:
         """Undo steps in order, except the ones that a failed undo blocks."""
-        driver, layout, blocked, context = self._driver, self._layout, self._blocked, self._context
+        blocked = self._blocked
         for step in steps:
             if blocked and (name := step.leak_name()) in blocked:
                 blocked[name].stays.append(str(name))
                 continue
             try:
-                if context:
-                    note_step(context, step, undo=True)
-                step.undo(driver, layout)
-            except Exception as error:  # noqa: BLE001 the other steps must still be undone
-                self._record(step, error)
-            finally:
-                if context:
-                    context.leave()
+                self._execution.act(step, undo=True)
+            except StepFailed as failed:
+                self._record(step, failed.error)
 
     def take_snapshot(self) -> None:
         """Count file descriptors and free memory again, while the contexts still exist."""
         try:
-            self.after = ResourceSnapshot.take(self._driver, self._layout.contexts)
-        except Exception as error:  # noqa: BLE001 the other steps must still be undone
-            self.failures.append(StepFailed(None, "free memory after taking down", error))
+            self.after = self._execution.snapshot("after taking down")
+        except StepFailed as failed:
+            self.failures.append(failed)
 
     def _record(self, step: Step, error: Exception) -> None:
         name = step.leak_name()

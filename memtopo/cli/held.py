@@ -163,7 +163,7 @@ def who_command(socket: Socket = None, allow_uid: AllowUid = None, as_json: AsJs
     layouts, and importers whose holder has ended. What cannot be read is listed. Root sees the descriptors of all
     users.
     """
-    from memtopo.drivers.cuda import gpu_usage
+    from memtopo.drivers.cuda.nvml import gpu_usage
     from memtopo.usage import locked_layouts, usage
 
     found = usage(gpu_usage(), answers(Client.status, socket, allow_uids=allow_uid or ()), locked=locked_layouts())

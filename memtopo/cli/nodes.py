@@ -94,7 +94,7 @@ class OnNodes:
             yield ray, placed
 
     def _drive(self, ray: RayCluster, placed: PlacedAgents, loaded: Composition, stop: Callable[[], int]) -> Report:
-        from memtopo.run.nodes.driver import drive, hosts, node_tasks
+        from memtopo.run.nodes.driver import NodesRun, hosts, node_tasks
 
         if number := stop():
             raise Interrupted(number)
@@ -112,7 +112,8 @@ class OnNodes:
             plain.print_lines(lines, sys.stderr)
 
         with progress(simulated=request.machine.simulated) as shown:
-            return drive(ray, placed, request, tasks, on, stop=stop, serving=print_serving, progress=shown)
+            run = NodesRun(ray, placed, request, tasks, stop=stop, serving=print_serving, progress=shown)
+            return run.run(on)
 
 
 def _nodes(nodes: Sequence[str], document: Document) -> Sequence[str]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from itertools import repeat, starmap
-from typing import TypeVar
+from itertools import starmap
+from typing import Any, TypeVar
 
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import DriverError, Location, Properties
@@ -18,62 +18,49 @@ T = TypeVar("T")
 
 
 class BatchDriver(ABC):
-    """A driver that makes such calls in a loop of its own. Each method is the function of this module of its name."""
+    """A driver that makes the calls of this module in a loop of its own."""
 
     @abstractmethod
-    def create_each(self, size: int, properties: Sequence[Properties]) -> tuple[list[int], DriverError | None]: ...
+    def each(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> tuple[list[Any], DriverError | None]:
+        """Make calls of a method until one fails; return the answers of those before, and the error."""
 
     @abstractmethod
-    def map_each(self, mappings: Sequence[tuple[int, int, int]]) -> tuple[int, DriverError | None]: ...
+    def copy_each(self, copies: Sequence[tuple[int, int, int]], stream: int) -> DriverError | None:
+        """Copy as the function `copy_each`."""
 
-    @abstractmethod
-    def release_each(self, handles: Sequence[int]) -> tuple[int, DriverError | None]: ...
 
-    @abstractmethod
-    def properties_each(self, handles: Sequence[int]) -> tuple[list[Properties], DriverError | None]: ...
-
-    @abstractmethod
-    def access_each(self, queried: Sequence[tuple[int, Location]]) -> tuple[list[int], DriverError | None]: ...
-
-    @abstractmethod
-    def copy_each(self, copies: Sequence[tuple[int, int, int]], stream: int) -> DriverError | None: ...
+def each(driver: Driver, method: str, arguments: Sequence[tuple[Any, ...]]) -> tuple[list[Any], DriverError | None]:
+    """Make calls of a method until one fails; return the answers of those before, and the error."""
+    if isinstance(driver, BatchDriver):
+        return driver.each(method, arguments)
+    return answers(getattr(driver, method), arguments)
 
 
 def create_each(driver: Driver, size: int, properties: Sequence[Properties]) -> tuple[list[int], DriverError | None]:
     """Create a chunk of `size` bytes with each of the properties; return the handles, and the error."""
-    if isinstance(driver, BatchDriver):
-        return driver.create_each(size, properties)
-    return answers(driver.mem_create, zip(repeat(size), properties))
+    return each(driver, "mem_create", [(size, one) for one in properties])
 
 
 def map_each(driver: Driver, mappings: Sequence[tuple[int, int, int]]) -> tuple[int, DriverError | None]:
     """Map whole chunks, each given by address, size and handle; return the number of mappings made, and the error."""
-    if isinstance(driver, BatchDriver):
-        return driver.map_each(mappings)
-    made, error = answers(driver.mem_map, mappings)
+    made, error = each(driver, "mem_map", mappings)
     return len(made), error
 
 
 def release_each(driver: Driver, handles: Sequence[int]) -> tuple[int, DriverError | None]:
     """Release handles; return the number of those released, and the error."""
-    if isinstance(driver, BatchDriver):
-        return driver.release_each(handles)
-    released, error = answers(driver.mem_release, zip(handles))
+    released, error = each(driver, "mem_release", [*zip(handles)])
     return len(released), error
 
 
 def properties_each(driver: Driver, handles: Sequence[int]) -> tuple[list[Properties], DriverError | None]:
     """Return the properties of chunks by their handles, and the error."""
-    if isinstance(driver, BatchDriver):
-        return driver.properties_each(handles)
-    return answers(driver.mem_get_allocation_properties_from_handle, zip(handles))
+    return each(driver, "mem_get_allocation_properties_from_handle", [*zip(handles)])
 
 
 def access_each(driver: Driver, queried: Sequence[tuple[int, Location]]) -> tuple[list[int], DriverError | None]:
     """Return the access at each address of each location, and the error."""
-    if isinstance(driver, BatchDriver):
-        return driver.access_each(queried)
-    return answers(driver.mem_get_access, queried)
+    return each(driver, "mem_get_access", queried)
 
 
 def copy_each(driver: Driver, copies: Sequence[tuple[int, int, int]], stream: int) -> DriverError | None:
@@ -83,7 +70,7 @@ def copy_each(driver: Driver, copies: Sequence[tuple[int, int, int]], stream: in
     """
     if isinstance(driver, BatchDriver):
         return driver.copy_each(copies, stream)
-    return answers(driver.memcpy_async, [(*each, stream) for each in copies])[1]
+    return answers(driver.memcpy_async, [(*one, stream) for one in copies])[1]
 
 
 def answers(call: Callable[..., T], arguments: Iterable[tuple[object, ...]]) -> tuple[list[T], DriverError | None]:

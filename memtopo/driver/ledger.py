@@ -10,7 +10,7 @@ from typing import Any
 from memtopo.driver import batches
 from memtopo.driver.batches import BatchDriver
 from memtopo.driver.kernels import KernelDriver
-from memtopo.driver.types import DriverError, Location, Properties
+from memtopo.driver.types import DriverError
 from memtopo.driver.wrappers import Call, Forwarder, parameters
 
 Account = dict[int, int]
@@ -115,27 +115,17 @@ class Ledger(Forwarder, BatchDriver):
         """True if no resource is open."""
         return not any(self.accounts.values())
 
-    def create_each(self, size: int, properties: Sequence[Properties]) -> tuple[list[int], DriverError | None]:
-        handles, error = batches.create_each(self._driver, size, properties)
-        self.accounts["handles"].update(dict.fromkeys(handles, 1))  # a new handle has no other reference
-        return handles, error
-
-    def map_each(self, mappings: Sequence[tuple[int, int, int]]) -> tuple[int, DriverError | None]:
-        made, error = batches.map_each(self._driver, mappings)
-        self.accounts["mappings"].update([mapping[:2] for mapping in mappings[:made]])
-        return made, error
-
-    def release_each(self, handles: Sequence[int]) -> tuple[int, DriverError | None]:
-        released, error = batches.release_each(self._driver, handles)
-        for handle in handles[:released]:
-            _release(self.accounts["handles"], handle)
-        return released, error
-
-    def properties_each(self, handles: Sequence[int]) -> tuple[list[Properties], DriverError | None]:
-        return batches.properties_each(self._driver, handles)
-
-    def access_each(self, queried: Sequence[tuple[int, Location]]) -> tuple[list[int], DriverError | None]:
-        return batches.access_each(self._driver, queried)
+    def each(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> tuple[list[Any], DriverError | None]:
+        found, error = batches.each(self._driver, method, arguments)
+        match method:
+            case "mem_create":  # a new handle has no other reference
+                self.accounts["handles"].update(dict.fromkeys(found, 1))
+            case "mem_map":
+                self.accounts["mappings"].update([mapping[:2] for mapping in arguments[: len(found)]])
+            case "mem_release":
+                for (handle,) in arguments[: len(found)]:
+                    _release(self.accounts["handles"], handle)
+        return found, error
 
     def copy_each(self, copies: Sequence[tuple[int, int, int]], stream: int) -> DriverError | None:
         return batches.copy_each(self._driver, copies, stream)

@@ -18,7 +18,7 @@ from memtopo.machine import Cluster, Fabric, Machine, Machines, load, parse
 
 if TYPE_CHECKING:
     from memtopo.driver.kernels import ExternalApi, KernelDriver, TrialCalls
-    from memtopo.drivers.cuda import CudaMeter
+    from memtopo.drivers.cuda.meter import CudaMeter
     from memtopo.drivers.sim import SimDriver
     from memtopo.machine.records import MachineLine
 
@@ -137,7 +137,8 @@ def open_for_trials(record: bytes | None) -> tuple[KernelDriver, TrialCalls]:
     Raises `Unavailable`.
     """
     if record is None:
-        from memtopo.drivers.cuda import CudaTrialCalls, open_cuda  # noqa: PLC0415
+        from memtopo.drivers.cuda import open_cuda  # noqa: PLC0415
+        from memtopo.drivers.cuda.kernels import CudaTrialCalls  # noqa: PLC0415
 
         return open_cuda(), CudaTrialCalls()
     from memtopo.drivers.sim import SimTrialCalls  # noqa: PLC0415
@@ -164,7 +165,7 @@ def external_api(*, simulated: bool) -> Callable[[bytes], ExternalApi]:
 @cache
 def meter() -> CudaMeter:
     """Return the process-wide instrument that measures copies between real GPUs."""
-    from memtopo.drivers.cuda import CudaMeter  # noqa: PLC0415
+    from memtopo.drivers.cuda.meter import CudaMeter  # noqa: PLC0415
 
     return CudaMeter()
 
@@ -176,7 +177,8 @@ def _not_here() -> KernelDriver:
 def _local() -> Target:
     import platform  # noqa: PLC0415
 
-    from memtopo.drivers.cuda import host_memory, kernel_release, numa_bytes, numa_nodes, open_cuda, readings  # noqa: PLC0415
+    from memtopo.drivers.cuda import host_memory, kernel_release, numa_bytes, numa_nodes, open_cuda  # noqa: PLC0415
+    from memtopo.drivers.cuda.nvml import readings  # noqa: PLC0415
     from memtopo.machine import queries  # noqa: PLC0415 imported where it is used
 
     driver = open_cuda()

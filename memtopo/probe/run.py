@@ -198,7 +198,7 @@ _HOST = Location(LocationKind.HOST)
 
 def with_links(machine: Machine) -> Machine:
     """Add the links of all pairs, as reported by NVML, to a real machine."""
-    from memtopo.drivers.cuda import links  # noqa: PLC0415 not needed for a simulated machine
+    from memtopo.drivers.cuda.nvml import links  # noqa: PLC0415 not needed for a simulated machine
 
     found = links([device.uuid for device in machine.devices])
 

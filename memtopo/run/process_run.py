@@ -56,7 +56,7 @@ class ProcessRun(BaseRun):
             case messages.SkipVerification(reason):
                 self.verification.skip(reason)
             case messages.WriteKept(states):
-                self.verification.write_kept(lost(self.plans.states, states))
+                self.verification.rehearse(lost(self.plans.states, states), write=True)
             case messages.ReadKept(states):
                 self._read_kept(states)
             case _:
@@ -66,7 +66,7 @@ class ProcessRun(BaseRun):
         """Check every step, and read what all states of a path keep, in the state that the layout is in."""
         self.execution.progress.extend(len(self.execution.plan.steps))
         self.findings.add(self.execution.check())
-        self.verification.read_kept(lost(self.plans.states, path, self.variant[0]))
+        self.verification.rehearse(lost(self.plans.states, path, self.variant[0]), write=False)
         if self.switched:
             self.findings.merge_findings(self.switched, ASPECT)
 

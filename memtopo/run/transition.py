@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
 from memtopo.common.errors import Exit, MemtopoError, Stopped
 from memtopo.common.units import rounded
 from memtopo.driver.types import Location, LocationKind
-from memtopo.executor import Execution, Pace, StepFailed, failing, note_step
+from memtopo.executor import Execution, Pace, StepFailed, failing
 from memtopo.kinds.chunks.steps import LimitPool
-from memtopo.kinds.layout import LateError, current
+from memtopo.kinds.layout import current
 from memtopo.kinds.mappings.steps import parts_of
 from memtopo.kinds.step import Step
 from memtopo.machine import CONTEXT_BYTES, Machine
@@ -87,30 +88,15 @@ class StagedTransition:
         return touched
 
     def _take(self, actions: Sequence[Action]) -> None:
-        """Take actions, in one loop without further calls: a driver call takes 15 to 25 µs."""
-        driver, layout, stop = self._execution.driver, self._execution.layout, self._stop
-        context = self._execution.context
         undone, attempted = ([], []) if self._back else (self._undone, self._attempted)
         for step, undo in actions:
-            if stop():
+            if self._stop():
                 raise Stopped
-            if context:
-                note_step(context, step, undo=undo)
-            try:
-                if undo:
-                    step.undo(driver, layout)
-                    undone.append(step)
-                else:
-                    attempted.append(step)
-                    step.do(driver, layout)
-            except Exception as error:
-                if undo and isinstance(error, LateError):
-                    undone.append(step)
-                verb = f"undo {step.verb}" if undo else step.verb
-                raise StepFailed(step, f"{verb} {step.describe().subject}", error) from error
-            finally:
-                if context:
-                    context.leave()
+            if undo:
+                self._execution.act(step, undo=True, complete=partial(undone.append, step))
+            else:
+                attempted.append(step)
+                self._execution.act(step)
 
     def _rollback(self, back: Transition) -> Iterator[StagedAction]:
         """Actions of the rollback. Work that a stage of the transition has begun ends before anything is unmapped."""

@@ -245,8 +245,8 @@ def test_an_interrupted_build_is_undone_and_the_interrupt_propagates(at: int) ->
     target = Target("slow", invented(2), simulated=True, _opener=lambda: _Interrupting(simulator, at))
     with pytest.raises(KeyboardInterrupt), memtopo.applied(SMALL, target):
         pytest.fail("it was built")
-    assert not simulator._mappings._at
-    assert not simulator._chunks._open
+    assert not simulator.mappings._at
+    assert not simulator.chunks._open
     assert not simulator.device_primary_ctx_get_state(0)
     simulator.close()
 
@@ -275,7 +275,7 @@ def signalled(at: int) -> tuple[Target, _Signalled]:
 def empty(driver: _Signalled) -> bool:
     simulator = driver._driver_itself
     driver.at = 10**9
-    left = simulator._mappings._at or simulator._chunks._open or simulator.device_primary_ctx_get_state(0)
+    left = simulator.mappings._at or simulator.chunks._open or simulator.device_primary_ctx_get_state(0)
     simulator.close()
     return not left
 

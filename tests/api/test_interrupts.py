@@ -63,7 +63,7 @@ class Interrupting(Forwarder):
     def empty(self) -> bool:
         simulator = self.simulator
         contexts = any(simulator.device_primary_ctx_get_state(device) for device in range(2))
-        return not (contexts or simulator._mappings._at or simulator._chunks._open)
+        return not (contexts or simulator.mappings._at or simulator.chunks._open)
 
     def close(self) -> None:
         """Leave the simulator open: the test inspects it."""

@@ -25,7 +25,7 @@ def on_hardware(request: pytest.FixtureRequest) -> bool:
 def bare(on_hardware: bool) -> Iterator[KernelDriver]:
     """The driver itself, before init."""
     if on_hardware:
-        from memtopo.drivers.cuda import CudaDriver
+        from memtopo.drivers.cuda.driver import CudaDriver
 
         yield CudaDriver()
     else:

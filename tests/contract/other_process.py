@@ -163,7 +163,7 @@ def _answer(channel: socket.socket, driver: Driver, method: str, args: tuple[Any
 
 def _opened(machine: str | None) -> Ledger:
     if machine is None:
-        from memtopo.drivers.cuda import CudaDriver
+        from memtopo.drivers.cuda.driver import CudaDriver
 
         ledger = Ledger(CudaDriver())
     else:

@@ -19,9 +19,11 @@ from tests.helpers.program_calls import make_library
 CHILD = """
 import json, os, sys
 from pathlib import Path
+from memtopo.driver.batches import access_each, create_each, map_each, properties_each, release_each
 from memtopo.driver.kernels import Area
 from memtopo.driver.types import Access, DriverError, Grant, Properties, gpu
-from memtopo.drivers.cuda import CudaDriver, driver as module
+from memtopo.drivers.cuda import driver as module
+from memtopo.drivers.cuda.driver import CudaDriver
 
 log, driver = Path(os.environ["CUDA_CALLS"]), CudaDriver()
 driver.module_load_data()
@@ -64,29 +66,29 @@ NO_MISMATCH = "cuMemcpyHtoD", {"to": ord("f"), "words": [0, 2**64 - 1, 2**64 - 1
 PROPERTIES = {"handles": [], "rdma": False, "compressible": False}
 
 CASES: dict[str, tuple[str, Calls]] = {
-    "driver.create_each(4, [Properties(gpu(5)), Properties(gpu(6))])": (
+    "create_each(driver, 4, [Properties(gpu(5)), Properties(gpu(6))])": (
         "([1, 2], None)",
         [
             ("cuMemCreate", {"size": 4, "properties": {"location": location, **PROPERTIES}, "flags": 0})
             for location in ("gpu5", "gpu6")
         ],
     ),
-    "driver.map_each([(11, 21, 31), (12, 22, 32)])": (
+    "map_each(driver, [(11, 21, 31), (12, 22, 32)])": (
         "(2, None)",
         [
             ("cuMemMap", {"address": 11, "size": 21, "offset": 0, "handle": 31, "flags": 0}),
             ("cuMemMap", {"address": 12, "size": 22, "offset": 0, "handle": 32, "flags": 0}),
         ],
     ),
-    "driver.release_each([31, 32])": (
+    "release_each(driver, [31, 32])": (
         "(2, None)",
         [("cuMemRelease", {"handle": 31}), ("cuMemRelease", {"handle": 32})],
     ),
-    "[each.location.id for each in driver.properties_each([3, 4])[0]]": (
+    "[each.location.id for each in properties_each(driver, [3, 4])[0]]": (
         "[3, 4]",
         [("cuMemGetAllocationPropertiesFromHandle", {"handle": handle}) for handle in (3, 4)],
     ),
-    "driver.access_each([(11, gpu(3)), (12, gpu(4))])": (
+    "access_each(driver, [(11, gpu(3)), (12, gpu(4))])": (
         "([3, 3], None)",
         [
             ("cuMemGetAccess", {"location": "gpu3", "address": 11}),

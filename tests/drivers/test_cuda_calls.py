@@ -40,8 +40,8 @@ from memtopo.driver.types import (
     SemaphoreHandleType,
     gpu,
 )
-from memtopo.drivers.cuda import CudaDriver
 from memtopo.drivers.cuda import driver as module
+from memtopo.drivers.cuda.driver import CudaDriver
 
 SUCCESS = bindings.CUresult.CUDA_SUCCESS
 GIVEN = bytes(range(64))

@@ -32,7 +32,7 @@ from memtopo.driver.types import (
     SemaphoreHandleType,
     gpu,
 )
-from memtopo.drivers.cuda import CudaDriver, kernel_release, numa_bytes, numa_nodes
+from memtopo.drivers.cuda import kernel_release, numa_bytes, numa_nodes
 from memtopo.drivers.cuda.bindings import (
     access_descriptors,
     allocation_prop,
@@ -43,6 +43,7 @@ from memtopo.drivers.cuda.bindings import (
     properties_of,
     shared_bytes,
 )
+from memtopo.drivers.cuda.driver import CudaDriver
 
 ROOT = Path(__file__).parent.parent.parent
 OPEN = """

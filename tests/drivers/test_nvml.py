@@ -7,7 +7,8 @@ import ctypes.util
 import pytest
 
 from memtopo.driver.types import ProcessMemory
-from memtopo.drivers.cuda import gpu_usage, nvml
+from memtopo.drivers.cuda import nvml
+from memtopo.drivers.cuda.nvml import gpu_usage
 
 bindings = pytest.importorskip("cuda.bindings.nvml")
 

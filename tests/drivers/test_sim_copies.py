@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from memtopo.driver.batches import copy_each
+from memtopo.driver.batches import access_each, copy_each, create_each, properties_each, release_each
 from memtopo.driver.types import Access, HostFlags, Properties, gpu
 from memtopo.drivers.sim import SimDriver
 from tests.contract.memory import HOST, PLAIN, current, laid_out
@@ -82,7 +82,7 @@ def test_a_batch_waits_for_the_work_before_it() -> None:
     """A copy behind outstanding work of its stream is not made before it."""
     with SimDriver(invented()) as sim, memory(sim) as (base, staged, stream):
         done: list[bool] = []
-        sim._streams.get(stream).work.append(lambda: bool(done))
+        sim.streams.get(stream).work.append(lambda: bool(done))
         assert copy_each(sim, [(base, staged, 64)], stream) is None
         assert sim.memcpy_dtoh(base, 64) == bytes(64)
         done.append(True)
@@ -97,15 +97,15 @@ def test_a_closed_driver_refuses_a_batch() -> None:
     error = copy_each(sim, [(M, M, 8)], 1)
     assert error
     assert error.name == "CUDA_ERROR_DEINITIALIZED"
-    handles, error = sim.create_each(M, [PLAIN, PLAIN])
+    handles, error = create_each(sim, M, [PLAIN, PLAIN])
     assert (handles, error and error.name) == ([], "CUDA_ERROR_DEINITIALIZED")
 
 
 def test_a_batch_of_queries_ends_at_the_first_refusal() -> None:
     with SimDriver(invented()) as sim, memory(sim) as (base, _, _):
-        seen, error = sim.access_each([(base, gpu(0)), (base + M, gpu(1)), (base + 3 * M, gpu(0)), (base, gpu(0))])
+        seen, error = access_each(sim, [(base, gpu(0)), (base + M, gpu(1)), (base + 3 * M, gpu(0)), (base, gpu(0))])
         assert (seen, error and error.name) == ([3, 0], "CUDA_ERROR_INVALID_VALUE")
-        handles, _ = sim.create_each(M, [PLAIN] * 2)
-        properties, error = sim.properties_each([*handles, 1, handles[0]])
+        handles, _ = create_each(sim, M, [PLAIN] * 2)
+        properties, error = properties_each(sim, [*handles, 1, handles[0]])
         assert (properties, error and error.call) == ([PLAIN] * 2, "cuMemGetAllocationPropertiesFromHandle")
-        assert sim.release_each([*handles, handles[0]])[0] == 2
+        assert release_each(sim, [*handles, handles[0]])[0] == 2

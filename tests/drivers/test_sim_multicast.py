@@ -14,8 +14,7 @@ from memtopo.driver.kernels import Kernels
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import MULTICAST_SLOTS, Access, DriverError, Grant, HandleType, Properties, gpu
-from memtopo.drivers.cuda import CudaDriver
-from memtopo.drivers.cuda.driver import RefusedMulticast
+from memtopo.drivers.cuda.driver import CudaDriver, RefusedMulticast
 from memtopo.drivers.sim import SimDriver
 from memtopo.machine import load, shipped
 from tests.contract.memory import INVALID_VALUE, OUT_OF_MEMORY, current, refused

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from memtopo.common.processes import in_pid_namespace
-from memtopo.drivers.cuda import gpu_usage
+from memtopo.drivers.cuda.nvml import gpu_usage
 from memtopo.usage import usage
 from tests.helpers.command_line import ROOT, environment
 

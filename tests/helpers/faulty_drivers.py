@@ -44,7 +44,7 @@ class RefusesNothing(SimDriver):
     """Fills memory for any GPU, whatever its access."""
 
     def memset_d8(self, address: int, value: int, count: int) -> None:
-        for place in self._access.reach(address, count, 0, Access.NONE, copying=False):
+        for place in self.access.reach(address, count, 0, Access.NONE, copying=False):
             place.physical.write(address - place.start, bytes([value]) * count)
 
 

@@ -1,6 +1,6 @@
 """The CUDA driver of this machine, the system around it, or the reason why it cannot be used.
 
-Modules are imported when one of their names is first used; some need `cuda.bindings`.
+Other modules of this package need `cuda.bindings`, except for what `nvml` reads by ctypes.
 """
 
 from __future__ import annotations
@@ -9,51 +9,15 @@ import os
 import re
 from collections.abc import Callable
 from contextlib import suppress
-from importlib import import_module
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from memtopo.common.errors import Unavailable
 from memtopo.driver.types import DriverError
 
 if TYPE_CHECKING:
     from memtopo.drivers.cuda.driver import CudaDriver
-    from memtopo.drivers.cuda.kernels import CudaTrialCalls
-    from memtopo.drivers.cuda.meter import CudaMeter
-    from memtopo.drivers.cuda.nvml import gpu_usage, links, readings
-
-
-__all__ = [
-    "CudaDriver",
-    "CudaMeter",
-    "CudaTrialCalls",
-    "gpu_usage",
-    "host_memory",
-    "inaccessible_devices",
-    "kernel_release",
-    "links",
-    "numa_bytes",
-    "numa_nodes",
-    "open_cuda",
-    "readings",
-    "start_cuda",
-]
-
-_MODULES = {
-    "driver": ("CudaDriver",),
-    "kernels": ("CudaTrialCalls",),
-    "meter": ("CudaMeter",),
-    "nvml": ("gpu_usage", "links", "readings"),
-}
-
-
-def __getattr__(name: str) -> Any:
-    for module, names in _MODULES.items():
-        if name in names:
-            return getattr(import_module(f"{__name__}.{module}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
 
 _RELEASE = re.compile(r"Kernel Module.*?\s([0-9]+\.[0-9.]*[0-9])\s")
 

@@ -34,7 +34,7 @@ from memtopo.driver.types import (
     RangeAttribute,
     SemaphoreHandleType,
 )
-from memtopo.driver.wrappers import EveryCall, defaults, parameters
+from memtopo.driver.wrappers import METHODS, EveryCall, defaults, parameters
 from memtopo.drivers.cuda.bindings import (
     access_descriptors,
     allocation_prop,
@@ -90,12 +90,10 @@ class RefusedMulticast:
     function of the driver. No trial and no option changes that.
     """
 
-    multicast_create = _refused("multicast_create")
-    multicast_add_device = _refused("multicast_add_device")
-    multicast_bind_mem = _refused("multicast_bind_mem")
-    multicast_bind_addr = _refused("multicast_bind_addr")
-    multicast_unbind = _refused("multicast_unbind")
-    multicast_get_granularity = _refused("multicast_get_granularity")
+
+for _method in METHODS:
+    if _method.startswith("multicast"):
+        setattr(RefusedMulticast, _method, _refused(_method))
 
 
 class CudaDriver(RefusedMulticast, CudaKernels, BatchDriver, EveryCall):
@@ -104,29 +102,10 @@ class CudaDriver(RefusedMulticast, CudaKernels, BatchDriver, EveryCall):
     A call of `_PLAIN` is made from its function; here are those whose parameters or results differ.
     """
 
-    def create_each(self, size: int, properties: Sequence[Properties]) -> tuple[list[int], DriverError | None]:
-        same = len(set(map(id, properties))) == 1
-        props = repeat(allocation_prop(properties[0]), len(properties)) if same else map(allocation_prop, properties)
-        answers, error = make_each(cuda.cuMemCreate, zip(repeat(size), props, repeat(0)))
-        return [int(handle) for _, handle in answers], error
-
-    def map_each(self, mappings: Sequence[tuple[int, int, int]]) -> tuple[int, DriverError | None]:
-        answers, error = make_each(cuda.cuMemMap, [(address, size, 0, handle, 0) for address, size, handle in mappings])
-        return len(answers), error
-
-    def release_each(self, handles: Sequence[int]) -> tuple[int, DriverError | None]:
-        answers, error = make_each(cuda.cuMemRelease, zip(handles))
-        return len(answers), error
-
-    def properties_each(self, handles: Sequence[int]) -> tuple[list[Properties], DriverError | None]:
-        answers, error = make_each(cuda.cuMemGetAllocationPropertiesFromHandle, zip(handles))
-        return [properties_of(prop) for _, prop in answers], error
-
-    def access_each(self, queried: Sequence[tuple[int, Location]]) -> tuple[list[int], DriverError | None]:
-        answers, error = make_each(
-            cuda.cuMemGetAccess, [(mem_location(location), address) for address, location in queried]
-        )
-        return [int(access) for _, access in answers], error
+    def each(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> tuple[list[Any], DriverError | None]:
+        given = _GIVEN[method](arguments) if method in _GIVEN else arguments
+        answers, error = make_each(getattr(cuda, call_name(method)), given)
+        return list(map(_result(method), answers)), error
 
     def copy_each(self, copies: Sequence[tuple[int, int, int]], stream: int) -> DriverError | None:
         if not copies:
@@ -197,9 +176,6 @@ class CudaDriver(RefusedMulticast, CudaKernels, BatchDriver, EveryCall):
 
     def mem_get_access(self, address: int, location: Location) -> int:
         return int(call(cuda.cuMemGetAccess, mem_location(location), address)[1])
-
-    def mem_get_allocation_properties_from_handle(self, handle: int) -> Properties:
-        return properties_of(call(cuda.cuMemGetAllocationPropertiesFromHandle, handle)[1])
 
     def mem_get_handle_for_address_range(self, address: int, size: int, flags: DmaBufFlags = DmaBufFlags.NONE) -> int:
         kind = cuda.CUmemRangeHandleType.CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD
@@ -319,7 +295,8 @@ _PLAIN = (
     "device_primary_ctx_retain", "device_primary_ctx_release",
     "ctx_push_current", "ctx_pop_current", "ctx_synchronize",
     "mem_get_info", "mem_address_reserve", "mem_address_free", "mem_release", "mem_unmap",
-    "mem_retain_allocation_handle", "mem_get_address_range", "mem_alloc", "mem_free", "mem_alloc_managed",
+    "mem_retain_allocation_handle", "mem_get_allocation_properties_from_handle",
+    "mem_get_address_range", "mem_alloc", "mem_free", "mem_alloc_managed",
     "mem_host_alloc", "mem_host_get_flags", "mem_free_host", "mem_host_register", "mem_host_unregister",
     "memset_d8", "memcpy_async",
     "mem_pool_destroy", "mem_alloc_from_pool_async", "mem_free_async", "mem_pool_trim_to", "mem_pool_export_pointer",
@@ -335,14 +312,34 @@ _RESULTS: Mapping[str, Callable[[tuple[Any, ...]], object]] = {
     "bool": lambda answer: bool(answer[1]),
     "bytes": lambda answer: shared_bytes(answer[1]),
     "tuple[int, int]": lambda answer: tuple(map(int, answer[1:])),
+    "Properties": lambda answer: properties_of(answer[1]),
 }
 """Result of a call by its type, from the status and the results of the function."""
+
+
+def _result(method: str) -> Callable[[tuple[Any, ...]], object]:
+    return _RESULTS[getattr(Driver, method).__annotations__["return"]]
+
+
+def _creations(arguments: Sequence[tuple[int, Properties]]) -> list[tuple[object, ...]]:
+    """Arguments of the function for chunks, most of which have the same properties: to hash them takes long."""
+    distinct = {id(properties): properties for _, properties in arguments}
+    props = {number: allocation_prop(properties) for number, properties in distinct.items()}
+    return [(size, props[id(properties)], 0) for size, properties in arguments]
+
+
+_GIVEN: Mapping[str, Callable[[Sequence[tuple[Any, ...]]], Sequence[tuple[object, ...]]]] = {
+    "mem_create": _creations,
+    "mem_map": lambda every: [(address, size, 0, handle, 0) for address, size, handle in every],
+    "mem_get_access": lambda every: [(mem_location(location), address) for address, location in every],
+}
+"""Arguments of the functions of `each`, where they are not those of the calls."""
 
 
 def _plain(method: str) -> Callable[..., object]:
     """Method that gives its arguments to the function of its call."""
     function, names, omitted = call_name(method), parameters(method), defaults(method)
-    result = _RESULTS[getattr(Driver, method).__annotations__["return"]]
+    result = _result(method)
 
     @wraps(getattr(Driver, method))
     def made(self: CudaDriver, *arguments: object, **named: object) -> object:

@@ -11,10 +11,8 @@ from memtopo.driver.types import Access, Grant, Location, LocationKind, Register
 from memtopo.drivers.sim.allocations import SimAllocation, SimAllocations
 from memtopo.drivers.sim.calls import RefusedCall, invalid, unsupported
 from memtopo.drivers.sim.chunks import Mapping, SimMappings
-from memtopo.drivers.sim.devices import Contexts
-from memtopo.drivers.sim.events import Stream, Streams
 from memtopo.drivers.sim.physical import PAGE, Physical
-from memtopo.machine import Machine
+from memtopo.drivers.sim.process import SimProcess, Stream
 
 HOST = Location(LocationKind.HOST)
 
@@ -25,10 +23,8 @@ _GPU = LocationKind.GPU
 class AccessRules:
     """Sets, queries and enforces access to mappings and allocations."""
 
-    def __init__(
-        self, machine: Machine, contexts: Contexts, mappings: SimMappings, allocations: SimAllocations
-    ) -> None:
-        self._machine, self._contexts, self._mappings, self._allocations = machine, contexts, mappings, allocations
+    def __init__(self, sim: SimProcess, mappings: SimMappings, allocations: SimAllocations) -> None:
+        self._sim, self._mappings, self._allocations = sim, mappings, allocations
 
     def mem_set_access(self, address: int, size: int, grants: tuple[Grant, ...]) -> None:
         """Set access of whole mappings without a hole; of two grants for one location the last applies (fact 20)."""
@@ -63,7 +59,7 @@ class AccessRules:
 
     def mem_get_address_range(self, address: int) -> tuple[int, int]:
         """Base and size of the mapping or allocation around an address, if the current device has access to it."""
-        device = self._contexts.current()
+        device = self._sim.contexts.current()
         allocation = self._allocations.find(address)
         if allocation and device in allocation.users:
             return allocation.start, allocation.size
@@ -93,7 +89,7 @@ class AccessRules:
             raise invalid("the bytes run into host memory to which access was last changed for the host (fact 67)")
         return found
 
-    def chunks(self, address: int, end: int, user: Location, wanted: int) -> list[Mapping]:
+    def gpu_mappings(self, address: int, end: int, user: Location, wanted: int) -> list[Mapping]:
         """Mappings of GPUs' chunks behind addresses, if the user has access to all; none says nothing about others."""
         mappings = []
         while address < end:
@@ -119,7 +115,7 @@ class AccessRules:
 
     def pointer_is_managed(self, address: int) -> bool:
         """Return whether an address is in managed memory; refuses an address where nothing is mapped or allocated."""
-        self._contexts.current()
+        self._sim.contexts.current()
         found = self._allocations.find(address)
         if found is None:
             self._mappings.around(address)
@@ -134,7 +130,7 @@ class AccessRules:
     def _check_use(self, allocation: SimAllocation, end: int, device: int, wanted: Access, *, copying: bool) -> None:
         # From a peer's context copies work, fills do not (facts 46, 55, 68). What else is refused was never tried.
         copied = allocation.kind in ("own", "opened") or (allocation.kind == "buffer" and wanted == Access.R)
-        peer = copying and copied and self._machine.can_access(device, allocation.device)
+        peer = copying and copied and self._sim.machine.can_access(device, allocation.device)
         if device not in allocation.users and not peer:
             raise invalid(f"{gpu(device)} has no access to the allocation")
         if end > allocation.end:
@@ -164,15 +160,15 @@ class AccessRules:
             return None
         # Never seen on hardware: every pair of GPUs that was measured could access each other.
         # A GPU that this process does not have is no exception (fact 43).
-        known = owner.kind == LocationKind.GPU and owner in self._machine.locations
-        if known and not self._machine.can_access(grant.location.id, owner.id):
+        known = owner.kind == LocationKind.GPU and owner in self._sim.machine.locations
+        if known and not self._sim.machine.can_access(grant.location.id, owner.id):
             return unsupported(f"{grant.location} cannot access the memory of {owner}")
         return None
 
     def _is_known(self, location: Location) -> bool:
         """Return whether a location is accepted: an existing GPU, the host, or any NUMA node, existing or not."""
         if location.kind is _GPU:
-            return location in self._machine.locations
+            return location in self._sim.machine.locations
         return location.kind != LocationKind.HOST_NUMA_CURRENT
 
 
@@ -238,12 +234,12 @@ class MemoryOperations:
     Copies in a stream are made at once unless work is outstanding before them.
     """
 
-    def __init__(self, contexts: Contexts, streams: Streams, access: AccessRules) -> None:
-        self._contexts, self._streams, self._access = contexts, streams, access
+    def __init__(self, sim: SimProcess, access: AccessRules) -> None:
+        self._sim, self._access = sim, access
 
     def memset_d8(self, address: int, value: int, count: int) -> None:
         """Set `count` bytes to one value, across adjacent mappings."""
-        device = self._contexts.current()
+        device = self._sim.contexts.current()
         if value not in range(256):
             raise invalid("the value is no byte")
         block = bytes([value]) * min(count, BLOCK)
@@ -253,7 +249,7 @@ class MemoryOperations:
 
     def memcpy_htod(self, address: int, data: bytes) -> None:
         """Copy bytes to memory, across adjacent mappings."""
-        device = self._contexts.current()
+        device = self._sim.contexts.current()
         self._access.check_program_copy(address)
         rest = memoryview(data)
         for physical, at, size in self.parts(device, address, len(data), Access.RW, copying=True):
@@ -262,14 +258,14 @@ class MemoryOperations:
 
     def memcpy_dtoh(self, address: int, count: int) -> bytes:
         """Copy bytes from memory, across adjacent mappings."""
-        device = self._contexts.current()
+        device = self._sim.contexts.current()
         self._access.check_program_copy(address)
         parts = self.parts(device, address, count, Access.R, copying=True)
         return b"".join(physical.read(at, size) for physical, at, size in parts)
 
     def memcpy_async(self, destination: int, source: int, count: int, stream: int = 0) -> None:
         """Copy bytes between two addresses in the order of a stream; untouched bytes stay untouched."""
-        queue = self._streams.get(stream)
+        queue = self._sim.streams.get(stream)
         device = self._copying(queue)
         sources = list(self.parts(device, source, count, Access.R, copying=True))
         targets = list(self.parts(device, destination, count, Access.RW, copying=True))
@@ -279,17 +275,17 @@ class MemoryOperations:
                 physical.copy(at, other, from_at, size)
             return True
 
-        self._streams.add(queue, work)
+        self._sim.streams.add(queue, work)
 
     def _copying(self, stream: Stream) -> int:
-        return self._contexts.current() if self._contexts.any_current() else stream.device
+        return self._sim.contexts.current() if self._sim.contexts.any_current() else stream.device
 
     def transfer(self, copies: Sequence[tuple[int, int, int]], stream: int) -> bool:
         """Copy small spans between one page-locked allocation and chunks; return false, with none copied, for others.
 
         Each is given by destination, source and bytes. Raises `RefusedCall` before anything is copied.
         """
-        queue = self._streams.get(stream)
+        queue = self._sim.streams.get(stream)
         if queue.work:
             return False
         device = self._copying(queue)
@@ -316,23 +312,18 @@ class MemoryOperations:
     def _spans(self, device: int, places: Sequence[tuple[int, int, int]], low: int, wanted: Access) -> list[_Span]:
         """Memory behind addresses, each given by its place in other memory, the address and bytes."""
         spans: list[_Span] = []
-        chunks, reach, user, needed = self._access.chunks, self._access.reach, gpu(device), int(wanted)
-        latest: Mapping | None = None
+        access, user, needed = self._access, gpu(device), int(wanted)
         for place, address, count in places:
             end = address + count
-            if latest and latest.start <= address and end <= latest.end:
-                spans.append((place - low, latest.chunk.physical, address - latest.start, count))
-                continue
-            mappings = chunks(address, end, user, needed)
-            latest = mappings[-1] if mappings else None
-            for area in mappings or reach(address, count, device, wanted, copying=True):
+            mappings = access.gpu_mappings(address, end, user, needed)
+            for area in mappings or access.reach(address, count, device, wanted, copying=True):
                 first, last = max(address, area.start), min(end, area.end)
                 spans.append((place - low + first - address, area.physical, first - area.start, last - first))
         return spans
 
     def store_by_kernel(self, address: int, data: bytes) -> None:
         """Store bytes as a kernel of the current context does, without kernels that are loaded."""
-        device = self._contexts.current()
+        device = self._sim.contexts.current()
         for physical, at, _ in self.parts(device, address, len(data), Access.RW, copying=False):
             physical.write(at, data)
 

@@ -9,11 +9,10 @@ from typing import Literal, NamedTuple
 from weakref import WeakValueDictionary
 
 from memtopo.driver.types import HOST, HostFlags, Location, LocationKind, RangeAttribute
-from memtopo.drivers.sim.address_space import BLOCK, PAGE, AllocationBlocks, round_up
+from memtopo.drivers.sim.address_space import BLOCK, PAGE, round_up
 from memtopo.drivers.sim.calls import invalid
-from memtopo.drivers.sim.devices import Contexts
-from memtopo.drivers.sim.events import Streams
-from memtopo.drivers.sim.physical import Arena, Physical, SimProcessMemory
+from memtopo.drivers.sim.physical import Physical, SimProcessMemory
+from memtopo.drivers.sim.process import SimProcess
 
 Kind = Literal["own", "opened", "buffer", "managed", "pinned", "registered", "pooled"]
 _PINNED = HostFlags.PORTABLE | HostFlags.DEVICEMAP | HostFlags.WRITECOMBINED
@@ -68,33 +67,30 @@ _STARTING: dict[Kind, str] = {
 class SimAllocations:
     """Allocations that one process can use, in order of their addresses."""
 
-    def __init__(
-        self, contexts: Contexts, streams: Streams, blocks: AllocationBlocks, arena: Arena, devices: int
-    ) -> None:
-        self._contexts, self._streams = contexts, streams
-        self._blocks, self._arena, self._devices = blocks, arena, devices
+    def __init__(self, sim: SimProcess) -> None:
+        self._sim = sim
         self._starts: list[int] = []
         self._at: dict[int, SimAllocation] = {}
         self._advised: WeakValueDictionary[int, AdvisedPages] = WeakValueDictionary()  # of shared blocks
 
     def mem_alloc(self, size: int) -> int:
         """Allocate memory of the current context's device (fact 45)."""
-        device = self._contexts.current()
+        device = self._sim.contexts.current()
         if size <= 0:
             raise invalid("the size is 0")
-        address = self._blocks.take(device, size)
+        address = self._sim.blocks.take(device, size)
         try:
-            physical = self._arena.take(size)
+            physical = self._sim.arena.take(size)
         except OSError:
-            self._blocks.give(device, address, size)
+            self._sim.blocks.give(device, address, size)
             raise
         self.add(SimAllocation(address, address + size, device, {device}, physical))
         return address
 
     def manage(self, device: int, size: int, users: Iterable[int]) -> int:
         """Allocate managed memory in a device's context for the CPU and the devices `users`; takes no device memory."""
-        address = self._blocks.take_managed(device, size)
-        physical, advised = self._arena.take(size), self._pages(address, size)
+        address = self._sim.blocks.take_managed(device, size)
+        physical, advised = self._sim.arena.take(size), self._pages(address, size)
         self.add(SimAllocation(address, address + size, device, set(users), physical, "managed", advised=advised))
         return address
 
@@ -103,21 +99,21 @@ class SimAllocations:
 
         Small allocations share a block, and have the flags of its first one (fact 74).
         """
-        device = self._contexts.current()
+        device = self._sim.contexts.current()
         if size < 0 or not 0 <= flags <= _PINNED:
             raise invalid("the size is negative, or a flag is unknown")
         if not size:
             return 0
-        address = self._blocks.take_host(device, size, flags & HostFlags.WRITECOMBINED)
+        address = self._sim.blocks.take_host(device, size, flags & HostFlags.WRITECOMBINED)
         block = address - address % BLOCK
         kept = next((each.flags for each in self.within(block, block + BLOCK)), flags)
-        users, physical = set(range(self._devices)), self._arena.take(size)
+        users, physical = set(range(self._sim.devices.device_get_count())), self._sim.arena.take(size)
         self.add(SimAllocation(address, address + size, device, users, physical, "pinned", flags=kept))
         return address
 
     def mem_free_host(self, address: int) -> None:
         """Free page-locked memory; 0 is accepted and ignored (fact 74)."""
-        self._streams.check_done()
+        self._sim.streams.check_done()
         if address:
             self._end(self._starting(address, "pinned"))
 
@@ -135,8 +131,8 @@ class SimAllocations:
 
     def register(self, device: int, address: int, size: int, flags: int, memory: SimProcessMemory) -> None:
         """Add memory of the process, for the CPU and all devices, in a device's context (fact 85)."""
-        self._blocks.lock(size)
-        users = set(range(self._devices))
+        self._sim.blocks.lock(size)
+        users = set(range(self._sim.devices.device_get_count()))
         self.add(SimAllocation(address, address + size, device, users, memory, "registered", flags=flags))
 
     def unregister(self, address: int) -> None:
@@ -145,7 +141,7 @@ class SimAllocations:
 
     def map(self, physical: Physical, device: int) -> int:
         """Map a part of external memory; returns its address (fact 53)."""
-        address = self._blocks.take_addresses(physical.size)
+        address = self._sim.blocks.take_addresses(physical.size)
         self.add(SimAllocation(address, address + physical.size, device, {device}, physical, "buffer"))
         return address
 
@@ -184,7 +180,7 @@ class SimAllocations:
 
     def open(self, physical: Physical, device: int) -> SimAllocation:
         """Map another process's memory; it takes no memory of this process's budget (fact 46)."""
-        address = self._blocks.take_addresses(physical.size)
+        address = self._sim.blocks.take_addresses(physical.size)
         allocation = SimAllocation(address, address + physical.size, device, {device}, physical, "opened")
         self.add(allocation)
         return allocation
@@ -196,7 +192,7 @@ class SimAllocations:
 
     def ipc_close_mem_handle(self, address: int) -> None:
         """Close one opening; the last one frees the addresses (fact 46)."""
-        self._contexts.current()
+        self._sim.contexts.current()
         allocation = self._starting(address, "opened")
         allocation.opens -= 1
         if not allocation.opens:
@@ -230,19 +226,19 @@ class SimAllocations:
     def _end(self, allocation: SimAllocation) -> None:
         self.remove(allocation)
         if allocation.kind == "own":
-            self._blocks.give(allocation.device, allocation.start, allocation.size)
+            self._sim.blocks.give(allocation.device, allocation.start, allocation.size)
         elif allocation.kind == "pinned":
             combined = allocation.flags & HostFlags.WRITECOMBINED
-            self._blocks.give_host(allocation.device, allocation.start, allocation.size, combined)
+            self._sim.blocks.give_host(allocation.device, allocation.start, allocation.size, combined)
         elif allocation.kind == "registered":
-            self._blocks.unlock(allocation.size)
+            self._sim.blocks.unlock(allocation.size)
             return
         elif allocation.advised is not None:
             allocation.advised.change(allocation.start, allocation.end, lambda _: PageUse())
-            self._blocks.give_managed(allocation.device, allocation.start, allocation.size)
+            self._sim.blocks.give_managed(allocation.device, allocation.start, allocation.size)
         else:
-            self._blocks.give_addresses(allocation.start, allocation.size)
-        self._arena.give(allocation.physical)
+            self._sim.blocks.give_addresses(allocation.start, allocation.size)
+        self._sim.arena.give(allocation.physical)
 
 
 class PageUse(NamedTuple):

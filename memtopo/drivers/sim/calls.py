@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from itertools import count, starmap
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from memtopo.driver import batches
+from memtopo.driver.batches import BatchDriver
 from memtopo.driver.protocol import call_name
 from memtopo.driver.types import DriverError
-from memtopo.driver.wrappers import METHODS
 
 
 class RefusedCall(Exception):
@@ -80,7 +80,7 @@ _PAUSE = 0.001  # seconds
 R = TypeVar("R")
 
 
-class CallGate:
+class CallGate(BatchDriver):
     """A driver that makes one call at a time, and none while `blocked` has an error and its reason."""
 
     def __init__(self) -> None:
@@ -97,18 +97,13 @@ class CallGate:
         if not survives and (fatal := self.fatal_error()):
             raise DriverError(name, *fatal)
 
-    def each(
-        self, call: Callable[..., R], arguments: Iterable[tuple[object, ...]]
-    ) -> tuple[list[R], DriverError | None]:
-        """Make a call of a part, which never waits, for each of some arguments until one fails.
-
-        Returns the answers of those before, and the error. A subclass that changes the call changes these as well.
-        """
-        method = call.__name__
-        if getattr(getattr(type(self), method), "__wrapped__", None) is not getattr(call, "__func__", None):
+    def each(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> tuple[list[Any], DriverError | None]:
+        """Make calls of a part, which never wait, until one fails; those that a subclass has are made one by one."""
+        part = getattr(getattr(type(self), method), "part", None)
+        if part is None:
             return batches.answers(getattr(self, method), arguments)
-        name = call_name(method)
-        found: list[R] = []
+        name, call = call_name(method), getattr(getattr(self, part), method)
+        found: list[Any] = []
         try:
             with self.lock:
                 self.check_open(name, survives=_survives(method))
@@ -156,19 +151,5 @@ def driver_call(method: Callable[Concatenate[Any, P], R], part: str | None = Non
                     raise driver_error(name, error) from error
             time.sleep(_PAUSE)  # without the lock: another thread may be the one that is waited for
 
+    call.part = part  # type: ignore[attr-defined]
     return call
-
-
-def with_calls_of(**parts: type) -> Callable[[type[C]], type[C]]:
-    """Return a decorator of a driver, whose calls are the methods of its parts that the protocol has.
-
-    `parts` has the class of each by the attribute of the driver.
-    """
-
-    def decorated(driver: type[C]) -> type[C]:
-        for attribute, part in parts.items():
-            for name in METHODS.intersection(dir(part)):
-                setattr(driver, name, driver_call(getattr(part, name), attribute))
-        return driver
-
-    return decorated

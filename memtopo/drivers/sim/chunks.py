@@ -9,8 +9,9 @@ from itertools import pairwise
 from memtopo.driver.types import AllocationType, HandleType, Location, LocationKind, Properties, gpu
 from memtopo.drivers.sim.address_space import Reservations
 from memtopo.drivers.sim.calls import Numbered, RefusedCall, invalid, unsupported
-from memtopo.drivers.sim.devices import HOST_NODE, SimMemoryBudget
-from memtopo.drivers.sim.physical import Arena, Physical
+from memtopo.drivers.sim.devices import HOST_NODE
+from memtopo.drivers.sim.physical import Physical
+from memtopo.drivers.sim.process import SimProcess
 from memtopo.machine import Machine
 
 FIRST_HANDLE = 0x3E00_0000
@@ -92,17 +93,17 @@ def _beside_stray() -> RefusedCall:
 class SimChunks:
     """Chunks of one process."""
 
-    def __init__(self, creation: Creation, budget: SimMemoryBudget, arena: Arena) -> None:
-        self._creation, self._budget, self._arena = creation, budget, arena
+    def __init__(self, sim: SimProcess, creation: Creation) -> None:
+        self._sim, self._creation = sim, creation
         self._open: Numbered[SimChunk] = Numbered(FIRST_HANDLE, "the handle is not open")
 
     def mem_create(self, size: int, properties: Properties, flags: int = 0) -> int:
         """Create a chunk with one reference (fact 3)."""
         created, granule = self._creation.check(size, properties, flags)
-        self._budget.check(properties.location, size)
+        self._sim.budget.check(properties.location, size)
         self._creation.check_permitted(properties)
-        physical = self._arena.take(size)
-        self._budget.add(properties.location, size)
+        physical = self._sim.arena.take(size)
+        self._sim.budget.add(properties.location, size)
         return self.add(SimChunk(size, granule, created, physical, takes=properties.location))
 
     def adopt(self, properties: Properties, granule: int, physical: Physical) -> int:
@@ -140,8 +141,8 @@ class SimChunks:
     def _settle(self, chunk: SimChunk) -> None:
         if chunk.freed:
             if chunk.takes:
-                self._budget.give(chunk.takes, chunk.size)
-            self._arena.give(chunk.physical)
+                self._sim.budget.give(chunk.takes, chunk.size)
+            self._sim.arena.give(chunk.physical)
 
 
 USUAL_GRANULE = 2 << 20  # returned by the driver even for a device that does not exist (fact 2)
@@ -160,11 +161,6 @@ class Creation:
         if found is None:
             return USUAL_GRANULE
         return found.recommended if recommended else found.minimum
-
-    def address_granule(self) -> int:
-        """Granularity of reservations: the smallest one of the machine."""
-        every = [entry.minimum for memory in self._machine.locations.values() for entry in memory.granularity]
-        return min(every, default=USUAL_GRANULE)
 
     def check(self, size: int, properties: Properties, flags: int) -> tuple[Properties, int]:
         """Return the properties of a created chunk, and its granularity; refuses what cannot be created.

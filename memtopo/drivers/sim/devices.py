@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import threading
-
 from memtopo.common.units import rounded
 from memtopo.driver.types import Attribute, Location, LocationKind, PeerAttribute, gpu
 from memtopo.drivers.sim.calls import RefusedCall, invalid
-from memtopo.machine import CONTEXT_BYTES, Device, Machine, Peer
+from memtopo.machine import Device, Machine, Peer
 
 INVISIBLE_GPU = gpu(-2)
 """Location of imported memory whose GPU this process does not have (fact 43)."""
@@ -144,80 +142,3 @@ class SimMemoryBudget:
     @staticmethod
     def _counted(location: Location) -> tuple[Location, ...]:
         return (location, WHOLE_HOST) if location.kind is _HOST_NUMA else (location,)
-
-
-FIRST_CONTEXT = 0x5600_0000
-
-
-class _Stack(threading.local):
-    """Contexts pushed on a thread, the current one last."""
-
-    def __init__(self) -> None:
-        self.devices: list[int] = []
-
-
-class Contexts:
-    """Primary contexts of one process, and the stack of current contexts of each thread."""
-
-    def __init__(self, devices: SimDevices, budget: SimMemoryBudget) -> None:
-        self._devices, self._budget = devices, budget
-        self._retains: dict[int, int] = {}
-        self._stack = _Stack()
-
-    def device_primary_ctx_retain(self, device: int) -> int:
-        """Retain a device's primary context, which takes device memory while it is active (fact 30)."""
-        self._devices.get(device)
-        if not self.active(device):
-            self._budget.take(gpu(device), CONTEXT_BYTES)
-        self._retains[device] = self._retains.get(device, 0) + 1
-        return FIRST_CONTEXT + device
-
-    def release(self, device: int) -> None:
-        """Release one retain; the last one makes the context inactive."""
-        if not self.active(device):
-            raise RefusedCall("CUDA_ERROR_INVALID_CONTEXT", "the primary context is not retained")
-        self._retains[device] -= 1
-        if not self._retains[device]:
-            del self._retains[device]
-            self._budget.give(gpu(device), CONTEXT_BYTES)
-
-    def is_last(self, device: int) -> bool:
-        """Return whether the next release makes a device's primary context inactive."""
-        return self._retains.get(device) == 1
-
-    def active(self, device: int) -> bool:
-        """Return whether a device's primary context is retained."""
-        return device in self._retains
-
-    def device_primary_ctx_get_state(self, device: int) -> bool:
-        self._devices.get(device)
-        return self.active(device)
-
-    def ctx_push_current(self, context: int) -> None:
-        """Make a context current on this thread."""
-        if not self.active(context - FIRST_CONTEXT):
-            raise RefusedCall("CUDA_ERROR_INVALID_CONTEXT", "the context is not retained")
-        self._stack.devices.append(context - FIRST_CONTEXT)
-
-    def ctx_pop_current(self) -> int:
-        """Pop the current context of this thread."""
-        if not self._stack.devices:
-            raise RefusedCall("CUDA_ERROR_INVALID_CONTEXT", "no context is current")
-        return FIRST_CONTEXT + self._stack.devices.pop()
-
-    def mem_get_info(self) -> tuple[int, int]:
-        location = gpu(self.current())
-        return self._budget.free(location), self._budget.total(location)
-
-    def any_current(self) -> bool:
-        """Return whether a context is current on this thread."""
-        return bool(self._stack.devices)
-
-    def current(self) -> int:
-        """Device whose context is current on this thread."""
-        if not self._stack.devices:
-            raise RefusedCall("CUDA_ERROR_INVALID_CONTEXT", "no context is current")
-        device = self._stack.devices[-1]
-        if not self.active(device):
-            raise RefusedCall("CUDA_ERROR_CONTEXT_IS_DESTROYED", "the current context was released")
-        return device

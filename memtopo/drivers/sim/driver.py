@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import repeat
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, get_type_hints
 
 from memtopo.driver import batches
-from memtopo.driver.batches import BatchDriver
 from memtopo.driver.protocol import call_name
-from memtopo.driver.types import DriverError, Location, Properties
+from memtopo.driver.types import DriverError
+from memtopo.driver.wrappers import METHODS
 from memtopo.drivers.sim.access import AccessRules, MemoryOperations
-from memtopo.drivers.sim.address_space import AllocationBlocks, Reservations
+from memtopo.drivers.sim.address_space import Reservations
 from memtopo.drivers.sim.allocations import SimAllocations
-from memtopo.drivers.sim.calls import CallGate, RefusedCall, driver_call, with_calls_of
+from memtopo.drivers.sim.calls import CallGate, RefusedCall, driver_call
 from memtopo.drivers.sim.chunks import Creation, SimChunks, SimMappings
-from memtopo.drivers.sim.devices import Contexts, SimDevices, SimMemoryBudget
-from memtopo.drivers.sim.events import SimEvents, Streams
+from memtopo.drivers.sim.devices import SimDevices
+from memtopo.drivers.sim.events import SimEvents
 from memtopo.drivers.sim.external import SimImportedMemory, SimSemaphores
 from memtopo.drivers.sim.host_memory import SimManagedMemory, SimPinnedMemory
 from memtopo.drivers.sim.kernels import ILLEGAL, SimKernels
 from memtopo.drivers.sim.multicast import Broadcast, SimMulticast
-from memtopo.drivers.sim.physical import Arena
-from memtopo.drivers.sim.shared_files import Files
+from memtopo.drivers.sim.process import Contexts, SimProcess, Streams
 from memtopo.drivers.sim.sharing import AllocationSharing, ChunkSharing, SharedPools, SimDmaBufs
 from memtopo.machine import Machine
 
@@ -37,82 +35,64 @@ if TYPE_CHECKING:
 else:
 
     class _Calls:
-        """Base of the simulator: at run time `with_calls_of` adds the calls."""
+        """Base of the simulator: at run time the calls are added."""
 
 
-@with_calls_of(
-    _devices=SimDevices,
-    _contexts=Contexts,
-    _creation=Creation,
-    _addresses=Reservations,
-    _chunks=SimChunks,
-    _mappings=SimMappings,
-    _allocations=SimAllocations,
-    _access=AccessRules,
-    _contents=MemoryOperations,
-    _kernels=SimKernels,
-    _multicast=SimMulticast,
-    _sharing=ChunkSharing,
-    _memory_handles=AllocationSharing,
-    _dma_bufs=SimDmaBufs,
-    _streams=Streams,
-    _events=SimEvents,
-    _managed=SimManagedMemory,
-    _pinned=SimPinnedMemory,
-    _pools=SharedPools,
-    _external=SimImportedMemory,
-    _semaphores=SimSemaphores,
-)
-class SimDriver(CallGate, BatchDriver, _Calls):  # type: ignore[misc]  # parts have private names of their own
+class SimDriver(CallGate, _Calls):  # type: ignore[misc]  # parts have private names of their own
     """A driver without a GPU: a recorded machine, every rule of `docs/driver-facts.md`, and memory that holds bytes.
 
     Errors have the driver's names and the reason in addition. Close it to free its memory. A call is the method of its
     name of one of the parts; here are those that need several.
     """
 
+    devices: SimDevices
+    contexts: Contexts
+    creation: Creation
+    addresses: Reservations
+    chunks: SimChunks
+    mappings: SimMappings
+    allocations: SimAllocations
+    access: AccessRules
+    contents: MemoryOperations
+    kernels: SimKernels
+    multicast: SimMulticast
+    sharing: ChunkSharing
+    memory_handles: AllocationSharing
+    dma_bufs: SimDmaBufs
+    streams: Streams
+    events: SimEvents
+    managed: SimManagedMemory
+    pinned: SimPinnedMemory
+    pools: SharedPools
+    external: SimImportedMemory
+    semaphores: SimSemaphores
+
     def __init__(self, machine: Machine) -> None:
-        super().__init__()
+        CallGate.__init__(self)
         self.machine = machine
         self._closed: tuple[str, str] | None = None
-        self._files = Files()
-        self._arena = Arena(self._files)
-        budget = SimMemoryBudget(machine)
-        blocks = AllocationBlocks(budget)
-        self._devices = SimDevices(machine)
-        self._contexts = Contexts(self._devices, budget)
-        self._streams = Streams(self._contexts)
-        self._creation = Creation(machine)
-        self._addresses = Reservations(self._creation.address_granule())
-        self._chunks = SimChunks(self._creation, budget, self._arena)
-        self._mappings = SimMappings(self._addresses, self._chunks)
-        self._allocations = SimAllocations(self._contexts, self._streams, blocks, self._arena, len(machine.devices))
-        self._access = AccessRules(machine, self._contexts, self._mappings, self._allocations)
-        self._contents = MemoryOperations(self._contexts, self._streams, self._access)
-        self._kernels = SimKernels(self._contexts, self._streams, self._access, self._creation.address_granule())
-        self._managed = SimManagedMemory(machine, self._contexts, self._streams, self._allocations)
-        self._pinned = SimPinnedMemory(self._contexts, self._streams, self._allocations)
-        self._add_shared_parts(budget, blocks)
-
-    def _add_shared_parts(self, budget: SimMemoryBudget, blocks: AllocationBlocks) -> None:
-        """Add the parts whose objects other processes can open."""
-        machine, devices, contexts, allocations = self.machine, self._devices, self._contexts, self._allocations
-        creation, streams, arena, files = self._creation, self._streams, self._arena, self._files
-        self._events = SimEvents(devices, contexts, streams, files)
-        self._multicast = SimMulticast(machine, devices, creation, self._chunks, self._mappings, files)
-        self._sharing = ChunkSharing(devices, creation, self._chunks, arena, files, self._multicast.adopt)
-        self._memory_handles = AllocationSharing(devices, contexts, allocations, arena, files)
-        self._dma_bufs = SimDmaBufs(
-            machine, contexts, self._mappings, allocations, self._sharing, self._memory_handles, arena
-        )
-        self._pools = SharedPools(machine, devices, streams, creation, budget, blocks, allocations, arena, files)
-        self._external = SimImportedMemory(devices, contexts, allocations, files)
-        self._semaphores = SimSemaphores(contexts, streams, files)
+        self.process = sim = SimProcess(machine)
+        self.devices, self.contexts, self.streams = sim.devices, sim.contexts, sim.streams
+        self.creation, self.addresses = Creation(machine), Reservations(machine.address_granularity)
+        self.chunks = SimChunks(sim, self.creation)
+        self.mappings = SimMappings(self.addresses, self.chunks)
+        self.allocations = SimAllocations(sim)
+        self.access = AccessRules(sim, self.mappings, self.allocations)
+        self.contents, self.kernels = MemoryOperations(sim, self.access), SimKernels(sim, self.access)
+        self.multicast = SimMulticast(sim, self.creation, self.chunks, self.mappings)
+        self.sharing = ChunkSharing(sim, self.creation, self.chunks, self.multicast)
+        self.memory_handles = AllocationSharing(sim, self.allocations)
+        self.dma_bufs = SimDmaBufs(sim, self.mappings, self.sharing, self.memory_handles)
+        self.pools = SharedPools(sim, self.creation, self.allocations)
+        self.managed, self.pinned = SimManagedMemory(sim, self.allocations), SimPinnedMemory(sim, self.allocations)
+        self.external, self.semaphores = SimImportedMemory(sim, self.allocations), SimSemaphores(sim)
+        self.events = SimEvents(sim)
 
     def close(self) -> None:
         """Return all memory to the system; every later call is refused. A second call does nothing."""
         self.blocked = self._closed = ("CUDA_ERROR_DEINITIALIZED", "the driver is closed")
-        self._arena.close()
-        self._files.close_all()
+        self.process.arena.close()
+        self.process.files.close_all()
 
     def __enter__(self) -> Self:
         return self
@@ -126,7 +106,7 @@ class SimDriver(CallGate, BatchDriver, _Calls):  # type: ignore[misc]  # parts h
         For mapping the memory into the process; a real driver has no such call. Raises `DriverError`.
         """
         with self.lock:
-            found = self._mappings.find(address) or self._allocations.find(address)
+            found = self.mappings.find(address) or self.allocations.find(address)
             if found is None or isinstance(found.physical, Broadcast):
                 raise DriverError("lend", "CUDA_ERROR_INVALID_VALUE", "no memory is mapped or allocated there")
             found.physical.touched |= writable  # so that its pages are copied when it moves, and freed
@@ -134,12 +114,12 @@ class SimDriver(CallGate, BatchDriver, _Calls):  # type: ignore[misc]  # parts h
 
     def resident_bytes(self) -> int:
         """Bytes of the system's memory behind the simulated memory; untouched memory does not count."""
-        return self._arena.resident() + self._files.resident()
+        return self.process.arena.resident() + self.process.files.resident()
 
     def store_by_kernel(self, address: int, data: bytes) -> None:
         """Store bytes as a kernel of the current context does, without loaded kernels. Raises `RefusedCall`."""
         with self.lock:
-            self._contents.store_by_kernel(address, data)
+            self.contents.store_by_kernel(address, data)
 
     def init(self) -> None:
         """Allow all other calls."""
@@ -149,55 +129,38 @@ class SimDriver(CallGate, BatchDriver, _Calls):  # type: ignore[misc]  # parts h
 
     def fatal_error(self) -> tuple[str, str] | None:
         """Error and reason after an illegal access by a kernel (fact 24), reported by every later call."""
-        return (ILLEGAL, self._kernels.fatal) if self._kernels.fatal else None
+        return (ILLEGAL, self.kernels.fatal) if self.kernels.fatal else None
 
     def event_records(self, event: int) -> int:
         """Number of records of an open event by all processes that share it; a real driver does not report it."""
         with self.lock:
-            return self._events.records(event)
+            return self.events.records(event)
 
     @driver_call
     def device_primary_ctx_release(self, device: int) -> None:
-        self._devices.get(device)
-        if self._contexts.is_last(device):
-            self._streams.check_done()  # waits of other GPUs delay it too
-        self._contexts.release(device)
-        if not self._contexts.active(device):
+        self.devices.get(device)
+        if self.contexts.is_last(device):
+            self.streams.check_done()  # waits of other GPUs delay it too
+        self.contexts.release(device)
+        if not self.contexts.active(device):
             for parts in (
-                self._kernels, self._allocations, self._events, self._external, self._semaphores, self._streams
+                self.kernels, self.allocations, self.events, self.external, self.semaphores, self.streams
             ):  # fmt: skip
                 parts.drop(device)
 
     @driver_call
     def ctx_synchronize(self) -> None:
-        self._streams.check_done(self._contexts.current())
-        self._pools.release()
+        self.streams.check_done(self.contexts.current())
+        self.pools.release()
 
     @driver_call
     def mem_free(self, address: int) -> None:
-        found = self._allocations.find(address)
+        found = self.allocations.find(address)
         if found and found.kind == "pooled":
-            self._pools.free(address)
+            self.pools.free(address)
             return
-        self._streams.check_done(None if found is None or found.kind == "managed" else found.device)
-        self._allocations.free(address)
-
-    def create_each(self, size: int, properties: Sequence[Properties]) -> tuple[list[int], DriverError | None]:
-        return self.each(self._chunks.mem_create, zip(repeat(size), properties))
-
-    def map_each(self, mappings: Sequence[tuple[int, int, int]]) -> tuple[int, DriverError | None]:
-        made, error = self.each(self._mappings.mem_map, mappings)
-        return len(made), error
-
-    def release_each(self, handles: Sequence[int]) -> tuple[int, DriverError | None]:
-        released, error = self.each(self._chunks.mem_release, zip(handles))
-        return len(released), error
-
-    def properties_each(self, handles: Sequence[int]) -> tuple[list[Properties], DriverError | None]:
-        return self.each(self._multicast.mem_get_allocation_properties_from_handle, zip(handles))
-
-    def access_each(self, queried: Sequence[tuple[int, Location]]) -> tuple[list[int], DriverError | None]:
-        return self.each(self._access.mem_get_access, queried)
+        self.streams.check_done(None if found is None or found.kind == "managed" else found.device)
+        self.allocations.free(address)
 
     def copy_each(self, copies: Sequence[tuple[int, int, int]], stream: int) -> DriverError | None:
         """Copy as `memcpy_async` does; many small spans between host memory and chunks in one pass."""
@@ -211,6 +174,11 @@ class SimDriver(CallGate, BatchDriver, _Calls):  # type: ignore[misc]  # parts h
             if not copies or self.blocked or self.fatal_error():
                 return False
             try:
-                return self._contents.transfer(copies, stream)
+                return self.contents.transfer(copies, stream)
             except (RefusedCall, OSError):
                 return False
+
+
+for _name, _part in get_type_hints(SimDriver).items():
+    for _method in METHODS.intersection(dir(_part)):
+        setattr(SimDriver, _method, driver_call(getattr(_part, _method), _name))

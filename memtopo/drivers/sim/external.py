@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from memtopo.driver.types import MemoryHandleType, SemaphoreHandleType, gpu
 from memtopo.drivers.sim.allocations import SimAllocations
 from memtopo.drivers.sim.calls import Numbered, RefusedCall, invalid, unsupported
-from memtopo.drivers.sim.devices import Contexts, SimDevices
-from memtopo.drivers.sim.events import Stream, Streams
 from memtopo.drivers.sim.physical import Physical
-from memtopo.drivers.sim.shared_files import Files, Tag, check_descriptor, close_descriptor, exclusive
+from memtopo.drivers.sim.process import SimProcess, Stream
+from memtopo.drivers.sim.shared_files import Tag, check_descriptor, close_descriptor, exclusive
 
 FIRST_MEMORY = 0x6E00_0000
 
@@ -33,8 +32,8 @@ class SimMemory:
 class SimImportedMemory:
     """Objects that one process has imported."""
 
-    def __init__(self, devices: SimDevices, contexts: Contexts, allocations: SimAllocations, files: Files) -> None:
-        self._devices, self._contexts, self._allocations, self._files = devices, contexts, allocations, files
+    def __init__(self, sim: SimProcess, allocations: SimAllocations) -> None:
+        self._sim, self._allocations = sim, allocations
         self._open: Numbered[SimMemory] = Numbered(
             FIRST_MEMORY, "the object is not open: on hardware the process dies of SIGSEGV"
         )
@@ -44,19 +43,19 @@ class SimImportedMemory:
 
         Neither the size nor the kind of object is checked, so that a semaphore is accepted (facts 53, 55).
         """
-        device = self._contexts.current()
-        tried = self._devices.get(device).memory.trials.get("external-dmabuf")  # of their import (fact 84)
+        device = self._sim.contexts.current()
+        tried = self._sim.devices.get(device).memory.trials.get("external-dmabuf")  # of their import (fact 84)
         _check(check_descriptor(fd), kind, size, dma_bufs=bool(tried and tried.works), dedicated=dedicated)
         if kind == MemoryHandleType.DMABUF_FD:
-            found = self._files.adopt_dma_buf(fd)
+            found = self._sim.files.adopt_dma_buf(fd)
         else:
-            found = self._files.adopt_descriptor(fd, "memory", "chunk", TIMELINE, BINARY)
+            found = self._sim.files.adopt_descriptor(fd, "memory", "chunk", TIMELINE, BINARY)
         close_descriptor(fd)
         if found is None:
             raise RefusedCall("CUDA_ERROR_UNKNOWN", "the file descriptor is no memory's; it is closed now")
         own, tag = found
-        if tag.kind != "dmabuf" and not _is_semaphore(tag) and self._devices.locate(tag.location) != gpu(device):
-            self._files.close(own)
+        if tag.kind != "dmabuf" and not _is_semaphore(tag) and self._sim.devices.locate(tag.location) != gpu(device):
+            self._sim.files.close(own)
             raise RefusedCall(
                 "CUDA_ERROR_UNKNOWN", f"the memory is not of gpu{device}; its file descriptor is closed now"
             )
@@ -75,12 +74,12 @@ class SimImportedMemory:
             raise invalid("the object is a semaphore")
         if offset + size > found.tag.size:
             raise invalid(f"the buffer runs past the end of the memory, which has {found.tag.size} bytes")
-        physical = Physical(self._files.duplicate(found.fd), offset, size, tag=found.tag)
+        physical = Physical(self._sim.files.duplicate(found.fd), offset, size, tag=found.tag)
         return self._allocations.map(physical, found.device)
 
     def destroy_external_memory(self, memory: int) -> None:
         """Destroy an object; its buffers remain (fact 53)."""
-        self._files.close(self._open.remove(memory).fd)
+        self._sim.files.close(self._open.remove(memory).fd)
 
     def drop(self, device: int) -> None:
         """Destroy all objects of a device's context."""
@@ -129,20 +128,20 @@ class SimSemaphore:
 class SimSemaphores:
     """Semaphores that one process has imported."""
 
-    def __init__(self, contexts: Contexts, streams: Streams, files: Files) -> None:
-        self._contexts, self._streams, self._files = contexts, streams, files
+    def __init__(self, sim: SimProcess) -> None:
+        self._sim = sim
         self._open: Numbered[SimSemaphore] = Numbered(
             FIRST_SEMAPHORE, "the semaphore is not open: destroying it again ends the process on hardware"
         )
 
     def import_external_semaphore(self, fd: int, kind: SemaphoreHandleType) -> int:
         """Import a semaphore by a descriptor, which is closed; its GPU and type are not checked (facts 54, 55)."""
-        device = self._contexts.current()
+        device = self._sim.contexts.current()
         if kind not in _KINDS:
             raise unsupported("only opaque file descriptors can be imported")
         if check_descriptor(fd) < 0 and kind == SemaphoreHandleType.TIMELINE_FD:
             raise invalid("that is no file descriptor")
-        found = self._files.adopt_descriptor(fd, TIMELINE, BINARY, "memory")
+        found = self._sim.files.adopt_descriptor(fd, TIMELINE, BINARY, "memory")
         if found is None:
             raise RefusedCall("CUDA_ERROR_UNKNOWN", "the file descriptor is no semaphore's")
         close_descriptor(fd)
@@ -150,32 +149,32 @@ class SimSemaphores:
 
     def signal_external_semaphore(self, semaphore: int, value: int, stream: int) -> None:
         """Make a stream signal; a timeline may be set to a lower value, too (fact 56)."""
-        queue = self._streams.get(stream)
+        queue = self._sim.streams.get(stream)
         found = self._usable(semaphore, value, queue)
 
         def work() -> bool:
             signal(found.fd, found.kind, value)
             return True
 
-        self._streams.add(queue, work)
+        self._sim.streams.add(queue, work)
 
     def wait_external_semaphore(self, semaphore: int, value: int, stream: int) -> None:
         """Make a stream wait for at least a value of a timeline, or for a binary semaphore's signal (fact 56)."""
-        queue = self._streams.get(stream)
+        queue = self._sim.streams.get(stream)
         found = self._usable(semaphore, value, queue)
-        self._streams.add(queue, lambda: try_wait(found.fd, found.kind, value))
+        self._sim.streams.add(queue, lambda: try_wait(found.fd, found.kind, value))
 
     def destroy_external_semaphore(self, semaphore: int) -> None:
         """Destroy a semaphore once no stream has outstanding work (fact 58)."""
         found = self._open[semaphore]
-        self._streams.check_done()
+        self._sim.streams.check_done()
         del self._open[semaphore]
-        self._files.close(found.fd)
+        self._sim.files.close(found.fd)
 
     def drop(self, device: int) -> None:
         """Close all semaphores of a device's context, whose streams are done."""
         for number in self._open.in_context(device):
-            self._files.close(self._open.remove(number).fd)
+            self._sim.files.close(self._open.remove(number).fd)
 
     def _usable(self, semaphore: int, value: int, stream: Stream) -> SimSemaphore:
         found = self._open[semaphore]

@@ -18,17 +18,15 @@ from memtopo.driver.types import (
 from memtopo.drivers.sim.address_space import PAGE, round_up
 from memtopo.drivers.sim.allocations import AdvisedPages, PageUse, SimAllocation, SimAllocations
 from memtopo.drivers.sim.calls import RefusedCall, invalid, unsupported
-from memtopo.drivers.sim.devices import Contexts
-from memtopo.drivers.sim.events import Streams
 from memtopo.drivers.sim.physical import SimProcessMemory
-from memtopo.machine import Machine
+from memtopo.drivers.sim.process import SimProcess
 
 
 class SimManagedMemory:
     """Rules of managed memory on one machine."""
 
-    def __init__(self, machine: Machine, contexts: Contexts, streams: Streams, allocations: SimAllocations) -> None:
-        self._machine, self._contexts, self._streams, self._allocations = machine, contexts, streams, allocations
+    def __init__(self, sim: SimProcess, allocations: SimAllocations) -> None:
+        self._sim, self._allocations = sim, allocations
 
     def mem_alloc_managed(self, size: int, flags: MemAttach) -> int:
         """Allocate memory that the CPU and every GPU may use; it takes no device memory (fact 60)."""
@@ -36,14 +34,14 @@ class SimManagedMemory:
             raise invalid("the flags must be those of memory for all GPUs, or at first for the host")
         if size <= 0:
             raise invalid("the size is 0")
-        device = self._contexts.current()
+        device = self._sim.contexts.current()
         if not self._has(device, Attribute.MANAGED_MEMORY):
             raise unsupported(f"gpu{device} has no managed memory")
-        return self._allocations.manage(device, size, range(len(self._machine.devices)))
+        return self._allocations.manage(device, size, range(len(self._sim.machine.devices)))
 
     def mem_advise(self, address: int, size: int, advice: Advice, location: Location) -> None:
         """Advise a part of an allocation; with a node, the part is not checked, and nothing changes (fact 71)."""
-        self._contexts.current()
+        self._sim.contexts.current()
         read_mostly = advice == Advice.SET_READ_MOSTLY
         ordinal = location.id if read_mostly else self._ordinal(location, missing="CUDA_ERROR_INVALID_VALUE")
         if location.kind in {LocationKind.GPU, LocationKind.HOST}:
@@ -54,7 +52,7 @@ class SimManagedMemory:
 
     def mem_prefetch_async(self, address: int, size: int, location: Location, stream: int = 0) -> None:
         """Prefetch a part of an allocation in the order of a stream; in stream 0 at once."""
-        self._contexts.current()
+        self._sim.contexts.current()
         if size <= 0:
             raise invalid("the bytes are none")
         self._ordinal(location, missing="CUDA_ERROR_INVALID_DEVICE")
@@ -65,19 +63,19 @@ class SimManagedMemory:
             return True
 
         if stream:
-            self._streams.add(self._streams.get(stream), work)
+            self._sim.streams.add(self._sim.streams.get(stream), work)
         else:
             work()
 
     def mem_range_get_attribute(self, address: int, size: int, attribute: RangeAttribute) -> tuple[int, ...]:
         """Value of an attribute of a part of an allocation."""
-        self._contexts.current()
+        self._sim.contexts.current()
         start, end, advised = self._part(address, size)
         return advised.value(start, end, attribute)
 
     def stream_attach_mem_async(self, stream: int, address: int, flags: MemAttach) -> None:
         """Attach an allocation to a stream; has no effect where GPU and CPU may use memory concurrently (fact 60)."""
-        self._contexts.current(), self._streams.get(stream)
+        self._sim.contexts.current(), self._sim.streams.get(stream)
         found = self._around(address)
         if found.start != address:
             raise invalid("the address is not the start of an allocation")
@@ -101,19 +99,19 @@ class SimManagedMemory:
     def _ordinal(self, location: Location, *, missing: str) -> int:
         """Location as an ordinal of range attributes; refuses a missing one, a GPU with the error `missing`."""
         if location.kind == LocationKind.GPU:
-            if location not in self._machine.locations:
+            if location not in self._sim.machine.locations:
                 raise RefusedCall(missing, f"{location} does not exist")
             if not self._has(location.id, Attribute.CONCURRENT_MANAGED_ACCESS):
                 raise RefusedCall(
                     "CUDA_ERROR_INVALID_DEVICE", f"{location} cannot use managed memory while the CPU does"
                 )
             return location.id
-        if location.kind == LocationKind.HOST_NUMA and location not in self._machine.locations:
+        if location.kind == LocationKind.HOST_NUMA and location not in self._sim.machine.locations:
             raise invalid(f"{location} does not exist")
         return HOST
 
     def _has(self, device: int, attribute: Attribute) -> bool:
-        return bool(self._machine.devices[device].attributes.get(attribute.name))
+        return bool(self._sim.machine.devices[device].attributes.get(attribute.name))
 
 
 def _with(uses: PageUse, advice: Advice, ordinal: int) -> PageUse:
@@ -134,12 +132,12 @@ _LAST = 1 << 47
 class SimPinnedMemory:
     """Rules of page-locked host memory."""
 
-    def __init__(self, contexts: Contexts, streams: Streams, allocations: SimAllocations) -> None:
-        self._contexts, self._streams, self._allocations = contexts, streams, allocations
+    def __init__(self, sim: SimProcess, allocations: SimAllocations) -> None:
+        self._sim, self._allocations = sim, allocations
 
     def mem_host_register(self, address: int, size: int, flags: RegisterFlags) -> None:
         """Register any bytes of the process in the current context; the pages that have them are locked (fact 85)."""
-        device = self._contexts.current()
+        device = self._sim.contexts.current()
         if size <= 0 or not 0 < address < _LAST or int(flags) & ~int(_KNOWN):
             raise invalid("the size or the address is 0, or a flag is unknown")
         start, end = address // PAGE * PAGE, round_up(address + size, PAGE)
@@ -168,7 +166,7 @@ class SimPinnedMemory:
 
     def mem_host_unregister(self, address: int) -> None:
         """End the registration that begins at an address (fact 85)."""
-        self._streams.check_done()
+        self._sim.streams.check_done()
         found = self._allocations.find(address)
         if found is None and address:
             raise RefusedCall("CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED", "the address is in no registered memory")
@@ -176,7 +174,7 @@ class SimPinnedMemory:
 
     def mem_host_get_device_pointer(self, address: int) -> int:
         """Address for a device: that of the CPU (facts 74, 85)."""
-        self._contexts.current()
+        self._sim.contexts.current()
         found = self._allocations.find(address)
         if found is None or found.kind not in {"pinned", "registered"}:
             raise invalid("the address is in no page-locked memory")
@@ -184,7 +182,7 @@ class SimPinnedMemory:
 
     def mem_host_get_flags(self, address: int) -> int:
         """Flags of page-locked memory, which is mapped for devices anyway, without READ_ONLY (facts 74, 85)."""
-        self._contexts.current()
+        self._sim.contexts.current()
         found = self._allocations.find(address)
         if found is None or not found.by_cpu:
             raise invalid("the address is in no memory of the host")

@@ -11,9 +11,8 @@ from memtopo.driver.kernels import ALIGNED, MOST_AREAS, Area, Verified, fingerpr
 from memtopo.driver.types import Access
 from memtopo.drivers.sim.access import AccessRules
 from memtopo.drivers.sim.calls import Numbered, RefusedCall, invalid
-from memtopo.drivers.sim.devices import Contexts
-from memtopo.drivers.sim.events import Streams
 from memtopo.drivers.sim.physical import Physical
+from memtopo.drivers.sim.process import SimProcess
 
 END = 4 << 10
 """Bytes written and read at each end of each granule of an area, counted from the area's start."""
@@ -25,16 +24,17 @@ FIRST_MODULE = 0x7100_0000
 class SimKernels:
     """Stores and loads by one process's kernels. `fatal` is the reason once an illegal access has ended the process."""
 
-    def __init__(self, contexts: Contexts, streams: Streams, access: AccessRules, granule: int) -> None:
-        self._contexts, self._streams, self._access, self._granule = contexts, streams, access, granule
+    def __init__(self, sim: SimProcess, access: AccessRules) -> None:
+        self._sim, self._access = sim, access
+        self._granule = self._sim.machine.address_granularity
         self._devices: Numbered[int] = Numbered(FIRST_MODULE, "the module is not loaded", "INVALID_HANDLE", step=1)
         self.fatal: str | None = None
 
     def module_load_data(self) -> int:
-        return self._devices.add(self._contexts.current())
+        return self._devices.add(self._sim.contexts.current())
 
     def module_unload(self, module: int) -> None:
-        self._streams.check_done(self._contexts.current())
+        self._sim.streams.check_done(self._sim.contexts.current())
         self._devices.remove(module)
 
     def drop(self, device: int) -> None:
@@ -92,7 +92,7 @@ class SimKernels:
 
     def _checked(self, areas: Sequence[Area]) -> int:
         """Device of the current context, after a check of its kernels and of areas."""
-        device = self._contexts.current()
+        device = self._sim.contexts.current()
         if device not in self._devices.values():
             raise RefusedCall("CUDA_ERROR_INVALID_HANDLE", "no kernels are loaded in this context")
         if len(areas) > MOST_AREAS or any(each.address % ALIGNED or each.size < 0 or each.first % 8 for each in areas):

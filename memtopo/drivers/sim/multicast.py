@@ -10,10 +10,9 @@ from typing import NamedTuple
 from memtopo.driver.types import MULTICAST_SLOTS, HandleType, Properties, gpu
 from memtopo.drivers.sim.calls import RefusedCall
 from memtopo.drivers.sim.chunks import Creation, SimChunk, SimChunks, SimMappings
-from memtopo.drivers.sim.devices import SimDevices
 from memtopo.drivers.sim.physical import PAGE, Physical
-from memtopo.drivers.sim.shared_files import Files, Tag, exclusive, nonce
-from memtopo.machine import Machine
+from memtopo.drivers.sim.process import SimProcess
+from memtopo.drivers.sim.shared_files import Tag, exclusive, nonce
 
 KIND = "multicast"
 """Kind of the file behind a multicast object, in its tag."""
@@ -107,17 +106,8 @@ def documented(reason: str, name: str = "INVALID_VALUE") -> RefusedCall:
 class SimMulticast:
     """Multicast objects of one process."""
 
-    def __init__(
-        self,
-        machine: Machine,
-        devices: SimDevices,
-        creation: Creation,
-        chunks: SimChunks,
-        mappings: SimMappings,
-        files: Files,
-    ) -> None:
-        self._machine, self._devices, self._creation = machine, devices, creation
-        self._chunks, self._mappings, self._files = chunks, mappings, files
+    def __init__(self, sim: SimProcess, creation: Creation, chunks: SimChunks, mappings: SimMappings) -> None:
+        self._sim, self._creation, self._chunks, self._mappings = sim, creation, chunks, mappings
         self._bound: set[SimMulticastObject] = set()
         """Objects with bindings, each of which takes a slot of the switch."""
 
@@ -128,7 +118,7 @@ class SimMulticast:
         del handles, recommended
         if devices <= 0 or size <= 0:
             raise documented("the team or the size is empty")
-        return self._machine.multicast_granule(self._machine.locations)
+        return self._sim.machine.multicast_granule(self._sim.machine.locations)
 
     def multicast_create(self, devices: int, size: int, handles: HandleType, flags: int = 0) -> int:
         """Create an object with one reference."""
@@ -137,24 +127,24 @@ class SimMulticast:
         granule = self.multicast_get_granularity(devices, size, handles)
         if size % granule:
             raise documented("the size is not a multiple of the granularity")
-        if not any(self._works(device) for device in range(len(self._machine.devices))):
+        if not any(self._works(device) for device in range(len(self._sim.machine.devices))):
             raise documented("multicast was tried on no gpu of this machine", "NOT_SUPPORTED")
         if HandleType.FABRIC in handles:
             self._creation.check_fabric()
         # PyTorch saw a multicast address reported as of device 0.
-        tag = Tag(KIND, PAGE, granule, self._devices.location_name(gpu(0)), nonce())
-        fd = self._files.create(tag)
+        tag = Tag(KIND, PAGE, granule, self._sim.devices.location_name(gpu(0)), nonce())
+        fd = self._sim.files.create(tag)
         os.pwrite(fd, _HEAD.pack(devices, 0, size), 0)
         return self._added(Properties(gpu(0), handles), tag, fd, imported=False)
 
     def adopt(self, fd: int, tag: Tag) -> int:
         """Return a new handle, with one reference, to an object of a process."""
-        return self._added(Properties(self._devices.locate(tag.location)), tag, fd, imported=True)
+        return self._added(Properties(self._sim.devices.locate(tag.location)), tag, fd, imported=True)
 
     def multicast_add_device(self, handle: int, device: int) -> None:
         """Add a GPU to the team of an object."""
         team = self._get(handle)
-        uuid = self._devices.device_get_uuid(device)
+        uuid = self._sim.devices.device_get_uuid(device)
         if not self._works(device):
             raise documented(f"multicast was not tried on gpu{device} of this machine", "NOT_SUPPORTED")
         team.add(uuid)
@@ -187,7 +177,10 @@ class SimMulticast:
             raise documented("a multicast object with handle types takes shareable memory only")
         team.check_complete()
         device = chunk.properties.location
-        if device not in self._machine.locations or self._devices.device_get_uuid(device.id) not in team.members():
+        if (
+            device not in self._sim.machine.locations
+            or self._sim.devices.device_get_uuid(device.id) not in team.members()
+        ):
             raise documented(f"{device} is not in the team", "INVALID_DEVICE")
         bound = SimBinding(device.id, offset, size, chunk, at)
         if any(_overlap(bound, each) for each in team.broadcast.bindings):
@@ -232,7 +225,7 @@ class SimMulticast:
         return found
 
     def _works(self, device: int) -> bool:
-        return self._machine.trial(gpu(device), "multicast").works is True
+        return self._sim.machine.trial(gpu(device), "multicast").works is True
 
 
 def _overlap(one: SimBinding, other: SimBinding) -> bool:

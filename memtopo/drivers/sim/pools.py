@@ -15,15 +15,14 @@ from memtopo.driver.types import (
     PoolProperties,
     Properties,
 )
-from memtopo.drivers.sim.address_space import PAGE, AllocationBlocks, FreeRanges, round_up
+from memtopo.drivers.sim.address_space import PAGE, FreeRanges, round_up
 from memtopo.drivers.sim.allocations import PoolPlace, SimAllocation, SimAllocations
 from memtopo.drivers.sim.calls import Numbered, RefusedCall, invalid, unsupported
 from memtopo.drivers.sim.chunks import Creation
-from memtopo.drivers.sim.devices import WHOLE_HOST, SimDevices, SimMemoryBudget
-from memtopo.drivers.sim.events import Streams
-from memtopo.drivers.sim.physical import Arena, Physical
-from memtopo.drivers.sim.shared_files import Files, Tag, nonce
-from memtopo.machine import Machine
+from memtopo.drivers.sim.devices import WHOLE_HOST
+from memtopo.drivers.sim.physical import Physical
+from memtopo.drivers.sim.process import SimProcess
+from memtopo.drivers.sim.shared_files import Tag, nonce
 
 RESERVED = 32 << 20
 """Unit of the memory that a pool reserves."""
@@ -136,21 +135,8 @@ class _Part:
 class SimPools:
     """Pools of one process."""
 
-    def __init__(
-        self,
-        machine: Machine,
-        devices: SimDevices,
-        streams: Streams,
-        creation: Creation,
-        budget: SimMemoryBudget,
-        addresses: AllocationBlocks,
-        allocations: SimAllocations,
-        arena: Arena,
-        files: Files,
-    ) -> None:
-        self._machine, self._devices, self._streams, self._budget = machine, devices, streams, budget
-        self._creation, self._addresses = creation, addresses
-        self._allocations, self._arena, self._files = allocations, arena, files
+    def __init__(self, sim: SimProcess, creation: Creation, allocations: SimAllocations) -> None:
+        self._sim, self._creation, self._allocations = sim, creation, allocations
         reason = "the pool is not open: on hardware the process may die (fact 80)"
         self._open: Numbered[SimPool] = Numbered(FIRST_POOL, reason)
         self._parts: dict[int, _Part] = {}
@@ -161,9 +147,9 @@ class SimPools:
         self._check(properties)
         pool = SimPool(properties, {processor(location)})
         if HandleType.FD in handles or HandleType.FABRIC in handles:
-            whole = round_up(size or self._budget.total(_budgeted(location)), RESERVED)
-            pool.tag = Tag("pool", whole, PAGE, self._devices.location_name(location), nonce())
-            pool.fd, pool.pages = self._files.create(pool.tag), FreeRanges(0, whole)
+            whole = round_up(size or self._sim.budget.total(_budgeted(location)), RESERVED)
+            pool.tag = Tag("pool", whole, PAGE, self._sim.devices.location_name(location), nonce())
+            pool.fd, pool.pages = self._sim.files.create(pool.tag), FreeRanges(0, whole)
         return self._open.add(pool)
 
     def own(self, number: int) -> SimPool:
@@ -187,7 +173,7 @@ class SimPools:
 
     def exceeds(self, location: Location, size: int) -> bool:
         """Return whether a maximum size is more than a location has, or is 1 TiB, the only one that was tried."""
-        return size >= _UNSHARED or size > round_up(self._budget.total(_budgeted(location)), RESERVED)
+        return size >= _UNSHARED or size > round_up(self._sim.budget.total(_budgeted(location)), RESERVED)
 
     def mem_pool_set_attribute(self, pool: int, attribute: PoolAttribute, value: int) -> None:
         """Set a reuse flag or the release threshold, or reset a highest number of bytes (fact 80)."""
@@ -217,19 +203,19 @@ class SimPools:
     def mem_pool_get_access(self, pool: int, location: Location) -> int:
         """Access of a location (fact 81)."""
         found = self._open[pool]
-        unknown = location.kind == LocationKind.GPU and location not in self._machine.locations
+        unknown = location.kind == LocationKind.GPU and location not in self._sim.machine.locations
         if unknown or location.kind == LocationKind.HOST_NUMA_CURRENT:
             raise invalid(f"{location} does not exist")
         return int(Access.RW if processor(location) in found.users else Access.NONE)
 
     def mem_alloc_from_pool_async(self, size: int, pool: int, stream: int = 0) -> int:
         """Allocate memory, in reserved memory if it has room; 0 for 0 bytes (fact 80)."""
-        self._streams.get(stream)
+        self._sim.streams.get(stream)
         own = self.own(pool)
         if size <= 0:
             return 0
         segment, address = self._room(own, round_up(size, UNIT))
-        physical = self._arena.take(size) if own.pages is None else self._pages(own, size)
+        physical = self._sim.arena.take(size) if own.pages is None else self._pages(own, size)
         own.count(PoolAttribute.USED_MEM_CURRENT, size)
         self.add(own, address, physical, segment)
         return address
@@ -245,7 +231,7 @@ class SimPools:
 
     def mem_free_async(self, address: int, stream: int = 0) -> None:
         """Free an allocation; 0 is ignored. Its memory comes back with the next synchronisation (fact 80)."""
-        self._streams.get(stream)
+        self._sim.streams.get(stream)
         if address:
             part = self._part(address)
             self._end(part, at_once=False)
@@ -273,7 +259,7 @@ class SimPools:
 
     def _check(self, properties: PoolProperties) -> None:
         location, handles, size = properties
-        if location.kind == LocationKind.GPU and location not in self._machine.locations:
+        if location.kind == LocationKind.GPU and location not in self._sim.machine.locations:
             raise invalid(f"{location} does not exist")
         like = Properties(location, handles)
         self._creation.check(self._creation.mem_get_allocation_granularity(like), like, 0)
@@ -292,14 +278,14 @@ class SimPools:
         on_gpu = pool.location.kind == LocationKind.GPU
         if location.kind != LocationKind.GPU:
             return
-        if location not in self._machine.locations:
+        if location not in self._sim.machine.locations:
             raise RefusedCall("CUDA_ERROR_INVALID_DEVICE", f"{location} does not exist")
         if access not in {Access.NONE, Access.RW}:
             raise invalid("access to a pool is none, or read and write")
         if location == pool.location and not access:
             raise RefusedCall("CUDA_ERROR_INVALID_DEVICE", "a pool's own gpu keeps its access")
-        known = on_gpu and pool.location in self._machine.locations
-        if known and not self._machine.can_access(location.id, pool.location.id):
+        known = on_gpu and pool.location in self._sim.machine.locations
+        if known and not self._sim.machine.can_access(location.id, pool.location.id):
             raise RefusedCall("CUDA_ERROR_INVALID_DEVICE", f"{location} cannot access the memory of {pool.location}")
 
     def _room(self, pool: SimPool, size: int) -> tuple[SimSegment, int]:
@@ -309,7 +295,7 @@ class SimPools:
                 break
         else:
             span = max(_SPAN, round_up(size, RESERVED))
-            start = self._addresses.take_addresses(span)
+            start = self._sim.blocks.take_addresses(span)
             segment = SimSegment(start, span, FreeRanges(start, start + span))
             pool.segments.append(segment)
             address = segment.take(size)
@@ -328,7 +314,7 @@ class SimPools:
         limit = round_up(pool.properties.max_size, RESERVED)
         if limit and pool.attributes[PoolAttribute.RESERVED_MEM_CURRENT] + new > limit:
             raise RefusedCall("CUDA_ERROR_OUT_OF_MEMORY", "the pool has reserved its maximum size")
-        self._budget.take(_budgeted(pool.location), new)
+        self._sim.budget.take(_budgeted(pool.location), new)
         for unit in units:
             segment.backed[unit] = segment.backed.get(unit, 0) + 1
         pool.count(PoolAttribute.RESERVED_MEM_CURRENT, new)
@@ -351,7 +337,7 @@ class SimPools:
         self._allocations.remove(allocation)
         del self._parts[allocation.start]
         if segment is None:
-            self._addresses.give_addresses(allocation.start, allocation.size)
+            self._sim.blocks.give_addresses(allocation.start, allocation.size)
             del pool.pointers[allocation.physical.offset]
         else:
             size = round_up(allocation.size, UNIT)
@@ -359,7 +345,7 @@ class SimPools:
             for unit in segment.units(allocation.start, size):
                 segment.backed[unit] -= 1
             if pool.pages is None:
-                self._arena.give(allocation.physical)
+                self._sim.arena.give(allocation.physical)
             else:
                 pool.pages.give(allocation.physical.offset, round_up(allocation.size, PAGE))
         pool.allocations -= 1
@@ -373,10 +359,10 @@ class SimPools:
             segment.freed = FreeRanges.none()
         self._trim(pool, 0)
         for segment in pool.segments:
-            self._addresses.give_addresses(segment.start, segment.size)
+            self._sim.blocks.give_addresses(segment.start, segment.size)
         pool.segments.clear()
         if pool.tag:
-            self._files.close(pool.fd)
+            self._sim.files.close(pool.fd)
             pool.tag = None
 
     def _trim(self, pool: SimPool, keep: int) -> None:
@@ -386,7 +372,7 @@ class SimPools:
                 if pool.attributes[reserved] - RESERVED < keep:
                     return
                 del segment.backed[unit]
-                self._budget.give(_budgeted(pool.location), RESERVED)
+                self._sim.budget.give(_budgeted(pool.location), RESERVED)
                 pool.attributes[reserved] -= RESERVED
 
 

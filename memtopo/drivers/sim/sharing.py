@@ -7,7 +7,7 @@ their allocations by both (fact 82).
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from struct import Struct
 from typing import NamedTuple
@@ -16,12 +16,12 @@ from memtopo.driver.types import DmaBufFlags, HandleType, Location, LocationKind
 from memtopo.drivers.sim.allocations import SimAllocation, SimAllocations
 from memtopo.drivers.sim.calls import RefusedCall, invalid, unsupported
 from memtopo.drivers.sim.chunks import Creation, Mapping, SimChunk, SimChunks, SimMappings
-from memtopo.drivers.sim.devices import INVISIBLE_GPU, Contexts, SimDevices
-from memtopo.drivers.sim.multicast import KIND
-from memtopo.drivers.sim.physical import Arena, Physical
+from memtopo.drivers.sim.devices import INVISIBLE_GPU
+from memtopo.drivers.sim.multicast import KIND, SimMulticast
+from memtopo.drivers.sim.physical import Physical
 from memtopo.drivers.sim.pools import RESERVED, SimPool, SimPools, processor
+from memtopo.drivers.sim.process import SimProcess
 from memtopo.drivers.sim.shared_files import (
-    Files,
     HandleErrors,
     SharedHandle,
     Tag,
@@ -33,7 +33,6 @@ from memtopo.drivers.sim.shared_files import (
     pack_handle,
     unpack_handle,
 )
-from memtopo.machine import Machine
 
 LAZY_PEER_ACCESS = 1
 _SHARED = (HandleType.FD, HandleType.FABRIC)
@@ -43,16 +42,13 @@ _ERRORS = HandleErrors("CUDA_ERROR_INVALID_VALUE", "CUDA_ERROR_INVALID_HANDLE", 
 class AllocationSharing:
     """Exports allocations of one process by IPC handles, and opens those of others."""
 
-    def __init__(
-        self, devices: SimDevices, contexts: Contexts, allocations: SimAllocations, arena: Arena, files: Files
-    ) -> None:
-        self._devices, self._contexts, self._allocations = devices, contexts, allocations
-        self._arena, self._files = arena, files
+    def __init__(self, sim: SimProcess, allocations: SimAllocations) -> None:
+        self._sim, self.allocations = sim, allocations
 
     def ipc_get_mem_handle(self, address: int) -> bytes:
         """IPC handle of the allocation around an address; the same for each address in it."""
-        self._contexts.current()
-        allocation = self._allocations.find(address)
+        self._sim.contexts.current()
+        allocation = self.allocations.find(address)
         if allocation is None or allocation.kind != "own":
             raise invalid("the address is in no allocation of this process's device memory")
         tag = self.own_file(allocation)
@@ -62,36 +58,36 @@ class AllocationSharing:
         """Open another process's allocation at an address for the current context; openings are counted (fact 46)."""
         if flags != LAZY_PEER_ACCESS:
             raise invalid("flags must be 1, which enables peer access")
-        device = self._contexts.current()
+        device = self._sim.contexts.current()
         shared_handle = unpack_handle(handle, _ERRORS)
         if shared_handle.is_own:
             raise RefusedCall("CUDA_ERROR_INVALID_CONTEXT", "memory cannot be opened in the process that allocated it")
-        openings = self._allocations.openings(shared_handle.nonce) if shared_handle.is_alive else []
+        openings = self.allocations.openings(shared_handle.nonce) if shared_handle.is_alive else []
         own = (each for each in openings if each.device == device)
         allocation = next(own, None) or self._open_first(shared_handle, device)
         allocation.opens += 1
         return allocation.start
 
     def _open_first(self, shared_handle: SharedHandle, device: int) -> SimAllocation:
-        fd, tag = open_handle(shared_handle, self._files, _ERRORS, "allocation")
+        fd, tag = open_handle(shared_handle, self._sim.files, _ERRORS, "allocation")
         try:
-            self._check_owner(self._devices.locate(tag.location), device)
+            self._check_owner(self._sim.devices.locate(tag.location), device)
         except RefusedCall:
-            self._files.close(fd)
+            self._sim.files.close(fd)
             raise
-        return self._allocations.open(self._arena.adopt(fd, tag), device)
+        return self.allocations.open(self._sim.arena.adopt(fd, tag), device)
 
     def _check_owner(self, owner: Location, device: int) -> None:
         # Neither was ever tried on hardware.
         if owner == INVISIBLE_GPU:
             raise invalid("the memory is of a gpu that is not visible here")
-        if owner != gpu(device) and not self._devices.device_can_access_peer(device, owner.id):
+        if owner != gpu(device) and not self._sim.devices.device_can_access_peer(device, owner.id):
             raise RefusedCall("CUDA_ERROR_PEER_ACCESS_UNSUPPORTED", f"gpu{device} cannot access the memory of {owner}")
 
     def own_file(self, allocation: SimAllocation) -> Tag:
         """Move the memory into a file of its own, unless it is in one; returns its tag."""
-        return self._arena.share(
-            allocation.physical, "allocation", 1, self._devices.location_name(gpu(allocation.device))
+        return self._sim.arena.share(
+            allocation.physical, "allocation", 1, self._sim.devices.location_name(gpu(allocation.device))
         )
 
 
@@ -99,7 +95,7 @@ _INVALID = "CUDA_ERROR_INVALID_VALUE"
 _FABRIC = HandleErrors(_INVALID, _INVALID, _INVALID)  # never measured: no machine had fabric that works
 
 
-def _opened(shared: int | bytes, kind: HandleType, creation: Creation, files: Files, *kinds: str) -> tuple[int, Tag]:
+def _opened(sim: SimProcess, creation: Creation, shared: int | bytes, kind: HandleType, *kinds: str) -> tuple[int, Tag]:
     """Open the file of a chunk or a pool behind a descriptor, which stays the caller's, or a fabric handle.
 
     Returns a new descriptor and the tag, of one of the `kinds`.
@@ -107,14 +103,14 @@ def _opened(shared: int | bytes, kind: HandleType, creation: Creation, files: Fi
     if kind == HandleType.FABRIC:
         handle = check_handle_size(shared)
         creation.check_fabric()
-        return open_handle(unpack_handle(handle, _FABRIC), files, _FABRIC, *kinds)
+        return open_handle(unpack_handle(handle, _FABRIC), sim.files, _FABRIC, *kinds)
     if not isinstance(shared, int) or not 0 <= shared < 1 << 31:
         raise invalid("that is no file descriptor")
-    found = files.adopt_descriptor(shared, *kinds, "chunk", "pool")
+    found = sim.files.adopt_descriptor(shared, *kinds, "chunk", "pool")
     if found is None:
         raise RefusedCall("CUDA_ERROR_UNKNOWN", f"the file descriptor is no {kinds[0]}'s")
     if found[1].kind not in kinds:
-        files.close(found[0])
+        sim.files.close(found[0])
         raise unsupported(f"the file descriptor is a {found[1].kind}'s (fact 82)")
     return found
 
@@ -122,17 +118,8 @@ def _opened(shared: int | bytes, kind: HandleType, creation: Creation, files: Fi
 class ChunkSharing:
     """Exports chunks of one process by shareable handles, and imports those of others."""
 
-    def __init__(
-        self,
-        devices: SimDevices,
-        creation: Creation,
-        chunks: SimChunks,
-        arena: Arena,
-        files: Files,
-        adopt_multicast: Callable[[int, Tag], int],
-    ) -> None:
-        self._devices, self._creation, self._chunks = devices, creation, chunks
-        self._arena, self._files, self._adopt_multicast = arena, files, adopt_multicast
+    def __init__(self, sim: SimProcess, creation: Creation, chunks: SimChunks, multicast: SimMulticast) -> None:
+        self._sim, self._creation, self._chunks, self._multicast = sim, creation, chunks, multicast
 
     def mem_export_to_shareable_handle(self, handle: int, kind: HandleType, flags: int = 0) -> int | bytes:
         """New file descriptor or fabric handle of a chunk (facts 26, 44)."""
@@ -150,21 +137,21 @@ class ChunkSharing:
     def mem_import_from_shareable_handle(self, shared: int | bytes, kind: HandleType) -> int:
         """Import a shared chunk; returns a new handle each time (facts 27, 43)."""
         _check_kind(kind)
-        fd, tag = _opened(shared, kind, self._creation, self._files, "chunk", "memory", KIND)
+        fd, tag = _opened(self._sim, self._creation, shared, kind, "chunk", "memory", KIND)
         if tag.kind == KIND:
-            return self._adopt_multicast(fd, tag)
+            return self._multicast.adopt(fd, tag)
         if tag.size % tag.granule:  # external memory (fact 59), never tried
-            self._files.close(fd)
+            self._sim.files.close(fd)
             raise RefusedCall("CUDA_ERROR_UNKNOWN", "the memory's size is not a multiple of the granularity")
-        location = self._devices.locate(tag.location)
+        location = self._sim.devices.locate(tag.location)
         flags = [flag for flag in tag.flags if flag != "rdma"]  # which an import does not read as (fact 64)
         properties = Properties.with_flags(location, HandleType.NONE, flags)
-        return self._chunks.adopt(properties, tag.granule, self._arena.adopt(fd, tag))
+        return self._chunks.adopt(properties, tag.granule, self._sim.arena.adopt(fd, tag))
 
     def own_file(self, chunk: SimChunk) -> Tag:
         """Move the memory into a file of its own, unless it is in one; returns its tag."""
-        name = self._devices.location_name(chunk.properties.location)
-        return self._arena.share(chunk.physical, "chunk", chunk.granule, name, chunk.properties.flags)
+        name = self._sim.devices.location_name(chunk.properties.location)
+        return self._sim.arena.share(chunk.physical, "chunk", chunk.granule, name, chunk.properties.flags)
 
 
 def _check_kind(kind: HandleType) -> None:
@@ -196,13 +183,13 @@ class SharedPools(SimPools):
         """Import a pool, with the access of its own location alone; a second import gives the same number."""
         if flags or kind not in _SHARED:
             raise invalid("flags must be 0, and a pool is shared as fd or as fabric")
-        fd, tag = _opened(shared, kind, self._creation, self._files, "pool")
+        fd, tag = _opened(self._sim, self._creation, shared, kind, "pool")
         for number, pool in self._open.items():
             if pool.imports and pool.tag == tag:
-                self._files.close(fd)
+                self._sim.files.close(fd)
                 pool.imports += 1
                 return number
-        location = self._devices.locate(tag.location)
+        location = self._sim.devices.locate(tag.location)
         return self._open.add(SimPool(PoolProperties(location), {processor(location)}, fd, tag, imports=1))
 
     def mem_pool_export_pointer(self, address: int) -> bytes:
@@ -228,7 +215,7 @@ class SharedPools(SimPools):
             if found.location.kind != LocationKind.GPU:
                 raise RefusedCall("CUDA_ERROR_ALREADY_MAPPED", "this process has imported the allocation")
             return found.pointers[offset]
-        address = found.pointers[offset] = self._addresses.take_addresses(size)
+        address = found.pointers[offset] = self._sim.blocks.take_addresses(size)
         self.add(found, address, Physical(found.fd, offset, size, tag=found.tag))
         return address
 
@@ -259,18 +246,9 @@ class SimDmaBufs:
     since a file has one dma-buf.
     """
 
-    def __init__(
-        self,
-        machine: Machine,
-        contexts: Contexts,
-        mappings: SimMappings,
-        allocations: SimAllocations,
-        chunks: ChunkSharing,
-        shared: AllocationSharing,
-        arena: Arena,
-    ) -> None:
-        self._machine, self._contexts, self._mappings, self._allocations = machine, contexts, mappings, allocations
-        self._chunks, self._shared, self._arena = chunks, shared, arena
+    def __init__(self, sim: SimProcess, mappings: SimMappings, chunks: ChunkSharing, shared: AllocationSharing) -> None:
+        self._sim, self._mappings, self._chunks, self._shared = sim, mappings, chunks, shared
+        self._allocations = shared.allocations
 
     def mem_get_handle_for_address_range(self, address: int, size: int, flags: DmaBufFlags = DmaBufFlags.NONE) -> int:
         """Return a new descriptor of the memory at these addresses, which are whole pages."""
@@ -278,7 +256,7 @@ class SimDmaBufs:
             raise invalid("an unknown flag")
         if not address or size <= 0 or size % PAGE or address % PAGE:
             raise invalid("the address or the size is no multiple of the host's pages")
-        self._contexts.current()
+        self._sim.contexts.current()
         try:
             pieces = list(self._pieces(address, address + size))
         except RefusedCall:
@@ -332,15 +310,18 @@ class SimDmaBufs:
 
     def _works(self, location: Location, flags: int) -> bool:
         if flags & DmaBufFlags.PCIE:
-            return self._machine.trial(location, "dmabuf-pcie").works is True
-        return not self._machine.trial(location, "dmabuf").refused
+            return self._sim.machine.trial(location, "dmabuf-pcie").works is True
+        return not self._sim.machine.trial(location, "dmabuf").refused
 
     def _descriptor(self, pieces: Sequence[_Piece], size: int) -> int:
         if any(isinstance(piece.memory, SimAllocation) and piece.memory.pool for piece in pieces):
             return _of_size(size)
         first = pieces[0].memory
         if first and len(pieces) == 1 and pieces[0].whole and not first.physical.is_beside:
-            self._chunks.own_file(first.chunk) if isinstance(first, Mapping) else self._shared.own_file(first)
+            if isinstance(first, Mapping):
+                self._chunks.own_file(first.chunk)
+            else:
+                self._shared.own_file(first)
             return dma_buf(first.physical.fd)
         each = [piece.memory.physical for piece in pieces if piece.memory]
         if len(each) == len(pieces) and _is_one_file(each, size):
@@ -348,7 +329,7 @@ class SimDmaBufs:
         tag = Tag("dmabuf", size, 1, _NOWHERE, nonce())
         are_own = not any(physical.tag for physical in each) and len(set(map(id, each))) == len(each)
         if are_own and all(piece.whole for piece in pieces):
-            self._arena.gather(each, tag)
+            self._sim.arena.gather(each, tag)
             return dma_buf(each[0].fd)
         return _of_size(size)
 

@@ -144,38 +144,31 @@ class Agent:
     def run(self, task: NodeTask, hub: Call, agents: Mapping[str, Call]) -> NodeResult:
         """Build, check and take down the processes of the node together with the other agents'."""
         try:
-            return self._run(task, hub, agents)
-        finally:
-            hub("finish", task.node)
-
-    def _run(self, task: NodeTask, hub: Call, agents: Mapping[str, Call]) -> NodeResult:
-        try:
-            ensemble = task.ensemble()
-            nodes = ensemble.request.geometry.nodes
-            homes = {label: node for node, labels in nodes.items() for label in labels}
-            self._peers = NodePeers(task.node, homes, hub, agents)
+            self._result = self._run(task, hub, agents)
         except MemtopoError as error:
-            hub("end", task.node, error.message)
-            return NodeResult(error=error.message, hint=error.hint, exit_code=error.exit_code)
-        try:
-            self._result = self._apply(task, ensemble, self._peers, hub)
+            if self._peers:
+                self._peers.leave(error.message)
+            else:
+                hub("end", task.node, error.message)
+            self._result = NodeResult(error=error.message, hint=error.hint, exit_code=error.exit_code)
         finally:
-            self._peers.close()
+            if self._peers:
+                self._peers.close()
+            hub("finish", task.node)
         return self._result
 
-    def _apply(self, task: NodeTask, ensemble: processes.Ensemble, peers: NodePeers, hub: Call) -> NodeResult:
+    def _run(self, task: NodeTask, hub: Call, agents: Mapping[str, Call]) -> NodeResult:
+        ensemble = task.ensemble()
         request = ensemble.request
-        try:
-            with holder(task.node, task.holding, request, task.source, peers, hub) as holding:
-                hold = holding.hold if holding else None
-                report = processes.apply(
-                    ensemble, progress=self._progress, stop=lambda: self._signal, hold=hold, peers=peers
-                )
-                if holding:
-                    holding.claim.report_end(report)
-        except MemtopoError as error:
-            peers.leave(error.message)
-            return NodeResult(error=error.message, hint=error.hint, exit_code=error.exit_code)
+        homes = {label: node for node, labels in request.geometry.nodes.items() for label in labels}
+        self._peers = peers = NodePeers(task.node, homes, hub, agents)
+        with holder(task.node, task.holding, request, task.source, peers, hub) as holding:
+            hold = holding.hold if holding else None
+            report = processes.apply(
+                ensemble, progress=self._progress, stop=lambda: self._signal, hold=hold, peers=peers
+            )
+            if holding:
+                holding.claim.report_end(report)
         return NodeResult(TypeAdapter(Report).dump_json(report).decode(), peers.cause)
 
     def progress(self) -> PhaseState | None:

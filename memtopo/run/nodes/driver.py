@@ -107,66 +107,53 @@ def _answers(placed: PlacedAgents, method: str, *arguments: object) -> dict[str,
         raise NoCluster(f"an agent did not answer for {_PATIENCE:g} s") from error
 
 
-def drive(
-    cluster: RayCluster,
-    placed: PlacedAgents,
-    request: RunRequest,
-    tasks: Mapping[str, NodeTask],
-    hosts: Mapping[str, str],
-    *,
-    stop: Callable[[], int] = lambda: 0,
-    serving: Serving = lambda _sockets, _front: None,
-    progress: Progress | None = None,
-) -> Report:
-    """Run the tasks of all nodes, and return one report.
+class NodesRun:
+    """One run of the tasks of all nodes: the agents until each has a result or is lost.
 
     Once all nodes hold the layout, `serving` gets the path of the socket of each, and of the one that answers for all
     nodes on this host, if there is one.
     """
-    shown = NodesProgress(SafeProgress(progress or Progress()))
-    with ExitStack() as stack:
-        return _Drive(cluster, placed, tasks, stop, serving, shown, stack).run(request, hosts)
-
-
-class _Drive:
-    """One run: the agents until each has a result or is lost."""
 
     def __init__(
         self,
         cluster: RayCluster,
         placed: PlacedAgents,
+        request: RunRequest,
         tasks: Mapping[str, NodeTask],
-        stop: Callable[[], int],
-        serving: Serving,
-        progress: NodesProgress,
-        stack: ExitStack,
+        *,
+        stop: Callable[[], int] = lambda: 0,
+        serving: Serving = lambda _sockets, _front: None,
+        progress: Progress | None = None,
     ) -> None:
-        self._stack = stack
+        self._cluster, self._placed, self._request, self._tasks = cluster, placed, request, tasks
+        self._stop, self._report_serving = stop, serving
+        self._progress = NodesProgress(SafeProgress(progress or Progress()))
+        self._stack = ExitStack()
         self._front: Front | None = None
-        self._cluster, self._placed, self._tasks, self._stop = cluster, placed, tasks, stop
-        self._report_serving, self._progress = serving, progress
-        self._timeout = next(iter(tasks.values())).timeout
+        self._task = next(iter(tasks.values()))
         self._stopped = 0
         agents = {name: node.agent for name, node in placed.nodes.items()}
         self._nodes = [
             _Node(name, call := agents[name], call("run", task, placed.hub, agents), self._heartbeat(call))
             for name, task in tasks.items()
         ]
-        self._serving = placed.hub("serving") if next(iter(tasks.values())).holding else None
+        self._serving = placed.hub("serving") if self._task.holding else None
 
-    def run(self, request: RunRequest, hosts: Mapping[str, str]) -> Report:
-        while waiting := [node for node in self._nodes if node.end is None]:
-            wait([node.pending for node in waiting], timeout=_INTERVAL, return_when="FIRST_COMPLETED")
-            self._pass_on_stop(waiting)
-            self._note_serving(request)
-            for node in waiting:
-                self._look_at(node)
-        self._progress.end()
-        ends = {node.name: node.end for node in self._nodes if node.end}
-        report = merged_nodes(request, ends, self._ends(), hosts, self._stopped)
-        if self._front:
-            self._front.report_end(report)
-        return report
+    def run(self, hosts: Mapping[str, str]) -> Report:
+        """Wait for the ends of all nodes, which are on some `hosts`, and return one report."""
+        with self._stack:
+            while waiting := [node for node in self._nodes if node.end is None]:
+                wait([node.pending for node in waiting], timeout=_INTERVAL, return_when="FIRST_COMPLETED")
+                self._pass_on_stop(waiting)
+                self._note_serving()
+                for node in waiting:
+                    self._look_at(node)
+            self._progress.end()
+            ends = {node.name: node.end for node in self._nodes if node.end}
+            report = merged_nodes(self._request, ends, self._ends(), hosts, self._stopped)
+            if self._front:
+                self._front.report_end(report)
+            return report
 
     def _pass_on_stop(self, waiting: Sequence[_Node]) -> None:
         if (number := self._stop()) and not self._stopped:
@@ -174,21 +161,17 @@ class _Drive:
             for node in waiting:
                 node.call("stop", number)
 
-    def _note_serving(self, request: RunRequest) -> None:
-        if self._serving and self._serving.done():
+    def _note_serving(self) -> None:
+        """Open the front once all nodes serve; it ends when all of them have ended."""
+        task, hub, request = self._task, self._placed.hub, self._request
+        if self._serving and task.holding and self._serving.done():
             if not self._serving.exception():
                 self._progress.end()
-                self._front = self._opened_front(request)
+                info = HolderInfo(request.plan.name, request.spec, request.machine, task.source)
+                front = opened_front(info, task.holding, held_nodes(hub, self._tasks), lambda: hub("end", _FRONT, ""))
+                self._front = self._stack.enter_context(front)
                 self._report_serving(self._serving.result(), self._front.path if self._front else None)
             self._serving = None
-
-    def _opened_front(self, request: RunRequest) -> Front | None:
-        """Open the front, which ends when all nodes have ended."""
-        task, hub = next(iter(self._tasks.values())), self._placed.hub
-        assert task.holding
-        info = HolderInfo(request.plan.name, request.spec, request.machine, task.source)
-        nodes = held_nodes(hub, self._tasks)
-        return self._stack.enter_context(opened_front(info, task.holding, nodes, lambda: hub("end", _FRONT, "")))
 
     def _look_at(self, node: _Node) -> None:
         """Take the result of an agent, or find that it is lost."""
@@ -206,22 +189,22 @@ class _Drive:
         self._listen(node)
 
     def _heartbeat(self, call: Callable[..., Future[Any]]) -> Heartbeat:
-        return Heartbeat(partial(call, "progress"), min(_PROGRESS, self._timeout / 4), time.monotonic())
+        return Heartbeat(partial(call, "progress"), min(_PROGRESS, self._task.timeout / 4), time.monotonic())
 
     def _listen(self, node: _Node) -> None:
         """Ask for its progress from time to time; an agent without an answer for too long is lost."""
         now = time.monotonic()
         for state in node.heartbeat.answers(now):
             self._progress.update(node.name, state)
-        if node.end is None and node.heartbeat.silence(now) > self._timeout:
+        if node.end is None and node.heartbeat.silence(now) > self._task.timeout:
             self._cluster.kill(self._placed.nodes[node.name])
-            self._lose(node, f"it gave no sign of life for {self._timeout:g} s")
+            self._lose(node, f"it gave no sign of life for {self._task.timeout:g} s")
 
     def _lose(self, node: _Node, cause: str) -> None:
         """Have the others take down, and find out what is left on the node."""
         self._placed.hub("lose", node.name, f"its agent is lost: {cause}")
         task, place = self._tasks[node.name], self._placed.nodes[node.name]
-        left = self._cluster.lost_processes(place, node.name, task.run, self._timeout + _SPARE)
+        left = self._cluster.lost_processes(place, node.name, task.run, self._task.timeout + _SPARE)
         node.end = NodeEnd(cause=cause, reachable=left is not None, left=tuple(left or ()))
 
     def _ends(self) -> list[RunEnd]:

@@ -81,10 +81,8 @@ class Hub:
 
     async def lose(self, node: str, cause: str) -> None:
         """Note that a node is dead or cannot be reached."""
-        async with self._changed:
-            self._lost.add(node)
-            self._ends.append(RunEnd(node, cause))
-            self._changed.notify_all()
+        self._lost.add(node)
+        await self.end(node, cause)
 
     async def ended(self) -> RunEnd:
         """Wait until a node begins its teardown, and return the first failure, or else its release."""

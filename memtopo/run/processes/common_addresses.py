@@ -42,7 +42,7 @@ def bring_to(execution: Execution, command: AgreeOn) -> Addresses:
     layout.of(AGREED).update(command.addresses)
     for label, address in command.addresses.items():
         if layout.address(label) != address:
-            execution.remake(steps[label], partial(steps[label].relocate, address=address))
+            execution.act(steps[label], partial(steps[label].relocate, address=address))
     return Addresses({label: layout.address(label) for label in steps})
 
 

@@ -17,7 +17,6 @@ from memtopo.machine import Cluster, Machine
 from memtopo.plans.report import DeviceMemory, Failure, Left, PhaseTime, ProcessReport, Report
 from memtopo.run import messages
 from memtopo.run.hints import failure as failure_of
-from memtopo.run.processes.fork_server import WorkerServer
 from memtopo.run.processes.worker_process import WorkerProcess
 from memtopo.run.reports import merged_checks, report_on, sum_of_left
 from memtopo.session.request import RunRequest
@@ -68,11 +67,6 @@ class Ensemble:
         if None in uuids:
             raise InternalError("a GPU that a process is to see has no UUID")
         return {"CUDA_VISIBLE_DEVICES": ",".join(map(str, uuids))}
-
-    def worker_server(self) -> WorkerServer:
-        """Return a server that forks workers."""
-        driver = "memtopo.drivers.sim" if self.request.machine.simulated else "memtopo.drivers.cuda.driver"
-        return WorkerServer(driver, self.variables, self.log)
 
     def start_message(self, label: str, visible: tuple[int, ...]) -> messages.StartWorker:
         """Return the first message to the worker of a process."""

@@ -8,7 +8,6 @@ import socket
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from enum import Enum, auto
 from subprocess import Popen
 from typing import get_args
 
@@ -18,7 +17,7 @@ from memtopo.common.signals import TERMINAL
 from memtopo.common.text import signal_name
 from memtopo.plans.report import Report
 from memtopo.run import messages
-from memtopo.run.messages import Answer, Command, FromWorker, KeepAlive, StartWorker, TakeDown
+from memtopo.run.messages import Answer, Command, FromWorker, KeepAlive, TakeDown
 from memtopo.run.processes.fork_server import ForkedWorker, WorkerServer, end_of
 from memtopo.sharing.channel import Channel, Received
 from memtopo.sharing.offers import Offer
@@ -27,28 +26,20 @@ _EXIT = 10.0
 """Seconds that a worker's interpreter and driver have to shut down after its last message."""
 
 
-class Expected(Enum):
-    """Message that the conductor waits for."""
-
-    NOTHING = auto()
-    READY = auto()
-    DONE = auto()
-
-
 class WorkerProcess:
     """A worker. `death` is how it ended without a report, `failed` the error that it reported.
 
     `rounds` is the number of rounds of verification, the same in all workers, `volume` the bytes that this one writes
     and reads in them, and `safe` is false once an access is found that makes it unsafe to have kernels do so. `offers`
-    are its exports while it is held, and `answer` is that to the latest command, once it has come. `clock` measures its
-    silence.
+    are its exports while it is held, and `answer` is that to the latest command, once it has come; `owes` is true
+    until then, at first until it is ready. `clock` measures its silence.
     """
 
     def __init__(
         self, label: str, process: ForkedWorker | Popen[bytes], channel: Channel[FromWorker], clock: RunningClock
     ) -> None:
         self.label, self.process, self.channel = label, process, channel
-        self.expected = Expected.READY
+        self.owes = True
         self.activity = "starting"
         self.as_declared = True
         self.rounds = self.volume = 0
@@ -72,25 +63,16 @@ class WorkerProcess:
     @property
     def busy(self) -> bool:
         """True if the next message is due from this worker: it has work to do and waits for no other worker."""
-        at_work = self.expected is not Expected.NOTHING and not self._awaits_handles
-        return not self.over and (self._answers_due > 0 or at_work)
+        return not self.over and (self._answers_due > 0 or (self.owes and not self._awaits_handles))
 
     @property
     def over(self) -> bool:
         """True once it has ended, failed or reported."""
         return self.gone or self.failed is not None or self.death is not None or self.report is not None
 
-    def owes(self, expected: Expected) -> bool:
-        """Return whether the conductor waits for this message of it."""
-        return self.expected is expected and not self.over
-
-    def start(self, message: StartWorker) -> None:
-        """Send the first message."""
-        self.channel.send(message)
-
     def command(self, command: Command) -> None:
         """Send a command, whose answer is expected from now on."""
-        self.expected, self._received, self.answer = Expected.DONE, self._clock.time(), None
+        self.owes, self._received, self.answer = True, self._clock.time(), None
         self.activity = command.activity
         self.channel.send(command)
 
@@ -98,7 +80,7 @@ class WorkerProcess:
         """Send the command to take down, and a signal to interrupt a worker in the middle of many steps."""
         self._received = self._clock.time()
         self.channel.send(TakeDown(reason, failed))
-        if self.expected is not Expected.NOTHING and not self.gone:
+        if self.owes and not self.gone:
             self._signal(signal.SIGTERM)
 
     def keep_alive(self, interval: float) -> None:
@@ -126,9 +108,9 @@ class WorkerProcess:
     def _update(self, message: FromWorker) -> None:
         match message:
             case messages.WorkerReady(rounds, volume):
-                self.expected, self.rounds, self.volume = Expected.NOTHING, rounds, volume
+                self.owes, self.rounds, self.volume = False, rounds, volume
             case messages.Done() | messages.Addresses() | messages.ChangeResult():
-                self.expected, self.answer = Expected.NOTHING, message
+                self.owes, self.answer = False, message
                 if isinstance(message, messages.Done):
                     self.as_declared, self.safe = self.as_declared and message.as_declared, self.safe and message.safe
                 elif isinstance(message, messages.ChangeResult) and message.offers is not None:

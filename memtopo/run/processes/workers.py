@@ -20,23 +20,15 @@ from memtopo.driver.types import gpu
 from memtopo.executor import StepFailed
 from memtopo.plans.progress import Progress, SafeProgress
 from memtopo.plans.report import Checks, PhaseTime, Report
+from memtopo.run import messages
 from memtopo.run.conductor import Aborted, Conductor, conduct, failures
 from memtopo.run.layout_plans import WHOLE, Goal, LayoutPlans, export_name
-from memtopo.run.messages import (
-    Addresses,
-    AgreeOn,
-    ChangeCommand,
-    ChangeResult,
-    Command,
-    EndChange,
-    Hold,
-    PlanChange,
-    Recheck,
-)
+from memtopo.run.messages import Addresses, AgreeOn, ChangeCommand, ChangeResult, Command
 from memtopo.run.processes.common_addresses import agree
 from memtopo.run.processes.ensemble import Ensemble, NotStarted, merged_report, startup_limit
+from memtopo.run.processes.fork_server import WorkerServer
 from memtopo.run.processes.router import Peers, Router
-from memtopo.run.processes.worker_process import Expected, WorkerProcess, launch
+from memtopo.run.processes.worker_process import WorkerProcess, launch
 from memtopo.session.request import HoldResult
 from memtopo.sharing.client import IN_FLIGHT
 from memtopo.sharing.errors import ExchangeError
@@ -103,7 +95,8 @@ class Workers(Conductor):
         super().__init__(request, LayoutPlans(request.geometry, request.plan), progress, stop)
         self.ensemble, self.labels, self._peers = ensemble, ensemble.processes, peers
         self.workers: dict[str, WorkerProcess] = {}
-        self._server = ensemble.worker_server()
+        driver = "memtopo.drivers.sim" if request.machine.simulated else "memtopo.drivers.cuda.driver"
+        self._server = WorkerServer(driver, ensemble.variables, ensemble.log)
         self.times: list[PhaseTime] = []
         self.interrupted = 0
         self._failed: StepFailed | None = None
@@ -118,18 +111,17 @@ class Workers(Conductor):
             with self._peers.gates() as gates:
                 for label, geometry in self.ensemble.processes.items():
                     self._launch(label, gates, tuple(location.id for location in geometry.visible))
-        except OSError as error:
+        except BaseException as error:
             self._close()
-            raise NotStarted(len(self.workers), error) from error
-        except BaseException:
-            self._close()
+            if isinstance(error, OSError):
+                raise NotStarted(len(self.workers), error) from error
             raise
         return self
 
     def _launch(self, label: str, gates: Sequence[int], visible: tuple[int, ...]) -> None:
         environment, command = self.ensemble.environment(visible), self.ensemble.worker
         self.workers[label] = worker = launch(label, gates, environment, self._clock, self._server, command)
-        worker.start(replace(self.ensemble.start_message(label, visible), origin=self._origin))
+        worker.channel.send(replace(self.ensemble.start_message(label, visible), origin=self._origin))
 
     def __exit__(self, *_: object) -> None:
         self._close()
@@ -151,7 +143,7 @@ class Workers(Conductor):
     def build(self) -> None:
         with self.timed(_START, len(self.workers)):
             limit = startup_limit(self.ensemble.timeout)
-            self._await(Expected.READY, lambda: self._receive_of_all(limit))
+            self._await(lambda: self._receive_of_all(limit))
             self._barrier()
         super().build()
 
@@ -166,16 +158,16 @@ class Workers(Conductor):
         state, absent = goal.variant
         if absent:
             raise ExchangeError("unknown", "exports of several processes are not committed")
-        command = PlanChange(state, goal.check, tuple(sorted(goal.in_use)), goal.source)
+        command = messages.PlanChange(state, goal.check, tuple(sorted(goal.in_use)), goal.source)
         results = self._change(command)
         if failures(results):
-            self._change(Hold())  # without the contexts that the others have retained for their part
+            self._change(messages.Hold())  # without the contexts that the others have retained for their part
         require_planned(results)
         return LayoutPlans(goal.request.geometry, goal.request.plan) if goal.request else self.plans
 
     def change_each(self, command: ChangeCommand) -> Mapping[str, ChangeResult]:
         results = self._change(command)
-        if not isinstance(command, EndChange):
+        if not isinstance(command, messages.EndChange):
             require_made(results)
         return results
 
@@ -241,7 +233,7 @@ class Workers(Conductor):
         return replace(report, notes=(*self.hold_result.notes, *report.notes))
 
     def recheck_each(self) -> Mapping[str, Checks]:
-        self._command(dict.fromkeys(self.workers, Recheck()), self._receive_for_caller)
+        self._command(dict.fromkeys(self.workers, messages.Recheck()), self._receive_for_caller)
         results = self._answers(ChangeResult)
         if errors := failures(results):
             raise MemtopoError(errors)
@@ -262,7 +254,7 @@ class Workers(Conductor):
         every = {label: addresses for part in found for label, addresses in part.items()}
         return {label: every[label] for label in commands}
 
-    def _change(self, command: ChangeCommand | Hold) -> Mapping[str, ChangeResult]:
+    def _change(self, command: ChangeCommand | messages.Hold) -> Mapping[str, ChangeResult]:
         """Have all processes execute a command of a change. Raises `ChangeFailed` if one has ended or is silent."""
         self._command(dict.fromkeys(self.workers, command), self._receive_for_change)
         self._require_changeable()
@@ -272,7 +264,7 @@ class Workers(Conductor):
         """Send each process its command, and `receive` messages until all of them have answered or ended."""
         for label, command in commands.items():
             self.workers[label].command(command)
-        self._await(Expected.DONE, receive)
+        self._await(receive)
 
     def _answers(self, kind: type[A]) -> dict[str, A]:
         """Answers of one kind to the latest command of each worker."""
@@ -291,9 +283,9 @@ class Workers(Conductor):
             self._receive_of_all()
         return values
 
-    def _await(self, expected: Expected, receive: Callable[[], None]) -> None:
-        """Receive messages until every worker has sent what is expected of it."""
-        while any(worker.owes(expected) for worker in self.workers.values()):
+    def _await(self, receive: Callable[[], None]) -> None:
+        """Receive messages until every worker has sent what is awaited of it, or has ended."""
+        while any(worker.owes and not worker.over for worker in self.workers.values()):
             receive()
 
     def _receive_of_all(self, timeout: float | None = None) -> None:
@@ -301,18 +293,14 @@ class Workers(Conductor):
 
         None may be silent for `timeout` seconds, by default those of the ensemble.
         """
-        self._receive(min(_INTERVAL, self.interval))
-        if signal := self.stop():
-            self.interrupted = signal
-            raise Aborted
-        self._kill_silent(timeout or self.ensemble.timeout)
-        if self._over:
+        self._receive_in_time(timeout or self.ensemble.timeout)
+        self.interrupted = self.stop()
+        if self.interrupted or self._over:
             raise Aborted
 
     def _receive_for_change(self) -> None:
         """Receive messages while the layout is changed. Raises `ChangeFailed` if a process has ended or is silent."""
-        self._receive(min(_INTERVAL, self.interval))
-        self._kill_silent(self.ensemble.timeout)
+        self._receive_in_time(self.ensemble.timeout)
         self._require_changeable()
 
     def _require_changeable(self) -> None:
@@ -321,12 +309,13 @@ class Workers(Conductor):
 
     def _receive_for_caller(self) -> None:
         """Receive messages while held. Raises `MemtopoError` if the answer that is waited for will not come."""
-        self._receive(min(_INTERVAL, self.interval))
-        self._kill_silent(self.ensemble.timeout)
+        self._receive_in_time(self.ensemble.timeout)
         if self.stop():
             raise MemtopoError("the layout is about to be taken down")
 
-    def _kill_silent(self, timeout: float) -> None:
+    def _receive_in_time(self, timeout: float) -> None:
+        """Receive messages, and kill the workers that were silent for too long."""
+        self._receive(min(_INTERVAL, self.interval))
         for worker in self.workers.values():
             if worker.busy and worker.silent(timeout):
                 worker.kill(f"was silent for {timeout:g} s")

@@ -36,16 +36,11 @@ from memtopo.run.verification.verifier import MappedView, Unsignalled, Verificat
 WINDOW = 64
 """Bytes verified at each end; where kernels load them, from a multiple of 16 on, at the second end up to 15 more."""
 
+_PAUSES = 0.0005, 0.05
+"""Seconds between the first two queries of a stream, which double, and at most."""
+
 LAST_SIGNAL = 0.5
 """Seconds in which the last signal of a producer that has ended may still come."""
-
-
-def pauses() -> Iterator[float]:
-    """Yield the seconds between two queries of a stream: from half a millisecond, doubling, to 50 ms."""
-    pause = 0.0005
-    while True:
-        yield pause
-        pause = min(0.05, 2 * pause)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +109,7 @@ class ExternalVerifier(Verifier):
     def _await_stream(self, entry: ImportedSemaphore, missing: str, holder: str | None) -> None:
         """Poll a stream until it is done, has timed out, or depends on a holder that has ended."""
         message = f"semaphore {entry.name!r} of {entry.origin.of(0)[0]} {missing}"
-        start, ended_at, intervals = time.monotonic(), None, pauses()
+        start, ended_at, pause = time.monotonic(), None, _PAUSES[0]
         while not self.driver.stream_query(self.layout.of(STREAMS)[entry.location.id]):
             self.poll()
             now = time.monotonic()
@@ -126,7 +121,8 @@ class ExternalVerifier(Verifier):
             if now - start > self.layout.timeout:
                 message = f"{message} within {self.layout.timeout:g} s"
                 raise Unsignalled(message, entry.path, "see what its producer signals; --timeout gives it longer")
-            time.sleep(next(intervals))
+            time.sleep(pause)
+            pause = min(2 * pause, _PAUSES[1])
 
     def _read_memory(self) -> Iterator[Finding]:
         for entry in self.geometry.of(ExternalObject).values():

@@ -111,7 +111,8 @@ class FullVerifier(Verifier):
             # Not yielded within: the code that takes the findings must not run in the device's context.
             wrong = self._verify(batch)
             for number, task in enumerate(batch):
-                yield _difference(task, wrong[number], self._writer(task, index)) if number in wrong else _EQUAL
+                writer = self._writer(index, task.chunk.identity)
+                yield _difference(task, wrong[number], writer) if number in wrong else _EQUAL
 
     def expected(self, index: int) -> int:
         """Number of chunks that are verified, each counted for each mapping and GPU."""
@@ -159,8 +160,7 @@ class FullVerifier(Verifier):
                     yield view
 
     def _readers_after(self, index: int, identity: Identity) -> Sequence[MappedView]:
-        order = self._writers[identity]
-        writer = order[min(index, len(order) - 1)]
+        writer = self._writer(index, identity)
         return readers(self._readers[identity], writer, index, identity.owner, self._locations[identity])
 
     def _task(self, view: MappedView, index: int) -> Task:
@@ -192,8 +192,9 @@ class FullVerifier(Verifier):
             before = self._measured.get(key, (0, 0.0))
             self._measured[key] = before[0] + size, before[1] + seconds
 
-    def _writer(self, task: Task, index: int) -> MappedView:
-        order = self._writers[task.chunk.identity]
+    def _writer(self, index: int, identity: Identity) -> MappedView:
+        """Writer of a chunk in the latest round until one in which it was filled."""
+        order = self._writers[identity]
         return order[min(index, len(order) - 1)]
 
 

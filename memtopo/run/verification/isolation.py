@@ -151,18 +151,12 @@ PERMITTED = "permitted"
 _ACCEPTED, _REFUSED = "CUDA_SUCCESS", "CUDA_ERROR_INVALID_VALUE"
 
 
-class CopyRefused(Exception):
-    """Refusal of a copy to or from memory that a GPU was granted access to."""
+class CopyFailed(DriverError):
+    """Error of a copy to or from memory that a GPU was granted access to, with a finding if it was refused."""
 
     def __init__(self, subject: str, path: Path, error: DriverError) -> None:
-        super().__init__(error.message)
-        self.error = error
-        self.finding = Finding(PERMITTED, subject, _ACCEPTED, error.name, path)
-
-    @classmethod
-    def from_error(cls, subject: str, path: Path, error: DriverError) -> Exception:
-        """Exception to raise for an error of a copy: another error than a refusal stays as it is."""
-        return cls(subject, path, error) if error.name == _REFUSED else error
+        super().__init__(error.call, error.name, error.reason)
+        self.refusal = [Finding(PERMITTED, subject, _ACCEPTED, error.name, path)] if error.name == _REFUSED else []
 
 
 class _View(NamedTuple):

@@ -18,15 +18,13 @@ from memtopo.kinds.views import MappedMemory, Member, mapped_memory, recorded_ev
 from memtopo.machine import Machine
 from memtopo.plans.report import Rate
 from memtopo.run.reports import FindingTally
-from memtopo.run.verification.isolation import PERMITTED, CopyRefused, permissions, refusals
+from memtopo.run.verification.isolation import PERMITTED, CopyFailed, permissions, refusals
 from memtopo.run.verification.samples import SampleVerifier
 from memtopo.run.verification.verifier import Unsignalled, VerificationContext, Verifier
 from memtopo.session.request import RunRequest
 
 if TYPE_CHECKING:  # imported where it is used: a fast check of memory on GPUs needs none of it
     from memtopo.run.verification.replicas import Replica
-
-_REHEARSAL = "rehearsal of the states"
 
 FORBIDDEN = "forbidden, on a replica"
 
@@ -80,16 +78,12 @@ class Verification:
         if index == 0 and self.volume:
             self._execution.progress.volume("verify", self.volume)
         verifier, own = self._rounds[index]
-        if self.safe and verifier.verbs[0]:
+        if verifier.verbs[0]:
             with self._counting_missed(verifier, own), self._timed(verifier.verbs[0], verifier.written(own)):
                 verifier.write(own)
 
     def read(self, index: int) -> None:
-        """Read what all processes wrote in a round; count everything as not checked if it is not safe."""
-        if not self.safe:
-            if index == 0:
-                self.skip(UNSAFE)
-            return
+        """Read what all processes wrote in a round."""
         verifier, own = self._rounds[index]
         with self._counting_missed(verifier, own), self._timed(verifier.verbs[1], verifier.expected(own)):
             self._findings.add(self._advancing(verifier, own))
@@ -100,11 +94,9 @@ class Verification:
     def try_forbidden(self) -> None:
         """Try forbidden accesses: by calls that the driver refuses, and on replicas by kernels, which end a process.
 
-        Call it between the first fill and its verification, which then shows that the layout is intact. Raises
-        `StepFailed` or `Stopped`.
+        Call it between the first fill of a full check and its verification, which then shows that the layout is intact.
+        Raises `StepFailed` or `Stopped`.
         """
-        if self._request.check != "full" or not self.safe:
-            return
         from memtopo.run.verification import replicas
 
         tries = self._replicas()
@@ -119,21 +111,16 @@ class Verification:
             if count:
                 self._findings.not_checked(FORBIDDEN, count, why)
 
-    def write_kept(self, without: Mapping[str, Container[Hashable]]) -> None:
-        """Write the memory of all processes, `without` resources of each by label. Raises `StepFailed` or `Stopped`."""
-        if verifier := self._of_others(without):
-            with failing(_REHEARSAL):
-                verifier.write(0)
+    def rehearse(self, without: Mapping[str, Container[Hashable]], *, write: bool) -> None:
+        """Write or read the memory of all processes, `without` resources of each by label.
 
-    def read_kept(self, without: Mapping[str, Container[Hashable]]) -> None:
-        """Read the memory of all processes, as `write_kept` writes it."""
-        if verifier := self._of_others(without):
-            with failing(_REHEARSAL):
-                self._findings.add(verifier.read(0))
-
-    def _of_others(self, without: Mapping[str, Container[Hashable]]) -> Verifier | None:
+        Raises `StepFailed` or `Stopped`.
+        """
         memory = self._context.memory.items()
-        return self._of({label: [each for each in own if each.resource not in without[label]] for label, own in memory})
+        kept = {label: [each for each in own if each.resource not in without[label]] for label, own in memory}
+        if verifier := self._of(kept):
+            with failing("rehearsal of the states"):
+                verifier.write(0) if write else self._findings.add(verifier.read(0))
 
     def _of(self, memory: Mapping[str, Sequence[MappedMemory]]) -> Verifier | None:
         if self._request.check == "none":
@@ -258,21 +245,14 @@ class Verification:
         before = self._findings.observed(verifier.aspect)
         try:
             yield
-        except Unsignalled as error:
-            self._count_missed(verifier, index, before, error.message)
-            raise StepFailed(None, verifier.action, error, error.path) from error
-        except CopyRefused as refused:
-            if not self._findings.differs("access"):  # which would be the reason
-                self._findings.add([refused.finding])
-            self._count_missed(verifier, index, before, f"the driver reported {refused.error.message}")
-            raise StepFailed(None, verifier.action, refused.error) from refused.error
-        except DriverError as error:
-            self._count_missed(verifier, index, before, f"the driver reported {error.message}")
-            raise StepFailed(None, verifier.action, error) from error
-
-    def _count_missed(self, verifier: Verifier, index: int, before: int, why: str) -> None:
-        missed = verifier.expected(index) - (self._findings.observed(verifier.aspect) - before)
-        self._findings.not_checked(verifier.aspect, max(0, missed), why)
+        except (Unsignalled, DriverError) as error:
+            path = error.path if isinstance(error, Unsignalled) else ()
+            why = error.message if path else f"the driver reported {error.message}"
+            if isinstance(error, CopyFailed) and not self._findings.differs("access"):  # which would be the reason
+                self._findings.add(error.refusal)
+            missed = verifier.expected(index) - (self._findings.observed(verifier.aspect) - before)
+            self._findings.not_checked(verifier.aspect, max(0, missed), why)
+            raise StepFailed(None, verifier.action, error, path) from error
 
 
 def _of_bytes(context: VerificationContext, *, full: bool) -> Verifier:

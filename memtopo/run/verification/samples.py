@@ -6,37 +6,21 @@ Memory that no device may write is not checked.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
-from itertools import chain
-from operator import attrgetter, itemgetter
-from zlib import crc32
+from itertools import chain, islice
+from operator import itemgetter
 
 from memtopo.driver.types import Access, DriverError, Grant, LocationKind
 from memtopo.executor import STRIDE
 from memtopo.kinds.layout import current
 from memtopo.kinds.step import Finding
 from memtopo.kinds.views import MappedMemory
-from memtopo.run.verification.isolation import CopyRefused
-from memtopo.run.verification.verifier import (
-    EventVerification,
-    RoundWriters,
-    VerificationContext,
-    Verifier,
-)
-from memtopo.run.verification.windows import (
-    LARGEST_COPY,
-    LEAST,
-    SampledView,
-    Staging,
-    WindowCopies,
-    batches,
-    has_two_ends,
-    staging,
-)
+from memtopo.run.verification.isolation import CopyFailed
+from memtopo.run.verification.verifier import EventVerification, RoundWriters, VerificationContext, Verifier
+from memtopo.run.verification.windows import LEAST, WINDOW, SampledView, SampleWindow, Staging, ends, staging, windows
 
 _Place = tuple[str, int, tuple[int, ...], tuple[int, ...]]
 """Range or buffer and offset of memory, with the GPUs that may copy from it there, and to it."""
@@ -82,35 +66,31 @@ class SampleVerifier(Verifier):
 
     def written(self, index: int) -> int:
         """Number of windows that this process writes in a round."""
-        return _windows(self._round(index).writes)
+        return _count(self._round(index).writes)
 
     def write(self, index: int) -> None:
-        """Write every chunk's pattern once, and wait until that is complete. Raises `DriverError` or `CopyRefused`."""
+        """Write every chunk's pattern once, and wait until that is complete. Raises `DriverError`."""
         context = self._context
-        for device, views in _by_device(self._round(index).writes):
-            with self._staging(device, views) as memory:
-                for batch in batches(views, STRIDE):
-                    with current(context.driver, context.layout.contexts[device]):
-                        self._write(device, batch, memory)
-                        context.driver.ctx_synchronize()
-                    context.advance(batch.number)
+        for device, memory, batch in self._batches(self._round(index).writes):
+            with current(context.driver, context.layout.contexts[device]):
+                self._write(device, batch, memory)
+                context.driver.ctx_synchronize()
+            context.advance(len(batch))
         self._events.record(index)
 
     def read(self, index: int) -> Iterator[Finding]:
         """Read the patterns through every mapping, by every device that has access.
 
-        Raises `DriverError` or `CopyRefused`.
+        Raises `DriverError`.
         """
         yield from self._events.wait(index)
-        for device, views in _by_device(self._round(index).reads):
-            # Lists, not a generator: the code that takes the findings must not run in the device's context.
-            with self._staging(device, views) as memory:
-                for batch in batches(views, STRIDE):
-                    yield from self._read(device, batch, memory)
+        for device, memory, batch in self._batches(self._round(index).reads):
+            # A list, not a generator: the code that takes the findings must not run in the device's context.
+            yield from self._read(device, batch, memory)
 
     def expected(self, index: int) -> int:
         """Number of windows that are read."""
-        return _windows(self._round(index).reads)
+        return _count(self._round(index).reads)
 
     def not_verified(self) -> Iterator[tuple[int, str]]:
         """Windows without access, and those of external memory."""
@@ -119,54 +99,65 @@ class SampleVerifier(Verifier):
         if self._external:
             yield self._external, "this run did not create that memory, and does not write it"
 
+    def _batches(
+        self, views: Mapping[tuple[int, ...], Sequence[SampledView]]
+    ) -> Iterator[tuple[int, Staging | None, list[SampleWindow]]]:
+        """Windows of each device, some at a time, with memory to copy them together if there are many."""
+        for device in dict.fromkeys(chain.from_iterable(views)):
+            own = list(chain.from_iterable(some for devices, some in views.items() if device in devices))
+            with self._staging(device, own) as memory:
+                each = windows(own)
+                while batch := list(islice(each, STRIDE)):
+                    yield device, memory, batch
+
     def _staging(self, device: int, views: Sequence[SampledView]) -> AbstractContextManager[Staging | None]:
         if 2 * len(views) < LEAST:
             return nullcontext()
-        return staging(self._context.driver, self._context.layout.contexts[device], STRIDE * LARGEST_COPY)
+        return staging(self._context.driver, self._context.layout.contexts[device], STRIDE * WINDOW)
 
-    def _write(self, device: int, batch: WindowCopies, memory: Staging | None) -> None:
+    def _write(self, device: int, batch: Sequence[SampleWindow], memory: Staging | None) -> None:
         staged, single = _divided(batch, memory)
         if memory and staged:
             self._context.raise_if_stopped()
             try:
-                memory.write(*_columns(staged), b"".join(each.expected for each in staged))
+                memory.write(staged)
             except DriverError as error:
-                for copy in chain.from_iterable(each.single() for each in staged):  # the one that is refused is named
-                    self._copy(device, copy)
-                raise _refused("copy to", staged[0], device, error) from error
-        for copy in single:
+                for window in staged:  # the one that is refused is named
+                    self._copy(device, window)
+                raise _failed("copy to", staged[0], device, error) from error
+        for window in single:
             self._context.raise_if_stopped()
-            self._copy(device, copy)
+            self._copy(device, window)
 
-    def _copy(self, device: int, copy: WindowCopies) -> None:
+    def _copy(self, device: int, window: SampleWindow) -> None:
         try:
-            self._context.driver.memcpy_htod(copy.addresses[0], copy.expected)
+            self._context.driver.memcpy_htod(window.address, window.expected)
         except DriverError as error:
-            raise _refused("copy to", copy, device, error) from error
+            raise _failed("copy to", window, device, error) from error
 
-    def _read(self, device: int, batch: WindowCopies, memory: Staging | None) -> list[Finding]:
-        context, found = self._context, []
+    def _read(self, device: int, batch: Sequence[SampleWindow], memory: Staging | None) -> list[Finding]:
+        context, found = self._context, list[Finding]()
         staged, single = _divided(batch, memory)
         with current(context.driver, context.layout.contexts[device]):
             if memory and staged:
                 context.raise_if_stopped()
                 try:
-                    data = memory.read(*_columns(staged))
+                    data = memory.read(staged)
                 except DriverError as error:
-                    for copy in chain.from_iterable(each.single() for each in staged):
-                        self._bytes(device, copy)
-                    raise _refused("copy from", staged[0], device, error) from error
+                    for window in staged:
+                        self._bytes(device, window)
+                    raise _failed("copy from", staged[0], device, error) from error
                 found += _compared(device, staged, data)
-            for copy in single:
+            for window in single:
                 context.raise_if_stopped()
-                found += _compared(device, [copy], self._bytes(device, copy))
+                found.append(window.finding(device, self._bytes(device, window)))
         return found
 
-    def _bytes(self, device: int, copy: WindowCopies) -> bytes:
+    def _bytes(self, device: int, window: SampleWindow) -> bytes:
         try:
-            return self._context.driver.memcpy_dtoh(copy.addresses[0], copy.counts[0])
+            return self._context.driver.memcpy_dtoh(window.address, len(window.expected))
         except DriverError as error:
-            raise _refused("copy from", copy, device, error) from error
+            raise _failed("copy from", window, device, error) from error
 
     def _round(self, index: int) -> _Round:
         """Views of a round; the latest is kept, since its write and its read need the same."""
@@ -186,71 +177,51 @@ class SampleVerifier(Verifier):
     ) -> None:
         writer = self._writers.writer(index, memory.identity)
         if index == 0 and (missed := len(memory.views) - (0 if writer is None else len(places))):
-            missed *= 1 + has_two_ends(memory.size)
+            missed *= len(ends(memory.size))
             found.inaccessible += missed if memory.ours else 0
             found.external += 0 if memory.ours else missed
         if writer is None or not places:
             return
         identity = memory.identity
-        seed = crc32(f"{identity.owner}/{identity.label}".encode()) + (index << 32)
-        staged, written = memory.location.kind is _GPU and not memory.addressed, writer != self._context.process
+        seed = f"{identity.owner}/{identity.label}/{index}".encode()
+        written = writer != self._context.process
         for label, offset, readers, writers in places:
-            view = SampledView(address_of(label) + offset, seed, memory, label, offset, staged)
+            view = SampledView(address_of(label) + offset, seed, memory, label, offset)
             found.reads.setdefault(readers, []).append(view)
             if writers and not written:
                 found.writes.setdefault(writers[:1], []).append(view)
                 written = True
 
 
-def _refused(verb: str, copies: WindowCopies, device: int, error: DriverError) -> Exception:
-    """Exception for copies that failed, which are named by their first window."""
-    window = next(copies.windows())
-    return CopyRefused.from_error(f"{verb} {window.subject(device)}", window.view.memory.path, error)
+def _failed(verb: str, window: SampleWindow, device: int, error: DriverError) -> CopyFailed:
+    return CopyFailed(f"{verb} {window.subject(device)}", window.view.memory.path, error)
 
 
-def _windows(views: Mapping[tuple[int, ...], Sequence[SampledView]]) -> int:
+def _count(views: Mapping[tuple[int, ...], Sequence[SampledView]]) -> int:
     """Number of windows of views, each by all of its devices."""
-    found = 0
-    for devices, some in views.items():
-        sizes = Counter(map(attrgetter("memory.size"), some))
-        found += len(devices) * sum((1 + has_two_ends(size)) * count for size, count in sizes.items())
-    return found
+    return sum(len(devices) * len(ends(view.memory.size)) for devices, some in views.items() for view in some)
 
 
-def _by_device(views: Mapping[tuple[int, ...], Sequence[SampledView]]) -> Iterator[tuple[int, list[SampledView]]]:
-    """Views of each device in order of their addresses."""
-    for device in dict.fromkeys(chain.from_iterable(views)):
-        own = chain.from_iterable(some for devices, some in views.items() if device in devices)
-        yield device, sorted(own, key=attrgetter("address"))
-
-
-def _divided(batch: WindowCopies, memory: Staging | None) -> tuple[Sequence[WindowCopies], Iterable[WindowCopies]]:
-    """Copies that are made together, and each of the others by itself."""
+def _divided(
+    batch: Sequence[SampleWindow], memory: Staging | None
+) -> tuple[Sequence[SampleWindow], Sequence[SampleWindow]]:
+    """Windows that are copied together, and each of the others by itself."""
     if memory is None:
-        return (), batch.single()
-    if batch.staged:
-        return [batch], ()
-    single = list(batch.single())
-    return [copy for copy in single if copy.staged], [copy for copy in single if not copy.staged]
+        return (), batch
+    staged = [each for each in batch if each.view.staged]
+    return staged, () if len(staged) == len(batch) else [each for each in batch if not each.view.staged]
 
 
-def _columns(copies: Sequence[WindowCopies]) -> tuple[Sequence[int], Sequence[int]]:
-    """Addresses and numbers of bytes of copies that are made together."""
-    if len(copies) == 1:
-        return copies[0].addresses, copies[0].counts
-    return [at for each in copies for at in each.addresses], [count for each in copies for count in each.counts]
-
-
-def _compared(device: int, copies: Sequence[WindowCopies], data: bytes) -> list[Finding]:
+def _compared(device: int, windows: Sequence[SampleWindow], data: bytes) -> Iterator[Finding]:
     """Findings of windows whose bytes were read, one after another."""
-    if data == b"".join([each.expected for each in copies]):
-        return [Finding.equal("bytes", sum(each.number for each in copies))]
-    found, at = [], 0
-    for window in chain.from_iterable(each.windows() for each in copies):
+    if data == b"".join([each.expected for each in windows]):
+        yield Finding.equal("bytes", len(windows))
+        return
+    at = 0
+    for window in windows:
         end = at + len(window.expected)
-        found.append(window.finding(device, data[at:end]))
+        yield window.finding(device, data[at:end])
         at = end
-    return found
 
 
 def _placed(memory: Iterable[MappedMemory]) -> Iterator[tuple[MappedMemory, list[_Place]]]:

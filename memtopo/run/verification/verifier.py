@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from memtopo.common.errors import MemtopoError
@@ -133,21 +133,17 @@ class RoundWriters:
         return self._rounds[index].get(identity) if index < len(self._rounds) else None
 
 
-@dataclass(slots=True, eq=False)
 class EventVerification:
-    """Events, each recorded by one process in a round and waited for by all others."""
+    """Events, each recorded by one process in a round and waited for by all others.
 
-    context: VerificationContext
-    _writers: RoundWriters = field(init=False)
+    `rounds` is the number of rounds, the same in all processes.
+    """
 
-    def __post_init__(self) -> None:
-        events = self.context.events.items()
+    def __init__(self, context: VerificationContext) -> None:
+        events = context.events.items()
+        self.context = context
         self._writers = RoundWriters((process, event.identity) for process, each in events for event in each)
-
-    @property
-    def rounds(self) -> int:
-        """Number of rounds, the same in all processes."""
-        return len(self._writers)
+        self.rounds = len(self._writers)
 
     def record(self, index: int) -> None:
         """Record the events that this process records in a round. Raises `DriverError`."""

@@ -20,7 +20,7 @@ from memtopo.language import read_file
 from memtopo.machine import Cluster
 from memtopo.plans.report import Report
 from memtopo.run.nodes.cluster import connected
-from memtopo.run.nodes.driver import drive, hosts, node_tasks
+from memtopo.run.nodes.driver import NodesRun, hosts, node_tasks
 from memtopo.session.request import Holding
 from memtopo.spec import read
 from tests.helpers.machines import with_fabric
@@ -42,7 +42,8 @@ def run(spec: Path, options: dict[str, Any]) -> Report:
         else (),
     )  # fmt: skip
     with connected("ray") as ray, Stopper() as stopper, ray.place(nodes, gpus=0, patience=120) as placed:
-        return drive(ray, placed, request, tasks, hosts(placed), stop=stopper.signal, serving=print_serving)
+        run = NodesRun(ray, placed, request, tasks, stop=stopper.signal, serving=print_serving)
+        return run.run(hosts(placed))
 
 
 def print_serving(sockets: object, _front: object) -> None:

@@ -20,7 +20,7 @@ from memtopo.machine.records import MachineLine
 from memtopo.plans.report import Checks, PlanSummary, Report
 from memtopo.run import messages
 from memtopo.run.messages import FromWorker, ToWorker
-from memtopo.run.processes.worker_process import Expected, WorkerProcess
+from memtopo.run.processes.worker_process import WorkerProcess
 from memtopo.sharing.channel import Channel, Received
 
 MACHINE = MachineLine("test", simulated=True, devices=(), driver="13.0")
@@ -75,16 +75,11 @@ def pair() -> Iterator[Pair]:
 
 def test_a_new_worker_owes_its_readiness(pair: Pair) -> None:
     worker = pair.worker
-    assert (worker.owes(Expected.READY), worker.owes(Expected.DONE), worker.busy, worker.over) == (
-        True,
-        False,
-        True,
-        False,
-    )
+    assert (worker.owes, worker.busy, worker.over) == (True, True, False)
     assert (worker.activity, worker.as_declared, worker.safe, worker.exit_code) == ("starting", True, True, 4)
     steps = worker.receive(Received(messages.WorkerReady(3, 4096)))
     assert (steps, worker.rounds, worker.volume) == (messages.StepsDone(1), 3, 4096)
-    assert (worker.owes(Expected.READY), worker.busy) == (False, False)
+    assert (worker.owes, worker.busy) == (False, False)
 
 
 @pytest.mark.parametrize(
@@ -112,11 +107,11 @@ def test_a_command_is_owed_until_it_is_done(pair: Pair) -> None:
     pair.says(messages.WorkerReady(1, 0))
     pair.worker.command(BUILD)
     assert pair.heard() == [BUILD]
-    assert (pair.worker.owes(Expected.DONE), pair.worker.busy, pair.worker.activity) == (True, True, "create")
+    assert (pair.worker.owes, pair.worker.busy, pair.worker.activity) == (True, True, "create")
     assert pair.worker.receive(Received(messages.StepsDone(7, 9))) == messages.StepsDone(7, 9)
-    assert pair.worker.owes(Expected.DONE)
+    assert pair.worker.owes
     assert pair.worker.receive(Received(messages.Done(as_declared=True, safe=True))) == messages.StepsDone(0)
-    assert not pair.worker.owes(Expected.DONE)
+    assert not pair.worker.owes
     assert not pair.worker.busy
 
 
@@ -156,7 +151,7 @@ def test_a_worker_that_failed_or_reported_owes_nothing(
     pair.says(message)
     worker = pair.worker
     assert (worker.failed, worker.hint, worker.exit_code, worker.report) == state
-    assert (worker.over, worker.busy, worker.owes(Expected.DONE), worker.gone) == (True, False, False, False)
+    assert (worker.over, worker.busy, worker.gone) == (True, False, False)
 
 
 def test_silence_counts_from_the_last_message_command_or_request(pair: Pair) -> None:

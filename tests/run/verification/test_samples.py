@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memtopo.driver.kernels import pattern, patterns, word
+from memtopo.driver.kernels import pattern, word
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.types import Access, Grant, Location, Properties, gpu
 from memtopo.drivers.sim import SimDriver
@@ -60,7 +60,7 @@ def lied(kind: MakesFaulty, text: str = SPEC) -> tuple[Run, Checks]:
             ("mapped chunk", "hot in kv at 0x0"), ("mapped chunk", "cold in kv at 0x200000"),
             ("bytes", "hot in view at 0x0 by gpu0"), ("bytes", "hot in view at 0x1fffc0 by gpu0"),
         }),
-        (LosesThirdWrite, {("bytes", "cold in kv at 0x3fffc0 by gpu0")}),
+        (LosesThirdWrite, {("bytes", "cold in kv at 0x200000 by gpu0")}),
         (faults.FlipsBit, {("bytes", "hot in kv at 0x1fffc0 by gpu0")}),
         (faults.GrantsTooMuch, {
             ("access", "hot in kv at 0x0 for gpu1"), ("access", "cold in kv at 0x200000 for gpu1"),
@@ -106,10 +106,8 @@ def test_one_of_many_chunks_that_differs_is_found() -> None:
         """Drops what is copied to the start of one chunk."""
 
         def memcpy_async(self, destination: int, source: int, count: int, stream: int = 0) -> None:
-            ours = [*self.mapped][200] if len(self.mapped) > 200 else 0
-            self._driver.memcpy_async(
-                destination, source, count // 2 if destination < ours < destination + count else count, stream
-            )
+            if destination != [*self.mapped, *[0] * 300][200]:
+                self._driver.memcpy_async(destination, source, count, stream)
 
     _, checks = lied(Stale, MANY)
     subjects = {(each.aspect, each.subject) for each in checks.differences}
@@ -132,7 +130,7 @@ def test_one_of_many_chunks_without_access_is_named(access: Access) -> None:
 
     _, checks = lied(LosesAccess, MANY)
     subjects = [(each.aspect, each.subject) for each in checks.differences]
-    assert subjects == [("permitted", "copy to page.199 in kv at 0x18ffffc0 by gpu0")]
+    assert subjects == [("permitted", "copy to page.200 in kv at 0x19000000 by gpu0")]
 
 
 def test_a_correct_driver_has_no_differences() -> None:
@@ -194,12 +192,6 @@ def test_a_pattern_depends_on_seed_and_offset_alone(seed: int, other: int, offse
     assert pattern(seed, offset, size) == (bytes_ + pattern(seed, offset + WINDOW, 4 * WINDOW))[:size]
     assert bytes_ != pattern(seed, offset + WINDOW, WINDOW)
     assert (bytes_ == pattern(other, offset, WINDOW)) == (seed == other)
-
-
-@given(st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=9), st.integers(0, 1 << 40))
-def test_patterns_of_many_chunks_are_those_of_each(seeds: list[int], offset: int) -> None:
-    ends = 0, offset * 8
-    assert patterns(seeds, ends, WINDOW) == b"".join(pattern(seed, end, WINDOW) for seed in seeds for end in ends)
 
 
 def test_ten_thousand_chunks_have_different_patterns() -> None:

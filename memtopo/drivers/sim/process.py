@@ -1,0 +1,189 @@
+"""Process of a simulator: its contexts (fact 8), its streams, and what all parts of the driver share."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from memtopo.driver.types import gpu
+from memtopo.drivers.sim.address_space import AllocationBlocks
+from memtopo.drivers.sim.calls import Numbered, RefusedCall, WouldBlock, invalid
+from memtopo.drivers.sim.devices import SimDevices, SimMemoryBudget
+from memtopo.drivers.sim.physical import Arena
+from memtopo.drivers.sim.shared_files import Files
+from memtopo.machine import CONTEXT_BYTES, Machine
+
+FIRST_CONTEXT = 0x5600_0000
+
+
+class _Stack(threading.local):
+    """Contexts pushed on a thread, the current one last."""
+
+    def __init__(self) -> None:
+        self.devices: list[int] = []
+
+
+class Contexts:
+    """Primary contexts of one process, and the stack of current contexts of each thread."""
+
+    def __init__(self, devices: SimDevices, budget: SimMemoryBudget) -> None:
+        self._devices, self._budget = devices, budget
+        self._retains: dict[int, int] = {}
+        self._stack = _Stack()
+
+    def device_primary_ctx_retain(self, device: int) -> int:
+        """Retain a device's primary context, which takes device memory while it is active (fact 30)."""
+        self._devices.get(device)
+        if not self.active(device):
+            self._budget.take(gpu(device), CONTEXT_BYTES)
+        self._retains[device] = self._retains.get(device, 0) + 1
+        return FIRST_CONTEXT + device
+
+    def release(self, device: int) -> None:
+        """Release one retain; the last one makes the context inactive."""
+        if not self.active(device):
+            raise RefusedCall("CUDA_ERROR_INVALID_CONTEXT", "the primary context is not retained")
+        self._retains[device] -= 1
+        if not self._retains[device]:
+            del self._retains[device]
+            self._budget.give(gpu(device), CONTEXT_BYTES)
+
+    def is_last(self, device: int) -> bool:
+        """Return whether the next release makes a device's primary context inactive."""
+        return self._retains.get(device) == 1
+
+    def active(self, device: int) -> bool:
+        """Return whether a device's primary context is retained."""
+        return device in self._retains
+
+    def device_primary_ctx_get_state(self, device: int) -> bool:
+        self._devices.get(device)
+        return self.active(device)
+
+    def ctx_push_current(self, context: int) -> None:
+        """Make a context current on this thread."""
+        if not self.active(context - FIRST_CONTEXT):
+            raise RefusedCall("CUDA_ERROR_INVALID_CONTEXT", "the context is not retained")
+        self._stack.devices.append(context - FIRST_CONTEXT)
+
+    def ctx_pop_current(self) -> int:
+        """Pop the current context of this thread."""
+        if not self._stack.devices:
+            raise RefusedCall("CUDA_ERROR_INVALID_CONTEXT", "no context is current")
+        return FIRST_CONTEXT + self._stack.devices.pop()
+
+    def mem_get_info(self) -> tuple[int, int]:
+        location = gpu(self.current())
+        return self._budget.free(location), self._budget.total(location)
+
+    def any_current(self) -> bool:
+        """Return whether a context is current on this thread."""
+        return bool(self._stack.devices)
+
+    def current(self) -> int:
+        """Device whose context is current on this thread."""
+        if not self._stack.devices:
+            raise RefusedCall("CUDA_ERROR_INVALID_CONTEXT", "no context is current")
+        device = self._stack.devices[-1]
+        if not self.active(device):
+            raise RefusedCall("CUDA_ERROR_CONTEXT_IS_DESTROYED", "the current context was released")
+        return device
+
+
+FIRST_STREAM = 0x5A00_0000
+NON_BLOCKING = 1
+
+Work = Callable[[], bool]
+"""Does its work unless it has to wait; returns whether it is done."""
+
+
+@dataclass(slots=True, eq=False)
+class Stream:
+    """A stream of a device's context, with its outstanding work in order."""
+
+    device: int
+    work: deque[Work] = field(default_factory=deque)
+
+
+class Streams:
+    """Streams of one process, and stream 0 of each context."""
+
+    def __init__(self, contexts: Contexts) -> None:
+        self._contexts = contexts
+        self._open: Numbered[Stream] = Numbered(FIRST_STREAM, "the stream is not open", "INVALID_HANDLE")
+        self._destroyed: list[Stream] = []
+        self._default: dict[int, Stream] = {}
+
+    def stream_create(self, flags: int = 1) -> int:
+        """Create a stream in the current context."""
+        device = self._contexts.current()
+        if flags != NON_BLOCKING:
+            raise invalid("flags must be 1, which does not wait for stream 0")
+        return self._open.add(Stream(device))
+
+    def stream_destroy(self, stream: int) -> None:
+        """Destroy a stream; its outstanding work remains (fact 58)."""
+        if not stream:
+            raise RefusedCall("CUDA_ERROR_INVALID_HANDLE", "it is stream 0")
+        self._destroyed.append(self._open.remove(stream))
+        self._advance()
+
+    def get(self, stream: int) -> Stream:
+        """Return an open stream, or stream 0 of the current context."""
+        if stream:
+            return self._open[stream]
+        device = self._contexts.current()
+        return self._default.setdefault(device, Stream(device))
+
+    def add(self, stream: Stream, work: Work) -> None:
+        """Add work to the end of a stream."""
+        stream.work.append(work)
+        self._advance()
+
+    def stream_query(self, stream: int) -> bool:
+        """Return whether all work of a stream is done."""
+        found = self.get(stream)
+        self._advance()
+        return not found.work
+
+    def check_done(self, device: int | None = None) -> None:
+        """Make a call wait while a stream of a device's context, or of any context, has outstanding work (fact 58).
+
+        Hardware waits for ever if the semaphore is never signalled; memtopo calls `stream_query` first.
+        """
+        self._advance()
+        if any(stream.work for stream in self._every() if device in {None, stream.device}):
+            raise WouldBlock
+
+    def drop(self, device: int) -> None:
+        """Destroy all streams of a device's context."""
+        for number in self._open.in_context(device):
+            del self._open[number]
+        self._default.pop(device, None)
+
+    def _every(self) -> list[Stream]:
+        return [*self._open.values(), *self._default.values(), *self._destroyed]
+
+    def _advance(self) -> None:
+        """Do all work that need not wait; a signal of one stream may end a wait of another."""
+        progress = True
+        while progress:
+            progress = False
+            for stream in self._every():
+                while stream.work and stream.work[0]():
+                    stream.work.popleft()
+                    progress = True
+        self._destroyed = [stream for stream in self._destroyed if stream.work]
+
+
+class SimProcess:
+    """A process on a recorded machine, without what it has laid out: what all parts of the driver use."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine, self.devices = machine, SimDevices(machine)
+        self.files = Files()
+        self.arena, self.budget = Arena(self.files), SimMemoryBudget(machine)
+        self.blocks, self.contexts = AllocationBlocks(self.budget), Contexts(self.devices, self.budget)
+        self.streams = Streams(self.contexts)
