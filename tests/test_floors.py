@@ -18,7 +18,7 @@ FLOORS: list[set[str]] = [
     {"common", "vulkan"},
     {"diagnostics", "driver"},
     {"language", "machine"},
-    {"drivers", "geometry"},
+    {"drivers", "geometry", "native"},
     {"kinds"},
     {"plans", "spec"},
     {"planner", "rules"},
@@ -28,13 +28,15 @@ FLOORS: list[set[str]] = [
     {"run"},
     {"output"},
     {"api", "cli"},
-    {"", "__main__"},
+    {"", "__main__", "allocators", "torch"},
 ]
 
 # Packages, and the rooms or modules that may import each. Pydantic validates the content of files; what opens no driver
 # cannot reach one, so that a dry run stays dry.
 IMPORTERS: dict[str, set[str]] = {
-    "cuda": {"drivers.cuda"},
+    "cuda": {"allocators", "drivers.cuda"},
+    "cupy": {"allocators"},
+    "rmm": {"allocators"},
     "memtopo.drivers.cuda": {"cli", "drivers.cuda", "drivers.target", "probe"},
     "memtopo.drivers.sim": {"api", "drivers.sim", "drivers.target", "sharing"},
     "memtopo.drivers.target": {"api", "cli", "output", "probe", "run", "session", "sharing"},
@@ -44,6 +46,8 @@ IMPORTERS: dict[str, set[str]] = {
         "diagnostics", "kinds", "language", "machine", "output", "plans", "run.nodes", "session", "sharing", "spec",
     },
     "ray": {"run.nodes"},
+    "torch": {"torch"},
+    "vllm": {"torch.vllm"},
     "pydantic_core": {"language"},
     "rich": {"output"},
     "typer": {"cli"},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import re
 import subprocess
 import sys
@@ -140,3 +141,12 @@ def test_nothing_is_installed_from_a_registry_by_name() -> None:
 
 def _text(path: Path) -> str:
     return path.read_bytes().decode(errors="replace").replace(os.linesep, "\n")
+
+
+def test_an_installed_wheel_has_the_library_of_heaps_and_needs_no_compiler(installed: Path, tmp_path: Path) -> None:
+    program = "from memtopo.native import library; print(library()._name)"
+    done = run(
+        "env", f"XDG_CACHE_HOME={tmp_path}", "CC=/nonexistent", installed / "python", "-c", program, cwd=tmp_path
+    )
+    assert Path(done.stdout.strip()).name == f"heaps-{platform.machine()}.so"
+    assert not [*tmp_path.iterdir()], "it was compiled"

@@ -41,6 +41,12 @@ class Forwarder(EveryCall):
     def __init__(self, driver: Driver) -> None:
         self._driver: Any = driver
 
+    @property
+    def forwards_to(self) -> Driver:
+        """Driver that the calls are forwarded to."""
+        driver: Driver = self._driver
+        return driver
+
     def __getattr__(self, method: str) -> Call:
         """Wrap a method when it is first used: of all calls a run needs a few."""
         if method not in METHODS:
@@ -53,6 +59,15 @@ class Forwarder(EveryCall):
         """Return what is called for a method, by default the other driver's method itself."""
         del method
         return call
+
+
+def innermost(driver: Driver) -> tuple[Driver, Callable[[Location], Location]]:
+    """Return the driver behind all forwarders, and the function that translates a location to its own ordinals."""
+    own: Callable[[Location], Location] = lambda location: location  # noqa: E731 replaced below
+    while isinstance(driver, Forwarder):
+        own = driver.own_location if isinstance(driver, Renumbered) else own
+        driver = driver.forwards_to
+    return driver, own
 
 
 METHODS = frozenset(name for name in dir(KernelDriver) if not name.startswith("_"))
@@ -87,7 +102,7 @@ class Renumbered(Forwarder):
         self._translations: dict[str, Callable[[Any], Any]] = {
             "device": self._device,
             "peer": self._device,
-            "location": self._location,
+            "location": self.own_location,
             "properties": self._properties,
             "grants": self._grants,
         }
@@ -129,11 +144,12 @@ class Renumbered(Forwarder):
             raise DriverError("cuDeviceGet", "CUDA_ERROR_INVALID_DEVICE", f"this process does not see gpu{ordinal}")
         return self._own[ordinal]
 
-    def _location(self, location: Location) -> Location:
+    def own_location(self, location: Location) -> Location:
+        """Return a location with the driver's own ordinal of a GPU. Raises `DriverError` for one that it has not."""
         return gpu(self._device(location.id)) if location.kind is LocationKind.GPU else location
 
     def _properties(self, properties: Properties) -> Properties:
-        return properties._replace(location=self._location(properties.location))
+        return properties._replace(location=self.own_location(properties.location))
 
     def _grants(self, grants: tuple[Grant, ...]) -> tuple[Grant, ...]:
-        return tuple(Grant(self._location(grant.location), grant.access) for grant in grants)
+        return tuple(Grant(self.own_location(grant.location), grant.access) for grant in grants)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from itertools import repeat
 from typing import Any, NoReturn
@@ -101,6 +101,16 @@ class CudaDriver(RefusedMulticast, CudaKernels, BatchDriver, EveryCall):
 
     A call of `_PLAIN` is made from its function; here are those whose parameters or results differ.
     """
+
+    def function_addresses(self, symbols: Iterable[str]) -> list[int]:
+        """Addresses of functions of libcuda, for code that is not Python."""
+        library = ctypes.CDLL("libcuda.so.1")
+        return [ctypes.cast(getattr(library, symbol), ctypes.c_void_p).value or 0 for symbol in symbols]
+
+    def error_name(self, status: int) -> str:
+        """Name of a status of the driver: `CUDA_ERROR_OUT_OF_MEMORY`."""
+        name = call(cuda.cuGetErrorName, cuda.CUresult(status))[1]
+        return str(name.decode())
 
     def each(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> tuple[list[Any], DriverError | None]:
         given = _GIVEN[method](arguments) if method in _GIVEN else arguments

@@ -1,0 +1,66 @@
+/* Threads that allocate in heaps, while another one takes the memory of each and gives it back. Included after heaps.c. */
+#include <stdio.h>
+
+static int fake_create(uint64_t *handle, size_t size, const properties_t *p, unsigned long long f) {
+    static uint64_t next = 1;
+    (void)size, (void)p, (void)f;
+    *handle = __atomic_fetch_add(&next, 1, __ATOMIC_RELAXED);
+    return 0;
+}
+static int fake_release(uint64_t handle) { return (void)handle, 0; }
+static int fake_map(uint64_t a, size_t s, size_t o, uint64_t h, unsigned long long f) {
+    return (void)a, (void)s, (void)o, (void)h, (void)f, 0;
+}
+static int fake_unmap(uint64_t a, size_t s) { return (void)a, (void)s, 0; }
+static int fake_grant(uint64_t a, size_t s, const access_t *d, size_t n) { return (void)a, (void)s, (void)d, (void)n, 0; }
+static int fake_push(void *c) { return (void)c, 0; }
+static int fake_pop(void **c) { return *c = 0, 0; }
+static int fake_wait(void) { return 0; }
+static int fake_info(size_t *f, size_t *t) { return *f = *t = 1 << 30, 0; }
+
+static budget_t budget = {.limit = 1ull << 40};
+static heap_t heaps[9];
+static void *allocates_[9], *frees_[9];
+
+static void *work(void *at) {
+    heap_t *heap = at;
+    int index = (int)(heap - heaps);
+    void *(*a)(ssize_t, int, void *) = (void *(*)(ssize_t, int, void *))allocates_[index];
+    void (*f)(void *, ssize_t, int, void *) = (void (*)(void *, ssize_t, int, void *))frees_[index];
+    for (int round = 0; round < 2000; round++) {
+        void *one = a(3 << 20, 0, 0), *two = a(100, 0, 0);
+        if (one) f(one, 0, 0, 0);
+        if (two) f(two, 0, 0, 0);
+    }
+    return 0;
+}
+
+int main(void) {
+    pthread_t threads[8];
+    driver_t driver = {fake_create, fake_release, fake_map, fake_unmap, fake_grant, fake_push, fake_pop, fake_wait, fake_info};
+    for (int n = 0; n < 9; n++) {
+        heaps[n] = (heap_t){.base = (uint64_t)(n + 1) << 32, .size = 1 << 28, .granule = 2 << 20, .budget = &budget};
+        heaps[n].driver = driver;
+        memtopo_heap_open(&heaps[n]);
+        if (memtopo_heap_functions(&heaps[n], &allocates_[n], &frees_[n])) return 1;
+    }
+    for (int n = 0; n < 8; n++) pthread_create(&threads[n], 0, work, &heaps[n]);
+    for (int round = 0; round < 300; round++) {
+        uint32_t call;
+        uint64_t broken;
+        heap_t *heap = &heaps[round % 9];
+        memtopo_heap_close(heap);
+        if (memtopo_heap_unmap(heap, &call, &broken) || memtopo_heap_map(heap, &call)) return 2;
+        memtopo_heap_open(heap);
+    }
+    for (int n = 0; n < 8; n++) pthread_join(threads[n], 0);
+    for (int n = 0; n < 9; n++) {
+        int error;
+        allocation_t left[4];
+        if (memtopo_heap_list(&heaps[n], left, 4)) return 3;
+        if (memtopo_heap_end(&heaps[n], &error)) return 4;
+    }
+    if (budget.used) return 5;
+    puts("ok");
+    return 0;
+}

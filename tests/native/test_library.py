@@ -1,0 +1,79 @@
+"""The C library of heaps: compiled once, replaced as a whole, and what is said where it cannot be."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from memtopo.native import FLAGS, SOURCE
+from tests.helpers.command_line import environment
+from tests.helpers.python_process import run_python
+from tests.helpers.specs import ROOT
+
+STRESS = Path(__file__).parent / "stress.c"
+PROGRAM = """
+import memtopo
+with memtopo.applied({SPEC!r}, machine="h200x2") as layout:
+    heap = layout.heap("weights")
+    print(heap.size)
+    try:
+        print(heap.allocate(1) == heap.address)
+    except memtopo.Unsuitable as error:
+        print(error)
+print(layout.report.outcome)
+"""
+
+
+def run(cache: Path, **variables: str) -> list[str]:
+    """Lines that a program prints which allocates in a heap, with a cache of its own."""
+    program = PROGRAM.replace("{SPEC!r}", repr(str(ROOT / "specs/engine-heaps.yaml")))
+    env = environment(XDG_CACHE_HOME=str(cache), **variables)
+    return str(run_python([sys.executable, "-c", program], env=env, capture_output=True, text=True).stdout).splitlines()
+
+
+def test_it_is_compiled_once_into_the_cache_of_the_user(tmp_path: Path) -> None:
+    assert run(tmp_path) == ["68719476736", "True", "ok"]
+    (library,) = (tmp_path / "memtopo").iterdir()
+    made = library.stat()
+    assert run(tmp_path, CC="/nonexistent") == ["68719476736", "True", "ok"]
+    assert library.stat() == made
+
+
+def test_without_a_compiler_all_but_allocations_works_and_says_so(tmp_path: Path) -> None:
+    size, error, outcome = run(tmp_path, CC="/nonexistent")
+    assert (size, outcome) == ("68719476736", "ok")
+    assert "the library of heaps cannot be compiled" in error
+    assert "install a C compiler, or a wheel of memtopo" in error
+
+
+def test_what_a_compiler_reports_is_shown(tmp_path: Path) -> None:
+    compiler = tmp_path / "cc"
+    compiler.write_text("#!/bin/sh\necho 'cc: no such option' >&2\nexit 1\n")
+    compiler.chmod(0o700)
+    _, error, outcome = run(tmp_path / "cache", CC=str(compiler))
+    assert "cannot compile the library of heaps: cc: no such option" in error
+    assert outcome == "ok"
+
+
+@pytest.mark.parametrize("checked", ["thread", "address,undefined"])
+def test_threads_use_it_without_a_race_or_an_error_of_memory(checked: str, tmp_path: Path) -> None:
+    """Eight threads that allocate and free while a ninth puts each of their heaps to sleep, with a sanitizer."""
+    program = tmp_path / "stress"
+    flags = [flag for flag in FLAGS if flag not in ("-shared", "-fPIC")]
+    command = ["cc", *flags, "-g", f"-fsanitize={checked}", "-o", str(program), "-include", str(SOURCE), str(STRESS)]
+    built = subprocess.run(command, capture_output=True, text=True, check=False)
+    if "cannot find" in built.stderr:
+        pytest.skip(f"the compiler has no sanitizer: {built.stderr}")
+    assert built.returncode == 0, built.stderr
+    done = subprocess.run([program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
+
+
+def test_it_compiles_without_a_warning(tmp_path: Path) -> None:
+    flags = [*FLAGS, "-Wall", "-Wextra", "-Werror", "-std=c11", "-D_DEFAULT_SOURCE"]
+    command = ["cc", *flags, "-o", str(tmp_path / "heaps.so"), str(SOURCE)]
+    built = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (built.returncode, built.stderr) == (0, "")
