@@ -13,7 +13,7 @@ from memtopo.kinds import KINDS, Kind
 from memtopo.kinds.exports import EXPORTABLE
 
 ROOT = Path(__file__).parent.parent / "memtopo"
-APART = ("driver", "drivers", "api")
+APART = ("driver", "drivers", "api", "native", "torch", "allocators")
 """Rooms that name kinds by their purpose: the driver's objects, and the methods of the Python API."""
 
 CLASSES = {kind.group.__name__ for kind in KINDS} - {"Group"}
@@ -42,12 +42,14 @@ REASONS = {
     "kinds/chunks/amounts": "resolves sizes and numbers of chunks",
     "kinds/mappings/fill": "chunks are mapped into ranges",
     "kinds/exportable": "a dma-buf is of the addresses of chunks, ranges or buffers",
+    "kinds/elastic": "heaps are elastic, too",
     "kinds/kind": "what is mapped as chunks are is of a class of theirs",
     "kinds/imports/entry": "imports are of what is exported",
     "kinds/chunks/support": "a module of chunks",
     "kinds/mappings/placements": "chunks are mapped into ranges",
     "kinds/ranges/elastic_steps": "chunks are mapped in elastic ranges",
     "kinds/states/groups": "a state takes memory from chunks that are mapped into ranges",
+    "language/fields": "an entry of a section may be the name of its chunk alone",
     "kinds/views": "the identity of an import is that of what its export is of",
     "machine/files": "the trial of multicast",
     "probe/trial_resources": "a trial imports what another process exports, in terms of the driver",
@@ -62,6 +64,7 @@ REASONS = {
     "kinds/imports/crossing": "imports from other nodes are of chunks that are exported via fabric",
     "output/held": "lists the exports of a held layout",
     "output/diagram/terminal": "draws ranges",
+    "output/diagram/notation": "a program allocates in heaps",
     "output/diagram/panel": "heads the column of chunks that are mapped into ranges",
     "run/processes/common_addresses": "processes agree on the addresses of ranges",
     "planner": "states are plans of their own, and streams that wait are awaited last",
@@ -69,6 +72,7 @@ REASONS = {
     "plans/transition": "mappings beside one another are unmapped by one call; lists the exports that a change touches",
     "rules/validation": "multicast objects are planned, and not built where none was tried",
     "rules/whole_layout": "addresses of all ranges together, and rules between chunks, ranges, mappings and exports",
+    "run/heaps": "allocates in heaps, and puts them to sleep",
     "run/elastic": "creates, maps and releases chunks of elastic ranges",
     "run/base_run": "reports the addresses of ranges",
     "run/planned_calls": "a file that pinned memory is of is not mapped for a list of calls",

@@ -14,8 +14,12 @@ from memtopo.api.session import Session
 from memtopo.api.views import View, ViewFactory
 from memtopo.common.signals import deferred
 from memtopo.common.units import exact
+from memtopo.driver.protocol import Driver
 from memtopo.geometry.groups import ChunkGroup, RangeGroup
 from memtopo.kinds.elastic import ELASTIC_CONTENTS, ELASTIC_POOLS, ElasticChunkPool, ElasticContent
+from memtopo.kinds.heaps import HeapGroup
+from memtopo.kinds.heaps.steps import HeapContent, heaps
+from memtopo.kinds.layout import Layout
 from memtopo.run import elastic
 from memtopo.run.elastic import ElasticFailed, ElasticRefused, MapRequest, UnmapRequest
 
@@ -43,10 +47,12 @@ class ElasticMemory:
         self.ranges = frozenset(
             group.label(index)
             for group in geometry.of(RangeGroup).values()
-            if group.elastic
+            if group.elastic and not group.elastic.sized_by_program
             for index in range(group.count)
         )
         """Labels of the elastic ranges."""
+        self.heaps = tuple(geometry.of(HeapGroup))
+        """Labels of the heaps."""
         self.pools = tuple(name for name, group in geometry.of(ChunkGroup).items() if group.growing)
         """Names of the elastic chunks."""
 
@@ -78,6 +84,13 @@ class ElasticMemory:
             raise self._absent(f"chunks {name!r}", changed=name not in self.pools)
         return found
 
+    def heap(self, label: str) -> HeapContent:
+        """Return the content of a heap. Raises `Unsuitable` after the end, and after a change that has removed it."""
+        self._require_open(f"heap {label!r}")
+        if (found := heaps(self._session.layout).get(label)) is None:
+            raise unknown("heap", label, self.heaps)
+        return found
+
     def change(self, label: str, maps: list[MapRequest], unmaps: list[UnmapRequest], *, wait: bool) -> tuple[str, ...]:
         """Make a batch; return the labels of the chunks that it mapped."""
         driver, layout = self._session.driver, self._session.layout
@@ -103,13 +116,42 @@ class ElasticMemory:
     def view(self, label: str, request: ViewRequest) -> View:
         """View of a part of a range that is mapped throughout."""
         with self.lock:
-            part = self._memory.elastic(self.content(label), request)
-            return self._views.view(f"range {label!r}", part, request)
+            content = self.heap(label).content() if label in self.heaps else self.content(label)
+            noun = "heap" if label in self.heaps else "range"
+            return self._views.view(f"{noun} {label!r}", self._memory.elastic(content, request), request)
+
+    @property
+    def driver(self) -> Driver:
+        """Driver of the layout."""
+        return self._session.driver
+
+    @property
+    def layout(self) -> Layout:
+        """Live objects of the layout."""
+        return self._session.layout
+
+    @contextmanager
+    def followed(self, label: str) -> Iterator[None]:
+        """Bring views up to date with a change of the code inside; on a GPU, they are by themselves."""
+        if not self._session.simulator:
+            yield
+            return
+        with self.lock:
+            try:
+                yield
+            finally:
+                self._views.refresh(label)
+
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """Make one change at a time, which signals do not interrupt."""
+        with deferred(), self.lock:
+            yield
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """Make one change at a time, which signals do not interrupt, and raise the errors of the API."""
-        with deferred(), self.lock:
+        """Make one change at a time, and raise the errors of the API."""
+        with self.changing():
             try:
                 yield
             except ElasticRefused as error:

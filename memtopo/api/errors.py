@@ -74,7 +74,11 @@ class NotSwitched(ApiError):
 
 
 class NotMapped(ApiError):
-    """Elastic range or chunks that a driver error left as they were; the text says if they are not."""
+    """Elastic range, chunks or heap that a driver error left as they were; the text says if they are not."""
+
+
+class OutOfMemory(ApiError, MemoryError):
+    """Allocation for which a heap has no addresses, no more of its limit, or its GPU no memory."""
 
 
 class NotChanged(ApiError):

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Generic, Literal, SupportsIndex, SupportsInt, 
 from memtopo.api.dmabuf import DmaBuf
 from memtopo.api.elastic import ElasticChunks, ElasticMemory
 from memtopo.api.errors import NotApplied, Unsuitable, ViewOutlived
+from memtopo.api.heaps import Heap
 from memtopo.api.memory import LayoutMemory, ViewPart, ViewRequest, unknown
 from memtopo.api.session import Session
 from memtopo.api.specs import Params, SpecLike
@@ -102,6 +103,15 @@ class Live:
                 raise Unsuitable(f"range {name!r} is elastic", hint=f"view a part of it: range({name!r}).view(…)")
             return self._elastic.range(name)
         return self._view("range", name, dtype, part)
+
+    def heap(self, name: str) -> Heap:
+        """Return a heap, in which the program allocates memory."""
+        self._elastic.heap(name)
+        return Heap(name, self._elastic)
+
+    def heap_device(self, name: str) -> int:
+        """Ordinal of the GPU of a heap: the one that has its memory, or the first that may write it."""
+        return self._elastic.heap(name).step.device
 
     def chunks(self, name: str) -> ElasticChunks:
         """Return the elastic chunks of an entry, which a program maps in elastic ranges."""

@@ -90,12 +90,17 @@ class MappedRanges:
     def elastic(self, content: ElasticContent, start: int, end: int) -> MappedRange:
         """Return an elastic reservation with what is mapped between two offsets, fixed mappings among it."""
         name, instance = self._instances[content.label]
-        group, groups = self._geometry.of(RangeGroup)[name], self._geometry.of(ChunkGroup)
+        group = self._geometry.of(RangeGroup)[name]
+        groups = {each.name: each for each in self._geometry.instances_of(ChunkGroup)}
         placements = list(self._geometry.placements.get((name, instance), ()))
         spans = list(self._granted.get((name, instance), []))
         for offset, chunk in content.present(start, end):
             kind = groups[chunk.pool or chunk.label]
-            placements.append(Placement(group, instance, offset, kind, max(chunk.number, 0), 1, kind.path))
+            number, units = (
+                max(chunk.number, 0),
+                chunk.size // kind.size,
+            )  # of a heap, whose chunks are counted in granules
+            placements.append(Placement(group, instance, offset, kind, number, units, kind.path))
             piece = next(content.access(offset, offset + chunk.size))
             grants = piece.zero_grants if chunk is content.zero else piece.grants
             if grants:

@@ -23,7 +23,7 @@ from memtopo.api.session import Session
 from memtopo.common.mapped_files import FIXED, READ, READ_WRITE, map_memory, unmap
 from memtopo.common.units import exact
 from memtopo.driver.types import Access, Location, LocationKind
-from memtopo.kinds.elastic import ELASTIC_CONTENTS
+from memtopo.kinds.elastic import content_of
 from memtopo.kinds.layout import Reservation
 from memtopo.language.names import AWAKE
 
@@ -262,7 +262,7 @@ class ViewFactory:
         self._memory = memory
         stays = {label for label, each in before.items() if self._exists(label) and layout.reservation(label) == each}
         for view, part in self._views.items():
-            if part.label not in stays or not memory.covers(part, layout.of(ELASTIC_CONTENTS).get(part.label)):
+            if part.label not in stays or not memory.covers(part, content_of(layout, part.label)):
                 self._gone.add(view)
         for key in [key for key in self._mappings if key[0] not in stays]:
             mapping = self._mappings.pop(key)
@@ -289,7 +289,7 @@ class ViewFactory:
         for offset, size, access in self._memory.mappings(label, location):
             if base is None or base + offset in layout.mappings:
                 yield offset, size, access
-        if content := layout.of(ELASTIC_CONTENTS).get(label):
+        if content := content_of(layout, label):
             for offset, chunk in content.present():
                 piece = next(content.access(offset, offset + chunk.size))
                 grants = piece.zero_grants if chunk is content.zero else piece.grants

@@ -10,6 +10,9 @@ from ctypes import c_int, c_long, c_size_t, c_void_p
 FIXED = 0x10
 """MAP_FIXED: at the given address, in place of what is mapped there."""
 
+ANONYMOUS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+"""Flags of memory of no file."""
+
 READ = mmap.PROT_READ
 READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
 

@@ -321,6 +321,8 @@ class Backing(NamedTuple):
 
     chunks: tuple[ChunkGroup, ...]
     zero: ChunkGroup | None
+    sized_by_program: bool = False
+    """True for a heap: the program chooses the size of each chunk."""
 
     @property
     def every(self) -> tuple[ChunkGroup, ...]:

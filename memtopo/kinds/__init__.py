@@ -11,6 +11,7 @@ from memtopo.kinds.chunks import CHUNKS
 from memtopo.kinds.exports import EXPORTS
 from memtopo.kinds.external import EXTERNAL
 from memtopo.kinds.external.semaphores import SEMAPHORES
+from memtopo.kinds.heaps import HEAPS
 from memtopo.kinds.imports import IMPORTS
 from memtopo.kinds.ipc import BUFFERS, EVENTS
 from memtopo.kinds.kind import Kind, Words
@@ -42,6 +43,7 @@ KINDS: tuple[Kind, ...] = (
     RANGES,
     CHUNKS,
     MAPPINGS,
+    HEAPS,
     ACCESS,
     BUFFERS,
     EVENTS,

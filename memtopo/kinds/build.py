@@ -42,7 +42,7 @@ def lay_out(spec: Spec, machines: Machines, *, joining: bool = False) -> Resolve
     layout = spec.name if joining else ""
     found = _lay_out(spec, machines, layout, None)
     members = found.geometry.members.values()
-    if not any(group.share for member in members for group in member.of(ChunkGroup).values()):
+    if not any(group.share for member in members for group in member.instances_of(ChunkGroup)):
         return found
     return _lay_out(spec, machines, layout, memory_budgets(found.geometry, machines))
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from memtopo.driver.types import Grant, Properties
-from memtopo.kinds.layout import LayoutTable
+from memtopo.kinds.layout import Layout, LayoutTable
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -174,6 +174,24 @@ ELASTIC_POOLS: LayoutTable[str, ElasticChunkPool] = LayoutTable("elastic chunks"
 
 ELASTIC_CONTENTS: LayoutTable[str, ElasticContent] = LayoutTable("elastic ranges")
 """What is mapped in elastic ranges; `Layout.mappings` has the fixed mappings only."""
+
+
+class HeapTable(Protocol):
+    """Allocations of a heap, whatever keeps them."""
+
+    def content(self) -> ElasticContent:
+        """Return the allocations that have memory now, as chunks in the range of the heap."""
+
+
+HEAPS: LayoutTable[str, HeapTable] = LayoutTable("heaps")
+"""Heaps by the label of their range."""
+
+
+def content_of(layout: Layout, label: str) -> ElasticContent | None:
+    """Return what a program has mapped in an elastic range or allocated in a heap now; None for another label."""
+    if heap := layout.of(HEAPS).get(label):
+        return heap.content()
+    return layout.of(ELASTIC_CONTENTS).get(label)
 
 
 def runs(mapped: Sequence[Mapped]) -> list[MappedRun]:

@@ -213,8 +213,8 @@ class Scope:
         """Chunks, or another object that is mapped as a chunk is, with a name; None if there are none."""
         if (plain := self.of(ChunkGroup).get(name)) is not None:
             return plain
-        groups = (groups for kind, groups in self._groups.items() if issubclass(kind, ChunkGroup))
-        return next((found for each in groups if (found := each.get(name)) is not None), None)
+        found = (self._groups.get(kind.group, {}).get(name) for kind in self._mapped_as_chunks)
+        return next((each for each in found if each is not None), None)
 
     def placements_of(self, group: Group) -> tuple[Placement, ...]:
         """Placements in ranges, or the first one of each chunk of a group, in order of their places.
@@ -235,9 +235,13 @@ class Scope:
 
     def may_be_mapped(self, name: str) -> bool:
         """Return true if an entry that is mapped as chunks are has a name, or may have it: it has an error."""
-        chunks = (kind.section for kind in self.kinds if issubclass(kind.group, ChunkGroup))
-        sections = ("imports", *chunks)
+        sections = ("imports", *(kind.section for kind in self._mapped_as_chunks))
         return any(self.spec.may_have(section, name) for section in sections)
+
+    @property
+    def _mapped_as_chunks(self) -> Iterator[Kind]:
+        """Kinds whose objects a spec maps in ranges."""
+        return (kind for kind in self.kinds if issubclass(kind.group, ChunkGroup) and "map" not in kind.unusable)
 
     def named(self, group: type[G], name: str, path: Path, *sections: str) -> G:
         """Group of one class with a name. Raises `Refused`, with MT201 unless an entry of some sections may have it."""
@@ -256,7 +260,8 @@ class Scope:
             return found
         path = self.spec.at(kind.section, key)
         section = next(other.section for other in self.kinds if other.group is group)
-        reported = self.spec.may_have(section, name) or self.may_be_unusable(name, kind, path, "key")
+        failed = any(name in names for names in self._unresolved.values())  # of any section, such as a heap
+        reported = failed or self.spec.may_have(section, name) or self.may_be_unusable(name, kind, path, "key")
         raise self.errors.undeclared(group.noun, name, path, self.spec.names(section), "key", reported=reported)
 
     def exports(self, key: str, name: str) -> bool:

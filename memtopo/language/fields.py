@@ -143,6 +143,10 @@ _PERCENT = text_like(
 )
 _FILL = {"const": "fill"}
 SizeOrShare = Annotated[Size | Share, FromText(scalars.size_or_share, {"anyOf": [_POSITIVE_AMOUNT, _PERCENT]})]
+HeapLimit = Annotated[
+    Size | Share | str,
+    FromText(names.size_share_or_name, {"anyOf": [_POSITIVE_AMOUNT, _PERCENT, text_like(NAME_PATTERN, "A heap.")]}),
+]
 SizeOrFill = Annotated[Size | Literal["fill"], FromText(scalars.size_or_fill, {"anyOf": [_POSITIVE_AMOUNT, _FILL]})]
 _CHUNK_COUNT = {"anyOf": [_COUNT, _FILL, _PERCENT]}
 ChunkCount = Annotated[int | Share | Literal["fill"], FromText(scalars.chunk_count, _CHUNK_COUNT)]

@@ -7,10 +7,10 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from memtopo.common.text import printable
-from memtopo.common.units import shorten
+from memtopo.common.units import Share, Size, shorten
 from memtopo.diagnostics import messages
 from memtopo.diagnostics.model import InvalidValue
-from memtopo.language.scalars import text
+from memtopo.language.scalars import size_or_share, text
 
 NAME_PATTERN = "[A-Za-z][A-Za-z0-9_-]{0,127}"
 NAME = re.compile(NAME_PATTERN)
@@ -111,6 +111,13 @@ def name(value: object) -> str:
         return found
     wrong = messages.bad_name(found, ())
     raise InvalidValue(wrong.code, wrong.message, help=wrong.help, at=wrong.at)
+
+
+def size_share_or_name(value: object) -> Size | Share | str:
+    """Read a size that is more than 0, a share of memory in percent, or the name of another entry."""
+    if isinstance(value, str) and NAME.fullmatch(value):
+        return value
+    return size_or_share(value)
 
 
 def reference(value: object) -> Reference:

@@ -41,7 +41,11 @@ exports: {weights: {chunk: w, via: fd}}
 states: {level-1: {drop: [weights]}}
 """
 CACHE = next(block.text for block in blocks(ROOT / "docs" / "changing.md") if block.language == "yaml")
-FRAGMENTS = [block for block in of("python") if block.page.name != "api.md" and not block.title]
+FRAGMENTS = [
+    block
+    for block in of("python")
+    if block.page.name != "api.md" and not block.title and "gpu" not in block.info.split()  # run on a GPU alone
+]
 GIVEN = """
 import functools
 import sys

@@ -21,7 +21,7 @@ UNTYPABLE = {"MT001", "MT003"}
 """Codes of files that no text can be an example of."""
 
 
-CHANGES = {"MT806", "MT807", "MT808", "MT810"}
+CHANGES = {"MT806", "MT807", "MT808", "MT810", "MT813"}
 """Codes of changes: the wrong example is a change of a layout that was built from the right one."""
 
 

@@ -22,7 +22,7 @@ KEYS = [
     "managed", "external", "semaphores", "attach", "prefer", "accessed_by", "read_mostly", "prefetch", "dedicated",
     "wait", "signal", "frame", "params", "$a", "pinned", "write_combined", "file", "read_only", "range",
     "part", "mapping", "pools", "allocations", "pool", "allocation", "max_size", "release_threshold",
-    "reuse_allow_opportunistic", "multicast", "bind", "team", "states", "offload", "drop",
+    "reuse_allow_opportunistic", "multicast", "bind", "team", "states", "offload", "drop", "heaps", "limit",
 ]  # fmt: skip
 VALUES = [
     "1", "0", "2", "3", "16", "-1", "1e3", "true", "false", "yes", "up", "fd", "fabric", "r", "rw", "none", "2MiB",

@@ -63,6 +63,8 @@ class _Layout:
     def lines(self) -> Iterator[str]:
         yield from self._section("chunks", [self._chunk(name) for name in self._chunks])
         yield from self._ranges()
+        heaps = self._few() if self._chooser.random() < 0.4 else 0
+        yield from self._section("heaps", [self._heap(f"h{index}") for index in range(heaps)])
         yield from self._section("buffers", [self._buffer(f"b{index}") for index in range(self._few())])
         yield from self._section("managed", [self._managed(f"m{index}") for index in range(self._few())])
         pools = [f"q{index}" for index in range(self._few())]
@@ -200,6 +202,10 @@ class _Layout:
     def _allocation(self, name: str, pool: str) -> str:
         count = self._chooser.choice(("", "", ", count: 3"))
         return f"{name}: {{pool: {pool}, size: {self._bytes()}B{count}}}"
+
+    def _heap(self, name: str) -> str:
+        limit = self._chooser.choice(("", "", ", limit: h0", ", limit: 10%", ", limit: 10%"))
+        return f"{name}: {{location: {self._gpu()}, size: {self._bytes()}B, round: up{limit}}}"
 
     def _managed(self, name: str) -> str:
         fields = [f"size: {self._bytes()}B"]

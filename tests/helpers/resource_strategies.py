@@ -37,6 +37,23 @@ def _allocation(draw: Draw, gpus: list[str]) -> Spec:
 
 
 @st.composite
+def heaps(draw: Draw, gpus: list[str]) -> Spec:
+    """Sections of up to two heaps of these GPUs, with access; the second may share the limit of the first."""
+    found: Spec = {"heaps": {}, "access": {}}
+    for index in range(draw(st.integers(0, 2))):
+        at = gpus[0] if index else draw(st.sampled_from(gpus))
+        entry = {"location": at, "size": draw(st.sampled_from(["64MiB", "1GiB", "100 granules"]))}
+        limits = ["2MiB", "64MiB", *(["h0"] if found["heaps"].get("h0", {}).get("location") == at else [])]
+        if draw(st.booleans()) or not index:
+            entry["limit"] = draw(st.sampled_from(limits))
+        if draw(st.booleans()):
+            entry["handles"] = "fd"
+        found["heaps"][f"h{index}"] = entry
+        found["access"][f"h{index}"] = {at: "rw"}
+    return {section: entries for section, entries in found.items() if entries}
+
+
+@st.composite
 def pools(draw: Draw, gpus: list[str], *, shared: bool = False) -> Spec:
     """Sections of up to two pools, of these GPUs or the host, with allocations; exportable if they are `shared`."""
     found: Spec = {"pools": {}, "allocations": {}}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 SAMPLE = {
-    "alternatives", "elastic-kv", "four-gpu-kv", "hand-over", "hold", "legacy-ipc", "managed", "multicast", "nic-kv",
+    "alternatives", "elastic-kv", "engine-heaps", "four-gpu-kv", "hand-over", "hold", "legacy-ipc", "managed", "multicast", "nic-kv",
     "node-local", "parts-and-holes", "pools", "ring-buffer", "shared-ring", "sleep-mode", "tensor-parallel-sleep",
     "vulkan-frame",
 }  # fmt: skip

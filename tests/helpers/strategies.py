@@ -79,6 +79,8 @@ def dicts(
     sections["pinned"] = draw(resource_strategies.pinned(usable)) if draw(st.booleans()) else {}
     sections |= draw(resource_strategies.external_sections(usable)) if external else {}
     sections |= draw(resource_strategies.pools(usable))
+    for section, found in (draw(resource_strategies.heaps(usable)) if draw(st.booleans()) else {}).items():
+        sections[section] = {**sections.get(section, {}), **found}
     sections["exports"] = draw(_dma_bufs(made, sections["map"])) | draw(_allocations(sections))
     whole = spec | sections
     teams = draw(resource_strategies.multicast(usable)) if multicast and draw(st.booleans()) else {}

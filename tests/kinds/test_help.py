@@ -62,7 +62,7 @@ def errors(spec: str, machine: Machine | None = None) -> list[Diagnostic]:
         ("states: {s: {offload: [hot]}}", "write 'offload: {hot: …}'"),
         ("multicast: {t: {devices: [gpu0, gpu0], size: 2MiB}}", "name it once"),
         ("multicast: {t: {devices: gpus, size: 2MiB, count: 3}}", "known are devices, size, handles, round"),
-        ("sizes: 1", "known are memtopo, name, params, devices, ranges, chunks, map, access, buffers"),
+        ("sizes: 1", "known are memtopo, name, params, devices, ranges, chunks, map, heaps, access, buffers"),
     ],
 )
 def test_help_says_what_to_write(spec: str, help: str) -> None:

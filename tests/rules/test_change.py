@@ -25,6 +25,10 @@ WAITS = ONE + READY.removesuffix(", ") + "\n"
 SAME = "processes:\n  pe: {count: 2, ranges: {heap: {size: 4MiBMORE, same_address: true}, r: {size: 2MiB}}}\n"
 AGREED = SAME.replace("MORE", "")
 ANEW = "the change would reserve range 'heap', which is at the same address in all processes, anew"
+HEAP = """heaps: {h: {location: gpu0, size: 1GiB}, other: {location: gpu0, size: 1GiB, limit: 1GiB}}
+access: {h: {gpu0: rw}}
+"""
+WITHOUT = "the change would build heap 'h' anew, without what a program has allocated in it"
 ONLY = " of semaphore 'ready', and only 'memtopo apply' waits and signals"
 
 
@@ -43,6 +47,10 @@ ONLY = " of semaphore 'ready', and only 'memtopo apply' waits and signals"
         (AGREED, AGREED.replace(", same_address: true", ""), "MT810", 4, ANEW),
         (AGREED, AGREED.replace("heap: {size: 4MiB, same_address: true}, ", ""), "MT810", 4, ANEW),
         (AGREED.replace(", same_address: true", ""), AGREED, "MT810", 4, ANEW),
+        (HEAP, HEAP.replace("gpu0, size: 1GiB}", "gpu0, size: 2GiB}"), "MT813", 3, WITHOUT),
+        (HEAP, HEAP.replace("h: {location: gpu0", "h: {handles: fd, location: gpu0"), "MT813", 3, WITHOUT),
+        (HEAP, HEAP.replace("h: {location: gpu0", "h: {limit: other, location: gpu0"), "MT813", 3, WITHOUT),
+        (HEAP, HEAP.replace("{h: {gpu0: rw}}", "{h: {gpu0: r}}"), "MT813", 3, WITHOUT),
         (ONE, NAMED + ONE, "MT806", 2, "the layout is named 'test', and a change keeps its name"),
         (ONE, TWO, "MT807", 3, "the layout is one of a single process, and a change keeps them"),
         (TWO, ONE, "MT807", 2, "the layout has the processes server, reader.0, reader.1, and a change keeps them"),
@@ -64,6 +72,14 @@ def test_a_change_keeps_name_and_processes(before: str, after: str, code: str, l
 
 def test_a_change_keeps_ranges_at_a_common_address_beside_others() -> None:
     before, changed = (validate_text(text).geometry for text in (AGREED, AGREED.replace("2MiB", "6MiB")))
+    assert before
+    assert changed
+    assert not [*diagnose_change(before, changed)]
+
+
+def test_a_change_keeps_heaps_with_another_limit() -> None:
+    after = HEAP.replace("1GiB}}", "1GiB}, more: {location: gpu1, size: 1GiB}}").replace("limit: 1GiB", "limit: 512MiB")
+    before, changed = (validate_text(text).geometry for text in (HEAP, after))
     assert before
     assert changed
     assert not [*diagnose_change(before, changed)]

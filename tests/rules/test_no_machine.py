@@ -38,7 +38,8 @@ NEED_A_MACHINE = """
     address-unaligned beside-a-context buffer-on-the-host chunk-granularity
     dma-buf-of-a-compressible-chunk dma-buf-of-the-host dma-buf-through-pcie elastic-beyond-memory
     elastic-min-above-a-share elastic-without-peer-access external-on-the-host
-    fabric-between-unknown-nodes fabric-refused fill-of-unequal-parts host-on-gpu-memory
+    fabric-between-unknown-nodes fabric-refused fill-of-unequal-parts heap-fabric heap-size heap-too-large
+    host-on-gpu-memory
     host-out-of-memory host-rdma host-with-handle import-fabric-refused managed-beside-chunks
     managed-beyond-the-host managed-on-no-gpu managed-too-large managed-unseen
     multicast-bound-unaligned multicast-fabric-refused multicast-granularity multicast-never-tried

@@ -37,6 +37,10 @@ ENTRIES: dict[str, Sequence[str]] = {
         "rs: [u$]", "r1.$: c1", "r$: {chunk: c$, offset: 4MiB}", "r$: [{chunk: c$, each: fill, stride: 4MiB}]",
         "r$: [{chunk: c$, each: 2}, c$]",
     ],
+    "heaps": [
+        "h$: {location: gpu0, size: 2MiB}", "h$: {location: u$, size: 2MiB}", "c$: {location: gpu0, size: 3MiB}",
+        "h$: {location: gpu0, size: 2MiB, limit: u$}", "h$: {location: gpu1, size: 2MiB, limit: 0.001%}",
+    ],
     "access": [
         "r$: {gpu0: rw}", "rs.$: {gpu0: rw, gpu1: r}", "rs.0:$: {gpu0: r}", "u$: {gpu0: rw}", "r$: {u$: rw}",
         "r$: [{size: 2MiB, grant: {gpu1: r}}, {size: 4MiB, grant: {u$: r}}]", "r$: rw", "r$: {gpu0: x}",

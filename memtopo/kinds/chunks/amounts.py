@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
-from typing import Literal
+from typing import Literal, TypeVar
 
 from memtopo.common.errors import InternalError
 from memtopo.common.units import WHOLE_SHARE, Share, exact, rounded
@@ -22,6 +22,8 @@ from memtopo.kinds.mappings.fill import MapEntries, elastic_count, equal_parts, 
 from memtopo.kinds.resolution import Refused, together, whole_granules
 from memtopo.language.scalars import LARGEST_COUNT
 from memtopo.machine import Machine
+
+G = TypeVar("G", bound=ChunkGroup)
 
 
 def resolve_chunks(scope: Scope, entry: Chunk, path: Path, mapped: Callable[[], MapEntries]) -> ChunkGroup:
@@ -68,7 +70,7 @@ def _largest(
     """The group with its size and the largest number of chunks, which `number` is or from which it follows."""
     if isinstance(entry.size, Share):
         if isinstance(number, int):
-            return _of_shared_size(scope, replace(group, count=number), entry.size)
+            return of_shared_size(scope, replace(group, count=number), entry.size, (*group.path, "size"))
         raise Refused(_both_follow(group))
     declared = entry.size.bytes(group.granule)
     note, where = granularity_note(group.granule, group.locations), (*group.path, "size")
@@ -115,9 +117,9 @@ def amount_notes(group: ChunkGroup) -> Iterator[str]:
         yield f"chunk {group.name}: {number}, as many as {group.filled} {needs}"
 
 
-def _of_shared_size(scope: Scope, group: ChunkGroup, share: Share) -> ChunkGroup:
-    """The group with chunks that take a share of each location, in whole granules."""
-    number, unit, path = group.count, group.granule, (*group.path, "size")
+def of_shared_size(scope: Scope, group: G, share: Share, path: Path) -> G:
+    """The group with chunks that take a share of each location, in whole granules. The share is written at `path`."""
+    number, unit = group.count, group.granule
     if scope.budgets is None:
         return replace(group, size=unit, declared=unit, share=TakenShare(share, group.locations[0], 0, 0))
     spread = _spread(scope.budgets, share, group, path)
@@ -157,9 +159,7 @@ def _of_shared_number(
     return _sharing(replace(group, count=number), share, least, at[least], spread)
 
 
-def _sharing(
-    group: ChunkGroup, share: Share, at: Location, budget: MemoryBudget, spread: Sequence[tuple[Location, ...]]
-) -> ChunkGroup:
+def _sharing(group: G, share: Share, at: Location, budget: MemoryBudget, spread: Sequence[tuple[Location, ...]]) -> G:
     """The group with the share that its chunks take at the location with the least room."""
     taken = group.size * max(round_robin(group.count, each).get(at, 0) for each in spread)
     return replace(group, share=TakenShare(share, at, budget.left, taken))

@@ -92,10 +92,10 @@ def _support(location: Location, word: str, machine: Machine) -> Support:
     return Support(works=None, reason=f"it was not tried on {location}")
 
 
-def handle_types(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
+def handle_types(geometry: Geometry, machine: Machine, kind: type[ChunkGroup] = ChunkGroup) -> Iterator[Diagnostic]:
     """Yield MT404 for handle types whose trial failed; an attribute alone is not sufficient (fact 4)."""
     alike: dict[tuple[object, ...], list[Diagnostic]] = {}
-    for group in geometry.of(ChunkGroup).values():
+    for group in geometry.of(kind).values():
         for location in group.distinct_locations:
             if fault := _handles(group, location, machine, geometry) or _received(group, location, machine, geometry):
                 what, diagnostic = fault
@@ -107,9 +107,9 @@ def handle_types(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
         yield first._replace(labels=(*first.labels, *labels), notes=(*first.notes, *more))
 
 
-def properties(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
+def properties(geometry: Geometry, machine: Machine, kind: type[ChunkGroup] = ChunkGroup) -> Iterator[Diagnostic]:
     """Yield MT405 for devices without virtual memory management or without a requested property."""
-    for group in geometry.of(ChunkGroup).values():
+    for group in geometry.of(kind).values():
         if group.origin and group.origin.siblings:
             continue
         for location in group.distinct_locations:
@@ -183,7 +183,7 @@ def _not_supported(code: str, group: ChunkGroup, what: str, place: str, trial: T
 
 
 def _kind(group: ChunkGroup) -> str:
-    return "import" if group.origin else "chunk"
+    return "import" if group.origin else group.noun
 
 
 def _reason(what: str, trial: Trial) -> str:

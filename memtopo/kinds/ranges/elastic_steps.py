@@ -12,7 +12,7 @@ from memtopo.driver.protocol import Driver
 from memtopo.driver.types import Access, DriverError, Grant, LocationKind, gpu
 from memtopo.geometry.access import AccessParts, segments
 from memtopo.geometry.groups import Backing, RangeGroup
-from memtopo.geometry.model import Geometry, Part
+from memtopo.geometry.model import Geometry
 from memtopo.kinds.chunks.steps import release_elastic
 from memtopo.kinds.elastic import (
     ELASTIC_CONTENTS,
@@ -137,16 +137,12 @@ class OpenRange(Step):
 
 
 def elastic_steps(geometry: Geometry, machine: Machine) -> Iterator[OpenRange]:
-    """Steps that open the elastic ranges of a geometry."""
-    parts = AccessParts(geometry.parts)
+    """Steps that open the elastic ranges of a geometry, but heaps."""
     for group in geometry.of(RangeGroup).values():
-        if (backing := group.elastic) is None:
+        if (backing := group.elastic) is None or backing.sized_by_program:
             continue
-        on_host = any(location.kind is not LocationKind.GPU for each in backing.chunks for location in each.locations)
-        with_host = on_host or host_has_access(geometry)
         for instance in range(group.count):
-            own = parts.of(group.name, instance)
-            pieces = tuple(_pieces(group, own, geometry, machine, with_host=with_host))
+            pieces = tuple(access_pieces(group, instance, geometry, machine))
             placed = geometry.placements.get((group.name, instance), ())
             fixed = tuple((each.offset, each.end) for each in placed)
             names = tuple(chunk.name for chunk in backing.chunks)
@@ -158,10 +154,11 @@ def _zero(backing: Backing) -> ZeroChunk | None:
     return ZeroChunk(zero.name, zero.size, zero.location_of(0).id) if zero else None
 
 
-def _pieces(
-    group: RangeGroup, parts: Sequence[Part], geometry: Geometry, machine: Machine, *, with_host: bool
-) -> Iterator[AccessPiece]:
-    """Pieces of a range by access, without holes between them."""
+def access_pieces(group: RangeGroup, instance: int, geometry: Geometry, machine: Machine) -> Iterator[AccessPiece]:
+    """Pieces of an elastic range by access, without holes between them."""
+    chunks = group.elastic.chunks if group.elastic else ()
+    on_host = any(location.kind is not LocationKind.GPU for each in chunks for location in each.locations)
+    with_host = on_host or host_has_access(geometry)
 
     def piece(start: int, end: int, grants: tuple[Grant, ...]) -> AccessPiece:
         reading = tuple(Grant(location, Access.R) for location, _ in grants)
@@ -169,7 +166,7 @@ def _pieces(
         return AccessPiece(start, end, grants, reading, *expected)
 
     at = 0
-    for segment in segments(parts):
+    for segment in segments(AccessParts(geometry.parts).of(group.name, instance)):
         if segment.start > at:
             yield piece(at, segment.start, ())
         yield piece(segment.start, segment.end, segment.grants)

@@ -13,15 +13,18 @@ from memtopo.driver.types import Location, LocationKind, Properties
 from memtopo.geometry.groups import ChunkGroup, RangeGroup
 from memtopo.geometry.model import Geometry
 from memtopo.geometry.sizing import granule, rounded_up
+from memtopo.kinds.heaps import BackupGroup, HeapGroup, copying_gpu
 from memtopo.kinds.kind import Keys, Kind, ResolutionStage, Rule, Scope, StepDifference, Words
 from memtopo.kinds.pinned import PINNED_MEMORY, PinnedGroup
 from memtopo.kinds.resolution import Refused, Resolution, attempt, indices, refuse_growing
 from memtopo.kinds.states.groups import (
     Absent,
+    HeapOffload,
     OffloadArea,
     StateGroup,
     copying_mappings,
     kept_at,
+    offloaded_heaps,
     offloaded_in_place,
     offloaded_to_entries,
     offloading,
@@ -103,17 +106,27 @@ class States(Kind):
             absent += (Absent(*each, None, where) for each in found or ())
         emptied = {label: where for reference, where in dropped for label in _elastic_ranges(scope, reference)}
         absent += _released(scope, emptied, {each.group.name for each in absent})
+        heaps: list[HeapOffload] = []
         for reference, device in entry.offload.items():
             where = (*path, "offload", str(reference))
+            if reference.name in scope.of(HeapGroup):
+                heap = yield from attempt(_offloaded_heap, scope, reference.name, device, where)
+                complete &= heap is not None
+                heaps += [heap] if heap else []
+                if heap and not heap.inside and heap.heap not in scope.of(BackupGroup):
+                    group = scope.of(HeapGroup)[heap.heap]
+                    gpu = copying_gpu(scope.geometry(), group)
+                    yield from scope.add(self, group.name, BackupGroup(group.name, where, group.limit_bytes or 0, gpu))
+                continue
             found = yield from attempt(_chunks, scope, reference, where, "key")
             keeper = yield from attempt(_keeper, scope, device, where)
             complete &= found is not None and keeper is not None
             if found and keeper:
                 for each in found:
                     absent.append((yield from self._offloaded(scope, *each, keeper, where)))
-        if not complete or (yield from _contradicting(absent)):
+        if not complete or (yield from _contradicting(absent, emptied, heaps)):
             return None
-        return StateGroup(name, path, tuple(absent), tuple(emptied))
+        return StateGroup(name, path, tuple(absent), (*emptied, *(each.heap for each in heaps)), tuple(heaps))
 
     def _offloaded(
         self, scope: Scope, group: ChunkGroup, first: int, stop: int, keeper: _Keeper, path: Path
@@ -143,6 +156,7 @@ class States(Kind):
     def variants(self, geometry: Geometry, steps: Sequence[Step]) -> Iterator[tuple[str, list[Step]]]:
         if not geometry.of(StateGroup):
             return
+        from memtopo.kinds.heaps.steps import offloaded_heap
         from memtopo.kinds.states.steps import Offloaded, Place
         from memtopo.kinds.step import remaining
 
@@ -161,6 +175,7 @@ class States(Kind):
                         area, size = areas[each.area], each.group.size
                         place = Place(*places[each.area]).after(number * size)
                         kept.append(Offloaded(each.path, label, size, place, Place(where, offset), device, area.keeper))
+            kept += map(offloaded_heap, state.heaps)
             yield state.name, [*remaining(steps, gone), *kept]
 
     def changes(self, difference: StepDifference) -> Iterator[Step]:
@@ -169,11 +184,13 @@ class States(Kind):
         return copies(difference)
 
     def rules(self) -> tuple[Rule, ...]:
-        return offloading, offloaded_in_place, offloaded_to_entries
+        return offloading, offloaded_in_place, offloaded_to_entries, offloaded_heaps
 
 
 def _chunks(scope: Scope, reference: Reference, path: Path, at: At) -> list[tuple[ChunkGroup, int, int]]:
     """Chunks of a reference as group, first index and end: of a chunk's entry, or all that is mapped in ranges."""
+    if reference.name in scope.of(HeapGroup):
+        return []
     if group := scope.of(ChunkGroup).get(reference.name):
         if at == "key" or reference.first is not None:
             refuse_growing(group, "states can only drop all of them", path, at=at)
@@ -223,7 +240,7 @@ def _released(scope: Scope, emptied: Mapping[str, Path], absent: set[str]) -> It
         for chunk in group.elastic.chunks if group.elastic else ():
             users.setdefault(chunk.name, set()).update(group.label(index) for index in range(group.count))
     for name, labels in users.items():
-        if name not in absent and labels <= emptied.keys():
+        if name not in absent and name in scope.of(ChunkGroup) and labels <= emptied.keys():
             chunks = scope.of(ChunkGroup)[name]
             yield Absent(chunks, 0, chunks.count, None, emptied[min(labels)])
 
@@ -247,8 +264,24 @@ def _keeper(scope: Scope, device: NamedDevice, path: Path) -> _Keeper:
     return _Keeper(scope.devices.resolve(device, path, also=(PINNED, *scope.spec.section(section))))
 
 
-def _contradicting(absent: Sequence[Absent]) -> Resolution[bool]:
-    """Yield MT204 and return true if a chunk is listed twice in one state."""
+def _offloaded_heap(scope: Scope, name: str, device: NamedDevice, path: Path) -> HeapOffload:
+    """Memory that keeps the bytes of a heap. Raises `Refused` with MT812 for memory that cannot."""
+    keeper = _keeper(scope, device, path)
+    if not (keeper.pinned or keeper.entry):
+        message = f"{name!r} is a heap, which is offloaded to page-locked memory, and not to {keeper.word}"
+        raise Refused(Diagnostic("MT812", message, path, help=f"write {PINNED}, or the name of pinned memory"))
+    return HeapOffload(name, keeper.entry, path)
+
+
+def _contradicting(
+    absent: Sequence[Absent], emptied: Mapping[str, Path], heaps: Sequence[HeapOffload]
+) -> Resolution[bool]:
+    """Yield MT204 and return true if a chunk or a heap is listed twice in one state."""
+    if twice := next((each for each in heaps if each.heap in emptied), None):
+        labels = (Label("dropped here", emptied[twice.heap]),)
+        message = f"{twice.heap!r} is listed twice in this state"
+        yield Diagnostic("MT204", message, twice.path, "key", labels=labels, help="keep one of them")
+        return True
     by_group: dict[str, list[Absent]] = {}
     for each in absent:
         by_group.setdefault(each.group.name, []).append(each)

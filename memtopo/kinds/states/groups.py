@@ -35,6 +35,14 @@ class Absent(NamedTuple):
         return "value" if self.area is None else "key"
 
 
+class HeapOffload(NamedTuple):
+    """Heap whose bytes a state keeps, in the pinned memory `inside`, or in memory that grows with the heap."""
+
+    heap: str
+    inside: PinnedGroup | None
+    path: Path
+
+
 @dataclass(frozen=True, slots=True)
 class StateGroup(Group):
     """One state and the chunks that are absent in it."""
@@ -45,7 +53,8 @@ class StateGroup(Group):
     path: Path
     absent: tuple[Absent, ...]
     emptied: tuple[str, ...] = ()
-    """Labels of the elastic ranges in which nothing is mapped."""
+    """Labels of the elastic ranges and heaps in which nothing is mapped."""
+    heaps: tuple[HeapOffload, ...] = ()
     count: int = 1
     counted: bool = False
     size: int = 0
@@ -269,6 +278,29 @@ def offloaded_to_entries(geometry: Geometry, machine: Machine) -> Iterator[Diagn
     for area in areas:
         if area.inside and (diagnostic := _does_not_fit(area, area.inside, places[area.name][1])):
             yield diagnostic
+
+
+def offloaded_heaps(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
+    """Yield MT717 and MT812 for heaps in pinned memory that keeps other bytes, too, or that not all states name."""
+    users = {area.inside.name: area.path for area in geometry.of(OffloadArea).values() if area.inside}
+    keepers: dict[str, HeapOffload] = {}
+    for state in geometry.of(StateGroup).values():
+        for each in state.heaps:
+            first = keepers.setdefault(each.heap, each)
+            if first.inside != each.inside:
+                message = f"heap {each.heap!r} is offloaded to different memory in two states"
+                label = Label("another one here", first.path)
+                yield Diagnostic("MT812", message, each.path, labels=(label,), help="name the same in both")
+            if each.inside and users.setdefault(each.inside.name, first.path) != first.path:
+                own = f"heap {each.heap!r} needs pinned memory of its own"
+                message = f"{own}, and {each.inside.name!r} keeps other bytes, too"
+                label = Label("kept there, too", users[each.inside.name])
+                help = "declare pinned memory for it, or write 'pinned'"
+                yield Diagnostic("MT717", message, each.path, labels=(label,), help=help)
+            if each.inside and (each.inside.counted or each.inside.read_only):
+                wrong = "counted" if each.inside.counted else "read-only"
+                message = f"heap {each.heap!r} is offloaded to {each.inside.name!r}, which is {wrong}"
+                yield Diagnostic("MT717", message, each.path, help="declare pinned memory for it, or write 'pinned'")
 
 
 def _does_not_fit(area: OffloadArea, entry: PinnedGroup, offset: int) -> Diagnostic | None:

@@ -156,9 +156,14 @@ def remark(range_: RangeDiagram) -> str:
 
 
 def _elastic(range_: RangeDiagram) -> str:
-    """Entries whose chunks a program maps in a range, and the chunk behind the rest; empty if it is not elastic."""
+    """Entries whose chunks a program maps in a range, and the chunk behind the rest; empty if it is not elastic.
+
+    A heap has its own name in their place.
+    """
     if not range_.elastic:
         return ""
+    if range_.elastic == (range_.first,):
+        return f"heap{_elastic_access(range_)}"
     some = [*map(printable, range_.elastic[:_NAMED]), *(["…"] if len(range_.elastic) > _NAMED else [])]
     zeros = f", zeros of {printable(range_.zero)}" if range_.zero else ""
     return f"elastic: {', '.join(some)}{_elastic_access(range_)}{zeros}"

@@ -18,7 +18,7 @@ from memtopo.driver.types import Access, DriverError, Grant, Location, LocationK
 from memtopo.geometry import Geometry, Placement
 from memtopo.geometry.access import granted
 from memtopo.geometry.groups import ChunkGroup, RangeGroup
-from memtopo.kinds.elastic import ELASTIC_CONTENTS
+from memtopo.kinds.elastic import content_of
 from memtopo.kinds.layout import Layout, current
 from memtopo.kinds.step import Finding
 from memtopo.kinds.views import MappedMemory
@@ -83,13 +83,15 @@ def isolation(geometry: Geometry, unmapped: Holes, driver: Driver, layout: Layou
     location = gpu(geometry.gpus[0]) if geometry.gpus else Location(LocationKind.HOST_NUMA, 0)
     stride = unmapped.stride
     for hole in unmapped.holes:
-        base, content = layout.address(hole.label), layout.of(ELASTIC_CONTENTS).get(hole.label)
+        base, content = layout.address(hole.label), content_of(layout, hole.label)
         for at in _queries(hole, stride):
             if content and content.taken(at, at + 1, frozenset()):
                 continue  # a program has mapped something there
             observed = _query_unmapped(driver, base + at, location)
             if observed == _UNMAPPED:
                 yield _UNMAPPED_HOLE
+            elif (now := content_of(layout, hole.label)) and now.taken(at, at + 1, frozenset()):
+                continue  # another thread has allocated it meanwhile
             else:
                 yield Finding("hole", f"{hole.label} at {at:#x}", "nothing mapped", observed, hole.path)
     access_of = granted(geometry)

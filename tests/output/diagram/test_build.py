@@ -13,6 +13,7 @@ from memtopo import machine, planner
 from memtopo.common.units import GiB, MiB
 from memtopo.geometry.diagram import DeviceAccess, Diagram, MappingSpan
 from memtopo.geometry.groups import ChunkGroup, RangeGroup, largest_shares
+from memtopo.kinds.heaps import HeapGroup
 from memtopo.kinds.ipc import BufferGroup
 from memtopo.kinds.managed import ManagedAllocation
 from memtopo.kinds.pinned import PinnedGroup
@@ -88,6 +89,7 @@ def test_sums_are_those_of_the_geometry_and_the_plan(path: Path) -> None:
     others = sum(run.count for run in found.of(BufferGroup).values())
     others += len(found.of(ManagedAllocation)) + sum(not area.inside for area in found.of(OffloadArea).values())
     others += sum(run.count for run in found.of(PinnedGroup).values() if not run.registered)
+    others += sum(run.limit or 0 for run in found.of(HeapGroup).values())
     assert held.total() == sum(run.limit or run.count for run in found.of(ChunkGroup).values()) + others
 
 

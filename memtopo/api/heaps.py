@@ -1,0 +1,180 @@
+"""Heaps of a live layout: memory that a program allocates under addresses of the layout."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+from memtopo.api.errors import NotMapped, OutOfMemory, Unsuitable
+from memtopo.api.memory import Shape, ViewRequest, whole_number
+from memtopo.common.units import exact
+from memtopo.native import NoLibrary
+from memtopo.native.heaps import Refusal
+from memtopo.run import heaps
+from memtopo.run.heaps import HeapFailed, HeapFull, HeapRefused, Keep
+
+if TYPE_CHECKING:
+    from memtopo.api.elastic import ElasticMemory
+    from memtopo.api.views import View
+    from memtopo.kinds.heaps.steps import HeapContent
+
+
+class HeapAllocation(NamedTuple):
+    """Allocation in a heap: its address, and its size in bytes, a multiple of the heap's granule."""
+
+    address: int
+    size: int
+
+
+class Heap:
+    """Heap of a layout, by its label. Its methods may be called by several threads.
+
+    Methods raise `Unsuitable` for what the heap cannot do at present, with everything as it was, and `NotMapped` after
+    a driver error. New memory has undefined bytes.
+    """
+
+    __slots__ = ("_memory", "name")
+
+    def __init__(self, name: str, memory: ElasticMemory) -> None:
+        self.name, self._memory = name, memory
+
+    @property
+    def address(self) -> int:
+        """First device address of the heap."""
+        return self._content.base
+
+    @property
+    def size(self) -> int:
+        """Bytes of addresses."""
+        return self._content.step.size
+
+    @property
+    def granule(self) -> int:
+        """Bytes of which the size of each allocation is a multiple."""
+        return self._content.step.granule
+
+    @property
+    def limit(self) -> int | None:
+        """Largest number of bytes that may be allocated, in all heaps that share the limit; None if there is none."""
+        return self._content.budget.limit
+
+    @property
+    def used(self) -> int:
+        """Bytes that are allocated, whether they have memory at present or not."""
+        return sum(each.size for each in self.allocations)
+
+    @property
+    def allocations(self) -> tuple[HeapAllocation, ...]:
+        """Allocations in order of address."""
+        return tuple(HeapAllocation(each.address, each.size) for each in self._content.native.allocations())
+
+    @property
+    def asleep(self) -> bool:
+        """True from `sleep` to `wake`."""
+        return self._content.asleep
+
+    def allocate(self, size: int) -> int:
+        """Allocate `size` bytes, rounded up to granules; return the device address. Raises `OutOfMemory`."""
+        with self._memory.followed(self.name), _errors():
+            return heaps.allocate(self._content, whole_number("size", size))
+
+    def free(self, address: int) -> None:
+        """Free an allocation, once the work of its GPU is done."""
+        with self._memory.followed(self.name), _errors():
+            heaps.free(self._content, whole_number("address", address))
+
+    def keep_free(self, margin: int) -> None:
+        """Refuse allocations that would leave less than `margin` bytes of the GPU free; 0 is the default."""
+        self._content.native.keep_free(whole_number("margin", margin))
+
+    def view(
+        self,
+        address: int,
+        dtype: object = "uint8",
+        shape: Shape = None,
+        size: int | None = None,
+        device: str | int | None = None,
+    ) -> View:
+        """View of an allocation, or of a part of it: from an address on, to its end by default."""
+        content = self._content
+        holding = (each for each in self.allocations if each.address <= address < each.address + each.size)
+        if (found := next(holding, None)) is None:
+            raise Unsuitable(f"heap {self.name!r}: nothing is allocated at {address:#x}")
+        request = ViewRequest.of(dtype, shape, address - content.base, size, device)
+        if size is None and (shape is None or -1 in (shape if isinstance(shape, tuple | list) else (shape,))):
+            whole = found.address + found.size - address
+            request = ViewRequest.of(dtype, shape, address - content.base, whole, device)
+        return self._memory.view(self.name, request)
+
+    def sleep(self, keep: Keep | None = "page-locked") -> None:
+        """Give the memory back, for other programs, until `wake`; allocations keep their addresses.
+
+        Their bytes are kept in host memory, page-locked or `pageable`, which is allocated when it is first needed, and
+        stays; with None they are undefined afterwards. Work of the GPU is awaited; an access of the program until
+        `wake` is to an illegal address. Nothing can be allocated or freed meanwhile.
+        """
+        with self._changing():
+            heaps.sleep(self._memory.driver, self._memory.layout, self.name, keep)
+
+    def wake(self) -> None:
+        """Give all allocations memory again, at their addresses and with the bytes that were kept."""
+        with self._changing():
+            heaps.wake(self._memory.driver, self._memory.layout, self.name)
+
+    def drop_backup(self) -> None:
+        """Free the host memory that kept the bytes of the last `sleep`; the next one allocates it anew."""
+        with self._changing():
+            heaps.drop_backups(self._memory.driver, self._memory.layout, self.name)
+
+    def backup(self, address: int) -> int | None:
+        """Return the host address of the byte that `sleep` has kept of a device address; None if none is kept."""
+        content = self._content
+        for each in content.native.allocations():
+            if each.address <= address < each.address + each.size and each.number in content.backups:
+                return content.backups[each.number].address + address - each.address
+        return None
+
+    @property
+    def explanation(self) -> str | None:
+        """Reason for the last failed allocation, by whichever function; None if none has failed."""
+        content = self._content
+        failed = content.native.failure
+        return str(heaps.failure(content, *failed)) if failed else None
+
+    @property
+    def functions(self) -> tuple[int, int]:
+        """Addresses of C functions that allocate and free in this heap: those of PyTorch's pluggable allocators.
+
+        `void *(ssize_t size, int device, void *stream)` and `void (void *, ssize_t size, int device, void *stream)`.
+        They never run Python, and return NULL where `allocate` raises an error.
+        """
+        with _errors():
+            return self._content.native.functions()
+
+    @property
+    def _content(self) -> HeapContent:
+        return self._memory.heap(self.name)
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        with self._memory.changing(), self._memory.followed(self.name), _errors():
+            yield
+
+    def __repr__(self) -> str:
+        return f"<heap {self.name}: {exact(self.used)} of {exact(self.size)} in {len(self.allocations):,} allocations>"
+
+
+@contextmanager
+def _errors() -> Iterator[None]:
+    """Raise the errors of the API."""
+    try:
+        yield
+    except HeapFull as error:
+        raise OutOfMemory(error.message, hint=error.hint) from None
+    except (HeapRefused, NoLibrary) as error:
+        raise Unsuitable(error.message, hint=error.hint) from None
+    except Refusal as error:
+        raise Unsuitable("64 heaps of this process have functions for other libraries already") from error
+    except HeapFailed as error:
+        raise NotMapped(error.message, hint=error.hint) from error

@@ -1,0 +1,406 @@
+"""Steps of heaps: the table of allocations, the memory behind them, and the copies of a change of state."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, field
+from typing import ClassVar, NamedTuple, cast
+
+from memtopo.common.errors import MemtopoError
+from memtopo.common.mapped_files import ANONYMOUS, READ_WRITE, map_memory, unmap
+from memtopo.common.units import rounded
+from memtopo.driver.protocol import Driver
+from memtopo.driver.types import Access, DriverError, EventFlags, Grant, HostFlags, Properties
+from memtopo.kinds.elastic import HEAPS, AccessPiece, ElasticChunk, ElasticContent
+from memtopo.kinds.kind import StepDifference
+from memtopo.kinds.layout import LateError, Layout, current
+from memtopo.kinds.states.groups import HeapOffload
+from memtopo.kinds.states.steps import COPIES, AwaitCopy, await_copy
+from memtopo.kinds.step import ErrorHint, Finding, InChange, Phase, Reading, Step, StepDescription, range_name
+from memtopo.native.heaps import Allocation, Budget, NativeHeap, Unmapped
+
+_NOUN = "heap"
+_GROWING = "page-locked memory"
+_FLAGS = HostFlags.PORTABLE | HostFlags.DEVICEMAP
+
+
+class Backup(NamedTuple):
+    """Host memory that keeps the bytes of an allocation: page-locked, or pageable memory of the process."""
+
+    address: int
+    size: int
+    pageable: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class HeapContent:
+    """Allocations of one heap, in the addresses of its range.
+
+    `backups` has host memory by the number of the allocation whose bytes it keeps, or kept last, and `kept` the
+    addresses of the bytes that come back with the memory. A heap is `asleep` from the program's own request for that to
+    its end, whatever the state of the layout. `broken` is the reason why the heap can only be taken down.
+    """
+
+    step: KeepHeap
+    base: int
+    native: NativeHeap
+    budget: Budget
+    backups: dict[int, Backup] = field(default_factory=dict)
+    kept: dict[int, int] = field(default_factory=dict)
+    asleep: bool = False
+    broken: str | None = None
+
+    def content(self) -> ElasticContent:
+        """Return the allocations that have memory now, as chunks in the range of the heap."""
+        label, size, step = self.step.label, self.step.size, self.step
+        piece = AccessPiece(0, size, step.grants, (), step.expected, ())
+        found = ElasticContent(label, self.base, size, (label,), (piece,))
+        for each in self.native.allocations():
+            if each.mapped:
+                chunk = ElasticChunk(f"{label}.{each.number}", each.size, each.number, label)
+                found.at[each.address - self.base] = chunk
+        found.rebuild()
+        return found
+
+
+def heaps(layout: Layout) -> dict[str, HeapContent]:
+    """Heaps of a layout by label."""
+    return cast("dict[str, HeapContent]", layout.of(HEAPS))
+
+
+@dataclass(frozen=True, slots=True)
+class KeepHeap(Step):
+    """Keep the table of a heap, empty at first. The heaps of one `budget` may allocate `limit` bytes together."""
+
+    label: str
+    size: int
+    granule: int
+    properties: Properties
+    grants: tuple[Grant, ...]
+    expected: tuple[Grant, ...]
+    device: int
+    budget: str
+    limit: int | None
+
+    phase = Phase.CREATE
+    verb = "keep heap"
+    call = "cuMemCreate"
+    provided = _NOUN, "label"
+    required: ClassVar = {"range": "label", "context": "device"}
+
+    @property
+    def calls(self) -> int:
+        return 0
+
+    @property
+    def effect(self) -> Hashable:
+        """Heap without its limit, which can change while its memory stays."""
+        return self.verb, self.label, self.size, self.granule, self.properties, self.grants, self.device, self.budget
+
+    def do(self, driver: Driver, layout: Layout) -> None:
+        base, size = layout.ranges[self.label]
+        sharing = (each.budget for each in heaps(layout).values() if each.budget.name == self.budget)
+        budget = next(sharing, None) or Budget(self.budget, self.limit)
+        context = layout.contexts[self.device]
+        native = NativeHeap(driver, (base, size), self.granule, self.properties, self.grants, context, budget)
+        layout.of(HEAPS)[self.label] = HeapContent(self, base, native, budget)
+
+    def undo(self, driver: Driver, layout: Layout) -> None:
+        """Free the memory of all allocations, and of their backups."""
+        if content := heaps(layout).get(self.label):
+            error = content.native.end()
+            if content.backups:
+                with current(driver, layout.contexts[self.device]):
+                    release_backups(driver, content, [*content.backups])
+            del layout.of(HEAPS)[self.label]
+            if error:
+                raise LateError(error)
+
+    def describe(self) -> StepDescription:
+        limit = f"up to {rounded(self.limit)}" if self.limit else ""
+        return StepDescription(self.label, str(self.properties.location), note=limit)
+
+    def leak_name(self) -> str:
+        return f"memory of heap {self.label}"
+
+    def blocks(self) -> tuple[str, ...]:
+        return (range_name(self.label),)
+
+
+@dataclass(frozen=True, slots=True)
+class LimitHeap(Step):
+    """Change the limit of a heap, and of those that share it. More may be allocated already: that stays."""
+
+    label: str
+    limit: int | None
+
+    phase = Phase.CREATE
+    verb = "limit"
+    call = "cuMemCreate"
+
+    @property
+    def calls(self) -> int:
+        return 0
+
+    @property
+    def effect(self) -> None:
+        """None: the limit belongs to the heap."""
+
+    def do(self, driver: Driver, layout: Layout) -> None:
+        heaps(layout)[self.label].budget.set_limit(self.limit)
+
+    def describe(self) -> StepDescription:
+        return StepDescription(self.label, "", note=f"up to {rounded(self.limit)}" if self.limit else "")
+
+
+@dataclass(frozen=True, slots=True)
+class OpenHeap(Step):
+    """Let a program allocate in a heap. In a state without this step, its allocations have addresses and no memory."""
+
+    label: str
+    where: str
+
+    phase = Phase.MAP
+    verb = "open"
+    call = "cuMemMap"
+    undo_verb = "empty"
+    undo_call = "cuMemUnmap"
+    provided = "elastic range", "label"
+    required: ClassVar = {_NOUN: "label"}
+    hints: ClassVar = {
+        "OUT_OF_MEMORY": ErrorHint(
+            "{where} has less free memory than the allocations of the heap had", "stop what has taken it, and try again"
+        )
+    }
+
+    @property
+    def calls(self) -> int:
+        return 0
+
+    def do(self, driver: Driver, layout: Layout) -> None:
+        content = heaps(layout)[self.label]
+        if not content.asleep:
+            content.native.map()
+            content.native.open()
+
+    def undo(self, driver: Driver, layout: Layout) -> None:
+        content = heaps(layout).get(self.label)
+        if content is None:
+            return
+        content.native.close()
+        if layout.ending:
+            return  # the memory ends with the table
+        try:
+            content.native.unmap()
+        except DriverError as error:
+            if isinstance(error, Unmapped):
+                content.broken = f"{error}, after which {error.number:,} allocations have no memory"
+            if not content.asleep:
+                content.native.open()
+            raise
+
+    def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
+        content = heaps(layout)[self.label]
+        if content.broken:
+            yield Finding("heap", self.label, "its memory", content.broken, self.path)
+        for each in content.native.allocations():
+            if each.mapped:
+                yield from self._check_access(driver, content, each)
+
+    def _check_access(self, driver: Driver, content: HeapContent, allocation: Allocation) -> Iterator[Finding]:
+        """Compare the access to an allocation, which the program may free meanwhile."""
+        subject = f"{self.label}.{allocation.number}"
+        try:
+            for location, access in content.step.expected:
+                seen = Access(driver.mem_get_access(allocation.address, location)).word
+                yield Finding("access", f"{subject} for {location}", access.word, seen, self.path)
+        except DriverError:
+            if allocation in content.native.allocations():
+                raise
+
+    def describe(self) -> StepDescription:
+        return StepDescription(self.label, self.where)
+
+
+@dataclass(frozen=True, slots=True)
+class OffloadedHeap(Step):
+    """Bytes of all allocations of a heap, in its backup or in the pinned memory `inside`."""
+
+    label: str
+    inside: str | None
+    room: int
+    keeper: Hashable
+
+    phase = Phase.SETTLE
+    verb = "keep"
+    call = ""
+
+    @property
+    def keeps(self) -> Hashable:
+        return ("elastic range", self.label)
+
+    @property
+    def needs(self) -> tuple[Hashable, ...]:
+        return self.keeper, (_NOUN, self.label)
+
+    def do(self, driver: Driver, layout: Layout) -> None:
+        """Nothing: `heap_copies` has the copies of a change."""
+
+    def describe(self) -> StepDescription:
+        return StepDescription(self.label, self.inside or _GROWING)
+
+
+def offloaded_heap(offload: HeapOffload) -> OffloadedHeap:
+    """Step that keeps the bytes of a heap in a state."""
+    inside = offload.inside
+    keeper: Hashable = (inside.noun, inside.name) if inside else (_NOUN, offload.heap)
+    room = inside.size if inside else 0
+    return OffloadedHeap(offload.path, offload.heap, inside.name if inside else None, room, keeper)
+
+
+class NoRoom(MemtopoError):
+    """Bytes that the memory for them cannot keep; no byte was moved."""
+
+
+@dataclass(frozen=True, slots=True)
+class _HeapCopy(Step):
+    """Copies of all allocations of a heap by its GPU."""
+
+    label: str
+    device: int
+    inside: str | None
+
+    call = "cuMemcpyAsync"
+
+    @property
+    def effect(self) -> None:
+        """None: a copy leaves no resource."""
+
+    def describe(self) -> StepDescription:
+        where = self.inside or _GROWING
+        return StepDescription(self.label, where, 0, (self.verb, where))
+
+
+@dataclass(frozen=True, slots=True)
+class CopyOutHeap(_HeapCopy):
+    """Copy all allocations to their backup, before their memory is released; nothing can be allocated from then on."""
+
+    room: int
+
+    phase = Phase.SETTLE
+    verb = "copy out"
+
+    @property
+    def reading(self) -> Reading:
+        return Reading(
+            (("elastic range", self.label),), AwaitCopy(self.path, self.label, self.inside or _GROWING, self.device)
+        )
+
+    def do(self, driver: Driver, layout: Layout) -> None:
+        content = heaps(layout)[self.label]
+        if content.asleep:
+            return  # its bytes are kept already
+        content.native.close()
+        try:
+            with current(driver, layout.contexts[self.device]):
+                allocations = content.native.allocations()
+                places = self._places(driver, layout, content, allocations)
+                event = layout.of(COPIES)[self.label] = driver.event_create(EventFlags.DISABLE_TIMING)
+                for each in allocations:
+                    driver.memcpy_async(places[each.number], each.address, each.size)
+                driver.event_record(event)
+        except BaseException:
+            await_copy(driver, layout, self.label, self.device)
+            content.native.open()
+            raise
+        content.kept = places
+
+    def _places(
+        self, driver: Driver, layout: Layout, content: HeapContent, allocations: list[Allocation]
+    ) -> dict[int, int]:
+        """Address of the backup of each allocation, by its number. Raises `NoRoom` and `DriverError`."""
+        if self.inside is None:
+            return grow_backups(driver, content, allocations)
+        address, places = layout.memory[self.inside].address, {}
+        needed = sum(each.size for each in allocations)
+        if needed > self.room:
+            message = (
+                f"heap {self.label!r} has {rounded(needed)} allocated, and {self.inside!r} keeps {rounded(self.room)}"
+            )
+            raise NoRoom(message, hint="offload it without naming an entry, or declare more memory there")
+        for each in allocations:
+            places[each.number] = address
+            address += each.size
+        return places
+
+    def undo(self, driver: Driver, layout: Layout) -> None:
+        await_copy(driver, layout, self.label, self.device)
+        if (content := heaps(layout).get(self.label)) and not content.asleep:
+            content.native.open()
+
+    def leak_name(self) -> str:
+        return f"event of the copy of {self.label}"
+
+
+@dataclass(frozen=True, slots=True)
+class CopyInHeap(_HeapCopy):
+    """Copy the bytes back, after all allocations have memory with access."""
+
+    phase = Phase.GRANT
+    verb = "copy in"
+    in_change = InChange(runs_on=True)
+
+    def do(self, driver: Driver, layout: Layout) -> None:
+        content = heaps(layout)[self.label]
+        with current(driver, layout.contexts[self.device]):
+            for each in content.native.allocations():
+                if each.mapped and each.number in content.kept:
+                    driver.memcpy_async(each.address, content.kept[each.number], each.size)
+
+
+def grow_backups(
+    driver: Driver, content: HeapContent, allocations: list[Allocation], *, pageable: bool = False
+) -> dict[int, int]:
+    """Allocate backups for allocations that have none, and free those of other ones; return the addresses by number.
+
+    Raises `DriverError` and `OSError` with what was allocated so far kept for the next time. Needs a current context.
+    """
+    numbers = {each.number for each in allocations}
+    others = (number for number, each in content.backups.items() if number not in numbers or each.pageable != pageable)
+    release_backups(driver, content, [*others])
+    for each in allocations:
+        if each.number not in content.backups:
+            size = each.size
+            own = map_memory(None, size, READ_WRITE, ANONYMOUS) if pageable else driver.mem_host_alloc(size, _FLAGS)
+            content.backups[each.number] = Backup(own, size, pageable)
+    return {each.number: content.backups[each.number].address for each in allocations}
+
+
+def release_backups(driver: Driver, content: HeapContent, numbers: list[int]) -> None:
+    """Free the backups of some allocations; raises the first error after all were tried. Needs a current context."""
+    errors: list[DriverError] = []
+    for number in numbers:
+        address, size, pageable = content.backups[number]
+        try:
+            unmap(address, size) if pageable else driver.mem_free_host(address)
+            del content.backups[number]
+        except DriverError as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
+
+
+def heap_copies(difference: StepDifference) -> Iterator[Step]:
+    """Copies of heaps whose memory a change takes or gives back, and limits that it changes."""
+    before, kept, after = difference
+    opened = [{step.label for step in steps.values() if isinstance(step, OpenHeap)} for steps in (before, after)]
+    devices = {step.label: step.device for step in (*before.values(), *after.values()) if isinstance(step, KeepHeap)}
+    for effect, step in after.items():
+        old = kept.get(effect)
+        if isinstance(step, KeepHeap) and isinstance(old, KeepHeap) and old.limit != step.limit:
+            yield LimitHeap(step.path, step.label, step.limit)
+        if isinstance(step, OffloadedHeap) and step.label in opened[0] and step.label not in opened[1]:
+            yield CopyOutHeap(step.path, step.label, devices[step.label], step.inside, step.room)
+    for step in before.values():
+        if isinstance(step, OffloadedHeap) and step.label in opened[1] and step.label not in opened[0]:
+            yield CopyInHeap(step.path, step.label, devices[step.label], step.inside)

@@ -1,0 +1,178 @@
+"""Heaps of a layout while it exists: what a program allocates, why it cannot, and sleep at its own request."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Literal
+
+from memtopo.common.errors import Exit, MemtopoError
+from memtopo.common.units import rounded
+from memtopo.driver.protocol import Driver
+from memtopo.driver.types import DriverError
+from memtopo.kinds.heaps.steps import HeapContent, OpenHeap, grow_backups, heaps, release_backups
+from memtopo.kinds.layout import Layout, current
+from memtopo.native.heaps import Refusal
+
+
+class HeapRefused(MemtopoError):
+    """Request that a heap cannot fulfil at present; nothing was changed."""
+
+    exit_code = Exit.USAGE
+
+
+class HeapFull(MemtopoError):
+    """Allocation for which a heap, its limit or its GPU has no room."""
+
+    exit_code = Exit.FAILED
+
+
+class HeapFailed(MemtopoError):
+    """Driver error after which a heap is as before, or can only be taken down, as the text says."""
+
+    exit_code = Exit.FAILED
+
+
+def allocate(content: HeapContent, size: int) -> int:
+    """Allocate `size` bytes; return the address. Raises `HeapFull` and `HeapRefused`."""
+    try:
+        return content.native.allocate(size)
+    except (Refusal, DriverError) as error:
+        raise failure(content, error, size) from None
+
+
+def free(content: HeapContent, address: int) -> None:
+    """Free an allocation by its address. Raises `HeapRefused` for another address, and `HeapFailed`."""
+    _require_awake(content)
+    try:
+        content.native.free(address)
+    except Refusal:
+        message = f"heap {content.step.label!r}: nothing is allocated at {address:#x}"
+        raise HeapRefused(message, hint="free what 'allocate' has returned, once") from None
+    except DriverError as error:
+        raise HeapFailed(f"heap {content.step.label!r}: {error}; the memory is freed later") from error
+
+
+def failure(content: HeapContent, error: Exception, size: int) -> HeapFull | HeapRefused:
+    """Return the error of an allocation that failed, with the numbers that explain it."""
+    label, budget = content.step.label, content.budget
+    asked = f"heap {label!r}: {rounded(size)} cannot be allocated"
+    taken = f"{rounded(content.native.mapped)} are allocated in it"
+    if isinstance(error, Refusal) and error.closed:
+        return HeapRefused(f"{asked}: it has no memory at present", hint="wake it up first, or switch('awake')")
+    if isinstance(error, Refusal) and error.over_limit and budget.limit is not None:
+        others = "" if budget.name == label else f", which it shares with heap {budget.name!r}"
+        left = f"{rounded(budget.limit - budget.used)} of its limit of {rounded(budget.limit)}{others}"
+        return HeapFull(f"{asked}: {left} are left; {taken}", hint="free some, or increase 'limit'")
+    if isinstance(error, Refusal) and error.no_margin:
+        return HeapFull(f"{asked}: the GPU would have less than its margin free; {taken}", hint="free some memory")
+    if isinstance(error, Refusal):
+        hole = f"the largest hole among its {rounded(content.step.size)} of addresses has"
+        return HeapFull(f"{asked}: {hole} {rounded(content.native.largest_hole)}; {taken}", hint="increase 'size'")
+    return HeapFull(f"{asked}: {error}; {taken}", hint="free some, or memory of other programs on the GPU")
+
+
+Keep = Literal["page-locked", "pageable"]
+"""Host memory that keeps bytes: page-locked, which is copied at the rate of the link, or pageable."""
+
+
+def sleep(driver: Driver, layout: Layout, label: str, keep: Keep | None) -> None:
+    """Give the memory of a heap back, and keep the addresses of its allocations, and their bytes if requested.
+
+    Work of the GPU is awaited. Raises `HeapRefused` and `HeapFailed`, with the heap as before.
+    """
+    content = _awake(layout, label)
+    step, native = content.step, content.native
+    native.close()
+    try:
+        with current(driver, layout.contexts[step.device]):
+            driver.ctx_synchronize()
+            content.kept = _copied(driver, content, keep) if keep else {}
+        OpenHeap(step.path, label, "").undo(driver, layout)
+    except (DriverError, OSError) as error:
+        native.open()
+        after = f"it can only be taken down: {content.broken}" if content.broken else "it is as before"
+        raise HeapFailed(f"heap {label!r} is not asleep: {error}; {after}") from error
+    content.asleep = True
+
+
+def _copied(driver: Driver, content: HeapContent, keep: Keep) -> dict[int, int]:
+    """Copy all allocations to their backups; return the addresses of these by number. Needs a current context."""
+    allocations = content.native.allocations()
+    places = grow_backups(driver, content, allocations, pageable=keep == "pageable")
+    for each in allocations:
+        if keep == "page-locked":
+            driver.memcpy_async(places[each.number], each.address, each.size)
+            continue
+        for offset in range(0, each.size, _PIECE):
+            data = driver.memcpy_dtoh(each.address + offset, min(_PIECE, each.size - offset))
+            ctypes.memmove(places[each.number] + offset, data, len(data))
+    driver.ctx_synchronize()
+    return places
+
+
+_PIECE = 64 << 20
+"""Bytes of pageable memory that are copied at once."""
+
+
+def wake(driver: Driver, layout: Layout, label: str) -> None:
+    """Give the allocations of a heap that sleeps memory again, with the bytes that were kept.
+
+    Raises `HeapRefused`, and `HeapFailed` with the heap asleep as before.
+    """
+    content = heaps(layout)[label]
+    if not content.asleep:
+        raise HeapRefused(f"heap {label!r} is not asleep", hint="'sleep' puts it to sleep")
+    try:
+        content.native.map()
+        try:
+            with current(driver, layout.contexts[content.step.device]):
+                _copy_back(driver, content)
+        except DriverError:
+            content.native.unmap()
+            raise
+    except DriverError as error:
+        hint = "free memory of the GPU, and try again"
+        raise HeapFailed(f"heap {label!r} stays asleep: {error}", hint=hint) from error
+    content.asleep = False
+    content.native.open()
+
+
+def _copy_back(driver: Driver, content: HeapContent) -> None:
+    """Copy the bytes that were kept, and wait for that. Needs a current context."""
+    for each in content.native.allocations():
+        if not (place := content.kept.get(each.number)):
+            continue
+        if not content.backups[each.number].pageable:
+            driver.memcpy_async(each.address, place, each.size)
+            continue
+        for offset in range(0, each.size, _PIECE):
+            data = ctypes.string_at(place + offset, min(_PIECE, each.size - offset))
+            driver.memcpy_htod(each.address + offset, data)
+    driver.ctx_synchronize()
+
+
+def drop_backups(driver: Driver, layout: Layout, label: str) -> None:
+    """Free the page-locked memory that kept the bytes of a heap, unless it sleeps. Raises `HeapFailed`."""
+    content = _awake(layout, label)
+    try:
+        with current(driver, layout.contexts[content.step.device]):
+            release_backups(driver, content, [*content.backups])
+    except DriverError as error:
+        raise HeapFailed(f"heap {label!r}: {error}") from error
+
+
+def _awake(layout: Layout, label: str) -> HeapContent:
+    content = heaps(layout)[label]
+    _require_awake(content)
+    return content
+
+
+def _require_awake(content: HeapContent) -> None:
+    """Raise `HeapRefused` for a heap that has no memory at present."""
+    label = content.step.label
+    if content.broken:
+        raise HeapFailed(f"heap {label!r} can only be taken down: {content.broken}")
+    if content.asleep:
+        raise HeapRefused(f"heap {label!r} is asleep", hint="wake it up first")
+    if not content.native.is_open:
+        raise HeapRefused(f"heap {label!r} has no memory in the state of the layout", hint="switch('awake') first")

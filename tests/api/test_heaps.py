@@ -1,0 +1,396 @@
+"""Heaps of a live layout, on the simulator: allocations, states, sleep, failures and what they leave."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import pytest
+
+import memtopo
+from memtopo.api import Live
+from memtopo.api.errors import NotMapped, OutOfMemory, Unsuitable
+from tests.api.test_apply import failing
+
+M = 1 << 20
+SPEC = {
+    "memtopo": 1,
+    "name": "engine",
+    "heaps": {
+        "weights": {"location": "gpu0", "size": "64MiB", "limit": "48MiB"},
+        "cache": {"location": "gpu0", "size": "64MiB", "limit": "weights"},
+        "plain": {"location": "gpu1", "size": "64MiB"},
+    },
+    "access": {"weights": {"gpu0": "rw", "gpu1": "r"}, "cache": {"gpu0": "rw"}, "plain": {"gpu1": "rw"}},
+    "states": {
+        "level-1": {"offload": {"weights": "pinned"}, "drop": ["cache"]},
+        "level-2": {"drop": ["weights", "cache"]},
+    },
+}
+
+
+@pytest.fixture
+def layout(machine: Any) -> Any:
+    with memtopo.applied(SPEC, machine) as found:
+        yield found
+    assert found.report
+    assert (found.report.outcome, found.report.leaks) == ("ok", ())
+
+
+def fill(layout: Live, heap: str, address: int, value: int) -> None:
+    view = np.from_dlpack(layout.heap(heap).view(address))
+    view[:] = value
+
+
+def bytes_of(layout: Live, heap: str, address: int) -> set[int]:
+    return {*np.from_dlpack(layout.heap(heap).view(address)).tolist()[:: 1 << 16]}
+
+
+def test_allocations_are_whole_granules_side_by_side_and_holes_are_used_again(layout: Live) -> None:
+    heap = layout.heap("weights")
+    first, second, third = heap.allocate(3 * M), heap.allocate(1), heap.allocate(8 * M)
+    assert [(each.address - heap.address, each.size) for each in heap.allocations] == [
+        (0, 4 * M),
+        (4 * M, 2 * M),
+        (6 * M, 8 * M),
+    ]
+    assert (first, second, third) == tuple(each.address for each in heap.allocations)
+    heap.free(second)
+    assert heap.allocate(4 * M) == third + 8 * M, "the hole is too small"
+    assert heap.allocate(2 * M) == second, "the hole that fits is used"
+    assert heap.used == 18 * M
+
+
+def test_the_smallest_hole_that_fits_is_used(layout: Live) -> None:
+    heap = layout.heap("weights")
+    made = [heap.allocate(size * M) for size in (8, 2, 4, 2, 6, 2)]
+    for index in (0, 2, 4):
+        heap.free(made[index])
+    assert heap.allocate(4 * M) == made[2]
+    assert heap.allocate(6 * M) == made[4]
+    assert heap.allocate(6 * M) == made[0]
+
+
+def test_a_limit_is_for_all_heaps_that_share_it_and_frees_count(layout: Live) -> None:
+    weights, cache = layout.heap("weights"), layout.heap("cache")
+    assert (weights.limit, cache.limit, layout.heap("plain").limit) == (48 * M, 48 * M, None)
+    kept = weights.allocate(32 * M)
+    cache.allocate(16 * M)
+    with pytest.raises(OutOfMemory, match=r"0 B of its limit of 48 MiB, which it shares with heap 'weights' are left"):
+        cache.allocate(1)
+    assert cache.explanation is not None
+    weights.free(kept)
+    cache.allocate(32 * M)
+
+
+def test_a_request_beyond_the_addresses_names_the_largest_hole(layout: Live) -> None:
+    heap = layout.heap("plain")
+    heap.allocate(2 * M)
+    with pytest.raises(
+        MemoryError, match=r"the largest hole among its 64 MiB of addresses has 62 MiB; 2 MiB are alloc"
+    ):
+        heap.allocate(63 * M)
+    assert isinstance(heap.allocate(62 * M), int)
+
+
+@pytest.mark.parametrize("wrong", [0, 1, -2, 2 * M])
+def test_what_is_not_allocated_cannot_be_freed(layout: Live, wrong: int) -> None:
+    heap = layout.heap("weights")
+    address = heap.allocate(4 * M)
+    with pytest.raises(Unsuitable, match="nothing is allocated at"):
+        heap.free((address + wrong) % (1 << 64) if wrong else 7)
+    heap.free(address)
+    with pytest.raises(Unsuitable, match="nothing is allocated at"):
+        heap.free(address)
+
+
+def test_a_state_keeps_addresses_and_the_bytes_that_it_offloads(layout: Live) -> None:
+    weights, cache = layout.heap("weights"), layout.heap("cache")
+    kept, dropped = weights.allocate(6 * M), cache.allocate(4 * M)
+    fill(layout, "weights", kept, 7)
+    fill(layout, "cache", dropped, 8)
+    before = weights.allocations, cache.allocations
+    assert not layout.switch("level-1").different
+    assert (weights.allocations, cache.allocations) == before
+    for heap in (weights, cache):
+        with pytest.raises(Unsuitable, match="no memory at present"):
+            heap.allocate(1)
+        with pytest.raises(Unsuitable, match="no memory in the state"):
+            heap.free(heap.allocations[0].address)
+    assert not layout.switch("awake").different
+    assert bytes_of(layout, "weights", kept) == {7}
+    assert bytes_of(layout, "cache", dropped) == {0}, "new memory of the simulator"
+    layout.switch("level-2")
+    layout.switch("awake")
+    assert bytes_of(layout, "weights", kept) == {0}
+    weights.free(kept)
+    assert len(weights.allocations) == 0
+
+
+def test_memory_is_given_back_while_a_state_is_without_it(machine: Any) -> None:
+    with memtopo.applied(SPEC, machine) as layout:
+        session = layout._session
+        layout.heap("weights").allocate(32 * M)
+
+        def handles() -> int:
+            return len(session.driver.accounts["handles"])  # type: ignore[attr-defined]
+
+        assert handles() == 1
+        layout.switch("level-1")
+        assert handles() == 0
+        layout.switch("awake")
+        assert handles() == 1
+
+
+def test_bytes_of_what_is_allocated_later_and_freed_between_two_sleeps(layout: Live) -> None:
+    """Backups follow the allocations: one that is freed leaves none, and a new one at its address has its own bytes."""
+    heap = layout.heap("weights")
+    first, second = heap.allocate(2 * M), heap.allocate(4 * M)
+    fill(layout, "weights", first, 1)
+    fill(layout, "weights", second, 2)
+    layout.switch("level-1")
+    layout.switch("awake")
+    heap.free(first)
+    again, third = heap.allocate(2 * M), heap.allocate(2 * M)
+    assert again == first
+    fill(layout, "weights", again, 3)
+    fill(layout, "weights", third, 4)
+    layout.switch("level-1")
+    layout.switch("awake")
+    assert [bytes_of(layout, "weights", each) for each in (again, second, third)] == [{3}, {2}, {4}]
+
+
+@pytest.mark.parametrize(("keep", "found"), [("page-locked", 5), ("pageable", 5), (None, 0)])
+def test_a_heap_sleeps_at_the_programs_request(layout: Live, keep: Any, found: int) -> None:
+    heap, other = layout.heap("weights"), layout.heap("cache")
+    address, untouched = heap.allocate(70 * M // 2), other.allocate(2 * M)
+    fill(layout, "weights", address, 5)
+    fill(layout, "cache", untouched, 6)
+    heap.sleep(keep)
+    assert heap.asleep
+    assert (heap.backup(address + 5) is not None) is (keep is not None)
+    assert not layout.check().different
+    assert bytes_of(layout, "cache", untouched) == {6}
+    for refused in (lambda: heap.allocate(1), lambda: heap.free(address), heap.sleep, heap.drop_backup):
+        with pytest.raises(Unsuitable, match=r"asleep|no memory at present"):
+            refused()
+    heap.wake()
+    assert bytes_of(layout, "weights", address) == {found}
+    with pytest.raises(Unsuitable, match="not asleep"):
+        heap.wake()
+    heap.drop_backup()
+    assert heap.backup(address) is None
+
+
+def test_a_heap_that_sleeps_at_the_programs_request_sleeps_through_states(layout: Live) -> None:
+    heap = layout.heap("weights")
+    address = heap.allocate(4 * M)
+    fill(layout, "weights", address, 5)
+    heap.sleep()
+    for state in ("level-1", "awake", "level-2", "awake"):
+        assert not layout.switch(state).different
+        assert heap.asleep
+    heap.wake()
+    assert bytes_of(layout, "weights", address) == {5}
+
+
+def calls_of(act: Callable[[Live], object], before: Callable[[Live], object]) -> range:
+    with memtopo.applied(SPEC, failing(0)) as layout:
+        prepare(layout)
+        before(layout)
+        driver: Any = layout._session._opened
+        first = driver.calls
+        act(layout)
+        return range(first + 1, driver.calls + 1)
+
+
+def prepare(layout: Live) -> list[int]:
+    """Five allocations of known bytes in a heap that a state offloads, and one in a heap that it drops."""
+    heap = layout.heap("weights")
+    addresses = [heap.allocate((index + 1) * M) for index in range(5)]
+    for index, address in enumerate(addresses):
+        fill(layout, "weights", address, index + 1)
+    layout.heap("cache").allocate(2 * M)
+    return addresses
+
+
+def nothing(_layout: Live) -> None:
+    """Leave the layout awake."""
+
+
+REQUESTS: dict[str, tuple[Callable[[Live], object], Callable[[Live], object], type[Exception]]] = {
+    "sleep by a state": (lambda layout: layout.switch("level-1"), nothing, memtopo.NotSwitched),
+    "wake by a state": (
+        lambda layout: layout.switch("awake"),
+        lambda layout: layout.switch("level-1"),
+        memtopo.NotSwitched,
+    ),
+    "sleep": (lambda layout: layout.heap("weights").sleep(), nothing, NotMapped),
+    "sleep in pageable memory": (lambda layout: layout.heap("weights").sleep("pageable"), nothing, NotMapped),
+    "wake": (lambda layout: layout.heap("weights").wake(), lambda layout: layout.heap("weights").sleep(), NotMapped),
+}
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", REQUESTS)
+def test_each_call_of_a_sleep_or_a_wake_that_fails_leaves_all_bytes(name: str) -> None:
+    fail_calls(name, 1)
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_some_calls_of_a_sleep_or_a_wake_that_fail_leave_all_bytes(name: str) -> None:
+    fail_calls(name, 9)
+
+
+def fail_calls(name: str, step: int) -> None:
+    """Let every so many calls of a request fail: the heap is as before, and the same request succeeds afterwards."""
+    act, before, error = REQUESTS[name]
+    calls = calls_of(act, before)
+    for at in calls[::step]:
+        with memtopo.applied(SPEC, failing(0)) as layout:
+            driver: Any = layout._session._opened
+            addresses = prepare(layout)
+            before(layout)
+            driver.at = at
+            try:
+                act(layout)
+            except error:
+                act(layout)
+            if layout.heap("weights").asleep:
+                layout.heap("weights").wake()
+            layout.switch("awake")
+            assert not layout.check().different
+            assert [bytes_of(layout, "weights", each) for each in addresses] == [{i + 1} for i in range(5)], at
+            layout.heap("weights").allocate(2 * M)
+        assert layout.report
+        assert (layout.report.outcome, layout.report.leaks) == ("ok", ()), at
+    assert len(calls) > 10
+
+
+def test_any_call_of_an_allocation_or_a_free_that_fails_changes_nothing() -> None:
+    def act(layout: Live) -> None:
+        heap = layout.heap("plain")
+        heap.free(heap.allocate(4 * M))
+
+    for at in calls_of(act, nothing):
+        with memtopo.applied(SPEC, failing(0)) as layout:
+            driver: Any = layout._session._opened
+            addresses = prepare(layout)
+            driver.at = at
+            with suppress(OutOfMemory, NotMapped):  # a free that has to wait is made later
+                act(layout)
+            layout.heap("plain").allocate(64 * M)
+            assert layout.heap("plain").used == 64 * M, "nothing else is left in it"
+            assert [bytes_of(layout, "weights", each) for each in addresses] == [{i + 1} for i in range(5)], at
+        assert layout.report
+        assert (layout.report.outcome, layout.report.leaks) == ("ok", ()), at
+
+
+def test_memory_that_the_program_has_not_freed_is_taken_down(machine: Any) -> None:
+    with memtopo.applied(SPEC, machine) as layout:
+        prepare(layout)
+        layout.heap("weights").sleep()
+        layout.heap("cache").allocate(2 * M)
+    assert layout.report
+    assert (layout.report.outcome, layout.report.leaks) == ("ok", ())
+    with pytest.raises(Unsuitable, match="taken down"):
+        layout.heap("weights")
+
+
+def test_a_change_keeps_allocations_and_follows_limits(layout: Live) -> None:
+    address = layout.heap("weights").allocate(32 * M)
+    fill(layout, "weights", address, 9)
+    heaps = {**SPEC["heaps"], "more": {"location": "gpu0", "size": "8MiB"}}  # type: ignore[dict-item]
+    heaps["weights"] = {"location": "gpu0", "size": "64MiB", "limit": "34MiB"}
+    del heaps["plain"]
+    access = {**SPEC["access"], "more": {"gpu0": "rw"}}  # type: ignore[dict-item]
+    del access["plain"]
+    assert not layout.change({**SPEC, "heaps": heaps, "access": access}).different
+    assert bytes_of(layout, "weights", address) == {9}
+    assert layout.heap("cache").limit == 34 * M
+    layout.heap("cache").allocate(2 * M)
+    with pytest.raises(OutOfMemory):
+        layout.heap("cache").allocate(2 * M)
+    layout.heap("more").allocate(8 * M)
+    with pytest.raises(Unsuitable, match="no heap 'plain'"):
+        layout.heap("plain")
+
+
+def test_views_are_of_one_allocation(layout: Live) -> None:
+    heap = layout.heap("weights")
+    address = heap.allocate(4 * M)
+    heap.allocate(4 * M)
+    assert np.from_dlpack(heap.view(address, dtype="float32", shape=(-1, 4))).shape == (M // 4, 4)
+    assert np.from_dlpack(heap.view(address + M, dtype="uint8")).shape == (3 * M,)
+    with pytest.raises(Unsuitable, match="nothing is allocated"):
+        heap.view(address + 8 * M)
+    with pytest.raises(Unsuitable, match="bytes"):
+        heap.view(address, size=80 * M)
+
+
+def test_threads_allocate_in_heaps_of_their_own_while_another_one_switches_states(machine: Any) -> None:
+    """A pattern for each allocation; no allocation is lost, and none of a heap that a state names is made meanwhile."""
+    spec = {
+        "memtopo": 1,
+        "name": "threads",
+        "heaps": {f"t{i}": {"location": "gpu0", "size": "64MiB"} for i in range(8)}
+        | {"cache": {"location": "gpu0", "size": "64MiB"}},
+        "access": {name: {"gpu0": "rw"} for name in (*(f"t{i}" for i in range(8)), "cache")},
+        "states": {"asleep": {"offload": {"cache": "pinned"}}},
+    }
+    with memtopo.applied(spec, machine) as layout:
+        cache = layout.heap("cache").allocate(8 * M)
+        fill(layout, "cache", cache, 9)
+        wrong: list[object] = []
+
+        def work(name: str, value: int) -> None:
+            try:
+                heap = layout.heap(name)
+                for _ in range(10):
+                    made = [heap.allocate(size * M) for size in (3, 5)]
+                    for address in made:
+                        fill(layout, name, address, value)
+                    assert all(bytes_of(layout, name, address) == {value} for address in made)
+                    for address in made:
+                        heap.free(address)
+            except BaseException as error:  # noqa: BLE001 reported by the test
+                wrong.append(error)
+
+        threads = [threading.Thread(target=work, args=(f"t{i}", i + 1)) for i in range(8)]
+        for each in threads:
+            each.start()
+        while any(each.is_alive() for each in threads):
+            layout.switch("asleep")
+            layout.switch("awake")
+        assert not wrong
+        assert bytes_of(layout, "cache", cache) == {9}
+        assert not any(layout.heap(f"t{i}").allocations for i in range(8))
+
+
+def test_pinned_memory_of_a_spec_keeps_what_has_room_there(machine: Any) -> None:
+    spec = {
+        "memtopo": 1,
+        "name": "inside",
+        "heaps": {"h": {"location": "gpu0", "size": "64MiB"}},
+        "pinned": {"area": {"size": "8MiB", "accessed_by": ["gpu0"]}},
+        "access": {"h": {"gpu0": "rw"}},
+        "states": {"asleep": {"offload": {"h": "area"}}},
+    }
+    with memtopo.applied(spec, machine) as layout:
+        heap = layout.heap("h")
+        first, second = heap.allocate(4 * M), heap.allocate(4 * M)
+        fill(layout, "h", first, 1)
+        fill(layout, "h", second, 2)
+        layout.switch("asleep")
+        layout.switch("awake")
+        assert [bytes_of(layout, "h", each) for each in (first, second)] == [{1}, {2}]
+        third = heap.allocate(2 * M)
+        with pytest.raises(memtopo.NotSwitched, match="has 10 MiB allocated, and 'area' keeps 8 MiB"):
+            layout.switch("asleep")
+        assert layout.state == "awake"
+        assert [bytes_of(layout, "h", each) for each in (first, second)] == [{1}, {2}]
+        heap.free(third)
+        layout.switch("asleep")
