@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -40,3 +42,14 @@ def test_commands_of_a_page_succeed_on_gpus_and_its_programs_print_the_same(
         ran += 1
     if not ran:
         pytest.skip("its commands are for more GPUs")
+
+
+def test_programs_that_need_a_gpu_run_there(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "specs").symlink_to(ROOT / "specs")
+    programs = [block for block in pages.of("python") if block.title and "gpu" in block.info.split()]
+    assert programs
+    for block in programs:
+        command = [sys.executable, "-c", block.text]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"{block.where}\n{done.stderr}"

@@ -1,0 +1,246 @@
+"""Heaps on a real GPU: PyTorch in them, sleep with captured graphs, threads, and the drop-ins of other libraries."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import memtopo
+from memtopo import allocators
+from memtopo.api.errors import OutOfMemory, Unsuitable
+from tests.helpers.specs import ROOT
+
+pytestmark = pytest.mark.gpu
+torch: Any = pytest.importorskip("torch")
+
+import memtopo.torch  # noqa: E402 after PyTorch was found
+
+GIB = 1 << 30
+SPEC = ROOT / "specs/engine-heaps.yaml"
+FILL = """
+import torch
+free = torch.cuda.mem_get_info()[0]
+kept = torch.full((free - (1 << 30),), 0x5A, dtype=torch.uint8, device="cuda")
+torch.cuda.synchronize()
+"""
+
+
+@pytest.fixture(autouse=True)
+def _started() -> None:
+    torch.zeros(1, device="cuda")
+
+
+def model(layers: int, width: int = 4096) -> Any:
+    """A stack of residual layers, each of 8 × width² bytes."""
+    return [
+        (torch.randn(width, width, device="cuda") * 0.01, torch.randn(width, width, device="cuda") * 0.01)
+        for _ in range(layers)
+    ]
+
+
+def run(layers: Any, x: Any) -> Any:
+    for up, down in layers:
+        x = x + torch.nn.functional.gelu(x @ up) @ down
+    return x
+
+
+def captured(layers: Any, x: Any) -> tuple[Any, Any]:
+    """A graph of a run, and its output."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        run(layers, x)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = run(layers, x)
+    return graph, out
+
+
+def test_a_graph_over_weights_replays_bit_equal_after_another_process_had_the_memory() -> None:
+    """4 GiB of weights sleep in host memory, a cache is dropped, and another process writes all free memory."""
+    with memtopo.applied(SPEC) as layout:
+        with memtopo.torch.allocating(layout, "weights"):
+            layers, x = model(32), torch.randn(64, 4096, device="cuda")
+        with memtopo.torch.allocating(layout, "kv-cache"):
+            cache = torch.zeros(8 * GIB, dtype=torch.uint8, device="cuda")
+        assert layout.heap("weights").used >= 4 * GIB
+        graph, out = captured(layers, x)
+        graph.replay()
+        expected = out.clone()
+        for _ in range(3):
+            assert not layout.switch("level-1").different
+            subprocess.run([sys.executable, "-c", FILL], check=True)
+            assert not layout.switch("awake").different
+            out.zero_()
+            graph.replay()
+            assert torch.equal(out, expected)
+        del graph, out, layers, x, cache, expected
+    assert layout.report
+    assert (layout.report.outcome, layout.report.leaks) == ("ok", ())
+
+
+def test_a_thousand_sleeps_leave_no_memory() -> None:
+    with memtopo.applied(SPEC) as layout:
+        with memtopo.torch.allocating(layout, "weights"):
+            kept = [torch.full((32 << 20,), i, dtype=torch.uint8, device="cuda") for i in range(8)]
+        heap = layout.heap("weights")
+        heap.sleep()
+        heap.wake()
+        torch.cuda.synchronize()
+        before = torch.cuda.mem_get_info()[0]
+        for _ in range(1000):
+            heap.sleep()
+            heap.wake()
+        assert torch.cuda.mem_get_info()[0] == before
+        assert [int(each[-1]) for each in kept] == [*range(8)]
+        del kept
+
+
+def test_threads_allocate_in_heaps_of_their_own_while_another_one_switches_states(tmp_path: Path) -> None:
+    """A pattern for each allocation stays in heaps that no state names, and allocations in the others fail or hold."""
+    heaps = {f"t{i}": {"location": "gpu0", "size": "8GiB"} for i in range(8)}
+    sleeping = {"cache": {"location": "gpu0", "size": "8GiB"}}
+    spec = {
+        "memtopo": 1,
+        "name": "threads",
+        "heaps": heaps | sleeping,
+        "access": {name: {"gpu0": "rw"} for name in heaps | sleeping},
+        "states": {"asleep": {"offload": {"cache": "pinned"}}},
+    }
+    with memtopo.applied(spec) as layout:
+        with memtopo.torch.allocating(layout, "cache"):
+            cache = torch.full((64 << 20,), 9, dtype=torch.uint8, device="cuda")
+        stop, wrong = threading.Event(), list[object]()
+
+        def work(name: str, value: int) -> None:
+            try:
+                while not stop.is_set():
+                    with memtopo.torch.allocating(layout, name):
+                        made = [torch.full((n << 20,), value, dtype=torch.uint8, device="cuda") for n in (3, 40, 7)]
+                    assert all(bool((each == value).all()) for each in made)
+                    del made
+            except BaseException as error:  # noqa: BLE001 reported by the test
+                wrong.append(error)
+
+        threads = [threading.Thread(target=work, args=(name, i + 1)) for i, name in enumerate(heaps)]
+        for each in threads:
+            each.start()
+        for _ in range(20):
+            layout.switch("asleep")
+            layout.switch("awake")
+        stop.set()
+        for each in threads:
+            each.join(60)
+        assert not wrong
+        assert not any(each.is_alive() for each in threads), "a thread hangs"
+        assert bool((cache == 9).all())
+        del cache
+
+
+def test_an_allocation_without_room_is_pytorchs_error_with_the_reason_beside_it() -> None:
+    spec = {
+        "memtopo": 1,
+        "name": "small",
+        "heaps": {"h": {"location": "gpu0", "size": "1GiB", "limit": "256MiB"}},
+        "access": {"h": {"gpu0": "rw"}},
+    }
+    with memtopo.applied(spec) as layout:
+        with pytest.raises(torch.OutOfMemoryError) as found, memtopo.torch.allocating(layout, "h"):
+            torch.empty(300 << 20, dtype=torch.uint8, device="cuda")
+        assert "256 MiB of its limit of 256 MiB are left" in "".join(found.value.__notes__)
+        with memtopo.torch.allocating(layout, "h") as pool:
+            kept = torch.full((100 << 20,), 3, dtype=torch.uint8, device="cuda")
+            torch.empty(100 << 20, dtype=torch.uint8, device="cuda")
+        assert pool.statistics.segments == 2
+        pool.trim()
+        assert len(layout.heap("h").allocations) == 1
+        assert bool((kept == 3).all())
+        del kept, pool
+
+
+def test_the_saver_keeps_and_drops_by_tag_and_reads_backups() -> None:
+    from memtopo.torch.saver import torch_memory_saver as saver
+
+    with saver.region(tag="kept", enable_cpu_backup=True):
+        kept = torch.randn(1 << 20, device="cuda")
+    with saver.region(tag="pageable", enable_cpu_backup=True, cpu_backup_backend="mmap"):
+        pageable = torch.randn(1 << 20, device="cuda")
+    with saver.region(tag="dropped"):
+        dropped = torch.full((1 << 20,), 7, device="cuda")
+        with saver.disable():
+            outside = torch.full((100,), 5.0, device="cuda")
+    expected = kept.cpu(), pageable.cpu()
+    saver.pause("kept")
+    saver.pause()
+    assert [torch.equal(saver.get_cpu_backup(each), own) for each, own in zip((kept, pageable), expected, strict=True)]
+    assert bool((outside == 5).all())
+    saver.resume("kept")
+    assert torch.equal(kept.cpu(), expected[0])
+    assert saver.get_cpu_backup(kept) is None
+    saver.resume()
+    assert torch.equal(pageable.cpu(), expected[1])
+    dropped.fill_(1)
+    assert bool((dropped == 1).all())
+    saver.retain_cpu_backup = True
+    saver.pause("kept")
+    saver.resume("kept")
+    assert torch.equal(saver.get_cpu_backup(kept, zero_copy=True), expected[0])
+    saver.retain_cpu_backup = False
+
+
+@pytest.fixture
+def heap_layout() -> Iterator[Any]:
+    spec = {
+        "memtopo": 1,
+        "name": "others",
+        "heaps": {"h": {"location": "gpu0", "size": "1GiB"}},
+        "access": {"h": {"gpu0": "rw"}},
+    }
+    with memtopo.applied(spec) as layout:
+        yield layout
+
+
+def test_cupy_allocates_in_a_heap(heap_layout: Any) -> None:
+    cupy: Any = pytest.importorskip("cupy")
+    allocator = allocators.cupy(heap_layout, "h")
+    with cupy.cuda.using_allocator(allocator.malloc):
+        array = cupy.arange(1 << 20, dtype="int64")
+        assert len(heap_layout.heap("h").allocations) == 1
+        assert int(array.sum()) == (1 << 19) * ((1 << 20) - 1)
+        del array
+    assert not heap_layout.heap("h").allocations
+
+
+def test_cuda_core_allocates_in_a_heap(heap_layout: Any) -> None:
+    core: Any = pytest.importorskip("cuda.core")
+    core.Device(0).set_current()
+    buffer = allocators.cuda_core(heap_layout, "h").allocate(5 << 20)
+    (allocation,) = heap_layout.heap("h").allocations
+    assert (int(buffer.handle), buffer.size) == (allocation.address, 5 << 20)
+    buffer.close()
+    assert not heap_layout.heap("h").allocations
+
+
+def test_requests_that_a_heap_cannot_fulfil_change_nothing(heap_layout: Any) -> None:
+    heap = heap_layout.heap("h")
+    address = heap.allocate(64 << 20)
+    with pytest.raises(OutOfMemory, match="the largest hole among its 1 GiB of addresses has 960 MiB"):
+        heap.allocate(1 << 30)
+    for wrong in (address + 1, 0):
+        with pytest.raises(Unsuitable, match="nothing is allocated"):
+            heap.free(wrong)
+    heap.sleep()
+    for refused in (lambda: heap.free(address), lambda: heap.allocate(1), heap.sleep):
+        with pytest.raises(Unsuitable, match=r"asleep|no memory at present"):
+            refused()
+    heap.wake()
+    heap.free(address)
+    with pytest.raises(Unsuitable, match="nothing is allocated"):
+        heap.free(address)
