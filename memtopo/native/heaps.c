@@ -7,9 +7,9 @@
 #include <pthread.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/types.h>
+#include <unistd.h>
 
 /* As in cuda.h. */
 typedef struct { int type, id; } location_t;
@@ -38,7 +38,7 @@ typedef struct {
 typedef struct { uint64_t limit, used, peak; } budget_t;
 
 /* Results of functions: 0, an error of the driver (above 0), or one of these. */
-enum { CLOSED = -1, NO_ADDRESSES = -2, OVER_LIMIT = -3, NOT_ALLOCATED = -4, NO_HOST_MEMORY = -5, NO_MARGIN = -6 };
+enum { CLOSED = -1, NO_ADDRESSES = -2, OVER_LIMIT = -3, NOT_ALLOCATED = -4, NO_MARGIN = -5 };
 
 enum { MAPPED = 1, FREED = 2 }; /* of an allocation; a freed one is still mapped, and is released later */
 
@@ -46,6 +46,14 @@ typedef struct {
     uint64_t address, size, handle, number;
     uint32_t flags, reserved;
 } allocation_t;
+
+/* The allocations of a heap, in order of address, in memory that other processes may map to read them. There is room for
+ * one of each granule. The version is odd while entries move. */
+typedef struct {
+    uint64_t version, count, mapped;
+    int32_t open, reserved;
+    allocation_t entries[];
+} table_t;
 
 enum { MOST_ACCESS = 64, MOST_HEAPS = 64 };
 
@@ -58,10 +66,10 @@ typedef struct {
     budget_t *budget;
     driver_t driver;
     uint64_t margin; /* bytes of the GPU that stay free */
+    table_t *table;
+    int64_t process; /* that has the heap; one that it forks shares the table, and must not change it */
     /* The rest begins as zeros. */
-    allocation_t *table; /* in order of address */
-    uint64_t count, capacity, next_number, mapped, freed_late;
-    int32_t open, slot;
+    uint64_t next_number, freed_late;
     int32_t failed;       /* last result of an allocation that was not 0, for a message */
     uint32_t failed_call; /* number of the driver's function in driver_t that returned it */
     uint64_t failed_size;
@@ -71,6 +79,16 @@ static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static heap_t *slots[MOST_HEAPS];
 
 enum { CREATE, RELEASE, MAP, UNMAP, SET_ACCESS, PUSH, POP, SYNCHRONIZE, INFO };
+
+/* A process that is forked has copies of heaps whose memory is not its own, and of a lock that nobody opens. */
+static void after_fork(void) {
+    pthread_mutex_init(&mutex, NULL);
+    memset(slots, 0, sizeof slots);
+}
+
+__attribute__((constructor)) static void start(void) { pthread_atfork(NULL, NULL, after_fork); }
+
+static int is_own(const heap_t *heap) { return heap->process == getpid(); }
 
 static int fail(heap_t *heap, int result, int call, uint64_t size) {
     heap->failed = result;
@@ -83,7 +101,7 @@ static int unmap(heap_t *heap, allocation_t *each) {
     int result = heap->driver.unmap(each->address, each->size);
     if (!result) {
         each->flags &= ~(uint32_t)MAPPED;
-        heap->mapped -= each->size;
+        heap->table->mapped -= each->size;
     }
     return result;
 }
@@ -102,7 +120,7 @@ static int map(heap_t *heap, allocation_t *each, int *call) {
         }
     }
     each->flags |= MAPPED;
-    heap->mapped += each->size;
+    heap->table->mapped += each->size;
     return 0;
 }
 
@@ -123,36 +141,43 @@ static int create_and_map(heap_t *heap, allocation_t *each, int *call) {
     return result;
 }
 
+/* Move the entries from one index on to another one. */
+static void move(table_t *table, uint64_t from, uint64_t to) {
+    __atomic_fetch_add(&table->version, 1, __ATOMIC_SEQ_CST);
+    memmove(table->entries + to, table->entries + from, (table->count - from) * sizeof(allocation_t));
+    table->count += to - from;
+    __atomic_fetch_add(&table->version, 1, __ATOMIC_SEQ_CST);
+}
+
 static void forget(heap_t *heap, uint64_t index) {
-    heap->budget->used -= heap->table[index].size;
-    heap->count -= 1;
-    memmove(heap->table + index, heap->table + index + 1, (heap->count - index) * sizeof(allocation_t));
+    heap->budget->used -= heap->table->entries[index].size;
+    move(heap->table, index + 1, index);
 }
 
 static int find(const heap_t *heap, uint64_t address, uint64_t *found) {
-    uint64_t low = 0, high = heap->count;
+    uint64_t low = 0, high = heap->table->count;
     while (low < high) {
         uint64_t middle = (low + high) / 2;
-        if (heap->table[middle].address < address) low = middle + 1;
+        if (heap->table->entries[middle].address < address) low = middle + 1;
         else high = middle;
     }
     *found = low;
-    return low < heap->count && heap->table[low].address == address;
+    return low < heap->table->count && heap->table->entries[low].address == address;
 }
 
 /* The smallest hole of at least `size` bytes; without one, the size of the largest. */
 static int find_hole(const heap_t *heap, uint64_t size, uint64_t *address, uint64_t *index, uint64_t *largest) {
     uint64_t at = heap->base, best = UINT64_MAX;
     *largest = 0;
-    for (uint64_t each = 0; each <= heap->count; each++) {
-        uint64_t end = each < heap->count ? heap->table[each].address : heap->base + heap->size, hole = end - at;
+    for (uint64_t each = 0; each <= heap->table->count; each++) {
+        uint64_t end = each < heap->table->count ? heap->table->entries[each].address : heap->base + heap->size, hole = end - at;
         if (hole > *largest) *largest = hole;
         if (hole >= size && hole < best) {
             best = hole;
             *address = at;
             *index = each;
         }
-        if (each < heap->count) at = end + heap->table[each].size;
+        if (each < heap->table->count) at = end + heap->table->entries[each].size;
     }
     return best != UINT64_MAX;
 }
@@ -179,7 +204,7 @@ static int leaves_margin(heap_t *heap, uint64_t size) {
 }
 
 static int end_allocation(heap_t *heap, uint64_t index) {
-    allocation_t *each = heap->table + index;
+    allocation_t *each = heap->table->entries + index;
     int result = each->flags & MAPPED ? unmap(heap, each) : 0;
     if (!result) result = release(heap, each);
     if (!result) forget(heap, index);
@@ -190,26 +215,12 @@ static int end_allocation(heap_t *heap, uint64_t index) {
 static void end_freed(heap_t *heap) {
     if (!heap->freed_late || await_work(heap)) return;
     heap->freed_late = 0;
-    for (uint64_t index = heap->count; index-- > 0;)
-        if (heap->table[index].flags & FREED && end_allocation(heap, index)) heap->freed_late = 1;
-}
-
-static int insert(heap_t *heap, uint64_t index, const allocation_t *new) {
-    if (heap->count == heap->capacity) {
-        uint64_t capacity = heap->capacity ? 2 * heap->capacity : 64;
-        allocation_t *table = realloc(heap->table, capacity * sizeof(allocation_t));
-        if (!table) return NO_HOST_MEMORY;
-        heap->table = table;
-        heap->capacity = capacity;
-    }
-    memmove(heap->table + index + 1, heap->table + index, (heap->count - index) * sizeof(allocation_t));
-    heap->table[index] = *new;
-    heap->count += 1;
-    return 0;
+    for (uint64_t index = heap->table->count; index-- > 0;)
+        if (heap->table->entries[index].flags & FREED && end_allocation(heap, index)) heap->freed_late = 1;
 }
 
 static int allocate(heap_t *heap, uint64_t bytes, uint64_t *address) {
-    if (!heap->open) return fail(heap, CLOSED, 0, bytes);
+    if (!is_own(heap) || !heap->table->open) return fail(heap, CLOSED, 0, bytes);
     end_freed(heap);
     if (bytes > heap->size) return fail(heap, NO_ADDRESSES, 0, bytes);
     allocation_t new = {.size = (bytes + heap->granule - 1) / heap->granule * heap->granule};
@@ -220,12 +231,13 @@ static int allocate(heap_t *heap, uint64_t bytes, uint64_t *address) {
         return fail(heap, OVER_LIMIT, 0, bytes);
     if (!leaves_margin(heap, new.size)) return fail(heap, NO_MARGIN, 0, bytes);
     new.number = heap->next_number;
-    int call = 0, result = insert(heap, index, &new);
-    if (result) return fail(heap, result, 0, bytes);
+    int call = 0, result;
+    move(heap->table, index, index + 1);
+    heap->table->entries[index] = new;
     heap->budget->used += new.size;
-    if ((result = create_and_map(heap, heap->table + index, &call))) {
-        if (!heap->table[index].handle) forget(heap, index);
-        else heap->table[index].flags |= FREED, heap->freed_late = 1;
+    if ((result = create_and_map(heap, heap->table->entries + index, &call))) {
+        if (!heap->table->entries[index].handle) forget(heap, index);
+        else heap->table->entries[index].flags |= FREED, heap->freed_late = 1;
         return fail(heap, result, call, bytes);
     }
     heap->next_number += 1;
@@ -236,15 +248,15 @@ static int allocate(heap_t *heap, uint64_t bytes, uint64_t *address) {
 
 static int free_allocation(heap_t *heap, uint64_t address) {
     uint64_t index;
-    if (!find(heap, address, &index) || heap->table[index].flags & FREED) return NOT_ALLOCATED;
-    if (!heap->open || await_work(heap)) {
-        heap->table[index].flags |= FREED;
+    if (!is_own(heap) || !find(heap, address, &index) || heap->table->entries[index].flags & FREED) return NOT_ALLOCATED;
+    if (!heap->table->open || await_work(heap)) {
+        heap->table->entries[index].flags |= FREED;
         heap->freed_late = 1;
         return 0;
     }
     int result = end_allocation(heap, index);
     if (result) {
-        heap->table[index].flags |= FREED;
+        heap->table->entries[index].flags |= FREED;
         heap->freed_late = 1;
     }
     return result;
@@ -271,24 +283,17 @@ int memtopo_heap_free(heap_t *heap, uint64_t address) {
 /* Refuse allocations, and defer frees, until the heap is opened again. */
 void memtopo_heap_close(heap_t *heap) {
     pthread_mutex_lock(&mutex);
-    heap->open = 0;
+    if (is_own(heap)) heap->table->open = 0;
     pthread_mutex_unlock(&mutex);
 }
 
 void memtopo_heap_open(heap_t *heap) {
     pthread_mutex_lock(&mutex);
-    heap->open = 1;
-    end_freed(heap);
+    if (is_own(heap)) {
+        heap->table->open = 1;
+        end_freed(heap);
+    }
     pthread_mutex_unlock(&mutex);
-}
-
-/* Copy the table, in order of address; return its length, which may exceed the room. */
-uint64_t memtopo_heap_list(heap_t *heap, allocation_t *found, uint64_t room) {
-    pthread_mutex_lock(&mutex);
-    uint64_t count = heap->count;
-    memcpy(found, heap->table, (count < room ? count : room) * sizeof(allocation_t));
-    pthread_mutex_unlock(&mutex);
-    return count;
 }
 
 /* Largest hole among the addresses. */
@@ -304,17 +309,18 @@ uint64_t memtopo_heap_largest_hole(heap_t *heap) {
  * their bytes, or `*broken` is the number of those that are not. A chunk that cannot be released stays with its handle. */
 int memtopo_heap_unmap(heap_t *heap, uint32_t *call, uint64_t *broken) {
     int result = 0, again;
+    if (!is_own(heap)) return 0;
     pthread_mutex_lock(&mutex);
     *broken = 0;
     *call = UNMAP;
-    for (uint64_t index = 0; index < heap->count && !result; index++)
-        if (heap->table[index].flags & MAPPED) result = unmap(heap, heap->table + index);
-    for (uint64_t index = 0; result && index < heap->count; index++)
-        if (heap->table[index].handle && !(heap->table[index].flags & MAPPED) && map(heap, heap->table + index, &again))
+    for (uint64_t index = 0; index < heap->table->count && !result; index++)
+        if (heap->table->entries[index].flags & MAPPED) result = unmap(heap, heap->table->entries + index);
+    for (uint64_t index = 0; result && index < heap->table->count; index++)
+        if (heap->table->entries[index].handle && !(heap->table->entries[index].flags & MAPPED) && map(heap, heap->table->entries + index, &again))
             *broken += 1;
-    for (uint64_t index = heap->count; !result && index-- > 0;) {
-        int failed = release(heap, heap->table + index);
-        if (!failed && heap->table[index].flags & FREED) forget(heap, index);
+    for (uint64_t index = heap->table->count; !result && index-- > 0;) {
+        int failed = release(heap, heap->table->entries + index);
+        if (!failed && heap->table->entries[index].flags & FREED) forget(heap, index);
     }
     pthread_mutex_unlock(&mutex);
     return result;
@@ -323,36 +329,33 @@ int memtopo_heap_unmap(heap_t *heap, uint32_t *call, uint64_t *broken) {
 /* Create chunks for all allocations that have none, and map them. After an error, none of them is created. */
 int memtopo_heap_map(heap_t *heap, uint32_t *call) {
     int result = 0, at = 0;
+    if (!is_own(heap)) return 0;
     pthread_mutex_lock(&mutex);
     uint64_t done = 0;
-    for (; done < heap->count && !result; done++) {
-        allocation_t *each = heap->table + done;
+    for (; done < heap->table->count && !result; done++) {
+        allocation_t *each = heap->table->entries + done;
         if (each->flags & (MAPPED | FREED)) continue;
         result = each->handle ? map(heap, each, &at) : create_and_map(heap, each, &at);
     }
     *call = (uint32_t)at;
     for (uint64_t index = result ? done : 0; index-- > 0;)
-        if (heap->table[index].flags & MAPPED && !unmap(heap, heap->table + index)) release(heap, heap->table + index);
+        if (heap->table->entries[index].flags & MAPPED && !unmap(heap, heap->table->entries + index)) release(heap, heap->table->entries + index);
     pthread_mutex_unlock(&mutex);
     return result;
 }
 
 /* End all allocations, those whose end is refused once more; return how many are left, and the first error. */
 uint64_t memtopo_heap_end(heap_t *heap, int *error) {
-    pthread_mutex_lock(&mutex);
-    heap->open = 0;
     *error = 0;
+    if (!is_own(heap)) return 0;
+    pthread_mutex_lock(&mutex);
+    heap->table->open = 0;
     for (int again = 0; again < 2; again++)
-        for (uint64_t index = heap->count; index-- > 0;) {
+        for (uint64_t index = heap->table->count; index-- > 0;) {
             int result = end_allocation(heap, index);
             if (result && !*error) *error = result;
         }
-    uint64_t left = heap->count;
-    if (!left) {
-        free(heap->table);
-        heap->table = NULL;
-        heap->capacity = 0;
-    }
+    uint64_t left = heap->table->count;
     pthread_mutex_unlock(&mutex);
     return left;
 }

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from memtopo.common.errors import InternalError
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import PROPERTY_FLAGS, DriverError, Grant, Location, Properties
 from memtopo.driver.wrappers import innermost
 from memtopo.native import library
+from memtopo.native.tables import Allocation, AllocationTable, TableHead
 
 _MOST_GRANTS = 64
-_CLOSED, _NO_ADDRESSES, _OVER_LIMIT, _NOT_ALLOCATED, _NO_MARGIN = -1, -2, -3, -4, -6
-_MAPPED, _FREED = 1, 2
+_CLOSED, _NO_ADDRESSES, _OVER_LIMIT, _NOT_ALLOCATED, _NO_MARGIN = -1, -2, -3, -4, -5
 
 CALLS: Mapping[str, str] = {
     "create": "cuMemCreate",
@@ -67,14 +68,6 @@ class _Budget(ctypes.Structure):
     _fields_ = [("limit", _U64), ("used", _U64), ("peak", _U64)]
 
 
-class _Allocation(ctypes.Structure):
-    _fields_ = [
-        *((name, _U64) for name in ("address", "size", "handle", "number")),
-        ("flags", ctypes.c_uint32),
-        ("reserved", ctypes.c_uint32),
-    ]
-
-
 class _Heap(ctypes.Structure):
     _fields_ = [
         *((name, _U64) for name in ("base", "size", "granule")),
@@ -85,25 +78,13 @@ class _Heap(ctypes.Structure):
         ("budget", ctypes.POINTER(_Budget)),
         ("driver", _Functions),
         ("margin", _U64),
-        ("table", _POINTER),
-        *((name, _U64) for name in ("count", "capacity", "next_number", "mapped", "freed_late")),
-        *((name, ctypes.c_int32) for name in ("open", "slot", "failed")),
+        ("table", ctypes.POINTER(TableHead)),
+        ("process", ctypes.c_int64),
+        *((name, _U64) for name in ("next_number", "freed_late")),
+        ("failed", ctypes.c_int32),
         ("failed_call", ctypes.c_uint32),
         ("failed_size", _U64),
     ]
-
-
-class Allocation(NamedTuple):
-    """Allocation in a heap: address and size in bytes, the handle of its chunk (0 if it has none), and its number.
-
-    Numbers count the allocations of a heap from 0 and are not used again.
-    """
-
-    address: int
-    size: int
-    handle: int
-    number: int
-    mapped: bool
 
 
 class Refusal(Exception):
@@ -120,7 +101,6 @@ _REFUSALS = {
     _NO_ADDRESSES: "no hole among its addresses is large enough",
     _OVER_LIMIT: "its limit is reached",
     _NOT_ALLOCATED: "nothing is allocated there",
-    -5: "the process has no memory for the table",
     _NO_MARGIN: "the GPU would have less free memory than its margin",
 }
 
@@ -161,6 +141,7 @@ class NativeHeap:
     def __init__(
         self,
         driver: Driver,
+        label: str,
         reserved: tuple[int, int],
         granule: int,
         properties: Properties,
@@ -177,6 +158,11 @@ class NativeHeap:
             self._record.access[index] = _Access(_Location.of(own(location)), access)
         self._record.budget, self._record.driver = ctypes.pointer(budget.record), self._calls.functions
         self._budget = budget  # the record points to it
+        self.table = AllocationTable.create(label, reserved[1] // granule)
+        """Table of the allocations, whose file other processes may map."""
+        assert self.table.head
+        self._head = self.table.head
+        self._record.table, self._record.process = ctypes.pointer(self._head), os.getpid()
         self._at = ctypes.byref(self._record)
         self.open()
 
@@ -186,7 +172,7 @@ class NativeHeap:
             found = library()
             if found.memtopo_heap_size() != ctypes.sizeof(_Heap):
                 raise InternalError("the C library has another heap than this version of memtopo")
-            for name in ("list", "largest_hole", "end"):
+            for name in ("largest_hole", "end"):
                 getattr(found, f"memtopo_heap_{name}").restype = _U64
             self._loaded = found
         return self._loaded
@@ -194,7 +180,7 @@ class NativeHeap:
     @property
     def is_open(self) -> bool:
         """True while memory can be allocated."""
-        return bool(self._record.open)
+        return bool(self._head.open)
 
     def keep_free(self, margin: int) -> None:
         """Refuse allocations that would leave less than so many bytes of the GPU free."""
@@ -203,7 +189,7 @@ class NativeHeap:
     @property
     def mapped(self) -> int:
         """Bytes of the chunks that exist."""
-        return int(self._record.mapped)
+        return int(self._head.mapped)
 
     @property
     def largest_hole(self) -> int:
@@ -237,31 +223,18 @@ class NativeHeap:
         if self._loaded:
             self._loaded.memtopo_heap_open(self._at)
         else:
-            self._record.open = 1
+            self._head.open = 1
 
     def close(self) -> None:
         """Refuse allocations; the memory of those that are freed is released by `unmap` or `open`."""
         if self._loaded:
             self._loaded.memtopo_heap_close(self._at)
         else:
-            self._record.open = 0
+            self._head.open = 0
 
     def allocations(self) -> list[Allocation]:
         """Return the allocations in order of address, without those that are freed."""
-        room = count = int(self._record.count)
-        while self._loaded:
-            table = (_Allocation * room)()
-            count = int(self._loaded.memtopo_heap_list(self._at, table, _U64(room)))
-            if count <= room:
-                break
-            room = 2 * count
-        else:
-            return []
-        return [
-            Allocation(each.address, each.size, each.handle, each.number, bool(each.flags & _MAPPED))
-            for each in table[:count]
-            if not each.flags & _FREED
-        ]
+        return self.table.allocations()
 
     def unmap(self) -> None:
         """Unmap and release all memory of a closed heap, which keeps the addresses of its allocations.
@@ -283,6 +256,7 @@ class NativeHeap:
 
     def end(self) -> DriverError | None:
         """Free all allocations; return the error of a call that was repeated. Raises `Unmapped` if some are left."""
+        self.table.close()
         if self._loaded is None:
             return None
         code = _INT()

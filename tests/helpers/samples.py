@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 SAMPLE = {
-    "alternatives", "elastic-kv", "engine-heaps", "four-gpu-kv", "hand-over", "hold", "legacy-ipc", "managed", "multicast", "nic-kv",
-    "node-local", "parts-and-holes", "pools", "ring-buffer", "shared-ring", "sleep-mode", "tensor-parallel-sleep",
-    "vulkan-frame",
+    "alternatives", "elastic-kv", "engine-heaps", "four-gpu-kv", "hand-over", "hold", "legacy-ipc", "managed",
+    "multicast", "nic-kv", "node-local", "parts-and-holes", "pools", "ring-buffer", "shared-ring", "sleep-mode",
+    "tensor-parallel-sleep", "vulkan-frame",
 }  # fmt: skip
 """Names of specs: every section is in one of them, with one process and with several."""
 
