@@ -25,29 +25,21 @@ access: {r: {gpu0: rw}}
 """
 
 
-def test_a_resource_that_no_step_opened_is_a_leak() -> None:
+@pytest.mark.parametrize(("label", "what"), [("", "something that no step owns"), ("c.7", "chunk c.7")])
+def test_a_resource_that_no_step_opened_is_a_leak(label: str, what: str) -> None:
+    """An open chunk of the layout has its label."""
+
     def hold(made: Conducted) -> HoldResult:
-        made.run.ledger.mem_create(2 << 20, Properties(gpu(0)))
+        handle = made.run.ledger.mem_create(2 << 20, Properties(gpu(0)))
+        made.run.execution.layout.chunks.update({label: handle} if label else {})
         return HoldResult()
 
     machine = invented(1)
     with SimDriver(machine) as driver:
         driver.init()
         report = apply(run_request(SPEC, machine), Ledger(driver), hold=hold)
-    assert [leak.what for leak in report.leaks] == ["something that no step owns"]
+    assert [leak.what for leak in report.leaks] == [what]
     assert (report.outcome, report.exit_code) == ("leaked", 5)
-
-
-def test_an_open_chunk_that_no_step_has_is_a_leak_with_its_label() -> None:
-    def hold(made: Conducted) -> HoldResult:
-        made.run.execution.layout.chunks["other.0@host:0"] = made.run.ledger.mem_create(2 << 20, Properties(gpu(0)))
-        return HoldResult()
-
-    machine = invented(1)
-    with SimDriver(machine) as driver:
-        driver.init()
-        report = apply(run_request(SPEC, machine), Ledger(driver), hold=hold)
-    assert [leak.what for leak in report.leaks] == ["chunk other.0@host:0"]
 
 
 @pytest.mark.parametrize("kept", [0, 1])

@@ -232,14 +232,6 @@ def test_clients_that_check_do_not_starve_others(runtime: Path) -> None:
         assert provider.started == 2  # one for all that waited
 
 
-def test_the_same_handles_count_once(client: Client) -> None:
-    for _ in range(2):
-        for each in client.handles("page", 10, 20):
-            each.close()
-    (found,) = client.status().importers
-    assert (found.handles, found.bytes, found.taken[0].export) == (20, 20 * 4096, "page")
-
-
 @pytest.mark.parametrize("differences", [0, 1, 500])
 def test_check_reports_tallies_the_first_differences_and_their_number(
     start: Callable[..., Holder], differences: int

@@ -214,13 +214,6 @@ def test_a_handle_that_cannot_be_made_is_an_error_and_not_counted(
     assert (client.connection.attached, responder.counters.handles, responder.counters.clients) == (False, 0, 0)
 
 
-def test_a_check_is_the_providers(responder: Responder, shelf: Memfds) -> None:
-    assert responder.check()["ok"]["different"] == 0
-    shelf.differences = 3
-    found = responder.check()["ok"]
-    assert (found["different"], len(found["differences"])) == (3, 3)
-
-
 def test_nothing_is_known_of_an_empty_provider() -> None:
     shelf = Memfds(kept=())
     client = Client(1, Responder(shelf, HolderInfo("kv", None, MACHINE), Supervision(), batch=3, deadline=None), [])
