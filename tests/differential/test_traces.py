@@ -54,7 +54,7 @@ def test_a_sample_of_recorded_sequences_is_answered_as_on_hardware(path: Path) -
     assert unexplained(result.differences) == []
 
 
-@pytest.mark.exhaustive(seconds=2)
+@pytest.mark.exhaustive(seconds=3)
 @pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem)
 def test_every_recorded_sequence_is_answered_as_on_hardware(path: Path) -> None:
     origin, recorded = traces.read(path)

@@ -55,7 +55,7 @@ def test_random_specs_have_entries_of_every_kind() -> None:
     """In one process or in several; mappings and access among them."""
     found: set[str] = set()
 
-    @settings(SOME, max_examples=20, derandomize=True, database=None)
+    @settings(SOME, max_examples=40, derandomize=True, database=None)
     @given(strategies.dicts(external=True), multi_process_strategies.dicts())
     def note(one: dict[str, Any], several: dict[str, Any]) -> None:
         for spec in (one, *several["processes"].values()):

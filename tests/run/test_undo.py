@@ -191,7 +191,7 @@ def test_mappings_of_a_program_that_stay_are_counted() -> None:
     assert done.ledger.counts() == {"reservations": 1, "handles": 0, "mappings": 4, "contexts": 0}
 
 
-@pytest.mark.parametrize("most", [SAMPLED, pytest.param(SAMPLED_FULLY, marks=pytest.mark.exhaustive(seconds=5))])
+@pytest.mark.parametrize("most", [SAMPLED, pytest.param(SAMPLED_FULLY, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("process", ["server", "reader"])
 def test_a_failure_of_a_call_with_imported_allocations_is_undone_or_named(process: str, most: int) -> None:
     """In the process that has the pool, and in the one that imports from it."""
@@ -218,12 +218,11 @@ def _fails_at(process: str, at: int) -> tuple[Failing, dict[str, Report]]:
     return made[0], reports
 
 
-@pytest.mark.exhaustive(seconds=2)
-@pytest.mark.timeout(3600)
+@pytest.mark.exhaustive(seconds=6)
 @pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
 def test_a_failure_of_every_call_is_undone_or_named(path: Path) -> None:
-    """Plans over 500 calls have 500 tried."""
-    fail_everywhere(path, invented(4), SAMPLED_FULLY)
+    """Plans over 500 calls have 500 tried, and that of 32,000 a dozen, since a run takes a second."""
+    fail_everywhere(path, invented(4), SAMPLED if path.stem == "paged-kv" else SAMPLED_FULLY)
 
 
 @pytest.mark.parametrize(
