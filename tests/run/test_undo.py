@@ -171,6 +171,15 @@ def test_a_context_that_cannot_be_popped_leaves_nothing(text: str) -> None:
         assert done.ledger.empty, at
 
 
+def test_the_memory_of_a_check_is_freed_whichever_context_cannot_be_made_current() -> None:
+    text = "ranges: {r: {size: 256MiB}}\nchunks: {c: {location: gpu0, size: 2MiB, count: 128}}\nmap: {r: c}\n"
+    made, pushes = run_request(f"{text}access: {{r: {{gpu0: rw}}}}", invented(1)), {"ctx_push_current"}
+    calls = run(made, invented(1), only=pushes).failing.calls
+    assert calls > 3
+    for at in range(1, calls + 1):
+        assert run(made, invented(1), at=at, only=pushes).ledger.empty, at
+
+
 def test_what_a_program_could_have_mapped_is_unmapped_chunk_by_chunk_if_it_cannot_be_at_once() -> None:
     machine = invented(1)
     made = run_request(ELASTIC, machine)

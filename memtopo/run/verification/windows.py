@@ -124,7 +124,7 @@ def staging(driver: Driver, context: int, size: int) -> Iterator[Staging | None]
             stream = driver.stream_create()
         yield Staging(driver, address, stream) if stream else None
     finally:
-        with deferred(), current(driver, context):
+        with deferred():  # and without the context (facts 56 and 74), which may no longer be made current
             if stream:
                 driver.stream_destroy(stream)
             if address:
