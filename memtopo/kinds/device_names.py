@@ -26,11 +26,13 @@ _PLACES = {GPUS: "in 'location', 'accessed_by', 'access', 'visible' and 'devices
 
 def has_set(names: Sequence[NamedDevice]) -> bool:
     """Return true if one of some names stands for several devices: `gpus`, or the nodes near them."""
-    return any(name == GPUS or (isinstance(name, Near) and name.gpu == GPUS) for name in names)
+    return GPUS in names or Near(GPUS) in names
 
 
 def expanded(names: Sequence[NamedDevice], gpus: Sequence[Location]) -> list[tuple[NamedDevice, int]]:
     """Names with `gpus` replaced by its members, each with its index in `names`; `{near: gpus}` is their nodes."""
+    if not has_set(names):
+        return [(name, index) for index, name in enumerate(names)]
     found: list[tuple[NamedDevice, int]] = []
     for index, name in enumerate(names):
         if name == GPUS:

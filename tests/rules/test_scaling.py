@@ -148,6 +148,12 @@ def peers_beside_errors(count: int) -> str:
     return ranges + chunks + section_text("access", ["rs.$: {peers: r}"], count)
 
 
+def states_of_undeclared_names(count: int) -> str:
+    """As many states with an undeclared name as chunks."""
+    chunks = section_text("chunks", ["c$: {location: gpu0, size: 2MiB}"], count)
+    return HEAD + chunks + section_text("states", ["s$: {drop: [u$]}"], count)
+
+
 def processed(text: str) -> Document:
     """Read, validate, plan and draw a spec, as far as it is valid."""
     document = read_text(text.encode(), "x.yaml")
@@ -199,7 +205,7 @@ def test_twice_the_values_of_an_entry_cause_twice_the_work(within: str) -> None:
     assert_linear(few, twice)
 
 
-@pytest.mark.parametrize("text", [filled_parts, peers_beside_errors])
+@pytest.mark.parametrize("text", [filled_parts, peers_beside_errors, states_of_undeclared_names])
 def test_twice_the_entries_that_depend_on_others_cause_twice_the_work(text: Callable[[int], str]) -> None:
     assert_linear(text(FEW), text(2 * FEW))
 

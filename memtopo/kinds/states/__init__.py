@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from pydantic import BeforeValidator, Field
@@ -201,7 +201,8 @@ def _chunks(scope: Scope, reference: Reference, path: Path, at: At) -> list[tupl
         return _chunks_in(scope, ranges, reference, path, at)
     declared = any(scope.spec.may_have(section, reference.name) for section in ("chunks", "ranges", "imports"))
     reported = declared or scope.may_be_unusable(reference.name, STATES, path, at)
-    known = dict.fromkeys([*scope.spec.names("ranges"), *scope.spec.names("chunks")])
+    only_chunks = (each for each in scope.spec.names("chunks") if not scope.spec.may_have("ranges", each))
+    known = chain(scope.spec.names("ranges"), only_chunks)  # some are read, for some of the errors
     raise scope.errors.undeclared("range or chunk", reference.name, path, known, at, reported=reported)
 
 
@@ -236,7 +237,7 @@ def _elastic_ranges(scope: Scope, reference: Reference) -> Iterator[str]:
 def _released(scope: Scope, emptied: Mapping[str, Path], absent: set[str]) -> Iterator[Absent]:
     """Elastic chunks that go with the ranges at some paths, since no other elastic range has them."""
     users: dict[str, set[str]] = {}
-    for group in scope.of(RangeGroup).values():
+    for group in scope.of(RangeGroup).values() if emptied else ():
         for chunk in group.elastic.chunks if group.elastic else ():
             users.setdefault(chunk.name, set()).update(group.label(index) for index in range(group.count))
     for name, labels in users.items():
