@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import math
 import mmap
+import os
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -366,25 +367,41 @@ class HostMapping:
     def __init__(self, size: int, segments: Iterable[FileSegment]) -> None:
         self.size = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
         self.address = _map(None, self.size, 0, _ANONYMOUS, -1, 0)
+        self._mapped: set[tuple[FileSegment, int]] = set()
         try:
-            self._map_segments(segments)
+            self._map_segments(_joined(segments))
         except BaseException:
             self.close()
             raise
 
     def replace(self, segments: Iterable[FileSegment]) -> None:
-        """Map other segments at the same addresses; elsewhere, the memory reads as zeros. Raises `OSError`."""
-        self.blank()
-        self._map_segments(segments)
+        """Map other segments at the same addresses; elsewhere, the memory reads as zeros. Raises `OSError`.
+
+        A segment that is mapped already stays: a thread of the program may be writing to it.
+        """
+        found, at = list(_joined(sorted(segments))), 0
+        for each in found:
+            self._blank(at, each.at)
+            at = each.at + each.size
+        self._blank(at, self.size)
+        self._map_segments(found)
 
     def _map_segments(self, segments: Iterable[FileSegment]) -> None:
-        for each in _joined(segments):
+        mapped = {(each, os.fstat(each.fd).st_ino) for each in segments}
+        before, self._mapped = self._mapped, set()
+        for each, _ in mapped - before:
             at, protection = self.address + each.at, _PROTECTION[each.access]
             _map(at, each.size, protection, mmap.MAP_SHARED | FIXED, each.fd, each.offset)
+        self._mapped = mapped
 
     def blank(self) -> None:
         """Replace the memory by zeros permanently, so that views that are still in use do not access other memory."""
-        _map(self.address, self.size, _PROTECTION[Access.RW], _ANONYMOUS | FIXED, -1, 0)
+        self._blank(0, self.size)
+        self._mapped.clear()
+
+    def _blank(self, start: int, end: int) -> None:
+        if start < end:
+            _map(self.address + start, end - start, _PROTECTION[Access.RW], _ANONYMOUS | FIXED, -1, 0)
 
     def close(self) -> None:
         """Free the addresses."""
