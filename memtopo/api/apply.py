@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from memtopo.api.errors import NotApplied, Unsuitable, require_tried
 from memtopo.api.live import Live, LiveContext
-from memtopo.api.session import Session, uuids
+from memtopo.api.session import OwnSession, uuids
 from memtopo.api.specs import MachineLike, Params, SpecLike, plan_new
 from memtopo.common.signals import deferred
 from memtopo.geometry import Geometry
@@ -83,10 +83,10 @@ def _build(
         return HolderHandles(geometry, uuids(driver), running.sockets, allow_uids)
 
     handles = handles_for(planned.geometry)
-    session = Session(planned, driver, handles, running.with_notes, handles_for)
-    live = Live(session, handles)
+    session = OwnSession(planned, driver, handles, running.with_notes, handles_for)
+    live = Live(session)
     live.completed = running.with_survivors
-    session.begin(verify=True)
+    session.begin()
     return live
 
 

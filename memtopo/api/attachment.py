@@ -16,7 +16,7 @@ from memtopo.api.errors import Unsuitable
 from memtopo.api.imports import HOLDER, AttachTerms, Lease, Role, device_name, entry_names, importing_spec
 from memtopo.api.live import Live, LiveContext
 from memtopo.api.memory import Shape, ViewPart, extents, unknown
-from memtopo.api.session import Session, uuids
+from memtopo.api.session import OwnSession, Session, uuids
 from memtopo.api.specs import MachineLike, plan_spec, resolved
 from memtopo.api.views import View
 from memtopo.common.errors import UsageError
@@ -96,7 +96,7 @@ class Attached(Live):
         importer: ExportImporter,
         on_change: Callable[[Notice], object] | None = None,
     ) -> None:
-        super().__init__(session, lease)
+        super().__init__(session)
         self._lease, self._importer, self.on_change = lease, importer, on_change
         self.exports: Mapping[str, Offer] = MappingProxyType(dict(offers))
         """The imported exports by name, as described by the holder."""
@@ -213,9 +213,9 @@ def _build(
         asleep = status.layout_state not in (None, AWAKE)
         absent = lease.absent(offers) if asleep else frozenset()
         gone = imported_resources(planned.geometry, [(HOLDER, name) for name in absent])
-        session = Session(planned, driver, lease, absent=frozenset(gone))
+        session = OwnSession(planned, driver, lease, absent=frozenset(gone), verify=False)
         attached = Attached(session, lease, offers, where.path, importer, on_change)
-        session.begin(verify=False)  # imported memory is never written
+        session.begin()
         stack.pop_all()
     return attached
 

@@ -166,7 +166,7 @@ class ElasticMemory:
     def _absent(self, what: str, *, changed: bool) -> Unsuitable:
         if changed:
             return Unsuitable(f"{what}: not elastic any more, since the layout was changed")
-        return Unsuitable(f"{what}: no memory in state {self._session.conductor.state!r}", hint="switch('awake') first")
+        return Unsuitable(f"{what}: no memory in state {self._session.state!r}", hint="switch('awake') first")
 
 
 class ElasticRange:

@@ -11,7 +11,7 @@ from typing import Self
 from memtopo.api.errors import NotJoined, Unsuitable
 from memtopo.api.imports import AttachTerms
 from memtopo.api.joined_held import HeldPart
-from memtopo.api.joined_member import JoinedLayout, JoinedSession, OnLost
+from memtopo.api.joined_member import JoinedLayout, JoinedSession, LayoutOfMembers, OnLost
 from memtopo.api.live import LiveContext
 from memtopo.api.session import uuids
 from memtopo.api.specs import Loaded, MachineLike, Params, SpecLike, load, resolved
@@ -122,8 +122,8 @@ class _Options:
                 session = JoinedSession(member, target, held, signals)
         except JoinRefused as error:
             raise NotJoined(error.message, hint=error.hint, exit_code=error.exit_code) from None
-        session.begin(verify=True)
-        return JoinedLayout(session, self.process, self.on_lost)
+        session.begin()
+        return LayoutOfMembers(session, self.process, self.on_lost)
 
     def _request(self, document: Document, target: Target) -> Join:
         return Join(

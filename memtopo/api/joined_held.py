@@ -11,8 +11,7 @@ from functools import partial
 from memtopo.api.errors import NotJoined, Unsuitable, require_tried, valid
 from memtopo.api.imports import Lease
 from memtopo.api.joined_member import JoinedLayout, OnLost
-from memtopo.api.live import Live
-from memtopo.api.session import Session, uuids
+from memtopo.api.session import OwnSession, uuids
 from memtopo.api.specs import Loaded, Params, SpecLike
 from memtopo.common.text import process_name
 from memtopo.drivers import target as targets
@@ -22,7 +21,6 @@ from memtopo.language.names import AWAKE
 from memtopo.machine import Machine, dump
 from memtopo.plans.report import Check, Checks
 from memtopo.run.imports import imported_resources
-from memtopo.run.processes.member import ProcessLost
 from memtopo.session.composition import Composition
 from memtopo.session.saved import spec_digest
 from memtopo.sharing.claims import claim, lock_owner
@@ -33,7 +31,7 @@ from memtopo.sharing.held import held_source
 from memtopo.sharing.status import Notice
 
 
-class HeldSession(Session):
+class HeldSession(OwnSession):
     """Part of a layout that this process has beside those that are held. Its states are those of this part."""
 
     def change(self, spec: SpecLike, check: Check, params: Params | None = None) -> Checks:
@@ -49,9 +47,8 @@ class HeldLayoutPart(JoinedLayout):
     """
 
     def __init__(self, session: HeldSession, process: str, layout: str, lease: Lease, on_lost: OnLost) -> None:
-        Live.__init__(self, session, lease)
-        self.process, self._layout, self._lease, self._on_lost = process, layout, lease, on_lost
-        self._told = False
+        super().__init__(session, process, on_lost)
+        self._layout, self._lease = layout, lease
 
     @property
     def over(self) -> str | None:
@@ -59,18 +56,12 @@ class HeldLayoutPart(JoinedLayout):
         return f"the holder of layout {self._layout!r} has ended" if client and client.gone() else None
 
     def poll(self, timeout: float = 0.0) -> Notice | None:
-        if not self._told:
-            try:
-                return Live.poll(self, timeout)
-            except ExchangeError:
-                if not (why := self.over):
-                    raise
-                self._told = True
-                if self._on_lost == "raise":
-                    raise ProcessLost(f"the layout can only be taken down: {why}") from None
-                self._on_lost(why)
-        elif self._on_lost == "raise":
-            raise ProcessLost(f"the layout can only be taken down: {self.over}")
+        try:
+            return super().poll(timeout)
+        except ExchangeError:
+            if not self.over:
+                raise
+        self._note_lost()
         return None
 
 
@@ -97,7 +88,7 @@ class HeldPart:
         gone = imported_resources(planned.geometry, [(name, export) for export in absent])
         session = HeldSession(planned, found.open(), lease, absent=frozenset(gone))
         layout = HeldLayoutPart(session, self.process, name, lease, self.on_lost)
-        session.begin(verify=True)
+        session.begin()
         return layout
 
     def _machine(self, client: Client) -> Machine:

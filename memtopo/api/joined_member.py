@@ -11,16 +11,15 @@ from typing import Literal
 
 from memtopo.api.errors import NotApplied, NotChanged, NotSwitched
 from memtopo.api.live import Live
-from memtopo.api.session import Session, descriptors
+from memtopo.api.session import Session
 from memtopo.api.specs import Params, SpecLike, load
 from memtopo.common.errors import MemtopoError
 from memtopo.common.signals import deferred
 from memtopo.drivers.target import Target
-from memtopo.geometry import Geometry
 from memtopo.language import SpecText
-from memtopo.plans.report import Check, Checks, PlanSummary, Report
-from memtopo.run.layout_plans import WHOLE, LayoutPlans
+from memtopo.plans.report import Check, Checks, Report
 from memtopo.run.processes.member import Member, ProcessLost
+from memtopo.session.request import HoldResult
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import Endpoint
 from memtopo.sharing.status import Notice
@@ -35,43 +34,28 @@ class JoinedSession(Session):
     """Part of a layout that this process has, whose changes are made with all other processes."""
 
     def __init__(self, member: Member, target: Target, where: Endpoint, signals: deferred) -> None:
-        self.machine = target.line
-        self._member, self._where, self._signals = member, where, signals
-        self.run = member.run
-        self.conductor = _Following(member)  # type: ignore[assignment]
-        self._opened = member.driver
-        self.layout = member.run.execution.layout
-        self.driver = member.run.execution.driver
-        self._descriptors = set()
+        super().__init__(target.line, member.run, member.driver, signals)
+        self._member, self._where = member, where
+        self._lost: ProcessLost | None = None
 
-    @property
-    def geometry(self) -> Geometry:
-        return self.run.request.geometry
-
-    @property
-    def plan(self) -> PlanSummary:
-        return self.run.request.summary()
-
-    def begin(self, *, verify: bool) -> None:
-        """Build this part with all others, as the coordinator commands; it is verified in any case."""
-        del verify
-        member = self._member
-        lost = None
-        try:
-            with self._signals, self.run.recording_failure():
-                try:
-                    member.build()
-                except ProcessLost as error:
-                    lost = error
-            self._descriptors = descriptors()
-        except BaseException:
-            self.end()
-            raise
-        if lost or self.run.failure or self.run.stopped:
+    def begin(self) -> None:
+        super().begin()
+        if self._lost or self.run.stopped:
             report = self.end()
-            if report.exit_code:
+            if report.exit_code or self._lost is None:
                 raise NotApplied(report)
-            raise lost or NotApplied(report)
+            raise self._lost
+
+    def _build(self) -> None:
+        """Build this part with all others, as the coordinator commands."""
+        try:
+            self._member.build()
+        except ProcessLost as error:
+            self._lost = error
+
+    @property
+    def generation(self) -> int:
+        return self._member.generation
 
     @property
     def over(self) -> str | None:
@@ -119,78 +103,36 @@ class JoinedSession(Session):
             raise found[0]
         return found[0]
 
-    def _end(self) -> Report:
-        used = len(descriptors() - self._descriptors) if self._descriptors else 0
-        try:
-            return self._member.leave(used)
-        finally:
-            if simulator := self.simulator:
-                simulator.close()
-
-
-class _Following:
-    """State of a layout that a coordinator changes, as its process knows it."""
-
-    def __init__(self, member: Member) -> None:
-        self._member = member
-
-    @property
-    def state(self) -> str:
-        return self._member.run.variant[0]
-
-    @property
-    def whole(self) -> bool:
-        return self._member.run.variant == WHOLE
-
-    @property
-    def plans(self) -> LayoutPlans:
-        return self._member.run.plans
-
-    @property
-    def generation(self) -> int:
-        return self._member.generation
-
-    def recheck(self) -> Checks:
-        return self._member.run.recheck()
+    def _take_down(self, held: HoldResult) -> Report:
+        return self._member.leave(held.descriptors)
 
 
 class JoinedLayout(Live):
     """One process's part of a layout, with all that the layouts of `applied` have.
 
     The other processes, and other programs by its name, may request a switch, a change or a check: this process takes
-    part in `poll`, within `idle`, or in a request of its own. Every method raises `ProcessLost` once another process
-    has ended, unless `on_lost` is a function, which is called with the reason instead; the memory stays until the end
-    of the `with`.
+    part in `poll`, within `idle`, or in a request of its own. These raise `ProcessLost` once another process has ended,
+    unless `on_lost` is a function, which is called with the reason instead; the memory stays until the end of the
+    `with`.
     """
 
-    def __init__(self, session: JoinedSession, process: str, on_lost: OnLost) -> None:
+    def __init__(self, session: Session, process: str, on_lost: OnLost) -> None:
         super().__init__(session)
-        self._joined, self._on_lost = session, on_lost
         self.process = process
         """Label of this process in the layout."""
+        self._on_lost, self._told = on_lost, False
 
     @property
     def over(self) -> str | None:
         """Reason for which the layout can only be taken down; None as long as it is complete."""
-        return self._joined.over
+        raise NotImplementedError
 
     def poll(self, timeout: float = 0.0) -> Notice | None:
         """Take part in what others have requested, and wait for that for up to `timeout` seconds.
 
         Nothing may use the layout's memory meanwhile; the work of the GPUs is waited for.
         """
-        self._require_open()
-        until = time.monotonic() + timeout
-        while not self._take_part() and (left := until - time.monotonic()) > 0:
-            self._joined.wait(left)
-        return super().poll() if self._imports else None
-
-    def _take_part(self) -> bool:
-        """Take part in what has been requested. Return whether the layout was changed, or is lost."""
-        before = self.generation
-        with self._elastic.lock, deferred(), self._following():
-            self._joined.poll()
-        return self.over is not None or self.generation != before
+        return super().poll(timeout)
 
     @contextmanager
     def idle(self) -> Iterator[None]:
@@ -215,15 +157,45 @@ class JoinedLayout(Live):
         if failed:
             raise failed[0]
 
+    def _note_lost(self) -> None:
+        """Raise `ProcessLost`, or call `on_lost` once."""
+        if self._on_lost == "raise":
+            raise ProcessLost(f"the layout can only be taken down: {self.over}")
+        if not self._told:
+            self._told = True
+            self._on_lost(str(self.over))
+
+
+class LayoutOfMembers(JoinedLayout):
+    """Part of a layout that a coordinator conducts, with all its processes."""
+
+    def __init__(self, session: JoinedSession, process: str, on_lost: OnLost) -> None:
+        super().__init__(session, process, on_lost)
+        self._joined = session
+
+    @property
+    def over(self) -> str | None:
+        return self._joined.over
+
+    def poll(self, timeout: float = 0.0) -> Notice | None:
+        self._require_open()
+        until = time.monotonic() + timeout
+        while not self._take_part() and (left := until - time.monotonic()) > 0:
+            self._joined.wait(left)
+        return super().poll() if self._imports else None
+
+    def _take_part(self) -> bool:
+        """Take part in what has been requested. Return whether the layout was changed, or is lost."""
+        before = self.generation
+        with self._elastic.lock, deferred(), self._following():
+            self._joined.poll()
+        return self.over is not None or self.generation != before
+
     @contextmanager
     def _following(self) -> Iterator[None]:
         """Follow changes that the code inside takes part in."""
-        before = self.over
         try:
             with self._changing_memory():
                 yield
-        except ProcessLost as error:
-            if self._on_lost == "raise":
-                raise
-            if before is None:
-                self._on_lost(error.message)
+        except ProcessLost:
+            self._note_lost()

@@ -31,7 +31,6 @@ from memtopo.kinds.layout import Layout, Reservation, current
 from memtopo.machine.records import MachineLine
 from memtopo.plans.report import Checks, PlanSummary, Report
 from memtopo.run.imports import OutsideImports
-from memtopo.sharing.imports import HolderHandles
 from memtopo.sharing.status import Notice
 
 
@@ -45,11 +44,11 @@ class Live:
     layout was taken down.
     """
 
-    def __init__(self, session: Session, handles: HolderHandles | None = None) -> None:
+    def __init__(self, session: Session) -> None:
         self._session = session
         self._memory = LayoutMemory(session.geometry)
         self._views = ViewFactory(session, self._memory)
-        self._imports = self._imports_of(handles)
+        self._imports = session.imports(self._views.refresh)
         self.on_change: Callable[[Notice], object] | None = None
         """Function that `poll` calls with a notice before memory goes and after it is back; None if there is none."""
         self._elastic = ElasticMemory(session, self._memory, self._views)
@@ -180,7 +179,7 @@ class Live:
     @property
     def state(self) -> str:
         """Name of the state that the layout is in; `awake` is the layout as the spec writes it."""
-        return self._session.conductor.state
+        return self._session.state
 
     def switch(self, state: str, *, stream: object = None, device: str | int | None = None) -> Checks:
         """Bring the layout to one of its states, or to `awake`, and return the results of its check by queries.
@@ -194,7 +193,7 @@ class Live:
         failure, with the layout as it was.
         """
         self._require_open()
-        states = self._session.conductor.plans.states
+        states = self._session.states
         if state not in states:
             raise unknown("state", state, states)
         with self._elastic.lock, deferred(), self._awaiting(stream, device):
@@ -223,7 +222,7 @@ class Live:
     @property
     def generation(self) -> int:
         """Number of the layout: 1 when it is built, and one more after each change or switch that touched it."""
-        return self._session.conductor.generation
+        return self._session.generation
 
     def change(
         self,
@@ -261,7 +260,7 @@ class Live:
             self._memory = LayoutMemory(self._session.geometry)
             self._views.follow(self._memory, before)
             self._elastic.follow(self._memory)
-            self._imports = self._imports or self._imports_of(self._session.imported)
+            self._imports = self._imports or self._session.imports(self._views.refresh)
 
     @property
     def absent(self) -> frozenset[str]:
@@ -303,7 +302,7 @@ class Live:
         """Check the whole layout again, by queries only; several threads may. Raises `MemtopoError`."""
         self._require_open()
         with self._elastic.lock:
-            return self._session.conductor.recheck()
+            return self._session.run.recheck()
 
     def end(self) -> tuple[Report, Iterable[str]]:
         """Take everything down; return the report, and the names of the views that are still in use."""
@@ -311,9 +310,6 @@ class Live:
         self.report = self._session.end()
         self._views.close(in_use=bool(outlived))
         return self.report, outlived
-
-    def _imports_of(self, handles: HolderHandles | None) -> OutsideImports | None:
-        return OutsideImports(self._session.conductor, handles, self._views.refresh) if handles else None
 
     def _view(self, noun: str, name: str, dtype: object, part: ViewPart) -> View:
         self._require_open()

@@ -1,4 +1,4 @@
-"""Session: the run of one layout in this process, from building to taking down."""
+"""Session: the run of a layout, or of one process of it, in this process, from building to taking down."""
 
 from __future__ import annotations
 
@@ -20,9 +20,11 @@ from memtopo.kinds.ipc import EventGroup
 from memtopo.kinds.layout import HandleSource, current
 from memtopo.kinds.resources import AWAITED
 from memtopo.language.names import AWAKE
+from memtopo.machine.records import MachineLine
 from memtopo.plans.report import Check, Checks, PlanSummary, Report
 from memtopo.run.apply import ThisProcess
 from memtopo.run.imports import OutsideImports
+from memtopo.run.layout_plans import Plans
 from memtopo.run.process_run import ProcessRun
 from memtopo.run.transition import DoesNotFit, RollbackFailed
 from memtopo.session.composition import Composition
@@ -35,37 +37,34 @@ if TYPE_CHECKING:
 
 
 class Session:
-    """Run that stays open while a program uses the layout; `noted` adds notes to its report.
+    """Run that stays open while a program uses the layout."""
 
-    `handles_for` returns the source of imports for the geometry that a layout without imports is changed to. `absent`
-    resources are not there at first.
-    """
-
-    def __init__(
-        self,
-        planned: Composition,
-        driver: KernelDriver,
-        handle_source: HandleSource | None = None,
-        noted: Callable[[Report], Report] = lambda report: report,
-        handles_for: Callable[[Geometry], HandleSource | None] = lambda _geometry: None,
-        absent: frozenset[Hashable] = frozenset(),
-    ) -> None:
-        self.machine = planned.target.line
-        self._planned, self._opened, self._noted = planned, driver, noted
-        self._handles_for = handles_for
-        request = planned.request(exclusive=False)
-        self._signals = deferred()
-        stop, ledger = self._interruptible, Ledger(driver)
-        self.run = ProcessRun(request, ledger, stop=stop, handle_source=handle_source, absent=absent)
-        self.conductor = ThisProcess(self.run, stop)
-        self.layout = self.run.execution.layout
-        self.driver: Driver = self.run.execution.driver
+    def __init__(self, machine: MachineLine, run: ProcessRun, opened: KernelDriver, signals: deferred) -> None:
+        self.machine, self.run = machine, run
+        self._opened, self._signals = opened, signals
+        self.layout = run.execution.layout
+        self.driver: Driver = run.execution.driver
         self._descriptors: set[tuple[str, str]] = set()
 
     @property
     def geometry(self) -> Geometry:
         """Geometry of the spec that the layout has now."""
-        return self._planned.geometry
+        return self.run.request.geometry
+
+    @property
+    def state(self) -> str:
+        """Name of the state that the layout is in."""
+        return self.run.variant[0]
+
+    @property
+    def states(self) -> Mapping[str, Plans]:
+        """Plans of all processes by state."""
+        return self.run.plans.states
+
+    @property
+    def generation(self) -> int:
+        """Number of the layout, which a change increments."""
+        raise NotImplementedError
 
     @property
     def events(self) -> Mapping[str, int]:
@@ -73,46 +72,40 @@ class Session:
         groups = self.geometry.of(EventGroup).values()
         return {group.label(i): group.location_of(i).id for group in groups for i in range(group.count)}
 
-    @property
-    def imported(self) -> HolderHandles | None:
-        """Source of the imports from holders; None if there are none."""
-        source = self.layout.handle_source
-        return source if isinstance(source, HolderHandles) else None
+    def imports(self, moved: Callable[[], None]) -> OutsideImports | None:
+        """Return the imports that follow their holders, None if none do; `moved` is called when mappings have."""
+        del moved
+        return None
 
     @property
     def plan(self) -> PlanSummary:
         """Summary of the plan, with the spec's warnings."""
-        return self._planned.plan.summary(warnings=self._planned.warnings, params=self._planned.document.values)
+        return self.run.request.summary()
 
     @property
     def simulator(self) -> SimDriver | None:
         """The simulator; None on real GPUs."""
         return self._opened if self.machine.simulated else None  # type: ignore[return-value]
 
-    def begin(self, *, verify: bool) -> None:
-        """Build the layout, check it by queries and, if requested, `verify` it by reading and writing the memory.
+    def begin(self) -> None:
+        """Build the layout and check it.
 
         Raises `NotApplied` after everything was undone; on any other error, everything is undone as well. Handlers of
         signals are called between steps, so that what a step has made is noted before one raises KeyboardInterrupt.
         """
-        run = self.run
         try:
-            with self._signals, run.recording_failure():
-                self.conductor.build()
-                self.conductor.check()
-                if verify:
-                    self.conductor.verify()
+            with self._signals, self.run.recording_failure():
+                self._build()
             self._descriptors = descriptors()
         except BaseException:
             self.end()
             raise
-        if run.failure or not run.as_declared:
+        if self.run.failure or not self.run.as_declared:
             raise NotApplied(self.end())
 
-    def _interruptible(self) -> int:
-        """Call the handlers of signals that were received while the layout is built; the run itself is not stopped."""
-        self._signals.handle()
-        return 0
+    def _build(self) -> None:
+        """Build the layout and check it. Raises `StepFailed`, or records what failed."""
+        raise NotImplementedError
 
     def synchronize(self) -> None:
         """Wait for the work of all GPUs. Raises `DriverError`."""
@@ -122,25 +115,11 @@ class Session:
 
     def switch(self, state: str) -> Checks:
         """Bring the layout to a state; return the results of its check. Raises `NotSwitched`."""
-        with self._changing(NotSwitched, f"the layout is {self.conductor.state}, as before"):
-            return self.conductor.switch(state)
+        raise NotImplementedError
 
     def change(self, spec: SpecLike, check: Check, params: Params | None = None) -> Checks:
         """Bring the layout to another spec; return the results of its check. Raises `InvalidSpec` and `NotChanged`."""
-        run = self.run
-        if not self.conductor.whole:
-            message, _ = not_awake(self.geometry.name, self.conductor.state)
-            hint = "switch('awake') first" if self.conductor.state != AWAKE else "poll() until its imports are back"
-            raise Unsuitable(f"{message}, without some memory", hint=hint)
-        planned = valid(plan_spec(spec, self._planned.target, params).after(self.geometry))
-        require_tried(planned)
-        request = planned.request(run.request, check=check)
-        if type(self.layout.handle_source) is HandleSource:
-            self.layout.handle_source = self._handles_for(planned.geometry) or self.layout.handle_source
-        with self._changing(NotChanged, "the layout is as before"):
-            self.conductor.change(request)
-        self._planned = planned
-        return self.conductor.checks()
+        raise NotImplementedError
 
     @contextmanager
     def awaiting(self, stream: int | None, device: int | None) -> Iterator[None]:
@@ -165,39 +144,108 @@ class Session:
 
     def change_imports(self, imports: OutsideImports, planned: Composition) -> None:
         """Bring the layout to other imports, unverified. Raises `NotSwitched` with the imports as they were."""
-        with self._changing(NotSwitched, "the imports are as before"):
+        with changing(NotSwitched, "the imports are as before"):
             imports.change(planned.request(self.run.request))
-        self._planned = planned
 
     def follow(self, imports: OutsideImports, holder: str, notice: Notice) -> None:
         """Let go of imports, or import them again. Raises `NotSwitched` with the imports as they were."""
-        with self._changing(NotSwitched, "the imports are as before"):
+        with changing(NotSwitched, "the imports are as before"):
             imports.follow(holder, notice)
-
-    @contextmanager
-    def _changing(self, error: type[NotChanged | NotSwitched], after: str) -> Iterator[None]:
-        """Raise an `error` for a failed change, with the condition `after` it."""
-        try:
-            yield
-        except RollbackFailed as failed:
-            raise error(f"{failed}; the layout can only be taken down") from failed
-        except (StepFailed, DoesNotFit) as failed:
-            raise error(f"{failed}; {after}") from failed
 
     def end(self) -> Report:
         """Wait for the GPUs, take everything down, and return the report. Ctrl-C is raised after that."""
         with deferred():
-            return self._end()
+            # descriptors that the program opened in the meantime are not leaks
+            opened = len(descriptors() - self._descriptors) if self._descriptors else 0
+            try:
+                return self._take_down(HoldResult(descriptors=opened))
+            finally:
+                if simulator := self.simulator:
+                    simulator.close()
 
-    def _end(self) -> Report:
-        if self._descriptors:  # descriptors that the program opened in the meantime are not leaks
-            self.conductor.hold_result = HoldResult(descriptors=len(descriptors() - self._descriptors))
-        try:
-            self.conductor.take_down()
-            return self._noted(self.run.report())
-        finally:
-            if simulator := self.simulator:
-                simulator.close()
+    def _take_down(self, held: HoldResult) -> Report:
+        """Take everything down, and return the report."""
+        raise NotImplementedError
+
+
+class OwnSession(Session):
+    """Run of a layout of this process alone, which is verified if requested; `noted` adds notes to its report.
+
+    `handles_for` returns the source of imports for the geometry that a layout without imports is changed to. `absent`
+    resources are not there at first.
+    """
+
+    def __init__(
+        self,
+        planned: Composition,
+        driver: KernelDriver,
+        handle_source: HandleSource | None = None,
+        noted: Callable[[Report], Report] = lambda report: report,
+        handles_for: Callable[[Geometry], HandleSource | None] = lambda _geometry: None,
+        absent: frozenset[Hashable] = frozenset(),
+        *,
+        verify: bool = True,
+    ) -> None:
+        self._target, self._noted, self._handles_for, self._verify = planned.target, noted, handles_for, verify
+        request, signals = planned.request(exclusive=False), deferred()
+
+        def interruptible() -> int:
+            """Call the handlers of signals that were received meanwhile; the run itself is not stopped."""
+            signals.handle()
+            return 0
+
+        run = ProcessRun(request, Ledger(driver), stop=interruptible, handle_source=handle_source, absent=absent)
+        self._conductor = ThisProcess(run, interruptible)
+        super().__init__(planned.target.line, run, driver, signals)
+
+    @property
+    def generation(self) -> int:
+        return self._conductor.generation
+
+    def imports(self, moved: Callable[[], None]) -> OutsideImports | None:
+        source = self.layout.handle_source
+        return OutsideImports(self._conductor, source, moved) if isinstance(source, HolderHandles) else None
+
+    def _build(self) -> None:
+        self._conductor.build()
+        self._conductor.check()
+        if self._verify:  # by reading and writing the memory, but never what is imported
+            self._conductor.verify()
+
+    def switch(self, state: str) -> Checks:
+        with changing(NotSwitched, f"the layout is {self._conductor.state}, as before"):
+            return self._conductor.switch(state)
+
+    def change(self, spec: SpecLike, check: Check, params: Params | None = None) -> Checks:
+        conductor = self._conductor
+        if not conductor.whole:
+            message, _ = not_awake(self.geometry.name, conductor.state)
+            hint = "switch('awake') first" if conductor.state != AWAKE else "poll() until its imports are back"
+            raise Unsuitable(f"{message}, without some memory", hint=hint)
+        planned = valid(plan_spec(spec, self._target, params).after(self.geometry))
+        require_tried(planned)
+        request = planned.request(self.run.request, check=check)
+        if type(self.layout.handle_source) is HandleSource:
+            self.layout.handle_source = self._handles_for(planned.geometry) or self.layout.handle_source
+        with changing(NotChanged, "the layout is as before"):
+            conductor.change(request)
+        return conductor.checks()
+
+    def _take_down(self, held: HoldResult) -> Report:
+        self._conductor.hold_result = held
+        self._conductor.take_down()
+        return self._noted(self.run.report())
+
+
+@contextmanager
+def changing(error: type[NotChanged | NotSwitched], after: str) -> Iterator[None]:
+    """Raise an `error` for a failed change in the code inside, with the condition `after` it."""
+    try:
+        yield
+    except RollbackFailed as failed:
+        raise error(f"{failed}; the layout can only be taken down") from failed
+    except (StepFailed, DoesNotFit) as failed:
+        raise error(f"{failed}; {after}") from failed
 
 
 def uuids(driver: Driver) -> list[str]:

@@ -239,7 +239,7 @@ class ViewFactory:
         """Raise `BufferError` if the memory of a view is gone: in a state, or since its holder has taken it back."""
         if view in self._gone:
             raise BufferError(f"the memory of {view.name} is gone: its layout was changed")
-        if not self._session.conductor.whole and (why := self._absent(view.name, self._views[view])):
+        if why := self._absent(view.name, self._views[view]):
             raise BufferError(str(why))
 
     def export(self, name: str, block: int, *, versioned: bool) -> object:
@@ -298,11 +298,11 @@ class ViewFactory:
 
     def _absent(self, name: str, part: MemoryPart) -> Unsuitable | None:
         """Return the error for bytes without memory at present; None if all of them have some."""
-        run = self._session.conductor
-        if run.whole or self._has_memory(part):
+        state, absent = self._session.run.variant
+        if (state == AWAKE and not absent) or self._has_memory(part):
             return None
-        if run.state != AWAKE:
-            return Unsuitable(f"{name} has no memory in state {run.state!r}", hint="switch('awake') first")
+        if state != AWAKE:
+            return Unsuitable(f"{name} has no memory in state {state!r}", hint="switch('awake') first")
         message = f"{name} has no memory at present: the layout that it is imported from has taken it back"
         return Unsuitable(message, hint="poll() imports it again once that layout has it")
 

@@ -211,7 +211,7 @@ def test_a_change_between_any_two_specs_leaves_what_the_new_one_declares(
                 for page in pages:
                     with contextlib.suppress(memtopo.Unsuitable):
                         kv.map(page * M, "page")
-            if asleep and "asleep" in layout._session.conductor.plans.states:
+            if asleep and "asleep" in layout._session.states:
                 assert not layout.switch("asleep").different
                 assert not layout.switch("awake").different
             try:

@@ -530,7 +530,7 @@ def test_an_export_that_grows_is_announced(layout: Held, shared: Attached) -> No
     """What was imported stays; a reader of a spec keeps what it declares."""
     pages = np.asarray(shared.export("page"))
     pages[:3] = list(b"abc")
-    with memtopo.applied(READER, shared._session._planned.target) as reader, connect(endpoint("sleeper")) as client:
+    with memtopo.applied(READER, shared._importer.target) as reader, connect(endpoint("sleeper")) as client:
         assert changed(with_pages(3))(client).kept == ()
         for each in (shared, reader):
             notice = each.poll(PATIENCE)
