@@ -6,6 +6,7 @@ import os
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Self
 
 from memtopo.api.errors import NotJoined, Unsuitable
@@ -23,8 +24,8 @@ from memtopo.drivers.target import Target
 from memtopo.language import Document, SpecText
 from memtopo.machine import dump
 from memtopo.plans.report import Check
-from memtopo.run.messages import Join
-from memtopo.run.processes.member import JoinRefused, coordinated, joining_endpoint
+from memtopo.run.processes.gathering import Join
+from memtopo.run.processes.member import JoinRefused, joined, joining_endpoint
 from memtopo.sharing.endpoints import Endpoint, endpoint
 
 
@@ -117,11 +118,12 @@ class _Options:
             return 0
 
         try:
-            with signals, coordinated(joining_endpoint(held), self.timeout, check_signals) as member:
-                member.join(self._request(loaded.document, target), self.timeout + _ANSWER)
-                session = JoinedSession(member, target, held, signals)
+            with signals:
+                request = partial(self._request, loaded.document, target)
+                member = joined(joining_endpoint(held), request, self.timeout, check_signals)
         except JoinRefused as error:
             raise NotJoined(error.message, hint=error.hint, exit_code=error.exit_code) from None
+        session = JoinedSession(member, target, held, signals)
         session.begin()
         return LayoutOfMembers(session, self.process, self.on_lost)
 
@@ -137,10 +139,6 @@ class _Options:
             timeout=self.timeout,
             world=getattr(self.process, "world", None),
         )
-
-
-_ANSWER = 10.0
-"""Seconds that the coordinator has for its answer, once all processes have come or are late."""
 
 
 def join(

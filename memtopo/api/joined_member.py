@@ -104,7 +104,7 @@ class JoinedSession(Session):
         return found[0]
 
     def _take_down(self, held: HoldResult) -> Report:
-        return self._member.leave(held.descriptors)
+        return self._member.leave(held)
 
 
 class JoinedLayout(Live):

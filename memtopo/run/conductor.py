@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Self, TypeVar
 
 from memtopo.common.errors import InternalError, Stopped
@@ -191,10 +191,11 @@ class Conductor:
             self.progress.end()
 
     def _bring_to(self, goal: Goal) -> None:
-        plans = self.plan(goal)
-        unchecked = goal.check == "none" and goal.request is None
-        self._results = self._make(*([] if unchecked else [CheckChange()]))
-        self.request, self.plans, self.variant = goal.request or self.request, plans, goal.variant
+        with self.attended():
+            plans = self.plan(goal)
+            unchecked = goal.check == "none" and goal.request is None
+            self._results = self._make(*([] if unchecked else [CheckChange()]))
+            self.request, self.plans, self.variant = goal.request or self.request, plans, goal.variant
 
     def _make(self, *more: ChangeCommand) -> Mapping[str, ChangeResult]:
         """Make the planned change, or roll it back, and return the results of its end."""
@@ -229,6 +230,10 @@ class Conductor:
     def report(self) -> Report:
         """Return the report of all processes, after their teardown."""
         raise NotImplementedError
+
+    def attended(self) -> AbstractContextManager[object]:
+        """Have all processes take part in the code inside. Raises `ExchangeError` if one does not in time."""
+        return nullcontext()
 
     @property
     def interval(self) -> float:

@@ -45,68 +45,6 @@ class StartWorker:
 
 
 @dataclass(frozen=True, slots=True)
-class Join:
-    """First message of a process that a user started, which is to be a process of a layout.
-
-    `gpus` are the UUIDs of the GPUs that it sees as hex text, in the order of its ordinals; `record` is the machine
-    that it simulates in their place. `world` is the number of processes that its launcher started as one program, if
-    that is known.
-    """
-
-    version: str
-    process: str
-    spec: SpecText
-    machine: str
-    record: str | None
-    gpus: tuple[str, ...]
-    check: Check
-    timeout: float
-    world: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class NotJoined:
-    """Answer to `Join`: the layout is not built."""
-
-    error: str
-    hint: str | None
-    exit_code: int
-
-
-@dataclass(frozen=True, slots=True)
-class Attend:
-    """Take part in changes and checks until `Resume`; answered by `Attending` with the same number."""
-
-    number: int
-
-
-@dataclass(frozen=True, slots=True)
-class Attending:
-    """A process takes part, and executes commands as they come."""
-
-    number: int
-
-
-@dataclass(frozen=True, slots=True)
-class Resume:
-    """Go on with the user's program, with the layout in a generation."""
-
-    generation: int
-
-
-@dataclass(frozen=True, slots=True)
-class Leave:
-    """A process that a user started takes its part of the layout down."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """Report of all processes, after all have taken down."""
-
-    report: Report
-
-
-@dataclass(frozen=True, slots=True)
 class BuildPhase:
     """Do the steps of one phase."""
 
@@ -251,6 +189,27 @@ class TakeDown:
 
 
 @dataclass(frozen=True, slots=True)
+class Attend:
+    """Execute commands until `Resume`, in place of the user's program; answered by `Attending` with the same number."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """Go on with the user's program, with the layout in a generation."""
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """Report of all processes, after all have taken down, for those of a user."""
+
+    report: Report
+
+
+@dataclass(frozen=True, slots=True)
 class KeepAlive:
     """Heartbeat of the conductor."""
 
@@ -299,6 +258,18 @@ class ChangeResult:
     touched: bool = False
     checks: Checks | None = None
     offers: tuple[Offer, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Attending:
+    """A process of a user executes commands as they come."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """A process of a user takes its part of the layout down."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,9 +324,8 @@ class HandleAnswer:
 ChangeCommand = PlanChange | MakeStage | CheckChange | StartRollback | EndChange
 Verification = CheckSteps | WriteRound | ReadRound | TryForbidden | SkipVerification | WriteKept | ReadKept
 Command = BuildPhase | AgreeOn | Verification | Recheck | Hold | ChangeCommand
-ToWorker = StartWorker | Command | TakeDown | KeepAlive | HandleRequest | HandleAnswer
-ToMember = ToWorker | NotJoined | Attend | Resume | Ended
+Participation = Attend | Resume | Ended
+ToWorker = StartWorker | Command | TakeDown | Participation | KeepAlive | HandleRequest | HandleAnswer
 Answer = Done | Addresses | ChangeResult
 Results = WorkerReady | StepsDone | Answer | WorkerFailed | WorkerBroken | WorkerFinished
-FromWorker = Results | HandleRequest | HandleAnswer
-FromMember = FromWorker | Join | Attending | Leave
+FromWorker = Results | Attending | Leave | HandleRequest | HandleAnswer

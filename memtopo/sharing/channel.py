@@ -74,6 +74,12 @@ class Channel(Generic[M]):
         self._types = {each.__name__: each for each in types}
         self._queue: deque[tuple[bytes, list[int]]] = deque()
 
+    def expecting(self, types: Iterable[type[Any]]) -> Channel[Any]:
+        """Return the channel for messages of other types, in place of this one."""
+        found: Channel[Any] = Channel(self._sock, types)
+        found._queue = self._queue
+        return found
+
     def fileno(self) -> int:
         return self._sock.fileno()
 

@@ -106,11 +106,11 @@ class WorkerServer:
 
     def start(
         self, descriptors: Sequence[int], environment: Mapping[str, str], command: Sequence[str] = ()
-    ) -> ForkedWorker | subprocess.Popen[bytes]:
+    ) -> ForkedWorker | SpawnedWorker:
         """Fork a worker that gets descriptors and variables of its own, or spawn a `command`. Raises `OSError`."""
         if command:
             words, variables = [*command, *map(str, descriptors)], {**self._environment, **environment}
-            return spawn(words, stderr=self._stderr, descriptors=descriptors, environment=variables)
+            return SpawnedWorker(spawn(words, stderr=self._stderr, descriptors=descriptors, environment=variables))
         if self._started is None:
             command = (*python_command(_SERVER, parent=os.getpid()), self._driver)
             self._started = spawn_connected(command, stderr=self._stderr, environment=self._environment)
@@ -160,11 +160,36 @@ class ForkedWorker:
         self.pid = pid
         self._server = server
 
+    def signal(self, number: signal.Signals) -> bool:
+        return _signalled(self.pid, number)
+
     def end(self, seconds: float) -> int:
         """Exit status as of `end_of`, once; that of a killed worker if the server is gone."""
         with suppress(OSError):
             return self._server.request({"ended": self.pid, "seconds": seconds}, limit=seconds + _LIMIT)
         return -signal.SIGKILL
+
+
+class SpawnedWorker:
+    """A worker that is a program of its own, and a child of this process."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self.pid, self.process = process.pid, process
+
+    def signal(self, number: signal.Signals) -> bool:
+        return _signalled(self.pid, number)
+
+    def end(self, seconds: float) -> int:
+        """Exit status as of `end_of`."""
+        self.process.returncode = end_of(self.pid, seconds)
+        return self.process.returncode
+
+
+def _signalled(pid: int, number: signal.Signals) -> bool:
+    # Not Popen.send_signal, which may reap the process; from then on its id may be reused.
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)
+    return True
 
 
 def end_of(pid: int, seconds: float) -> int:

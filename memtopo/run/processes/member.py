@@ -9,33 +9,22 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
-from typing import cast, get_args
+from typing import get_args
 
-from memtopo.common.errors import Exit, MemtopoError
+from memtopo.common.errors import Exit, InternalError, MemtopoError
 from memtopo.common.processes import RunningClock, python_command, spawn
 from memtopo.common.text import process_name
 from memtopo.driver.kernels import KernelDriver
 from memtopo.executor import StepFailed
 from memtopo.plans.report import Report
 from memtopo.run import messages
-from memtopo.run.messages import (
-    Attend,
-    ChangeResult,
-    Command,
-    Ended,
-    Hold,
-    Join,
-    NotJoined,
-    Resume,
-    StartWorker,
-    TakeDown,
-)
-from memtopo.run.process_run import ProcessRun
+from memtopo.run.messages import Attend, ChangeResult, Ended, Hold, Resume, StartWorker, TakeDown
 from memtopo.run.processes.gates import Gate, WorkerGates
-from memtopo.run.processes.worker import ConductorLost, Worker, WrapDriver, answer
+from memtopo.run.processes.gathering import Join, NotJoined
+from memtopo.run.processes.worker import Commanded, ConductorLost, Worker, WrapDriver, answer
 from memtopo.session.request import HoldResult
 from memtopo.sharing.channel import Channel
 from memtopo.sharing.claims import lock_owner
@@ -46,6 +35,9 @@ from memtopo.sharing.sockets import connect_at
 _COORDINATOR = "memtopo.run.processes.joining:main"
 _RETRY = 0.01
 """Seconds between two attempts to connect to a coordinator that is starting."""
+
+_ANSWER = 10.0
+"""Seconds that the coordinator has for its answer, once all processes have come or are late."""
 
 _MERGING = 5.0
 """Seconds that the coordinator has for the report of all processes, once all have taken down."""
@@ -66,46 +58,34 @@ class ProcessLost(MemtopoError):
 
 
 class Member(Worker):
-    """This process as a process of a layout; `check_signals` is called between steps, and may raise."""
+    """This process as a process of a layout; `stopped` is called between steps, and may raise."""
 
-    run: ProcessRun
-    driver: KernelDriver
     wrap: WrapDriver = staticmethod(lambda _process, driver: driver)
 
-    def __init__(self, channel: Channel[messages.ToMember], check_signals: Callable[[], int]) -> None:
-        super().__init__(channel, (), check_signals)  # type: ignore[arg-type]
+    def __init__(
+        self,
+        channel: Channel[messages.ToWorker],
+        gates: tuple[Gate, Gate],
+        start: StartWorker,
+        stopped: Callable[[], int],
+    ) -> None:
+        """Plan all processes of the layout, and open the driver of this one. Raises `MemtopoError`."""
+        super().__init__(channel, gates, stopped)
+        self._start, self._label, self._timeout = start, start.process, start.timeout
         self.over: str | None = None
         """Reason for which the layout can only be taken down; None as long as it is complete."""
         self.lost = False
         """True if that is the end or the failure of another process, or of the coordinator."""
         self.generation = 1
         self._attending = False
-        self._start: StartWorker
+        opened: list[KernelDriver] = []
 
-    def join(self, request: Join, timeout: float) -> None:
-        """Ask for a process of the layout, wait until all others have come, and plan. Raises `JoinRefused`."""
-        self._channel.send(request)
-        self._label = request.process
-        clock = RunningClock()
-        while not self._channel.wait(_RETRY * 10):
-            self._stopped()
-            if clock.time() > timeout:
-                raise JoinRefused(f"the coordinator of the layout gave no answer within {timeout:g} s")
-        received = self._channel.receive()
-        match received and received.message:
-            case StartWorker() as start if received:
-                self._start, self._timeout = start, start.timeout
-                ends = [handle.fd for handle in received.handles if handle.fd is not None]
-                self._gates = Gate(*ends[:2]), Gate(*ends[2:])
-            case NotJoined(error, hint, exit_code):
-                raise JoinRefused(error, hint, exit_code)
-            case _:
-                raise JoinRefused("the coordinator of the layout has ended before all processes came")
-        self.run = self._run = self.prepare(self._start, self._keep)
+        def opening(process: str, driver: KernelDriver) -> KernelDriver:
+            opened.append(driver)
+            return self.wrap(process, driver)
 
-    def _keep(self, process: str, driver: KernelDriver) -> KernelDriver:
-        self.driver = driver
-        return self.wrap(process, driver)
+        self.run = self._run = self.prepare(start, opening)
+        (self.driver,) = opened
 
     def build(self) -> None:
         """Execute commands until the layout is complete and served. Raises `ProcessLost` if another process failed."""
@@ -139,25 +119,18 @@ class Member(Worker):
         if self.over is None:
             self._channel.wait(seconds)
 
-    def leave(self, descriptors: int) -> Report:
+    def leave(self, held: HoldResult) -> Report:
         """Take this part down, and return its report, or that of all processes if they have left by then."""
         run, failed = self.run, self.run.failure or self.run.stopped
-        run.hold_result = HoldResult(descriptors=descriptors)
+        run.hold_result = held
         self._channel.send(messages.WorkerFailed(str(run.failure or "interrupted")) if failed else messages.Leave())
         run.take_down(WorkerGates(*self._gates, self._timeout, self.alive))
         report = run.report()
         self._channel.send(messages.WorkerFinished(report))
         report = (None if self.lost else self._merged_report()) or report
+        self._timeout = min(self._timeout, _MERGING)
         self.close()
         return report
-
-    def close(self) -> None:
-        """Close the channel and the gates."""
-        for gate in self._gates:
-            gate.close()
-        self._gates = ()  # type: ignore[assignment]
-        self._channel.drain(_MERGING)
-        self._channel.close()
 
     def _merged_report(self) -> Report | None:
         """Report of all processes; None if some of them go on."""
@@ -172,8 +145,8 @@ class Member(Worker):
                 return received.message.report
         return None
 
-    def _execute(self, command: object) -> None:
-        match cast(Command | Hold | Attend | Resume | TakeDown, command):
+    def _execute(self, command: Commanded) -> None:
+        match command:
             case Hold():
                 self._channel.send(ChangeResult(offers=tuple(self.run.exports.offers())))
             case Attend(number):
@@ -183,8 +156,10 @@ class Member(Worker):
                 self._attending, self.generation = False, generation
             case TakeDown(why, failed):
                 self.over, self.lost = why or "it was released", failed
-            case other:
-                self._channel.send(answer(self.run, self._start, other))
+            case Ended() | StartWorker():
+                raise InternalError(f"a process was sent {type(command).__name__} before it left")
+            case _:
+                self._channel.send(answer(self.run, self._start, command))
 
     def require_complete(self) -> None:
         """Raise `ProcessLost` if another process has failed."""
@@ -197,8 +172,45 @@ def joining_endpoint(held: Endpoint) -> Endpoint:
     return replace(held, file=held.file.removesuffix(".sock") + ".join.sock")
 
 
-@contextmanager
-def coordinated(where: Endpoint, timeout: float, check_signals: Callable[[], int]) -> Iterator[Member]:
+def joined(where: Endpoint, request: Callable[[], Join], timeout: float, check_signals: Callable[[], int]) -> Member:
+    """Be a process of the layout that is coordinated at an endpoint; start its coordinator if there is none.
+
+    Waits until all others have come. Raises `JoinRefused` and `NoLayout`.
+    """
+    channel: Channel[StartWorker | NotJoined] = Channel(
+        _coordinated(where, timeout, check_signals), (StartWorker, NotJoined)
+    )
+    with ExitStack() as stack:
+        stack.callback(channel.close)
+        start, ends = _admitted(channel, request(), timeout + _ANSWER, check_signals)
+        gates = Gate(*ends[:2]), Gate(*ends[2:])
+        for gate in gates:
+            stack.callback(gate.close)
+        member = Member(channel.expecting(get_args(messages.ToWorker)), gates, start, check_signals)
+        stack.pop_all()
+    return member
+
+
+def _admitted(
+    channel: Channel[StartWorker | NotJoined], request: Join, timeout: float, check_signals: Callable[[], int]
+) -> tuple[StartWorker, Sequence[int]]:
+    """Ask for a process of the layout, and return its start and the ends of its gates. Raises `JoinRefused`."""
+    channel.send(request)
+    clock = RunningClock()
+    while not channel.wait(_RETRY * 10):
+        check_signals()
+        if clock.time() > timeout:
+            raise JoinRefused(f"the coordinator of the layout gave no answer within {timeout:g} s")
+    received = channel.receive()
+    match received and received.message:
+        case StartWorker() as start if received:
+            return start, [handle.fd for handle in received.handles if handle.fd is not None]
+        case NotJoined(error, hint, exit_code):
+            raise JoinRefused(error, hint, exit_code)
+    raise JoinRefused("the coordinator of the layout has ended before all processes came")
+
+
+def _coordinated(where: Endpoint, timeout: float, check_signals: Callable[[], int]) -> socket.socket:
     """Connect to the coordinator of a layout, and start one if there is none. Raises `JoinRefused` and `NoLayout`."""
     clock, started = RunningClock(), False
     while (sock := _connected(where)) is None:
@@ -207,14 +219,9 @@ def coordinated(where: Endpoint, timeout: float, check_signals: Callable[[], int
             started = True
         check_signals()
         if clock.time() > timeout:
-            raise NoLayout(*_nobody(where, timeout))
+            raise NoLayout(_nobody(where, timeout))
         time.sleep(_RETRY)
-    member = Member(Channel(sock, get_args(messages.ToMember)), check_signals)
-    try:
-        yield member
-    except BaseException:
-        member.close()
-        raise
+    return sock
 
 
 def _connected(where: Endpoint) -> socket.socket | None:
@@ -241,12 +248,12 @@ def _start_coordinator(where: Endpoint, timeout: float) -> None:
         raise JoinRefused(f"the coordinator of the layout cannot be started: {reason(error)}") from error
 
 
-def _nobody(where: Endpoint, timeout: float) -> tuple[str]:
+def _nobody(where: Endpoint, timeout: float) -> str:
     folder = where.open_folder()
     try:
         owner = lock_owner(folder, where.lock)
     finally:
         os.close(folder)
     if owner:
-        return (f"the layout at {where.path!r} has all its processes, which {process_name(owner)} coordinates",)
-    return (f"no process coordinates the layout at {where.path!r} within {timeout:g} s",)
+        return f"the layout at {where.path!r} has all its processes, which {process_name(owner)} coordinates"
+    return f"no process coordinates the layout at {where.path!r} within {timeout:g} s"

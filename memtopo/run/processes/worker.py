@@ -103,6 +103,10 @@ class Worker:
             self._channel.send(messages.WorkerBroken(error.message, error.hint, error.exit_code))
         except Exception as error:  # noqa: BLE001 reported by the conductor; a traceback here would be lost
             self._channel.send(messages.WorkerBroken(f"internal error: {type(error).__name__}: {error}", None, 70))
+        self.close()
+
+    def close(self) -> None:
+        """Close the gates, and the channel once all is sent."""
         for gate in self._gates:
             gate.close()
         self._channel.drain(self._timeout)
@@ -153,8 +157,8 @@ class Worker:
         self._run = run
         try:
             while not isinstance(command := self._next_command(), messages.TakeDown):
-                if isinstance(command, messages.StartWorker):
-                    raise InternalError("a worker was started twice")
+                if not isinstance(command, messages.Command):
+                    raise InternalError(f"a worker was sent {type(command).__name__} after its start")
                 self._channel.send(answer(run, start, command))
         finally:
             self._run = None
@@ -181,7 +185,7 @@ class Worker:
             raise Stopped
         self.alive(0)
 
-    def _next_command(self) -> Command | messages.StartWorker | messages.TakeDown:
+    def _next_command(self) -> Commanded:
         while True:
             if self._stopped():
                 raise Stopped
@@ -191,7 +195,7 @@ class Worker:
             except ConductorLost as error:
                 raise StepFailed(None, "working with the other processes", error) from error
 
-    def _receive_command(self) -> Command | messages.StartWorker | messages.TakeDown | None:
+    def _receive_command(self) -> Commanded | None:
         """Receive one message, and return it if it is a command; others are handled here."""
         try:
             received = self._receive() if not self._stopped() else None
@@ -262,6 +266,9 @@ def answer(run: ProcessRun, start: messages.StartWorker, command: Command) -> Fr
         case _:
             return run.execute(command)
 
+
+Commanded = Command | StartWorker | messages.TakeDown | messages.Participation
+"""Messages that are not handled where they are received."""
 
 WrapDriver = Callable[[str, KernelDriver], KernelDriver]
 """Wrapper of a worker's driver, by the label of its process."""

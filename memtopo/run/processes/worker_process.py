@@ -1,15 +1,12 @@
-"""The conductor's side of workers: their processes, their channels and their states."""
+"""The conductor's side of the processes of a layout: how it reaches them, their channels and their states."""
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from subprocess import Popen
-from typing import get_args
+from typing import Protocol, get_args
 
 from memtopo.common.errors import Exit
 from memtopo.common.processes import RunningClock
@@ -18,7 +15,7 @@ from memtopo.common.text import signal_name
 from memtopo.plans.report import Report
 from memtopo.run import messages
 from memtopo.run.messages import Answer, Command, FromWorker, KeepAlive, TakeDown
-from memtopo.run.processes.fork_server import ForkedWorker, WorkerServer, end_of
+from memtopo.run.processes.fork_server import WorkerServer
 from memtopo.sharing.channel import Channel, Received
 from memtopo.sharing.offers import Offer
 
@@ -26,20 +23,53 @@ _EXIT = 10.0
 """Seconds that a worker's interpreter and driver have to shut down after its last message."""
 
 
+class Reached(Protocol):
+    """A process as the conductor reaches it, besides by its channel: one that it has started, or one of a user."""
+
+    pid: int
+
+    def signal(self, number: signal.Signals) -> bool:
+        """Send a signal. Return false for a process of a user, which is not sent any."""
+        ...
+
+    def end(self, seconds: float) -> int | None:
+        """Exit status, of a process that is killed after so many seconds; None for a process of a user."""
+        ...
+
+
+class UserProcess:
+    """A process that a user started, whose end is that of its channel."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+
+    def signal(self, number: signal.Signals) -> bool:
+        del number
+        return False
+
+    def end(self, seconds: float) -> None:
+        del seconds
+
+
 class WorkerProcess:
-    """A worker. `death` is how it ended without a report, `failed` the error that it reported.
+    """A worker, or a process of a user in its place.
+
+    `death` is how it ended without a report, `failed` the error that it reported.
 
     `rounds` is the number of rounds of verification, the same in all workers, `volume` the bytes that this one writes
     and reads in them, and `safe` is false once an access is found that makes it unsafe to have kernels do so. `offers`
     are its exports while it is held, and `answer` is that to the latest command, once it has come; `owes` is true
-    until then, at first until it is ready. `clock` measures its silence.
+    until then, at first until it is ready. `clock` measures its silence. A `free` process is one of a user: it executes
+    commands at the points that its program chooses, in the round `attends` and before `left`, and takes down when its
+    program leaves, however long that takes.
     """
 
-    def __init__(
-        self, label: str, process: ForkedWorker | Popen[bytes], channel: Channel[FromWorker], clock: RunningClock
-    ) -> None:
+    def __init__(self, label: str, process: Reached, channel: Channel[FromWorker], clock: RunningClock) -> None:
         self.label, self.process, self.channel = label, process, channel
         self.owes = True
+        self.free = isinstance(process, UserProcess)
+        self.attends = 0
+        self.left = False
         self.activity = "starting"
         self.as_declared = True
         self.rounds = self.volume = 0
@@ -81,7 +111,7 @@ class WorkerProcess:
         self._received = self._clock.time()
         self.channel.send(TakeDown(reason, failed))
         if self.owes and not self.gone:
-            self._signal(signal.SIGTERM)
+            self.process.signal(signal.SIGTERM)
 
     def keep_alive(self, interval: float) -> None:
         """Send a heartbeat, at most one in so many seconds."""
@@ -120,7 +150,11 @@ class WorkerProcess:
             case messages.WorkerBroken(error, hint, exit_code):
                 self.failed, self.hint, self.exit_code = error, hint, exit_code
             case messages.WorkerFinished(report):
-                self.report = report
+                self.report, self.gone = report, self.free  # its channel stays for the report of all
+            case messages.Attending(number):
+                self.attends = number
+            case messages.Leave():
+                self.left = True
 
     def request_sent(self) -> None:
         """Note that this worker waits for handles of another one."""
@@ -144,34 +178,29 @@ class WorkerProcess:
         return self._clock.time() - self._received > seconds
 
     def kill(self, reason: str) -> None:
-        """End it by SIGKILL, which ends a stopped process too."""
-        self.death, self.killed = self.death or reason, True
-        self._signal(signal.SIGKILL)
+        """End it by SIGKILL, which ends a stopped process too; one of a user is given up."""
+        self.death = self.death or reason
+        self.killed = self.process.signal(signal.SIGKILL)
+        self.gone = self.gone or not self.killed
 
     def close(self) -> None:
         """Close the channel, and kill the process if it has not ended."""
         self.channel.close()
         if not self.gone:
-            self._reap(0.0)
+            self.process.end(0.0)
 
     def _end_of_channel(self) -> None:
         self.gone = True
-        status = self._reap(_EXIT)
+        status = self.process.end(_EXIT)
         if self.report is None and (self.failed is None or status):
-            ending = f"was killed by {signal_name(-status)}" if status < 0 else f"ended with status {status}"
+            ending = _ending(status)
             self.death = f"{self.death} and {ending}" if self.death else ending
 
-    def _signal(self, number: signal.Signals) -> None:
-        # Not Popen.send_signal, which may reap the process; from then on its id may be reused.
-        with suppress(ProcessLookupError):
-            os.kill(self.process.pid, number)
 
-    def _reap(self, seconds: float) -> int:
-        """Exit status of the process, which is killed after so many seconds."""
-        if isinstance(self.process, ForkedWorker):
-            return self.process.end(seconds)
-        self.process.returncode = end_of(self.process.pid, seconds)
-        return self.process.returncode
+def _ending(status: int | None) -> str:
+    if status is None:
+        return "has ended"
+    return f"was killed by {signal_name(-status)}" if status < 0 else f"ended with status {status}"
 
 
 def launch(

@@ -1,4 +1,4 @@
-"""The processes of a layout that run in workers: started, commanded and heard together, and ended.
+"""The processes of a layout that run in workers or are a user's own: commanded and heard together, and ended.
 
 It makes no driver call that lays out memory. If any process fails, dies or is interrupted, all others take down. The
 processes of a run may belong to several conductors, which meet after each command; each makes the same decisions.
@@ -6,20 +6,21 @@ processes of a run may belong to several conductors, which meet after each comma
 
 from __future__ import annotations
 
+import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 from memtopo.common.errors import Exit, MemtopoError, Stopped
 from memtopo.common.processes import RunningClock
-from memtopo.common.text import signal_name
+from memtopo.common.text import enumerated, signal_name
 from memtopo.driver.handles import Handle
 from memtopo.driver.types import gpu
 from memtopo.executor import StepFailed
 from memtopo.plans.progress import Progress, SafeProgress
-from memtopo.plans.report import Checks, PhaseTime, Report
+from memtopo.plans.report import Check, Checks, PhaseTime, Report
 from memtopo.run import messages
 from memtopo.run.conductor import Aborted, Conductor, conduct, failures
 from memtopo.run.layout_plans import WHOLE, Goal, LayoutPlans, export_name
@@ -41,6 +42,9 @@ SPARE = 3.0
 _INTERVAL = 0.1
 _HEARTBEATS = 4
 """Heartbeats that each worker is sent within the timeout."""
+_DRAIN = 1.0
+"""Seconds within which a process reads the report of all."""
+
 _START = "start"
 
 
@@ -82,21 +86,60 @@ class WorkersFailed(StepFailed):
         return self._failed
 
 
-class Workers(Conductor):
-    """The workers of one run, or of its part, from their start until all have ended.
+class Source(Protocol):
+    """Source of the processes of a run, which starts them, or has those that a user started."""
 
-    `as_declared` is true as long as no process of the run, elsewhere neither, found a difference.
+    def process(self, label: str, gates: Sequence[int], clock: RunningClock, origin: float) -> WorkerProcess:
+        """Return a process that has its first message, and inherits the ends of the gates. Raises `OSError`."""
+        ...
+
+    def close(self) -> None:
+        """End the source, after its processes."""
+        ...
+
+
+class Started:
+    """Workers that a server forks."""
+
+    def __init__(self, ensemble: Ensemble) -> None:
+        driver = "memtopo.drivers.sim" if ensemble.request.machine.simulated else "memtopo.drivers.cuda.driver"
+        self._ensemble, self._server = ensemble, WorkerServer(driver, ensemble.variables, ensemble.log)
+
+    def process(self, label: str, gates: Sequence[int], clock: RunningClock, origin: float) -> WorkerProcess:
+        ensemble = self._ensemble
+        visible = tuple(location.id for location in ensemble.processes[label].visible)
+        worker = launch(label, gates, ensemble.environment(visible), clock, self._server, ensemble.worker)
+        worker.channel.send(replace(ensemble.start_message(label, visible), origin=origin))
+        return worker
+
+    def close(self) -> None:
+        self._server.close()
+
+
+class Workers(Conductor):
+    """The processes of one run, or of its part, from their start until all have ended; by default workers.
+
+    `as_declared` is true as long as no process of the run, elsewhere neither, found a difference. Processes of a user
+    take part until the layout is served, and then in what is `attended`; if one leaves, that ends the layout.
     """
 
     as_declared = safe = True
 
-    def __init__(self, ensemble: Ensemble, progress: Progress, stop: Callable[[], int], peers: Peers) -> None:
+    def __init__(
+        self,
+        ensemble: Ensemble,
+        progress: Progress,
+        stop: Callable[[], int],
+        peers: Peers,
+        source: Source | None = None,
+    ) -> None:
         request = ensemble.request
-        super().__init__(request, LayoutPlans(request.geometry, request.plan), progress, stop)
+        super().__init__(request, LayoutPlans(request.geometry, request.plan), progress, self._stop_signal)
+        self._signal = stop
         self.ensemble, self.labels, self._peers = ensemble, ensemble.processes, peers
         self.workers: dict[str, WorkerProcess] = {}
-        driver = "memtopo.drivers.sim" if request.machine.simulated else "memtopo.drivers.cuda.driver"
-        self._server = WorkerServer(driver, ensemble.variables, ensemble.log)
+        self._source = source or Started(ensemble)
+        self._rounds, self._attended = 0, True
         self.times: list[PhaseTime] = []
         self.interrupted = 0
         self._failed: StepFailed | None = None
@@ -109,19 +152,14 @@ class Workers(Conductor):
         reserve_descriptors(len(self.ensemble.processes) * (IN_FLIGHT + 2))
         try:
             with self._peers.gates() as gates:
-                for label, geometry in self.ensemble.processes.items():
-                    self._launch(label, gates, tuple(location.id for location in geometry.visible))
+                for label in self.ensemble.processes:
+                    self.workers[label] = self._source.process(label, gates, self._clock, self._origin)
         except BaseException as error:
             self._close()
             if isinstance(error, OSError):
                 raise NotStarted(len(self.workers), error) from error
             raise
         return self
-
-    def _launch(self, label: str, gates: Sequence[int], visible: tuple[int, ...]) -> None:
-        environment, command = self.ensemble.environment(visible), self.ensemble.worker
-        self.workers[label] = worker = launch(label, gates, environment, self._clock, self._server, command)
-        worker.channel.send(replace(self.ensemble.start_message(label, visible), origin=self._origin))
 
     def __exit__(self, *_: object) -> None:
         self._close()
@@ -153,6 +191,56 @@ class Workers(Conductor):
 
     def agree(self) -> None:
         agree(self.plans.of(WHOLE), self._command_addresses)
+
+    @property
+    def _free(self) -> Sequence[WorkerProcess]:
+        """Processes of a user."""
+        return [worker for worker in self.workers.values() if worker.free]
+
+    def _stop_signal(self) -> int:
+        return self._signal() or (signal.SIGTERM if self._left else 0)
+
+    @property
+    def _left(self) -> Sequence[str]:
+        """Labels of the processes whose programs have left the layout."""
+        return [worker.label for worker in self.workers.values() if worker.left]
+
+    @contextmanager
+    def attended(self) -> Iterator[None]:
+        if self._attended or not self._free:
+            yield
+            return
+        self._rounds += 1
+        self._attended = True
+        for worker in self._free:
+            worker.channel.send(messages.Attend(self._rounds))
+        try:
+            self._await_attendance()
+            yield
+        finally:
+            self.resume()
+
+    def resume(self) -> None:
+        """Have the processes of a user go on with their programs."""
+        self._attended = False
+        for worker in self._free:
+            worker.channel.send(messages.Resume(self.generation))
+
+    def _await_attendance(self) -> None:
+        clock = RunningClock()
+        while absent := [worker.label for worker in self._free if worker.attends < self._rounds]:
+            self._receive(min(_INTERVAL, self.interval))
+            if self._over or self.stop():
+                raise ExchangeError("state", "the layout is about to be taken down")
+            if clock.time() > self.ensemble.timeout:
+                message = f"{enumerated(absent)} did not take part within {self.ensemble.timeout:g} s"
+                raise ExchangeError("busy", f"{message}; nothing was changed", hint="call layout.poll() there")
+
+    def switch(self, state: str, in_use: Collection[str] = (), *, check: Check = "fast") -> Checks:
+        """Bring all processes to a state; processes of a user do not take part in what another one has requested."""
+        if self._free and state == self.state and self._results and check != "full":
+            return self.checks()
+        return super().switch(state, in_use, check=check)
 
     def plan(self, goal: Goal) -> LayoutPlans:
         state, absent = goal.variant
@@ -215,7 +303,8 @@ class Workers(Conductor):
                 self._receive(min(_INTERVAL, self.interval))
                 late = self._clock.time() > deadline
                 for worker in remaining:
-                    if not worker.gone and (late or worker.silent(self.ensemble.timeout + SPARE)):
+                    done = worker.gone or worker.free
+                    if not done and (late or worker.silent(self.ensemble.timeout + SPARE)):
                         worker.kill("did not take down in time")
         self.progress.end()
 
@@ -225,12 +314,18 @@ class Workers(Conductor):
             return f"process {first.label} {first.death or first.failed or 'ended'} ({first.activity})"
         if self._failed:
             return str(self._failed.error) or type(self._failed.error).__name__
+        if left := self._left:
+            return f"{enumerated(left, 'and')} has left"
         return f"interrupted by {signal_name(self.interrupted)}" if self.interrupted else ""
 
     def report(self) -> Report:
         workers = {worker.label: worker for worker in (self._first_over, *self.workers.values()) if worker}
         report = merged_report(self.request, workers, self.times, self.interrupted, self._failed)
-        return replace(report, notes=(*self.hold_result.notes, *report.notes))
+        report = replace(report, notes=(*self.hold_result.notes, *report.notes))
+        for worker in self._free:
+            worker.channel.send(messages.Ended(report))
+            worker.channel.drain(_DRAIN)
+        return report
 
     def recheck_each(self) -> Mapping[str, Checks]:
         self._command(dict.fromkeys(self.workers, messages.Recheck()), self._receive_for_caller)
@@ -244,7 +339,8 @@ class Workers(Conductor):
 
     def request_handles(self, holder: str, export: str, first: int, count: int) -> Sequence[Handle]:
         """Handles of one process's export, for this process. Raises `MemtopoError`."""
-        return self._router.request(holder, export, first, count, self._receive_for_caller)
+        with self.attended():
+            return self._router.request(holder, export, first, count, self._receive_for_caller)
 
     def _command_addresses(self, commands: Mapping[str, AgreeOn]) -> Mapping[str, Addresses]:
         """Have processes reserve ranges where they are asked to, and return the addresses that these have."""
@@ -262,9 +358,10 @@ class Workers(Conductor):
 
     def _command(self, commands: Mapping[str, Command], receive: Callable[[], None]) -> None:
         """Send each process its command, and `receive` messages until all of them have answered or ended."""
-        for label, command in commands.items():
-            self.workers[label].command(command)
-        self._await(receive)
+        with self.attended():
+            for label, command in commands.items():
+                self.workers[label].command(command)
+            self._await(receive)
 
     def _answers(self, kind: type[A]) -> dict[str, A]:
         """Answers of one kind to the latest command of each worker."""
@@ -358,7 +455,7 @@ class Workers(Conductor):
     def _close(self) -> None:
         for worker in self.workers.values():
             worker.close()
-        self._server.close()
+        self._source.close()
 
 
 def require_planned(results: Mapping[str, ChangeResult]) -> None:

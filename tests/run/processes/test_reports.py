@@ -18,6 +18,7 @@ from memtopo.plans.report import Checks, DeviceMemory, Difference, Failure, Leak
 from memtopo.run import messages, processes
 from memtopo.run.messages import FromWorker
 from memtopo.run.processes.ensemble import merged_report
+from memtopo.run.processes.fork_server import SpawnedWorker
 from memtopo.run.processes.worker_process import WorkerProcess
 from memtopo.run.reports import MAX_DIFFERENCES, merged_checks
 from memtopo.session.request import HoldResult
@@ -52,7 +53,7 @@ def merge() -> Iterator[Merge]:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             theirs.close()
             process = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
-            worker = WorkerProcess(label, process, Channel(ours, ()), RunningClock())
+            worker = WorkerProcess(label, SpawnedWorker(process), Channel(ours, ()), RunningClock())
             workers.append(worker)
             for each in sent:
                 if isinstance(each, int):
@@ -67,9 +68,9 @@ def merge() -> Iterator[Merge]:
     yield merged
     for each in workers:
         each.close()
-        assert isinstance(each.process, subprocess.Popen)
-        assert each.process.stdin
-        each.process.stdin.close()
+        assert isinstance(each.process, SpawnedWorker)
+        assert each.process.process.stdin
+        each.process.process.stdin.close()
 
 
 def test_a_run_in_which_all_processes_succeed_is_a_success(merge: Merge) -> None:

@@ -17,6 +17,7 @@ from memtopo.common.processes import RunningClock
 from memtopo.driver.handles import Handle
 from memtopo.run import messages
 from memtopo.run.messages import FromWorker, HandleAnswer, HandleRequest, ToWorker
+from memtopo.run.processes.fork_server import SpawnedWorker
 from memtopo.run.processes.router import Peers, Router
 from memtopo.run.processes.worker_process import WorkerProcess
 from memtopo.sharing.channel import Channel, Received
@@ -37,7 +38,7 @@ class Run:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             process = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
             channel = Channel[FromWorker](ours, get_args(FromWorker))
-            self.workers[label] = WorkerProcess(label, process, channel, RunningClock())
+            self.workers[label] = WorkerProcess(label, SpawnedWorker(process), channel, RunningClock())
             self.workers[label].receive(Received(messages.WorkerReady(0, 0)))
             self.ends[label] = Channel(theirs, TO_WORKER)
         self.router = Router(self.workers, Peers())
@@ -57,9 +58,9 @@ class Run:
         for label, worker in self.workers.items():
             self.ends[label].close()
             worker.close()
-            assert isinstance(worker.process, subprocess.Popen)
-            assert worker.process.stdin
-            worker.process.stdin.close()
+            assert isinstance(worker.process, SpawnedWorker)
+            assert worker.process.process.stdin
+            worker.process.process.stdin.close()
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from memtopo.machine.records import MachineLine
 from memtopo.plans.report import Checks, PlanSummary, Report
 from memtopo.run import messages
 from memtopo.run.messages import FromWorker, ToWorker
+from memtopo.run.processes.fork_server import SpawnedWorker
 from memtopo.run.processes.worker_process import WorkerProcess
 from memtopo.sharing.channel import Channel, Received
 
@@ -66,7 +67,7 @@ def pair() -> Iterator[Pair]:
     end = Channel[Any](theirs, [each for each in get_args(ToWorker) if isinstance(each, type)])
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
         channel = Channel[FromWorker](ours, get_args(FromWorker))
-        found = WorkerProcess("w", process, channel, RunningClock(lambda: moment[0]))
+        found = WorkerProcess("w", SpawnedWorker(process), channel, RunningClock(lambda: moment[0]))
         yield Pair(found, end, moment)
         end.close()
         found.close()
@@ -190,8 +191,8 @@ def test_an_idle_worker_takes_down_by_message_and_a_busy_one_by_signal_too(pair:
     pair.says(messages.WorkerReady(1, 0))
     pair.worker.take_down()
     assert pair.heard() == [messages.TakeDown()]
-    assert isinstance(pair.worker.process, subprocess.Popen)
-    assert pair.worker.process.poll() is None
+    assert isinstance(pair.worker.process, SpawnedWorker)
+    assert pair.worker.process.process.poll() is None
     pair.worker.command(BUILD)
     pair.worker.take_down()
     assert pair.heard() == [BUILD, messages.TakeDown()]
@@ -237,9 +238,9 @@ def test_a_worker_that_ends_without_a_report_or_an_error_has_died(
     pair: Pair, before: list[FromWorker], death: str | None
 ) -> None:
     pair.says(*before)
-    assert isinstance(pair.worker.process, subprocess.Popen)
-    assert pair.worker.process.stdin
-    pair.worker.process.stdin.close()
+    assert isinstance(pair.worker.process, SpawnedWorker)
+    assert pair.worker.process.process.stdin
+    pair.worker.process.process.stdin.close()
     pair.worker.receive(None)
     assert (pair.worker.gone, pair.worker.over, pair.worker.death) == (True, True, death)
 
