@@ -117,9 +117,12 @@ class Notice:
     """A message of a holder without a request, about the `exports` that this process imported.
 
     - `releasing`: the holder ends; imports over ipc become invalid within `grace` seconds.
-    - `changing`: the memory of `exports` goes; importers have `grace` seconds to let go of it.
+    - `changing`: the memory of `exports` goes; importers have `grace` seconds to let go of it. `state` is the one that
+      the layout is brought to.
     - `changed`: the change was made or given up, and their handles can be requested again. `generation` and `state` are
-      those of the layout now; the state is None if it has no states.
+      those of the layout now.
+
+    The state is None if the layout has no states, and of a holder of an earlier version before a change.
     """
 
     kind: Annotated[Literal["releasing", "changing", "changed"], Field(validation_alias="notice")]

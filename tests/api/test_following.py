@@ -140,7 +140,7 @@ def test_the_callback_sees_memory_before_it_goes_and_after_it_is_back(
         poll(shared)
         awake.result()
     gone = frozenset({"page"})
-    assert seen == [("changing", None, frozenset()), ("changed", "half", gone), ("changed", "awake", frozenset())]
+    assert seen == [("changing", "half", frozenset()), ("changed", "half", gone), ("changed", "awake", frozenset())]
 
 
 def test_a_callback_that_raises_keeps_the_memory(shared: Attached, switch: Switch) -> None:

@@ -129,7 +129,7 @@ def test_a_process_that_polls_follows_a_switch(run_inline: InlineRunner, tmp_pat
         for _ in range(2):
             assert run_inline("switch", "sleeper", "asleep", "--wait", "60s", **here).status == 0
             gone = {"absent": ["kv", "weights"], "first": None, "moved": False}
-            assert child.read_line() == {"kind": "changing", "state": None, **gone}
+            assert child.read_line() == {"kind": "changing", "state": "asleep", **gone}
             assert child.read_line() == {"kind": "changed", "state": "asleep", **gone}
             assert run_inline("switch", "sleeper", "awake", **here).status == 0
             back = {"absent": [], "first": "child", "moved": False}

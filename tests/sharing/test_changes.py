@@ -25,7 +25,9 @@ from tests.helpers.child_process import PATIENCE
 from tests.helpers.holders import asked, heard, holding, raw, scripted
 from tests.helpers.memfd_exports import OFFERS, PAGE, PAGES, OneState, secret
 
-CHANGING = {"memtopo": 1, "notice": "changing", "generation": 1, "exports": ["page"], "deadline": PATIENCE}
+CHANGING = {
+    "memtopo": 1, "notice": "changing", "generation": 1, "exports": ["page"], "deadline": PATIENCE, "state": "asleep",
+}  # fmt: skip
 CHANGED = {"memtopo": 1, "notice": "changed", "exports": ["page"]}
 ME = f"process {os.getpid()}"
 Connect = Callable[[], socket.socket]

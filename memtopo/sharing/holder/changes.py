@@ -80,9 +80,10 @@ class Changes:
         self._awaited, self._until = request, self._clock.time() + request.wait
         if request.connection:
             self._clients.pause(request.connection)
+        coming = request.answer.get("state", self._responder.layout_state)
         for each in pinning:
             names = [taken.export for taken in each.taken(request.touched)]
-            self._notify(each, {"notice": "changing", "deadline": request.wait}, names)
+            self._notify(each, {"notice": "changing", "deadline": request.wait, "state": coming}, names)
         return False
 
     def advance(self) -> None:
