@@ -62,9 +62,14 @@ class JoinedSession(Session):
         """Reason for which the layout can only be taken down; None as long as it is complete."""
         return self._member.over
 
-    def poll(self) -> bool:
-        """Take part in the changes that others have requested. Return whether there were any."""
-        return self._member.poll()
+    @property
+    def timeout(self) -> float:
+        """Seconds within which this process has to take part in what others request."""
+        return self._member.timeout
+
+    def poll(self, announce: Callable[[str], None]) -> None:
+        """Take part in what others have requested; `announce` is called before, with the state that comes."""
+        self._member.poll(announce)
 
     def wait(self, seconds: float) -> None:
         """Wait until another process requests something, for at most so many seconds."""
@@ -80,6 +85,7 @@ class JoinedSession(Session):
 
     def _requested(self, request: Callable[[Client], Checks], refused: type[NotSwitched | NotChanged]) -> Checks:
         """Send a request to the coordinator from a thread, and take part in what it commands meanwhile."""
+        self._member.require_complete()
         if self._member.over is not None:
             raise refused(f"the layout can only be taken down: {self._member.over}")
         found: list[Checks | BaseException] = []
@@ -130,7 +136,9 @@ class JoinedLayout(Live):
     def poll(self, timeout: float = 0.0) -> Notice | None:
         """Take part in what others have requested, and wait for that for up to `timeout` seconds.
 
-        Nothing may use the layout's memory meanwhile; the work of the GPUs is waited for.
+        Nothing may use the layout's memory meanwhile; the work of the GPUs is waited for. Returns the notice `changed`
+        of a change, also of one that was refused. `on_change` is called with that, and before with the notice
+        `changing`, which names the state that comes, and with the seconds that this process has to take part.
         """
         return super().poll(timeout)
 
@@ -180,22 +188,27 @@ class LayoutOfMembers(JoinedLayout):
     def poll(self, timeout: float = 0.0) -> Notice | None:
         self._require_open()
         until = time.monotonic() + timeout
-        while not self._take_part() and (left := until - time.monotonic()) > 0:
+        while not (notice := self._take_part()) and self.over is None and (left := until - time.monotonic()) > 0:
             self._joined.wait(left)
-        return super().poll() if self._imports else None
+        return notice
 
-    def _take_part(self) -> bool:
-        """Take part in what has been requested. Return whether the layout was changed, or is lost."""
-        before = self.generation
-        with self._elastic.lock, deferred(), self._following():
-            self._joined.poll()
-        return self.over is not None or self.generation != before
+    def _take_part(self) -> Notice | None:
+        """Take part in what has been requested. Return a notice of the change, if there was one."""
+        coming: list[str] = []
 
-    @contextmanager
-    def _following(self) -> Iterator[None]:
-        """Follow changes that the code inside takes part in."""
+        def announce(state: str) -> None:
+            coming.append(state)
+            if self.on_change:
+                self.on_change(Notice("changing", self._joined.timeout, self.generation, state=state))
+
         try:
-            with self._changing_memory():
-                yield
+            with self._elastic.lock, deferred(), self._changing_memory():
+                self._joined.poll(announce)
         except ProcessLost:
             self._note_lost()
+        if not coming:
+            return None
+        notice = Notice("changed", generation=self.generation, state=self.state)
+        if self.on_change:
+            self.on_change(notice)
+        return notice

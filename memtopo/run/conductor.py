@@ -191,7 +191,7 @@ class Conductor:
             self.progress.end()
 
     def _bring_to(self, goal: Goal) -> None:
-        with self.attended():
+        with self.attended(goal.variant[0]):
             plans = self.plan(goal)
             unchecked = goal.check == "none" and goal.request is None
             self._results = self._make(*([] if unchecked else [CheckChange()]))
@@ -231,8 +231,12 @@ class Conductor:
         """Return the report of all processes, after their teardown."""
         raise NotImplementedError
 
-    def attended(self) -> AbstractContextManager[object]:
-        """Have all processes take part in the code inside. Raises `ExchangeError` if one does not in time."""
+    def attended(self, state: str | None = None) -> AbstractContextManager[object]:
+        """Have all processes take part in the code inside, which brings the layout to a state if it changes that.
+
+        Raises `ExchangeError` if one does not in time.
+        """
+        del state
         return nullcontext()
 
     @property

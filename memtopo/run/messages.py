@@ -190,9 +190,13 @@ class TakeDown:
 
 @dataclass(frozen=True, slots=True)
 class Attend:
-    """Execute commands until `Resume`, in place of the user's program; answered by `Attending` with the same number."""
+    """Execute commands until `Resume`, in place of the user's program; answered by `Attending` with the same number.
+
+    `state` is the one that a change brings the layout to; None if nothing is changed.
+    """
 
     number: int
+    state: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,18 +22,21 @@ from tests.helpers.processes import print_json
 def main(arguments: dict[str, Any]) -> None:
     """Join, answer each line of the standard input, and leave at its end."""
     lost: list[str] = []
+    seen: list[list[Any]] = []
     if arguments.pop("callback", False):
         arguments["on_lost"] = lost.append
     if kill := arguments.pop("kill", None):
         Member.wrap = staticmethod(lambda _process, driver: Killing(driver, *kill))
     try:
         with memtopo.join(**arguments) as layout:
+            layout.on_change = lambda notice: seen.append([notice.kind, notice.state, layout.state])
             say(ranges={name: each.address for name, each in layout.ranges.items()})
             while line := sys.stdin.readline():
                 method, *given = json.loads(line)
                 try:
                     answer = ACTIONS.get(method, call)(layout, method, given)
-                    say(answer=answer, state=layout.state, generation=layout.generation, over=layout.over, lost=lost)
+                    now = {"state": layout.state, "generation": layout.generation, "over": layout.over}
+                    say(answer=answer, **now, lost=lost, seen=seen)
                 except MemtopoError as error:
                     say(error=type(error).__name__, message=str(error), over=layout.over)
         say(report=report(layout.report))
@@ -66,7 +69,7 @@ def report(found: Any) -> Any:
 
 def call(layout: Any, method: str, given: list[Any]) -> Any:
     found = getattr(layout, method)(*given)
-    return found.different if hasattr(found, "different") else None
+    return getattr(found, "different", getattr(found, "state", None))
 
 
 def idle(layout: Any, _method: str, _given: list[Any]) -> None:

@@ -98,6 +98,20 @@ def test_a_process_switches_all_others_which_take_part_when_they_poll(join: Star
     assert {each["report"]["outcome"] for each in reports(members)} == {"ok"}
 
 
+def test_a_process_that_polls_is_told_the_state_that_comes_and_the_one_that_came(join: Start, pair: Path) -> None:
+    first, second = members = join(pair, labels(pair))
+    ready(members)
+    second.request("poll", TIMEOUT)
+    assert first.call("switch", "level-1")["seen"] == []
+    answer = second.read()
+    assert answer["answer"] == "level-1"
+    assert answer["seen"] == [["changing", "level-1", "awake"], ["changed", "level-1", "level-1"]]
+    second.request("poll", TIMEOUT)
+    assert first.call("switch", "awake")["state"] == "awake"
+    assert second.read()["seen"][2:] == [["changing", "awake", "level-1"], ["changed", "awake", "awake"]]
+    reports(members)
+
+
 def test_all_processes_may_ask_for_the_same_state_at_once(join: Start) -> None:
     members = join(SLEEPING, labels(SLEEPING))
     ready(members)
@@ -173,7 +187,8 @@ def test_the_death_of_a_process_is_raised_in_the_others_whose_imports_stay(
     assert answer["error"] == "ProcessLost"
     assert "rank.0 has ended" in answer["message"]
     assert 5 in second.call("read", "all")["answer"]
-    assert second.call("poll")["error"] == "ProcessLost"
+    for request in (["poll"], ["switch", "level-1"], ["change", str(pair)]):
+        assert second.call(*request)["error"] == "ProcessLost"
     assert reports([second])[0]["report"]["outcome"] == "ok"
 
 

@@ -72,12 +72,15 @@ class Member(Worker):
         """Plan all processes of the layout, and open the driver of this one. Raises `MemtopoError`."""
         super().__init__(channel, gates, stopped)
         self._start, self._label, self._timeout = start, start.process, start.timeout
+        self.timeout = start.timeout
+        """Seconds of silence after which a process counts as lost, and within which it takes part."""
         self.over: str | None = None
         """Reason for which the layout can only be taken down; None as long as it is complete."""
         self.lost = False
         """True if that is the end or the failure of another process, or of the coordinator."""
         self.generation = 1
         self._attending = False
+        self._announce: Callable[[str], None] = lambda _state: None
         opened: list[KernelDriver] = []
 
         def opening(process: str, driver: KernelDriver) -> KernelDriver:
@@ -96,12 +99,13 @@ class Member(Worker):
             if self.over is not None:
                 raise ProcessLost(self.over)
 
-    def poll(self) -> bool:
-        """Execute the commands that have come, and those of a change until it is over. Return whether there were any.
+    def poll(self, announce: Callable[[str], None] = lambda _state: None) -> None:
+        """Execute the commands that have come, and those of a change until it is over.
 
-        Raises `ProcessLost`, and then the layout stays as it is until `leave`.
+        `announce` is called with the state that a change brings the layout to, before this process takes part in it.
+        Raises what that raises, and `ProcessLost`; then the layout stays as it is until `leave`.
         """
-        took_part = False
+        self._announce = announce
         while self.over is None and (self._attending or self._channel.wait(0)):
             try:
                 if self._attending:
@@ -110,9 +114,7 @@ class Member(Worker):
                     self._execute(command)
             except (StepFailed, ConductorLost) as error:
                 self.over, self.lost = str(error) or "the coordinator has ended", True
-            took_part = True
         self.require_complete()
-        return took_part
 
     def wait(self, seconds: float) -> None:
         """Wait until a message has come, for at most so many seconds."""
@@ -149,7 +151,9 @@ class Member(Worker):
         match command:
             case Hold():
                 self._channel.send(ChangeResult(offers=tuple(self.run.exports.offers())))
-            case Attend(number):
+            case Attend(number, state):
+                if state is not None:
+                    self._announce(state)
                 self._attending = True
                 self._channel.send(messages.Attending(number))
             case Resume(generation):

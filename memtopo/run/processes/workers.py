@@ -206,14 +206,14 @@ class Workers(Conductor):
         return [worker.label for worker in self.workers.values() if worker.left]
 
     @contextmanager
-    def attended(self) -> Iterator[None]:
+    def attended(self, state: str | None = None) -> Iterator[None]:
         if self._attended or not self._free:
             yield
             return
         self._rounds += 1
         self._attended = True
         for worker in self._free:
-            worker.channel.send(messages.Attend(self._rounds))
+            worker.channel.send(messages.Attend(self._rounds, state))
         try:
             self._await_attendance()
             yield
