@@ -213,7 +213,7 @@ def _build(
         asleep = status.layout_state not in (None, AWAKE)
         absent = lease.absent(offers) if asleep else frozenset()
         gone = imported_resources(planned.geometry, [(HOLDER, name) for name in absent])
-        session = OwnSession(planned, driver, lease, absent=frozenset(gone), verify=False)
+        session = OwnSession(planned, driver, lease, absent=gone, verify=False)
         attached = Attached(session, lease, offers, where.path, importer, on_change)
         session.begin()
         stack.pop_all()

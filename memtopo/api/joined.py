@@ -104,7 +104,7 @@ class _Options:
         with ExitStack() as stack:
             client = terms.connect(held, ())
             stack.callback(client.close)
-            layout = part.build(client, resources)
+            layout = part.build(client, resources, terms.left)
             resources.push(stack.pop_all())
         return layout
 

@@ -75,18 +75,24 @@ class HeldPart:
     where: Endpoint
     on_lost: OnLost
 
-    def build(self, client: Client, resources: ExitStack) -> HeldLayoutPart:
-        """Build the part of this process. Raises `NotJoined`, and what `applied` raises."""
+    def build(self, client: Client, resources: ExitStack, wait: float) -> HeldLayoutPart:
+        """Build the part of this process, `wait` for seconds until a writer has committed what it imports.
+
+        Raises `NotJoined`, `ExchangeError`, and what `applied` raises.
+        """
         name, machine = self.loaded.name, self._machine(client)
         self._claim(resources)
         found = self._on(machine)
         planned = valid(Composition.of(self.loaded.document, found, joining=True)).of_process(self.process)
         require_tried(planned)
+        exports = [*_exports(planned.geometry, name)]
+        if any(client.offers()[each].commit not in (None, "committed") for each in exports):
+            client.await_commit([each for each in exports if client.offers()[each].commit], wait=wait)
         lease = Lease(planned, targets.uuids(machine), client, name)
         asleep = client.status().layout_state not in (None, AWAKE)
-        absent = lease.absent(_exports(planned.geometry, name)) if asleep else frozenset()
+        absent = lease.absent(exports) if asleep else frozenset()
         gone = imported_resources(planned.geometry, [(name, export) for export in absent])
-        session = HeldSession(planned, found.open(), lease, absent=frozenset(gone))
+        session = HeldSession(planned, found.open(), lease, absent=gone)
         layout = HeldLayoutPart(session, self.process, name, lease, self.on_lost)
         session.begin()
         return layout

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,7 @@ from memtopo.machine.records import MachineLine
 from memtopo.plans.report import Check, Checks, PlanSummary, Report
 from memtopo.run.apply import ThisProcess
 from memtopo.run.imports import OutsideImports
-from memtopo.run.layout_plans import Plans
+from memtopo.run.layout_plans import Absent, Plans
 from memtopo.run.process_run import ProcessRun
 from memtopo.run.transition import DoesNotFit, RollbackFailed
 from memtopo.session.composition import Composition
@@ -182,7 +182,7 @@ class OwnSession(Session):
         handle_source: HandleSource | None = None,
         noted: Callable[[Report], Report] = lambda report: report,
         handles_for: Callable[[Geometry], HandleSource | None] = lambda _geometry: None,
-        absent: frozenset[Hashable] = frozenset(),
+        absent: Absent = frozenset(),
         *,
         verify: bool = True,
     ) -> None:

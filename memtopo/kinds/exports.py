@@ -341,13 +341,31 @@ def committed_alone(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic
 
 
 def committed_processes(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
-    """Yield MT607 for committed exports of a process among several, which may import them while they are written."""
-    for process in geometry.processes.values():
+    """Yield MT607 for committed exports that another process imports while both are built, before they are written.
+
+    A layout of several nodes has none.
+    """
+    together = [each for label, each in geometry.processes.items() if not geometry.held or label in geometry.held]
+    imports = {
+        (holder, group.origin.export): group
+        for process in together
+        for group in process.every
+        if group.origin and group.origin.siblings
+        for holder in group.origin.holders
+    }
+    for label, process in geometry.processes.items():
         for export in _committed(process):
-            message = f"export {export.name!r} is committed, and its layout has several processes"
-            note = "processes of a spec import from one another while the layout is built, before anything is committed"
-            help = "hold a layout of one process, and import from it"
-            yield Diagnostic("MT607", message, (*export.path, "commit"), notes=(note,), help=help)
+            if group := imports.get((label, export.name)):
+                message = f"export {export.name!r} is committed, and import {group.name!r} of the same spec is of it"
+                note = "processes of a spec import from one another while they are built, before anything is committed"
+                help = "import it in a process that joins those that are held, or attach to the held layout"
+                labels = (Label("imported here", group.path, "key"),)
+                yield Diagnostic("MT607", message, (*export.path, "commit"), labels=labels, notes=(note,), help=help)
+            elif geometry.nodes:
+                message = f"export {export.name!r} is committed, and its layout has several nodes"
+                note = "what a writer has left is created anew by a change, and layouts of several nodes have none"
+                help = "hold a layout of its own on the node"
+                yield Diagnostic("MT607", message, (*export.path, "commit"), notes=(note,), help=help)
 
 
 def without_importers(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:

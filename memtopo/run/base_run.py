@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain
@@ -23,7 +23,7 @@ from memtopo.plans.progress import Progress
 from memtopo.plans.report import Checks, Left, Placed, Report
 from memtopo.plans.transition import Transition
 from memtopo.run.hints import exit_code, failure
-from memtopo.run.layout_plans import WHOLE, LayoutPlans, Variant
+from memtopo.run.layout_plans import WHOLE, Absent, LayoutPlans, Variant
 from memtopo.run.leaks import ResourceBalance, descriptor_notes, memory_notes
 from memtopo.run.reports import FindingTally, report_on
 from memtopo.run.verification.fingerprints import ASPECT, Fingerprints
@@ -44,7 +44,7 @@ class BaseRun:
         progress: Progress | None = None,
         stop: Callable[[], int] = lambda: 0,
         handle_source: HandleSource | None = None,
-        absent: frozenset[Hashable] = frozenset(),
+        absent: Absent = frozenset(),
         origin: float | None = None,
         context: CallContext | None = None,
         plans: LayoutPlans | None = None,

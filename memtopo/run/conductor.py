@@ -6,7 +6,7 @@ They run in this process (`memtopo.run.apply`) or in workers (`memtopo.run.proce
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Self, TypeVar
 
@@ -20,7 +20,7 @@ from memtopo.plans.progress import Progress
 from memtopo.plans.report import Check, Checks, Report
 from memtopo.plans.transition import Stage
 from memtopo.run import messages
-from memtopo.run.layout_plans import WHOLE, Goal, LayoutPlans, Variant, paths, stops
+from memtopo.run.layout_plans import WHOLE, Absent, Goal, LayoutPlans, Variant, paths, stops
 from memtopo.run.messages import BuildPhase, ChangeCommand, ChangeResult, CheckChange, Command, MakeStage
 from memtopo.run.reports import merged_checks
 from memtopo.run.transition import RollbackFailed
@@ -66,7 +66,7 @@ class Conductor:
         return self.variant[0]
 
     @property
-    def absent(self) -> frozenset[Hashable]:
+    def absent(self) -> Absent:
         """Resources that are absent, with what needs them."""
         return self.variant[1]
 
@@ -142,14 +142,14 @@ class Conductor:
         self._bring_to(Goal((state, self.absent), check, in_use))
         return self.checks()
 
-    def set_absent(self, absent: frozenset[Hashable]) -> None:
+    def set_absent(self, absent: Absent) -> None:
         """Bring the layout to its state without some resources and what needs them, and with all others, unchecked.
 
         Raises as `switch` does.
         """
         self._bring_to(Goal((self.state, absent), "none"))
 
-    def recreate(self, resources: frozenset[Hashable]) -> Checks:
+    def recreate(self, resources: Absent) -> Checks:
         """Release some resources with what needs them, create them anew, and return the results of the queries.
 
         Raises as `switch` does; if they cannot be created, they stay away until they are created again.
@@ -163,7 +163,7 @@ class Conductor:
         request: RunRequest,
         source: str = "",
         in_use: Collection[str] = (),
-        absent: frozenset[Hashable] = frozenset(),
+        absent: Absent = frozenset(),
     ) -> None:
         """Bring the layout, in state awake, to another request, in which resources are `absent`. Raises as `switch`.
 

@@ -217,7 +217,7 @@ class HeldLayout:
         return HeldLayoutChange(self, touched, touched, act)
 
     def renewal(self, exports: frozenset[str]) -> HeldLayoutChange:
-        resources = frozenset(resource for _, resource in self.conductor.plans.resources_of(exports))
+        resources = self.conductor.plans.resources_of(exports)
         after = f"the memory of {', '.join(sorted(exports))} is created for the next writer"
         return HeldLayoutChange(
             self, exports, exports, lambda _in_use, _check: self.conductor.recreate(resources), after

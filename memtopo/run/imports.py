@@ -9,6 +9,7 @@ from memtopo.executor import StepFailed, failing
 from memtopo.geometry import Geometry
 from memtopo.geometry.groups import Group, from_outside
 from memtopo.run.conductor import Conductor
+from memtopo.run.layout_plans import Absent
 from memtopo.run.transition import RollbackFailed
 from memtopo.session.request import RunRequest
 from memtopo.sharing.errors import ExchangeError
@@ -28,7 +29,7 @@ class OutsideImports:
     def __init__(self, conductor: Conductor, handles: HolderHandles, moved: Callable[[], None] = lambda: None) -> None:
         self._conductor, self._handles, self._moved = conductor, handles, moved
         resources = _imported_resources(conductor.request.geometry)
-        self._absent = {key for key, resource in resources if resource in conductor.absent}
+        self._absent = {key for key, resource in resources if ("", resource) in conductor.absent}
         self._made: dict[ExportKey, int] = {}
         """Generation in which the holder made what is imported, by export."""
 
@@ -71,7 +72,7 @@ class OutsideImports:
 
     def change(self, request: RunRequest) -> None:
         """Bring the layout to a request with other imports; absent exports stay so. Raises as `Conductor.change`."""
-        self._conductor.change(request, absent=frozenset(imported_resources(request.geometry, self._absent)))
+        self._conductor.change(request, absent=imported_resources(request.geometry, self._absent))
 
     def _let_go(self, holder: str, exports: Iterable[str]) -> None:
         own = self._imported(holder).intersection(exports)
@@ -106,7 +107,7 @@ class OutsideImports:
         if absent == self._absent:
             return
         try:
-            self._conductor.set_absent(frozenset(imported_resources(self._conductor.request.geometry, absent)))
+            self._conductor.set_absent(imported_resources(self._conductor.request.geometry, absent))
             self._absent = absent
         finally:
             self._moved()
@@ -142,9 +143,9 @@ class Follower:
         return self._watch()
 
 
-def imported_resources(geometry: Geometry, exports: Collection[ExportKey]) -> Iterator[Hashable]:
-    """Yield the objects that a geometry imports of some exports."""
-    return (resource for key, resource in _imported_resources(geometry) if key in exports)
+def imported_resources(geometry: Geometry, exports: Collection[ExportKey]) -> Absent:
+    """Return the objects that the geometry of one process imports of some exports."""
+    return frozenset(("", resource) for key, resource in _imported_resources(geometry) if key in exports)
 
 
 def _imported_resources(geometry: Geometry) -> Iterator[tuple[ExportKey, Hashable]]:

@@ -22,8 +22,11 @@ from memtopo.session.request import RunRequest
 Plans = Mapping[str, Plan]
 """Plan of each process by its label, which is empty if there is only one."""
 
-Variant = tuple[str, frozenset[Hashable]]
-"""State of a layout, and the resources that are absent from it with all that needs them."""
+Absent = frozenset[tuple[str, Hashable]]
+"""Resources that are absent from a layout with all that needs them, each with the label of its process."""
+
+Variant = tuple[str, Absent]
+"""State of a layout, and what is absent from it."""
 
 WHOLE: Variant = (AWAKE, frozenset())
 """Variant of a layout as it is written."""
@@ -75,11 +78,13 @@ class LayoutPlans:
         if not absent:
             return self.states[state]
         if variant not in self._partial:
-            every = self.states[state].items()
-            self._partial[variant] = {label: planner.without(plan, absent) for label, plan in every}
+            self._partial[variant] = {
+                label: planner.without(plan, {resource for owner, resource in absent if owner == label})
+                for label, plan in self.states[state].items()
+            }
         return self._partial[variant]
 
-    def to_build(self, label: str, absent: frozenset[Hashable]) -> Plan:
+    def to_build(self, label: str, absent: Absent) -> Plan:
         """Return the plan that builds a process without some resources; unlike that of `of`, it grants access."""
         plan = self.of((AWAKE, absent))[label]
         return replace(plan, steps=transition((), plan.steps).do) if absent else plan
@@ -91,7 +96,7 @@ class LayoutPlans:
             self._known[old, new] = transitions_between(before, after)
         return self._known[old, new]
 
-    def resources_of(self, exports: Collection[str]) -> frozenset[tuple[str, Hashable]]:
+    def resources_of(self, exports: Collection[str]) -> Absent:
         """Return the resources of some exports, each with the label of its process."""
         return frozenset(
             (label, resource)
@@ -100,6 +105,13 @@ class LayoutPlans:
                 geometry, [name for name in geometry.of(ExportGroup) if export_name(label, name) in exports]
             )
         )
+
+    def exports_of(self, absent: Absent) -> Iterator[str]:
+        """Yield the exports all of whose resources are absent."""
+        for label, geometry in self._processes.items() if absent else ():
+            for name, group in geometry.of(ExportGroup).items():
+                if all((label, resource) in absent for resource in group.resources):
+                    yield export_name(label, name)
 
     def touched(self, undone: Mapping[str, Collection[Hashable]], after: LayoutPlans) -> frozenset[str]:
         """Return the exports of which a transition releases or replaces some objects, the `undone` of each process."""

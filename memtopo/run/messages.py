@@ -113,13 +113,14 @@ class PlanChange:
     """Plan a switch to a state of the layout, or a change to the spec of a `source`; answered by `ChangeResult`.
 
     Nothing is changed yet. A full check compares every byte that the change keeps. Importers outside of the layout keep
-    the memory of `in_use` exports (`server.weights`).
+    the memory of `in_use` exports (`server.weights`), and the objects of `absent` ones are not there afterwards.
     """
 
     state: str
     check: Check = "fast"
     in_use: tuple[str, ...] = ()
     source: str = ""
+    absent: tuple[str, ...] = ()
     activity: ClassVar[str] = "plan of a change"
 
 

@@ -274,3 +274,41 @@ def test_a_reader_gets_dropped_content_back_with_the_next_commit(runtime: Path, 
 def test_a_role_is_reader_or_writer(machine: Target) -> None:
     with pytest.raises(UsageError, match="role 'wrtier' is not a role"), attached(machine, role="wrtier"):
         pass
+
+
+SHARD = {
+    "ranges": {"w": {"size": "4MiB"}, "own": {"size": "2MiB"}},
+    "chunks": {
+        "w": {"location": "gpu0", "size": "2MiB", "count": 2, "handles": "fd"},
+        "own": {"location": "gpu0", "size": "2MiB", "handles": "fd"},
+    },
+    "map": {"w": ["w"], "own": ["own"]},
+    "access": {"w": {"gpu0": "rw"}, "own": {"gpu0": "rw"}},
+    "exports": {"w": {"chunk": "w", "via": "fd", "commit": "required"}, "own": {"chunk": "own", "via": "fd"}},
+}
+SHARDS = {"memtopo": 1, "name": "shards", "processes": {"server": SHARD | {"count": "2"}}}
+
+
+def test_each_process_of_several_has_a_writer_and_its_memory_is_created_anew_alone(runtime: Path) -> None:
+    def first_bytes(shared: Attached) -> list[int]:
+        return [int(np.from_dlpack(shared.export(f"server.{index}.w"))[0]) for index in (0, 1)]
+
+    committed = ["server.0.w", "server.1.w"]
+    with memtopo.hold(SHARDS, machine="h200x2"), memtopo.attach("shards", ["server.1.own"]) as other:
+        kept = np.from_dlpack(other.export("server.1.own"))
+        kept[:] = 3
+        with memtopo.attach("shards", committed[:1], role="writer") as writer:
+            fill(writer, 5, committed[0])
+            writer.commit()
+        with memtopo.attach("shards", committed[1:], role="writer") as writer:
+            fill(writer, 6, committed[1])  # and ends without a commit
+        with pytest.raises(ExchangeError, match="no process is writing it"):
+            memtopo.attach("shards", committed).__enter__()
+        with memtopo.attach("shards", committed[1:], role="writer") as writer:
+            assert int(np.from_dlpack(writer.export(committed[1]))[0]) == 0, "the memory was not created anew"
+            fill(writer, 7, committed[1])
+            writer.commit()
+        with memtopo.attach("shards", committed) as reader:
+            assert first_bytes(reader) == [5, 7]
+        assert (other.poll(), int(kept[0])) == (None, 3)
+        del kept

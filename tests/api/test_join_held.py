@@ -178,6 +178,23 @@ def test_a_layout_that_nobody_holds_is_named_after_the_timeout(join: Start, spec
     assert "server" in message
 
 
+def test_an_engine_waits_for_the_commit_of_what_it_imports(join: Start, spec: Path) -> None:
+    spec.write_text(SPEC.replace("{chunk: shard, via: fd}", "{chunk: shard, via: fd, commit: required}"))
+    with memtopo.hold(spec, machine=MACHINE):
+        (late,) = join(spec, ["engine.1"], timeout=0.3)
+        assert refusal(late)[0] == "ExchangeError"
+        (engine,) = join(spec, ["engine.0"])
+        with memtopo.attach("server", role="writer") as writer:
+            for index in (0, 1):
+                view = writer.export(f"weights.{index}.shard")
+                view.memory[:] = bytes([7]) * view.size
+            del view
+            writer.commit()
+        ready([engine])
+        assert engine.call("read", "weights")["answer"] == [7]
+        reports([engine])
+
+
 @pytest.mark.usefixtures("held")
 def test_an_engine_that_has_joined_is_not_joined_again(join: Start, spec: Path) -> None:
     (engine,) = join(spec, ["engine.0"])

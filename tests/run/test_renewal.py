@@ -21,7 +21,7 @@ chunks: {page: {location: gpu0, size: 2MiB, count: 2}}
 map: {a: [page]}
 access: {a: {gpu0: rw}}
 """
-PAGE = frozenset({("chunk", "page.0")})
+PAGE = frozenset({("", ("chunk", "page.0"))})
 
 
 @contextmanager

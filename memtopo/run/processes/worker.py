@@ -280,7 +280,8 @@ RequestHandles = Callable[[str, str, int, int], Sequence[Handle]]
 def _goal(run: ProcessRun, start: StartWorker, command: PlanChange) -> tuple[Goal, LayoutPlans]:
     """Goal of a change, and the plans of its spec. Raises `MemtopoError`."""
     if not command.source:
-        return Goal((command.state, run.variant[1]), command.check, command.in_use), run.plans
+        absent = run.plans.resources_of(command.absent)
+        return Goal((command.state, absent), command.check, command.in_use), run.plans
     request, plans = planned(start, parsed_source(command.source).document, command.check)
     return Goal(WHOLE, command.check, command.in_use, request), plans
 

@@ -244,9 +244,8 @@ class Workers(Conductor):
 
     def plan(self, goal: Goal) -> LayoutPlans:
         state, absent = goal.variant
-        if absent:
-            raise ExchangeError("unknown", "exports of several processes are not committed")
-        command = messages.PlanChange(state, goal.check, tuple(sorted(goal.in_use)), goal.source)
+        gone = tuple(self.plans.exports_of(absent))
+        command = messages.PlanChange(state, goal.check, tuple(sorted(goal.in_use)), goal.source, gone)
         results = self._change(command)
         if failures(results):
             self._change(messages.Hold())  # without the contexts that the others have retained for their part
