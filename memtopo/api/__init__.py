@@ -22,8 +22,13 @@ from memtopo.api.joined import Joined, JoinedLayout, join, rank
 from memtopo.api.live import Event, Live
 from memtopo.api.specs import Loaded, load, plan
 from memtopo.api.views import GpuView, HostView, View
+from memtopo.common.errors import InternalError, MemtopoError, Unavailable, UsageError
+from memtopo.driver.types import DriverError
 from memtopo.run.processes.member import ProcessLost
+from memtopo.sharing.errors import ExchangeError, NoLayout
 from memtopo.sharing.external import ExternalMemory, HostMemory, Semaphore, Serving, serve
+from memtopo.sharing.imports import ImportMismatch
+from memtopo.sharing.programs import ProducerFailed
 
 __all__ = [
     "ApiError",
@@ -33,19 +38,25 @@ __all__ = [
     "Batch",
     "DmaBuf",
     "DmaBufs",
+    "DriverError",
     "ElasticChunks",
     "ElasticRange",
     "Event",
+    "ExchangeError",
     "ExternalMemory",
     "GpuView",
     "Held",
     "HostMemory",
     "HostView",
+    "ImportMismatch",
+    "InternalError",
     "InvalidSpec",
     "Joined",
     "JoinedLayout",
     "Live",
     "Loaded",
+    "MemtopoError",
+    "NoLayout",
     "NotApplied",
     "NotBuilt",
     "NotChanged",
@@ -53,9 +64,12 @@ __all__ = [
     "NotMapped",
     "NotSwitched",
     "ProcessLost",
+    "ProducerFailed",
     "Semaphore",
     "Serving",
+    "Unavailable",
     "Unsuitable",
+    "UsageError",
     "View",
     "ViewOutlived",
     "applied",

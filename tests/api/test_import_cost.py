@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 import memtopo
+from memtopo import api
 from tests.helpers.command_line import ROOT, environment
 
 LATE = ("memtopo.api", "pydantic", "yaml", "numpy", "cuda", "rich", "ctypes")
@@ -49,3 +52,25 @@ def test_all_lists_exactly_the_public_names() -> None:
     assert {"load", "plan", "applied", "attach"} < set(dir(memtopo))
     with pytest.raises(AttributeError, match="no attribute 'apply_all'"):
         _ = memtopo.apply_all
+
+
+def raised(name: str) -> Iterator[str]:
+    """Errors of memtopo that a public object and its public methods document."""
+    found = getattr(api, name)
+    members = [each for key, each in vars(found).items() if key[0] != "_"] if isinstance(found, type) else []
+    texts = [getattr(each, "__doc__", None) or "" for each in (found, *members)]
+    errors = {each.__name__ for each in subclasses(memtopo.MemtopoError)}
+    for sentence in re.findall(r"aises? [^.]*", " ".join(texts)):
+        yield from errors & set(re.findall(r"`(\w+)`", sentence))
+
+
+def subclasses(kind: type[Any]) -> Iterator[type[Any]]:
+    yield kind
+    for each in kind.__subclasses__():
+        yield from subclasses(each)
+
+
+def test_every_error_that_a_public_object_raises_is_public() -> None:
+    documented = {error for name in api.__all__ for error in raised(name)}
+    assert {"ExchangeError", "NoLayout", "Unavailable", "UsageError", "DriverError"} <= documented
+    assert documented <= set(memtopo.__all__)
