@@ -29,11 +29,14 @@ from memtopo.run.imports import OutsideImports, imported_resources
 from memtopo.session.composition import Composition
 from memtopo.sharing.client import Client
 from memtopo.sharing.endpoints import Endpoint, endpoint, is_folder
+from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.held import held_machine
 from memtopo.sharing.offers import Offer
 from memtopo.sharing.status import Notice, Status
 
 T = TypeVar("T")
+
+_CHANGE: tuple[Literal["changing"], Literal["changed"]] = ("changing", "changed")
 
 AccessName = Literal["r", "rw"]
 
@@ -95,9 +98,10 @@ class Attached(Live):
         socket: str,
         importer: ExportImporter,
         on_change: Callable[[Notice], object] | None = None,
+        again: Callable[[float, Mapping[str, Offer]], Client | None] | None = None,
     ) -> None:
         super().__init__(session)
-        self._lease, self._importer, self.on_change = lease, importer, on_change
+        self._lease, self._importer, self.on_change, self._again = lease, importer, on_change, again
         self.exports: Mapping[str, Offer] = MappingProxyType(dict(offers))
         """The imported exports by name, as described by the holder."""
         self.socket = socket
@@ -139,6 +143,35 @@ class Attached(Live):
         with deferred():  # an answer that is not read would end the connection, which is the lease
             self._session.synchronize()
             client.commit([name for name, offer in self.exports.items() if offer.commit])
+
+    def poll(self, timeout: float = 0.0) -> Notice | None:
+        """As `Live.poll`; an attachment that is to attach again does so once its layout is held again.
+
+        Until then it returns None, and the imports over fd and fabric stay valid. Raises `Unsuitable` if the new holder
+        exports something else.
+        """
+        until = time.monotonic() + timeout
+        try:
+            return super().poll(timeout)
+        except ExchangeError as error:
+            if self._again is None or error.code != "gone":
+                raise
+        client = self._again(max(until - time.monotonic(), 0.0), self.exports)
+        return self._attach_again(client) if client else None
+
+    def _attach_again(self, client: Client) -> Notice:
+        """Import from a new holder at the same addresses, as after a change of the one before."""
+        assert self._imports
+        notices = [Notice(kind, generation=client.generation or 1, exports=tuple(self.exports)) for kind in _CHANGE]
+        if self.on_change:
+            self.on_change(notices[0])
+        with self._elastic.lock, deferred():
+            self._lease.follow(client)
+            for notice in notices:
+                super()._follow(self._imports, HOLDER, notice)
+        if self.on_change:
+            self.on_change(notices[1])
+        return notices[1]
 
     def _follow(self, imports: OutsideImports, holder: str, notice: Notice) -> None:
         """Follow a notice, with what exports have gained as far as there is room for it."""
@@ -197,6 +230,8 @@ def _build(
     on_change: Callable[[Notice], object] | None,
     reserve: Mapping[str, int],
     _resources: ExitStack,
+    *,
+    reattach: bool,
 ) -> Attached:
     agreed = terms()
     with ExitStack() as stack:
@@ -214,7 +249,10 @@ def _build(
         absent = lease.absent(offers) if asleep else frozenset()
         gone = imported_resources(planned.geometry, [(HOLDER, name) for name in absent])
         session = OwnSession(planned, driver, lease, absent=gone, verify=False)
-        attached = Attached(session, lease, offers, where.path, importer, on_change)
+        again = partial(agreed.again, where, allow_uids) if reattach else None
+        if again and any(group.produced for group in planned.geometry.every):
+            raise Unsuitable("memory of other APIs is not imported again", hint="leave out reattach=True")
+        attached = Attached(session, lease, offers, where.path, importer, on_change, again)
         session.begin()
         stack.pop_all()
     return attached
@@ -234,6 +272,7 @@ def attach(
     allow_uids: Collection[int] = (),
     on_change: Callable[[Notice], object] | None = None,
     reserve: Mapping[str, str | int] | None = None,
+    reattach: bool = False,
 ) -> Attachment:
     """Import all exports of a held layout, or the named `exports`, for the duration of a `with`.
 
@@ -248,6 +287,7 @@ def attach(
 
     `poll` calls `on_change` when the holder changes its layout, and maps what an export gains into the range of the
     size that `reserve` has for it (bytes, or "64GiB"). Exports without memory now are `absent` until a later `poll`.
+    With `reattach`, `poll` imports them anew, at the same addresses, after the holder has ended and been started again.
 
     Raises `UsageError` for another role. Entering raises `NoLayout` if the layout is not held, `ExchangeError` (code
     `writing`, `committed` or `uncommitted` if the wait was in vain), `Unavailable`, `Unsuitable`, also for another
@@ -262,7 +302,8 @@ def attach(
     def terms() -> AttachTerms:
         return AttachTerms(requested, role, time.monotonic() + seconds, expect)
 
-    return Attachment(partial(_build, where, terms, device, access, machine, allow_uids, on_change, sizes))
+    build = partial(_build, where, terms, device, access, machine, allow_uids, on_change, sizes, reattach=reattach)
+    return Attachment(build)
 
 
 def dma_bufs(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from itertools import chain, count
 from typing import Any, Literal
 
@@ -138,6 +139,9 @@ def device_name(device: str | int, gpus: Sequence[str]) -> str:
 
 Role = Literal["reader", "writer"]
 
+_NOT_YET = ("starting", "uncommitted", "writing", "gone")
+"""Codes of errors of a holder that does not have everything yet."""
+
 _PAUSE = 0.02
 """Seconds between two looks for a layout that is not held yet."""
 
@@ -153,6 +157,12 @@ class Lease(HolderHandles):
     def client(self) -> Client | None:
         """The connection; None if there is none."""
         return self._clients.get(self._holder)
+
+    def follow(self, client: Client) -> None:
+        """Have the connection to another holder of the same exports, in place of one that has ended."""
+        self.settle()
+        self._clients[self._holder].close()
+        self._clients[self._holder] = self._client = client
 
     def absent(self, exports: Iterable[str]) -> frozenset[str]:
         """Return the exports without memory, or with only a part of it. The holder sends a notice of their return."""
@@ -203,6 +213,30 @@ class AttachTerms:
                     raise
             time.sleep(min(self.left, _PAUSE))
         return connect(where, allow_uids=allow_uids)
+
+    def again(
+        self, where: Endpoint, allow_uids: Collection[int], wait: float, had: Mapping[str, Offer]
+    ) -> Client | None:
+        """Connect to a holder that has started anew, once it has what the earlier one had; None if none has in time.
+
+        Raises `Unsuitable` if it has something else, and `ExchangeError`.
+        """
+        terms = replace(self, until=time.monotonic() + wait)
+        with ExitStack() as stack:
+            try:
+                client = stack.enter_context(terms.connect(where, allow_uids))
+                offers = terms.join(client, where.name or where.path, where.path)
+            except NoLayout:
+                return None
+            except ExchangeError as error:
+                if error.code not in _NOT_YET:
+                    raise
+                return None
+            if differing := [name for name, offer in had.items() if offers.get(name) != offer]:
+                message = f"export {differing[0]!r} of {where.path!r} is not as it was before its holder ended"
+                raise Unsuitable(message, hint="attach anew")
+            stack.pop_all()
+        return client
 
     def join(self, client: Client, name: str, path: str) -> Mapping[str, Offer]:
         """Lease or await the exports that a writer commits, and return all that are to be imported.

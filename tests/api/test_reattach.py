@@ -1,0 +1,135 @@
+"""Attachments that follow their layout to a new holder, after the first one has ended."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import memtopo
+from memtopo.api.attachment import Attached
+from memtopo.sharing.client import connect
+from memtopo.sharing.endpoints import endpoint
+from tests.api.child_process import Process
+from tests.helpers.holders import until
+
+MACHINE = "h200x2"
+SPEC: dict[str, Any] = {
+    "memtopo": 1,
+    "name": "kv",
+    "ranges": {"weights": {"size": "4MiB"}, "cache": {"size": "2MiB"}},
+    "chunks": {
+        "w": {"location": "gpu0", "size": "2MiB", "count": 2, "handles": "fd"},
+        "c": {"location": "gpu1", "size": "2MiB", "handles": "fd"},
+    },
+    "map": {"weights": ["w"], "cache": ["c"]},
+    "access": {"weights": {"gpu0": "rw"}, "cache": {"gpu1": "rw"}},
+    "exports": {"w": {"chunk": "w", "via": "fd"}, "c": {"chunk": "c", "via": "fd"}},
+}
+
+Hold = Callable[..., Process]
+
+
+@pytest.fixture
+def hold(start: Callable[..., Process], tmp_path: Path) -> Hold:
+    """A function that holds SPEC, with other sections in place of its own."""
+
+    def begin(**sections: Any) -> Process:
+        spec = tmp_path / "kv.yaml"
+        spec.write_text(json.dumps(SPEC | sections))
+        return start(spec=str(spec), machine=MACHINE)
+
+    return begin
+
+
+@contextmanager
+def attached(**terms: Any) -> Iterator[Attached]:
+    with memtopo.attach("kv", machine=MACHINE, reattach=True, **terms) as shared:
+        yield shared
+
+
+def importers() -> list[int]:
+    with connect(endpoint("kv")) as client:
+        return [each.handles for each in client.status().importers]
+
+
+def test_the_memory_of_a_new_holder_is_at_the_same_addresses(hold: Hold) -> None:
+    seen: list[tuple[str, tuple[str, ...], frozenset[str]]] = []
+    first = hold()
+    with attached() as shared:
+        shared.on_change = lambda notice: seen.append((notice.kind, notice.exports, shared.absent))
+        weights, where = np.from_dlpack(shared.export("w")), shared.address("w")
+        weights[:7] = 7
+        first.kill()
+        assert (shared.poll(), weights[0], seen) == (None, 7, [])
+        hold()
+        until(lambda: bool(shared.poll(1)))
+        assert (bytes(weights[:7]), shared.address("w")) == (b"weights", where)
+        assert seen == [("changing", ("w", "c"), frozenset()), ("changed", ("w", "c"), frozenset())]
+        assert (shared.absent, shared.check().different, importers()) == (frozenset(), 0, [3])
+        assert shared.poll() is None
+        del weights
+    until(lambda: importers() == [])
+
+
+def test_an_attachment_follows_one_holder_after_another(hold: Hold) -> None:
+    holder = hold()
+    with attached(exports=["c"]) as shared:
+        for _ in range(3):
+            holder.end()
+            assert shared.poll() is None or shared.poll() is None  # the notice of a release may come before the end
+            holder = hold()
+            until(lambda: bool((notice := shared.poll(1)) and notice.kind == "changed"))
+            assert importers() == [1]
+
+
+def test_a_new_holder_of_something_else_is_refused_and_what_was_imported_stays(hold: Hold) -> None:
+    first = hold()
+    with attached() as shared:
+        cache = np.from_dlpack(shared.export("c"))
+        cache[:3] = 5
+        first.kill()
+        hold(exports={"w": {"chunk": "w", "via": "fd"}})
+        with pytest.raises(memtopo.Unsuitable, match=r"export 'c' of .* is not as it was before its holder ended"):
+            until(lambda: bool(shared.poll(1)))
+        assert (bytes(cache[:3]), importers()) == (b"\5\5\5", [])
+        del cache
+
+
+def test_without_reattach_the_end_of_the_holder_is_raised(hold: Hold) -> None:
+    first = hold()
+    with memtopo.attach("kv", machine=MACHINE) as shared:
+        first.kill()
+        hold()
+        for _ in range(2):
+            with pytest.raises(memtopo.ExchangeError, match="the holder has ended the connection"):
+                shared.poll()
+
+
+def test_a_reader_waits_for_the_commit_of_the_new_content(runtime: Path) -> None:
+    committed = SPEC | {"exports": {"w": {"chunk": "w", "via": "fd", "commit": "required"}}}
+
+    def write(byte: int) -> None:
+        with memtopo.attach("kv", role="writer") as writer:
+            weights = np.from_dlpack(writer.export("w"))
+            weights[:] = byte
+            del weights
+            writer.commit()
+
+    with ExitStack() as reading:
+        with memtopo.hold(committed, machine=MACHINE):
+            write(1)
+            shared = reading.enter_context(memtopo.attach("kv", reattach=True))
+        with memtopo.hold(committed, machine=MACHINE):
+            assert shared.poll() is None or shared.poll() is None
+            weights = np.from_dlpack(shared.export("w"))
+            assert weights[0] == 1
+            write(2)
+            until(lambda: bool(shared.poll(1)))
+            assert weights[0] == 2
+            del weights
