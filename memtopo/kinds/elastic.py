@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+from memtopo.common.errors import MemtopoError
+from memtopo.driver.protocol import Driver
 from memtopo.driver.types import Grant, Properties
 from memtopo.kinds.layout import Layout, LayoutTable
 
@@ -42,6 +44,25 @@ class AccessPiece(NamedTuple):
     zero_expected: tuple[Grant, ...]
 
 
+class ChunkSource(Protocol):
+    """Source of the chunks of a pool: this process, or a holder that lends them."""
+
+    def create(
+        self, driver: Driver, layout: Layout, pool: ElasticChunkPool, count: int
+    ) -> tuple[Sequence[ElasticChunk], MemtopoError | None]:
+        """Have more chunks, which are not mapped, until a call fails; return those that exist, and the error."""
+        ...
+
+    def release(
+        self, driver: Driver, layout: Layout, pool: ElasticChunkPool, chunks: Sequence[ElasticChunk]
+    ) -> tuple[int, MemtopoError | None]:
+        """Release chunks that are not mapped, in order, until a call fails; return how many, and the error.
+
+        They are removed from the pool, whose `drop_removed` is to follow.
+        """
+        ...
+
+
 @dataclass(slots=True, eq=False)
 class ElasticChunkPool:
     """Chunks of one elastic entry: those that exist, by number, and those of them that are not mapped (`free`).
@@ -55,6 +76,7 @@ class ElasticChunkPool:
     granule: int
     kept: int
     limit: int
+    source: ChunkSource
     created: dict[int, ElasticChunk] = field(default_factory=dict)
     free: list[ElasticChunk] = field(default_factory=list)
     _returned: list[ElasticChunk] = field(default_factory=list)

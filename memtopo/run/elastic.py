@@ -9,10 +9,8 @@ from itertools import pairwise
 from memtopo.common.errors import Exit, MemtopoError
 from memtopo.common.text import nearest
 from memtopo.common.units import exact
-from memtopo.driver.batches import create_each
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import DriverError
-from memtopo.kinds.chunks.steps import release_batch
 from memtopo.kinds.elastic import (
     ELASTIC_CONTENTS,
     ELASTIC_POOLS,
@@ -65,11 +63,12 @@ def create(driver: Driver, layout: Layout, name: str, count: int) -> None:
         left = max(0, pool.limit - len(pool.created))
         message = f"chunks {name!r}: {count:,} more are requested, and {left:,} of {pool.limit:,} do not exist yet"
         raise ElasticRefused(message, hint="map those that are not mapped, or increase 'max' in the spec")
-    created, error = _create(driver, layout, pool, count)
+    created, error = pool.source.create(driver, layout, pool, count)
     pool.free += created
     if error:
         release(driver, layout, name, created)
-        raise ElasticFailed(f"chunks {name!r}: {error}; they are as before", hint=_hint(error)) from error
+        _raise_driver_error(f"chunks {name!r}", error, "they are as before")
+        raise error
 
 
 def release(driver: Driver, layout: Layout, name: str, chunks: Iterable[ElasticChunk]) -> int:
@@ -79,24 +78,13 @@ def release(driver: Driver, layout: Layout, name: str, chunks: Iterable[ElasticC
     """
     pool = layout.of(ELASTIC_POOLS)[name]
     chosen = [chunk for chunk in chunks if chunk.number >= pool.kept]
-    released, error = release_batch(driver, layout, pool, chosen)
+    released, error = pool.source.release(driver, layout, pool, chosen)
     pool.drop_removed()
     if error:
-        message = f"chunks {name!r}: {error}; {released:,} were released, and the others stay, without being mapped"
-        raise ElasticFailed(message) from error
+        after = f"{released:,} were released, and the others stay, without being mapped"
+        _raise_driver_error(f"chunks {name!r}", error, after)
+        raise error
     return released
-
-
-def _create(
-    driver: Driver, layout: Layout, pool: ElasticChunkPool, count: int
-) -> tuple[Sequence[ElasticChunk], DriverError | None]:
-    """Create chunks of a pool until a call fails; return those created, and the error."""
-    chunks = pool.add(count)
-    handles, error = create_each(driver, pool.size, pool.properties_of(chunks))
-    layout.chunks.update(zip([chunk.label for chunk in chunks], handles, strict=False))
-    for chunk in reversed(chunks[len(handles) :]):
-        pool.remove(chunk)
-    return chunks[: len(handles)], error
 
 
 class _Batch:
@@ -159,9 +147,10 @@ class _Batch:
             zeros = runs(self._zeros)
             grant(driver, content, coming)
             grant(driver, content, zeros, zero=True)
-        except DriverError as error:
+        except MemtopoError as error:
             self._roll_back(error)
-            raise ElasticFailed(f"range {content.label!r}: {error}; it is as before", hint=_hint(error)) from error
+            _raise_driver_error(f"range {content.label!r}", error, "it is as before")
+            raise
         content.replace(out, (*coming, *zeros))
         self._commit()
 
@@ -173,7 +162,7 @@ class _Batch:
             self._reused.update(reused)
             found += reused
         if (missing := count - len(found)) > 0:
-            created, error = _create(self._driver, self._layout, pool, missing)
+            created, error = pool.source.create(self._driver, self._layout, pool, missing)
             self._created += created
             found += created
             if error:
@@ -216,7 +205,7 @@ class _Batch:
                 unused
             )  # the last one is taken first: they keep their order
 
-    def _roll_back(self, failure: DriverError) -> None:
+    def _roll_back(self, failure: MemtopoError) -> None:
         """Unmap what came, map what went, and release what was created. Raises `ElasticFailed` if it cannot."""
         driver, layout, content = self._driver, self._layout, self._content
         try:
@@ -227,9 +216,10 @@ class _Batch:
             if (error := restore(driver, layout, content, self._unmapped, failure)) is not None:
                 raise error
             for name, chunks in _by_pool(content, [(0, chunk) for chunk in self._created]).items():
-                _, error = release_batch(driver, layout, layout.of(ELASTIC_POOLS)[name], chunks)
-                if error:
-                    raise error
+                pool = layout.of(ELASTIC_POOLS)[name]
+                _, failed = pool.source.release(driver, layout, pool, chunks)
+                if isinstance(failed, DriverError):
+                    raise failed
         except DriverError as error:
             content.broken = content.broken or f"{failure}, and then {error} while the range was brought back"
             _rebuild(layout)
@@ -268,10 +258,12 @@ def _by_pool(content: ElasticContent, mapped: Sequence[Mapped]) -> dict[str, lis
     return found
 
 
-def _hint(error: DriverError) -> str | None:
-    if error.name == "CUDA_ERROR_OUT_OF_MEMORY":
-        return "release chunks that are not mapped by 'trim', or memory of other programs"
-    return None
+def _raise_driver_error(what: str, error: MemtopoError, after: str) -> None:
+    """Raise `ElasticFailed` for an error of the driver, with the condition `after` it; others are their holder's."""
+    if isinstance(error, DriverError):
+        full = error.name == "CUDA_ERROR_OUT_OF_MEMORY"
+        hint = "release chunks that are not mapped by 'trim', or memory of other programs" if full else None
+        raise ElasticFailed(f"{what}: {error}; {after}", hint=hint) from error
 
 
 class ElasticRefused(MemtopoError):

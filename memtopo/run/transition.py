@@ -9,7 +9,7 @@ from memtopo.common.errors import Exit, MemtopoError, Stopped
 from memtopo.common.units import rounded
 from memtopo.driver.types import Location, LocationKind
 from memtopo.executor import Execution, Pace, StepFailed, failing
-from memtopo.kinds.chunks.steps import LimitPool
+from memtopo.kinds.chunks.pools import LimitPool
 from memtopo.kinds.layout import current
 from memtopo.kinds.mappings.steps import parts_of
 from memtopo.kinds.step import Step

@@ -82,7 +82,8 @@ class Chunks(HandleKind):
         yield from scope.add_all(self, {name: found[name] for name in entries})
 
     def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
-        from memtopo.kinds.chunks.steps import CreateChunk, KeepPool
+        from memtopo.kinds.chunks.pools import KeepPool
+        from memtopo.kinds.chunks.steps import CreateChunk
 
         for group in geometry.of(ChunkGroup).values():
             for index in range(group.count):
@@ -96,7 +97,7 @@ class Chunks(HandleKind):
                 )
 
     def changes(self, difference: StepDifference) -> Iterator[Step]:
-        from memtopo.kinds.chunks.steps import limit_changes
+        from memtopo.kinds.chunks.pools import limit_changes
 
         return limit_changes(difference)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 from memtopo.common.errors import MemtopoError
@@ -13,7 +12,6 @@ from memtopo.driver.types import Access, DriverError, Grant, LocationKind, gpu
 from memtopo.geometry.access import AccessParts, segments
 from memtopo.geometry.groups import Backing, RangeGroup
 from memtopo.geometry.model import Geometry
-from memtopo.kinds.chunks.steps import release_elastic
 from memtopo.kinds.elastic import (
     ELASTIC_CONTENTS,
     ELASTIC_POOLS,
@@ -226,7 +224,7 @@ def _fill(driver: Driver, layout: Layout, content: ElasticContent, first: Mapped
 
 
 def restore(
-    driver: Driver, layout: Layout, content: ElasticContent, gone: Sequence[Mapped], failure: DriverError
+    driver: Driver, layout: Layout, content: ElasticContent, gone: Sequence[Mapped], failure: MemtopoError
 ) -> DriverError | None:
     """Map again what is gone, with its access, after a failure; an error is returned, and breaks the content."""
     try:
@@ -246,6 +244,5 @@ def _release_free(driver: Driver, layout: Layout, pool: ElasticChunkPool) -> Non
     If one cannot be released, it stays in the pool, whose own undo tries again.
     """
     for chunk in pool.releasable:
-        with suppress(DriverError):
-            release_elastic(driver, layout, pool, chunk)
+        pool.source.release(driver, layout, pool, [chunk])
     pool.drop_removed()
