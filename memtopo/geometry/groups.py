@@ -178,9 +178,14 @@ class Group:
         return Residence.FIXED
 
     @property
+    def largest(self) -> int | None:
+        """Largest number of objects that a program creates and releases while the layout exists; None if none does."""
+        return None
+
+    @property
     def growing(self) -> bool:
         """True if a program creates and releases objects while the layout exists."""
-        return False
+        return self.largest is not None
 
     def demand(self) -> Mapping[Location, int]:
         """Largest number of bytes that the objects may occupy in the memory of each location."""
@@ -245,7 +250,8 @@ class ChunkGroup(EqualGroup):
 
     Locations without a chunk are left out. `declared` is the size before `round: up`, and `granule` the granularity of
     these properties, both in bytes. With a `limit`, the chunks are elastic: `count` of them are created with the
-    layout, and a program may create more, up to the limit, and map them in elastic ranges.
+    layout, and a program may create more, up to the limit, and map them in elastic ranges. Imported ones are lent by
+    their holder in place of being created.
     """
 
     noun = "chunk"
@@ -290,13 +296,12 @@ class ChunkGroup(EqualGroup):
         return found
 
     @property
-    def growing(self) -> bool:
-        """True if the number of chunks has a limit instead of being fixed."""
-        return self.limit is not None
+    def largest(self) -> int | None:
+        return self.limit
 
     def largest_shares(self) -> Mapping[Location, int]:
         """Number of chunks that this process may create at each location."""
-        if self.limit is None:
+        if self.limit is None or self.origin:
             return self.shares()
         return self._share(0 if self.gone else self.limit)
 

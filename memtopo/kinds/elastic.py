@@ -15,12 +15,16 @@ from memtopo.kinds.layout import Layout, LayoutTable
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ElasticChunk:
-    """Chunk by its label in the layout, of `size` bytes; `number` is its number in the pool, -1 for a zero chunk."""
+    """Chunk by its label in the layout, of `size` bytes; `number` is its number in the pool, -1 for a zero chunk.
+
+    A holder lends it with the `epoch` of its bytes; 0 for a chunk of this process.
+    """
 
     label: str
     size: int
     number: int
     pool: str = ""
+    epoch: int = 0
 
 
 Mapped = tuple[int, ElasticChunk]
@@ -79,6 +83,8 @@ class ElasticChunkPool:
     source: ChunkSource
     created: dict[int, ElasticChunk] = field(default_factory=dict)
     free: list[ElasticChunk] = field(default_factory=list)
+    lent: dict[int, ElasticChunk] = field(default_factory=dict)
+    """Chunks that other processes have been lent, by number; they are neither free nor mapped here."""
     _returned: list[ElasticChunk] = field(default_factory=list)
 
     def add(self, count: int) -> list[ElasticChunk]:
@@ -91,10 +97,16 @@ class ElasticChunkPool:
         self.created.update([(chunk.number, chunk) for chunk in chunks])
         return chunks
 
+    def add_lent(self, number: int, epoch: int) -> ElasticChunk:
+        """Add a chunk that a holder lends, by its number there."""
+        chunk = self.created[number] = ElasticChunk(f"{self.name}.{number}", self.size, number, self.name, epoch)
+        return chunk
+
     def remove(self, chunk: ElasticChunk) -> None:
         """Remove a chunk that was released; its number is used again. `drop_removed` brings `free` up to date."""
         del self.created[chunk.number]
-        self._returned.append(chunk)
+        if not chunk.epoch:  # the holder numbers those that it lends
+            self._returned.append(chunk)
 
     def drop_removed(self) -> None:
         """Drop the chunks that were removed from `free`, in one pass for all of them."""

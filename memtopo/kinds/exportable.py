@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from operator import eq
@@ -59,6 +59,8 @@ class ExportKind(Kind):
     """Keys of an import that few kinds have: `parts`, and `accessed_by` of objects with access of their own, which may
     be of the host."""
     refusals: ClassVar[Refusals] = Refusals()
+    lends: ClassVar[bool] = False
+    """True if a holder may lend the objects, which a program then creates while the layout exists."""
 
     def handle_types(self, group: Group) -> tuple[str, ...]:
         """Transports that the objects of a group are created for."""
@@ -158,7 +160,10 @@ class DmaBufMemory:
 
 @dataclass(frozen=True, slots=True)
 class ExportGroup(Group):
-    """Objects of one group from index `first`, exported as `count` handles in order. `size` is in bytes per object."""
+    """Objects of one group from index `first`, exported as `count` handles in order. `size` is in bytes per object.
+
+    Elastic chunks are lent: a holder creates them, up to `count`, for clients that have at most a `quota` of them each.
+    """
 
     noun = "export"
 
@@ -177,6 +182,12 @@ class ExportGroup(Group):
     """True if a writer commits the content before others may import it."""
     dma_buf: DmaBufMemory | None = None
     """Memory behind the objects, which are dma-bufs; None for any other transport."""
+    quota: int | None = None
+
+    @property
+    def lends(self) -> bool:
+        """True if each handle is lent to one client at a time."""
+        return self.group.growing
 
     def label(self, index: int) -> str:
         """Name of the object of one handle."""
@@ -210,6 +221,8 @@ class ExportGroup(Group):
         if self.dma_buf:
             each = map(self.dma_buf.resources, range(self.first, self.first + self.count))
             return chain.from_iterable(each)
+        if self.lends:
+            return iter([pool_resource(self.group.name)])
         return ((self.group.noun, self.label(index)) for index in range(self.count))
 
     def first_handle(self, via: str = "") -> tuple[Path, str, str, str, str, int, Callable[[Driver, Layout], Handle]]:
@@ -224,6 +237,11 @@ class ExportGroup(Group):
         if self.dma_buf and after.dma_buf and self.dma_buf.bytes != after.dma_buf.bytes:
             return False
         return self.via == after.via and all(map(eq, self.resources, after.resources))
+
+
+def pool_resource(name: str) -> Hashable:
+    """Return the resource that a pool of elastic chunks is, by the name of its entry."""
+    return "elastic chunks", name
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +259,8 @@ class Imported:
     """Declared devices with access, besides the location of the objects."""
     home: int = 0
     """Ordinal of a GPU whose context is used to import objects of the host."""
+    limit: int | None = field(default=None, kw_only=True)
+    """Largest number of elastic chunks that a holder lends, none of which exist at first; None for other objects."""
 
     @property
     def name(self) -> str:

@@ -22,9 +22,9 @@ from memtopo.kinds.multicast import MULTICAST
 from memtopo.kinds.pools import POOLS
 from memtopo.kinds.pools.allocations import ALLOCATIONS, AllocationGroup
 from memtopo.kinds.ranges import RANGES
-from memtopo.kinds.resolution import Refused, attempt, indices, refuse_growing, trial_reason
+from memtopo.kinds.resolution import Refused, attempt, indices, trial_reason
 from memtopo.language.entries import Entry
-from memtopo.language.fields import Alternatives, ChunkReference, Commit, DmaBufMapping, ExportTransport, OwnName
+from memtopo.language.fields import Alternatives, ChunkReference, Commit, Count, DmaBufMapping, ExportTransport, OwnName
 from memtopo.language.names import Reference
 from memtopo.machine import Machine
 
@@ -78,6 +78,9 @@ class Export(Entry):
     )
     commit: Commit | None = Field(
         default=None, description="required: one writer fills the chunks and commits them, and readers wait for that."
+    )
+    quota: Count | None = Field(
+        default=None, description="Largest number of elastic chunks that one client is lent at once."
     )
 
     @model_validator(mode="before")
@@ -175,8 +178,8 @@ class Exports(Kind):
         if (group := scope.of(kind.group).get(reference.name)) is None:
             raise _missing(scope, path, kind, reference.name, entry)
         via = _via(scope, path, entry, group)
-        refuse_growing(group, "an export needs chunks that stay", where)
-        first, stop = indices(reference, group, where)
+        _require_lent(path, entry, group)
+        first, stop = (0, largest) if (largest := group.largest) else indices(reference, group, where)
         dma_buf = resolve_memory(scope, path, entry, group, (first, stop)) if via == DMABUF else None
         return ExportGroup(
             str(path[-1]),
@@ -190,18 +193,44 @@ class Exports(Kind):
             dma_buf.size if dma_buf else group.size,
             commit=entry.commit is not None,
             dma_buf=dma_buf,
+            quota=entry.quota,
         )
 
     def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
         """One test export per entry, since all objects of a group have the same properties."""
         for export in geometry.of(ExportGroup).values():
-            yield export.exporter.try_export(export)
+            if export.group.count:
+                yield export.exporter.try_export(export)
 
     def rules(self) -> tuple[Rule, ...]:
         return transports, committed_kinds, committed_alone
 
     def joint_rules(self) -> tuple[Rule, ...]:
         return committed_processes, without_importers
+
+
+def _require_lent(path: Path, entry: Export, group: Group) -> None:
+    """Raise `Refused` for keys of an export that only elastic chunks can have (MT804), or only others (MT607 too)."""
+    name, declared = f"export {path[-1]!r}", (Label("declared here", (*group.path, "count")),)
+    if not group.growing:
+        if entry.quota is not None:
+            message = f"{name} has a quota, and {group.name!r} is not elastic"
+            help = f"leave it out, or write 'count: {{min: 0, max: N}}' for {group.name!r}"
+            raise Refused(Diagnostic("MT804", message, (*path, "quota"), labels=declared[: group.counted], help=help))
+        return
+    key, reference = entry.what[0]
+    if entry.via == DMABUF:
+        message = f"{name}: {group.name!r} is elastic, and a dma-buf needs chunks that stay"
+        help = "export it via fd to processes"
+        raise Refused(Diagnostic("MT804", message, (*path, key), labels=declared, help=help))
+    if reference.first is not None:
+        message = f"{name} is of some elastic chunks {group.name!r}, and all of them are lent"
+        help = f"write '{key}: {group.name}'"
+        raise Refused(Diagnostic("MT804", message, (*path, key), labels=declared, help=help))
+    if entry.commit:
+        note = "each client seals the chunks that it was lent, for a successor"
+        message = f"{name}: elastic chunks cannot be committed"
+        raise Refused(Diagnostic("MT607", message, (*path, "commit"), notes=(note,), help="leave 'commit' out"))
 
 
 def _missing(scope: Scope, path: Path, kind: Kind, name: str, entry: Export) -> Refused:

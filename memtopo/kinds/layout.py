@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import ChainMap, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -25,6 +25,14 @@ class Reservation(NamedTuple):
     size: int
 
 
+class LentBlock(NamedTuple):
+    """Elastic chunk that a holder lends: its number in the holder's pool, the epoch of its bytes, and a handle."""
+
+    number: int
+    epoch: int
+    handle: Handle
+
+
 class HandleSource:
     """Source of imported handles; this base has none, for a layout without imports.
 
@@ -44,6 +52,24 @@ class HandleSource:
         Descriptors are closed in batches: after a close, the driver's next export takes a millisecond (fact 50).
         """
         raise InternalError(f"no connection to {holder}, requested {export}.{index}")
+
+    def lend(
+        self, holder: str, export: str, count: int, *, key: str | None = None, first: int = 0, epoch: int | None = None
+    ) -> tuple[Sequence[LentBlock], int]:
+        """Return some of `count` chunks that the holder lends to this process now, with handles as those of `take`.
+
+        With a key, they are those that were sealed under it, from number `first` on, and of that epoch if it is given;
+        their number in all is returned, too.
+        """
+        raise InternalError(f"no connection to {holder}, requested chunks of {export}")
+
+    def give_back(self, holder: str, export: str, blocks: Mapping[int, int]) -> None:
+        """Give lent chunks back, by number with their epoch, of which nothing is left in this process."""
+        raise InternalError(f"no connection to {holder}, which lends {export}")
+
+    def seal(self, holder: str, export: str, blocks: Mapping[int, int], key: str | None) -> None:
+        """Have the holder keep the bytes of lent chunks under a key; with None, no longer."""
+        raise InternalError(f"no connection to {holder}, which lends {export}")
 
     def gone(self, holder: str) -> bool:
         """Return true if an attached holder has closed the connection. Does not wait."""

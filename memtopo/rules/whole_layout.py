@@ -168,7 +168,7 @@ def unused_chunks(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     elastic = (group.elastic for group in geometry.of(RangeGroup).values() if group.elastic)
     backing = {chunk.name for each in elastic for chunk in each.every}
     for name, group in geometry.of(ChunkGroup).items():
-        if name in backing:
+        if name in backing or (group.growing and name in used):
             continue
         unused = group.count - _covered(used.get(name, []))
         what = "import" if group.origin else "chunk"
@@ -189,9 +189,10 @@ def unused_ranges(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     filled = Counter(name for name, _ in geometry.placements)
     overfull = {name for (name, _), placed in geometry.placements.items() if placed[-1].end > placed[-1].range.size}
     mapped, accessible = not geometry.has_unresolved("map"), not geometry.has_unresolved("access")
+    known = not any(geometry.has_unresolved(section) for section in ("chunks", "imports"))
     for name, group in geometry.of(RangeGroup).items():
         if group.elastic:
-            if not group.elastic.chunks and mapped and not geometry.has_unresolved("chunks"):
+            if not group.elastic.chunks and mapped and known:
                 help = "declare chunks with 'count: {min: 0, max: N}'"
                 message = f"nothing can be mapped in range {name!r}: it is elastic, and no chunk is"
                 yield Diagnostic("MT502", message, group.path, "key", help=help)

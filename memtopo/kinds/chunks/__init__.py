@@ -62,6 +62,7 @@ class Chunks(HandleKind):
     group = ChunkGroup
     optional_keys = ("parts",)
     refusals = Refusals(granules="")
+    lends = True
 
     def resolve(self, scope: Scope) -> Iterator[Diagnostic]:
         """Resolve chunks, those whose number follows from ranges after all others, which are mapped beside them."""
@@ -82,7 +83,6 @@ class Chunks(HandleKind):
         yield from scope.add_all(self, {name: found[name] for name in entries})
 
     def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
-        from memtopo.kinds.chunks.pools import KeepPool
         from memtopo.kinds.chunks.steps import CreateChunk
 
         for group in geometry.of(ChunkGroup).values():
@@ -92,9 +92,7 @@ class Chunks(HandleKind):
                 else:
                     yield CreateChunk(group.path, group.label(index), group.size, group.properties_of(index))
             if group.limit is not None:
-                yield KeepPool(
-                    group.path, group.name, group.size, group.properties, group.granule, group.count, group.limit
-                )
+                yield _pool(group, geometry)
 
     def changes(self, difference: StepDifference) -> Iterator[Step]:
         from memtopo.kinds.chunks.pools import limit_changes
@@ -127,7 +125,10 @@ class Chunks(HandleKind):
                 yield from amount_notes(group)
             if group.limit is not None:
                 most = f"{group.limit:,} of {exact(group.size)}"
-                yield f"chunk {group.name}: {group.count:,} are created here, and a program may create up to {most}"
+                if group.origin:
+                    yield f"import {group.name}: a program may be lent up to {most}"
+                else:
+                    yield f"chunk {group.name}: {group.count:,} are created here, and a program may create up to {most}"
 
     def rules(self) -> tuple[Rule, ...]:
         return (handle_types, properties)
@@ -136,7 +137,8 @@ class Chunks(HandleKind):
 def _imported(imported: Imported, size: int, unit: int, found: Mapping[Location, Properties]) -> ChunkGroup:
     properties, distinct = tuple(map(found.__getitem__, imported.locations)), tuple(dict.fromkeys(imported.locations))
     name, path, count, counted = imported.name, imported.path, imported.count, imported.counted
-    return ChunkGroup(name, path, count, counted, size, size, unit, properties, distinct, imported.origin)
+    own = name, path, count, counted, size, size, unit, properties, distinct
+    return ChunkGroup(*own, imported.origin, imported.limit)
 
 
 def _import(group: ChunkGroup, index: int, geometry: Geometry) -> Step:
@@ -144,12 +146,29 @@ def _import(group: ChunkGroup, index: int, geometry: Geometry) -> Step:
     from memtopo.kinds.step import HandleReference
 
     assert group.origin
-    location = group.location_of(index)
-    seen = location.node or not geometry.visible or location in geometry.visible
-    if location.kind is LocationKind.GPU and not seen:
-        location = gpu(UNSEEN)
+    location = _reported(group.location_of(index), geometry)
     kind = HandleType[group.origin.via.upper()]
     return ImportChunk(group.path, group.label(index), group.size, location, kind, HandleReference.of(group, index))
+
+
+def _pool(group: ChunkGroup, geometry: Geometry) -> Step:
+    """Step that keeps elastic chunks: those that this process creates, or that a holder lends."""
+    from memtopo.kinds.chunks.pools import BorrowPool, KeepPool
+    from memtopo.kinds.step import HandleReference
+
+    assert group.limit is not None
+    limits = group.granule, group.count, group.limit
+    if group.origin is None:
+        return KeepPool(group.path, group.name, group.size, group.properties, *limits)
+    properties = tuple(each._replace(location=_reported(each.location, geometry)) for each in group.properties)
+    source = HandleReference.of(group, 0), HandleType[group.origin.via.upper()]
+    return BorrowPool(group.path, group.name, group.size, properties, *limits, *source)
+
+
+def _reported(location: Location, geometry: Geometry) -> Location:
+    """Location that the driver reports of an imported chunk."""
+    seen = location.node or not geometry.visible or location in geometry.visible
+    return location if location.kind is not LocationKind.GPU or seen else gpu(UNSEEN)
 
 
 CHUNKS = Chunks()

@@ -1,19 +1,24 @@
-"""Pools of elastic chunks: steps that keep them while the layout exists, and the chunks that this process creates."""
+"""Pools of elastic chunks: the steps that keep them while the layout exists, and the sources of their chunks.
+
+A process creates the chunks of its own pools, and may lend them; it borrows those of a holder's pool.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Container, Hashable, Iterator, Sequence
+from collections.abc import Callable, Container, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
+from memtopo.common.errors import MemtopoError
 from memtopo.driver.batches import create_each, release_each
 from memtopo.driver.protocol import Driver
-from memtopo.driver.types import DriverError, Properties
-from memtopo.kinds.chunks.steps import RETAINED, CreateChunk
+from memtopo.driver.types import DriverError, HandleType, Properties
+from memtopo.kinds.chunks.steps import RETAINED, CreateChunk, ImportChunk
 from memtopo.kinds.elastic import ELASTIC_CONTENTS, ELASTIC_POOLS, ChunkSource, ElasticChunk, ElasticChunkPool
 from memtopo.kinds.kind import StepDifference
-from memtopo.kinds.layout import Layout
-from memtopo.kinds.step import Finding, Phase, Step, StepDescription
+from memtopo.kinds.layout import Layout, LentBlock
+from memtopo.kinds.step import Finding, HandleReference, Phase, Step, StepDescription
 
 
 class Created:
@@ -32,18 +37,122 @@ class Created:
     def release(
         self, driver: Driver, layout: Layout, pool: ElasticChunkPool, chunks: Sequence[ElasticChunk]
     ) -> tuple[int, DriverError | None]:
-        handles, retained = layout.chunks, layout.of(RETAINED)
-        for each in [each for each in chunks if each.label in retained] if retained else ():  # by a check that failed
-            try:
-                driver.mem_release(retained[each.label])
-            except DriverError as failure:
-                return 0, failure
-            del retained[each.label]
-        released, error = release_each(driver, [handles[each.label] for each in chunks])
-        for each in chunks[:released]:
-            del handles[each.label]
-            pool.remove(each)
+        return release_handles(driver, layout, pool, chunks)
+
+
+def release_handles(
+    driver: Driver, layout: Layout, pool: ElasticChunkPool, chunks: Sequence[ElasticChunk]
+) -> tuple[int, DriverError | None]:
+    """Release the handles of chunks, and remove them from their pool, until a call fails."""
+    handles, retained = layout.chunks, layout.of(RETAINED)
+    for each in [each for each in chunks if each.label in retained] if retained else ():  # by a check that failed
+        try:
+            driver.mem_release(retained[each.label])
+        except DriverError as failure:
+            return 0, failure
+        del retained[each.label]
+    released, error = release_each(driver, [handles[each.label] for each in chunks])
+    for each in chunks[:released]:
+        del handles[each.label]
+        pool.remove(each)
+    return released, error
+
+
+@dataclass(frozen=True, slots=True)
+class Borrowed:
+    """Chunks that a holder lends, which this process imports."""
+
+    reference: HandleReference
+    kind: HandleType
+
+    def create(
+        self, driver: Driver, layout: Layout, pool: ElasticChunkPool, count: int
+    ) -> tuple[Sequence[ElasticChunk], MemtopoError | None]:
+        lend = partial(layout.handle_source.lend, self.reference.holder, self.reference.export)
+        return self._imported(driver, layout, pool, count, lambda made: lend(count - made))
+
+    def adopt(
+        self, driver: Driver, layout: Layout, pool: ElasticChunkPool, count: int, key: str, epoch: int | None
+    ) -> tuple[Sequence[ElasticChunk], MemtopoError | None]:
+        """Import the chunks that are sealed under a key, as `create` does; of an epoch, if it is given."""
+        lend = partial(layout.handle_source.lend, self.reference.holder, self.reference.export, key=key, epoch=epoch)
+        return self._imported(driver, layout, pool, count, lambda made: lend(count - made, first=made))
+
+    def sealed(self, layout: Layout, key: str, epoch: int | None) -> int:
+        """Return the number of chunks that are sealed under a key. Raises `MemtopoError` if they cannot be adopted."""
+        _, total = layout.handle_source.lend(self.reference.holder, self.reference.export, 0, key=key, epoch=epoch)
+        return total
+
+    def seal(self, layout: Layout, chunks: Sequence[ElasticChunk], key: str | None) -> None:
+        """Have the holder keep the bytes of chunks under a key; with None, no longer. Raises `MemtopoError`."""
+        layout.handle_source.seal(self.reference.holder, self.reference.export, _epochs(chunks), key)
+
+    def release(
+        self, driver: Driver, layout: Layout, pool: ElasticChunkPool, chunks: Sequence[ElasticChunk]
+    ) -> tuple[int, MemtopoError | None]:
+        """Release chunks, and give them back, unless that follows from the end of the connection."""
+        released, error = release_handles(driver, layout, pool, chunks)
+        if released and not layout.ending:
+            failure = self._give_back(layout, _epochs(chunks[:released]))
+            return released, error or failure
         return released, error
+
+    def _imported(
+        self,
+        driver: Driver,
+        layout: Layout,
+        pool: ElasticChunkPool,
+        count: int,
+        lend: Callable[[int], tuple[Sequence[LentBlock], int]],
+    ) -> tuple[Sequence[ElasticChunk], MemtopoError | None]:
+        """Import `count` chunks, of which `lend` returns the next ones, given how many there are."""
+        made: list[ElasticChunk] = []
+        left: dict[int, int] = {}
+        try:
+            while len(made) < count:
+                blocks, _ = lend(len(made))
+                left = {number: epoch for number, epoch, _ in blocks}
+                for block in blocks:
+                    made.append(self._import(driver, layout, pool, block))
+                    del left[block.number]
+        except MemtopoError as error:
+            layout.handle_source.settle()
+            self._give_back(layout, left)
+            return made, error
+        layout.handle_source.settle()
+        return made, None
+
+    def _import(self, driver: Driver, layout: Layout, pool: ElasticChunkPool, block: LentBlock) -> ElasticChunk:
+        if block.number in pool.created:
+            raise MemtopoError(f"{self.reference.text} lends chunk {block.number}, which this process has already")
+        imported = driver.mem_import_from_shareable_handle(block.handle.shared, self.kind)
+        chunk = pool.add_lent(block.number, block.epoch)
+        layout.chunks[chunk.label] = imported
+        return chunk
+
+    def _give_back(self, layout: Layout, blocks: Mapping[int, int]) -> MemtopoError | None:
+        try:
+            if blocks:
+                layout.handle_source.give_back(self.reference.holder, self.reference.export, blocks)
+        except MemtopoError as error:
+            return error
+        return None
+
+
+def release_all(
+    driver: Driver, layout: Layout, pool: ElasticChunkPool, chunks: Sequence[ElasticChunk]
+) -> list[MemtopoError]:
+    """Release chunks that are not mapped, all that can be; return the errors of the others."""
+    errors: list[MemtopoError] = []
+    while chunks:
+        released, error = pool.source.release(driver, layout, pool, chunks)
+        errors += [error] if error else []
+        chunks = chunks[released + 1 :]  # after the one that was refused
+    return errors
+
+
+def _epochs(chunks: Sequence[ElasticChunk]) -> Mapping[int, int]:
+    return {chunk.number: chunk.epoch for chunk in chunks}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +166,17 @@ class KeepPool(Step):
     kept: int
     limit: int
 
-    chunk_source: ClassVar[ChunkSource] = Created()
-
     phase = Phase.CREATE
     verb = "keep"
     call = "cuMemCreate"
     undo_verb = "release"
     undo_call = "cuMemRelease"
     provided = "elastic chunks", "name"
+
+    @property
+    def chunk_source(self) -> ChunkSource:
+        """Source of the chunks."""
+        return Created()
 
     @property
     def calls(self) -> int:
@@ -86,10 +198,9 @@ class KeepPool(Step):
         """Release what a program has created; raises the first error after all were tried."""
         if self.name not in layout.of(ELASTIC_POOLS):
             return
-        pool, errors = layout.of(ELASTIC_POOLS)[self.name], []
-        for chunk in [chunk for number, chunk in pool.created.items() if number >= self.kept]:
-            _, error = pool.source.release(driver, layout, pool, [chunk])
-            errors += [error] if error else []
+        pool = layout.of(ELASTIC_POOLS)[self.name]
+        created = [chunk for number, chunk in pool.created.items() if number >= self.kept]
+        errors = release_all(driver, layout, pool, created)
         pool.drop_removed()
         if errors:
             raise errors[0]
@@ -99,9 +210,11 @@ class KeepPool(Step):
         pool = layout.of(ELASTIC_POOLS)[self.name]
         for number, chunk in list(pool.created.items()):
             if number >= self.kept:
-                yield from CreateChunk(self.path, chunk.label, self.size, pool.properties_of([chunk])[0]).check(
-                    driver, layout
-                )
+                yield from self._checked(chunk, pool.properties_of([chunk])[0]).check(driver, layout)
+
+    def _checked(self, chunk: ElasticChunk, properties: Properties) -> Step:
+        """Return the step that would have made a chunk."""
+        return CreateChunk(self.path, chunk.label, self.size, properties)
 
     def describe(self) -> StepDescription:
         where = ", ".join(dict.fromkeys(str(each.location) for each in self.properties))
@@ -109,6 +222,29 @@ class KeepPool(Step):
 
     def leak_name(self) -> str:
         return f"chunk {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class BorrowPool(KeepPool):
+    """Keep elastic chunks that a holder lends, none of which are there at first."""
+
+    reference: HandleReference
+    kind: HandleType
+
+    phase = Phase.IMPORT
+    verb = "borrow"
+    call = "cuMemImportFromShareableHandle"
+    required: ClassVar = {"holder": "reference.holder"}
+
+    @property
+    def chunk_source(self) -> ChunkSource:
+        return Borrowed(self.reference, self.kind)
+
+    def _checked(self, chunk: ElasticChunk, properties: Properties) -> Step:
+        return ImportChunk(self.path, chunk.label, self.size, properties.location, self.kind, self.reference)
+
+    def describe(self) -> StepDescription:
+        return StepDescription(self.name, self.reference.text, 0, self.reference.holder, f"up to {self.limit:,}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,9 +272,11 @@ class LimitPool(Step):
             each for each in layout.of(ELASTIC_CONTENTS).values() if ("elastic range", each.label) not in undone
         )
         mapped = sum(chunk.pool == self.name for content in contents for chunk in content.at.values())
-        return (
-            f"chunks {self.name!r}: {mapped:,} are mapped, and max is {self.limit:,}" if mapped > self.limit else None
-        )
+        lent = len(layout.of(ELASTIC_POOLS)[self.name].lent)
+        if mapped + lent <= self.limit:
+            return None
+        used = f"{mapped:,} are mapped" + f" and {lent:,} are lent" * bool(lent)
+        return f"chunks {self.name!r}: {used}, and max is {self.limit:,}"
 
     def do(self, driver: Driver, layout: Layout) -> None:
         pool = layout.of(ELASTIC_POOLS)[self.name]
@@ -159,3 +297,41 @@ def limit_changes(difference: StepDifference) -> Iterator[LimitPool]:
         old = difference.kept.get(effect)
         if isinstance(step, KeepPool) and isinstance(old, KeepPool) and old.limit != step.limit:
             yield LimitPool(step.path, step.name, step.limit)
+
+
+class NoneLeft(MemtopoError):
+    """Pool that has not as many chunks as are to be lent."""
+
+
+def lend(driver: Driver, layout: Layout, name: str, count: int) -> Sequence[int]:
+    """Take chunks of a pool for another process, and return their numbers; those that do not exist are created.
+
+    Raises `NoneLeft` and `DriverError` with the pool as it was, `KeyError` if there is no such pool now.
+    """
+    pool = layout.of(ELASTIC_POOLS)[name]
+    left = len(pool.free) + max(pool.limit - len(pool.created), 0)
+    if count > left:
+        raise NoneLeft(f"{count:,} chunks {name!r} are requested, and {left:,} of {pool.limit:,} are left")
+    found = pool.free[len(pool.free) - min(count, len(pool.free)) :]
+    created, error = pool.source.create(driver, layout, pool, count - len(found))
+    if error:
+        pool.source.release(driver, layout, pool, created)
+        raise error
+    del pool.free[len(pool.free) - len(found) :]
+    chunks = [*reversed(found), *created]
+    pool.lent.update([(chunk.number, chunk) for chunk in chunks])
+    return [chunk.number for chunk in chunks]
+
+
+def take_back(driver: Driver, layout: Layout, name: str, numbers: Sequence[int]) -> None:
+    """Have chunks that were lent in a pool again, which releases those that were not created with the layout.
+
+    Raises `DriverError` after the first one that cannot be released; the others stay in the pool.
+    """
+    pool = layout.of(ELASTIC_POOLS)[name]
+    chunks = [pool.lent.pop(number) for number in numbers if number in pool.lent]
+    pool.free += reversed(chunks)
+    _, error = pool.source.release(driver, layout, pool, [chunk for chunk in chunks if chunk.number >= pool.kept])
+    pool.drop_removed()
+    if error:
+        raise error

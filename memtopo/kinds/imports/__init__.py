@@ -80,14 +80,15 @@ def from_sibling(scope: Scope, path: Path, entry: Import) -> Group:
     if itself and scope.spec.instances is None:
         raise Refused(_own_export(path, entry, exports[0]))
     access, _ = together(
-        partial(declared_access, scope, path, entry, kind), partial(_require_usable, scope, where, sibling, exports[0])
+        partial(declared_access, scope, path, entry, kind), partial(_require_usable, scope, where, sibling, exports)
     )
     layout = "" if scope.spec.held else scope.siblings.layout
     origin = _origin(exports[0], sibling, f"{source.holder}.{scope.index}" if itself else "", layout)
     counted = exports[0].counted or sibling.spec.instances is not None
     nodes = [other.node if other.node != scope.node else None for _, other in sibling.instances]
-    locations = _distributed(exports, nodes)
-    imported = Imported(path, origin.each * len(exports), counted, locations, origin, None, *access)
+    locations, limit = _distributed(exports, nodes), exports[0].count if exports[0].lends else None
+    count = 0 if exports[0].lends else origin.each * len(exports)
+    imported = Imported(path, count, counted, locations, origin, None, *access, limit=limit)
     group = kind.import_exported(imported, [export.group for export in exports])
     together(
         partial(_require_equal, scope, entry, group, exports[0]), partial(_require_seen, scope, where, kind, imported)
@@ -127,19 +128,36 @@ def _ordered(scope: Scope, path: Path, entry: Import, sibling: Sibling) -> Sibli
     return sibling._replace(instances=in_order(entry.order, scope.index, instances))
 
 
-def _require_usable(scope: Scope, where: Path, sibling: Sibling, export: ExportGroup) -> None:
-    """Raise `Refused` for an import from another node that does not work.
+def _require_usable(scope: Scope, where: Path, sibling: Sibling, exports: Sequence[ExportGroup]) -> None:
+    """Raise `Refused` for an import that does not work, from another node or of what is not lent.
 
     It is MT616 for an import, by a process that joins a held one, of objects that only processes of a run share.
     """
-    require_crossing(scope, where, sibling, export)
-    kind = export.exporter
+    require_crossing(scope, where, sibling, exports[0])
+    kind = exports[0].exporter
     if kind.refusals.outside and sibling.spec.held and not scope.spec.held:
         message = f"import {where[-2]!r} is {kind.words.article} of process {sibling.spec.name!r}, which is held"
         note = f"{kind.words.article} is {kind.refusals.outside}"
         help = "write 'held: true' in both processes, or in neither"
         label = Label("held", sibling.spec.at("held"))
         raise Refused(Diagnostic("MT616", message, where, labels=(label,), notes=(note,), help=help))
+    _require_lent(scope, where, sibling, exports)
+
+
+def _require_lent(scope: Scope, where: Path, sibling: Sibling, exports: Sequence[ExportGroup]) -> None:
+    """Raise `Refused` with MT804 for an import of elastic chunks that no holder lends, or of several processes."""
+    if not exports[0].lends:
+        return
+    message, label = f"import {where[-2]!r} is of elastic chunks", Label("exported here", exports[0].path, "key")
+    if not sibling.spec.held or scope.spec.held:
+        message += f" of process {sibling.spec.name!r}, which is built together with this one"
+        note = "they are lent to processes that join one by one, or attach"
+        help = f"write 'held: true' in process {sibling.spec.name!r} alone, or import chunks with a plain count"
+        raise Refused(Diagnostic("MT804", message, where, labels=(label,), notes=(note,), help=help))
+    if len(exports) > 1:
+        message += f" of {len(exports)} processes, and a pool is of one"
+        help = "write 'order: [own]' for processes of the same number, or an import for each of several processes"
+        raise Refused(Diagnostic("MT804", message, where, labels=(label,), help=help))
 
 
 def _origin(export: ExportGroup, sibling: Sibling, own: str, layout: str) -> Origin:
@@ -250,8 +268,12 @@ def _differences(
     keys, article = export.exporter.import_keys, export.exporter.words.article
     if entry.via and export.via not in entry.transports:
         yield differs("via", entry.via, f"is exported via {export.via}")
-    if entry.count and entry.count != group.count:
-        yield differs("count", f"{entry.count:,}", f"is {group.count:,} handle{'s' * (group.count != 1)}")
+    number = group.count if group.largest is None else group.largest
+    if entry.count and (entry.number, entry.lent) != (number, group.growing):
+        lent = f"lends up to {number:,} chunks"
+        yield differs(
+            "count", f"{entry.number:,}", lent if group.growing else f"is {number:,} handle{'s' * (number != 1)}"
+        )
     for key in entry.declared:
         amount = entry.amount([key])
         if key not in keys:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import chain
+from typing import TYPE_CHECKING, Annotated
 
-from pydantic import Field
+from pydantic import Field, WrapValidator
 
 from memtopo.common.text import enumerated
 from memtopo.common.units import Size
@@ -34,6 +35,7 @@ from memtopo.language.fields import (
     Transport,
 )
 from memtopo.language.names import NamedDevice
+from memtopo.language.scalars import count
 
 LOCATIONS = ("location", "device", "pool")
 """Keys that declare locations."""
@@ -42,6 +44,22 @@ FORMS = tuple(dict.fromkeys(kind.import_keys for kind in EXPORTABLE.values() if 
 """Keys by which imports declare their objects, each for some of the kinds."""
 
 _KEYS = tuple(dict.fromkeys(chain(LOCATIONS, *FORMS)))
+
+
+class LentCount(Entry):
+    """Number of elastic chunks that a holder lends."""
+
+    max: Count = Field(description="Largest number of chunks that this process is lent at once.")
+
+
+def _count(value: object, lent: Callable[[object], LentCount]) -> int | LentCount:
+    return count(value) if isinstance(value, str) else lent(value)
+
+
+if TYPE_CHECKING:
+    Counts = int | LentCount
+else:  # not a union, which would report the errors of each member
+    Counts = Annotated[LentCount, WrapValidator(_count, json_schema_input_type=Count | LentCount)]
 
 
 class Import(Entry):
@@ -54,7 +72,10 @@ class Import(Entry):
     via: Transport | None = Field(default=None, description="fd, fabric or ipc; by default that of the export, or fd.")
     location: Devices | None = Field(default=None, description="Location of the memory, as for a chunk.")
     size: PositiveAmount | None = Field(default=None, description="Bytes of each chunk, buffer or allocation.")
-    count: Count | None = Field(default=None, description="Number of handles of a counted export.")
+    count: Counts | None = Field(
+        default=None,
+        description="Number of handles of a counted export; or {max: 64} elastic chunks, which the holder lends.",
+    )
     device: DeviceName | None = Field(default=None, description="GPU of an event.")
     pool: Devices | None = Field(default=None, description="Location of the pool of an allocation.")
     accessed_by: Devices | None = Field(
@@ -73,6 +94,16 @@ class Import(Entry):
         if isinstance(self.via, Alternatives):
             return self.via.options
         return () if self.via is None else (self.via,)
+
+    @property
+    def number(self) -> int | None:
+        """Declared number of handles, which is the largest one of elastic chunks."""
+        return self.count.max if isinstance(self.count, LentCount) else self.count
+
+    @property
+    def lent(self) -> bool:
+        """True if elastic chunks are declared."""
+        return isinstance(self.count, LentCount)
 
     @property
     def declared(self) -> list[str]:
@@ -125,20 +156,25 @@ def from_outside(scope: Scope, path: Path, entry: Import) -> Group:
     key = next(key for key in form if key in LOCATIONS)
     listed = scope.devices.resolve_all(entry.locations(key), path, key, anywhere=not kind.refusals.unseen)
     each = entry.count is None and has_set(entry.locations(key))  # one handle for each device of a set
-    count = entry.count or (len(listed) if each else 1)
+    count = entry.number or (len(listed) if each else 1)
     locations = scope.devices.distributed(listed, count, path, key)
     refuse_granules(path, entry, kind)
     if entry.parts and "parts" not in kind.optional_keys:
         message = f"import {path[-1]!r} declares parts, and {kind.words.article} has none"
         help = "leave 'parts' out: only chunks have parts"
         raise Refused(Diagnostic("MT603", message, (*path, "parts"), help=help))
+    if entry.lent and not kind.lends:
+        message = f"import {path[-1]!r} declares elastic chunks, and is {kind.words.article}"
+        raise Refused(Diagnostic("MT603", message, (*path, "count"), help="write a number, or leave it out"))
     if kind.refusals.unseen and "accessed_by" not in kind.optional_keys:
         require_on_gpu(f"import {path[-1]!r}", locations, (*path, key))
     via, access = together(
         partial(_via, scope, path, entry, kind, key), partial(declared_access, scope, path, entry, kind)
     )
     origin = Origin((entry.source.holder,), entry.source.export, count, via, siblings=False)
-    imported = Imported(path, count, entry.count is not None or each, locations, origin, entry.parts, *access)
+    counted, limit = entry.count is not None or each, count if entry.lent else None
+    number = 0 if entry.lent else count
+    imported = Imported(path, number, counted, locations, origin, entry.parts, *access, limit=limit)
     return kind.import_declared(imported, entry.amount(form) or Size(0), scope.machine)
 
 

@@ -19,6 +19,7 @@ from memtopo.geometry.access import AccessParts
 from memtopo.geometry.groups import Backing, ChunkGroup, RangeGroup
 from memtopo.geometry.model import Geometry, Part, Placement
 from memtopo.geometry.sizing import rounded_up
+from memtopo.kinds.exportable import ExportGroup
 from memtopo.kinds.kind import Kind, ResolutionStage, Rule, Scope, Words
 from memtopo.kinds.mappings import granules, resolve_slices
 from memtopo.kinds.mappings.fill import fitting_size, keys_by_range
@@ -133,6 +134,9 @@ class Ranges(Kind):
 
     def rules(self) -> tuple[Rule, ...]:
         return (fixed_addresses, zero_chunks)
+
+    def joint_rules(self) -> tuple[Rule, ...]:
+        return (held_elastic_ranges,)
 
 
 class _Mapped(NamedTuple):
@@ -392,6 +396,26 @@ def zero_chunks(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
         for instance in range(group.count):
             placed = geometry.placements.get((group.name, instance), ())
             yield from _bounds(group, zero, placed, parts.of(group.name, instance))
+
+
+def held_elastic_ranges(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
+    """Yield MT814 for elastic ranges of processes that are held, of whose chunks none are lent.
+
+    A layout of one process is held if other processes import from it.
+    """
+    for label, member in geometry.members.items():
+        exports = [export for export in member.of(ExportGroup).values() if not export.dma_buf]
+        if label not in geometry.held and (geometry.processes or not exports):
+            continue
+        lent = {export.group.name for export in exports if export.lends}
+        for group in member.of(RangeGroup).values():
+            chunks = group.elastic.chunks if group.elastic and not group.elastic.sized_by_program else ()
+            if chunks and lent.isdisjoint(each.name for each in chunks):
+                message = f"nobody can map chunks in range {group.name!r} while the layout is held"
+                note = "a process that holds it runs no program, and none of these chunks are lent"
+                first = chunks[0].name
+                help = f"export them: '{first}: {{chunk: {first}, via: fd}}'"
+                yield Diagnostic("MT814", message, group.path, "key", notes=(note,), help=help)
 
 
 def _bounds(

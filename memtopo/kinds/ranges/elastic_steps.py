@@ -12,6 +12,7 @@ from memtopo.driver.types import Access, DriverError, Grant, LocationKind, gpu
 from memtopo.geometry.access import AccessParts, segments
 from memtopo.geometry.groups import Backing, RangeGroup
 from memtopo.geometry.model import Geometry
+from memtopo.kinds.chunks.pools import release_all
 from memtopo.kinds.elastic import (
     ELASTIC_CONTENTS,
     ELASTIC_POOLS,
@@ -243,6 +244,5 @@ def _release_free(driver: Driver, layout: Layout, pool: ElasticChunkPool) -> Non
 
     If one cannot be released, it stays in the pool, whose own undo tries again.
     """
-    for chunk in pool.releasable:
-        pool.source.release(driver, layout, pool, [chunk])
+    release_all(driver, layout, pool, pool.releasable)
     pool.drop_removed()
