@@ -104,6 +104,12 @@ class ThisProcess(Conductor):
     def handle(self, export: str, index: int) -> Handle:
         return self.run.exports.handle(export, index)
 
+    def lend(self, export: str, count: int) -> Sequence[int]:
+        return self.run.exports.lend(export, count)
+
+    def take_back(self, export: str, numbers: Sequence[int]) -> None:
+        self.run.exports.take_back(export, numbers)
+
     @contextmanager
     def timed(self, phase: str, steps: int) -> Iterator[None]:
         if phase == "verify":

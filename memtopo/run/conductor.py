@@ -302,6 +302,14 @@ class Conductor:
         """Return a new handle of an object of an export. Raises `MemtopoError`."""
         raise NotImplementedError
 
+    def lend(self, export: str, count: int) -> Sequence[int]:
+        """Have objects of an export for a client, and return their numbers. Raises `MemtopoError`."""
+        raise NotImplementedError
+
+    def take_back(self, export: str, numbers: Sequence[int]) -> None:
+        """Have objects of an export that no client has any more. Raises `MemtopoError`."""
+        raise NotImplementedError
+
     def timed(self, phase: str, steps: int) -> AbstractContextManager[object]:
         """Show and record the time of a phase of so many steps, unless a process records it itself."""
         raise NotImplementedError

@@ -149,13 +149,16 @@ class HeldLayout:
 
     def offers(self) -> Sequence[Offer]:
         exports = self.conductor.exports().items()
-        return [
-            replace(offer, name=name, entry=f"{label}.{offer.entry}" if label else offer.entry)
-            for name, (label, offer) in exports
-        ]
+        return [offer.of_process(label, name) if label else offer for name, (label, offer) in exports]
 
     def handle(self, export: str, index: int) -> Handle:
         return self.conductor.handle(export, index)
+
+    def lend(self, export: str, count: int) -> Sequence[int]:
+        return self.conductor.lend(export, count)
+
+    def take_back(self, export: str, numbers: Sequence[int]) -> None:
+        self.conductor.take_back(export, numbers)
 
     def check(self) -> Checks:
         with self.conductor.announced("check"):

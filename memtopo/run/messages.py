@@ -175,6 +175,16 @@ class ReadKept:
 
 
 @dataclass(frozen=True, slots=True)
+class Lend:
+    """Have `count` objects of an export for a client, after those that are given `back`; answered by `Lent`."""
+
+    export: str
+    count: int = 0
+    back: tuple[int, ...] = ()
+    activity: ClassVar[str] = "lend"
+
+
+@dataclass(frozen=True, slots=True)
 class Hold:
     """Keep the layout until `TakeDown`; answered by `ChangeResult` with the exports."""
 
@@ -266,6 +276,15 @@ class ChangeResult:
 
 
 @dataclass(frozen=True, slots=True)
+class Lent:
+    """Numbers of objects that are lent, or why there are none; `code` is that of an `ExchangeError`."""
+
+    numbers: tuple[int, ...] = ()
+    error: str | None = None
+    code: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Attending:
     """A process of a user executes commands as they come."""
 
@@ -328,9 +347,9 @@ class HandleAnswer:
 
 ChangeCommand = PlanChange | MakeStage | CheckChange | StartRollback | EndChange
 Verification = CheckSteps | WriteRound | ReadRound | TryForbidden | SkipVerification | WriteKept | ReadKept
-Command = BuildPhase | AgreeOn | Verification | Recheck | Hold | ChangeCommand
+Command = BuildPhase | AgreeOn | Verification | Recheck | Hold | Lend | ChangeCommand
 Participation = Attend | Resume | Ended
 ToWorker = StartWorker | Command | TakeDown | Participation | KeepAlive | HandleRequest | HandleAnswer
-Answer = Done | Addresses | ChangeResult
+Answer = Done | Addresses | ChangeResult | Lent
 Results = WorkerReady | StepsDone | Answer | WorkerFailed | WorkerBroken | WorkerFinished
 FromWorker = Results | Attending | Leave | HandleRequest | HandleAnswer

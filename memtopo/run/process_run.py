@@ -9,18 +9,19 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
-from memtopo.common.errors import InternalError, MemtopoError, Stopped
+from memtopo.common.errors import InternalError, MemtopoError, Stopped, internal_errors
 from memtopo.executor import StepFailed, TeardownGates
 from memtopo.plans.report import Checks
 from memtopo.plans.transition import Stage, Transition
 from memtopo.run import messages
 from memtopo.run.base_run import BaseRun
 from memtopo.run.layout_plans import Goal, LayoutPlans, lost, transitions_between
-from memtopo.run.messages import ChangeCommand, ChangeResult, Command, Done
+from memtopo.run.messages import ChangeCommand, ChangeResult, Command, Done, Lent
 from memtopo.run.reports import FindingTally
 from memtopo.run.transition import DoesNotFit, RollbackFailed, StagedTransition, require_declared, require_room
 from memtopo.run.verification.fingerprints import ASPECT, Fingerprints
 from memtopo.session.request import RunRequest
+from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.offers import Offer
 
 
@@ -29,7 +30,7 @@ class ProcessRun(BaseRun):
 
     _change: Change | None = None
 
-    def execute(self, command: Command) -> Done | ChangeResult:
+    def execute(self, command: Command) -> Done | ChangeResult | Lent:
         """Execute a command, and return the answer. Raises `StepFailed`, `Stopped`, or `MemtopoError`."""
         if isinstance(command, messages.ChangeCommand):
             return self._execute_change(command)
@@ -38,8 +39,19 @@ class ProcessRun(BaseRun):
         if isinstance(command, messages.Hold):
             self.release_contexts()
             return ChangeResult(offers=tuple(self.exports.offers()))
+        if isinstance(command, messages.Lend):
+            return self._lend(command)
         self._build_or_verify(command)
         return Done(self.as_declared, self.verification.safe)
+
+    def _lend(self, command: messages.Lend) -> Lent:
+        """Objects that are lent, after others were given back, or why there are none."""
+        try:
+            with internal_errors():
+                self.exports.take_back(command.export, command.back)
+                return Lent(tuple(self.exports.lend(command.export, command.count)))
+        except MemtopoError as error:
+            return Lent(error=error.message, code=error.code if isinstance(error, ExchangeError) else None)
 
     def _build_or_verify(self, command: Command) -> None:
         match command:

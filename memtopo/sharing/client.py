@@ -5,13 +5,15 @@ from __future__ import annotations
 import socket
 import time
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 from memtopo.common.errors import Exit
 from memtopo.common.processes import pid_namespace
 from memtopo.driver.handles import Handle, close_handles
+from memtopo.kinds.layout import LentBlock
 from memtopo.plans.progress import PhasePart, Progress
 from memtopo.plans.report import Checks
 from memtopo.sharing import messages, wire
@@ -25,6 +27,7 @@ from memtopo.sharing.messages import (
     EndNotice,
     HandlesAnswer,
     ImportersAnswer,
+    LentAnswer,
     OffersAnswer,
     ReleaseAnswer,
     StatusAnswer,
@@ -33,7 +36,7 @@ from memtopo.sharing.messages import (
 from memtopo.sharing.offers import Offer, unknown_export
 from memtopo.sharing.sockets import reserve_descriptors
 from memtopo.sharing.status import Changed, Importer, Notice, Released, Statistics, Status, Switched
-from memtopo.sharing.wire import MOST_FDS
+from memtopo.sharing.wire import MOST_FDS, Packet
 
 TIMEOUT = 5.0
 """Seconds that a holder has for an answer."""
@@ -45,6 +48,10 @@ LET_GO_TIMEOUT = 120.0
 SWITCH_TIMEOUT = CHANGE_TIMEOUT = 600.0
 IN_FLIGHT = 64
 """Handles that are requested at a time; each open descriptor pins its memory (fact 29)."""
+
+
+_BLOCKS = 1000
+"""Lent objects that one request names."""
 
 
 class Client(HolderConnection):
@@ -158,6 +165,59 @@ class Client(HolderConnection):
             )
             raise self.error("range", message)
         return self._handles(offer, first, stop, min(max(batch, 1), MOST_FDS))
+
+    def lend(
+        self, export: str, count: int, *, key: str | None = None, first: int = 0, epoch: int | None = None
+    ) -> tuple[Sequence[LentBlock], int]:
+        """Be lent at most `count` objects of an export, whose handles the caller closes, or see whether any are left.
+
+        With a key, they are those that are sealed under it, from the first on, and of that epoch; their number in all
+        is returned, too. The code of the error is `full`, `absent`, `unknown`, `sealed` or `stale`.
+        """
+        offer = self.offers().get(export)
+        if offer is None:
+            raise self.error("unknown", *unknown_export(export, self.offers()))
+        count = min(count, IN_FLIGHT)
+        if offer.descriptors:
+            reserve_descriptors(count)
+        terms: dict[str, Any] = {"key": key, "first": first, "epoch": epoch} if key else {}
+        with self.validated():
+            packet = self.exchange("lend", export=export, count=count, **terms)
+            answer = self._read_lent(packet, offer, count)
+        self.name_lease()
+        return answer
+
+    def _read_lent(self, packet: Packet, offer: Offer, count: int) -> tuple[Sequence[LentBlock], int]:
+        """Read an answer with lent objects, whose handles the caller owns. Raises `BadPacket`."""
+        try:
+            answer = wire.read(LentAnswer, packet.message, "the answer to 'lend'")
+            if len(answer.handles) != len(answer.blocks) or not min(count, 1) <= len(answer.blocks) <= count:
+                raise BadPacket(f"{len(answer.blocks)} objects of {offer.name!r} are lent in place of {count}")
+            has = {"descriptors": offer.descriptors, "secrets": offer.secrets}
+            handles = messages.decode_handles(answer.handles, packet.fds, **has, of=offer.name)
+        except ExchangeError:
+            packet.close()
+            raise
+        self.generations[offer.name] = answer.generation
+        pairs = zip(answer.blocks, handles, strict=True)
+        return [LentBlock(block.number, block.epoch, handle) for block, handle in pairs], answer.total
+
+    def give_back(self, export: str, blocks: Mapping[int, int]) -> None:
+        """Give lent objects back, by number with their epoch, of which nothing is left here.
+
+        The code of the error is `stale` if one of them is not lent to this client in that epoch; then none is given
+        back of the same packet.
+        """
+        for part in _parts(blocks):
+            self.request("let_go", Acknowledgement, timeout=LET_GO_TIMEOUT, exports=[export], blocks=part)
+
+    def seal(self, export: str, blocks: Mapping[int, int], key: str | None) -> None:
+        """Have the holder keep lent objects under a key when they are given back; without one, no longer.
+
+        The code of the error is `stale`, or `sealed` for a key of others.
+        """
+        for part in _parts(blocks):
+            self.request("seal", Acknowledgement, export=export, blocks=part, key=key)
 
     def check(self, *, timeout: float = CHECK_TIMEOUT) -> Checks:
         """Let the holder check by queries that everything is as declared."""
@@ -348,6 +408,13 @@ class Client(HolderConnection):
         self._offers = None
         message = f"export {offer.name!r} was changed while its handles were received"
         return self.error("changed", message, "close them, and request all of them again")
+
+
+def _parts(blocks: Mapping[int, int]) -> Iterator[list[dict[str, int]]]:
+    """Yield blocks, by number with their epoch, in parts that fit into one packet each."""
+    entries = [{"number": number, "epoch": epoch} for number, epoch in blocks.items()]
+    for first in range(0, len(entries), _BLOCKS):
+        yield entries[first : first + _BLOCKS]
 
 
 class _Followed:

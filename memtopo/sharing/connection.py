@@ -8,6 +8,7 @@ import socket
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from threading import RLock
 from typing import Any, Self, TypeVar
 
 from memtopo.common.processes import LONGEST_STEP, RunningClock, is_frozen, is_stopped
@@ -39,7 +40,8 @@ _FINAL = ("packet", "version", "request", "forbidden", "busy")
 class HolderConnection:
     """A connection to a holder. `timeout` is in seconds, for each answer.
 
-    A late or malformed answer ends the connection, since the next answer could not be matched to its request.
+    A late or malformed answer ends the connection, since the next answer could not be matched to its request. Threads
+    may send requests and wait for notices at once.
     """
 
     def __init__(self, sock: socket.socket, path: str, *, timeout: float, allow_uids: Collection[int] = ()) -> None:
@@ -47,6 +49,7 @@ class HolderConnection:
         self.path = path
         self._sock = sock
         self._clock = RunningClock()
+        self._exchanging = RLock()
         self._notices: deque[Notice] = deque(maxlen=_KEPT_NOTICES)
         self._received_notices = 0
         self._named = False
@@ -90,12 +93,13 @@ class HolderConnection:
         A request that was refused since packets before it were unread is sent once more: a notice was among them,
         which has been read before the refusal.
         """
-        try:
+        with self._exchanging:
+            try:
+                return self._exchange_once(request, timeout, fields)
+            except ExchangeError as error:
+                if error.code != "unread":
+                    raise
             return self._exchange_once(request, timeout, fields)
-        except ExchangeError as error:
-            if error.code != "unread":
-                raise
-        return self._exchange_once(request, timeout, fields)
 
     def _exchange_once(self, request: str, timeout: float | None, fields: Mapping[str, Any]) -> Packet:
         if self._sock.fileno() < 0:
@@ -118,14 +122,21 @@ class HolderConnection:
         Notices of an unknown kind are ignored.
         """
         until = self._clock.time() + timeout
-        if not self._notices and self._sock.fileno() < 0:
-            raise self._ended()
-        while not self._notices and (packet := self._next(until)):
-            if not self._store_notice(packet):
-                packet.close()
-                raise self.untrusted("it sent an answer without a request")
-        self._received_notices = 0
-        return self._notices.popleft() if self._notices else None
+        while not (notice := self._received_notice()) and self._readable(until):
+            pass
+        return notice
+
+    def _received_notice(self) -> Notice | None:
+        """Return the next notice that has been received."""
+        with self._exchanging:
+            if not self._notices and self._sock.fileno() < 0:
+                raise self._ended()
+            while not self._notices and (packet := self._next(self._clock.time())):
+                if not self._store_notice(packet):
+                    packet.close()
+                    raise self.untrusted("it sent an answer without a request")
+            self._received_notices = 0
+            return self._notices.popleft() if self._notices else None
 
     def name_lease(self) -> None:
         """Name the socket, so that this process is found as an importer even after the end of the holder."""
@@ -233,6 +244,8 @@ class HolderConnection:
             return packet
 
     def _readable(self, until: float) -> bool:
+        if self._sock.fileno() < 0:
+            return True
         poll = select.poll()  # select() does not support descriptors above 1,023
         poll.register(self._sock, select.POLLIN)
         while (left := until - self._clock.time()) > 0:

@@ -18,7 +18,7 @@ from memtopo.geometry import Geometry
 from memtopo.geometry.groups import Group, declared_as, from_outside
 from memtopo.kinds.dmabuf import DMABUF
 from memtopo.kinds.external import ExternalObject, ProducedGroup
-from memtopo.kinds.layout import HandleSource
+from memtopo.kinds.layout import HandleSource, LentBlock
 from memtopo.sharing.client import IN_FLIGHT, Client, connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError, NoLayout
@@ -28,6 +28,8 @@ from memtopo.sharing.status import Notice
 NOT_NOW = ("absent", "changed", "changing", "releasing", "uncommitted", "unknown")
 """Codes of errors of exports that their holder does not provide at present."""
 
+
+_LENT = {True: "elastic, of which chunks are lent", False: "not elastic"}
 
 COMMIT_POLL = 0.2
 """Seconds of one request to wait for a commit, between which a run looks for signals."""
@@ -93,10 +95,20 @@ class HolderHandles(HandleSource):
             if self._commits and _await_commits(client, [export for _, export in imports], self._commits):
                 for each, export in imports:
                     self._check_offer(each, export, client, holder)
+            self._attend_to_lent(client, [export for each, export in imports if each.growing])
         except BaseException:
             self.detach(holder)
             raise
         return client.pid
+
+    def _attend_to_lent(self, client: Client, exports: Iterable[str]) -> None:
+        """Be an importer of exports that lend, and know their generation, before anything is lent."""
+        for export in exports:
+            try:
+                client.lend(export, 0)
+            except ExchangeError as error:
+                if error.code not in NOT_NOW:
+                    raise
 
     def detach(self, holder: str) -> None:
         self.settle()
@@ -110,6 +122,20 @@ class HolderHandles(HandleSource):
             self._close_taken()
         self._open.append(handle)
         return handle
+
+    def lend(
+        self, holder: str, export: str, count: int, *, key: str | None = None, first: int = 0, epoch: int | None = None
+    ) -> tuple[Sequence[LentBlock], int]:
+        self._close_taken()
+        blocks, total = self._clients[holder].lend(export, count, key=key, first=first, epoch=epoch)
+        self._open += [block.handle for block in blocks]
+        return blocks, total
+
+    def give_back(self, holder: str, export: str, blocks: Mapping[int, int]) -> None:
+        self._clients[holder].give_back(export, blocks)
+
+    def seal(self, holder: str, export: str, blocks: Mapping[int, int], key: str | None) -> None:
+        self._clients[holder].seal(export, blocks, key)
 
     def gone(self, holder: str) -> bool:
         return self._clients[holder].gone()
@@ -150,8 +176,11 @@ class HolderHandles(HandleSource):
             if export not in client.offers():
                 return False
             self._compare(holder, export, but="count" if imported else "")
-            for handle in client.handles(export, 0, 1):
-                handle.close()
+            if client.offers()[export].lends:
+                client.lend(export, 0)
+            else:
+                for handle in client.handles(export, 0, 1):
+                    handle.close()
         except ExchangeError as error:
             if error.code not in NOT_NOW:
                 raise
@@ -232,7 +261,10 @@ class HolderHandles(HandleSource):
         if not (each.memory and each.origin.via == offer.via == DMABUF):  # which any memory may be behind
             yield _Comparison("a", _kind(each.offered_as or "", each.origin.via), _kind(offer.kind, offer.via))
         yield _Comparison("via", each.origin.via, offer.via)
-        yield _Comparison("count", f"{each.origin.each:,}", f"{offer.count:,}")
+        if each.growing or offer.lends:
+            yield _Comparison("it as", _LENT[each.growing], _LENT[offer.lends is not None])
+        else:
+            yield _Comparison("count", f"{each.origin.each:,}", f"{offer.count:,}")
         if each.memory:
             yield _sizes(each, offer)
         if each.parts:
@@ -258,7 +290,8 @@ class HolderHandles(HandleSource):
     def _identity(self, group: Group, export: str) -> str:
         """Return the locations of what a group has of an export, with what is the same of them in every process."""
         assert group.origin
-        own = [index for index in range(group.count) if group.origin.sources[index // group.origin.each][1] == export]
+        count = group.count if group.largest is None else group.largest
+        own = [index for index in range(count) if group.origin.sources[index // group.origin.each][1] == export]
         locations = list(dict.fromkeys(map(group.location_of, own)))
         if all(each.kind is LocationKind.GPU for each in locations):
             return ", ".join(self._gpu(self._gpus[each.id]) for each in locations)

@@ -20,8 +20,10 @@ from memtopo.sharing.errors import BadPacket, ExchangeError
 from memtopo.sharing.offers import Offer
 from memtopo.sharing.status import MOST_STATES, Importer, NodeStatus, Notice, State, Status
 from memtopo.sharing.wire import (
+    LONGEST_NAME,
     LONGEST_SOURCE,
     MAX_ENTRIES,
+    MOST_FDS,
     Count,
     LayoutName,
     Name,
@@ -198,6 +200,30 @@ class HandlesAnswer:
 
 
 @dataclass(frozen=True, slots=True)
+class Block:
+    """Lent object of an export by its number, with the epoch of its bytes."""
+
+    __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
+
+    number: Count
+    epoch: Positive
+
+
+Blocks = Annotated[tuple[Block, ...], Field(min_length=1, max_length=MAX_ENTRIES)]
+Key = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME)]
+
+
+@dataclass(frozen=True, slots=True)
+class LentAnswer:
+    """Objects that are lent from now on, each with a handle, and how many there are in all of a key."""
+
+    blocks: Annotated[tuple[Block, ...], Field(max_length=MOST_FDS)]
+    handles: tuple[HandleEntry, ...]
+    total: Count = 0
+    generation: Positive | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """Request of a client, with no other keys than these: a holder must not ignore what it does not support."""
 
@@ -232,9 +258,33 @@ class HandlesRequest(Request):
 
 @dataclass(frozen=True, slots=True)
 class LetGoRequest(Request):
-    """Request to forget the handles of exports that the client has closed."""
+    """Request to forget the handles of exports that the client has closed; of one that lends, of some `blocks`."""
 
     exports: Texts
+    blocks: Blocks | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LendRequest(Request):
+    """Request of at most `count` objects of an export that lends: others, or from `first` on those of a key.
+
+    With an `epoch`, the latest one of those of the key has to be that.
+    """
+
+    export: Name
+    count: Count
+    key: Key | None = None
+    first: Count = 0
+    epoch: Positive | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SealRequest(Request):
+    """Request to keep lent objects under a key when they are given back; without one, no longer."""
+
+    export: Name
+    blocks: Blocks
+    key: Key | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,6 +360,7 @@ REQUESTS: Mapping[str, type[Request]] = {
     **dict.fromkeys(("offers", "nodes", "source"), ListRequest),
     **dict.fromkeys(("write", "await"), WaitRequest),
     "importers": ImportersRequest, "handles": HandlesRequest, "let_go": LetGoRequest, "commit": CommitRequest,
+    "lend": LendRequest, "seal": SealRequest,
     "switch": SwitchRequest, "change": SpecRequest, "release": ReleaseRequest,
 }  # fmt: skip
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Annotated, Literal, Protocol
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Annotated, Literal, Protocol, runtime_checkable
 
 from pydantic import Field
 
@@ -17,7 +19,7 @@ from memtopo.driver.protocol import Driver
 from memtopo.driver.recorder import CallContext
 from memtopo.driver.types import LocationKind
 from memtopo.geometry import Geometry
-from memtopo.geometry.groups import property_words
+from memtopo.geometry.groups import RangeGroup, property_words
 from memtopo.kinds.exportable import ExportGroup
 from memtopo.kinds.layout import Layout
 from memtopo.language.limits import LARGEST_PARTS
@@ -32,6 +34,33 @@ CommitState = Literal["empty", "writing", "committed"]
 _POOLED: OfferedKind = "allocation"
 
 
+MOST_RANGES = 512
+"""Elastic ranges that an offer names."""
+
+
+@dataclass(frozen=True, slots=True)
+class LentRange:
+    """Elastic range of the holder, in which lent objects may be mapped, with its bytes of addresses."""
+
+    name: Name
+    size: Positive
+
+
+@dataclass(frozen=True, slots=True)
+class Lending:
+    """Terms on which objects are lent: the largest number for one client, and the ranges in which they are mapped.
+
+    The first `kept` exist also if they are not lent. `lent` are those that clients have now, `sealed` those that are
+    kept for a successor, which nobody has.
+    """
+
+    quota: Positive | None
+    kept: Count = 0
+    ranges: Annotated[tuple[LentRange, ...], Field(max_length=MOST_RANGES)] = ()
+    lent: Count = field(default=0, compare=False)
+    sealed: Count = field(default=0, compare=False)
+
+
 @dataclass(frozen=True, slots=True)
 class Offer:
     """One export: `count` equal objects of `size` bytes each, at a `location` (`gpu0`, `host:0`).
@@ -42,7 +71,7 @@ class Offer:
     names only, so that they change without the generation of the layout. `commit` is None unless a writer commits the
     content, and `writer` the process that is writing it, by its number in the pid namespace of the holder; both change
     without the generation of the layout. The handles are those of the objects from number `first` on of the spec's
-    `entry`, which is None if it is unknown.
+    `entry`, which is None if it is unknown. Objects that are lent have terms for that, and at most `count` exist.
     """
 
     name: Name
@@ -59,12 +88,21 @@ class Offer:
     writer: Pid = field(default=None, compare=False)
     entry: Text | None = field(default=None, compare=False)
     first: Count = field(default=0, compare=False)
+    lends: Lending | None = None
 
     def __post_init__(self) -> None:
         if (self.declared or 0) > self.size:
             raise ValueError("'declared' is more than its size")
         if not all(each.offset >= 0 and 0 < each.size <= self.size - each.offset for each in self.parts):
             raise ValueError("one of its 'parts' is not within its size")
+
+    def of_process(self, label: str, name: str) -> Offer:
+        """Return the offer of a process of several, by a name of the layout."""
+        lends = self.lends
+        if lends:
+            ranges = tuple(replace(each, name=f"{label}.{each.name}") for each in lends.ranges)
+            lends = replace(lends, ranges=ranges)
+        return replace(self, name=name, entry=f"{label}.{self.entry}", lends=lends)
 
     @property
     def objects(self) -> Hashable:
@@ -106,10 +144,10 @@ def unknown_export(name: str, offers: Iterable[str]) -> tuple[str, str]:
 
 
 def exported_bytes(offers: Iterable[Offer]) -> int:
-    """Bytes of the objects of some offers; an object that several exports have counts once."""
+    """Bytes of the objects of some offers; one that several exports have counts once, and one that exists if lent."""
     total, ends = 0, dict[Hashable, int]()
     for each in sorted(offers, key=lambda offer: offer.first):
-        end = each.first + each.count
+        end = each.first + (each.lends.lent + each.lends.sealed if each.lends else each.count)
         before = ends.get(each.objects, 0)
         total += each.size * max(end - max(before, each.first), 0)
         ends[each.objects] = max(before, end)
@@ -129,6 +167,22 @@ class ExportProvider(Protocol):
 
     def check(self) -> Checks:
         """Check by queries that everything is as declared. Raises `MemtopoError`."""
+        ...
+
+
+@runtime_checkable
+class Lender(Protocol):
+    """Provider of exports that are lent."""
+
+    def lend(self, export: str, count: int) -> Sequence[int]:
+        """Have objects of an export for a client, and return their numbers.
+
+        Raises `MemtopoError`, which is an `ExchangeError` (`full`) if there are not as many.
+        """
+        ...
+
+    def take_back(self, export: str, numbers: Sequence[int]) -> None:
+        """Have objects that no client has any more. Raises `MemtopoError`."""
         ...
 
 
@@ -227,7 +281,7 @@ class LayoutExports:
         check: Callable[[], Checks],
         context: CallContext | None = None,
     ) -> None:
-        self._exports = geometry.of(ExportGroup)
+        self._exports, self._ranges = geometry.of(ExportGroup), geometry.of(RangeGroup)
         self._layout, self._driver, self._check = layout, driver, check
         self._context = context or CallContext()
 
@@ -242,8 +296,23 @@ class LayoutExports:
             with self._context.within(SEND, f"{export}.{index}"):
                 return group.exporter.handle(self._driver, self._layout, group, index)
         except KeyError as error:
-            message = f"export {export!r} has no memory in the current state of the layout"
-            raise ExchangeError("absent", message, hint="'memtopo switch NAME awake' brings it back") from error
+            raise _absent(export) from error
+
+    def lend(self, export: str, count: int) -> Sequence[int]:
+        from memtopo.kinds.chunks.pools import NoneLeft, lend  # noqa: PLC0415 few layouts lend
+
+        try:
+            return lend(self._driver, self._layout, self._exports[export].group.name, count)
+        except NoneLeft as error:
+            raise ExchangeError("full", f"export {export!r}: {error.message}") from error
+        except KeyError as error:
+            raise _absent(export) from error
+
+    def take_back(self, export: str, numbers: Sequence[int]) -> None:
+        from memtopo.kinds.chunks.pools import take_back  # noqa: PLC0415 likewise
+
+        with suppress(KeyError):  # the pool has gone meanwhile, and they with it
+            take_back(self._driver, self._layout, self._exports[export].group.name, numbers)
 
     def check(self) -> Checks:
         return self._check()
@@ -273,4 +342,20 @@ class LayoutExports:
             commit="empty" if group.commit else None,
             entry=group.group.name,
             first=group.first,
+            lends=self._lending(group) if group.lends else None,
         )
+
+    def _lending(self, export: ExportGroup) -> Lending:
+        ranges = tuple(islice(self._lent_ranges(export), MOST_RANGES))
+        return Lending(export.quota, export.group.count, ranges)
+
+    def _lent_ranges(self, export: ExportGroup) -> Iterator[LentRange]:
+        """Yield the elastic ranges that the chunks of an export may be mapped in."""
+        for group in self._ranges.values():
+            if group.elastic and any(chunk.name == export.group.name for chunk in group.elastic.chunks):
+                yield from (LentRange(group.label(index), group.size) for index in range(group.count))
+
+
+def _absent(export: str) -> ExchangeError:
+    message = f"export {export!r} has no memory in the current state of the layout"
+    return ExchangeError("absent", message, hint="'memtopo switch NAME awake' brings it back")

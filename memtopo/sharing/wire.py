@@ -39,7 +39,7 @@ MOST_FDS = 253
 """Descriptors that one message can carry (fact 34)."""
 
 DEEPEST = 8
-"""Nesting of brackets in a packet; the protocol's own packets have four levels."""
+"""Nesting of brackets in a packet; the protocol's own packets have up to seven levels."""
 
 LONGEST_NAME = 262
 """Characters of an export's name; in a multi-process layout that is `PROCESS.123.EXPORT`."""

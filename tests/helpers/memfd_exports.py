@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from memtopo.common.errors import MemtopoError
 from memtopo.driver.handles import Handle, Secret
 from memtopo.machine.records import MachineLine
 from memtopo.plans.report import Checks, Difference, Tally
 from memtopo.sharing.errors import ExchangeError
-from memtopo.sharing.offers import Offer
+from memtopo.sharing.offers import Lending, LentRange, Offer
 
 PAGE = 4096
 GPU = "00112233445566778899aabbccddeeff"
@@ -28,6 +28,9 @@ OFFERS = (
     Offer("flip", "semaphore", "opaque_fd", 1, 0, "any GPU"),
 )
 
+POOL = replace(PAGES, name="pool", count=8, entry="pool", lends=Lending(6, ranges=(LentRange("kv", 64 * PAGE),)))
+"""Export that lends."""
+
 
 def secret(export: str, index: int) -> bytes:
     """The bytes of a handle that is no descriptor."""
@@ -41,6 +44,7 @@ class Memfds:
     kept: Sequence[Offer] = OFFERS
     differences: int = 0
     memory: int = field(default_factory=lambda: os.memfd_create("shelf", os.MFD_CLOEXEC))
+    lent: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         os.write(self.memory, b"memory of the shelf")
@@ -54,6 +58,19 @@ class Memfds:
         if next(offer.descriptors for offer in self.kept if offer.name == export):
             return Handle(fd=os.dup(self.memory))
         return Handle(secret=Secret(secret(export, index)), offset=512 * index)
+
+    def lend(self, export: str, count: int) -> Sequence[int]:
+        """Numbers of objects of the only export that lends."""
+        most = next(offer.count for offer in self.kept if offer.name == export)
+        numbers = [number for number in range(most) if number not in self.lent][:count]
+        if len(numbers) < count:
+            raise ExchangeError("full", f"export {export!r}: {len(numbers)} are left")
+        self.lent.update(numbers)
+        return numbers
+
+    def take_back(self, export: str, numbers: Sequence[int]) -> None:
+        del export
+        self.lent.difference_update(numbers)
 
     def check(self) -> Checks:
         found = tuple(Difference("access", f"page.{i}", "rw", "nothing") for i in range(min(self.differences, 100)))

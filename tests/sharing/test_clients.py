@@ -71,7 +71,7 @@ def test_clients_that_wait_or_were_heard_within_a_second_make_no_room(clients: C
     for _ in range(MOST):
         admit()
     importer, releasing, changing, *_ = clients.all()
-    importer.record(PAGES, 0, 1)
+    importer.record(PAGES, range(1))
     releasing.awaits_release = True
     clients.pause(changing)
     silence(clients, {1: 20.0, 2: 20.0, 3: 20.0})
@@ -89,7 +89,7 @@ def test_a_client_without_handles_is_dropped_after_its_time(clients: Clients, ad
     for _ in range(3):
         admit()
     importer, *_ = clients.all()
-    importer.record(PAGES, 0, 1)
+    importer.record(PAGES, range(1))
     silence(clients, {1: 2 * IDLE, 2: 2 * IDLE, 3: IDLE / 2})
     clients.drop_unresponsive()
     assert ids(clients) == [1, 3]

@@ -17,7 +17,7 @@ from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.offers import Offer
 from tests.helpers.child_process import PATIENCE
 from tests.helpers.holders import scripted
-from tests.helpers.memfd_exports import GPU, MACHINE
+from tests.helpers.memfd_exports import GPU, MACHINE, POOL
 from tests.helpers.processes import open_descriptors
 
 PAGES = Offer("page", "chunk", "fd", 4, 4096, "gpu0", GPU)
@@ -61,6 +61,19 @@ def pages(client: Client) -> None:
         handle.close()
 
 
+POOLS = {"ok": {"total": 1, "offers": [asdict(POOL)]}}
+
+
+def lent(count: int, handles: int | None = None, epoch: int = 1) -> dict[str, Any]:
+    """Answer that lends objects."""
+    blocks = [{"number": number, "epoch": epoch} for number in range(count)]
+    return {"ok": {"blocks": blocks, "handles": [{"offset": 0}] * (count if handles is None else handles), "total": 0}}
+
+
+def borrow(client: Client) -> None:
+    client.lend("pool", 2)
+
+
 def blocks(client: Client) -> None:
     list(client.handles("block"))
 
@@ -100,6 +113,13 @@ def error_of(packets: list[tuple[Any, int]], act: Callable[[Client], Any]) -> Ex
         ([(OFFERS, 0), ({"ok": given(BLOCKS)["ok"] | {"handles": [{"offset": 0, "secret": "AAAA"}]}}, 0)], blocks),
         ([(OFFERS, 0), ({"ok": given(BLOCKS)["ok"] | {"handles": [{"offset": 0, "secret": "é" * 88}]}}, 0)], blocks),
         ([(OFFERS, 0), ({"ok": given(BLOCKS)["ok"] | {"handles": [{"offset": -1, "secret": SECRET}]}}, 0)], blocks),
+        ([(POOLS, 0), (lent(2), 1)], borrow),
+        ([(POOLS, 0), (lent(2), 3)], borrow),
+        ([(POOLS, 0), (lent(3), 3)], borrow),
+        ([(POOLS, 0), (lent(0), 0)], borrow),
+        ([(POOLS, 0), (lent(2, handles=1), 1)], borrow),
+        ([(POOLS, 0), (lent(2, epoch=0), 2)], borrow),
+        ([(POOLS, 0), ({"ok": {"blocks": 7, "handles": []}}, 0)], borrow),
         ([(OFFERS, 1)], Client.offers),
         ([({"ok": {"total": 3, "offers": []}}, 0)], Client.offers),
         ([({"ok": {"total": 1, "offers": [asdict(PAGES), asdict(BLOCKS)]}}, 0)], Client.offers),

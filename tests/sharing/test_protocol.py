@@ -38,7 +38,7 @@ def test_the_page_has_every_request_and_its_answer() -> None:
 
 @pytest.mark.parametrize("name", REQUESTS)
 def test_answers_have_the_keys_and_types_of_the_page(runtime: Path, start: Callable[..., Holder], name: str) -> None:
-    start(asleep="asleep" if name in ("switch", "change") else "", commits=True)
+    start(asleep="asleep" if name in ("switch", "change") else "", commits=True, lends=name in ("lend", "seal"))
     request, answer = PAIRS[name]
     with raw(runtime / "memtopo" / "kv.sock") as sock:
         if name in ("importers", "let_go"):
@@ -52,6 +52,11 @@ def test_answers_have_the_keys_and_types_of_the_page(runtime: Path, start: Calla
             asked(sock, "commit", exports=[{"name": "weights", "generation": 1}])
         if name == "metrics":
             asked(sock, "check")
+        if name == "seal":
+            wire.send(sock, json.dumps(PAIRS["lend"][0]).encode())
+            given = heard(sock)
+            assert given
+            given.close()
         wire.send(sock, json.dumps(request).encode())
         packet = heard(sock)
         assert packet

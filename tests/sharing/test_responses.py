@@ -160,7 +160,7 @@ def test_each_handle_of_an_importer_counts_once(responder: Responder, clients: C
 def test_a_record_names_the_first_32_exports_and_counts_all(clients: Callable[[], Client]) -> None:
     connection = clients().connection
     for index in range(40):
-        connection.record(Offer(f"x{index}", "chunk", "fd", 4, PAGE, "gpu0"), 1, 2)
+        connection.record(Offer(f"x{index}", "chunk", "fd", 4, PAGE, "gpu0"), range(1, 3))
     importer = connection.importer
     assert [each.export for each in importer.taken] == [f"x{index}" for index in range(32)]
     assert (importer.handles, importer.bytes) == (80, 80 * PAGE)

@@ -23,7 +23,7 @@ from memtopo.drivers import target
 from memtopo.drivers.target import Target
 from memtopo.executor import StepFailed
 from memtopo.geometry import Geometry
-from memtopo.kinds.layout import HandleSource
+from memtopo.kinds.layout import HandleSource, LentBlock
 from memtopo.language import Document
 from memtopo.machine import parse
 from memtopo.plans.progress import NO_PROCESSES, Progress
@@ -347,6 +347,17 @@ class SiblingHandles(HandleSource):
             self.settle()
             self._fetch(holder, export, index)
         return self._batch[holder, export, index]
+
+    def lend(
+        self, holder: str, export: str, count: int, *, key: str | None = None, first: int = 0, epoch: int | None = None
+    ) -> tuple[Sequence[LentBlock], int]:
+        return self._external.lend(holder, export, count, key=key, first=first, epoch=epoch)
+
+    def give_back(self, holder: str, export: str, blocks: Mapping[int, int]) -> None:
+        self._external.give_back(holder, export, blocks)
+
+    def seal(self, holder: str, export: str, blocks: Mapping[int, int], key: str | None) -> None:
+        self._external.seal(holder, export, blocks, key)
 
     def gone(self, holder: str) -> bool:
         return self._external.gone(holder)

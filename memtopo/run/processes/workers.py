@@ -24,7 +24,7 @@ from memtopo.plans.report import Check, Checks, PhaseTime, Report
 from memtopo.run import messages
 from memtopo.run.conductor import Aborted, Conductor, conduct, failures
 from memtopo.run.layout_plans import WHOLE, Goal, LayoutPlans, export_name
-from memtopo.run.messages import Addresses, AgreeOn, ChangeCommand, ChangeResult, Command
+from memtopo.run.messages import Addresses, AgreeOn, ChangeCommand, ChangeResult, Command, Lent
 from memtopo.run.processes.common_addresses import agree
 from memtopo.run.processes.ensemble import Ensemble, NotStarted, merged_report, startup_limit
 from memtopo.run.processes.fork_server import WorkerServer
@@ -48,7 +48,7 @@ _DRAIN = 1.0
 _START = "start"
 
 
-A = TypeVar("A", Addresses, ChangeResult)
+A = TypeVar("A", Addresses, ChangeResult, Lent)
 
 
 class ChangeRefused(MemtopoError):
@@ -276,6 +276,20 @@ class Workers(Conductor):
         label, offer = self.exports()[export]
         (handle,) = self.request_handles(label, offer.name, index, 1)
         return handle
+
+    def lend(self, export: str, count: int) -> Sequence[int]:
+        return self._lent(export, lambda name: messages.Lend(name, count))
+
+    def take_back(self, export: str, numbers: Sequence[int]) -> None:
+        self._lent(export, lambda name: messages.Lend(name, back=tuple(numbers)))
+
+    def _lent(self, export: str, command: Callable[[str], Command]) -> Sequence[int]:
+        label, offer = self.exports()[export]
+        self._command({label: command(offer.name)}, self._receive_for_caller)
+        answer = self._answers(Lent).get(label, Lent(error=f"process {label} has ended"))
+        if answer.error:
+            raise ExchangeError(answer.code, answer.error) if answer.code else MemtopoError(answer.error)
+        return answer.numbers
 
     @contextmanager
     def recording_failure(self) -> Iterator[None]:

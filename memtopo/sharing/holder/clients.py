@@ -161,12 +161,20 @@ class ClientConnection:
         self._stuck_since = self._stuck_since or now
         return now - self._stuck_since
 
-    def record(self, offer: Offer, first: int, count: int) -> None:
+    def record(self, offer: Offer, numbers: Iterable[int]) -> None:
         """Record handles of an export that the client received; each counts once."""
         earlier = self._taken[offer.name].handles if offer.name in self._taken else 0
-        self._taken[offer.name] = _Received(offer, earlier | ((1 << count) - 1) << first)
+        self._taken[offer.name] = _Received(offer, earlier | sum(1 << number for number in numbers))
         self.attached = self.served = True
         self.let_go_of.pop(offer.name, None)
+
+    def give_back(self, export: str, numbers: Iterable[int]) -> None:
+        """Forget some handles of an export, which the client has closed; it may request others."""
+        taken = self._taken[export]
+        handles = taken.handles & ~sum(1 << number for number in numbers)
+        self._taken[export] = taken._replace(handles=handles)
+        if not handles:
+            self.let_go([export])
 
     def common(self, offer: Offer, first: int, count: int) -> str | None:
         """Return an export from which the client has some of the objects behind handles of an offer."""
@@ -239,6 +247,10 @@ class Clients:
     def all(self) -> Collection[ClientConnection]:
         """Return all connections, by ascending id."""
         return self._connections.values()
+
+    def connected(self, connection: ClientConnection) -> bool:
+        """Return whether a connection has not ended."""
+        return connection.id in self._connections
 
     @property
     def bound(self) -> list[ClientConnection]:

@@ -115,6 +115,7 @@ class ServerLoop:
             self._check()
             if not self._shutdown.why:
                 self._go_on_after(self._reloads.begin)
+            self._go_on_after(partial(self._responder.lending.leave, self._clients.connected))
             self._go_on_after(self._changes.advance)
             if not self._shutdown.why:
                 self._go_on_after(self._commits.advance)

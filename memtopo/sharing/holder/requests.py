@@ -17,6 +17,7 @@ from memtopo.sharing.holder.systemd import Notifier
 from memtopo.sharing.messages import (
     CommitRequest,
     HandlesRequest,
+    LendRequest,
     ReleaseRequest,
     Request,
     SpecRequest,
@@ -56,13 +57,13 @@ class Requests:
             case CommitRequest():
                 _require_owner(connection, "commit")
                 self._commits.commit(connection, request)
-            case HandlesRequest():
+            case HandlesRequest() | LendRequest():
                 self._send_handles(connection, request)
             case _:
                 self._responder.answer(connection, request, self._clients.all())
         return True
 
-    def _send_handles(self, connection: ClientConnection, request: HandlesRequest) -> None:
+    def _send_handles(self, connection: ClientConnection, request: HandlesRequest | LendRequest) -> None:
         """Answer a request for handles; a client that is too early is notified when it may repeat the request."""
         self._clients.check_importer(connection)
         try:

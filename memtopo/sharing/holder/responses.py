@@ -7,7 +7,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import islice
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -22,16 +22,20 @@ from memtopo.sharing import messages
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.holder.clients import ClientConnection
 from memtopo.sharing.holder.commits import Contents
+from memtopo.sharing.holder.lending import Lending
 from memtopo.sharing.holder.state import Counters, EventFields, HeldNodes, HolderEvents, HolderInfo, Supervision
 from memtopo.sharing.messages import (
+    Blocks,
     HandlesRequest,
     ImportersRequest,
+    LendRequest,
     LetGoRequest,
     ListRequest,
     Request,
+    SealRequest,
 )
 from memtopo.sharing.offers import ChangeableLayout, ExportProvider, LayoutChange, Offer, unknown_export
-from memtopo.sharing.status import MOST_STATES, Importer, NodeStatus, Statistics, Status
+from memtopo.sharing.status import MOST_STATES, Importer, LocationMemory, NodeStatus, Statistics, Status
 
 _LONGEST_PATH = 1000
 _LISTED_PROCESSES = 4
@@ -67,7 +71,7 @@ class Responder:
         self._since = time.time()
         self.offers: Mapping[str, Offer] = {}
         self._generations: dict[str, int] = {}
-        self.contents = Contents()
+        self.contents, self.lending = Contents(), Lending(provider, self.events)
         self._read_offers()
         self.counters = Counters()
         self.releasing = False
@@ -76,6 +80,11 @@ class Responder:
         """Answer one request. Raises `MemtopoError` for a refusal, `TooManyInFlight`, `OSError`."""
         if isinstance(request, HandlesRequest):
             self._handles(connection, request, clients)
+        elif isinstance(request, LendRequest):
+            self._lend(connection, request)
+        elif isinstance(request, SealRequest):
+            self.lending.seal(connection, self._offer(request.export).name, request.blocks, request.key)
+            connection.send({"ok": {"generation": self.generation}})
         else:
             connection.send({"ok": self._answer(connection, request, clients)})
 
@@ -88,7 +97,7 @@ class Responder:
                 page = messages.page(importers)
                 return {"importers": page, "more": len(page) < len(importers)}
             case ListRequest(request="offers"):
-                offers = map(self.contents.described, islice(self.offers.values(), request.first, None))
+                offers = map(self.described, islice(self.offers.values(), request.first, None))
                 return {"total": len(self.offers), "offers": messages.page(offers), "generation": self.generation}
             case ListRequest():
                 source = (self._changeable or self._info).source
@@ -115,7 +124,7 @@ class Responder:
             deadline=self._deadline,
             spec=None if spec is None else shorten(spec, _LONGEST_PATH),
             machine=self._info.machine,
-            offers=tuple(map(self.contents.described, self.offers.values())),
+            offers=tuple(map(self.described, self.offers.values())),
             importers=tuple(self.importers(clients)),
             generation=self.generation,
             layout_state=self.layout_state,
@@ -124,11 +133,25 @@ class Responder:
             nodes=tuple(unreachable(self.nodes.names)) if self.nodes else (),
         )
 
+    def described(self, offer: Offer) -> Offer:
+        """Return an offer with the present state of its content, and of what is lent of it."""
+        return self.lending.described(self.contents.described(offer))
+
     def statistics(self) -> Statistics:
-        """Statistics of the layout; its memory is counted once in each generation."""
+        """Statistics of the layout; its memory is counted once in each generation, but for what is lent."""
         if self._counted != self.generation:
             self._counted, self._counted_memory = self.generation, self.supervision.memory()
-        return self.counters.statistics(self._counted_memory)
+        return self.counters.statistics([*self._with_lent()])
+
+    def _with_lent(self) -> Iterator[LocationMemory]:
+        """Memory of the layout by location, with the objects that were created to be lent."""
+        memory = {each.location: each for each in self._counted_memory}
+        for offer in self.offers.values():
+            for location, count in self.lending.allocated(offer).items() if offer.lends else ():
+                own = memory.get(location, LocationMemory(location, None, 0, 0))
+                size, number = own.bytes + count * offer.size, own.allocations + count
+                memory[location] = replace(own, bytes=size, allocations=number)
+        yield from memory.values()
 
     @property
     def name(self) -> str:
@@ -195,6 +218,7 @@ class Responder:
         It has made the objects of the `touched` exports anew, and not kept the bytes of `lost` ones.
         """
         before = self.offers
+        self.lending.forget((*touched, *lost))
         self._read_offers(lost)
         new = self.offers.keys() - before.keys()
         self._generations.update(dict.fromkeys((*touched, *lost, *new), self.generation))
@@ -210,33 +234,64 @@ class Responder:
 
     def _let_go(self, connection: ClientConnection, request: LetGoRequest) -> dict[str, Any]:
         _require_read(connection)
+        if request.blocks is not None:
+            return self._give_back(connection, request.exports, request.blocks)
         found = connection.let_go(request.exports)
+        self.lending.let_go(connection, request.exports)
         if found:
             exports: EventFields = {"exports": len(found), "export": found[0]}
             self.events.add_of_client("importer let go", {**connection.identity, **exports})
         return {"generation": self.generation, "exports": found}
 
+    def _give_back(self, connection: ClientConnection, exports: Sequence[str], blocks: Blocks) -> dict[str, Any]:
+        """End leases of one export."""
+        if len(exports) != 1:
+            raise ExchangeError("lease", "objects that were lent are given back of one export at a time")
+        numbers = self.lending.give_back(connection, exports[0], blocks)
+        connection.give_back(exports[0], numbers)
+        return {"generation": self.generation, "exports": [*exports]}
+
+    def _lend(self, connection: ClientConnection, request: LendRequest) -> None:
+        offer = self._offer(request.export)
+        self._require_served(connection)
+        leases, total = self.lending.lend(connection, offer, request, self._batch)
+        try:
+            blocks = [{"number": each.number, "epoch": each.epoch} for each in leases]
+            self._send_handles(connection, offer, [each.number for each in leases], {"blocks": blocks, "total": total})
+        except BaseException:
+            self.lending.end(offer.name, leases)
+            raise
+
     def _handles(self, connection: ClientConnection, request: HandlesRequest, clients: Clients) -> None:
         offer = self._offer(request.export)
         first, count = request.first, request.count
+        if offer.lends:
+            raise ExchangeError("lease", f"export {offer.name!r} lends its handles", hint="request 'lend'")
         if first + count > offer.count:
             raise ExchangeError("range", f"export {offer.name!r} has {offer.count:,} handles, counted from 0")
-        if self.releasing:
-            raise ExchangeError("releasing", f"layout {self._info.name!r} is being released")
+        self._require_served(connection)
         self.contents.require_readable(offer.name, connection)
-        _require_read(connection)
         if offer.single:
             _require_single(connection, offer, first, min(count, self._batch), clients)
-        self._send_handles(connection, offer, first, min(count, self._batch))
+        about = {"offer": messages.page([self.contents.described(offer)])[0], "first": first}
+        self._send_handles(connection, offer, range(first, first + min(count, self._batch)), about)
 
-    def _send_handles(self, connection: ClientConnection, offer: Offer, first: int, count: int) -> None:
+    def _require_served(self, connection: ClientConnection) -> None:
+        """Raise `ExchangeError` during a release, and for a client that has not read its handles."""
+        if self.releasing:
+            raise ExchangeError("releasing", f"layout {self._info.name!r} is being released")
+        _require_read(connection)
+
+    def _send_handles(
+        self, connection: ClientConnection, offer: Offer, numbers: Sequence[int], about: Mapping[str, Any]
+    ) -> None:
         handles: list[Handle] = []
         try:
-            for index in range(first, first + count):
-                handles.append(self._provider.handle(offer.name, index))  # noqa: PERF401 `finally` closes a part as well
+            for number in numbers:
+                handles.append(self._provider.handle(offer.name, number))  # noqa: PERF401 `finally` closes a part, too
             encoded, fds = messages.encode_handles(handles)
-            answer = {"offer": messages.page([self.contents.described(offer)])[0], "first": first, "handles": encoded}
-            connection.send_descriptors({"ok": answer | {"generation": self.generation_of(offer.name)}}, fds)
+            answer = {**about, "handles": encoded, "generation": self.generation_of(offer.name)}
+            connection.send_descriptors({"ok": answer}, fds)
         except BlockingIOError as error:
             raise ExchangeError("unread", "too many earlier answers are unread") from error
         except OSError as error:
@@ -245,9 +300,12 @@ class Responder:
             raise
         finally:
             close_handles(handles)
+        count, is_first = len(numbers), not connection.taken((offer.name,))
+        if not count:  # of an export that lends, whose client is an importer from now on
+            self.record_early(connection, offer.name)
+            return
         self.counters.clients += not connection.served
-        is_first = not connection.taken((offer.name,))
-        connection.record(offer, first, count)
+        connection.record(offer, numbers)
         self.counters.handles += count
         if is_first:
             self._record_import(connection, offer.name, count, offer.size * count)

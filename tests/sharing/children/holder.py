@@ -15,7 +15,7 @@ from memtopo.sharing.claims import claim
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.holder import HolderInfo, Supervision, hold
 from memtopo.sharing.status import LocationMemory
-from tests.helpers.memfd_exports import GPU, MACHINE, OFFERS, PAGE, PAGES, Memfds, OneState
+from tests.helpers.memfd_exports import GPU, MACHINE, OFFERS, PAGE, PAGES, POOL, Memfds, OneState
 from tests.helpers.processes import open_descriptors, print_json
 
 
@@ -31,11 +31,12 @@ def main(
     source: str = "",
     asleep: str = "",
     commits: bool = False,
+    lends: bool = False,
     **terms: Any,
 ) -> None:
     """Hold exports as a test needs them, under a limit of open files if one is given; `asleep` is a state's name.
 
-    With `commits` there is an export that a writer commits.
+    With `commits` there is an export that a writer commits, and with `lends` one whose objects are lent.
     """
     if limit:
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard or limit))
@@ -46,6 +47,8 @@ def main(
     offers = (replace(PAGES, count=pages), *OFFERS[1:], broken, *more)
     if commits:
         offers = (*offers, replace(PAGES, name="weights", count=2, commit="empty", entry="weights"))
+    if lends:
+        offers = (*offers, POOL)
     changeable = OneState(offers, differences, name=asleep, source=source) if asleep else None
     shelf = changeable or Memfds(offers, differences)
     before = open_descriptors()

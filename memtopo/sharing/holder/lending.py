@@ -1,0 +1,204 @@
+"""Objects that a holder lends: each is leased to one client, in an epoch of its bytes, which a key may seal."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from memtopo.common.errors import MemtopoError
+from memtopo.common.text import process_name
+from memtopo.sharing.errors import ExchangeError
+from memtopo.sharing.holder.clients import ClientConnection
+from memtopo.sharing.holder.state import EventFields, HolderEvents
+from memtopo.sharing.messages import Block, LendRequest
+from memtopo.sharing.offers import ExportProvider, Lender, Offer
+
+
+@dataclass(slots=True, eq=False)
+class Lease:
+    """Lease of one object by its number. Without a client, what is sealed under the key waits for a successor."""
+
+    number: int
+    epoch: int
+    client: ClientConnection | None
+    key: str | None = None
+
+
+class _Leases:
+    """Leases of one export, by number, and by key in the order in which they were sealed."""
+
+    def __init__(self) -> None:
+        self.every: dict[int, Lease] = {}
+        self.keys: dict[str, list[Lease]] = {}
+        self._of: dict[ClientConnection, dict[int, Lease]] = {}
+
+    @property
+    def clients(self) -> Sequence[ClientConnection]:
+        return [*self._of]
+
+    def of(self, client: ClientConnection) -> Collection[Lease]:
+        return list(self._of.get(client, {}).values())
+
+    def count(self, client: ClientConnection) -> int:
+        return len(self._of.get(client, ()))
+
+    def give(self, lease: Lease, client: ClientConnection) -> None:
+        """Have a client hold a lease."""
+        self.every[lease.number], lease.client = lease, client
+        self._of.setdefault(client, {})[lease.number] = lease
+
+    def end(self, lease: Lease) -> bool:
+        """End the lease of a client. Return whether its object is free: what is sealed waits for a successor."""
+        if lease.client:
+            held = self._of[lease.client]
+            del held[lease.number]
+            if not held:
+                del self._of[lease.client]
+        lease.client = None
+        if lease.key is None:
+            del self.every[lease.number]
+        return lease.key is None
+
+    def seal(self, lease: Lease, key: str | None) -> None:
+        """Have a lease under a key, or under none."""
+        if lease.key is not None:
+            self.keys[lease.key].remove(lease)
+            if not self.keys[lease.key]:
+                del self.keys[lease.key]
+        lease.key = key
+        if key is not None:
+            self.keys.setdefault(key, []).append(lease)
+
+
+class Lending:
+    """Objects of all exports that lend. Epochs increase whenever an object is lent without the bytes of a client."""
+
+    def __init__(self, provider: ExportProvider, events: HolderEvents) -> None:
+        self._provider, self._events = provider, events
+        self._exports: dict[str, _Leases] = {}
+        self._epoch = 0
+
+    def allocated(self, offer: Offer) -> Mapping[str, int]:
+        """Number of objects of an export that exist because they are lent or sealed, by location."""
+        kept, locations = offer.lends.kept if offer.lends else 0, offer.location.split(", ")
+        numbers = (number for number in self._leases(offer.name).every if number >= kept)
+        return Counter(locations[number % len(locations)] for number in numbers)
+
+    def described(self, offer: Offer) -> Offer:
+        """Return an offer with the number of objects that are lent and sealed now."""
+        if offer.lends is None:
+            return offer
+        every = self._leases(offer.name).every.values()
+        lent = sum(each.client is not None for each in every)
+        return replace(offer, lends=replace(offer.lends, lent=lent, sealed=len(every) - lent))
+
+    def lend(
+        self, connection: ClientConnection, offer: Offer, request: LendRequest, most: int
+    ) -> tuple[Sequence[Lease], int]:
+        """Lease at most as many objects as are requested to a client; return also the number of those of a key.
+
+        Raises `ExchangeError`.
+        """
+        if offer.lends is None:
+            raise ExchangeError("lease", f"export {offer.name!r} does not lend", hint="request its handles")
+        assert isinstance(self._provider, Lender)
+        leases, count = self._leases(offer.name), min(request.count, most)
+        chosen, total = [], 0
+        if request.key is not None:
+            sealed = self._sealed(connection, offer.name, request, request.key)
+            chosen, total = sealed[request.first :][:count], len(sealed)
+            count = len(chosen)
+        quota, own = offer.lends.quota, leases.count(connection)
+        if quota is not None and own + count > quota:
+            message = f"export {offer.name!r} lends {quota:,} to one client, which has {own:,}, and requests {count:,}"
+            raise ExchangeError("full", message, hint="give some back first")
+        if request.key is None:
+            numbers = self._provider.lend(offer.name, count)
+            self._epoch += bool(numbers)
+            chosen = [Lease(number, self._epoch, None) for number in numbers]
+        for lease in chosen:
+            leases.give(lease, connection)
+        return chosen, total
+
+    def seal(self, connection: ClientConnection, export: str, blocks: Iterable[Block], key: str | None) -> None:
+        """Keep objects of a client under a key when its leases end, or no longer. Raises `ExchangeError`."""
+        leases = self._leases(export)
+        found = self._held(connection, export, blocks)
+        if others := [each for each in leases.keys.get(key or "", ()) if each.client is not connection]:
+            raise _sealed(export, str(key), others[0])
+        for each in found:
+            leases.seal(each, key)
+
+    def give_back(self, connection: ClientConnection, export: str, blocks: Iterable[Block]) -> list[int]:
+        """End leases of a client, and return their numbers. Raises `ExchangeError` for one that it does not have."""
+        found = self._held(connection, export, blocks)
+        self.end(export, found)
+        return [each.number for each in found]
+
+    def end(self, export: str, leases: Iterable[Lease]) -> None:
+        """End leases: objects are free, and sealed ones wait for a successor."""
+        of_export = self._leases(export)
+        free = [each.number for each in leases if of_export.end(each)]
+        try:
+            if free and isinstance(self._provider, Lender):
+                self._provider.take_back(export, free)
+        except MemtopoError as error:
+            self._events.add("lent memory not released", {"export": export, "reason": error.message}, "error")
+
+    def let_go(self, connection: ClientConnection, exports: Iterable[str]) -> None:
+        """End all leases of a client of some exports."""
+        for export in exports:
+            if export in self._exports:
+                self.end(export, self._exports[export].of(connection))
+
+    def leave(self, connected: Callable[[ClientConnection], bool]) -> None:
+        """End the leases of clients whose connection has ended."""
+        for export, leases in self._exports.items():
+            for client in [each for each in leases.clients if not connected(each)]:
+                ended = leases.of(client)
+                sealed = sum(each.key is not None for each in ended)
+                counts: EventFields = {"export": export, "freed": len(ended) - sealed, "sealed": sealed}
+                self._events.add_of_client("leases ended", {**client.identity, **counts})
+                self.end(export, ended)
+
+    def forget(self, exports: Iterable[str]) -> None:
+        """Forget the leases of exports whose memory is gone."""
+        for export in exports:
+            self._exports.pop(export, None)
+
+    def _leases(self, export: str) -> _Leases:
+        return self._exports.setdefault(export, _Leases())
+
+    def _held(self, connection: ClientConnection, export: str, blocks: Iterable[Block]) -> list[Lease]:
+        """Leases that a client holds in some epochs. Raises `ExchangeError` if it does not hold one of them."""
+        every, found = self._leases(export).every, dict[int, Lease]()
+        for block in blocks:
+            lease = every.get(block.number)
+            if lease is None or lease.client is not connection or lease.epoch != block.epoch:
+                now = "free" if lease is None else f"of epoch {lease.epoch}"
+                now += ", and not this client's" * (lease is not None and lease.client is not connection)
+                message = f"object {block.number} of export {export!r} was lent in epoch {block.epoch}, and is {now}"
+                raise ExchangeError("stale", message, hint="forget it: its lease has ended")
+            found[block.number] = lease
+        return list(found.values())
+
+    def _sealed(self, connection: ClientConnection, export: str, request: LendRequest, key: str) -> list[Lease]:
+        """Leases under a key that a client may have, which has those before the first one. Raises `ExchangeError`."""
+        found = self._leases(export).keys.get(key)
+        if not found:
+            raise ExchangeError("unknown", f"export {export!r} has nothing that is sealed under {key!r}")
+        taken = [each for each in found if each.client not in (None, connection)]
+        if taken := taken or [each for each in found[request.first :] if each.client]:
+            raise _sealed(export, key, taken[0])
+        latest = max(each.epoch for each in found)
+        if request.epoch not in (None, latest):
+            message = f"what is sealed under {key!r} is of epoch {latest}, and epoch {request.epoch} is requested"
+            raise ExchangeError("stale", f"export {export!r}: {message}")
+        return found
+
+
+def _sealed(export: str, key: str, lease: Lease) -> ExchangeError:
+    """Return the refusal of a key that another client has."""
+    who = process_name(lease.client.peer.pid) if lease.client else "a client that has ended"
+    return ExchangeError("sealed", f"{who} has sealed objects of export {export!r} under {key!r}")

@@ -1,0 +1,179 @@
+"""Objects that a holder lends, over the protocol: leases, epochs, seals and their ends."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memtopo.sharing import wire
+from memtopo.sharing.client import Client, connect
+from memtopo.sharing.endpoints import endpoint
+from memtopo.sharing.errors import ExchangeError
+from tests.helpers.holders import Holder, asked, heard, raw, until
+from tests.helpers.memfd_exports import PAGE, POOL
+
+QUOTA = POOL.lends.quota if POOL.lends else None
+Blocks = list[dict[str, int]]
+
+
+@pytest.fixture
+def holder(runtime: Path, start: Callable[..., Holder]) -> Holder:
+    """A process that holds a pool of 8 objects, of which each client is lent 6."""
+    del runtime
+    return start(lends=True)
+
+
+@pytest.fixture
+def dial(runtime: Path, holder: Holder) -> Iterator[Callable[[], socket.socket]]:
+    """A function that connects to the holder."""
+    del holder
+    with ExitStack() as stack:
+        yield lambda: stack.enter_context(raw(runtime / "memtopo" / "kv.sock"))
+
+
+def lend(sock: socket.socket, count: int, **more: Any) -> Any:
+    """Request objects, and return the answer, whose descriptors are as many as the objects."""
+    wire.send(sock, json.dumps({"memtopo": 1, "request": "lend", "export": "pool", "count": count, **more}).encode())
+    packet = heard(sock)
+    assert packet
+    answer = packet.message.get("ok") or packet.message["error"]["code"]
+    assert len(packet.fds) == (len(answer["blocks"]) if isinstance(answer, dict) else 0)
+    packet.close()
+    return answer
+
+
+def refusal(sock: socket.socket, request: str, **fields: Any) -> Any:
+    return asked(sock, request, **fields)["error"]["code"]
+
+
+def importer(sock: socket.socket) -> Any:
+    """Handles and bytes of the only importer."""
+    (found,) = asked(sock, "importers", after=0)["ok"]["importers"]
+    return found["handles"], found["bytes"]
+
+
+def terms(sock: socket.socket) -> tuple[int, int]:
+    """Numbers of objects that are lent and sealed."""
+    offers = asked(sock, "offers", first=0)["ok"]["offers"]
+    lends = next(each["lends"] for each in offers if each["name"] == "pool")
+    return lends["lent"], lends["sealed"]
+
+
+def test_objects_are_lent_with_handles_up_to_the_quota_and_to_the_last_one(dial: Callable[[], socket.socket]) -> None:
+    first, second = dial(), dial()
+    answer = lend(first, 4)
+    assert [each["number"] for each in answer["blocks"]] == [0, 1, 2, 3]
+    assert ({each["epoch"] for each in answer["blocks"]}, answer["total"], answer["generation"]) == ({1}, 0, 1)
+    assert importer(first) == (4, 4 * PAGE)
+    assert lend(first, 3) == "full"
+    assert [each["epoch"] for each in lend(first, 2)["blocks"]] == [2, 2]
+    assert (lend(second, 3), [each["number"] for each in lend(second, 2)["blocks"]]) == ("full", [6, 7])
+    assert (lend(second, 1), terms(second)) == ("full", (8, 0))
+
+
+def test_nothing_is_lent_to_see_whether_there_is_memory(dial: Callable[[], socket.socket]) -> None:
+    sock = dial()
+    assert lend(sock, 0)["blocks"] == []
+    assert (importer(sock), terms(sock)) == ((0, 0), (0, 0))
+
+
+def test_what_is_given_back_is_lent_again_in_another_epoch(dial: Callable[[], socket.socket]) -> None:
+    sock = dial()
+    first, second = lend(sock, 2)["blocks"]
+    assert asked(sock, "let_go", exports=["pool"], blocks=[first, first])["ok"] == {
+        "generation": 1,
+        "exports": ["pool"],
+    }
+    assert (importer(sock), terms(sock)) == ((1, PAGE), (1, 0))
+    assert refusal(sock, "let_go", exports=["pool"], blocks=[second, first]) == "stale", "none of them is given back"
+    assert terms(sock) == (1, 0)
+    (again,) = lend(sock, 1)["blocks"]
+    assert again == {"number": first["number"], "epoch": 2}
+    assert refusal(sock, "seal", export="pool", blocks=[first], key="x") == "stale"
+    assert asked(sock, "let_go", exports=["pool"])["ok"]["exports"] == ["pool"]
+    assert terms(sock) == (0, 0)
+
+
+def test_sealed_objects_wait_for_a_client_that_names_the_key(dial: Callable[[], socket.socket]) -> None:
+    first, second, third = dial(), dial(), dial()
+    one, two, three = lend(first, 3)["blocks"]
+    assert "ok" in asked(first, "seal", export="pool", blocks=[two], key="k")
+    assert "ok" in asked(first, "seal", export="pool", blocks=[one], key="k")
+    assert (lend(second, 2, key="k"), lend(second, 0, key="k"), lend(second, 1, key="other")) == (
+        "sealed", "sealed", "unknown",
+    )  # fmt: skip
+    first.close()
+    until(lambda: terms(second) == (0, 2))
+    assert lend(second, 0, key="k", epoch=1) == {"blocks": [], "total": 2, "handles": [], "generation": 1}
+    assert lend(second, 2, key="k", epoch=2) == "stale"
+    assert lend(second, 1, key="k")["blocks"] == [two]
+    assert (lend(third, 1, key="k"), refusal(third, "seal", export="pool", blocks=[three], key="k")) == (
+        "sealed", "stale",
+    )  # fmt: skip
+    assert lend(second, 5, key="k", first=1)["blocks"] == [one]
+    (own,) = lend(third, 1)["blocks"]
+    assert refusal(third, "seal", export="pool", blocks=[own], key="k") == "sealed"
+    assert "ok" in asked(second, "let_go", exports=["pool"], blocks=[one])
+    assert terms(third) == (2, 1), "it is given back, and stays sealed"
+    assert "ok" in asked(second, "seal", export="pool", blocks=[two], key=None)
+    second.close()
+    until(lambda: terms(third) == (1, 1))
+
+
+@pytest.mark.parametrize(
+    ("request_", "fields", "code"),
+    [
+        ("lend", {"export": "page", "count": 1}, "lease"),
+        ("lend", {"export": "none", "count": 1}, "unknown"),
+        ("lend", {"export": "pool", "count": -1}, "packet"),
+        ("lend", {"export": "pool", "count": 1, "key": ""}, "packet"),
+        ("handles", {"export": "pool", "first": 0, "count": 1}, "lease"),
+        ("seal", {"export": "none", "blocks": [{"number": 0, "epoch": 1}]}, "unknown"),
+        ("seal", {"export": "pool", "blocks": []}, "packet"),
+        ("seal", {"export": "pool", "blocks": [{"number": 0, "epoch": 1, "more": 1}]}, "request"),
+        ("let_go", {"exports": ["pool", "page"], "blocks": [{"number": 0, "epoch": 1}]}, "lease"),
+        ("let_go", {"exports": ["page"], "blocks": [{"number": 0, "epoch": 1}]}, "stale"),
+    ],
+)
+def test_requests_that_make_no_sense_are_refused(
+    dial: Callable[[], socket.socket], request_: str, fields: dict[str, Any], code: str
+) -> None:
+    assert refusal(dial(), request_, **fields) == code
+
+
+def test_a_client_returns_blocks_with_handles_and_the_total_of_a_key(runtime: Path, holder: Holder) -> None:
+    del runtime, holder
+
+    def borrow(client: Client, count: int, **of: Any) -> dict[int, int]:
+        blocks, _ = client.lend("pool", count, **of)
+        for each in blocks:
+            each.handle.close()
+        return {each.number: each.epoch for each in blocks}
+
+    with connect(endpoint("kv")) as first:
+        own = borrow(first, 3)
+        first.seal("pool", own, "k")
+        with pytest.raises(ExchangeError) as unknown:
+            first.lend("nothing", 1)
+        assert unknown.value.code == "unknown"
+    with connect(endpoint("kv")) as second:
+        until(lambda: terms_of(second) == (0, 3))
+        assert borrow(second, 1, key="k") == {0: 1}
+        assert borrow(second, 2, key="k", first=1) == {1: 1, 2: 1}
+        second.give_back("pool", {1: 1})
+        second.seal("pool", {2: 1}, None)
+        second.give_back("pool", {2: 1})
+        assert borrow(second, 1) == {2: 2}
+
+
+def terms_of(client: Client) -> tuple[int, int]:
+    lends = client.status().offers[-1].lends
+    assert lends
+    client._offers = None  # they are requested once in a generation
+    return lends.lent, lends.sealed
