@@ -9,11 +9,20 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
-from typing import Literal, TypeVar, Unpack, get_args
+from typing import Any, Literal, TypeVar, Unpack, get_args
 
 from memtopo.api.dmabuf import DmaBufs, importable
 from memtopo.api.errors import Unsuitable
-from memtopo.api.imports import HOLDER, AttachTerms, Lease, Role, device_name, entry_names, importing_spec
+from memtopo.api.imports import (
+    HOLDER,
+    AttachTerms,
+    Lease,
+    Role,
+    device_name,
+    entry_names,
+    importing_spec,
+    lent_ranges,
+)
 from memtopo.api.live import Live, LiveContext
 from memtopo.api.memory import Shape, ViewPart, extents, unknown
 from memtopo.api.session import OwnSession, Session, uuids
@@ -116,6 +125,9 @@ class Attached(Live):
         _require_element(offer, found, name)
         if offer.kind == "event":
             raise Unsuitable(f"export {name!r} is an event, which has no memory", hint="event() returns it")
+        if offer.lends:
+            where = ", ".join(lent_ranges(self.exports)) or "a range: attach(reserve=…)"
+            raise Unsuitable(f"export {name!r} lends chunks", hint=f"map them in {where}, and view them there")
         if found in self._importer.reserve and part.get("size") is None and not _definite(part.get("shape")):
             part["size"] = offer.size * offer.count - part.get("offset", 0)
         chunks = self.range if found == name else self.chunk
@@ -124,6 +136,13 @@ class Attached(Live):
         if offer.kind == "allocation" and self._importer.device is not None:
             part.setdefault("device", device_name(self._importer.device, self._importer.gpus))
         return get(entry_names(self.exports)[found] + name.removeprefix(found), dtype, **part)
+
+    def range(self, name: str, dtype: object = "uint8", **part: Unpack[ViewPart]) -> Any:
+        """As `Live.range`; of an elastic range of the holder, whose chunks it lends, an `ElasticRange` of this process.
+
+        Those of a multi-process layout may be named as there: `server.kv`.
+        """
+        return super().range(lent_ranges(self.exports).get(name, name), dtype, **part)
 
     def address(self, name: str) -> int:
         """As `Live.address`; exports of a multi-process layout may be named as in `exports`: `server.w`."""
@@ -192,6 +211,10 @@ class Attached(Live):
             resized = new.count > old.count or (new.count < old.count and name in self.absent)
             if resized and replace(new, count=old.count) == old and self._importer.has_room(new):
                 yield name, new
+            elif new != old and old.lends and new.lends:
+                lends = replace(new.lends, quota=old.lends.quota)
+                if replace(new, count=old.count, lends=lends) == old:
+                    yield name, new
 
     @property
     def generation(self) -> int:

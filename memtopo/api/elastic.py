@@ -21,7 +21,7 @@ from memtopo.kinds.heaps import HeapGroup
 from memtopo.kinds.heaps.steps import HeapContent, heaps
 from memtopo.kinds.layout import Layout
 from memtopo.run import elastic
-from memtopo.run.elastic import ElasticFailed, ElasticRefused, MapRequest, UnmapRequest
+from memtopo.run.elastic import AdoptRequest, ElasticFailed, ElasticRefused, MapRequest, UnmapRequest
 
 
 class MappedChunk(NamedTuple):
@@ -101,6 +101,21 @@ class ElasticMemory:
             finally:
                 self._views.refresh(label)
 
+    def seal(self, label: str, part: UnmapRequest, key: str | None) -> int:
+        """Have a holder keep the bytes of a part of a range under a key; return their epoch."""
+        with self._changing():
+            self.content(label)
+            return elastic.seal(self._session.layout, label, part, key)
+
+    def adopt(self, label: str, request: AdoptRequest) -> tuple[str, ...]:
+        """Map what is sealed under a key; return the labels of the chunks."""
+        with self._changing():
+            self.content(label)
+            try:
+                return tuple(elastic.adopt(self._session.driver, self._session.layout, label, request))
+            finally:
+                self._views.refresh(label)
+
     def create(self, name: str, count: int) -> None:
         """Create chunks without mapping them."""
         with self._changing():
@@ -172,9 +187,11 @@ class ElasticMemory:
 class ElasticRange:
     """Elastic range of a layout, by its label: `kv`, or `kv.3` of a counted one.
 
-    Methods raise `Unsuitable` for what the range or its chunks cannot have, with everything as it was, and `NotMapped`
-    after a driver error, with everything brought back. Work that uses what is unmapped is awaited; with `wait=False`
-    it is the program's to await (fact 18). New memory has undefined bytes.
+    Its chunks are created by this process, or lent by the holder of a layout that it is attached to. Methods raise
+    `Unsuitable` for what the range or its chunks cannot have, with everything as it was, and `NotMapped` after a driver
+    error, with everything brought back. A holder that does not lend as many as are requested, or at all, is an
+    `ExchangeError` with everything as it was: `full`, `absent` or `gone`. Work that uses what is unmapped is awaited;
+    with `wait=False` it is the program's to await (fact 18). New memory has undefined bytes.
     """
 
     __slots__ = ("_memory", "name")
@@ -210,9 +227,32 @@ class ElasticRange:
     def unmap(self, offset: int, size: int, *, release: bool = False, wait: bool = True) -> None:
         """Unmap all chunks in `size` bytes from `offset` on, which have to be mapped throughout.
 
-        The chunks stay for the next `map`; with `release`, their memory is free at once.
+        The chunks stay for the next `map`; with `release`, their memory is free at once, or given back to its holder.
         """
         self._memory.change(self.name, [], [_unmapping(offset, size, release=release)], wait=wait)
+
+    def seal(self, offset: int, size: int, *, key: str | None) -> int:
+        """Have the holder keep the chunks of a part for a successor, under a key, once this process has ended.
+
+        They are those of one export that lends; with `key=None`, they are not kept any more. This process does not
+        write them meanwhile. More chunks may be sealed under a key of this process, and follow the others. Returns the
+        latest epoch of their bytes. Raises `ExchangeError`: `stale` if a lease has ended, `sealed` if another process
+        has the key.
+        """
+        return self._memory.seal(self.name, _unmapping(offset, size, release=False), key)
+
+    def adopt(self, offset: int, key: str, chunk: str | None = None, *, epoch: int | None = None) -> tuple[str, ...]:
+        """Map what a process that has ended has sealed under a key from `offset` on, with its bytes.
+
+        Returns the labels of the chunks, in the order in which they were sealed. They stay sealed, for a successor of
+        this process. `chunk` is needed if chunks of several entries can be mapped here. Raises `ExchangeError`:
+        `unknown` if there is no such key, `sealed` if the process has not ended, `stale` for another `epoch`.
+        """
+        pools = self._memory.content(self.name).pools
+        if chunk is None and len(pools) != 1:
+            raise Unsuitable(f"range {self.name!r} is of chunks {', '.join(pools)}", hint="name them: chunk=…")
+        request = AdoptRequest(whole_number("offset", offset), chunk or pools[0], key, epoch)
+        return self._memory.adopt(self.name, request)
 
     def batch(self, *, wait: bool = True) -> Batch:
         """Return a batch: what its `with` collects is made at its end, all or nothing."""

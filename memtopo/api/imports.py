@@ -56,21 +56,47 @@ def importing_spec(
         if offer.kind == "shm":
             found["pinned"][entry] = _pinned(offer, "gpu0" if device is None else device_name(device, gpus))
             continue
-        found["imports"][entry] = _import(offer, locations, counted=offer.count > 1 or offer.name in reserve)
+        counted = offer.count > 1 or offer.name in reserve or offer.lends is not None
+        found["imports"][entry] = _import(offer, locations, counted=counted)
         if offer.kind == "allocation" and device is not None:
             found["imports"][entry] |= _access(device_name(device, gpus), locations)
         if offer.kind == "chunk":
-            found["ranges"][entry] = {"size": exact(reserve.get(offer.name, offer.size * offer.count))}
-            found["map"][entry] = [entry]
             users = _users(locations) if device is None else [device_name(device, gpus)]
-            found["access"][entry] = dict.fromkeys(users, access[offer.name])
+            granted = dict.fromkeys(users, access[offer.name])
+            for label, size in _ranges(entry, offer, offers, reserve).items():
+                found["access"].setdefault(label, {}).update(granted)
+                found["ranges"].setdefault(label, {"size": exact(size)})
+                if offer.lends:
+                    found["ranges"][label].setdefault("elastic", {"chunks": []})["chunks"].append(entry)
+                else:
+                    found["map"][label] = [entry]
     return found
 
 
-def entry_names(exports: Iterable[str]) -> dict[str, str]:
-    """Return the name of each export's entry in the spec: its own, but `_` for each `.` of a multi-process layout's."""
-    names = {export: export for export in exports if NAME.fullmatch(export)}
-    used = set(names)
+def _ranges(entry: str, offer: Offer, offers: Mapping[str, Offer], reserve: Mapping[str, int]) -> dict[str, int]:
+    """Ranges in which chunks are mapped, with their sizes: those of the holder for lent ones, and what is reserved."""
+    if offer.lends is None:
+        return {entry: reserve.get(offer.name, offer.size * offer.count)}
+    names = lent_ranges(offers)
+    own = {entry: reserve[offer.name]} if offer.name in reserve else {}
+    return {names[each.name]: each.size for each in offer.lends.ranges} | own
+
+
+def lent_ranges(offers: Mapping[str, Offer]) -> Mapping[str, str]:
+    """Return the name of the entry of each elastic range of a holder, in which lent chunks are mapped."""
+    entries = entry_names(offers)
+    taken = [entries[name] for name, offer in offers.items() if offer.kind == "chunk" and not offer.lends]
+    return entry_names((each.name for offer in offers.values() if offer.lends for each in offer.lends.ranges), taken)
+
+
+def entry_names(exports: Iterable[str], taken: Iterable[str] = ()) -> dict[str, str]:
+    """Return the name of each export's entry in the spec: its own, but `_` for each `.` of a multi-process layout's.
+
+    It is another one if that is `taken`.
+    """
+    exports, used = dict.fromkeys(exports), {*taken}
+    names = {export: export for export in exports if NAME.fullmatch(export) and export not in used}
+    used.update(names)
     for export in exports:
         if export not in names:
             name = export.replace(".", "_")
@@ -88,7 +114,7 @@ def _external(offer: Offer, location: str) -> dict[str, Any]:
 def _import(offer: Offer, locations: Sequence[str], *, counted: bool) -> dict[str, Any]:
     placed = {"location": list(locations), "pool": list(locations), "device": locations[0]}
     declared: dict[str, Any] = {**placed, "size": exact(offer.size)}
-    count = {"count": offer.count} if counted else {}
+    count: dict[str, Any] = {"count": {"max": offer.count} if offer.lends else offer.count} if counted else {}
     kind = EXPORTABLE[offer.kind]
     keys = [*kind.import_keys, *(["parts"] if "parts" in kind.optional_keys and offer.parts else [])]
     declared["parts"] = {part.name: exact(part.size) for part in offer.parts}
@@ -170,6 +196,9 @@ class Lease(HolderHandles):
 
     def _has_memory(self, export: str) -> bool:
         try:
+            if self._client.offers()[export].lends:
+                self._client.lend(export, 0)
+                return True
             for handle in self._client.handles(export):
                 handle.close()
         except ExchangeError as error:

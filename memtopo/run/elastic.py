@@ -11,6 +11,7 @@ from memtopo.common.text import nearest
 from memtopo.common.units import exact
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import DriverError
+from memtopo.kinds.chunks.pools import Borrowed
 from memtopo.kinds.elastic import (
     ELASTIC_CONTENTS,
     ELASTIC_POOLS,
@@ -54,6 +55,42 @@ def change_range(
     for name, chunks in batch.released.items():
         release(driver, layout, name, chunks)
     return batch.labels
+
+
+def seal(layout: Layout, label: str, request: UnmapRequest, key: str | None) -> int:
+    """Have a holder keep the bytes of chunks that a range maps under a key, or no longer; return their latest epoch.
+
+    Raises `ElasticRefused`, and `MemtopoError` of the holder.
+    """
+    content = layout.of(ELASTIC_CONTENTS)[label]
+    chunks = [chunk for _, chunk in part(content, request)]
+    names = {chunk.pool for chunk in chunks}
+    if len(names) > 1:
+        message = f"range {label!r}: chunks of {' and '.join(sorted(names))} are not sealed together"
+        raise ElasticRefused(message, hint="seal those of each by themselves")
+    _borrowed(layout, names.pop()).seal(layout, chunks, key)
+    return max(chunk.epoch for chunk in chunks)
+
+
+def adopt(driver: Driver, layout: Layout, label: str, request: AdoptRequest) -> list[str]:
+    """Map the chunks that are sealed under a key, all or nothing; return their labels, in the order of the seals.
+
+    Raises as `change_range`, and `MemtopoError` of the holder.
+    """
+    content, pool = layout.of(ELASTIC_CONTENTS)[label], request.pool
+    if pool not in content.pools:
+        raise _unknown_pool(content, pool)
+    count = _borrowed(layout, pool).sealed(layout, request.key, request.epoch)
+    return change_range(driver, layout, label, [MapRequest(request.offset, pool, count, request)], [])
+
+
+def _borrowed(layout: Layout, name: str) -> Borrowed:
+    """Source of a pool whose chunks a holder lends. Raises `ElasticRefused` for another one."""
+    source = layout.of(ELASTIC_POOLS)[name].source
+    if not isinstance(source, Borrowed):
+        message = f"chunks {name!r} are of this layout, and only those that a holder lends are sealed"
+        raise ElasticRefused(message, hint="they are as they are until they are unmapped")
+    return source
 
 
 def create(driver: Driver, layout: Layout, name: str, count: int) -> None:
@@ -107,7 +144,8 @@ class _Batch:
         self._unused = _by_pool(content, self._to_unmap)
         self._needed: dict[str, int] = {}
         for each in maps:
-            self._needed[each.pool] = self._needed.get(each.pool, 0) + each.count
+            if each.adopts is None:
+                self._needed[each.pool] = self._needed.get(each.pool, 0) + each.count
         for name, count in self._needed.items():
             require_chunks(layout.of(ELASTIC_POOLS)[name], count, len(self._unused.get(name, ())))
         released = [each for each in unmaps if each.release]
@@ -169,13 +207,26 @@ class _Batch:
                 raise error
         return found
 
+    def _adopted(self, request: MapRequest, adopts: AdoptRequest) -> list[ElasticChunk]:
+        """Chunks that are sealed under a key."""
+        pool = self._layout.of(ELASTIC_POOLS)[request.pool]
+        source, terms = _borrowed(self._layout, request.pool), (request.count, adopts.key, adopts.epoch)
+        found, error = source.adopt(self._driver, self._layout, pool, *terms)
+        self._created += found
+        if error:
+            raise error
+        return [*found]
+
     def _place(self, taken: Mapping[str, list[ElasticChunk]]) -> None:
         """Set the mappings that come, and their labels in the order of the requests."""
         used = dict.fromkeys(taken, 0)
         for each in self._maps:
-            first = used[each.pool]
-            chunks = taken[each.pool][first : first + each.count]
-            used[each.pool] += each.count
+            if each.adopts:
+                chunks = self._adopted(each, each.adopts)
+            else:
+                first = used[each.pool]
+                chunks = taken[each.pool][first : first + each.count]
+                used[each.pool] += each.count
             size = self._layout.of(ELASTIC_POOLS)[each.pool].size
             self._to_map += zip(range(each.offset, each.offset + each.count * size, size), chunks, strict=True)
             self.labels += [chunk.label for chunk in chunks]
@@ -233,7 +284,7 @@ def _rebuild(layout: Layout) -> None:
         content.rebuild()
         mapped.update(content.at.values())
     for pool in layout.of(ELASTIC_POOLS).values():
-        pool.free = [chunk for chunk in pool.created.values() if chunk not in mapped]
+        pool.free = [chunk for number, chunk in pool.created.items() if chunk not in mapped and number not in pool.lent]
 
 
 def _await_gpus(driver: Driver, layout: Layout) -> None:
@@ -273,12 +324,23 @@ class ElasticRefused(MemtopoError):
 
 
 @dataclass(frozen=True, slots=True)
+class AdoptRequest:
+    """Chunks that a holder keeps under a key, to be mapped from `offset` on; of an `epoch`, if it is known."""
+
+    offset: int
+    pool: str
+    key: str
+    epoch: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class MapRequest:
-    """`count` chunks of a pool, to be mapped one after another from `offset` on."""
+    """`count` chunks of a pool, to be mapped one after another from `offset` on: those that it `adopts`, or others."""
 
     offset: int
     pool: str
     count: int = 1
+    adopts: AdoptRequest | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from memtopo.common.errors import MemtopoError, Stopped
 from memtopo.executor import StepFailed, failing
 from memtopo.geometry import Geometry
 from memtopo.geometry.groups import Group, from_outside
+from memtopo.kinds.exportable import pool_resource
 from memtopo.run.conductor import Conductor
 from memtopo.run.layout_plans import Absent
 from memtopo.run.transition import RollbackFailed
@@ -153,6 +154,8 @@ def _imported_resources(geometry: Geometry) -> Iterator[tuple[ExportKey, Hashabl
     for group in _imports(geometry):
         sources, each = _sources(group), group.origin.each if group.origin else 1
         yield from ((sources[index // each], (group.noun, group.label(index))) for index in range(group.count))
+        if group.growing:
+            yield sources[0], pool_resource(group.name)
 
 
 def _imports(geometry: Geometry) -> Iterator[Group]:

@@ -89,6 +89,28 @@ def read(layout: Any, _method: str, given: list[Any]) -> list[int]:
     return sorted({*bytes(layout.range(given[0]).memory[:: 1 << 16])})
 
 
+def elastic(layout: Any, _method: str, given: list[Any]) -> Any:
+    """Call a method of an elastic range."""
+    name, method, *arguments = given
+    if method == "seal":
+        *arguments, key = arguments
+        return layout.range(name).seal(*arguments, key=key)
+    return getattr(layout.range(name), method)(*arguments)
+
+
+def fill(layout: Any, _method: str, given: list[Any]) -> None:
+    """Write a byte to a part of an elastic range."""
+    name, offset, size, value = given
+    view = layout.range(name).view(offset, size)
+    view.memory[:] = bytes([value]) * size
+
+
+def part(layout: Any, _method: str, given: list[Any]) -> list[int]:
+    """Return the bytes that are in a part of an elastic range."""
+    name, offset, size = given
+    return sorted({*bytes(layout.range(name).view(offset, size).memory[:: 1 << 12])})
+
+
 def absent(layout: Any, _method: str, _given: list[Any]) -> list[str]:
     return sorted(layout.absent)
 
@@ -97,7 +119,10 @@ def done(_layout: Any, _method: str, _given: list[Any]) -> None:
     """Nothing: the answer has the state."""
 
 
-ACTIONS = {"absent": absent, "done": done, "idle": idle, "write": write, "read": read}
+ACTIONS = {
+    "absent": absent, "done": done, "elastic": elastic, "fill": fill, "idle": idle, "part": part, "read": read,
+    "write": write,
+}  # fmt: skip
 
 
 def say(**fields: Any) -> None:

@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -251,6 +252,53 @@ def test_after_a_change_of_the_held_part_engines_join_with_the_new_spec(
     ready([new])
     assert new.call("read", "weights")["answer"] == [4]
     reports([engine, new])
+
+
+POOL = """
+memtopo: 1
+name: server
+processes:
+  pool:
+    held: true
+    ranges: {kv: {size: 64MiB, elastic: true}}
+    chunks: {page: {location: gpu1, size: 2MiB, count: {min: 2, max: 8}, handles: fd}}
+    access: {kv: {gpu1: rw}}
+    exports: {pages: {chunk: page, via: fd, quota: 6}}
+  engine:
+    count: 2
+    ranges: {cache: {size: 32MiB, elastic: true}, own: {size: 2MiB}}
+    chunks: {own: {location: gpu0, size: 2MiB}}
+    imports: {pages: {from: pool.pages}}
+    map: {own: [own]}
+    access: {cache: {gpu1: rw}, own: {gpu0: rw}}
+"""
+
+
+def test_engines_map_chunks_that_the_held_process_lends(join: Start, spec: Path) -> None:
+    spec.write_text(POOL)
+    size = 2 << 20
+
+    def cache(engine: Joined, *request: Any) -> Any:
+        answer = engine.call("elastic", "cache", *request)
+        return answer.get("answer", answer.get("message"))
+
+    assert memtopo_command("apply", str(spec), "--machine", MACHINE) == 0, "a rehearsal of all"
+    with memtopo.hold(spec, machine=MACHINE):
+        first, second = engines = join(spec, ["engine.0", "engine.1"])
+        ready(engines)
+        assert cache(first, "map", 0, "pages", 4) == ["pages.0", "pages.1", "pages.2", "pages.3"]
+        first.call("fill", "cache", 0, 4 * size, 6)
+        assert cache(first, "seal", 0, 2 * size, "prompt") == 1
+        assert "5 chunks 'page' are requested, and 4 of 8" in cache(second, "map", 0, "pages", 5)
+        first.kill()
+        until(lambda: importers() == [second.pid])
+        (successor,) = join(spec, ["engine.0"])
+        ready([successor])
+        assert cache(successor, "adopt", 4 * size, "prompt") == ["pages.0", "pages.1"]
+        assert successor.call("part", "cache", 4 * size, 2 * size)["answer"] == [6]
+        assert len(cache(second, "map", 0, "pages", 6)) == 6
+        assert {report["report"]["outcome"] for report in reports([second, successor])} == {"ok"}
+        until(lambda: importers() == [])
 
 
 def test_without_hold_all_processes_are_built_together(spec: Path, runtime: Path) -> None:
