@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, TypeVar
 
@@ -75,7 +75,8 @@ def _node(node: NodeStatus, now: float) -> Iterator[Section]:
 def _shared(status: Status | NodeStatus, now: float) -> Iterator[Section]:
     """Exports and importers of a holder."""
     yield Section("exports", [Table(_EXPORTS, [_offer(each) for each in status.offers])])
-    importers = Table(_IMPORTERS, [_importer(each, now) for each in status.importers])
+    lent = {each.name for each in status.offers if each.lends}
+    importers = Table(_IMPORTERS, [_importer(each, lent, now) for each in status.importers])
     yield Section("importers", [importers if status.importers else "  no importer is attached"])
 
 
@@ -170,16 +171,21 @@ def _offer(offer: Offer) -> tuple[str, ...]:
     content = f"{offer.commit} by {process_name(offer.writer)}" if offer.commit == "writing" else offer.commit
     what = " ".join([offer.kind, *offer.properties, *([content] if content else [])])
     what += f" ({', '.join(f'{part.name} {rounded(part.size)}' for part in offer.parts)})" if offer.parts else ""
+    what += f", {offer.lends.lent:,} lent" if offer.lends else ""
+    what += f", {offer.lends.sealed:,} sealed" if offer.lends and offer.lends.sealed else ""
     return offer.name, what, offer.via, f"{offer.count:,}", humanize.size(offer.size), offer.location
 
 
-def _importer(importer: Importer, now: float) -> tuple[str, ...]:
+def _importer(importer: Importer, lent: Collection[str], now: float) -> tuple[str, ...]:
     age = humanize.age(now - importer.since)
     counts = f"{importer.handles:,}", rounded(importer.bytes)
-    taken = ", ".join(each.export for each in importer.taken) or (
-        "memory" if importer.handles else "nothing at present"
-    )
-    return str(importer.pid or _UNKNOWN), str(importer.uid), age, *counts, taken
+    return str(importer.pid or _UNKNOWN), str(importer.uid), age, *counts, _taken(importer, lent)
+
+
+def _taken(importer: Importer, lent: Collection[str]) -> str:
+    """Names of exports, those that are lent with the number that the importer has."""
+    names = ", ".join(f"{each.handles:,} of " * (each.export in lent) + each.export for each in importer.taken)
+    return names or ("memory" if importer.handles else "nothing at present")
 
 
 def _time(seconds: float) -> str:

@@ -28,10 +28,14 @@ FAMILIES: Mapping[str, tuple[MetricKind, str]] = {
     "memtopo_allocations": ("gauge", "Allocations of physical memory at a location: chunks and buffers."),
     "memtopo_exports": ("gauge", "Exports of the layout."),
     "memtopo_exported_bytes": ("gauge", "Size of everything that is exported, in bytes."),
+    "memtopo_lent_most": ("gauge", "Largest number of objects of an export that are lent at once."),
+    "memtopo_lent": ("gauge", "Objects of an export that are lent to clients."),
+    "memtopo_sealed": ("gauge", "Sealed objects of an export that wait for a successor of their client."),
     "memtopo_importers": ("gauge", "Attached importers."),
     "memtopo_importer_handles": ("gauge", "Handles that an importer has received and not let go of."),
     "memtopo_importer_bytes": ("gauge", "Memory behind these handles, which stays allocated while they are used."),
     "memtopo_importer_bound": ("gauge", "1 if an importer uses memory over ipc, which ends with the holder."),
+    "memtopo_importer_lent": ("gauge", "Objects of an export that are lent to an importer."),
     "memtopo_changes_total": ("counter", "Changes and switches of the layout, by result."),
     "memtopo_clients_total": ("counter", "Clients that received handles."),
     "memtopo_handles_total": ("counter", "Handles that clients received."),
@@ -85,6 +89,13 @@ def _samples(status: Status, statistics: Statistics | None, now: float) -> Itera
         yield _Sample("memtopo_layout_state", layout | {"state": state}, state == status.layout_state)
     yield _Sample("memtopo_exports", layout, len(status.offers))
     yield _Sample("memtopo_exported_bytes", layout, exported_bytes(status.offers))
+    lends = {each.name: each for each in status.offers if each.lends}
+    for offer in lends.values():
+        assert offer.lends
+        export = layout | {"export": offer.name}
+        yield _Sample("memtopo_lent_most", export, offer.count)
+        yield _Sample("memtopo_lent", export, offer.lends.lent)
+        yield _Sample("memtopo_sealed", export, offer.lends.sealed)
     yield _Sample("memtopo_importers", layout, len(status.importers))
     for each in status.importers:
         pid = each.pid if status.pid_namespace == "same" else None
@@ -92,6 +103,9 @@ def _samples(status: Status, statistics: Statistics | None, now: float) -> Itera
         yield _Sample("memtopo_importer_handles", labels, each.handles)
         yield _Sample("memtopo_importer_bytes", labels, each.bytes)
         yield _Sample("memtopo_importer_bound", labels, each.bound)
+        for taken in each.taken:
+            if taken.export in lends:
+                yield _Sample("memtopo_importer_lent", labels | {"export": taken.export}, taken.handles)
     if statistics:
         yield from _counted(layout, status.layout_state or "awake", statistics)
 

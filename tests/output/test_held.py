@@ -12,7 +12,7 @@ from memtopo.machine.records import MachineLine
 from memtopo.output import console, held
 from memtopo.plans.report import Checks, Difference, Tally
 from memtopo.sharing.held import Entry, Survey
-from memtopo.sharing.offers import Offer
+from memtopo.sharing.offers import Lending, Offer
 from memtopo.sharing.status import Importer, Looked, NodeStatus, Released, Status, Taken
 from memtopo.usage.procfs import DmaBuffer, OpenDevice
 from memtopo.usage.survey import LayoutUse, ProcessUsage, Usage
@@ -65,6 +65,14 @@ def test_listings_of_layouts_fit_the_width(shown: console.Shown, monkeypatch: py
         assert len(line) <= width
         assert line == line.rstrip()
         assert "\x1b" not in line
+
+
+def test_lent_chunks_are_shown_by_export_and_by_importer(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = Offer("pool", "chunk", "fd", 64, 2 << 20, "gpu0", lends=Lending(16, 4, (), 5, 2))
+    borrower = replace(IMPORTER, bound=False, taken=(IMPORTER.taken[0], Taken("pool", "chunk", "fd", 3, 6 << 20)))
+    shown = lines(held.layout(replace(STATUS, offers=(pool,), importers=(borrower,)), NOW), monkeypatch, 120)
+    assert any("chunk, 5 lent, 2 sealed" in line for line in shown)
+    assert any(line.endswith("weights, 3 of pool") for line in shown)
 
 
 def test_list_has_a_line_per_layout_and_the_reason_if_unknown(monkeypatch: pytest.MonkeyPatch) -> None:

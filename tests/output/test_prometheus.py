@@ -11,14 +11,24 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from memtopo.output import monitoring
 from memtopo.sharing.held import Entry
-from memtopo.sharing.status import CheckResult, LocationMemory, Statistics
+from memtopo.sharing.offers import Lending, Offer
+from memtopo.sharing.status import CheckResult, LocationMemory, Statistics, Taken
 from tests.helpers import pages
 from tests.helpers.command_line import ROOT
-from tests.output.test_held import STATUS
+from tests.output.test_held import IMPORTER, STATUS
 
 STATISTICS = Statistics((LocationMemory("gpu0", "GPU-1", 1 << 60, 7),), 3, 1, CheckResult(1_767_225_600.25, 2), 9, 99)
 NOW = 1_767_225_601
-FULL = replace(STATUS, layout_state="asleep", layout_states=("awake", "asleep"), generation=5)
+POOL = Offer("pool", "chunk", "fd", 64, 2 << 20, "gpu0", lends=Lending(16, 4, (), 5, 2))
+BORROWER = replace(IMPORTER, taken=(*IMPORTER.taken, Taken("pool", "chunk", "fd", 3, 6 << 20)))
+FULL = replace(
+    STATUS,
+    layout_state="asleep",
+    layout_states=("awake", "asleep"),
+    generation=5,
+    offers=(*STATUS.offers, POOL),
+    importers=(BORROWER,),
+)
 
 
 def test_a_parser_of_prometheus_finds_every_metric_with_its_type() -> None:
@@ -53,6 +63,8 @@ def test_values_are_read_back_without_loss() -> None:
     assert samples["memtopo_last_check_time_seconds", ""] == 1_767_225_600.25
     assert (samples["memtopo_layout_state", "asleep"], samples["memtopo_layout_state", "awake"]) == (1, 0)
     assert samples["memtopo_layout_deadline_seconds", ""] == FULL.deadline
+    lent = [samples[f"memtopo_{name}", ""] for name in ("lent_most", "lent", "sealed", "importer_lent")]
+    assert lent == [64, 5, 2, 3]
 
 
 def test_samples_of_one_metric_stand_together_for_all_layouts() -> None:
