@@ -63,6 +63,7 @@ def main(driver: str, descriptor: str) -> None:
         for fd in descriptors:
             os.close(fd)
         sock.send(answer.to_bytes(4, "little", signed=True))
+    sock.close()  # the conductor kills this process, which may be at its end by then
 
 
 def _prepare(driver: str) -> None:
