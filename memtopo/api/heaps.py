@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from memtopo.api.errors import NotMapped, OutOfMemory, Unsuitable
 from memtopo.api.memory import Shape, ViewRequest, whole_number
 from memtopo.common.units import exact
+from memtopo.driver.types import HandleType
 from memtopo.native import NoLibrary
 from memtopo.native.heaps import Refusal
 from memtopo.run import heaps
@@ -106,6 +107,19 @@ class Heap:
             whole = found.address + found.size - address
             request = ViewRequest.of(dtype, shape, address - content.base, whole, device)
         return self._memory.view(self.name, request)
+
+    def export(self, address: int, via: Literal["fd", "fabric"] = "fd") -> int | bytes:
+        """Return a shareable handle of an allocation, with which another process maps its memory.
+
+        It is a file descriptor, which the caller closes once it is sent, or the 64 bytes of a fabric handle; the heap
+        needs `handles` of the type. Memory stays allocated as long as a descriptor or an import of it exists (fact 29),
+        whatever the heap does. After a sleep the allocation has other memory, and is to be exported again.
+        """
+        kinds = {"fd": HandleType.FD, "fabric": HandleType.FABRIC}
+        if via not in kinds:
+            raise Unsuitable(f"an allocation cannot be exported via {via!r}", hint="via 'fd' or 'fabric'")
+        with self._changing():
+            return heaps.export(self._memory.driver, self._content, whole_number("address", address), kinds[via])
 
     def sleep(self, keep: Keep | None = "page-locked") -> None:
         """Give the memory back, for other programs, until `wake`; allocations keep their addresses.

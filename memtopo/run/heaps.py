@@ -8,7 +8,7 @@ from typing import Literal
 from memtopo.common.errors import Exit, MemtopoError
 from memtopo.common.units import rounded
 from memtopo.driver.protocol import Driver
-from memtopo.driver.types import DriverError
+from memtopo.driver.types import DriverError, HandleType
 from memtopo.kinds.heaps.steps import HeapContent, OpenHeap, grow_backups, heaps, release_backups
 from memtopo.kinds.layout import Layout, current
 from memtopo.native.heaps import Refusal
@@ -50,6 +50,25 @@ def free(content: HeapContent, address: int) -> None:
         raise HeapRefused(message, hint="free what 'allocate' has returned, once") from None
     except DriverError as error:
         raise HeapFailed(f"heap {content.step.label!r}: {error}; the memory is freed later") from error
+
+
+def export(driver: Driver, content: HeapContent, address: int, kind: HandleType) -> int | bytes:
+    """Return a shareable handle of the memory of an allocation, which the caller closes.
+
+    Raises `HeapRefused`, and `HeapFailed` after an error of the driver.
+    """
+    _require_awake(content)
+    label = content.step.label
+    if kind not in content.step.properties.handles:
+        (word,) = kind.words
+        raise HeapRefused(f"heap {label!r} has no handles of type {word!r}", hint=f"add 'handles: {word}' to it")
+    found = next((each for each in content.native.allocations() if each.address == address), None)
+    if found is None:
+        raise HeapRefused(f"heap {label!r}: nothing is allocated at {address:#x}", hint="'allocations' lists it")
+    try:
+        return driver.mem_export_to_shareable_handle(found.handle, kind)
+    except DriverError as error:
+        raise HeapFailed(f"heap {label!r}: {error}") from error
 
 
 def failure(content: HeapContent, error: Exception, size: int) -> HeapFull | HeapRefused:

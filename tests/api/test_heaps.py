@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
 import memtopo
 from memtopo.api import Live
 from memtopo.api.errors import NotMapped, OutOfMemory, Unsuitable
+from memtopo.api.heaps import Heap
+from memtopo.machine import dump
 from tests.api.test_apply import failing
+from tests.contract.memory import current
+from tests.contract.other_process import Other
+from tests.contract.shared_resources import closing, imported, usable
 
 M = 1 << 20
 SPEC = {
@@ -394,3 +400,49 @@ def test_pinned_memory_of_a_spec_keeps_what_has_room_there(machine: Any) -> None
         assert [bytes_of(layout, "h", each) for each in (first, second)] == [{1}, {2}]
         heap.free(third)
         layout.switch("asleep")
+
+
+def test_another_process_maps_what_was_allocated_and_keeps_it_through_a_sleep(machine: Any) -> None:
+    sharing = yaml.safe_load(yaml.safe_dump(SPEC))
+    sharing["heaps"]["weights"]["handles"] = "fd"
+    other = Other(dump(machine.machine))
+    try:
+        other.init()
+        with memtopo.applied(sharing, machine) as layout, current(other):
+            heap = layout.heap("weights")
+            heap.allocate(2 * M)
+            address = heap.allocate(4 * M)
+            fill(layout, "weights", address, 7)
+            with mapped_by(other, heap, address) as theirs:
+                assert other.memcpy_dtoh(theirs + 4 * M - 8, 8) == b"\x07" * 8
+                other.memcpy_htod(theirs, b"\x08" * 8)
+                assert bytes_of(layout, "weights", address) == {7, 8}
+                layout.switch("level-1")
+                with pytest.raises(Unsuitable, match="no memory in the state"):
+                    heap.export(address)
+                assert other.memcpy_dtoh(theirs, 8) == b"\x08" * 8
+                layout.switch("awake")
+                other.memcpy_htod(theirs, b"\x09" * 8)
+                assert bytes_of(layout, "weights", address) == {7, 8}, "it has other memory after a sleep"
+            with mapped_by(other, heap, address) as theirs:
+                assert other.memcpy_dtoh(theirs, 16) == b"\x08" * 8 + b"\x07" * 8
+    finally:
+        other.end()
+
+
+@contextmanager
+def mapped_by(other: Other, heap: Heap, address: int) -> Iterator[int]:
+    """Address in another process of an allocation of 4 MiB."""
+    fd = heap.export(address)
+    assert isinstance(fd, int)
+    with closing(fd), imported(other, fd) as handle, usable(other, 4 * M, handle) as theirs:
+        yield theirs
+
+
+def test_an_allocation_is_not_exported_without_handles_nor_what_is_none(layout: Live) -> None:
+    heap = layout.heap("weights")
+    with pytest.raises(Unsuitable, match="no handles of type 'fd'") as error:
+        heap.export(heap.allocate(2 * M))
+    assert error.value.hint == "add 'handles: fd' to it"
+    with pytest.raises(Unsuitable, match="cannot be exported via 'ipc'"):
+        heap.export(heap.address, "ipc")  # type: ignore[arg-type]
