@@ -80,7 +80,7 @@ class Execution:
         self.plan, self.driver, self.stop, self.context = plan, driver, stop, context
         self._origin = time.perf_counter() if origin is None else origin
         self.progress = SafeProgress(progress or Progress())
-        self.layout = Layout()
+        self.layout = Layout(plan.name)
         self.done: list[Step] = []
         self.times: list[PhaseTime] = []
         self.baseline: ResourceSnapshot | None = None

@@ -102,6 +102,8 @@ class Layout:
     What several kinds need is in fields, all else in the tables of the kinds.
     """
 
+    name: str = ""
+    """Name of the layout, or of the entry of the process in one of several."""
     contexts: dict[int, int] = field(default_factory=dict)
     ranges: dict[str, Reservation] = field(default_factory=dict)
     buffers: dict[str, Reservation] = field(default_factory=dict)

@@ -141,7 +141,7 @@ class NativeHeap:
     def __init__(
         self,
         driver: Driver,
-        label: str,
+        table: AllocationTable,
         reserved: tuple[int, int],
         granule: int,
         properties: Properties,
@@ -149,7 +149,10 @@ class NativeHeap:
         context: int,
         budget: Budget,
     ) -> None:
-        """The library is loaded when memory is first allocated, so that a layout is built without it, too."""
+        """A heap whose allocations are in a table, which it takes over.
+
+        The library is loaded when memory is first allocated, so that a layout is built without it, too.
+        """
         self._loaded: ctypes.CDLL | None = None
         self._calls = _Calls(driver, properties, grants)
         own = self._calls.own
@@ -158,7 +161,7 @@ class NativeHeap:
             self._record.access[index] = _Access(_Location.of(own(location)), access)
         self._record.budget, self._record.driver = ctypes.pointer(budget.record), self._calls.functions
         self._budget = budget  # the record points to it
-        self.table = AllocationTable.create(label, reserved[1] // granule)
+        self.table = table
         """Table of the allocations, whose file other processes may map."""
         assert self.table.head
         self._head = self.table.head

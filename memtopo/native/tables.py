@@ -6,6 +6,9 @@ import ctypes
 import fcntl
 import mmap
 import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import NamedTuple, Self
 
 _U64 = ctypes.c_uint64
@@ -57,9 +60,9 @@ class AllocationTable:
         self.head = TableHead.from_buffer(self._memory) if writable else None
 
     @classmethod
-    def create(cls, label: str, room: int) -> Self:
+    def create(cls, layout: str, label: str, room: int) -> Self:
         """Create a table with room for so many allocations, which takes memory as it is filled. Raises `OSError`."""
-        fd = os.memfd_create(f"memtopo heap {label}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        fd = os.memfd_create(f"{_name(layout)}{label}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(fd, ctypes.sizeof(TableHead) + room * ctypes.sizeof(_Entry))
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
         return cls(fd, writable=True)
@@ -77,6 +80,11 @@ class AllocationTable:
             if not each.flags & _FREED
         ]
 
+    @property
+    def mapped(self) -> int:
+        """Bytes of the chunks that exist."""
+        return int(self._read_head().mapped)
+
     def close(self) -> None:
         """Close the file; what is mapped ends with this object."""
         if self.fd >= 0:
@@ -85,3 +93,26 @@ class AllocationTable:
 
     def _read_head(self) -> TableHead:
         return TableHead.from_buffer_copy(self._memory)
+
+
+def _name(layout: str) -> str:
+    """Beginning of the name of a file with a table of a layout, or of an entry of its processes."""
+    return f"memtopo heap {layout}/"
+
+
+def tables_of(pid: int, layout: str) -> Iterator[tuple[str, AllocationTable]]:
+    """Yield the label and the table of each heap that a process has of a layout; the caller closes the table.
+
+    `layout` is its name, or the entry of the process in one of several. There are none of a process that has ended, or
+    that this one may not inspect.
+    """
+    beginning, found = f"/memfd:{_name(layout)}", dict[str, Path]()
+    with suppress(OSError):
+        for each in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(OSError):  # it is closed meanwhile
+                name = str(each.readlink()).removesuffix(" (deleted)")
+                if name.startswith(beginning):
+                    found[name.removeprefix(beginning)] = each
+    for label, path in found.items():
+        with suppress(OSError):
+            yield label, AllocationTable(os.open(path, os.O_RDONLY | os.O_CLOEXEC), writable=False)

@@ -15,7 +15,7 @@ from memtopo.output.blocks import Cell, Drawing, Page, Pairs, Section, Stacked, 
 from memtopo.output.report import check_sections
 from memtopo.sharing.held import Entry, Survey
 from memtopo.sharing.offers import Offer
-from memtopo.sharing.status import Changed, Importer, Looked, NodeStatus, Released, Status, Switched
+from memtopo.sharing.status import Changed, HeapUse, Importer, Looked, NodeStatus, Released, Status, Switched
 
 if TYPE_CHECKING:
     from memtopo.driver.types import GpuMemory
@@ -26,6 +26,8 @@ T = TypeVar("T")
 _LAYOUTS = columns("layout", "state", ">process", ">exports", ">importers", ">for")
 _EXPORTS = columns("export", "what", "via", ">count", ">each", "on")
 _IMPORTERS = columns(">process", ">uid", ">for", ">handles", ">bytes", "of")
+
+_HEAPS = columns("heap", ">allocations", ">allocated", ">in memory")
 
 _UNKNOWN = "?"
 """Id of a process of another pid namespace, or a value that could not be read."""
@@ -56,6 +58,7 @@ def layout(status: Status, now: float) -> Page:
             Drawing(status.picture) if status.picture else None,
         ),
         *notes(remarks),
+        *([Section("heaps", [Table(_HEAPS, [_heap(each) for each in status.heaps])])] if status.heaps else []),
         *(nodes or _shared(status, now)),
         *notes(_namespace_notes(status)),
     ]
@@ -165,6 +168,11 @@ def _namespace_notes(status: Status) -> Iterator[str]:
         yield "importers have the numbers of the holder's pid namespace, not of this process's"
     if not all(each.pid for each in status.importers):
         yield "? is a process outside of the holder's pid namespace"
+
+
+def _heap(heap: HeapUse) -> tuple[str, ...]:
+    name = f"{heap.process}.{heap.heap}" if heap.process else heap.heap
+    return name, f"{heap.allocations:,}", rounded(heap.bytes), rounded(heap.mapped)
 
 
 def _offer(offer: Offer) -> tuple[str, ...]:

@@ -26,6 +26,9 @@ FAMILIES: Mapping[str, tuple[MetricKind, str]] = {
     "memtopo_layout_state": ("gauge", "1 for the state that the layout is in, 0 for its other states."),
     "memtopo_memory_bytes": ("gauge", "Physical memory of the layout at a location, in bytes."),
     "memtopo_allocations": ("gauge", "Allocations of physical memory at a location: chunks and buffers."),
+    "memtopo_heap_allocations": ("gauge", "Allocations of a program in a heap."),
+    "memtopo_heap_allocated_bytes": ("gauge", "Size of these allocations, in bytes."),
+    "memtopo_heap_memory_bytes": ("gauge", "Bytes of them that have physical memory now."),
     "memtopo_exports": ("gauge", "Exports of the layout."),
     "memtopo_exported_bytes": ("gauge", "Size of everything that is exported, in bytes."),
     "memtopo_lent_most": ("gauge", "Largest number of objects of an export that are lent at once."),
@@ -87,6 +90,11 @@ def _samples(status: Status, statistics: Statistics | None, now: float) -> Itera
     yield _Sample("memtopo_layout_generation", layout, status.generation)
     for state in status.layout_states:
         yield _Sample("memtopo_layout_state", layout | {"state": state}, state == status.layout_state)
+    for heap in status.heaps:
+        labels = layout | {"process": heap.process, "heap": heap.heap}
+        yield _Sample("memtopo_heap_allocations", labels, heap.allocations)
+        yield _Sample("memtopo_heap_allocated_bytes", labels, heap.bytes)
+        yield _Sample("memtopo_heap_memory_bytes", labels, heap.mapped)
     yield _Sample("memtopo_exports", layout, len(status.offers))
     yield _Sample("memtopo_exported_bytes", layout, exported_bytes(status.offers))
     lends = {each.name: each for each in status.offers if each.lends}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -81,6 +82,10 @@ class ThisProcess(Conductor):
     @property
     def contexts(self) -> Sequence[str]:
         return [str(gpu(device)) for device in sorted(self.run.execution.layout.contexts)]
+
+    @property
+    def pids(self) -> Mapping[str, int]:
+        return {self.run.request.process: os.getpid()}
 
     def each(self, command: Command) -> None:
         self.run.execute(command)

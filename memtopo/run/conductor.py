@@ -269,6 +269,11 @@ class Conductor:
         """GPU of each context that a process keeps."""
         raise NotImplementedError
 
+    @property
+    def pids(self) -> Mapping[str, int]:
+        """Numbers of the processes, by label; 0 for one of another pid namespace."""
+        raise NotImplementedError
+
     def each(self, command: Command) -> None:
         """Have every process execute a command. Raises if one fails; then all are to be taken down."""
         raise NotImplementedError

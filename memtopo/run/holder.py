@@ -15,6 +15,7 @@ from memtopo.driver.types import Location, LocationKind
 from memtopo.executor import StepFailed
 from memtopo.geometry.model import Geometry
 from memtopo.language.names import AWAKE
+from memtopo.native.tables import tables_of
 from memtopo.planner import Plan
 from memtopo.plans.report import Check, Checks
 from memtopo.plans.transition import Transition
@@ -29,7 +30,7 @@ from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.holder import INTERVAL, HolderInfo, HoldSummary, Supervision, hold
 from memtopo.sharing.holder.state import ProgressNotices
 from memtopo.sharing.offers import ChangeFailed, Offer
-from memtopo.sharing.status import Importer, LocationMemory
+from memtopo.sharing.status import HeapUse, Importer, LocationMemory
 
 _ENDED = -1
 """Reason to stop holding that is no signal."""
@@ -85,6 +86,7 @@ class Holder:
                     supervision,
                     memory=lambda: _location_memory(layout.plans, self.gpus),
                     contexts=lambda: layout.contexts,
+                    heaps=lambda: tuple(_heaps(self.about.name, conductor.pids)),
                     progress=self.progress,
                     reports_end=True,
                 ),
@@ -113,6 +115,15 @@ def _location_memory(plans: Iterable[Plan], gpus: Sequence[str | None]) -> tuple
         )
         for location, found in sorted(sizes.items())
     )
+
+
+def _heaps(layout: str, pids: Mapping[str, int]) -> Iterator[HeapUse]:
+    """What is allocated in the heaps of the processes of a layout, whose tables are read here."""
+    for process, pid in pids.items():
+        for label, table in tables_of(pid, process.partition(".")[0] or layout):
+            sizes = [each.size for each in table.allocations()]
+            yield HeapUse(process, label, len(sizes), sum(sizes), table.mapped)
+            table.close()
 
 
 def _notes(held: HoldSummary, stopped_by: str, node: str) -> Iterator[str]:

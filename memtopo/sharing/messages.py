@@ -18,7 +18,7 @@ from memtopo.machine.records import MachineLine
 from memtopo.plans.report import Checks, Difference, Report
 from memtopo.sharing.errors import BadPacket, ExchangeError
 from memtopo.sharing.offers import Offer
-from memtopo.sharing.status import MOST_STATES, Importer, NodeStatus, Notice, State, Status
+from memtopo.sharing.status import MOST_STATES, HeapUse, Importer, NodeStatus, Notice, State, Status
 from memtopo.sharing.wire import (
     LONGEST_NAME,
     LONGEST_SOURCE,
@@ -47,6 +47,7 @@ LARGEST_COUNT = 1_000_000
 _SHORT = 300
 _LONGEST_REASON = 1000
 _DEVICES = 64
+_HEAPS = 128
 _DIFFERENCE = ("aspect", "subject", "wanted", "seen")
 
 LONGEST_WAIT = 3600.0
@@ -121,6 +122,7 @@ class StatusAnswer:
     layout_states: Annotated[tuple[Text, ...], Field(max_length=MOST_STATES)] = ()
     contexts: Texts | None = None
     nodes: Texts = ()
+    heaps: Annotated[tuple[HeapUse, ...], Field(max_length=_HEAPS)] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -421,7 +423,8 @@ def encode_status(status: Status) -> dict[str, Any]:
     fields |= {"pid_namespace": pid_namespace(), "machine": encode_machine(status.machine)}
     contexts = {} if status.contexts is None else {"contexts": status.contexts[:MAX_ENTRIES]}
     nodes = {"nodes": [each.node for each in status.nodes]} if status.nodes else {}
-    return fields | contexts | nodes
+    heaps = {"heaps": [asdict(each) for each in status.heaps[:_HEAPS]]} if status.heaps else {}
+    return fields | contexts | nodes | heaps
 
 
 def encode_machine(line: MachineLine) -> dict[str, Any]:

@@ -57,6 +57,21 @@ class Importer:
 
 
 @dataclass(frozen=True, slots=True)
+class HeapUse:
+    """What a process has allocated in a heap: the number of allocations, and their bytes.
+
+    `mapped` bytes of these have memory now; a heap whose memory a state drops or offloads keeps the allocations.
+    `process` is empty in a layout of one process.
+    """
+
+    process: Text
+    heap: Text
+    allocations: Count
+    bytes: Count
+    mapped: Count
+
+
+@dataclass(frozen=True, slots=True)
 class NodeStatus:
     """Part of a layout of several nodes, as its holder on a node reported it last; `pid` is a number of that host.
 
@@ -110,6 +125,8 @@ class Status:
     """Parts of a layout of several nodes, by node; empty for a layout of one host."""
     params: Mapping[str, str] = field(default_factory=dict)
     """Parameters of the spec with the values that are in effect; empty if the holder does not send it."""
+    heaps: tuple[HeapUse, ...] = ()
+    """What is allocated in heaps of its processes, as far as the holder may read it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,6 +111,12 @@ def part(layout: Any, _method: str, given: list[Any]) -> list[int]:
     return sorted({*bytes(layout.range(name).view(offset, size).memory[:: 1 << 12])})
 
 
+def allocate(layout: Any, _method: str, given: list[Any]) -> int:
+    """Allocate in a heap."""
+    name, size = given
+    return int(layout.heap(name).allocate(size))
+
+
 def absent(layout: Any, _method: str, _given: list[Any]) -> list[str]:
     return sorted(layout.absent)
 
@@ -120,8 +126,8 @@ def done(_layout: Any, _method: str, _given: list[Any]) -> None:
 
 
 ACTIONS = {
-    "absent": absent, "done": done, "elastic": elastic, "fill": fill, "idle": idle, "part": part, "read": read,
-    "write": write,
+    "absent": absent, "allocate": allocate, "done": done, "elastic": elastic, "fill": fill, "idle": idle, "part": part,
+    "read": read, "write": write,
 }  # fmt: skip
 
 

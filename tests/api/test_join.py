@@ -369,3 +369,44 @@ def test_a_spec_of_one_process_is_not_joined() -> None:
         memtopo.join(ROOT / "specs" / "quickstart.yaml", "rank.0", MACHINE),
     ):
         pass
+
+
+HEAPS = """
+memtopo: 1
+name: heaps
+processes:
+  rank:
+    count: 2
+    devices: {mine: [gpu0, gpu1]}
+    heaps: {weights: {location: mine, size: 64MiB}, cache: {location: mine, size: 64MiB}}
+    access: {weights: {mine: rw}, cache: {mine: rw}}
+    states: {level-1: {offload: {weights: pinned}, drop: [cache]}}
+"""
+
+
+def test_what_programs_allocate_in_heaps_is_shown_to_others(join: Start, tmp_path: Path) -> None:
+    (tmp_path / "heaps.yaml").write_text(HEAPS)
+    first, second = members = join(tmp_path / "heaps.yaml", ["rank.0", "rank.1"])
+    ready(members)
+    for size in (2 << 20, 6 << 20):
+        first.call("allocate", "weights", size)
+    second.call("allocate", "cache", 4 << 20)
+
+    def shown() -> list[list[str]]:
+        command = [sys.executable, "-m", "memtopo", "show", "heaps"]
+        text = run_python(command, capture_output=True, check=True, text=True).stdout
+        return [re.split("  +", line.strip()) for line in text.splitlines() if line.strip().startswith("rank.")]
+
+    nothing = [["rank.0.cache", "0", "0 B", "0 B"], ["rank.1.weights", "0", "0 B", "0 B"]]
+    used = [["rank.0.weights", "2", "8 MiB", "8 MiB"], ["rank.1.cache", "1", "4 MiB", "4 MiB"]]
+    assert sorted(shown()) == sorted([*nothing, *used])
+    second.request("poll", TIMEOUT)
+    first.call("switch", "level-1")
+    second.read()
+    used = [["rank.0.weights", "2", "8 MiB", "0 B"], ["rank.1.cache", "1", "4 MiB", "0 B"]]
+    assert sorted(shown()) == sorted([*nothing, *used])
+    command = [sys.executable, "-m", "memtopo", "metrics"]
+    metrics = run_python(command, capture_output=True, check=True, text=True).stdout
+    assert 'memtopo_heap_allocated_bytes{layout="heaps",process="rank.1",heap="cache"} 4194304' in metrics
+    assert 'memtopo_heap_memory_bytes{layout="heaps",process="rank.1",heap="cache"} 0' in metrics
+    reports(members)

@@ -9,6 +9,7 @@ import pytest
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import Access, DriverError, Grant, gpu
 from memtopo.native.heaps import Budget, NativeHeap, Refusal
+from memtopo.native.tables import AllocationTable
 from tests.contract.memory import OUT_OF_MEMORY, PLAIN, current, reserved
 
 ADDRESSES = 1 << 40
@@ -26,7 +27,7 @@ def heap(driver: Driver, granule: int, primary: int) -> Iterator[NativeHeap]:
     with reserved(driver, ADDRESSES) as base:
         made = NativeHeap(
             driver,
-            "h",
+            AllocationTable.create("layout", "h", ADDRESSES // granule),
             (base, ADDRESSES),
             granule,
             PLAIN,

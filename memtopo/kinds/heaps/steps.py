@@ -18,7 +18,7 @@ from memtopo.kinds.states.groups import HeapOffload
 from memtopo.kinds.states.steps import COPIES, AwaitCopy, await_copy
 from memtopo.kinds.step import ErrorHint, Finding, InChange, Phase, Reading, Step, StepDescription, range_name
 from memtopo.native.heaps import Budget, NativeHeap, Unmapped
-from memtopo.native.tables import Allocation
+from memtopo.native.tables import Allocation, AllocationTable
 
 _NOUN = "heap"
 _GROWING = "page-locked memory"
@@ -103,9 +103,8 @@ class KeepHeap(Step):
         sharing = (each.budget for each in heaps(layout).values() if each.budget.name == self.budget)
         budget = next(sharing, None) or Budget(self.budget, self.limit)
         context = layout.contexts[self.device]
-        native = NativeHeap(
-            driver, self.label, (base, size), self.granule, self.properties, self.grants, context, budget
-        )
+        table = AllocationTable.create(layout.name, self.label, size // self.granule)
+        native = NativeHeap(driver, table, (base, size), self.granule, self.properties, self.grants, context, budget)
         layout.of(HEAPS)[self.label] = HeapContent(self, base, native, budget)
 
     def undo(self, driver: Driver, layout: Layout) -> None:

@@ -178,6 +178,10 @@ class Workers(Conductor):
         processes = [self.request.geometry.processes[label] for label in self.labels]
         return sorted(str(gpu(device)) for each in processes for device in each.kept_contexts)
 
+    @property
+    def pids(self) -> Mapping[str, int]:
+        return {label: worker.process.pid for label, worker in self.workers.items()}
+
     def build(self) -> None:
         with self.timed(_START, len(self.workers)):
             limit = startup_limit(self.ensemble.timeout)
