@@ -257,6 +257,8 @@ def _layout(use: LayoutUse) -> str:
     size = "" if use.bytes is None else f": {rounded(use.bytes)}"
     if use.role == "holder":
         return f"holds {of}{size}"
+    if use.role == "process":
+        return f"{use.label} of {of}{size}{' in heaps' * bool(size)}"
     if use.role == "child":
         return f"child of the holder of {of}"
     holder = f"process {use.holder}" if use.holder else "another pid namespace"

@@ -86,6 +86,7 @@ class Holder:
                     supervision,
                     memory=lambda: _location_memory(layout.plans, self.gpus),
                     contexts=lambda: layout.contexts,
+                    processes=lambda: conductor.pids,
                     heaps=lambda: tuple(_heaps(self.about.name, conductor.pids)),
                     progress=self.progress,
                     reports_end=True,

@@ -90,6 +90,7 @@ class Client(HolderConnection):
                 layout_state=told.layout_state,
                 layout_states=told.layout_states,
                 contexts=told.contexts,
+                processes=told.processes,
                 heaps=told.heaps,
                 nodes=messages.decode_nodes(self._text("nodes")) if told.nodes else (),
             )

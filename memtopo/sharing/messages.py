@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
+from itertools import islice
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, PlainValidator
@@ -47,7 +48,7 @@ LARGEST_COUNT = 1_000_000
 _SHORT = 300
 _LONGEST_REASON = 1000
 _DEVICES = 64
-_HEAPS = 128
+_PROCESSES, _HEAPS = 256, 128
 _DIFFERENCE = ("aspect", "subject", "wanted", "seen")
 
 LONGEST_WAIT = 3600.0
@@ -122,6 +123,7 @@ class StatusAnswer:
     layout_states: Annotated[tuple[Text, ...], Field(max_length=MOST_STATES)] = ()
     contexts: Texts | None = None
     nodes: Texts = ()
+    processes: Annotated[Mapping[Text, Count], Field(max_length=_PROCESSES)] = field(default_factory=dict)
     heaps: Annotated[tuple[HeapUse, ...], Field(max_length=_HEAPS)] = ()
 
 
@@ -423,8 +425,10 @@ def encode_status(status: Status) -> dict[str, Any]:
     fields |= {"pid_namespace": pid_namespace(), "machine": encode_machine(status.machine)}
     contexts = {} if status.contexts is None else {"contexts": status.contexts[:MAX_ENTRIES]}
     nodes = {"nodes": [each.node for each in status.nodes]} if status.nodes else {}
+    own = {label: pid for label, pid in islice(status.processes.items(), _PROCESSES) if label}
+    processes = {"processes": own} if own else {}
     heaps = {"heaps": [asdict(each) for each in status.heaps[:_HEAPS]]} if status.heaps else {}
-    return fields | contexts | nodes | heaps
+    return fields | contexts | nodes | processes | heaps
 
 
 def encode_machine(line: MachineLine) -> dict[str, Any]:

@@ -125,6 +125,8 @@ class Status:
     """Parts of a layout of several nodes, by node; empty for a layout of one host."""
     params: Mapping[str, str] = field(default_factory=dict)
     """Parameters of the spec with the values that are in effect; empty if the holder does not send it."""
+    processes: Mapping[str, int] = field(default_factory=dict)
+    """Numbers of the layout's processes by label, in the holder's pid namespace; 0 for one outside of that."""
     heaps: tuple[HeapUse, ...] = ()
     """What is allocated in heaps of its processes, as far as the holder may read it."""
 

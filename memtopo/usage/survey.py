@@ -20,20 +20,22 @@ from memtopo.usage.procfs import DmaBuffer, OpenDevice, ProcessFiles, ProcfsProc
 
 @dataclass(frozen=True, slots=True)
 class LayoutUse:
-    """Part of a process in a held layout: it holds it, is a child of the holder, or imports from it.
+    """Part of a process in a held layout: it holds it, is a process of it or a child of the holder, or imports from it.
 
     `holder` is the process that holds it, None if that is of another pid namespace. `bytes` are those of all exports
-    for a holder, and those of received handles for an importer; None if they are not known. Times are in seconds of
-    the epoch. The holder of an `orphan` has ended: the importer may keep memory that no process exports any more.
+    for a holder, those in heaps for a process of the layout, and those of received handles for an importer; None if
+    they are not known. Times are in seconds of the epoch. The holder of an `orphan` has ended: the importer may keep
+    memory that no process exports any more. `label` is that of a process in the layout.
     """
 
     layout: str
-    role: Literal["holder", "child", "importer", "orphan"]
+    role: Literal["holder", "process", "child", "importer", "orphan"]
     holder: int | None
     since: float | None
     bytes: int | None
     simulated: bool | None
     socket: str | None
+    label: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,14 +165,17 @@ def _is_of(memory: ProcessMemory, processes: Mapping[int, ProcfsProcess]) -> boo
 
 
 def _reported(statuses: Iterable[Status]) -> Iterator[tuple[int, LayoutUse]]:
-    """Yield holders and importers, as the holders report them."""
+    """Yield holders, the processes of their layouts and importers, as the holders report them."""
     for status in statuses:
         size = exported_bytes(status.offers)
         holder, simulated = status.pid or None, status.machine.simulated
         held = LayoutUse(status.name, "holder", holder, status.since, size, simulated, status.socket)
+        same = status.pid_namespace == "same"
         yield status.pid or 0, held
+        for label, pid in status.processes.items() if same else ():
+            sizes = [each.mapped for each in status.heaps if each.process == label]
+            yield pid, replace(held, role="process", since=None, bytes=sum(sizes) if sizes else None, label=label)
         for each in status.importers:
-            same = status.pid_namespace == "same"
             yield (each.pid or 0) if same else 0, replace(held, role="importer", since=each.since, bytes=each.bytes)
 
 
@@ -198,7 +203,9 @@ def _children(
             server = processes.get(process.parent)  # a worker's parent, whose parent is the holder
             for use in (*reported.get(process.parent, ()), *(reported.get(server.parent, ()) if server else ())):
                 if use.role == "holder":
-                    yield process.pid, replace(use, role="child", since=None, bytes=None)
+                    known = (each.layout for each in reported.get(process.pid, ()))
+                    if use.layout not in known:
+                        yield process.pid, replace(use, role="child", since=None, bytes=None)
 
 
 def _unknown(processes: Iterable[ProcfsProcess], files: ProcessFiles, *, named: bool) -> Iterator[str]:

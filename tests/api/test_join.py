@@ -15,8 +15,12 @@ import pytest
 
 import memtopo
 from memtopo.api.errors import Unsuitable
-from memtopo.sharing.client import connect
+from memtopo.driver.types import GpuUsage
+from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint, endpoint_names
+from memtopo.sharing.held import answers
+from memtopo.usage import usage
+from memtopo.usage.survey import Usage
 from tests.api.joined import MACHINE, TIMEOUT, Start, ready, reports
 from tests.helpers.python_process import run_python
 from tests.helpers.samples import sampled
@@ -384,6 +388,10 @@ processes:
 """
 
 
+def who() -> Usage:
+    return usage(GpuUsage(), answers(Client.status))
+
+
 def test_what_programs_allocate_in_heaps_is_shown_to_others(join: Start, tmp_path: Path) -> None:
     (tmp_path / "heaps.yaml").write_text(HEAPS)
     first, second = members = join(tmp_path / "heaps.yaml", ["rank.0", "rank.1"])
@@ -400,6 +408,9 @@ def test_what_programs_allocate_in_heaps_is_shown_to_others(join: Start, tmp_pat
     nothing = [["rank.0.cache", "0", "0 B", "0 B"], ["rank.1.weights", "0", "0 B", "0 B"]]
     used = [["rank.0.weights", "2", "8 MiB", "8 MiB"], ["rank.1.cache", "1", "4 MiB", "4 MiB"]]
     assert sorted(shown()) == sorted([*nothing, *used])
+    found = {each.pid: [(use.role, use.label, use.bytes) for use in each.layouts] for each in who().processes}
+    assert found[first.pid] == [("process", "rank.0", 8 << 20)]
+    assert found[second.pid] == [("process", "rank.1", 4 << 20)]
     second.request("poll", TIMEOUT)
     first.call("switch", "level-1")
     second.read()

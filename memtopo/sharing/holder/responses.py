@@ -130,6 +130,7 @@ class Responder:
             layout_state=self.layout_state,
             layout_states=tuple(layout.states)[:MOST_STATES] if layout and self.layout_state else (),
             contexts=tuple(contexts()) if (contexts := self.supervision.contexts) else None,
+            processes=self.supervision.processes(),
             heaps=tuple(self.supervision.heaps()),
             nodes=tuple(unreachable(self.nodes.names)) if self.nodes else (),
         )

@@ -244,7 +244,7 @@ class Supervision:
     `memory` returns the memory that the layout has now. Metrics are kept where `metrics` says. `reload` is called as
     often as the holder's `stop`; a function that it returns reads the source of a spec to change to. `log` receives the
     events. `contexts` returns the GPU of each context that the processes of the layout keep; None if it is unknown.
-    `heaps` returns what is allocated in the heaps of its processes.
+    `processes` returns their numbers by label, and `heaps` what is allocated in the heaps of its processes.
     `nodes` are those of a layout of several. `progress` has hooks for the work on the layout. `reports_end` is true if
     the caller passes a report of the teardown to `Claim.report_end`.
     """
@@ -254,6 +254,7 @@ class Supervision:
     reload: Reload = lambda: None
     log: Callable[[HolderEvent], None] = lambda _: None
     contexts: Callable[[], Sequence[str]] | None = None
+    processes: Callable[[], Mapping[str, int]] = dict
     heaps: Callable[[], Sequence[HeapUse]] = tuple
     nodes: HeldNodes | None = None
     progress: ProgressNotices = field(default_factory=ProgressNotices)
