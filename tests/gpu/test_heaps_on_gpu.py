@@ -14,6 +14,9 @@ import pytest
 import memtopo
 from memtopo import allocators
 from memtopo.api.errors import OutOfMemory, Unsuitable
+from tests.contract.memory import current
+from tests.contract.other_process import Other
+from tests.contract.shared_resources import closing, imported, usable
 from tests.helpers.specs import ROOT
 
 pytestmark = pytest.mark.gpu
@@ -200,7 +203,7 @@ def heap_layout() -> Iterator[Any]:
     spec = {
         "memtopo": 1,
         "name": "others",
-        "heaps": {"h": {"location": "gpu0", "size": "1GiB"}},
+        "heaps": {"h": {"location": "gpu0", "size": "1GiB", "handles": "fd"}},
         "access": {"h": {"gpu0": "rw"}},
     }
     with memtopo.applied(spec) as layout:
@@ -244,3 +247,48 @@ def test_requests_that_a_heap_cannot_fulfil_change_nothing(heap_layout: Any) -> 
     heap.free(address)
     with pytest.raises(Unsuitable, match="nothing is allocated"):
         heap.free(address)
+
+
+def test_another_process_maps_a_tensors_memory(heap_layout: Any) -> None:
+    """Its bytes stay for that process while the heap is asleep."""
+    heap, other = heap_layout.heap("h"), Other(None)
+    try:
+        other.init()
+        with memtopo.torch.allocating(heap_layout, "h"), current(other):
+            tensor = torch.arange(1 << 20, dtype=torch.int32, device="cuda")
+            torch.cuda.synchronize()
+            (allocation,) = heap.allocations
+            with (
+                closing(heap.export(allocation.address)) as fd,
+                imported(other, fd) as handle,
+                usable(other, allocation.size, handle) as theirs,
+            ):
+                at = theirs + tensor.data_ptr() - allocation.address
+                assert other.memcpy_dtoh(at + 4, 8) == b"\1\0\0\0\2\0\0\0"
+                heap.sleep()
+                assert other.memcpy_dtoh(at + 4, 8) == b"\1\0\0\0\2\0\0\0"
+                heap.wake()
+            assert int(tensor[2]) == 2
+            del tensor
+    finally:
+        other.end()
+
+
+def test_others_see_what_an_engine_without_a_spec_has_allocated() -> None:
+    command = [sys.executable, "-c", ENGINE]
+    assert subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines() == ["1 64MiB 0B"]
+
+
+ENGINE = """
+import os, subprocess, sys
+sys.modules["torch_memory_saver"] = __import__("memtopo.torch.saver").torch.saver
+from torch_memory_saver import torch_memory_saver
+import torch
+with torch_memory_saver.region(tag="weights"):
+    kept = torch.ones(64 << 20, dtype=torch.uint8, device="cuda")
+torch_memory_saver.pause("weights")
+command = [sys.executable, "-m", "memtopo", "show", f"torch-{os.getpid()}"]
+shown = subprocess.run(command, capture_output=True, text=True)
+(line,) = [line.split() for line in shown.stdout.splitlines() if line.strip().startswith("engine.weights")]
+print(line[1], "".join(line[2:4]), "".join(line[4:6]))
+"""
