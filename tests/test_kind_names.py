@@ -64,6 +64,8 @@ REASONS = {
     "output/diagram/tables": "lists the chunks that are mapped into ranges",
     "kinds/imports/crossing": "imports from other nodes are of chunks that are exported via fabric",
     "output/held": "lists the exports of a held layout",
+    "output/monitoring": "metrics of what programs allocate in heaps",
+    "sharing/messages": "a status has what programs allocate in heaps",
     "output/diagram/terminal": "draws ranges",
     "output/diagram/notation": "a program allocates in heaps",
     "output/diagram/panel": "heads the column of chunks that are mapped into ranges",

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from memtopo.output import monitoring
 from memtopo.sharing.held import Entry
 from memtopo.sharing.offers import Lending, Offer
-from memtopo.sharing.status import CheckResult, LocationMemory, Statistics, Taken
+from memtopo.sharing.status import CheckResult, HeapUse, LocationMemory, Statistics, Taken
 from tests.helpers import pages
 from tests.helpers.command_line import ROOT
 from tests.output.test_held import IMPORTER, STATUS
@@ -28,6 +28,7 @@ FULL = replace(
     generation=5,
     offers=(*STATUS.offers, POOL),
     importers=(BORROWER,),
+    heaps=(HeapUse("rank.0", "weights", 2, 8 << 20, 0),),
 )
 
 
